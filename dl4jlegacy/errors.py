@@ -1,0 +1,175 @@
+"""The exceptions of dl4jlegacy: what can go wrong, with a stable code and the process's exit status.
+
+* Dl4jError                      DL4J-INTERNAL   70
+  x UsageError                   DL4J-USAGE       2
+  x ConfError                    DL4J-CONF        3
+    - ShapeError                 DL4J-SHAPE       3
+  x DataError                    DL4J-DATA        3
+  x TrainingError                DL4J-TRAINING    1
+    - JobError                   DL4J-JOB         1
+    - NotFiniteError             DL4J-NOTFINITE   1
+  x WireError                    DL4J-WIRE        1
+  x TrackerError                 DL4J-TRACKER     4
+    - TrackerClosedError         DL4J-CLOSED      4
+  x DeadlineError                DL4J-DEADLINE    5
+  x NotAuthorisedError           DL4J-AUTH        6
+  x NotEnoughWorkersError        DL4J-WORKERS     7
+  x ModelError                   DL4J-MODEL       8
+    - CheckpointError            DL4J-CHECKPOINT  8
+  x VersionError                 DL4J-VERSION     9
+
+Catch broadly at the root, recover narrowly at the leaf. A message says what happened, to which object, with which
+values, and what to do about it. Errors of other libraries are wrapped where they enter (``raise ... from``).
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import ClassVar
+
+__all__ = [
+    "CheckpointError",
+    "ConfError",
+    "DataError",
+    "DeadlineError",
+    "Dl4jError",
+    "JobError",
+    "ModelError",
+    "NotAuthorisedError",
+    "NotEnoughWorkersError",
+    "NotFiniteError",
+    "ShapeError",
+    "TrackerClosedError",
+    "TrackerError",
+    "TrainingError",
+    "UsageError",
+    "VersionError",
+    "WireError",
+    "nearest",
+]
+
+
+class Dl4jError(Exception):
+    """Root of every error that this package raises on purpose."""
+
+    code: ClassVar[str] = "DL4J-INTERNAL"
+    exit_status: ClassVar[int] = 70
+
+
+class UsageError(Dl4jError):
+    """The command line asks for something that does not exist or cannot be combined."""
+
+    code = "DL4J-USAGE"
+    exit_status = 2
+
+
+class ConfError(Dl4jError):
+    """A configuration is invalid: unknown field, value out of range, contradiction."""
+
+    code = "DL4J-CONF"
+    exit_status = 3
+
+
+class ShapeError(ConfError, ValueError):
+    """Two sizes that must agree do not; the message names both."""
+
+    code = "DL4J-SHAPE"
+
+
+class DataError(Dl4jError):
+    """A data set is missing, cannot be read, or holds values that cannot be trained on."""
+
+    code = "DL4J-DATA"
+    exit_status = 3
+
+
+class TrainingError(Dl4jError):
+    """Training ended without a model."""
+
+    code = "DL4J-TRAINING"
+    exit_status = 1
+
+
+class JobError(TrainingError):
+    """A worker could not perform a job; carries the worker's traceback as text in ``worker_traceback``."""
+
+    code = "DL4J-JOB"
+
+    def __init__(self, message: str, worker_traceback: str = "") -> None:
+        super().__init__(message)
+        self.worker_traceback = worker_traceback
+
+
+class NotFiniteError(TrainingError):
+    """The score or the parameters became NaN or infinite."""
+
+    code = "DL4J-NOTFINITE"
+
+
+class WireError(Dl4jError):
+    """A frame is truncated, corrupt, of an unknown version, or not a frame at all."""
+
+    code = "DL4J-WIRE"
+    exit_status = 1
+
+
+class TrackerError(Dl4jError):
+    """The state tracker cannot be reached or refused an operation."""
+
+    code = "DL4J-TRACKER"
+    exit_status = 4
+
+
+class TrackerClosedError(TrackerError):
+    """The state tracker was shut down while somebody still used it."""
+
+    code = "DL4J-CLOSED"
+
+
+class DeadlineError(Dl4jError):
+    """A wait reached its deadline."""
+
+    code = "DL4J-DEADLINE"
+    exit_status = 5
+
+
+class NotAuthorisedError(Dl4jError):
+    """A frame or a caller does not carry the run's secret."""
+
+    code = "DL4J-AUTH"
+    exit_status = 6
+
+
+class NotEnoughWorkersError(Dl4jError):
+    """Fewer workers than the run needs."""
+
+    code = "DL4J-WORKERS"
+    exit_status = 7
+
+
+class ModelError(Dl4jError):
+    """A model file is missing, foreign, corrupt, or cannot be written."""
+
+    code = "DL4J-MODEL"
+    exit_status = 8
+
+
+class CheckpointError(ModelError):
+    """No usable checkpoint, or one that does not belong to this run."""
+
+    code = "DL4J-CHECKPOINT"
+
+
+class VersionError(Dl4jError):
+    """Two parties of one run differ in a version that must agree (package, wire, kernels)."""
+
+    code = "DL4J-VERSION"
+    exit_status = 9
+
+
+def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
+    """Return ``"; did you mean 'x'?"`` for the known name closest to ``name``, or the list of known names."""
+    close = get_close_matches(name, known, n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known: {', '.join(sorted(known))}"
