@@ -1,0 +1,166 @@
+"""CPU kernels: the few fused loops that training spends its time in (L0, below everything but ``errors``).
+
+``load()`` returns an implementation of ``Kernels``: the module ``numba_kernels`` (compiled loops, the fast one) or
+``numpy_kernels`` (plain NumPy: the oracle of the tests and the fallback where Numba is missing). A module *is* the
+object: it has no state, and every function works in place on the arrays it is given.
+
+Every array is C-contiguous float32 or float64, all arrays of one call of one dtype. Arguments that are only read may
+be read-only arrays (decoded from a frame). Calls release the GIL for their whole run and use one thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from importlib.util import find_spec
+from typing import Protocol, cast
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.errors import ConfError, nearest
+
+__all__ = ["FUSED_ACTIVATIONS", "Kernels", "load"]
+
+FUSED_ACTIVATIONS = frozenset({"identity", "leakyrelu", "relu", "sigmoid", "tanh"})
+"""Names that ``bias_activation`` and ``activation_backward_bias`` know; for others use the NumPy formulas."""
+
+
+class Kernels(Protocol):
+    """What both implementations offer. ``z, y, dy, p`` are ``(m, n)``; ``params, gradient, ...`` are flat ``(n,)``.
+
+    Random kernels take a 64-bit ``key`` (``Stream.key``); element k of a stream depends only on (key, k), where k is
+    the flat index ``i * n + j``, and is the same in both implementations.
+    """
+
+    @property
+    def name(self) -> str:
+        """``"numba"`` or ``"numpy"``."""
+
+    # -- layers ------------------------------------------------------------------------------------------------------
+    def bias_activation(self, z: Array, b: Array, activation: str) -> None:
+        """``z = f(z + b)`` with ``b`` of shape ``(n,)`` and ``f`` one of ``FUSED_ACTIVATIONS``."""
+
+    def activation_backward_bias(self, dy: Array, y: Array, gb: Array, activation: str) -> None:
+        """``dy *= f'`` (expressed by the output ``y``), then ``gb = dy.sum(axis=0)``."""
+
+    def softmax(self, z: Array) -> None:
+        """Replace every row of ``z`` by its softmax."""
+
+    def softmax_cross_entropy(self, p: Array, labels: Array, dz: Array) -> float:
+        """Write ``dz = p - labels`` and return ``-sum(labels * log(max(p, 1e-10)))``; ``dz`` may be ``p``."""
+
+    # -- updaters: one pass, ``params -= up``; the formulas are DL4J's, t counts from 0 --------------------------------
+    def noop(self, params: Array, gradient: Array) -> None:
+        """``up = g``."""
+
+    def sgd(self, params: Array, gradient: Array, lr: float) -> None:
+        """``up = lr g``."""
+
+    def nesterovs(self, params: Array, gradient: Array, v: Array, lr: float, mu: float) -> None:
+        """``v' = mu v - lr g; up = mu v - (1 + mu) v'`` (Sutskever 2013 as DL4J writes it)."""
+
+    def adagrad(self, params: Array, gradient: Array, h: Array, lr: float, eps: float) -> None:
+        """``h += g^2; up = lr g / sqrt(h + eps)`` (Duchi 2011)."""
+
+    def rmsprop(self, params: Array, gradient: Array, c: Array, lr: float, decay: float, eps: float) -> None:
+        """``c = decay c + (1 - decay) g^2; up = lr g / sqrt(c + eps)`` (Tieleman and Hinton 2012)."""
+
+    def adam(self, params: Array, gradient: Array, m: Array, v: Array,
+             lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+        """``up = lr sqrt(1 - beta2^(t+1)) / (1 - beta1^(t+1)) m / (sqrt(v) + eps)`` (Kingma and Ba 2014)."""
+
+    def adamax(self, params: Array, gradient: Array, m: Array, u: Array,
+               lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+        """``u = max(beta2 u, |g|) + 1e-32; up = lr / (1 - beta1^(t+1)) m / u``; ``eps`` is not used (as in DL4J)."""
+
+    def adadelta(self, params: Array, gradient: Array, msg: Array, msdx: Array, rho: float, eps: float) -> None:
+        """``up = g sqrt(msdx + eps) / sqrt(msg + eps)`` (Zeiler 2012); there is no learning rate."""
+
+    def nadam(self, params: Array, gradient: Array, m: Array, v: Array,
+              lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+        """``up = lr (beta1 m + (1 - beta1) g) / (1 - beta1^(t+1)) / (sqrt(v) + eps)`` (Dozat 2016, v uncorrected)."""
+
+    def amsgrad(self, params: Array, gradient: Array, m: Array, v: Array, v_hat: Array,
+                lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+        """Adam with ``v_hat = max(v_hat, v)`` in the denominator (Reddi 2018)."""
+
+    def adabelief(self, params: Array, gradient: Array, m: Array, s: Array,
+                  lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+        """Adam with ``s = beta2 s + (1 - beta2) (g - m)^2 + eps`` in place of v (Zhuang 2020)."""
+
+    # -- random ------------------------------------------------------------------------------------------------------
+    def uniform(self, out: Array, key: int) -> None:
+        """Fill ``out`` with uniforms in [0, 1), multiples of 2^-24; the same bits in both implementations."""
+
+    def gaussian(self, out: Array, key: int) -> None:
+        """Fill ``out`` with standard normals (Box and Muller 1958)."""
+
+    def sigmoid_bias(self, z: Array, b: Array) -> None:
+        """``z = sigmoid(z + b)``: ``bias_activation`` for the RBM's mean-field passes."""
+
+    def sigmoid_sample(self, z: Array, b: Array, probability: Array, sample: Array, key: int) -> None:
+        """``probability = sigmoid(z + b)``, ``sample = 1 if u < probability else 0``.
+
+        ``probability`` may be ``z``; ``sample`` may be ``z`` or ``probability`` too if the probability is not needed.
+        """
+
+    def dropout(self, x: Array, out: Array, retain: float, key: int) -> None:
+        """``out = x / retain`` where ``u < retain``, else 0 (inverted drop-out); ``out`` may be ``x``."""
+
+    def dropout_backward(self, dy: Array, retain: float, key: int) -> None:
+        """Apply the mask of ``dropout`` with the same ``retain`` and ``key`` to ``dy``."""
+
+    def corrupt(self, x: Array, out: Array, level: float, key: int) -> None:
+        """``out = 0`` where ``u < level``, else ``x`` (masking noise, Vincent 2008)."""
+
+    # -- flat vectors ------------------------------------------------------------------------------------------------
+    def weighted_sum(self, vectors: Sequence[Array], weights: Sequence[float], out: Array,
+                     pool: Executor | None = None) -> None:  # fmt: skip
+        """``out = weights[0] * vectors[0] + weights[1] * vectors[1] + ...``, strictly in this order.
+
+        Large vectors are cut into fixed blocks handed to ``pool``; the bits depend neither on the pool nor on the
+        implementation. ``out`` may be ``vectors[0]``, but no other one.
+        """
+
+    def axpy(self, y: Array, x: Array, a: float) -> None:
+        """``y += a x``."""
+
+    def add_regularization(self, gradient: Array, params: Array, l1: float, l2: float) -> None:
+        """``gradient += l2 params + l1 sign(params)``."""
+
+    def all_finite(self, x: Array) -> bool:
+        """Return whether ``x`` holds neither NaN nor infinity."""
+
+
+@functools.cache
+def _load(name: str) -> Kernels:
+    if name == "numpy":
+        from dl4jlegacy.kernels import numpy_kernels
+
+        return cast(Kernels, numpy_kernels)
+    if name != "numba":
+        raise ConfError(f"unknown kernels {name!r}{nearest(name, ('numba', 'numpy'))}")
+    from dl4jlegacy.kernels import numba_kernels
+
+    return cast(Kernels, numba_kernels)
+
+
+def load(name: str | None = None) -> Kernels:
+    """Return the kernels called ``name``: ``"numba"`` or ``"numpy"``.
+
+    ``None`` means the environment variable ``DL4J_KERNELS``, else numba where it can be imported, else numpy. Importing
+    Numba takes about half a second; a kernel is compiled (or read from Numba's cache) when it is first called.
+
+    Raises:
+        ConfError: there are no kernels of that name.
+    """
+    chosen = name or os.environ.get("DL4J_KERNELS")
+    if chosen:
+        return _load(chosen)
+    if find_spec("numba") is None:
+        return _load("numpy")
+    try:
+        return _load("numba")
+    except ImportError:  # a Numba that does not fit this NumPy or Python refuses at import
+        return _load("numpy")

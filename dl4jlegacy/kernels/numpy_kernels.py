@@ -1,0 +1,303 @@
+"""Every kernel in plain NumPy: the oracle of the tests, and what runs where Numba is missing.
+
+Implements ``dl4jlegacy.kernels.Kernels``; see there for what each function does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from concurrent.futures import Executor
+
+import numpy as np
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.errors import ConfError, ShapeError, nearest
+from dl4jlegacy.kernels.philox import BLOCK, uniforms
+
+__all__ = [
+    "activation_backward_bias",
+    "adabelief",
+    "adadelta",
+    "adagrad",
+    "adam",
+    "adamax",
+    "add_regularization",
+    "all_finite",
+    "amsgrad",
+    "axpy",
+    "bias_activation",
+    "corrupt",
+    "dropout",
+    "dropout_backward",
+    "gaussian",
+    "nadam",
+    "name",
+    "nesterovs",
+    "noop",
+    "rmsprop",
+    "sgd",
+    "sigmoid_bias",
+    "sigmoid_sample",
+    "softmax",
+    "softmax_cross_entropy",
+    "uniform",
+    "weighted_sum",
+]
+
+name = "numpy"
+_LEAK = 0.01
+_CLIP = 1e-10  # DL4J's LossMCXENT clips the softmax here
+_CHUNK = 8192  # elements of weighted_sum that stay in the first-level cache
+_SPAN = 1 << 18  # elements that one task of the pool sums
+
+
+def _sigmoid(z: Array) -> None:
+    np.negative(z, out=z)
+    with np.errstate(over="ignore"):  # exp(-z) = inf is right: 1 / inf = 0
+        np.exp(z, out=z)
+    z += 1
+    np.reciprocal(z, out=z)
+
+
+def _unknown(activation: str) -> ConfError:
+    known = ("identity", "leakyrelu", "relu", "sigmoid", "tanh")
+    return ConfError(f"activation {activation!r} has no fused kernel{nearest(activation, known)}")
+
+
+def bias_activation(z: Array, b: Array, activation: str) -> None:
+    """See ``Kernels``."""
+    z += b
+    match activation:
+        case "identity":
+            pass
+        case "relu":
+            np.maximum(z, 0, out=z)
+        case "leakyrelu":
+            np.multiply(z, np.where(z > 0, 1, _LEAK).astype(z.dtype), out=z)
+        case "sigmoid":
+            _sigmoid(z)
+        case "tanh":
+            np.tanh(z, out=z)
+        case _:
+            raise _unknown(activation)
+
+
+def activation_backward_bias(dy: Array, y: Array, gb: Array, activation: str) -> None:
+    """See ``Kernels``."""
+    match activation:
+        case "identity":
+            pass
+        case "relu":
+            dy *= y > 0
+        case "leakyrelu":
+            dy *= np.where(y > 0, 1, _LEAK).astype(dy.dtype)
+        case "sigmoid":
+            dy *= y * (1 - y)
+        case "tanh":
+            dy *= 1 - y * y
+        case _:
+            raise _unknown(activation)
+    np.add.reduce(dy, axis=0, out=gb)
+
+
+def softmax(z: Array) -> None:
+    """See ``Kernels``."""
+    z -= z.max(axis=1, keepdims=True, initial=-np.inf)
+    np.exp(z, out=z)
+    z /= z.sum(axis=1, keepdims=True)
+
+
+def softmax_cross_entropy(p: Array, labels: Array, dz: Array) -> float:
+    """See ``Kernels``."""
+    loss = -float(np.sum(labels * np.log(np.maximum(p, _CLIP)), dtype=np.float64))
+    np.subtract(p, labels, out=dz)
+    return loss
+
+
+def noop(params: Array, gradient: Array) -> None:
+    """See ``Kernels``."""
+    params -= gradient
+
+
+def sgd(params: Array, gradient: Array, lr: float) -> None:
+    """See ``Kernels``."""
+    params -= gradient * lr
+
+
+def nesterovs(params: Array, gradient: Array, v: Array, lr: float, mu: float) -> None:
+    """See ``Kernels``."""
+    params -= mu * v
+    v *= mu
+    v -= lr * gradient
+    params += (1 + mu) * v
+
+
+def adagrad(params: Array, gradient: Array, h: Array, lr: float, eps: float) -> None:
+    """See ``Kernels``."""
+    up = gradient * gradient
+    h += up
+    np.add(h, eps, out=up)
+    np.sqrt(up, out=up)
+    np.divide(gradient, up, out=up)
+    up *= lr
+    params -= up
+
+
+def rmsprop(params: Array, gradient: Array, c: Array, lr: float, decay: float, eps: float) -> None:
+    """See ``Kernels``."""
+    c *= decay
+    c += (1 - decay) * gradient * gradient
+    params -= lr * gradient / np.sqrt(c + eps)
+
+
+def _moment(m: Array, gradient: Array, beta: float) -> None:
+    m *= beta
+    m += (1 - beta) * gradient
+
+
+def _rate(lr: float, beta1: float, beta2: float, t: int) -> float:
+    return lr * math.sqrt(1 - beta2 ** (t + 1)) / (1 - beta1 ** (t + 1))
+
+
+def adam(params: Array, gradient: Array, m: Array, v: Array,
+         lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+    """See ``Kernels``."""
+    _moment(m, gradient, beta1)
+    _moment(v, gradient * gradient, beta2)
+    params -= _rate(lr, beta1, beta2, t) * m / (np.sqrt(v) + eps)
+
+
+def adamax(params: Array, gradient: Array, m: Array, u: Array,
+           lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+    """See ``Kernels``."""
+    _moment(m, gradient, beta1)
+    u *= beta2
+    np.maximum(u, np.abs(gradient), out=u)
+    u += 1e-32
+    params -= lr / (1 - beta1 ** (t + 1)) * m / u
+
+
+def adadelta(params: Array, gradient: Array, msg: Array, msdx: Array, rho: float, eps: float) -> None:
+    """See ``Kernels``."""
+    _moment(msg, gradient * gradient, rho)
+    up = gradient * np.sqrt(msdx + eps) / np.sqrt(msg + eps)
+    _moment(msdx, up * up, rho)
+    params -= up
+
+
+def nadam(params: Array, gradient: Array, m: Array, v: Array,
+          lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+    """See ``Kernels``."""
+    _moment(m, gradient, beta1)
+    _moment(v, gradient * gradient, beta2)
+    ahead = beta1 * m + (1 - beta1) * gradient
+    params -= lr / (1 - beta1 ** (t + 1)) * ahead / (np.sqrt(v) + eps)
+
+
+def amsgrad(params: Array, gradient: Array, m: Array, v: Array, v_hat: Array,
+            lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+    """See ``Kernels``."""
+    _moment(m, gradient, beta1)
+    _moment(v, gradient * gradient, beta2)
+    np.maximum(v_hat, v, out=v_hat)
+    params -= _rate(lr, beta1, beta2, t) * m / (np.sqrt(v_hat) + eps)
+
+
+def adabelief(params: Array, gradient: Array, m: Array, s: Array,
+              lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+    """See ``Kernels``."""
+    _moment(m, gradient, beta1)
+    _moment(s, (gradient - m) ** 2, beta2)
+    s += eps
+    params -= _rate(lr, beta1, beta2, t) * m / (np.sqrt(s) + eps)
+
+
+def uniform(out: Array, key: int) -> None:
+    """See ``Kernels``."""
+    out[...] = uniforms(out.size, key).reshape(out.shape)
+
+
+def gaussian(out: Array, key: int) -> None:
+    """See ``Kernels``: the first two vectors of a block are radii, the last two angles."""
+    pairs = -(-out.size // BLOCK)
+    u = uniforms(pairs * BLOCK, key).astype(out.dtype).reshape(pairs, 2, BLOCK // 2)
+    radius = np.sqrt(-2 * np.log(1 - u[:, 0]))  # 1 - u lies in (0, 1]
+    angle = 2 * math.pi * u[:, 1]
+    normal = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+    out[...] = normal.reshape(-1)[: out.size].reshape(out.shape)
+
+
+def sigmoid_bias(z: Array, b: Array) -> None:
+    """See ``Kernels``."""
+    bias_activation(z, b, "sigmoid")
+
+
+def sigmoid_sample(z: Array, b: Array, probability: Array, sample: Array, key: int) -> None:
+    """See ``Kernels``."""
+    np.add(z, b, out=probability)
+    _sigmoid(probability)
+    np.less(uniforms(z.size, key).reshape(z.shape), probability, out=sample, casting="unsafe")
+
+
+def dropout(x: Array, out: Array, retain: float, key: int) -> None:
+    """See ``Kernels``."""
+    keep = uniforms(x.size, key).reshape(x.shape) < retain
+    np.multiply(x, keep * np.asarray(1 / retain, dtype=out.dtype), out=out)
+
+
+def dropout_backward(dy: Array, retain: float, key: int) -> None:
+    """See ``Kernels``."""
+    dropout(dy, dy, retain, key)
+
+
+def corrupt(x: Array, out: Array, level: float, key: int) -> None:
+    """See ``Kernels``."""
+    np.multiply(x, uniforms(x.size, key).reshape(x.shape) >= level, out=out)
+
+
+def _sum_span(vectors: Sequence[Array], weights: Sequence[float], out: Array, start: int) -> None:
+    scratch = np.empty(_CHUNK, out.dtype)
+    for low in range(start, min(start + _SPAN, out.size), _CHUNK):
+        part = slice(low, min(low + _CHUNK, start + _SPAN, out.size))
+        total, term = out[part], scratch[: part.stop - low]
+        np.multiply(vectors[0][part], weights[0], out=total)
+        for vector, weight in zip(vectors[1:], weights[1:], strict=True):
+            np.multiply(vector[part], weight, out=term)
+            total += term
+
+
+def weighted_sum(vectors: Sequence[Array], weights: Sequence[float], out: Array,
+                 pool: Executor | None = None) -> None:  # fmt: skip
+    """See ``Kernels``."""
+    if not vectors or len(vectors) != len(weights) or any(v.shape != out.shape for v in vectors):
+        sizes = sorted({v.size for v in vectors})
+        raise ShapeError(
+            f"weighted_sum needs one weight for each of at least one vector of {out.size} elements; "
+            f"got {len(vectors)} vectors of {sizes} elements and {len(weights)} weights"
+        )
+    starts = range(0, out.size, _SPAN)
+    if pool is None or len(starts) < 2:
+        for start in starts:
+            _sum_span(vectors, weights, out, start)
+        return
+    for done in [pool.submit(_sum_span, vectors, weights, out, start) for start in starts]:
+        done.result()
+
+
+def axpy(y: Array, x: Array, a: float) -> None:
+    """See ``Kernels``."""
+    y += a * x
+
+
+def add_regularization(gradient: Array, params: Array, l1: float, l2: float) -> None:
+    """See ``Kernels``."""
+    if l2:
+        gradient += l2 * params
+    if l1:
+        gradient += l1 * np.sign(params)
+
+
+def all_finite(x: Array) -> bool:
+    """See ``Kernels``."""
+    return bool(np.isfinite(x).all())
