@@ -1,0 +1,132 @@
+"""Jobs and what comes of them: ``Job``, ``Result``, and the iterators that make jobs from data.
+
+A job is addressed by the plan (round and slot), so that anybody can make it again. Its work is either the
+``DataSet`` batches of the slot or any JSON value of the caller's own, as the 2015 API allowed.
+
+Legacy: ``org.deeplearning4j.scaleout.job.Job``, ``JobIterator``, ``DataSetIteratorJobIterator``, ``CollectionJobIterator``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from dl4jlegacy import wire
+from dl4jlegacy.backend import Array
+from dl4jlegacy.datasets import DataSet, DataSetIterator
+from dl4jlegacy.errors import WireError
+from dl4jlegacy.scaleout.plan import Phase, Plan, SlotPlan
+from dl4jlegacy.scaleout.store import Buffer
+
+__all__ = [
+    "CollectionJobIterator",
+    "DataSetJobIterator",
+    "Job",
+    "JobIterator",
+    "Result",
+    "decode_work",
+    "encode_work",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a performer is given: where the job stands in the run, and its work."""
+
+    slot: SlotPlan
+    phase: Phase
+    work: Any
+    worker_id: str = ""
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a job, or a round, comes to: JSON values and named arrays. The content of a model or update frame."""
+
+    values: Mapping[str, Any]
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+
+    def encode(self) -> Buffer:
+        """Return the frame of this result."""
+        return wire.encode(self.values, self.arrays)
+
+    @classmethod
+    def decode(cls, frame: Buffer) -> Result:
+        """Return the result in a frame, its arrays read-only views; raises ``WireError``."""
+        return cls(*wire.decode(frame))
+
+
+class JobIterator(Protocol):
+    """Gives the work of any slot of its plan, in any order, from any thread."""
+
+    plan: Plan
+
+    def work(self, slot: SlotPlan) -> Any:
+        """Return the work of a slot: a list of ``DataSet`` batches, or a JSON value."""
+        ...
+
+
+class DataSetJobIterator:
+    """The batches of a ``DataSetIterator``, dealt out by a plan. Legacy: ``DataSetIteratorJobIterator``."""
+
+    def __init__(
+        self,
+        iterator: DataSetIterator,
+        *,
+        jobs_per_round: int,
+        averaging_frequency: int = 1,
+        phases: Sequence[Phase] = (Phase(),),
+    ) -> None:
+        self.iterator = iterator
+        self.plan = Plan(
+            phases=tuple(phases),
+            batches=iterator.total_batches,
+            examples=iterator.total_examples,
+            batch_size=iterator.batch_size,
+            jobs_per_round=jobs_per_round,
+            averaging_frequency=averaging_frequency,
+        )
+
+    def work(self, slot: SlotPlan) -> list[DataSet]:
+        """Return the slot's batches."""
+        return [self.iterator.batch(slot.epoch, index) for index in range(slot.first, slot.last)]
+
+
+class CollectionJobIterator:
+    """A list of JSON values, each one job (one pass unless ``epochs`` says otherwise)."""
+
+    def __init__(self, items: Sequence[Any], *, jobs_per_round: int = 4, epochs: int = 1) -> None:
+        self._items = list(items)
+        self.plan = Plan(
+            phases=(Phase(kind="collection", epochs=epochs),),
+            batches=len(self._items),
+            examples=len(self._items),
+            batch_size=1,
+            jobs_per_round=jobs_per_round,
+        )
+
+    def work(self, slot: SlotPlan) -> Any:
+        """Return the slot's one item."""
+        return self._items[slot.first]
+
+
+def encode_work(work: Any) -> Buffer:
+    """Return the frame by which work travels by value."""
+    if isinstance(work, list) and work and all(isinstance(item, DataSet) for item in work):
+        arrays = {f"features{i}": d.features for i, d in enumerate(work)}
+        arrays |= {f"labels{i}": d.labels for i, d in enumerate(work)}
+        return wire.encode({"data_sets": len(work)}, arrays)
+    return wire.encode({"value": work})
+
+
+def decode_work(frame: Buffer) -> Any:
+    """Return the work in a frame; raises ``WireError`` if it is none."""
+    header, arrays = wire.decode(frame)
+    if "data_sets" not in header:
+        return header.get("value")
+    try:
+        return [DataSet(arrays[f"features{i}"], arrays[f"labels{i}"]) for i in range(int(header["data_sets"]))]
+    except (KeyError, TypeError, ValueError) as exc:
+        raise WireError(f"a job's data frame lacks what its header announces: {exc!r}") from exc

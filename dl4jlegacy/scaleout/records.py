@@ -1,0 +1,198 @@
+"""The records that a run keeps in its store, their keys and their bytes.
+
+The *head* is the one record that holds all that must be consistent; everything else is immutable, or can be derived
+again from the plan. Keys are relative to the run's prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from dl4jlegacy.errors import WireError
+from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.store import Buffer
+
+__all__ = [
+    "HEAD",
+    "Failure",
+    "Head",
+    "JobRecord",
+    "Keys",
+    "Manifest",
+    "Status",
+    "WorkerRecord",
+    "account",
+    "advance",
+    "covered",
+    "decode_record",
+    "encode_record",
+    "fold_number",
+]
+
+HEAD = "head"
+
+Status = Literal["running", "done", "failed", "stopped"]
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """Where a frame lies: ``chunks`` values under ``key/0 ...``, ``nbytes`` in all; ``digest`` if the store asks."""
+
+    key: str
+    chunks: int
+    nbytes: int
+    digest: str = ""
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why a job could not be performed: the error's code and message, the worker and its traceback."""
+
+    code: str
+    message: str
+    worker: str
+    traceback: str = ""
+    fatal: bool = False
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a run: changes only by compare-and-set, each computed from the one before.
+
+    ``round`` is the first round with a slot not yet folded; ``folded`` the numbers of folded slots as sorted,
+    merged, half-open ranges; ``batches`` and ``examples`` are counted slot by slot, apart from ``folded``, so that
+    the two can be compared with the plan at the end.
+    """
+
+    run: str
+    version: int
+    round: int
+    model: Manifest
+    folded: tuple[tuple[int, int], ...] = ()
+    batches: int = 0
+    examples: int = 0
+    updates_dropped: int = 0
+    score: float | None = None
+    status: Status = "running"
+    failure: Failure | None = None
+    seconds: float = 0.0
+
+
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One slot's state. ``token`` fences: each lease has a higher one; ``model`` is the model's key it belongs to."""
+
+    state: Literal["ready", "leased", "done", "failed"]
+    model: str
+    token: int = 0
+    worker: str = ""
+    since: float = 0.0
+    deadline: float = 0.0
+    attempts: int = 0
+    data: Manifest | None = None
+    update: Manifest | None = None
+    failure: Failure | None = None
+
+
+class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker says of itself with every heartbeat."""
+
+    id: str
+    host: str
+    pid: int
+    state: str = "idle"
+    job: str = ""
+    jobs_done: int = 0
+    beat: float = 0.0
+    kernels: str = ""
+    versions: dict[str, str] = {}
+
+
+class Keys:
+    """The keys of a run's records, and which of them have become useless."""
+
+    @staticmethod
+    def job(round_: int, slot: int) -> str:
+        """Key of a slot's ``JobRecord``."""
+        return f"job/{round_}/{slot}"
+
+    @staticmethod
+    def data(round_: int, slot: int) -> str:
+        """Key of a slot's data, when they travel by value; depends on the plan alone."""
+        return f"data/{round_}/{slot}"
+
+    @staticmethod
+    def update(round_: int, slot: int, writer: str) -> str:
+        """Key of one worker's result; the writer's name holds a count, so that no key is written twice."""
+        return f"update/{round_}/{slot}/{writer}"
+
+    @staticmethod
+    def model(version: int, writer: str) -> str:
+        """Key of a model version as written by one master; the writer keeps two masters' chunks apart."""
+        return f"model/{version}/{writer}"
+
+    @staticmethod
+    def worker(worker: str) -> str:
+        """Key of a ``WorkerRecord``."""
+        return f"worker/{worker}"
+
+    @staticmethod
+    def is_useless(key: str, head: Head) -> bool:
+        """Whether nobody can need a key any more: jobs of rounds before the last, models before the last two."""
+        kind, _, rest = key.partition("/")
+        if kind in ("job", "data", "update"):
+            return int(rest.partition("/")[0]) < head.round - 1
+        if kind == "model":
+            return int(rest.partition("/")[0]) < head.version - 1 and not key.startswith(head.model.key + "/")
+        return False
+
+
+def encode_record(record: msgspec.Struct) -> bytes:
+    """Return a record's bytes; equal records give equal bytes, so they can be compared and set."""
+    return msgspec.msgpack.encode(record)
+
+
+def decode_record(raw: Buffer, kind: type[R]) -> R:
+    """Return the record in ``raw``; raises ``WireError`` if it is not one of that kind."""
+    try:
+        return msgspec.msgpack.decode(raw, type=kind)
+    except (msgspec.DecodeError, msgspec.ValidationError) as exc:
+        raise WireError(f"a {kind.__name__} record of {len(raw)} bytes cannot be read: {exc}") from exc
+
+
+def fold_number(folded: tuple[tuple[int, int], ...], number: int) -> tuple[tuple[int, int], ...]:
+    """Return ``folded`` with ``number`` in it, sorted and merged; unchanged if it is in there already."""
+    if covered(folded, number):
+        return folded
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted([*folded, (number, number + 1)]):
+        if merged and merged[-1][1] == first:
+            merged[-1] = (merged[-1][0], last)
+        else:
+            merged.append((first, last))
+    return tuple(merged)
+
+
+def covered(folded: tuple[tuple[int, int], ...], number: int) -> bool:
+    """Whether a slot's number has been folded."""
+    return any(first <= number < last for first, last in folded)
+
+
+def advance(head: Head, plan: Plan, numbers: Iterable[int], **changes: Any) -> Head:
+    """Return the head after ``numbers`` were folded, accounted for by what the plan says of them."""
+    folded, batches, examples = head.folded, head.batches, head.examples
+    for number in numbers:
+        folded = fold_number(folded, number)
+        batches += plan.batches_of(number)
+        examples += plan.examples_of(number)
+    first = folded[0][1] if folded and folded[0][0] == 0 else 0
+    round_ = plan.at(first)[0] if first < plan.total_slots else plan.total_rounds
+    return msgspec.structs.replace(
+        head, version=head.version + 1, round=round_, folded=folded, batches=batches, examples=examples, **changes
+    )
+
+
+def account(head: Head, plan: Plan) -> tuple[int, int]:
+    """Return (batches lost, batches duplicated) of a finished run: the head compared with the plan."""
+    distinct = sum(plan.batches_of(n) for first, last in head.folded for n in range(first, last))
+    return plan.total_batches - distinct, head.batches - distinct

@@ -1,0 +1,161 @@
+"""The store below the state tracker: keys, values, compare-and-set, hints; and the clock that deadlines are read from.
+
+``MemoryStore`` is the store of one process; a cluster's store (Hazelcast) offers the same ten operations. Each is
+atomic on its key, and nothing more is ever asked of a store, so the run protocol needs no lock and no queue.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from dl4jlegacy.errors import TrackerClosedError
+
+__all__ = ["Buffer", "Clock", "MemoryStore", "Store", "SystemClock"]
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Clock(Protocol):
+    """Where time comes from; tests bring their own."""
+
+    def now(self) -> float:
+        """Return seconds; only differences count."""
+        ...
+
+
+class SystemClock:
+    """The machine's monotonic clock."""
+
+    def now(self) -> float:
+        """Return monotonic seconds."""
+        return time.monotonic()
+
+
+class Store(Protocol):
+    """A key-value store with compare-and-set on single keys. Values are bytes-like and never change once written."""
+
+    chunk_nbytes: int
+    """Longest value that the store takes well; longer frames are cut by the protocol."""
+    checksums: bool
+    """Whether chunks may arrive damaged, so that manifests carry a digest that readers verify."""
+
+    def get(self, key: str) -> Buffer | None:
+        """Return the newest value, or None."""
+        ...
+
+    def put(self, key: str, value: Buffer) -> None:
+        """Write a value, whatever was there."""
+        ...
+
+    def put_if_absent(self, key: str, value: Buffer) -> bool:
+        """Atomically write a value if there is none; return whether it was written."""
+        ...
+
+    def replace_if_same(self, key: str, expected: Buffer, value: Buffer) -> bool:
+        """Atomically replace a value that still equals ``expected``; return whether it was replaced."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove a key; no error if it is gone already."""
+        ...
+
+    def keys(self, prefix: str) -> list[str]:
+        """Return the keys that begin with ``prefix``, sorted."""
+        ...
+
+    def publish(self, topic: str) -> None:
+        """Hint to whoever listens that something changed; losing a hint costs a poll interval, never correctness."""
+        ...
+
+    def listen(self, topic: str, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call ``listener`` after each ``publish`` (on any thread; it must only enqueue); return how to stop."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything; later calls raise ``TrackerClosedError``."""
+        ...
+
+
+class MemoryStore:
+    """The store of a run that lives in one process. Thread-safe; values are shared, not copied."""
+
+    chunk_nbytes = 1 << 40
+    checksums = False
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: dict[str, Buffer] = {}
+        self._listeners: dict[str, tuple[Callable[[], None], ...]] = {}
+        self._closed = False
+
+    def _open(self) -> None:
+        if self._closed:
+            raise TrackerClosedError("the in-process state tracker was shut down; its run is over")
+
+    def get(self, key: str) -> Buffer | None:
+        """See ``Store``."""
+        with self._lock:
+            self._open()
+            return self._values.get(key)
+
+    def put(self, key: str, value: Buffer) -> None:
+        """See ``Store``."""
+        with self._lock:
+            self._open()
+            self._values[key] = value
+
+    def put_if_absent(self, key: str, value: Buffer) -> bool:
+        """See ``Store``."""
+        with self._lock:
+            self._open()
+            if key in self._values:
+                return False
+            self._values[key] = value
+            return True
+
+    def replace_if_same(self, key: str, expected: Buffer, value: Buffer) -> bool:
+        """See ``Store``."""
+        with self._lock:
+            self._open()
+            if self._values.get(key) != expected:
+                return False
+            self._values[key] = value
+            return True
+
+    def delete(self, key: str) -> None:
+        """See ``Store``."""
+        with self._lock:
+            self._open()
+            self._values.pop(key, None)
+
+    def keys(self, prefix: str) -> list[str]:
+        """See ``Store``."""
+        with self._lock:
+            self._open()
+            return sorted(key for key in self._values if key.startswith(prefix))
+
+    def publish(self, topic: str) -> None:
+        """See ``Store``; the listeners run on the publisher's thread, outside the lock."""
+        for listener in self._listeners.get(topic, ()):
+            listener()
+
+    def listen(self, topic: str, listener: Callable[[], None]) -> Callable[[], None]:
+        """See ``Store``."""
+        with self._lock:
+            self._listeners[topic] = (*self._listeners.get(topic, ()), listener)
+
+        def stop() -> None:
+            with self._lock:
+                self._listeners[topic] = tuple(x for x in self._listeners.get(topic, ()) if x is not listener)
+
+        return stop
+
+    def close(self) -> None:
+        """See ``Store``."""
+        with self._lock:
+            self._closed = True
+            self._values.clear()
+            self._listeners.clear()
