@@ -1,0 +1,30 @@
+"""Data sets, their iterators, readers and normalizers (layer 1); importing this reads no data."""
+
+from dl4jlegacy.datasets.bundled import DigitsDataSetIterator, IrisDataSetIterator, read_digits, read_iris
+from dl4jlegacy.datasets.csv_files import CsvDataSetIterator, read_csv
+from dl4jlegacy.datasets.dataset import DataSet, SplitTestAndTrain, one_hot
+from dl4jlegacy.datasets.idx import read_idx
+from dl4jlegacy.datasets.iterator import DataSetIterator, ListDataSetIterator
+from dl4jlegacy.datasets.mnist import MnistDataSetIterator, data_directory, read_mnist
+from dl4jlegacy.datasets.sources import NAMES, DataSource, load
+
+__all__ = [
+    "NAMES",
+    "CsvDataSetIterator",
+    "DataSet",
+    "DataSetIterator",
+    "DataSource",
+    "DigitsDataSetIterator",
+    "IrisDataSetIterator",
+    "ListDataSetIterator",
+    "MnistDataSetIterator",
+    "SplitTestAndTrain",
+    "data_directory",
+    "load",
+    "one_hot",
+    "read_csv",
+    "read_digits",
+    "read_idx",
+    "read_iris",
+    "read_mnist",
+]

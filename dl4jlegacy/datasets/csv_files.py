@@ -1,0 +1,228 @@
+"""Reader of CSV files: numeric features and one label column of class numbers or names (layer 1).
+
+Every problem is named with file, line and column as a text editor counts them, from 1. Follows
+``org.deeplearning4j.datasets.iterator.CSVDataSetIterator``, which had no header, no names and no messages.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from dl4jlegacy.datasets.dataset import DataSet, one_hot
+from dl4jlegacy.datasets.iterator import ListDataSetIterator
+from dl4jlegacy.errors import DataError
+
+__all__ = ["CsvDataSetIterator", "read_csv", "read_csv_files"]
+
+_LABEL_HEADERS = ("label", "class", "target")
+_DELIMITERS = ",;\t"
+_GAPS = 10  # class numbers that may be missing beyond as many as occur; more looks like a typing error
+
+
+class CsvDataSetIterator(ListDataSetIterator):
+    """Batches of one CSV file.
+
+    Args:
+        batch: examples per batch.
+        path: the file.
+        n_classes: number of classes; by default the largest class number + 1, or the number of names.
+        seed: of the shuffling.
+        shuffle: a new order every epoch.
+    """
+
+    def __init__(
+        self, batch: int, path: str | Path, *, n_classes: int | None = None, seed: int = 123, shuffle: bool = True
+    ) -> None:
+        dataset, names = read_csv(path, n_classes=n_classes)
+        super().__init__(dataset, batch, seed=seed, shuffle=shuffle, label_names=names)
+
+
+@dataclass(slots=True)
+class _Table:
+    """A file as it was read; ``lines`` are the line numbers of the rows."""
+
+    path: Path
+    width: int = 0
+    label_column: int | None = None
+    values: array[float] = field(default_factory=lambda: array("d"))
+    labels: list[str] = field(default_factory=list)
+    lines: array[int] = field(default_factory=lambda: array("q"))
+
+
+def read_csv(
+    path: str | Path,
+    *,
+    n_classes: int | None = None,
+    label_names: Sequence[str] | None = None,
+    labelled: bool = True,
+) -> tuple[DataSet, tuple[str, ...]]:
+    """Return the examples in ``path`` and the names of their classes.
+
+    The delimiter is a comma, a semicolon or a tab. The first row is a header if no cell of it is a number or one is
+    called label, class or target. The label is the column of that name, else the last one. Class numbers are used as
+    they are, from 0; class names are numbered in sorted order.
+
+    Args:
+        path: the file, UTF-8.
+        n_classes: the range of class numbers; by default what the file holds.
+        label_names: the known class names in order; by default what the file holds.
+        labelled: False reads every column as a feature (a column with a label's name is left out).
+
+    Raises:
+        DataError: names file, line, column and value.
+    """
+    datasets, names = read_csv_files([Path(path)], n_classes=n_classes, label_names=label_names, labelled=labelled)
+    return datasets[0], names
+
+
+def read_csv_files(
+    paths: Sequence[Path],
+    *,
+    n_classes: int | None = None,
+    label_names: Sequence[str] | None = None,
+    labelled: bool = True,
+) -> tuple[list[DataSet], tuple[str, ...]]:
+    """Return one DataSet per file, all with the same columns and the same classes; see ``read_csv``."""
+    tables = [_read(path, labelled) for path in paths]
+    features = [_features(table) for table in tables]
+    for table, x in zip(tables, features, strict=True):
+        if x.shape[1] != features[0].shape[1]:
+            raise DataError(
+                f"{table.path} has {x.shape[1]} feature columns, {tables[0].path} has {features[0].shape[1]}; "
+                "files of one data set must have the same columns"
+            )
+    if not labelled:
+        return [DataSet(x) for x in features], ()
+    classes, names = _classes(tables, n_classes, label_names)
+    return [DataSet(x, one_hot(y, len(names))) for x, y in zip(features, classes, strict=True)], names
+
+
+def _read(path: Path, labelled: bool) -> _Table:
+    table = _Table(path)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            head = file.readline()
+            file.seek(0)
+            delimiter = max(_DELIMITERS, key=head.count)
+            reader = csv.reader(file, delimiter=delimiter, strict=True)
+            _fill(table, ((reader.line_num, row) for row in reader if any(map(str.strip, row))), labelled)
+    except (csv.Error, UnicodeDecodeError) as error:
+        line = len(table.lines) + 1
+        raise DataError(f"{path} is not a CSV file in UTF-8: {error} (near line {line})") from error
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+    if not table.lines:
+        raise DataError(f"{path} holds no examples; expected one per line, features first and the label last")
+    return table
+
+
+def _fill(table: _Table, rows: Iterator[tuple[int, list[str]]], labelled: bool) -> None:
+    """Append ``rows`` (line number, cells) to ``table``, the first one perhaps as its header."""
+    for line, row in rows:
+        if not table.width:
+            table.width = len(row)
+            header = [cell.strip().lower() for cell in row]
+            named = [column for column, cell in enumerate(header) if cell in _LABEL_HEADERS]
+            table.label_column = named[-1] if named else len(row) - 1 if labelled else None
+            if len(row) - (table.label_column is not None) < 1:
+                raise DataError(f"{table.path}, line {line}: only {len(row)} column; expected features and a label")
+            if named or not any(map(_is_number, row)):
+                continue
+        if len(row) != table.width:
+            raise DataError(f"{table.path}, line {line}: {len(row)} columns, the first line has {table.width}")
+        if table.label_column is not None:
+            table.labels.append(row.pop(table.label_column).strip())
+        try:
+            table.values.extend(map(float, row))
+        except ValueError:
+            raise DataError(_not_a_number(table, line, row)) from None
+        table.lines.append(line)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _not_a_number(table: _Table, line: int, row: list[str]) -> str:
+    index = next(index for index, cell in enumerate(row) if not _is_number(cell))
+    what = f"{row[index]!r} is not a number" if row[index].strip() else "the cell is empty"
+    return f"{_place(table, line, index)}: {what}; features must be numbers"
+
+
+def _place(table: _Table, line: int, feature: int) -> str:
+    """Return where feature ``feature`` of the row in ``line`` stands in the file."""
+    shifted = table.label_column is not None and table.label_column <= feature
+    return f"{table.path}, line {line}, column {feature + 1 + shifted}"
+
+
+def _features(table: _Table) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+    columns = table.width - (table.label_column is not None)
+    values = np.frombuffer(table.values, np.float64).reshape(len(table.lines), columns)
+    with np.errstate(over="ignore"):
+        x = values.astype(np.float32)
+    wrong = ~np.isfinite(x)
+    if wrong.any():
+        row, column = divmod(int(np.argmax(wrong)), columns)
+        value = float(values[row, column])
+        raise DataError(
+            f"{_place(table, table.lines[row], column)}: {value} is not a finite number in float32; "
+            f"{int(wrong.sum())} values of the file are not: remove or impute them"
+        )
+    return x
+
+
+def _classes(
+    tables: Sequence[_Table], n_classes: int | None, label_names: Sequence[str] | None
+) -> tuple[list[list[int]], tuple[str, ...]]:
+    """Return the class number of every row of every table, and the names of the classes."""
+    numbered = all(map(_is_number, label_names)) if label_names else _is_number(tables[0].labels[0])
+    for table in tables:
+        for line, label in zip(table.lines, table.labels, strict=True):
+            if _is_number(label) is not numbered or not label:
+                kinds = ("names", "numbers") if not numbered else ("numbers", "names")
+                raise DataError(f"{_label_place(table, line)}: label {label!r} among labels that are {kinds[0]}")
+    if numbered:
+        limit = len(label_names) if label_names else n_classes
+        return _numbers(tables, limit, label_names)
+    known = list(label_names or sorted({label for table in tables for label in table.labels}))
+    if n_classes is not None and len(known) > n_classes:
+        raise DataError(f"{tables[0].path} has {len(known)} classes ({', '.join(known[:9])}); expected {n_classes}")
+    number = {name: index for index, name in enumerate(known)}
+    for table in tables:
+        for line, label in zip(table.lines, table.labels, strict=True):
+            if label not in number:
+                raise DataError(f"{_label_place(table, line)}: label {label!r} is unknown; known: {', '.join(known)}")
+    return [[number[label] for label in table.labels] for table in tables], tuple(known)
+
+
+def _numbers(
+    tables: Sequence[_Table], n_classes: int | None, label_names: Sequence[str] | None
+) -> tuple[list[list[int]], tuple[str, ...]]:
+    """Return class numbers that the labels spell out, checked against the range of classes."""
+    values = [[float(label) for label in table.labels] for table in tables]
+    limit = n_classes if n_classes is not None else 2 * len(set().union(*values)) + _GAPS
+    for table, numbers in zip(tables, values, strict=True):
+        for line, label, number in zip(table.lines, table.labels, numbers, strict=True):
+            if not (0 <= number < limit and math.floor(number) == number):
+                raise DataError(
+                    f"{_label_place(table, line)}: label {label!r} is out of range: "
+                    f"classes are whole numbers from 0 to {limit - 1}, without large gaps, or names"
+                )
+    classes = [[int(number) for number in numbers] for numbers in values]
+    count = n_classes if n_classes is not None else max(map(max, classes)) + 1
+    return classes, tuple(label_names or map(str, range(count)))
+
+
+def _label_place(table: _Table, line: int) -> str:
+    return f"{table.path}, line {line}, column {(table.label_column or 0) + 1}"

@@ -1,0 +1,221 @@
+"""DataSet: examples with their labels, checked once where they enter and read-only from then on (layer 1).
+
+Follows ``org.nd4j.linalg.dataset.DataSet``; unlike it, a DataSet never changes: shuffling and splitting return new
+ones, so that threads can share it and a row range is a view and not a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.errors import DataError
+from dl4jlegacy.seeding import Stream
+
+__all__ = ["DataSet", "SplitTestAndTrain", "one_hot"]
+
+_LARGEST_LABELS = 1 << 31  # values
+
+
+class SplitTestAndTrain(NamedTuple):
+    """The two parts of a split, named as in DL4J."""
+
+    train: DataSet
+    test: DataSet
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class DataSet:
+    """Examples and labels, row by row.
+
+    Arrays are taken as they are when they are C-contiguous float32 or float64 (the DataSet then holds a read-only
+    view, and whoever made the array should leave it alone); everything else numeric becomes float32. Labels get the
+    dtype of the features.
+
+    Attributes:
+        features: ``(examples, n_in)``; images may have more dimensions.
+        labels: ``(examples, n_out)``, one-hot or real; None for none at all, kept as ``(examples, 0)``.
+
+    Raises:
+        DataError: not numeric, different numbers of examples, or a value that is NaN or infinite (named).
+    """
+
+    features: Array
+    labels: Array
+
+    def __init__(self, features: npt.ArrayLike, labels: npt.ArrayLike | None = None) -> None:
+        x = _numeric("features", features)
+        y = np.zeros((len(x), 0), x.dtype) if labels is None else _numeric("labels", labels, x.dtype)
+        if y.ndim != 2:
+            raise DataError(f"labels have shape {y.shape}; expected (examples, n_out)")
+        if len(x) != len(y):
+            raise DataError(f"features have {len(x)} examples and labels have {len(y)}; every example needs its label")
+        _check_finite("features", x)
+        _check_finite("labels", y)
+        _set(self, x, y)
+
+    @classmethod
+    def of_classes(cls, features: npt.ArrayLike, classes: npt.ArrayLike, n_classes: int | None = None) -> DataSet:
+        """Return a DataSet whose labels are ``classes`` (integers, ``(examples,)``) made one-hot."""
+        x = _numeric("features", features)
+        return cls(x, one_hot(classes, n_classes, x.dtype))
+
+    @property
+    def num_examples(self) -> int:
+        """Number of rows."""
+        return len(self.features)
+
+    @property
+    def n_in(self) -> int:
+        """Number of values of one example."""
+        return int(np.prod(self.features.shape[1:]))
+
+    @property
+    def n_out(self) -> int:
+        """Number of outcomes of one example; 0 without labels."""
+        return int(self.labels.shape[1])
+
+    @property
+    def classes(self) -> npt.NDArray[np.intp]:
+        """The class of every example, ``(examples,)``: the column of its largest label."""
+        if not self.n_out:
+            raise DataError(f"a data set of {self.num_examples} examples has no labels, so its classes are unknown")
+        classes: npt.NDArray[np.intp] = np.argmax(self.labels, axis=1)
+        return classes
+
+    def rows(self, start: int, stop: int) -> DataSet:
+        """Return rows ``start`` to ``stop`` (exclusive) as a view."""
+        if not 0 <= start <= stop <= self.num_examples:
+            raise DataError(f"rows {start}:{stop} lie outside a data set of {self.num_examples} examples")
+        return _trusted(self.features[start:stop], self.labels[start:stop])
+
+    def take(self, indices: npt.NDArray[np.intp]) -> DataSet:
+        """Return the rows at ``indices`` in that order, copied; may be called from several threads at once."""
+        return _trusted(self.features.take(indices, axis=0), self.labels.take(indices, axis=0))
+
+    def batch_by(self, size: int) -> Iterator[DataSet]:
+        """Return consecutive parts of ``size`` rows (the last may have fewer), as views."""
+        if size < 1:
+            raise DataError(f"a data set was to be cut into batches of {size} examples; a batch has at least 1")
+        return (self.rows(start, min(start + size, len(self))) for start in range(0, len(self), size))
+
+    def shuffle(self, stream: Stream) -> DataSet:
+        """Return the same rows in the order that ``stream`` draws."""
+        return self.take(stream.generator().permutation(self.num_examples))
+
+    def split_test_and_train(self, fraction: float, seed: int | None = None) -> SplitTestAndTrain:
+        """Return the first ``fraction`` of the rows as train and the rest as test.
+
+        Args:
+            fraction: the share of the *training* part, as in DL4J, between 0 and 1 and rounded to whole rows;
+                neither part is ever empty.
+            seed: shuffles the rows first; None keeps their order.
+        """
+        if not 0 < fraction < 1:
+            raise DataError(f"the training part was to be {fraction} of the data set; it must lie between 0 and 1")
+        if len(self) < 2:
+            raise DataError(f"a data set of {len(self)} examples cannot be split into train and test; it needs 2")
+        whole = self if seed is None else self.shuffle(Stream.of(seed).at(purpose="split"))
+        cut = min(max(round(len(self) * fraction), 1), len(self) - 1)
+        return SplitTestAndTrain(whole.rows(0, cut), whole.rows(cut, len(self)))
+
+    @staticmethod
+    def merge(parts: Iterable[DataSet]) -> DataSet:
+        """Return the rows of all ``parts`` in their order."""
+        given = list(parts)
+        if len({(part.features.shape[1:], part.n_out) for part in given}) != 1:
+            shapes = ", ".join(f"{part.features.shape}/{part.labels.shape}" for part in given)
+            raise DataError(f"data sets to merge must agree in columns and outcomes; got {shapes or 'none'}")
+        x = np.concatenate([part.features for part in given])
+        return _trusted(x, np.concatenate([part.labels for part in given]).astype(x.dtype, copy=False))
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DataSet):
+            return NotImplemented
+        return all(
+            a.dtype == b.dtype and np.array_equal(a, b)
+            for a, b in ((self.features, other.features), (self.labels, other.labels))
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # equal by content, too large to hash
+
+    def __repr__(self) -> str:
+        return f"DataSet({self.features.shape} {self.features.dtype} -> {self.labels.shape})"
+
+
+def one_hot(classes: npt.ArrayLike, n_classes: int | None = None, dtype: npt.DTypeLike = np.float32) -> Array:
+    """Return ``(examples, n_classes)`` with a 1 in the column of each class.
+
+    Args:
+        classes: integers from 0, ``(examples,)``.
+        n_classes: number of columns; by default as many as the largest class needs.
+        dtype: of the result.
+
+    Raises:
+        DataError: a class that is no whole number or lies outside ``0 .. n_classes - 1``; names it and its row.
+    """
+    y = np.asarray(classes)
+    if y.ndim != 1 or y.dtype.kind not in "biuf":
+        raise DataError(f"class labels have shape {y.shape} and dtype {y.dtype}; expected whole numbers (examples,)")
+    columns = n_classes if n_classes is not None else (int(np.nanmax(y)) + 1 if len(y) else 0)
+    wrong = (y < 0) | (y >= columns) | (y != np.floor(y)) if y.dtype.kind != "b" else y >= columns
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise DataError(f"label {y[row]} of example {row} is out of range: classes are 0 to {columns - 1}")
+    if len(y) * columns > _LARGEST_LABELS:
+        raise DataError(f"{len(y)} examples of {columns} classes are too many to be one-hot; is this the label column?")
+    labels = np.zeros((len(y), columns), dtype)
+    labels[np.arange(len(y)), y.astype(np.intp)] = 1
+    return labels
+
+
+def _trusted(features: Array, labels: Array) -> DataSet:
+    """Return a DataSet of arrays that come from a checked one."""
+    dataset = object.__new__(DataSet)
+    _set(dataset, features, labels)
+    return dataset
+
+
+def _set(dataset: DataSet, *arrays: Array) -> None:
+    for name, array in zip(("features", "labels"), arrays, strict=True):
+        view = array.view()
+        view.flags.writeable = False
+        object.__setattr__(dataset, name, view)  # the class is frozen
+
+
+def _numeric(name: str, values: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> Array:
+    """Return ``values`` as a C-contiguous float array of at least two dimensions."""
+    try:
+        array = np.asarray(values)
+    except ValueError as error:  # ragged lists
+        raise DataError(f"{name} are not a rectangular array of numbers: {error}") from error
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{name} have dtype {array.dtype}; expected numbers")
+    if array.ndim < 2:
+        hint = "; DataSet.of_classes takes class numbers" if name == "labels" else ""
+        raise DataError(f"{name} have shape {array.shape}; expected one row per example: (examples, columns){hint}")
+    wanted = np.dtype(dtype or (array.dtype if array.dtype in (np.float32, np.float64) else np.float32))
+    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite and is then named
+        return np.ascontiguousarray(array, wanted)
+
+
+def _check_finite(name: str, array: Array) -> None:
+    with np.errstate(all="ignore"):
+        if np.isfinite(array.sum()):  # a NaN or an infinity cannot hide in a sum; much cheaper than asking each
+            return
+    wrong = ~np.isfinite(array)
+    if wrong.any():
+        row, *column = np.unravel_index(int(np.argmax(wrong)), array.shape)
+        place = ", ".join(str(int(index)) for index in column)
+        raise DataError(
+            f"{name} of example {int(row)}, column {place} (from 0) are {array[(row, *column)]}; "
+            f"{int(wrong.sum())} values of {array.size} are not finite: remove or impute them"
+        )

@@ -1,0 +1,198 @@
+"""DataSetIterator: a data set as numbered batches of numbered epochs (layer 1).
+
+Follows ``org.nd4j.linalg.dataset.api.iterator.DataSetIterator``. What is new is ``batch(epoch, index)``: the batch at
+a position, whoever asks, whenever, on whichever thread. A run that resumes, or a worker that takes over a job, asks
+for the position and gets the same rows.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from dl4jlegacy.datasets.dataset import DataSet
+from dl4jlegacy.errors import DataError
+from dl4jlegacy.seeding import Stream
+
+__all__ = ["DataSetIterator", "ListDataSetIterator"]
+
+
+@runtime_checkable
+class DataSetIterator(Protocol):
+    """Batches by position, and DL4J's way of walking through them.
+
+    ``batch`` is a pure function and safe on any thread; ``has_next``, ``next``, ``reset`` and ``seek`` move a cursor
+    that belongs to one thread.
+    """
+
+    @property
+    def batch_size(self) -> int:
+        """Examples per batch; the last batch of an epoch may have fewer."""
+
+    @property
+    def total_examples(self) -> int:
+        """Examples per epoch."""
+
+    @property
+    def total_batches(self) -> int:
+        """Batches per epoch."""
+
+    @property
+    def input_columns(self) -> int:
+        """Values per example (n_in)."""
+
+    @property
+    def total_outcomes(self) -> int:
+        """Labels per example (n_out)."""
+
+    def batch(self, epoch: int, index: int) -> DataSet:
+        """Return batch ``index`` of ``epoch``, both from 0."""
+
+    def has_next(self) -> bool:
+        """Tell whether the current epoch has a batch left."""
+
+    def next(self) -> DataSet:
+        """Return the batch under the cursor and move on."""
+
+    def reset(self) -> None:
+        """Go to the start of an epoch: the next one, unless the current one is still untouched."""
+
+    def seek(self, epoch: int, index: int) -> None:
+        """Put the cursor before batch ``index`` of ``epoch``."""
+
+    def __iter__(self) -> Iterator[DataSet]:
+        """Reset, then go through one epoch."""
+
+
+class ListDataSetIterator:
+    """Batches of a DataSet in memory, in a new order every epoch.
+
+    The order of an epoch is the permutation drawn from ``Stream.of(seed).at(epoch, purpose="shuffle")``.
+
+    Args:
+        dataset: the examples; at least one.
+        batch_size: examples per batch.
+        seed: of the shuffling.
+        shuffle: False keeps the order of the rows in every epoch (batches are then views, not copies).
+        drop_last: leave out the examples that do not fill a batch; different ones every epoch when shuffled.
+        label_names: names of the outcomes, for reports.
+        pre_processor: applied to every batch, for instance ``normalizer.transform``.
+    """
+
+    def __init__(
+        self,
+        dataset: DataSet,
+        batch_size: int,
+        *,
+        seed: int = 123,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        label_names: tuple[str, ...] = (),
+        pre_processor: Callable[[DataSet], DataSet] | None = None,
+    ) -> None:
+        if batch_size < 1:
+            raise DataError(f"batch size is {batch_size}; a batch has at least 1 example")
+        smallest = batch_size if drop_last else 1
+        if dataset.num_examples < smallest:
+            raise DataError(f"{dataset!r} has {dataset.num_examples} examples; one batch needs at least {smallest}")
+        self.dataset = dataset
+        self.label_names = label_names
+        self._batch_size = batch_size
+        self._stream = Stream.of(seed)
+        self._shuffle = shuffle
+        self._drop_last = drop_last
+        self._pre_processor = pre_processor
+        self._orders: dict[int, npt.NDArray[np.intp]] = {}
+        self._lock = threading.Lock()
+        self._epoch = 0
+        self._index = 0
+
+    @property
+    def batch_size(self) -> int:
+        """Examples per batch."""
+        return self._batch_size
+
+    @property
+    def total_examples(self) -> int:
+        """Examples per epoch, without those that ``drop_last`` leaves out."""
+        return self.total_batches * self._batch_size if self._drop_last else self.dataset.num_examples
+
+    @property
+    def total_batches(self) -> int:
+        """Batches per epoch."""
+        whole, rest = divmod(self.dataset.num_examples, self._batch_size)
+        return whole + (1 if rest and not self._drop_last else 0)
+
+    @property
+    def input_columns(self) -> int:
+        """Values per example."""
+        return self.dataset.n_in
+
+    @property
+    def total_outcomes(self) -> int:
+        """Labels per example."""
+        return self.dataset.n_out
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Epoch and index of the batch that ``next`` returns."""
+        return self._epoch, self._index
+
+    def batch(self, epoch: int, index: int) -> DataSet:
+        """Return batch ``index`` of ``epoch``; pure, safe on any thread."""
+        self._check(epoch, index, self.total_batches - 1)
+        start = index * self._batch_size
+        stop = min(start + self._batch_size, self.dataset.num_examples)
+        rows = slice(start, stop)
+        part = self.dataset.take(self._order(epoch)[rows]) if self._shuffle else self.dataset.rows(start, stop)
+        return part if self._pre_processor is None else self._pre_processor(part)
+
+    def has_next(self) -> bool:
+        """Tell whether the current epoch has a batch left."""
+        return self._index < self.total_batches
+
+    def next(self) -> DataSet:
+        """Return the batch under the cursor and move on; ``DataError`` at the end of the epoch."""
+        if not self.has_next():
+            raise DataError(f"epoch {self._epoch} has no batch after its {self.total_batches}; call reset() first")
+        part = self.batch(self._epoch, self._index)
+        self._index += 1
+        return part
+
+    def reset(self) -> None:
+        """Go to the start of the next epoch; stay if the current one is untouched."""
+        if self._index:
+            self._epoch, self._index = self._epoch + 1, 0
+
+    def seek(self, epoch: int, index: int) -> None:
+        """Put the cursor before batch ``index`` of ``epoch``; ``total_batches`` means its end."""
+        self._check(epoch, index, self.total_batches)
+        self._epoch, self._index = epoch, index
+
+    def __iter__(self) -> Iterator[DataSet]:
+        self.reset()
+        while self.has_next():
+            yield self.next()
+
+    def __len__(self) -> int:
+        return self.total_batches
+
+    def _check(self, epoch: int, index: int, last: int) -> None:
+        if epoch < 0 or not 0 <= index <= last:
+            raise DataError(f"no batch {index} of epoch {epoch}: epochs start at 0, batches run from 0 to {last}")
+
+    def _order(self, epoch: int) -> npt.NDArray[np.intp]:
+        """Return the order of ``epoch``; two epochs are kept, because backup workers may lag one behind."""
+        with self._lock:
+            order = self._orders.get(epoch)
+            if order is None:
+                stream = self._stream.at(epoch, purpose="shuffle")
+                order = stream.generator().permutation(self.dataset.num_examples)
+                while len(self._orders) > 1:
+                    self._orders.pop(min(self._orders))
+                self._orders[epoch] = order
+            return order

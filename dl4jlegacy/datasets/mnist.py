@@ -1,0 +1,221 @@
+"""MNIST and data sets in its four files: found, checked, downloaded when absent (layer 1).
+
+Follows ``org.deeplearning4j.base.MnistFetcher``, ``MnistDataFetcher`` and ``MnistDataSetIterator``. Unlike the
+original, which returned silently with half a file after a failed download, every file is checked by the published MD5
+of its unpacked content, and a download becomes visible only when complete.
+
+Source of the data: Y. LeCun, L. Bottou, Y. Bengio, P. Haffner, 1998, "Gradient-based learning applied to document
+recognition"; 60,000 training and 10,000 test images of 28 x 28 pixels.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import http.client
+import logging
+import os
+import tempfile
+import urllib.request
+import zlib
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.datasets.dataset import DataSet, one_hot
+from dl4jlegacy.datasets.idx import parse_idx, read_bytes
+from dl4jlegacy.datasets.iterator import ListDataSetIterator
+from dl4jlegacy.errors import DataError
+
+__all__ = ["MnistDataSetIterator", "data_directory", "find_idx_files", "read_idx_dataset", "read_mnist"]
+
+logger = logging.getLogger(__name__)
+
+Part = Literal["train", "t10k"]
+
+_MD5 = {  # of the unpacked files
+    "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+    "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+    "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+    "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+}
+_MIRRORS = (
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "http://yann.lecun.com/exdb/mnist/",
+)
+_TIMEOUT_SECONDS = 10.0
+_LARGEST_DOWNLOAD = 64 << 20
+_BINARY_THRESHOLD = 30  # DL4J's: pixels above it are 1
+
+
+class MnistDataSetIterator(ListDataSetIterator):
+    """Batches of MNIST: ``MnistDataSetIterator(20, 60000)`` as in the original's example.
+
+    Args:
+        batch: examples per batch.
+        num_examples: take the first so many; all by default.
+        train: the 60,000 training images, or the 10,000 test images.
+        data_dir: where the files are; default ``DL4J_DATA_DIR``, then ``~/.deeplearning4j``.
+        binarize: pixels above 30 of 255 become 1, the others 0.
+        seed: of the shuffling.
+        shuffle: a new order every epoch.
+    """
+
+    def __init__(
+        self,
+        batch: int,
+        num_examples: int | None = None,
+        *,
+        train: bool = True,
+        data_dir: str | Path | None = None,
+        binarize: bool = False,
+        seed: int = 123,
+        shuffle: bool = True,
+    ) -> None:
+        part: Part = "train" if train else "t10k"
+        dataset = read_mnist(part, data_dir=data_dir, num_examples=num_examples, binarize=binarize)
+        names = tuple(str(digit) for digit in range(10))
+        super().__init__(dataset, batch, seed=seed, shuffle=shuffle, label_names=names)
+
+
+def data_directory(data_dir: str | Path | None = None) -> Path:
+    """Return the data directory: ``data_dir``, else the environment's ``DL4J_DATA_DIR``, else ``~/.deeplearning4j``."""
+    given = data_dir or os.environ.get("DL4J_DATA_DIR")
+    return Path(given).expanduser() if given else Path.home() / ".deeplearning4j"
+
+
+def read_mnist(
+    part: Part, *, data_dir: str | Path | None = None, num_examples: int | None = None, binarize: bool = False
+) -> DataSet:
+    """Return a part of MNIST, pixels divided by 255, labels one-hot; download it when it is absent.
+
+    Raises:
+        DataError: files missing and not downloadable, corrupt, or fewer examples than asked for.
+    """
+    directory = data_directory(data_dir)
+    names = [name for name in _MD5 if name.startswith(part)]
+    found = find_idx_files(directory)
+    if missing := [name for name in names if name not in found]:
+        _download(missing, directory)
+        found = find_idx_files(directory)
+    images, labels = (_checked(found[name], name) for name in names)
+    return _dataset(images, labels, found[names[0]], num_examples, n_classes=10, binarize=binarize)
+
+
+def read_idx_dataset(directory: Path, part: Part, n_classes: int | None = None) -> DataSet:
+    """Return a part of a data set in four IDX files under MNIST's names; any image size, no MD5."""
+    found = find_idx_files(directory)
+    names = [name for name in _MD5 if name.startswith(part)]
+    if missing := [name for name in names if name not in found]:
+        raise DataError(f"{directory} lacks {', '.join(missing)} (plain or .gz); it has {', '.join(found) or 'none'}")
+    images, labels = (parse_idx(read_bytes(found[name]), found[name]) for name in names)
+    return _dataset(images, labels, found[names[0]], n_classes=n_classes)
+
+
+def find_idx_files(directory: Path) -> dict[str, Path]:
+    """Return the files of MNIST's names in ``directory`` and its folder ``mnist``: ``{name: path}``.
+
+    Both spellings, ``train-images-idx3-ubyte`` and ``train-images.idx3-ubyte``, are known, each with or without .gz.
+    """
+    found: dict[str, Path] = {}
+    for name in _MD5:
+        for spelling in (name, name.replace("-idx", ".idx")):
+            for path in (directory / folder / (spelling + end) for folder in ("", "mnist") for end in ("", ".gz")):
+                if path.is_file():
+                    found.setdefault(name, path)
+    return found
+
+
+def _checked(path: Path, name: str) -> Array:
+    """Return the array in ``path`` after comparing its MD5 with the published one."""
+    content = read_bytes(path)
+    array = parse_idx(content, path)  # first: a wrong length says more than a wrong checksum
+    md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    if md5 != _MD5[name]:
+        raise DataError(
+            f"{path} is not MNIST's {name}: MD5 of its content is {md5}, expected {_MD5[name]}; delete it to have it "
+            "downloaded again, or give its folder as the data set to train on other data in this format"
+        )
+    return array
+
+
+def _dataset(
+    images: Array,
+    labels: Array,
+    path: Path,
+    num_examples: int | None = None,
+    *,
+    n_classes: int | None,
+    binarize: bool = False,
+) -> DataSet:
+    """Return the first ``num_examples`` images and labels of IDX files as a DataSet."""
+    if labels.ndim != 1 or images.ndim < 2 or len(images) != len(labels):
+        raise DataError(f"{path} holds {images.shape} images and its label file {labels.shape} labels; they must agree")
+    wanted = len(images) if num_examples is None else num_examples
+    if not 1 <= wanted <= len(images):
+        raise DataError(f"{wanted} examples were asked for; {path} holds {len(images)}")
+    try:
+        return DataSet(_scaled(images[:wanted], binarize), one_hot(labels[:wanted], n_classes))
+    except DataError as error:
+        raise DataError(f"{path} and its labels: {error}") from error
+
+
+def _scaled(images: Array, binarize: bool) -> Array:
+    """Return images as float32 rows; bytes are divided by 255."""
+    pixels = images.reshape(len(images), -1)
+    if binarize:
+        return (pixels > _BINARY_THRESHOLD).astype(np.float32)
+    x = pixels.astype(np.float32)
+    if images.dtype == np.uint8:
+        x /= 255
+    return x
+
+
+def _download(names: list[str], directory: Path) -> None:
+    """Fetch ``names`` into ``directory/mnist``; raise with everything a person needs when that fails."""
+    target = directory / "mnist"
+    for name in names:
+        problems = []
+        for mirror in _MIRRORS:
+            try:
+                _store(_fetch(mirror + name + ".gz", name), target / (name + ".gz"))
+                break
+            except (OSError, http.client.HTTPException, DataError) as error:
+                problems.append(f"{mirror}: {error}")
+        else:
+            raise DataError(
+                f"MNIST is incomplete: {', '.join(names)} not found in {directory} or {target} (plain or .gz), and "
+                f"downloading failed ({'; '.join(problems)}). Put the four IDX files into {target}, or point "
+                "--data-dir or DL4J_DATA_DIR to the folder that holds them"
+            )
+
+
+def _fetch(url: str, name: str) -> bytes:
+    """Return the gzipped file at ``url`` after checking the MD5 of its content."""
+    logger.info("downloading %s", url)
+    with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response:
+        packed: bytes = response.read(_LARGEST_DOWNLOAD)
+    try:
+        md5 = hashlib.md5(gzip.decompress(packed), usedforsecurity=False).hexdigest()
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{len(packed)} bytes arrived that are not a whole gzip file ({error})") from error
+    if md5 != _MD5[name]:
+        raise DataError(f"content has MD5 {md5}, expected {_MD5[name]}")
+    return packed
+
+
+def _store(content: bytes, path: Path) -> None:
+    """Write ``path`` in one step: under another name first, so that nobody ever sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, suffix=".part", delete=False) as file:
+        try:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            Path(file.name).replace(path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise

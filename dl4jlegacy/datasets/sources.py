@@ -1,0 +1,116 @@
+"""load: from a data set's name or path to its training and test part (layer 1). What ``--dataset`` means.
+
+The split depends on the data and on ``seed`` of ``load`` alone, never on a run's seed: training and a later
+evaluation must hold out the same examples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dl4jlegacy.datasets.bundled import DIGITS_NAMES, IRIS_NAMES, read_digits, read_iris
+from dl4jlegacy.datasets.csv_files import read_csv, read_csv_files
+from dl4jlegacy.datasets.dataset import DataSet
+from dl4jlegacy.datasets.mnist import find_idx_files, read_idx_dataset, read_mnist
+from dl4jlegacy.errors import DataError, nearest
+
+__all__ = ["NAMES", "SPLIT_SEED", "DataSource", "load"]
+
+NAMES = ("digits", "iris", "mnist")
+SPLIT_SEED = 123
+
+
+@dataclass(frozen=True, slots=True)
+class DataSource:
+    """A data set, ready to train on and to evaluate with.
+
+    Attributes:
+        name: as it was asked for.
+        train: the examples to learn from.
+        test: the examples held out.
+        label_names: one name per outcome.
+    """
+
+    name: str
+    train: DataSet
+    test: DataSet
+    label_names: tuple[str, ...]
+
+
+def load(
+    name_or_path: str | Path,
+    *,
+    data_dir: str | Path | None = None,
+    test_fraction: float = 0.2,
+    seed: int = SPLIT_SEED,
+    n_classes: int | None = None,
+) -> DataSource:
+    """Return the data set called ``name_or_path``.
+
+    Args:
+        name_or_path: digits, iris, mnist; a CSV file; or a folder with four IDX files under MNIST's names (read
+            without comparing checksums), with train.csv and test.csv, or with other CSV files.
+        data_dir: where MNIST is looked for and stored.
+        test_fraction: the share held out where the data set does not come in two parts.
+        seed: of the shuffling before that split.
+        n_classes: the range of class numbers in CSV and IDX files, when the files alone do not tell.
+
+    Raises:
+        DataError: unknown, missing or damaged; says what was looked for and where.
+    """
+    name = str(name_or_path)
+    if name == "mnist":
+        names = tuple(str(digit) for digit in range(10))
+        return DataSource(name, read_mnist("train", data_dir=data_dir), read_mnist("t10k", data_dir=data_dir), names)
+    if name == "digits":
+        return _split(name, read_digits(), DIGITS_NAMES, test_fraction, seed)
+    if name == "iris":
+        return _split(name, read_iris(), IRIS_NAMES, test_fraction, seed)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return _load_folder(name, path, test_fraction, seed, n_classes)
+    if path.is_file():
+        dataset, label_names = read_csv(path, n_classes=n_classes)
+        return _split(name, dataset, label_names, test_fraction, seed)
+    hint = f"; there is no such file or folder ({path.absolute()})" if _looks_like_path(name) else nearest(name, NAMES)
+    raise DataError(f"unknown data set {name!r}{hint}; give {', '.join(NAMES)}, a CSV file, or a folder")
+
+
+def _looks_like_path(name: str) -> bool:
+    return "/" in name or "." in name
+
+
+def _split(
+    name: str, dataset: DataSet, label_names: tuple[str, ...], test_fraction: float, seed: int
+) -> DataSource:
+    if not 0 < test_fraction < 1:
+        raise DataError(f"test fraction is {test_fraction}; it must lie between 0 and 1 (exclusive)")
+    train, test = dataset.split_test_and_train(1 - test_fraction, seed)
+    return DataSource(name, train, test, label_names)
+
+
+def _load_folder(name: str, path: Path, test_fraction: float, seed: int, n_classes: int | None) -> DataSource:
+    """Return what ``path`` holds: IDX files first, then CSV files."""
+    if find_idx_files(path):
+        train = read_idx_dataset(path, "train", n_classes)
+        test = read_idx_dataset(path, "t10k", train.n_out)  # a class that was never learned is an error
+        if test.n_in != train.n_in:
+            raise DataError(f"{path}: training images have {train.n_in} pixels, test images {test.n_in}")
+        return DataSource(name, train, test, tuple(str(number) for number in range(train.n_out)))
+    files = sorted(file for file in path.iterdir() if file.suffix.lower() == ".csv" and file.is_file())
+    parts = {file.stem.lower(): file for file in files}
+    if {"train", "test"} <= parts.keys():
+        train, label_names = read_csv(parts["train"], n_classes=n_classes)
+        test, _ = read_csv(parts["test"], label_names=label_names)
+        if test.n_in != train.n_in:
+            raise DataError(f"{parts['train']} has {train.n_in} features, {parts['test']} has {test.n_in}")
+        return DataSource(name, train, test, label_names)
+    if files:
+        datasets, label_names = read_csv_files(files, n_classes=n_classes)
+        return _split(name, DataSet.merge(datasets), label_names, test_fraction, seed)
+    found = sorted(file.name for file in path.iterdir())
+    raise DataError(
+        f"folder {path} holds no data set: looked for four IDX files under MNIST's names and for CSV files, "
+        f"found {', '.join(found[:5]) or 'nothing'}{' ...' if len(found) > 5 else ''}"
+    )
