@@ -1,5 +1,288 @@
-"""Placeholder until the compiled kernels land: the NumPy ones under the name ``numba``."""
+"""The compiled kernels behind one door: checks sizes, picks the loop for activation and dtype, cuts work for the pool.
 
-from dl4jlegacy.kernels.numpy_kernels import *  # noqa: F403
+Implements ``dl4jlegacy.kernels.Kernels``; see there for what each function does. Compiled loops do not check bounds,
+so sizes are checked here before any of them runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from concurrent.futures import Executor
+
+import numpy as np
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.errors import ConfError, ShapeError, nearest
+from dl4jlegacy.kernels import numba_layers, numba_sampling, numba_updaters, numba_vectors
+from dl4jlegacy.kernels.numpy_kernels import box_muller
+
+__all__ = [
+    "activation_backward_bias",
+    "adabelief",
+    "adadelta",
+    "adagrad",
+    "adam",
+    "adamax",
+    "add_regularization",
+    "all_finite",
+    "amsgrad",
+    "axpy",
+    "bias_activation",
+    "corrupt",
+    "dropout",
+    "dropout_backward",
+    "gaussian",
+    "nadam",
+    "name",
+    "nesterovs",
+    "noop",
+    "rmsprop",
+    "sgd",
+    "sigmoid_bias",
+    "sigmoid_sample",
+    "softmax",
+    "softmax_cross_entropy",
+    "uniform",
+    "weighted_sum",
+]
 
 name = "numba"
+_SPAN = 1 << 18  # elements that one task of the pool sums: 1 MB of float32
+_FORWARD = {
+    "identity": numba_layers.forward_identity,
+    "leakyrelu": numba_layers.forward_leakyrelu,
+    "relu": numba_layers.forward_relu,
+    "sigmoid": numba_layers.forward_sigmoid,
+    "tanh": numba_layers.forward_tanh,
+}
+_FORWARD_FLOAT32 = _FORWARD | {"sigmoid": numba_sampling.sigmoid_lanes, "tanh": numba_sampling.tanh_lanes}
+_BACKWARD = {
+    "identity": numba_layers.backward_identity,
+    "leakyrelu": numba_layers.backward_leakyrelu,
+    "relu": numba_layers.backward_relu,
+    "sigmoid": numba_layers.backward_sigmoid,
+    "tanh": numba_layers.backward_tanh,
+}
+
+
+def _check(what: str, shape: tuple[int, ...], *others: Array) -> None:
+    """Every array must have the first one's shape: compiled loops trust it."""
+    for other in others:
+        if other.shape != shape:
+            raise ShapeError(
+                f"{what}: arrays of shapes {list(shape)} and {list(other.shape)} met where equal ones are needed"
+            )
+
+
+def _check_bias(what: str, z: Array, b: Array) -> None:
+    if b.shape != z.shape[1:]:
+        raise ShapeError(f"{what}: {list(z.shape)} activations need a bias of {list(z.shape[1:])}, got {list(b.shape)}")
+
+
+def _unknown(activation: str) -> ConfError:
+    return ConfError(f"activation {activation!r} has no fused kernel{nearest(activation, tuple(_FORWARD))}")
+
+
+def bias_activation(z: Array, b: Array, activation: str) -> None:
+    """See ``Kernels``."""
+    _check_bias("bias_activation", z, b)
+    forward = (_FORWARD_FLOAT32 if z.dtype.char == "f" else _FORWARD).get(activation)
+    if forward is None:
+        raise _unknown(activation)
+    forward(z, b)
+
+
+def activation_backward_bias(dy: Array, y: Array, gb: Array, activation: str) -> None:
+    """See ``Kernels``."""
+    _check("activation_backward_bias", dy.shape, y)
+    _check_bias("activation_backward_bias", dy, gb)
+    backward = _BACKWARD.get(activation)
+    if backward is None:
+        raise _unknown(activation)
+    backward(dy, y, gb)
+
+
+def softmax(z: Array) -> None:
+    """See ``Kernels``."""
+    if z.size:
+        numba_layers.softmax(z)
+
+
+def softmax_cross_entropy(p: Array, labels: Array, dz: Array) -> float:
+    """See ``Kernels``."""
+    _check("softmax_cross_entropy", p.shape, labels, dz)
+    loss: float = numba_layers.softmax_cross_entropy(dz, p, labels)
+    return loss
+
+
+def noop(params: Array, gradient: Array) -> None:
+    """See ``Kernels``."""
+    _check("noop", params.shape, gradient)
+    numba_vectors.noop(params, gradient)
+
+
+def sgd(params: Array, gradient: Array, lr: float) -> None:
+    """See ``Kernels``."""
+    _check("sgd", params.shape, gradient)
+    numba_updaters.sgd(params, gradient, lr)
+
+
+def nesterovs(params: Array, gradient: Array, v: Array, lr: float, mu: float) -> None:
+    """See ``Kernels``."""
+    _check("nesterovs", params.shape, gradient, v)
+    numba_updaters.nesterovs(params, gradient, v, lr, mu)
+
+
+def adagrad(params: Array, gradient: Array, h: Array, lr: float, eps: float) -> None:
+    """See ``Kernels``."""
+    _check("adagrad", params.shape, gradient, h)
+    numba_updaters.adagrad(params, gradient, h, lr, eps)
+
+
+def rmsprop(params: Array, gradient: Array, c: Array, lr: float, decay: float, eps: float) -> None:
+    """See ``Kernels``."""
+    _check("rmsprop", params.shape, gradient, c)
+    numba_updaters.rmsprop(params, gradient, c, lr, decay, eps)
+
+
+def _rate(lr: float, beta1: float, beta2: float, t: int) -> float:
+    """Adam's step size with both bias corrections."""
+    return lr * math.sqrt(1 - beta2 ** (t + 1)) / (1 - beta1 ** (t + 1))
+
+
+def adam(params: Array, gradient: Array, m: Array, v: Array,
+         lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+    """See ``Kernels``."""
+    _check("adam", params.shape, gradient, m, v)
+    numba_updaters.adam(params, gradient, m, v, _rate(lr, beta1, beta2, t), beta1, beta2, eps)
+
+
+def adamax(params: Array, gradient: Array, m: Array, u: Array,
+           lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+    """See ``Kernels``."""
+    _check("adamax", params.shape, gradient, m, u)
+    numba_updaters.adamax(params, gradient, m, u, lr / (1 - beta1 ** (t + 1)), beta1, beta2)
+
+
+def adadelta(params: Array, gradient: Array, msg: Array, msdx: Array, rho: float, eps: float) -> None:
+    """See ``Kernels``."""
+    _check("adadelta", params.shape, gradient, msg, msdx)
+    numba_updaters.adadelta(params, gradient, msg, msdx, rho, eps)
+
+
+def nadam(params: Array, gradient: Array, m: Array, v: Array,
+          lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+    """See ``Kernels``."""
+    _check("nadam", params.shape, gradient, m, v)
+    numba_updaters.nadam(params, gradient, m, v, lr / (1 - beta1 ** (t + 1)), beta1, beta2, eps)
+
+
+def amsgrad(params: Array, gradient: Array, m: Array, v: Array, v_hat: Array,
+            lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+    """See ``Kernels``."""
+    _check("amsgrad", params.shape, gradient, m, v, v_hat)
+    numba_updaters.amsgrad(params, gradient, m, v, v_hat, _rate(lr, beta1, beta2, t), beta1, beta2, eps)
+
+
+def adabelief(params: Array, gradient: Array, m: Array, s: Array,
+              lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+    """See ``Kernels``."""
+    _check("adabelief", params.shape, gradient, m, s)
+    numba_updaters.adabelief(params, gradient, m, s, _rate(lr, beta1, beta2, t), beta1, beta2, eps)
+
+
+def _flat(x: Array) -> Array:
+    """Return the view of ``x`` as a flat vector; a copy would lose what is written to it."""
+    if not x.flags.c_contiguous:
+        raise ShapeError(f"kernels need C-contiguous arrays; strides {list(x.strides)}, {list(x.shape)} {x.dtype}")
+    return x.reshape(-1)
+
+
+def uniform(out: Array, key: int) -> None:
+    """See ``Kernels``."""
+    fill = numba_sampling.uniform_lanes if out.dtype.char == "f" else numba_sampling.uniform_scalar
+    fill(_flat(out), key)
+
+
+def gaussian(out: Array, key: int) -> None:
+    """See ``Kernels``; NumPy's vectorised log, sin and cos beat a compiled loop over the C library's."""
+    box_muller(_flat(out), key, uniform)
+
+
+def sigmoid_bias(z: Array, b: Array) -> None:
+    """See ``Kernels``."""
+    bias_activation(z, b, "sigmoid")
+
+
+def sigmoid_sample(z: Array, b: Array, probability: Array, sample: Array, key: int) -> None:
+    """See ``Kernels``."""
+    _check("sigmoid_sample", z.shape, probability, sample)
+    _check_bias("sigmoid_sample", z, b)
+    fused = numba_sampling.sigmoid_sample_lanes if z.dtype.char == "f" else numba_sampling.sigmoid_sample_scalar
+    fused(z, b, probability, sample, key)
+
+
+def dropout(x: Array, out: Array, retain: float, key: int) -> None:
+    """See ``Kernels``."""
+    _check("dropout", x.shape, out)
+    numba_sampling.dropout(_flat(out), _flat(x), retain, key)
+
+
+def dropout_backward(dy: Array, retain: float, key: int) -> None:
+    """See ``Kernels``."""
+    dropout(dy, dy, retain, key)
+
+
+def corrupt(x: Array, out: Array, level: float, key: int) -> None:
+    """See ``Kernels``."""
+    _check("corrupt", x.shape, out)
+    numba_sampling.corrupt(_flat(out), _flat(x), level, key)
+
+
+def _check_sum(vectors: Sequence[Array], weights: Sequence[float], out: Array) -> None:
+    """Addresses bypass Numba's own checks: sizes, dtypes and layout must be right before they are taken."""
+    if not vectors or len(vectors) != len(weights):
+        raise ShapeError(f"weighted_sum got {len(vectors)} vectors and {len(weights)} weights; it needs one each")
+    _check("weighted_sum", out.shape, *vectors)
+    for index, vector in enumerate(vectors):
+        if vector.dtype != out.dtype or not vector.flags.c_contiguous:
+            raise ShapeError(
+                f"weighted_sum: vector {index} is {vector.dtype} with strides {list(vector.strides)}; "
+                f"it must be contiguous {out.dtype} like the result"
+            )
+
+
+def weighted_sum(vectors: Sequence[Array], weights: Sequence[float], out: Array,
+                 pool: Executor | None = None) -> None:  # fmt: skip
+    """See ``Kernels``."""
+    _check_sum(vectors, weights, out)
+    addresses = np.array([vector.ctypes.data for vector in vectors], dtype=np.uint64)
+    factors = np.array(weights, dtype=np.float64)
+    if pool is None or out.size <= _SPAN:
+        numba_vectors.sum_span(out, addresses, factors, 0, out.size)
+        return
+    starts = range(0, out.size, _SPAN)
+    tasks = [
+        pool.submit(numba_vectors.sum_span, out, addresses, factors, start, min(start + _SPAN, out.size))
+        for start in starts
+    ]
+    for task in tasks:
+        task.result()
+
+
+def axpy(y: Array, x: Array, a: float) -> None:
+    """See ``Kernels``."""
+    _check("axpy", y.shape, x)
+    numba_vectors.axpy(_flat(y), _flat(x), a)
+
+
+def add_regularization(gradient: Array, params: Array, l1: float, l2: float) -> None:
+    """See ``Kernels``."""
+    _check("add_regularization", gradient.shape, params)
+    numba_vectors.add_regularization(_flat(gradient), _flat(params), l1, l2)
+
+
+def all_finite(x: Array) -> bool:
+    """See ``Kernels``."""
+    return bool(numba_vectors.finite(_flat(x)))

@@ -6,7 +6,7 @@ Implements ``dl4jlegacy.kernels.Kernels``; see there for what each function does
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
 import numpy as np
@@ -27,6 +27,7 @@ __all__ = [
     "amsgrad",
     "axpy",
     "bias_activation",
+    "box_muller",
     "corrupt",
     "dropout",
     "dropout_backward",
@@ -218,14 +219,22 @@ def uniform(out: Array, key: int) -> None:
     out[...] = uniforms(out.size, key).reshape(out.shape)
 
 
+def box_muller(out: Array, key: int, fill: Callable[[Array, int], None]) -> None:
+    """Fill the flat ``out`` with normals from the uniforms of ``fill``: in each block 32 radii, then 32 angles."""
+    blocks = -(-out.size // BLOCK)
+    u = np.empty(blocks * BLOCK, out.dtype)
+    fill(u, key)
+    radii, angles = u.reshape(blocks, 2, BLOCK // 2).transpose(1, 0, 2)
+    radius = np.sqrt(-2 * np.log(1 - radii))  # 1 - u lies in (0, 1]
+    angle = 2 * math.pi * angles
+    np.multiply(radius, np.cos(angle), out=radii)
+    np.multiply(radius, np.sin(angle), out=angles)
+    out[...] = u[: out.size]
+
+
 def gaussian(out: Array, key: int) -> None:
-    """See ``Kernels``: the first two vectors of a block are radii, the last two angles."""
-    pairs = -(-out.size // BLOCK)
-    u = uniforms(pairs * BLOCK, key).astype(out.dtype).reshape(pairs, 2, BLOCK // 2)
-    radius = np.sqrt(-2 * np.log(1 - u[:, 0]))  # 1 - u lies in (0, 1]
-    angle = 2 * math.pi * u[:, 1]
-    normal = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
-    out[...] = normal.reshape(-1)[: out.size].reshape(out.shape)
+    """See ``Kernels``."""
+    box_muller(out.reshape(-1), key, uniform)
 
 
 def sigmoid_bias(z: Array, b: Array) -> None:
@@ -243,7 +252,7 @@ def sigmoid_sample(z: Array, b: Array, probability: Array, sample: Array, key: i
 def dropout(x: Array, out: Array, retain: float, key: int) -> None:
     """See ``Kernels``."""
     keep = uniforms(x.size, key).reshape(x.shape) < retain
-    np.multiply(x, keep * np.asarray(1 / retain, dtype=out.dtype), out=out)
+    out[...] = np.where(keep, x * out.dtype.type(1 / retain), out.dtype.type(0))
 
 
 def dropout_backward(dy: Array, retain: float, key: int) -> None:
@@ -253,7 +262,7 @@ def dropout_backward(dy: Array, retain: float, key: int) -> None:
 
 def corrupt(x: Array, out: Array, level: float, key: int) -> None:
     """See ``Kernels``."""
-    np.multiply(x, uniforms(x.size, key).reshape(x.shape) >= level, out=out)
+    out[...] = np.where(uniforms(x.size, key).reshape(x.shape) < level, out.dtype.type(0), x)
 
 
 def _sum_span(vectors: Sequence[Array], weights: Sequence[float], out: Array, start: int) -> None:

@@ -1,0 +1,86 @@
+"""How a kernel is compiled: at its first call, once per dtype, with the signature that its roles spell.
+
+Read-only inputs are declared read-only, and Numba passes writable arrays there too: one compilation serves both, and a
+batch decoded from a frame costs no second wait. Compiled code goes to Numba's cache beside the source file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+
+from dl4jlegacy.errors import ConfError
+
+__all__ = ["EXACT", "ROUNDED", "Kernel", "kernel"]
+
+EXACT: frozenset[str] = frozenset()
+"""IEEE arithmetic as written: the same bits as NumPy."""
+ROUNDED: frozenset[str] = frozenset({"contract"})
+"""``a * b + c`` may be one rounding. NaN and infinity keep their meaning: divergence must stay visible."""
+
+_njit: Any = numba.njit
+_SCALARS = {"f": numba.types.float64, "i": numba.types.int64, "u": numba.types.uint64}
+
+
+def _argument(role: str, char: str) -> Any:
+    """Numba's type of a role: m, M flat and 2-d array written to, r, R only read; A, W flat uint64, float64; f i u."""
+    if role in _SCALARS:
+        return _SCALARS[role]
+    if role in "AW":
+        return numba.types.Array(_SCALARS["u" if role == "A" else "f"], 1, "C")
+    element = {"f": numba.types.float32, "d": numba.types.float64}[char]
+    return numba.types.Array(element, 1 if role.islower() else 2, "C", readonly=role in "rR")
+
+
+class Kernel:
+    """A function that compiles itself for the dtype of its first argument."""
+
+    __slots__ = ("_compiled", "_fastmath", "_function", "_roles")
+
+    def __init__(self, function: Callable[..., Any], roles: str, fastmath: frozenset[str]) -> None:
+        self._function = function
+        self._roles = roles
+        self._fastmath = fastmath
+        self._compiled: dict[str, Callable[..., Any]] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        """Run on ``args``; ``ConfError`` if they are not what the roles say."""
+        char = args[0].dtype.char
+        compiled = self._compiled.get(char) or self._compile(char)
+        try:
+            return compiled(*args)
+        except TypeError as refused:
+            raise self._misused(args) from refused
+
+    def _compile(self, char: str) -> Callable[..., Any]:
+        if char not in "fd":
+            raise ConfError(f"kernel {self._function.__name__} works on float32 and float64, not on dtype {char!r}")
+        signature = tuple(_argument(role, char) for role in self._roles)
+        options = {"nogil": True, "error_model": "numpy", "fastmath": set(self._fastmath)}
+        try:
+            compiled = _njit(signature, cache=True, **options)(self._function)
+        except RuntimeError:  # neither the package nor the user's cache folder can be written
+            compiled = _njit(signature, **options)(self._function)
+        self._compiled[char] = compiled
+        result: Callable[..., Any] = compiled
+        return result
+
+    def _misused(self, args: tuple[Any, ...]) -> ConfError:
+        got = ", ".join(
+            f"{a.dtype}{list(a.shape)}{'' if a.flags.c_contiguous else ' not contiguous'}"
+            f"{'' if a.flags.writeable else ' read-only'}"
+            if hasattr(a, "dtype")
+            else type(a).__name__
+            for a in args
+        )
+        return ConfError(
+            f"kernel {self._function.__name__} got ({got}), wants roles {self._roles!r}: C-contiguous arrays of one "
+            "dtype, writable where it writes"
+        )
+
+
+def kernel(roles: str, fastmath: frozenset[str] = EXACT) -> Callable[[Callable[..., Any]], Kernel]:
+    """Declare a function as a kernel; ``roles`` has one letter per argument (see ``_argument``)."""
+    return lambda function: Kernel(function, roles, fastmath)

@@ -1,0 +1,69 @@
+"""Compiled passes over flat vectors: the weighted sum of the aggregators, regularization, the finiteness check."""
+
+from __future__ import annotations
+
+from numba import carray  # type: ignore[attr-defined,unused-ignore]
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.kernels import lanes
+from dl4jlegacy.kernels.numba_compile import ROUNDED, kernel
+
+__all__ = ["add_regularization", "axpy", "finite", "noop", "sum_span"]
+
+
+@kernel("mAWii")
+def sum_span(out: Array, addresses: Array, weights: Array, start: int, stop: int) -> None:
+    """``out[start:stop]`` of the weighted sum; chunks stay in the first-level cache while vectors are added.
+
+    EXACT arithmetic, product and sum rounded apart: any cut into spans, and NumPy, give the same bits.
+    """
+    n = out.size
+    for low in range(start, stop, 2048):
+        high = min(low + 2048, stop)
+        weight = out.dtype.type(weights[0])
+        vector = carray(lanes.pointer(addresses[0], out), n)
+        for i in range(low, high):
+            out[i] = weight * vector[i]
+        for k in range(1, addresses.size):
+            weight = out.dtype.type(weights[k])
+            vector = carray(lanes.pointer(addresses[k], out), n)
+            for i in range(low, high):
+                out[i] += weight * vector[i]
+
+
+@kernel("mr")
+def noop(params: Array, gradient: Array) -> None:
+    """``params -= gradient``."""
+    for i in range(params.size):
+        params[i] -= gradient[i]
+
+
+@kernel("mrf", ROUNDED)
+def axpy(y: Array, x: Array, a: float) -> None:
+    """``y += a x``."""
+    scale = y.dtype.type(a)
+    for i in range(y.size):
+        y[i] += scale * x[i]
+
+
+@kernel("mrff", ROUNDED)
+def add_regularization(gradient: Array, params: Array, l1: float, l2: float) -> None:
+    """``gradient += l2 params + l1 sign(params)``."""
+    kind = gradient.dtype.type
+    lasso, ridge, zero = kind(l1), kind(l2), kind(0)
+    for i in range(gradient.size):
+        p = params[i]
+        sign = lasso if p > zero else (-lasso if p < zero else zero)
+        gradient[i] += ridge * p + sign
+
+
+@kernel("r", frozenset({"contract", "reassoc", "nsz"}))
+def finite(x: Array) -> bool:
+    """0 x is NaN for NaN and infinity: sum it in stretches, and stop at the first bad one."""
+    for low in range(0, x.size, 16384):
+        total = x.dtype.type(0)
+        for i in range(low, min(low + 16384, x.size)):
+            total += x[i] * x.dtype.type(0)
+        if total != 0:
+            return False
+    return True
