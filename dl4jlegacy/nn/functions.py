@@ -104,13 +104,15 @@ def _gated(gate: Forward, gate_slope: Slope) -> tuple[Forward, Slope]:
 
     def slope(xp: ModuleType, z: Array, y: Array) -> Array:
         g = gate(xp, z)
-        return g + z * gate_slope(xp, z, g)
+        result: Array = g + z * gate_slope(xp, z, g)
+        return result
 
     return forward, slope
 
 
 def _mish_slope(xp: ModuleType, z: Array, g: Array) -> Array:
-    return (1 - g * g) * _sigmoid(xp, z)
+    result: Array = (1 - g * g) * _sigmoid(xp, z)
+    return result
 
 
 def _rrelu_sample(z: Array, stream: Stream) -> Array:
