@@ -144,9 +144,7 @@ class World:
                 yield event.until if isinstance(event, protocol.Wait) else 0.0
 
     def worker(self, name: str) -> Iterator[float]:
-        me = protocol.Worker(
-            name, self.store, self, self.work.plan, self.router, LIMITS, offset=self.rng.randrange(8)
-        )
+        me = protocol.Worker(name, self.store, self, self.work.plan, self.router, LIMITS, offset=self.rng.randrange(8))
         steps = protocol.worker(me)
         answer: Any = None
         while True:

@@ -76,7 +76,6 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     score: float | None = None
     status: Status = "running"
     failure: Failure | None = None
-    seconds: float = 0.0
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):

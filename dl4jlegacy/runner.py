@@ -1,0 +1,460 @@
+"""``ActorNetworkRunner``: wires a ``Conf`` and an iterator to tracker, router and actors, and runs them.
+
+::
+
+    runner = ActorNetworkRunner("master", MnistDataSetIterator(128))
+    runner.setup(Conf(multi_layer_conf=zoo.mlp(784, 10), epochs=10))
+    result = runner.train()
+    runner.shutdown()
+
+Legacy: ``ActorNetworkRunner`` / ``DeepLearning4jDistributed``, whose ``setup`` slept for a minute, whose ``train``
+polled every 15 s, and whose ``shutdown`` swallowed every error and left threads behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pykka
+from threadpoolctl import threadpool_limits
+
+from dl4jlegacy.datasets import DataSetIterator
+from dl4jlegacy.errors import (
+    CheckpointError,
+    ConfError,
+    DeadlineError,
+    Dl4jError,
+    JobError,
+    NotFiniteError,
+    TrainingError,
+    UsageError,
+)
+from dl4jlegacy.kernels import Kernels
+from dl4jlegacy.kernels import load as load_kernels
+from dl4jlegacy.nn.multilayer import MultiLayerNetwork
+from dl4jlegacy.scaleout import actors, protocol
+from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, DeltaAggregator, JobAggregator, ParameterAveragingAggregator
+from dl4jlegacy.scaleout.checkpoint import CheckpointSaver, write_atomically
+from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.job import DataSetJobIterator, JobIterator, Result
+from dl4jlegacy.scaleout.outcome import Outcome
+from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, WorkerPerformer, first_model
+from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.records import Head, account
+from dl4jlegacy.scaleout.router import WorkRouter, create_router
+from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker, drive
+
+__all__ = ["ActorNetworkRunner", "RunStatus", "TrainingResult"]
+
+logger = logging.getLogger(__name__)
+
+PerformerFactory = Callable[[Conf, Kernels], WorkerPerformer]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingResult:
+    """How a run ended: the last head, what the comparison with the plan says, the model, the time it took here."""
+
+    conf: Conf
+    plan: Plan
+    head: Head
+    model: Result
+    seconds: float
+    examples_here: int
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def batches_lost(self) -> int:
+        """Batches of the plan that are not in the model."""
+        return account(self.head, self.plan)[0]
+
+    @property
+    def batches_duplicated(self) -> int:
+        """Batches that went into the model more than once."""
+        return account(self.head, self.plan)[1]
+
+    @property
+    def examples_per_second(self) -> float:
+        """Examples per second of this process's part of the run."""
+        return self.examples_here / self.seconds if self.seconds > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """A glance at a running run, for whoever watches."""
+
+    plan: Plan
+    head: Head | None
+    seconds: float
+    workers: tuple[tuple[str, str], ...]
+    """(worker id, what it does) of every worker here."""
+
+
+@dataclass(slots=True)
+class _Parts:
+    """What ``setup`` has put together for one run."""
+
+    conf: Conf
+    jobs: JobIterator
+    tracker: StateTracker
+    router: WorkRouter
+    aggregator: JobAggregator
+    kernels: Kernels
+    first_model: Callable[[], Result]
+    performer: PerformerFactory
+    saver: CheckpointSaver | None
+    outcome: Outcome
+    pool: ThreadPoolExecutor
+    started: float = 0.0
+    refs: list[pykka.ActorRef[Any]] = field(default_factory=list)
+    worker_refs: list[pykka.ActorRef[Any]] = field(default_factory=list)
+    ticker: actors.Ticker | None = None
+
+
+class ActorNetworkRunner:
+    """Runs a master and its workers in this process.
+
+    Args:
+        type: ``"master"``. (``"worker"`` joins a cluster's run and needs a tracker that can be reached from here.)
+        iterator: the data, or a ``JobIterator`` for jobs that are no network.
+        tracker: a state tracker; by default one in this process, which ``shutdown`` closes.
+        performer: makes each worker's performer; by default one that trains ``conf.multi_layer_conf``.
+        aggregator: for jobs that are no network.
+        first_model: version 0 for jobs that are no network.
+    """
+
+    def __init__(
+        self,
+        type: str,  # the legacy constructor's first argument
+        iterator: DataSetIterator | JobIterator,
+        *,
+        tracker: StateTracker | None = None,
+        performer: PerformerFactory | None = None,
+        aggregator: JobAggregator | None = None,
+        first_model: Result | None = None,
+    ) -> None:
+        if type != "master":
+            raise UsageError(f"ActorNetworkRunner type {type!r}: only 'master' (with its workers) runs in one process")
+        self._iterator = iterator
+        self._tracker, self._performer = tracker, performer
+        self._aggregator, self._first_model = aggregator, first_model
+        self._parts: _Parts | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    # -- setup --------------------------------------------------------------------------------------------------------
+
+    def setup(self, conf: Conf, *, resume: bool = False) -> Conf:
+        """Check everything that can be checked before training; return the Conf with all defaults resolved.
+
+        With ``resume`` the run goes on from the newest good checkpoint in ``conf.checkpoint_dir``.
+
+        Raises:
+            ConfError: the Conf is invalid, or does not fit the data.
+            CheckpointError: the folder holds another run's checkpoints, or ``resume`` finds none that is usable.
+        """
+        if self._parts is not None:
+            raise UsageError("setup was called twice; make a new ActorNetworkRunner for another run")
+        conf, kernels = _resolved(conf)
+        jobs = self._job_iterator(conf)
+        saver = _saver(conf, resume)
+        tracker = self._tracker or InMemoryStateTracker()
+        router = create_router(conf.router, conf.window)
+        first, performer = self._network_parts(conf, kernels, router)
+        pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="dl4j-aggregate")
+        self._parts = _Parts(
+            conf=conf,
+            jobs=jobs,
+            tracker=tracker,
+            router=router,
+            aggregator=self._aggregator or _aggregator(conf, kernels, pool),
+            kernels=kernels,
+            first_model=first,
+            performer=performer,
+            saver=saver,
+            outcome=Outcome(tracker.clock),
+            pool=pool,
+        )
+        return conf
+
+    def _job_iterator(self, conf: Conf) -> JobIterator:
+        if not isinstance(self._iterator, DataSetIterator):
+            return self._iterator
+        if conf.multi_layer_conf is None:
+            raise ConfError("Conf.multi_layer_conf is missing; a run over data sets needs the network to train")
+        return DataSetJobIterator(
+            self._iterator,
+            jobs_per_round=conf.jobs_per_round,
+            averaging_frequency=conf.averaging_frequency,
+            phases=conf.phases(),
+        )
+
+    def _network_parts(
+        self, conf: Conf, kernels: Kernels, router: WorkRouter
+    ) -> tuple[Callable[[], Result], PerformerFactory]:
+        """Return version 0 of the model and what makes a worker's performer."""
+        if conf.multi_layer_conf is None:
+            if self._first_model is None or self._performer is None or self._aggregator is None:
+                raise ConfError("jobs that are no network need performer, aggregator and first_model")
+            model = self._first_model
+            return (lambda: model), self._performer
+        network = MultiLayerNetwork(conf.multi_layer_conf, kernels=kernels)
+        _check_fits(network, self._iterator)
+
+        def first() -> Result:
+            network.init()
+            return first_model(network)
+
+        def performer(conf: Conf, kernels: Kernels) -> WorkerPerformer:
+            if conf.multi_layer_conf is None:
+                raise ConfError("Conf.multi_layer_conf is missing")
+            replica = MultiLayerNetwork(conf.multi_layer_conf, kernels=kernels)
+            replica.init()
+            return MultiLayerNetworkPerformer(
+                replica, seed=conf.seed, shares=router.shares, shares_updater_state=conf.average_updater_state
+            )
+
+        return first, self._performer or performer
+
+    # -- train --------------------------------------------------------------------------------------------------------
+
+    def train(
+        self, tick: Callable[[RunStatus], None] | None = None, *, deadline: float | None = None
+    ) -> TrainingResult:
+        """Train to the end of the plan; return the result. Blocks; ``tick`` is called a few times a second.
+
+        Raises:
+            NotFiniteError: the score or the parameters became NaN; names round, slot and layer.
+            JobError: a job failed on every attempt; carries the worker's traceback.
+            DeadlineError: the run took longer than ``deadline`` seconds, or stood still for too long.
+        """
+        parts = self._ready()
+        if parts.saver is not None:
+            write_atomically(parts.saver.folder / "conf.json", parts.conf.to_json().encode() + b"\n")
+        with threadpool_limits(limits=1, user_api="blas"):  # one pool only: the workers' own threads
+            parts.started = time.monotonic()
+            self._start(parts)
+            begun = parts.tracker.head()
+            head, frame = self._wait(parts, tick, deadline)
+        seconds = time.monotonic() - parts.started
+        if head.status != "done" or frame is None:
+            raise _failure(head)
+        done = TrainingResult(
+            conf=parts.conf,
+            plan=parts.jobs.plan,
+            head=head,
+            model=Result.decode(frame),
+            seconds=seconds,
+            examples_here=head.examples - (begun.examples if begun is not None else 0),
+            warnings=parts.outcome.warnings,
+        )
+        if done.batches_lost or done.batches_duplicated:
+            raise TrainingError(
+                f"run {head.run}: {done.batches_lost} batches lost, {done.batches_duplicated} duplicated; this is a bug"
+            )
+        return done
+
+    def network(self, result: TrainingResult) -> MultiLayerNetwork:
+        """Return the trained network."""
+        parts = self._ready()
+        if parts.conf.multi_layer_conf is None:
+            raise ConfError("this run trained no network")
+        network = MultiLayerNetwork(parts.conf.multi_layer_conf, kernels=parts.kernels)
+        network.init()
+        network.params[:] = result.model.arrays[PARAMS]
+        network.updater_state[:] = result.model.arrays[STATE]
+        return network
+
+    def _ready(self) -> _Parts:
+        if self._parts is None:
+            raise UsageError("call setup(conf) first")
+        return self._parts
+
+    def _start(self, parts: _Parts) -> None:
+        """Start the actors: those that are told before those that tell."""
+        conf, tracker, outcome, plan = parts.conf, parts.tracker, parts.outcome, parts.jobs.plan
+        limits = conf.limits
+        heartbeat = actors.HeartbeatActor.start(
+            outcome, tracker, stuck_seconds=conf.stuck_seconds, kernels=parts.kernels.name
+        )
+        saver = actors.ModelSavingActor.start(outcome, parts.saver)
+        batch = actors.BatchActor.start(
+            outcome, tracker, parts.jobs, binds_model=parts.router.binds_model, by_reference=conf.data_by_reference
+        )
+        name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        begin = protocol.Begin(
+            conf.run, lambda: parts.first_model().encode(), parts.saver.newest if parts.saver else lambda: None
+        )
+        me = protocol.Master(name, tracker.store, tracker.clock, plan, parts.router, parts.aggregator, begin, limits)
+        master = actors.MasterActor.start(outcome, tracker, me, batch, saver, checkpoint_every=conf.checkpoint_every)
+        parts.refs = [master, batch, saver, heartbeat]
+        for index in range(conf.workers):
+            worker = protocol.Worker(
+                f"{name}-{index}", tracker.store, tracker.clock, plan, parts.router, limits, offset=index
+            )
+            performer = parts.performer(conf, parts.kernels)
+            jobs = parts.jobs if conf.data_by_reference else None
+            parts.worker_refs.append(actors.WorkerActor.start(outcome, tracker, worker, performer, heartbeat, jobs))
+        polls = [(limits.poll, ref, actors.Poll()) for ref in [master, *parts.worker_refs]]
+        parts.ticker = actors.Ticker([*polls, (conf.heartbeat_seconds, heartbeat, actors.Beat())])
+        parts.ticker.start()
+
+    def _wait(
+        self, parts: _Parts, tick: Callable[[RunStatus], None] | None, deadline: float | None
+    ) -> tuple[Head, Any]:
+        """Wait for the end, in slices short enough for Ctrl-C; a run that stands still does not wait for ever."""
+        stall = parts.conf.stuck_seconds * (parts.conf.limits.attempts + 1)
+        while True:
+            end = parts.outcome.wait(0.2, (lambda: tick(self.status())) if tick else None)
+            if end is not None:
+                return end
+            elapsed = time.monotonic() - parts.started
+            if deadline is not None and elapsed > deadline:
+                raise DeadlineError(f"run {parts.conf.run} was not done after {deadline:.0f} s; {self._where(parts)}")
+            if parts.outcome.idle_seconds > stall:
+                raise DeadlineError(
+                    f"run {parts.conf.run} has stood still for {parts.outcome.idle_seconds:.0f} s; {self._where(parts)}"
+                )
+
+    def _where(self, parts: _Parts) -> str:
+        head = parts.tracker.head()
+        round_ = 0 if head is None else head.round
+        return f"it is in round {round_} of {parts.jobs.plan.total_rounds}"
+
+    def status(self) -> RunStatus:
+        """Return a glance at the run. May be called from any thread while it runs."""
+        parts = self._ready()
+        workers = tuple((w.id.rsplit("-", 1)[-1], f"{w.state} {w.job}".strip()) for w in parts.tracker.workers())
+        seconds = time.monotonic() - parts.started if parts.started else 0.0
+        return RunStatus(parts.jobs.plan, parts.tracker.head(), seconds, workers)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def shutdown(self, timeout: float = 30.0) -> None:
+        """Stop everything and wait for it; workers finish and commit their job first. May be called more than once.
+
+        A run that is not over is saved as a checkpoint, if it has a folder for them.
+
+        Raises:
+            DeadlineError: an actor did not stop within ``timeout`` seconds.
+        """
+        parts, self._parts = self._parts, None
+        if parts is None:
+            return
+        late = _stopped(parts.worker_refs, timeout)
+        if parts.ticker is not None:
+            parts.ticker.stop()
+        late += _stopped(parts.refs, timeout)
+        parts.pool.shutdown(wait=not late, cancel_futures=True)
+        try:
+            if parts.started and not late:
+                _save_unfinished(parts)
+        finally:
+            if self._tracker is None:
+                parts.tracker.shutdown()
+        if late:
+            raise DeadlineError(f"{', '.join(late)} did not stop within {timeout:.0f} s; the process should end now")
+
+
+def _resolved(conf: Conf) -> tuple[Conf, Kernels]:
+    """Return the Conf with run name, round size and kernels settled, and the kernels."""
+    kernels = load_kernels(conf.kernels or None)
+    return conf.replace(
+        run=conf.run or f"run-{uuid.uuid4().hex[:8]}",
+        jobs_per_round=conf.jobs_per_round or conf.workers,
+        kernels=kernels.name,
+    ), kernels
+
+
+def _aggregator(conf: Conf, kernels: Kernels, pool: ThreadPoolExecutor) -> JobAggregator:
+    if create_router(conf.router).shares == "delta":
+        return DeltaAggregator(kernels)
+    return ParameterAveragingAggregator(kernels, weighted=conf.weighted_average, pool=pool)
+
+
+def _saver(conf: Conf, resume: bool) -> CheckpointSaver | None:
+    """Return the run's checkpoint saver, its folder ready to be written."""
+    if not conf.checkpoint_dir:
+        if resume:
+            raise CheckpointError("resume needs Conf.checkpoint_dir")
+        return None
+    saver = CheckpointSaver(Path(conf.checkpoint_dir), keep=conf.checkpoints_kept, seed=conf.seed)
+    if not resume and saver.versions():
+        raise CheckpointError(
+            f"{saver.folder} already holds checkpoints of a run; `dl4j resume {saver.folder}` goes on with it, or "
+            "choose another --checkpoint-dir"
+        )
+    if resume:
+        saver.newest()  # says now, not after the actors have started, if nothing is usable
+    try:
+        saver.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(saver.folder / "conf.json", conf.to_json().encode() + b"\n")
+    except OSError as exc:
+        raise CheckpointError(f"{saver.folder} cannot be written: {exc.strerror}; choose another folder") from exc
+    return saver
+
+
+def _check_fits(network: MultiLayerNetwork, iterator: Any) -> None:
+    """Raise ``ConfError`` if the data and the network differ in inputs or outputs."""
+    if not isinstance(iterator, DataSetIterator):
+        return
+    for what, ours, theirs in (
+        ("inputs", network.n_in, iterator.input_columns),
+        ("outputs", network.n_out, iterator.total_outcomes),
+    ):
+        if ours != theirs:
+            raise ConfError(f"the network has {ours} {what}, the data set {theirs}; make n_in and n_out fit the data")
+
+
+def _failure(head: Head) -> Dl4jError:
+    """Return the error that ended a run."""
+    failure = head.failure
+    if failure is None:
+        return TrainingError(f"run {head.run} was {head.status} in round {head.round}")
+    if failure.code == NotFiniteError.code:
+        return NotFiniteError(f"{failure.message} (worker {failure.worker})")
+    return JobError(
+        f"run {head.run}: a job of round {head.round} failed on every attempt, last on worker {failure.worker}: "
+        f"{failure.message}",
+        failure.traceback,
+    )
+
+
+def _stopped(refs: list[pykka.ActorRef[Any]], timeout: float) -> list[str]:
+    """Stop the actors, all at once; return the names of those that are late."""
+    futures = [(ref, ref.stop(block=False)) for ref in refs if ref.is_alive()]
+    end, late = time.monotonic() + timeout, []
+    for ref, future in futures:
+        try:
+            future.get(timeout=max(0.01, end - time.monotonic()))
+        except pykka.Timeout:
+            late.append(ref.actor_class.__name__)
+        except pykka.ActorDeadError:
+            continue
+    return late
+
+
+def _save_unfinished(parts: _Parts) -> None:
+    """Save where a run is that was stopped before its end."""
+    head = parts.tracker.head()
+    if parts.saver is None or head is None or head.status != "running" or head.version in parts.saver.versions():
+        return
+    frame = drive(protocol.read_frame(parts.tracker.store, head.model))
+    if frame is not None:
+        parts.saver.save(head, frame)

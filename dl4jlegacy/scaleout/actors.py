@@ -1,0 +1,410 @@
+"""The actors: ``MasterActor``, ``BatchActor``, ``WorkerActor``, ``ModelSavingActor``, and the heartbeat beside them.
+
+Every actor owns its state and works on its own thread; between actors there is only ``tell`` with frozen messages. The
+master's and the workers' part of the protocol are generators (``protocol``); their actors drive them from one ``Wait``
+to the next and are woken by hints from the store or, at the latest, by the ticker's ``Poll``.
+
+Legacy: ``org.deeplearning4j.scaleout.actor.core.actor.*`` on Akka. There the heartbeat stopped while a worker trained,
+one performer served all workers, and a failed job was cleared and never issued again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import pykka
+
+from dl4jlegacy.errors import Dl4jError, NotFiniteError
+from dl4jlegacy.scaleout import protocol
+from dl4jlegacy.scaleout.checkpoint import ModelSaver
+from dl4jlegacy.scaleout.job import Job, JobIterator, Result, decode_work, encode_work
+from dl4jlegacy.scaleout.outcome import Outcome
+from dl4jlegacy.scaleout.perform import WorkerPerformer
+from dl4jlegacy.scaleout.plan import SlotPlan
+from dl4jlegacy.scaleout.records import Failure, JobRecord, WorkerRecord
+from dl4jlegacy.scaleout.tracker import StateTracker, drive
+
+__all__ = [
+    "BatchActor",
+    "Beat",
+    "HeartbeatActor",
+    "MasterActor",
+    "ModelSavingActor",
+    "Poll",
+    "SaveModel",
+    "Ticker",
+    "WorkerActor",
+    "Working",
+]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """Look again: something may have changed. Told by hints of the store and by the ticker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Time for a heartbeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveModel:
+    """Keep this model version and say so; after the ``last`` one the run is over."""
+
+    event: protocol.NewModel
+    reply_to: pykka.ActorRef[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The saver is free again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Working:
+    """A worker took up a job, or laid it down (``record`` None). ``progress`` reads the performer's count."""
+
+    worker: protocol.Worker
+    slot: SlotPlan | None
+    record: JobRecord | None
+    progress: Callable[[], int]
+    jobs_done: int
+
+
+class _Actor(pykka.ThreadingActor):
+    """An actor whose own failure ends the run, with its traceback."""
+
+    use_daemon_thread = True  # a forgotten actor must not keep the process alive
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__()
+        self._outcome = outcome
+
+    def on_failure(
+        self,
+        exception_type: type[BaseException] | None,
+        exception_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Runs on the actor's thread after one of its messages raised."""
+        if exception_value is not None:
+            self._outcome.fail(exception_value)
+
+
+class _Driven(_Actor):
+    """An actor that drives a generator of the protocol, woken by ``Poll``; hints that come together count once."""
+
+    def __init__(self, outcome: Outcome, tracker: StateTracker, topics: tuple[str, ...]) -> None:
+        super().__init__(outcome)
+        self._tracker, self._topics = tracker, topics
+        self._stops: list[Callable[[], None]] = []
+        self._hinted = threading.Event()
+
+    def on_start(self) -> None:
+        """Listen for hints; then look for work."""
+        self._stops = [self._tracker.store.listen(topic, self._hint) for topic in self._topics]
+        self._hint()
+
+    def _hint(self) -> None:
+        """Runs on whichever thread changed something: enqueues, and nothing else."""
+        if not self._hinted.is_set():
+            self._hinted.set()
+            try:
+                self.actor_ref.tell(Poll())
+            except pykka.ActorDeadError:
+                logger.debug("a hint came after %s had stopped", type(self).__name__)
+
+    def _deaf(self) -> None:
+        for stop in self._stops:
+            stop()
+
+    def on_receive(self, message: Any) -> None:
+        """Drive on."""
+        match message:
+            case Poll():
+                self._hinted.clear()
+                self._drive()
+            case _:
+                raise TypeError(f"{type(self).__name__} does not know the message {message!r}")
+
+    def _drive(self) -> None:
+        raise NotImplementedError
+
+    def on_stop(self) -> None:
+        """Leave nothing behind that would still be called."""
+        self._deaf()
+
+
+class MasterActor(_Driven):
+    """Drives the master's part: watches the round, folds it, closes it, and asks the others for their parts."""
+
+    def __init__(
+        self,
+        outcome: Outcome,
+        tracker: StateTracker,
+        master: protocol.Master,
+        batch: pykka.ActorRef[BatchActor],
+        saver: pykka.ActorRef[ModelSavingActor],
+        *,
+        checkpoint_every: int = 1,
+    ) -> None:
+        super().__init__(outcome, tracker, (protocol.UPDATE_TOPIC, protocol.HEAD_TOPIC))
+        self._batch, self._saver, self._every = batch, saver, checkpoint_every
+        self._steps = protocol.master(master)
+        self._ended = self._due = self._saving = False
+
+    def _drive(self) -> None:
+        while not self._ended:
+            try:
+                event = next(self._steps)
+            except StopIteration as stop:
+                self._ended = True
+                if stop.value.status != "done":  # a finished run is reported by the saver, after its last checkpoint
+                    self._outcome.end(stop.value, None)
+                return
+            match event:
+                case protocol.Wait():
+                    return
+                case protocol.MoreWork():
+                    self._batch.tell(event)
+                case protocol.NewModel():
+                    self._new_model(event)
+                case _:
+                    continue
+
+    def on_receive(self, message: Any) -> None:
+        """Drive on; or note that the saver is free."""
+        if isinstance(message, Saved):
+            self._saving = False
+        else:
+            super().on_receive(message)
+
+    def _new_model(self, event: protocol.NewModel) -> None:
+        """Hand every k-th version to the saver; one that finds it busy is made up for with the next version."""
+        self._outcome.progressed()
+        self._due = self._due or event.head.version % self._every == 0
+        if event.last or (self._due and not self._saving):
+            self._saver.tell(SaveModel(event, self.actor_ref))
+            self._due, self._saving = False, True
+
+
+class BatchActor(_Actor):
+    """Turns the slots of a round into jobs: takes their work from the ``JobIterator`` and issues them."""
+
+    def __init__(
+        self, outcome: Outcome, tracker: StateTracker, jobs: JobIterator, *, binds_model: bool, by_reference: bool
+    ) -> None:
+        super().__init__(outcome)
+        self._tracker, self._jobs = tracker, jobs
+        self._binds_model, self._by_reference = binds_model, by_reference
+
+    def on_receive(self, message: Any) -> None:
+        """Issue the jobs that the master asks for."""
+        if not isinstance(message, protocol.MoreWork):
+            raise TypeError(f"BatchActor does not know the message {message!r}")
+        load = None if self._by_reference else self._load
+        drive(
+            protocol.issue_jobs(self._tracker.store, self._jobs.plan, message, binds_model=self._binds_model, load=load)
+        )
+
+    def _load(self, slot: SlotPlan) -> Any:
+        return encode_work(self._jobs.work(slot))
+
+
+class ModelSavingActor(_Actor):
+    """Saves model versions, beside the training; a version that cannot be saved is a warning, not the end."""
+
+    def __init__(self, outcome: Outcome, saver: ModelSaver | None) -> None:
+        super().__init__(outcome)
+        self._saver = saver
+
+    def on_receive(self, message: Any) -> None:
+        """Save, and after the last version end the run."""
+        if not isinstance(message, SaveModel):
+            raise TypeError(f"ModelSavingActor does not know the message {message!r}")
+        event = message.event
+        if self._saver is not None:
+            try:
+                self._saver.save(event.head, event.frame)
+            except Dl4jError as exc:
+                logger.warning("%s", exc)
+                self._outcome.warn(str(exc))
+        if message.reply_to.is_alive():
+            message.reply_to.tell(Saved())
+        if event.last:
+            self._outcome.end(event.head, event.frame)
+
+
+class WorkerActor(_Driven):
+    """Leases jobs, performs them and commits their updates, one job to a message, so that it can be stopped between."""
+
+    def __init__(
+        self,
+        outcome: Outcome,
+        tracker: StateTracker,
+        worker: protocol.Worker,
+        performer: WorkerPerformer,
+        heartbeat: pykka.ActorRef[HeartbeatActor],
+        jobs: JobIterator | None,
+    ) -> None:
+        super().__init__(outcome, tracker, (protocol.JOB_TOPIC, protocol.HEAD_TOPIC))
+        self._worker, self._performer, self._heartbeat, self._jobs = worker, performer, heartbeat, jobs
+        self._steps = protocol.worker(worker)
+        self._answer: Any = None
+        self._ended = False
+        self._done = 0
+
+    def _drive(self) -> None:
+        while not self._ended:
+            try:
+                event = self._steps.send(self._take_answer())
+            except StopIteration:
+                self._ended = True
+                self._tell(None, None)
+                return
+            if isinstance(event, protocol.Perform):
+                self._tell(event.plan, event.record)
+                self._answer = self._perform(event)
+                self._hint()  # commit it with the next message, so that a stop in between is seen
+                return
+            if isinstance(event, protocol.Wait):
+                self._tell(None, None)
+                return
+
+    def _take_answer(self) -> Any:
+        answer, self._answer = self._answer, None
+        return answer
+
+    def _tell(self, slot: SlotPlan | None, record: JobRecord | None) -> None:
+        try:
+            self._heartbeat.tell(Working(self._worker, slot, record, lambda: self._performer.progress, self._done))
+        except pykka.ActorDeadError:
+            logger.debug("worker %s outlives the heartbeat", self._worker.name)
+
+    def _perform(self, event: protocol.Perform) -> Any:
+        """Return the update's frame, or a ``Failure``: whatever goes wrong in a job is data, not the actor's end."""
+        try:
+            self._performer.update(Result.decode(event.model))
+            phase = self._worker.plan.phases[event.plan.phase]
+            job = Job(event.plan, phase, self._work(event), self._worker.name, event.version)
+            frame = self._performer.perform(job).encode()
+        except Exception as exc:  # noqa: BLE001  # becomes a Failure that reaches the master
+            code = exc.code if isinstance(exc, Dl4jError) else type(exc).__name__
+            text = f"{exc}" if isinstance(exc, Dl4jError) else f"{type(exc).__name__}: {exc}"
+            fatal = isinstance(exc, NotFiniteError)
+            trace = "".join(traceback.format_exception(exc))
+            logger.warning("worker %s failed in round %s, slot %s: %s", self._worker.name, *event.plan[:2], text)
+            return Failure(code, text, self._worker.name, trace, fatal)
+        self._done += 1
+        return frame
+
+    def _work(self, event: protocol.Perform) -> Any:
+        if event.data is not None:
+            return decode_work(event.data)
+        if self._jobs is None:
+            raise Dl4jError(f"round {event.plan.round}, slot {event.plan.slot} goes by reference, but there is no data")
+        return self._jobs.work(event.plan)
+
+    def on_stop(self) -> None:
+        """Commit what is computed, give back what is not, and leave the register."""
+        super().on_stop()
+        while not self._ended:
+            try:
+                event = self._steps.send(self._take_answer())
+            except StopIteration:
+                break
+            if isinstance(event, protocol.Wait):
+                break
+        self._tracker.remove_worker(self._worker.name)
+
+
+class HeartbeatActor(_Actor):
+    """Extends the leases of this process's workers and renews their registration, apart from the computation.
+
+    A worker whose performer makes no progress for ``stuck_seconds`` is reported and its lease left to run out.
+    """
+
+    def __init__(self, outcome: Outcome, tracker: StateTracker, *, stuck_seconds: float, kernels: str) -> None:
+        super().__init__(outcome)
+        self._tracker, self._stuck_seconds, self._kernels = tracker, stuck_seconds, kernels
+        self._host, self._pid = socket.gethostname(), os.getpid()
+        self._working: dict[str, tuple[Working, int, float]] = {}
+
+    def on_receive(self, message: Any) -> None:
+        """Remember who works on what; with every ``Beat`` say so."""
+        match message:
+            case Working():
+                name = message.worker.name
+                self._working[name] = (message, message.progress(), self._tracker.clock.now())
+            case Beat():
+                for name in list(self._working):
+                    self._beat(name)
+            case _:
+                raise TypeError(f"HeartbeatActor does not know the message {message!r}")
+
+    def _beat(self, name: str) -> None:
+        working, progress, since = self._working[name]
+        now = self._tracker.clock.now()
+        if working.progress() != progress:
+            self._working[name] = (working, working.progress(), now)
+            since = now
+        stuck = working.record is not None and now - since > self._stuck_seconds
+        state = "stuck" if stuck else ("idle" if working.record is None else "working")
+        job = "" if working.slot is None else f"{working.slot.round}/{working.slot.slot}"
+        if stuck:
+            logger.warning("worker %s makes no progress on job %s for %.0f s; its lease ends", name, job, now - since)
+        elif working.slot is not None and working.record is not None:
+            drive(protocol.extend_lease(working.worker, working.slot, working.record))
+        self._tracker.add_worker(
+            WorkerRecord(
+                id=name,
+                host=self._host,
+                pid=self._pid,
+                state=state,
+                job=job,
+                jobs_done=working.jobs_done,
+                beat=now,
+                kernels=self._kernels,
+            )
+        )
+
+
+class Ticker:
+    """The one timer of a process: tells messages to actors at fixed intervals, and does nothing else."""
+
+    def __init__(self, entries: list[tuple[float, pykka.ActorRef[Any], Any]]) -> None:
+        self._entries = entries
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="dl4j-ticker", daemon=True)
+
+    def start(self) -> None:
+        """Start ticking."""
+        self._thread.start()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Stop ticking and wait for the thread."""
+        self._stopped.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        left = [interval for interval, _, _ in self._entries]
+        pause = min(left, default=1.0)
+        while not self._stopped.wait(pause):
+            for index, (interval, actor, message) in enumerate(self._entries):
+                left[index] -= pause
+                if left[index] <= 0:
+                    left[index] = interval
+                    if actor.is_alive():
+                        actor.tell(message)

@@ -1,0 +1,166 @@
+"""Checkpoints: model versions on disk, from which a killed run goes on as if nothing had happened.
+
+A checkpoint is two files. ``model-<version>.safetensors`` holds the arrays; ``checkpoint-<version>.json`` is written
+after it and names it, with its SHA-256, the head (version, round, what has been folded, counters) and the seed, from
+which with the plan every generator's state follows. Both are written aside, synced and renamed, so a checkpoint
+exists whole or not at all; one that is damaged all the same is passed over for the newest good one. ``conf.json``
+beside them is the run's ``Conf``.
+
+Legacy: ``ModelSaver``, ``DefaultModelSaver`` (kept every version for ever, saved ``null`` after the first round).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import safetensors
+import safetensors.numpy
+
+from dl4jlegacy.errors import CheckpointError
+from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.records import Head, Manifest
+from dl4jlegacy.scaleout.store import Buffer
+
+__all__ = ["CheckpointSaver", "ModelSaver", "write_atomically"]
+
+logger = logging.getLogger(__name__)
+
+_NAME = re.compile(r"checkpoint-(\d{8,})\.json")
+_FORMAT = "dl4jlegacy-checkpoint-1"
+
+
+class ModelSaver(Protocol):
+    """Keeps model versions somewhere."""
+
+    def save(self, head: Head, frame: Buffer) -> None:
+        """Keep this version; raises ``CheckpointError`` if it cannot, leaving the older ones as they were."""
+        ...
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that it is there whole or not at all: aside, sync, rename, sync the folder."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with aside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+class CheckpointSaver:
+    """Checkpoints of one run in one folder; the newest ``keep`` are kept. Used by one thread at a time."""
+
+    def __init__(self, folder: Path | str, *, keep: int = 3, seed: int = 0) -> None:
+        self.folder = Path(folder)
+        self._keep, self._seed = keep, seed
+
+    def versions(self) -> list[int]:
+        """Return the versions that have a manifest, newest first."""
+        if not self.folder.is_dir():
+            return []
+        found = (_NAME.fullmatch(name) for name in os.listdir(self.folder))
+        return sorted((int(match[1]) for match in found if match), reverse=True)
+
+    def save(self, head: Head, frame: Buffer) -> None:
+        """See ``ModelSaver``."""
+        result = Result.decode(frame)
+        tensors = safetensors.numpy.save(dict(result.arrays))
+        model, manifest = self._paths(head.version)
+        body = {
+            "format": _FORMAT,
+            "head": msgspec.to_builtins(head),
+            "position": {"round": head.round, "batches": head.batches, "examples": head.examples},
+            "seed": self._seed,
+            "values": dict(result.values),
+            "model": {"file": model.name, "nbytes": len(tensors), "sha256": hashlib.sha256(tensors).hexdigest()},
+        }
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(model, tensors)
+            write_atomically(manifest, _signed(body))
+        except OSError as exc:
+            raise CheckpointError(
+                f"checkpoint {head.version} could not be written to {self.folder}: {exc.strerror or exc}; free some "
+                "space or choose another --checkpoint-dir. The older checkpoints are untouched"
+            ) from exc
+        self._prune()
+
+    def newest(self) -> tuple[Head, Buffer] | None:
+        """Return the newest good checkpoint, or None if there is none at all.
+
+        Raises:
+            CheckpointError: there are checkpoints, and every one is damaged.
+        """
+        versions = self.versions()
+        reasons = []
+        for version in versions:
+            try:
+                return self._load(version)
+            except CheckpointError as exc:
+                logger.warning("checkpoint %s in %s is passed over: %s", version, self.folder, exc)
+                reasons.append(str(exc))
+        if not versions:
+            return None
+        raise CheckpointError(f"none of the {len(versions)} checkpoints in {self.folder} is usable: {reasons[0]}")
+
+    def _paths(self, version: int) -> tuple[Path, Path]:
+        return self.folder / f"model-{version:08d}.safetensors", self.folder / f"checkpoint-{version:08d}.json"
+
+    def _load(self, version: int) -> tuple[Head, Buffer]:
+        model, manifest = self._paths(version)
+        try:
+            body = _verified(manifest.read_bytes())
+            head = msgspec.convert(body["head"], Head)
+            tensors = model.read_bytes()
+            if hashlib.sha256(tensors).hexdigest() != body["model"]["sha256"]:
+                raise CheckpointError(
+                    f"{model.name} has {len(tensors)} bytes that do not match the SHA-256 of the "
+                    f"{body['model']['nbytes']} bytes written"
+                )
+            frame = Result(body["values"], safetensors.numpy.load(tensors)).encode()
+        except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError, safetensors.SafetensorError) as exc:
+            raise CheckpointError(f"{manifest.name} cannot be read: {exc}") from exc
+        return msgspec.structs.replace(head, model=Manifest("", 0, 0), status="running"), frame
+
+    def _prune(self) -> None:
+        """Delete all but the newest; what a killed process left half-written goes too."""
+        kept = {path.name for version in self.versions()[: self._keep] for path in self._paths(version)}
+        for name in os.listdir(self.folder):
+            ours = _NAME.fullmatch(name) or re.fullmatch(r"model-\d{8,}\.safetensors", name)
+            stale = re.fullmatch(r"\.(model|checkpoint)-.*\.tmp", name)
+            if (ours and name not in kept) or (stale and f".{os.getpid()}." not in name):
+                (self.folder / name).unlink(missing_ok=True)
+
+
+def _signed(body: dict[str, Any]) -> bytes:
+    """Return the manifest's bytes: canonical JSON with its own digest inside."""
+    digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    return (json.dumps({**body, "digest": digest}, sort_keys=True, indent=1) + "\n").encode()
+
+
+def _verified(content: bytes) -> dict[str, Any]:
+    """Return the manifest in ``content``; raises ``CheckpointError`` if a byte of it is not as written."""
+    try:
+        body = json.loads(content)
+        digest = body.pop("digest")
+    except (ValueError, KeyError, AttributeError, TypeError) as exc:
+        raise CheckpointError(f"the manifest of {len(content)} bytes is cut short or no manifest") from exc
+    if digest != hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest() or body.get("format") != _FORMAT:
+        raise CheckpointError("the manifest does not match its own digest, or is of another format")
+    return dict(body)

@@ -1,0 +1,105 @@
+"""``Conf``: everything about the system or cluster of one run, and inside it the network's own configuration.
+
+What is trained is in ``multi_layer_conf``; what shares it out is here. A ``Conf`` is a frozen value that travels as
+canonical JSON, unknown fields refused.
+
+Legacy: ``org.deeplearning4j.nn.conf.Conf`` (Java-serialized into Zookeeper) and the keys of R15's ``Configuration``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.nn.conf import MultiLayerConfiguration
+from dl4jlegacy.scaleout.plan import Phase
+from dl4jlegacy.scaleout.protocol import Limits
+from dl4jlegacy.scaleout.router import ROUTERS
+
+__all__ = ["NETWORK_CLASSES", "Conf"]
+
+NETWORK_CLASSES = ("MultiLayerNetwork", "DBN", "StackedDenoisingAutoEncoder")
+
+
+class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The configuration of a run.
+
+    Attributes:
+        multi_layer_conf: the network; None only for jobs that are no network.
+        multi_layer_clazz: the legacy class name, for the record; ``pretrain`` in the network's configuration decides.
+        run: the run's name; chosen at ``setup`` if empty.
+        model, dataset, data_dir: where the network and the data came from, so that ``resume`` finds them again.
+        batch_size: examples of a batch (legacy ``split``).
+        epochs, pretrain_epochs: passes over the data in the finetune phase, and for every pretrained layer.
+        seed: of everything random in the run.
+        router: how updates are combined, one of ``ROUTERS``; ``window`` bounds an asynchronous one (0: its default).
+        workers, jobs_per_round: threads that train here; slots of a round (0: the workers at start).
+        averaging_frequency: batches that a job trains on between two averagings.
+        average_updater_state, weighted_average: whether updater states are averaged too; by examples or plainly.
+        data_by_reference: whether jobs name their batches instead of carrying them.
+        checkpoint_dir, checkpoint_every, checkpoints_kept: where, every how many model versions, and how many.
+        limits, heartbeat_seconds, stuck_seconds: the deadlines.
+        kernels: the implementation that all workers of the run use; resolved at ``setup``.
+    """
+
+    multi_layer_conf: MultiLayerConfiguration | None = None
+    multi_layer_clazz: str = "MultiLayerNetwork"
+    run: str = ""
+    model: str = ""
+    dataset: str = ""
+    data_dir: str = ""
+    batch_size: int = 32
+    epochs: int = 1
+    pretrain_epochs: int = 1
+    seed: int = 123
+    router: str = "iterative-reduce"
+    window: int = 0
+    workers: int = 4
+    jobs_per_round: int = 0
+    averaging_frequency: int = 1
+    average_updater_state: bool = True
+    weighted_average: bool = True
+    data_by_reference: bool = True
+    checkpoint_dir: str = ""
+    checkpoint_every: int = 10
+    checkpoints_kept: int = 3
+    limits: Limits = Limits()
+    heartbeat_seconds: float = 1.0
+    stuck_seconds: float = 300.0
+    kernels: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "workers", "averaging_frequency", "checkpoint_every", "checkpoints_kept"):
+            if getattr(self, name) < 1:
+                raise ConfError(f"Conf.{name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("epochs", "pretrain_epochs", "jobs_per_round", "window"):
+            if getattr(self, name) < 0:
+                raise ConfError(f"Conf.{name} is {getattr(self, name)}; it must not be negative")
+        for name in ("heartbeat_seconds", "stuck_seconds"):
+            if not getattr(self, name) > 0:
+                raise ConfError(f"Conf.{name} is {getattr(self, name)}; it must be positive")
+        if self.router not in ROUTERS:
+            raise ConfError(f"Conf.router is {self.router!r}{nearest(self.router, list(ROUTERS))}")
+        if self.multi_layer_clazz not in NETWORK_CLASSES:
+            known = nearest(self.multi_layer_clazz, NETWORK_CLASSES)
+            raise ConfError(f"Conf.multi_layer_clazz is {self.multi_layer_clazz!r}{known}")
+
+    def replace(self, **changes: Any) -> Conf:
+        """Return a copy with some fields changed, checked like a new one."""
+        return msgspec.structs.replace(self, **changes)
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return the phases of the run: one for every pretrained layer, then finetune."""
+        if self.multi_layer_conf is None:
+            return (Phase(kind="job", epochs=self.epochs),)
+        phases = []
+        if self.multi_layer_conf.pretrain:
+            layers = [i for i, layer in enumerate(self.multi_layer_conf.resolved()) if layer.pretrains]
+            phases = [Phase(kind="pretrain", layer=layer, epochs=self.pretrain_epochs) for layer in layers]
+        return (*phases, Phase(kind="finetune", epochs=self.epochs))
+
+    def to_json(self) -> str:
+        """Return canonical JSON: sorted keys, so that equal Confs give equal text."""
+        return msgspec.json.encode(self, order="sorted").decode()

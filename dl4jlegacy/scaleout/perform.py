@@ -1,0 +1,116 @@
+"""Worker performers: what a worker does with a job. One performer belongs to one worker and to its thread.
+
+Legacy: ``WorkerPerformer``, ``BaseMultiLayerNetworkWorkPerformer`` (one shared by all workers of a process, and its
+``update`` was never called, so no worker ever trained on the average).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.datasets import DataSet
+from dl4jlegacy.errors import JobError, NotFiniteError
+from dl4jlegacy.nn.multilayer import MultiLayerNetwork
+from dl4jlegacy.scaleout.aggregate import PARAMS, STATE
+from dl4jlegacy.scaleout.job import Job, Result
+from dl4jlegacy.seeding import Stream
+
+__all__ = ["MultiLayerNetworkPerformer", "WorkerPerformer", "first_model"]
+
+
+class WorkerPerformer(Protocol):
+    """Performs jobs."""
+
+    progress: int
+    """Counts up while a job advances; a worker whose count stands still for too long loses its lease."""
+
+    def update(self, model: Result) -> None:
+        """Take over a model version (its arrays are read-only views, valid for this call only)."""
+        ...
+
+    def perform(self, job: Job) -> Result:
+        """Return what the job comes to; must depend on the job and the model alone. Any error fails the job."""
+        ...
+
+
+def first_model(network: MultiLayerNetwork) -> Result:
+    """Return version 0 of a network's model: a pure function of its configuration."""
+    return Result({"score": None}, {PARAMS: network.params, STATE: network.updater_state})
+
+
+class MultiLayerNetworkPerformer:
+    """Trains a ``MultiLayerNetwork`` on the batches of a job, from the model version the job starts from.
+
+    Args:
+        network: this worker's own replica.
+        seed: of the run; with the job's position and nothing else it seeds drop-out and sampling.
+        shares: ``"params"``, or ``"delta"`` to the version started from.
+        shares_updater_state: whether the updater state goes with the model; if not, each job starts it at zero.
+    """
+
+    def __init__(
+        self, network: MultiLayerNetwork, *, seed: int, shares: str = "params", shares_updater_state: bool = True
+    ) -> None:
+        self.progress = 0
+        self._network = network
+        self._stream = Stream.of(seed)
+        self._shares, self._shares_state = shares, shares_updater_state
+        self._started = np.empty_like(network.params) if shares == "delta" else None
+
+    def update(self, model: Result) -> None:
+        """See ``WorkerPerformer``."""
+        params, state = model.arrays[PARAMS], model.arrays[STATE]
+        if params.shape != self._network.params.shape or state.shape != self._network.updater_state.shape:
+            raise JobError(
+                f"the model has {params.size} parameters and {state.size} numbers of updater state, this worker's "
+                f"network {self._network.params.size} and {self._network.updater_state.size}; was the Conf changed "
+                "during the run?"
+            )
+        self._network.params[:] = params
+        self._network.updater_state[:] = state
+        if self._started is not None:
+            self._started[:] = params
+
+    def perform(self, job: Job) -> Result:
+        """See ``WorkerPerformer``. The arrays of the result are the network's own: encode them before the next call."""
+        if not self._shares_state:
+            self._network.updater_state[:] = 0
+        slot, batches = job.slot, _batches(job)
+        examples, weighted = 0, 0.0
+        for index, batch in enumerate(batches):
+            stream = self._stream.at(slot.epoch, slot.round, slot.slot, index, purpose="train")
+            try:
+                score = self._step(job, batch, slot.iteration + index, stream)
+            except NotFiniteError as exc:
+                where = f"round {slot.round}, slot {slot.slot}, batch {slot.first + index} of epoch {slot.epoch}"
+                raise NotFiniteError(f"{where} ({job.phase.kind}): {exc}") from exc
+            examples += batch.num_examples
+            weighted += score * batch.num_examples
+            self.progress += 1
+        values = {"examples": examples, "score": weighted / examples, "version": job.version}
+        return Result(values, self._arrays())
+
+    def _step(self, job: Job, batch: DataSet, iteration: int, stream: Stream) -> float:
+        if job.phase.kind == "pretrain":
+            return self._network.pretrain_batch(job.phase.layer, batch.features, iteration=iteration, stream=stream)
+        return self._network.fit_batch(batch.features, batch.labels, iteration=iteration, stream=stream)
+
+    def _arrays(self) -> dict[str, Array]:
+        arrays: dict[str, Array] = {}
+        if self._started is None:
+            arrays[PARAMS] = self._network.params
+        else:
+            arrays["delta"] = self._network.params - self._started
+        if self._shares_state:
+            arrays[STATE] = self._network.updater_state
+        return arrays
+
+
+def _batches(job: Job) -> Sequence[DataSet]:
+    if not isinstance(job.work, list) or not all(isinstance(item, DataSet) for item in job.work):
+        raise JobError(f"round {job.slot.round}, slot {job.slot.slot} holds {type(job.work).__name__}, not DataSets")
+    return job.work
