@@ -1,0 +1,149 @@
+"""Learning-rate schedules: frozen structs that give the rate at an iteration (L2, below ``updaters``).
+
+Every schedule computes from the base rate and the iteration alone, so a resumed run and any worker get the same rate.
+Legacy: ``org.nd4j.linalg.schedule.ISchedule`` (1.0.0) and ``LearningRatePolicy`` (0.9.1). # Legacy: 0.9.1 read back
+the already decayed rate, so its policies compounded; its policy "Score" depends on what a worker saw and is left out.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from dl4jlegacy.errors import ConfError
+
+__all__ = [
+    "ExponentialSchedule",
+    "InverseSchedule",
+    "MapSchedule",
+    "PolySchedule",
+    "Schedule",
+    "SigmoidSchedule",
+    "StepSchedule",
+    "TorchStepSchedule",
+    "value_at",
+]
+
+
+class _Schedule(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=True, forbid_unknown_fields=True):
+    def value(self, base: float, iteration: int) -> float:
+        """Return the rate at ``iteration`` (from 0) for the base rate ``base``."""
+        raise NotImplementedError
+
+    def _check_steps(self, name: str, steps: float) -> None:
+        if not steps > 0:
+            raise ConfError(f"{type(self).__name__}: {name} is {steps}; it must be positive")
+
+
+class ExponentialSchedule(_Schedule, frozen=True, kw_only=True):
+    """``base gamma^t``."""
+
+    gamma: float
+
+    def value(self, base: float, iteration: int) -> float:
+        """Return the rate at ``iteration``."""
+        return float(base * self.gamma**iteration)
+
+
+class InverseSchedule(_Schedule, frozen=True, kw_only=True):
+    """``base / (1 + gamma t)^power``."""
+
+    gamma: float
+    power: float = 1.0
+
+    def value(self, base: float, iteration: int) -> float:
+        """Return the rate at ``iteration``."""
+        return float(base / (1 + self.gamma * iteration) ** self.power)
+
+
+class StepSchedule(_Schedule, frozen=True, kw_only=True):
+    """``base decay_rate^floor(t / steps)``."""
+
+    decay_rate: float
+    steps: float
+
+    def __post_init__(self) -> None:
+        self._check_steps("steps", self.steps)
+
+    def value(self, base: float, iteration: int) -> float:
+        """Return the rate at ``iteration``."""
+        return float(base * self.decay_rate ** math.floor(iteration / self.steps))
+
+
+class TorchStepSchedule(_Schedule, frozen=True, kw_only=True):
+    """Times ``decay_rate`` at every iteration above 1 that ``steps`` divides.
+
+    Legacy: DL4J tests ``steps % t == 0`` (whether the iteration divides ``steps``); this is what Torch does.
+    """
+
+    decay_rate: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        self._check_steps("steps", self.steps)
+
+    def value(self, base: float, iteration: int) -> float:
+        """Return the rate at ``iteration``."""
+        skipped = 1 if self.steps == 1 and iteration >= 1 else 0
+        return float(base * self.decay_rate ** (iteration // self.steps - skipped))
+
+
+class PolySchedule(_Schedule, frozen=True, kw_only=True):
+    """``base (1 - t / max_iterations)^power``, and 0 from ``max_iterations`` on."""
+
+    max_iterations: int
+    power: float = 1.0
+
+    def __post_init__(self) -> None:
+        self._check_steps("max_iterations", self.max_iterations)
+
+    def value(self, base: float, iteration: int) -> float:
+        """Return the rate at ``iteration``."""
+        return float(base * max(0.0, 1 - iteration / self.max_iterations) ** self.power)
+
+
+class SigmoidSchedule(_Schedule, frozen=True, kw_only=True):
+    """``base / (1 + exp(-gamma (t - steps)))``: falls around ``steps`` if ``gamma`` is negative, rises if positive."""
+
+    gamma: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        self._check_steps("steps", self.steps)
+
+    def value(self, base: float, iteration: int) -> float:
+        """Return the rate at ``iteration``."""
+        x = min(-self.gamma * (iteration - self.steps), 700.0)  # exp overflows beyond
+        return base / (1 + math.exp(x))
+
+
+class MapSchedule(_Schedule, frozen=True, kw_only=True):
+    """The value of the greatest key not above the iteration, the base rate before the first key."""
+
+    values: dict[int, float]
+
+    def __post_init__(self) -> None:
+        if any(key < 0 for key in self.values):
+            raise ConfError(f"MapSchedule: iteration {min(self.values)} is negative; iterations count from 0")
+
+    def value(self, base: float, iteration: int) -> float:
+        """Return the rate at ``iteration``."""
+        return value_at(self.values, base, iteration)
+
+
+Schedule = (
+    ExponentialSchedule
+    | InverseSchedule
+    | StepSchedule
+    | TorchStepSchedule
+    | PolySchedule
+    | SigmoidSchedule
+    | MapSchedule
+)
+
+
+def value_at(values: dict[int, float], base: float, iteration: int) -> float:
+    """Return the value of the greatest key of ``values`` that is not above ``iteration``, else ``base``."""
+    reached = [key for key in values if key <= iteration]
+    return values[max(reached)] if reached else base

@@ -1,0 +1,247 @@
+"""Initial weights: the table of ``weight_init`` names, and the distributions that a configuration may name (L2).
+
+Values are drawn in float64 from a positional ``Stream`` and then cast, so that float32 and float64 networks start at
+the same place and no worker depends on another. Formulas are DL4J's (``org.deeplearning4j.nn.weights.WeightInitUtil``),
+with fi = ``fan_in`` and fo = ``fan_out``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.seeding import Stream
+
+__all__ = [
+    "WEIGHT_INITS",
+    "BinomialDistribution",
+    "ConstantDistribution",
+    "Distribution",
+    "LogNormalDistribution",
+    "NormalDistribution",
+    "OrthogonalDistribution",
+    "TruncatedNormalDistribution",
+    "UniformDistribution",
+    "init_weights",
+]
+
+Shape = tuple[int, ...]
+
+
+class _Distribution(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
+    def sample(self, generator: np.random.Generator, shape: Shape) -> Array:
+        """Return float64 values of ``shape``."""
+        raise NotImplementedError
+
+
+class NormalDistribution(_Distribution, frozen=True, kw_only=True, tag="normal"):
+    """Gaussian; ``std`` is a standard deviation."""
+
+    mean: float = 0.0
+    std: float = 1.0
+
+    def __post_init__(self) -> None:
+        _positive("normal", "std", self.std)
+
+    def sample(self, generator: np.random.Generator, shape: Shape) -> Array:
+        """Return float64 values of ``shape``."""
+        return generator.normal(self.mean, self.std, shape)
+
+
+class UniformDistribution(_Distribution, frozen=True, kw_only=True, tag="uniform"):
+    """Uniform on ``[lower, upper)``."""
+
+    lower: float = -1.0
+    upper: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.lower < self.upper:
+            raise ConfError(f"distribution 'uniform': lower {self.lower} is not below upper {self.upper}")
+
+    def sample(self, generator: np.random.Generator, shape: Shape) -> Array:
+        """Return float64 values of ``shape``."""
+        return generator.uniform(self.lower, self.upper, shape)
+
+
+class BinomialDistribution(_Distribution, frozen=True, kw_only=True, tag="binomial"):
+    """Number of successes in ``number_of_trials``."""
+
+    number_of_trials: int = 1
+    probability_of_success: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.number_of_trials < 0 or not 0 <= self.probability_of_success <= 1:
+            raise ConfError(
+                f"distribution 'binomial': number_of_trials {self.number_of_trials} must not be negative and "
+                f"probability_of_success {self.probability_of_success} must lie in 0..1"
+            )
+
+    def sample(self, generator: np.random.Generator, shape: Shape) -> Array:
+        """Return float64 values of ``shape``."""
+        return generator.binomial(self.number_of_trials, self.probability_of_success, shape).astype(np.float64)
+
+
+class ConstantDistribution(_Distribution, frozen=True, kw_only=True, tag="constant"):
+    """The same ``value`` everywhere."""
+
+    value: float = 0.0
+
+    def sample(self, generator: np.random.Generator, shape: Shape) -> Array:
+        """Return float64 values of ``shape``."""
+        return np.full(shape, self.value)
+
+
+class LogNormalDistribution(_Distribution, frozen=True, kw_only=True, tag="lognormal"):
+    """Exponential of a Gaussian with ``mean`` and ``std``."""
+
+    mean: float = 0.0
+    std: float = 1.0
+
+    def __post_init__(self) -> None:
+        _positive("lognormal", "std", self.std)
+
+    def sample(self, generator: np.random.Generator, shape: Shape) -> Array:
+        """Return float64 values of ``shape``."""
+        return generator.lognormal(self.mean, self.std, shape)
+
+
+class TruncatedNormalDistribution(_Distribution, frozen=True, kw_only=True, tag="truncated_normal"):
+    """Gaussian whose values beyond two standard deviations are drawn again."""
+
+    mean: float = 0.0
+    std: float = 1.0
+
+    def __post_init__(self) -> None:
+        _positive("truncated_normal", "std", self.std)
+
+    def sample(self, generator: np.random.Generator, shape: Shape) -> Array:
+        """Return float64 values of ``shape``."""
+        return self.mean + self.std * _truncated(generator, shape)
+
+
+class OrthogonalDistribution(_Distribution, frozen=True, kw_only=True, tag="orthogonal"):
+    """Rows (or columns, the fewer) orthonormal, times ``gain`` (Saxe et al. 2013)."""
+
+    gain: float = 1.0
+
+    def sample(self, generator: np.random.Generator, shape: Shape) -> Array:
+        """Return float64 values of ``shape``; dimensions after the first count as columns."""
+        rows, columns = shape[0], math.prod(shape[1:])
+        q, r = np.linalg.qr(generator.normal(size=(max(rows, columns), min(rows, columns))))
+        q *= np.where(np.diagonal(r) < 0, -1.0, 1.0)  # without this the result is not uniform over rotations
+        return self.gain * (q if rows >= columns else q.T).reshape(shape)
+
+
+Distribution = (
+    NormalDistribution
+    | UniformDistribution
+    | BinomialDistribution
+    | ConstantDistribution
+    | LogNormalDistribution
+    | TruncatedNormalDistribution
+    | OrthogonalDistribution
+)
+
+
+def _positive(kind: str, field: str, value: float) -> None:
+    if not (value > 0 and math.isfinite(value)):
+        raise ConfError(f"distribution {kind!r}: {field} is {value}; it must be a positive finite number")
+
+
+def _truncated(generator: np.random.Generator, shape: Shape) -> Array:
+    values: Array = generator.normal(size=shape)
+    far = np.abs(values) > 2
+    while far.any():
+        values[far] = generator.normal(size=int(far.sum()))
+        far = np.abs(values) > 2
+    return values
+
+
+Draw = Callable[[np.random.Generator, Shape, int, int], Array]
+Size = Callable[[int, int], float]
+
+
+def _normal(std: Size) -> Draw:
+    return lambda generator, shape, fi, fo: generator.normal(0.0, std(fi, fo), shape)
+
+
+def _uniform(limit: Size) -> Draw:
+    return lambda generator, shape, fi, fo: generator.uniform(-limit(fi, fo), limit(fi, fo), shape)
+
+
+def _truncated_normal(std: Size) -> Draw:
+    return lambda generator, shape, fi, fo: std(fi, fo) * _truncated(generator, shape)
+
+
+def _identity(generator: np.random.Generator, shape: Shape, fi: int, fo: int) -> Array:
+    if len(shape) != 2 or shape[0] != shape[1]:
+        raise ConfError(f"weight init 'identity' needs a square weight matrix, got shape {shape}")
+    return np.eye(shape[0])
+
+
+WEIGHT_INITS: dict[str, Draw | None] = {
+    "zero": lambda generator, shape, fi, fo: np.zeros(shape),
+    "ones": lambda generator, shape, fi, fo: np.ones(shape),
+    "identity": _identity,
+    "distribution": None,  # drawn from the configuration's ``dist``
+    "uniform": _uniform(lambda fi, fo: 1 / math.sqrt(fi)),
+    "normal": _normal(lambda fi, fo: 1 / math.sqrt(fi)),
+    "sigmoid_uniform": _uniform(lambda fi, fo: 4 * math.sqrt(6 / (fi + fo))),
+    "xavier": _normal(lambda fi, fo: math.sqrt(2 / (fi + fo))),
+    "xavier_uniform": _uniform(lambda fi, fo: math.sqrt(6 / (fi + fo))),
+    "xavier_fan_in": _normal(lambda fi, fo: 1 / math.sqrt(fi)),
+    "xavier_legacy": lambda generator, shape, fi, fo: generator.normal(0.0, (shape[0] + shape[1]) ** -0.5, shape),
+    "relu": _normal(lambda fi, fo: math.sqrt(2 / fi)),
+    "relu_uniform": _uniform(lambda fi, fo: math.sqrt(6 / fi)),
+    "lecun_normal": _normal(lambda fi, fo: 1 / math.sqrt(fi)),
+    "lecun_uniform": _uniform(lambda fi, fo: 3 / math.sqrt(fi)),
+    "var_scaling_normal_fan_in": _truncated_normal(lambda fi, fo: 1 / math.sqrt(fi)),
+    "var_scaling_normal_fan_out": _truncated_normal(lambda fi, fo: 1 / math.sqrt(fo)),
+    "var_scaling_normal_fan_avg": _truncated_normal(lambda fi, fo: math.sqrt(2 / (fi + fo))),
+    "var_scaling_uniform_fan_in": _uniform(lambda fi, fo: 3 / math.sqrt(fi)),
+    "var_scaling_uniform_fan_out": _uniform(lambda fi, fo: 3 / math.sqrt(fo)),
+    "var_scaling_uniform_fan_avg": _uniform(lambda fi, fo: 3 / math.sqrt((fi + fo) / 2)),
+    # The two that 2014's releases defaulted to: "variance normalized", and the bound of "sigmoid_uniform".
+    "vi": _uniform(lambda fi, fo: math.sqrt(6) / math.sqrt(fi + fo + 1)),
+    "si": _uniform(lambda fi, fo: 4 * math.sqrt(6 / (fi + fo))),
+}
+"""Name to ``draw(generator, shape, fan_in, fan_out)``."""
+
+
+def init_weights(
+    kind: str,
+    shape: Shape,
+    fan_in: int,
+    fan_out: int,
+    stream: Stream,
+    dtype: npt.DTypeLike = np.float32,
+    distribution: Distribution | None = None,
+) -> Array:
+    """Return freshly drawn weights of ``shape``.
+
+    Args:
+        kind: a name of ``WEIGHT_INITS``; "distribution" draws from ``distribution``.
+        shape: ``(n_in, n_out)`` for dense layers.
+        fan_in: inputs that one output sees.
+        fan_out: outputs that one input reaches.
+        stream: where the numbers come from; the same stream gives the same weights.
+        dtype: of the result.
+        distribution: only for "distribution".
+
+    Raises:
+        ConfError: unknown name, a distribution is missing, or the shape does not suit the kind.
+    """
+    if kind not in WEIGHT_INITS:
+        raise ConfError(f"unknown weight init {kind!r}{nearest(kind, tuple(WEIGHT_INITS))}")
+    draw = WEIGHT_INITS[kind]
+    if draw is not None:
+        return draw(stream.generator(), shape, fan_in, fan_out).astype(dtype)
+    if distribution is None:
+        raise ConfError("weight init 'distribution' needs a distribution: set dist, e.g. NormalDistribution(std=0.01)")
+    return distribution.sample(stream.generator(), shape).astype(dtype)
