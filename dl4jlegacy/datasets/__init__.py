@@ -6,6 +6,13 @@ from dl4jlegacy.datasets.dataset import DataSet, SplitTestAndTrain, one_hot
 from dl4jlegacy.datasets.idx import read_idx
 from dl4jlegacy.datasets.iterator import DataSetIterator, ListDataSetIterator
 from dl4jlegacy.datasets.mnist import MnistDataSetIterator, data_directory, read_mnist
+from dl4jlegacy.datasets.normalizers import (
+    ImagePreProcessingScaler,
+    Normalizer,
+    NormalizerMinMaxScaler,
+    NormalizerStandardize,
+    normalizer_from_json,
+)
 from dl4jlegacy.datasets.sources import NAMES, DataSource, load
 
 __all__ = [
@@ -15,12 +22,17 @@ __all__ = [
     "DataSetIterator",
     "DataSource",
     "DigitsDataSetIterator",
+    "ImagePreProcessingScaler",
     "IrisDataSetIterator",
     "ListDataSetIterator",
     "MnistDataSetIterator",
+    "Normalizer",
+    "NormalizerMinMaxScaler",
+    "NormalizerStandardize",
     "SplitTestAndTrain",
     "data_directory",
     "load",
+    "normalizer_from_json",
     "one_hot",
     "read_csv",
     "read_digits",

@@ -1,0 +1,233 @@
+"""Normalizers: features brought to a common scale, the scale learned from training data and saved with the model.
+
+Layer 1. Follows ``org.nd4j.linalg.dataset.api.preprocessor``: ``NormalizerStandardize``, ``NormalizerMinMaxScaler``,
+``ImagePreProcessingScaler``. Statistics are kept in float64 and merged over batches after Chan, Golub and LeVeque 1983,
+"Algorithms for computing the sample variance"; a column that never varies is shifted and never divided by zero.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.datasets.dataset import DataSet
+from dl4jlegacy.errors import DataError
+
+__all__ = [
+    "ImagePreProcessingScaler",
+    "Normalizer",
+    "NormalizerMinMaxScaler",
+    "NormalizerStandardize",
+    "normalizer_from_json",
+]
+
+_Vector = npt.NDArray[np.float64]
+
+
+class Normalizer(Protocol):
+    """What every normalizer does; ``transform`` and ``revert`` change features only and return new data sets."""
+
+    def fit(self, data: DataSet | Iterable[DataSet]) -> Self:
+        """Learn the scale from a data set, or from one epoch of an iterator; return self."""
+
+    def transform(self, dataset: DataSet) -> DataSet:
+        """Return ``dataset`` with scaled features."""
+
+    def revert(self, dataset: DataSet) -> DataSet:
+        """Return ``dataset`` with features on their original scale."""
+
+    def to_json(self) -> str:
+        """Return type, parameters and what was learned, as canonical JSON."""
+
+
+class NormalizerStandardize:
+    """Every column to mean 0 and standard deviation 1 (of the population, as DL4J has it).
+
+    Attributes:
+        mean: ``(n_in,)`` float64, empty before ``fit``.
+        std: ``(n_in,)`` float64; 1 where a column never varies.
+    """
+
+    def __init__(self) -> None:
+        self.mean: _Vector = np.zeros(0)
+        self.std: _Vector = np.zeros(0)
+
+    def fit(self, data: DataSet | Iterable[DataSet]) -> Self:
+        """Learn mean and standard deviation of every column."""
+        count, mean, squares = 0, np.zeros(1), np.zeros(1)
+        for x in _parts(data):
+            part_mean = x.mean(axis=0)
+            delta = part_mean - mean
+            total = count + len(x)
+            squares = squares + ((x - part_mean) ** 2).sum(axis=0) + delta**2 * (count * len(x) / total)
+            mean = mean + delta * (len(x) / total)
+            count = total
+        std = np.sqrt(squares / count)
+        rounding = np.finfo(np.float64).eps * np.abs(mean) * 8  # what a constant column can show by rounding alone
+        self.mean, self.std = mean, np.where(std > rounding, std, 1.0)
+        return self
+
+    def transform(self, dataset: DataSet) -> DataSet:
+        """Return ``(x - mean) / std``."""
+        return _scaled(dataset, 1 / _fitted(self.std, dataset), -self.mean / self.std)
+
+    def revert(self, dataset: DataSet) -> DataSet:
+        """Return ``x * std + mean``."""
+        return _scaled(dataset, _fitted(self.std, dataset), self.mean)
+
+    def to_json(self) -> str:
+        """Return mean and standard deviation as JSON."""
+        return _to_json(self, mean=self.mean.tolist(), std=self.std.tolist())
+
+
+class NormalizerMinMaxScaler:
+    """Every column to ``min_range .. max_range``; a column that never varies becomes ``min_range``.
+
+    Attributes:
+        min: ``(n_in,)`` smallest value of every column, float64.
+        max: ``(n_in,)`` largest value of every column.
+    """
+
+    def __init__(self, min_range: float = 0.0, max_range: float = 1.0) -> None:
+        _check_range(min_range, max_range)
+        self.min_range = min_range
+        self.max_range = max_range
+        self.min: _Vector = np.zeros(0)
+        self.max: _Vector = np.zeros(0)
+
+    def fit(self, data: DataSet | Iterable[DataSet]) -> Self:
+        """Learn the smallest and the largest value of every column."""
+        bounds = [(x.min(axis=0), x.max(axis=0)) for x in _parts(data)]
+        self.min = np.min([low for low, _ in bounds], axis=0)
+        self.max = np.max([high for _, high in bounds], axis=0)
+        return self
+
+    def transform(self, dataset: DataSet) -> DataSet:
+        """Return ``(x - min) / (max - min)`` stretched to the range."""
+        scale = (self.max_range - self.min_range) / self._width(dataset)
+        return _scaled(dataset, scale, self.min_range - self.min * scale)
+
+    def revert(self, dataset: DataSet) -> DataSet:
+        """Return features on their original scale."""
+        scale = self._width(dataset) / (self.max_range - self.min_range)
+        return _scaled(dataset, scale, self.min - self.min_range * scale)
+
+    def to_json(self) -> str:
+        """Return range and bounds as JSON."""
+        bounds = {"min": self.min.tolist(), "max": self.max.tolist()}
+        return _to_json(self, min_range=self.min_range, max_range=self.max_range, **bounds)
+
+    def _width(self, dataset: DataSet) -> _Vector:
+        width = _fitted(self.max, dataset) - self.min
+        return np.where(width > 0, width, 1.0)
+
+
+class ImagePreProcessingScaler:
+    """Pixels from ``0 .. max_pixel`` to ``min_range .. max_range``; there is nothing to learn."""
+
+    def __init__(self, min_range: float = 0.0, max_range: float = 1.0, max_pixel: float = 255.0) -> None:
+        _check_range(min_range, max_range)
+        _check_range(0.0, max_pixel)
+        self.min_range = min_range
+        self.max_range = max_range
+        self.max_pixel = max_pixel
+
+    def fit(self, data: DataSet | Iterable[DataSet]) -> Self:
+        """Do nothing: pixels have a known range."""
+        return self
+
+    def transform(self, dataset: DataSet) -> DataSet:
+        """Return ``x / max_pixel`` stretched to the range."""
+        return _scaled(dataset, (self.max_range - self.min_range) / self.max_pixel, self.min_range)
+
+    def revert(self, dataset: DataSet) -> DataSet:
+        """Return pixels."""
+        scale = self.max_pixel / (self.max_range - self.min_range)
+        return _scaled(dataset, scale, -self.min_range * scale)
+
+    def to_json(self) -> str:
+        """Return the ranges as JSON."""
+        return _to_json(self, min_range=self.min_range, max_range=self.max_range, max_pixel=self.max_pixel)
+
+
+def normalizer_from_json(text: str | bytes) -> Normalizer:
+    """Return the normalizer that ``to_json`` wrote.
+
+    Raises:
+        DataError: not JSON, an unknown type, or fields that do not belong to it.
+    """
+    try:
+        fields: dict[str, Any] = json.loads(text)
+        kind = fields.pop("type")
+        if kind == "NormalizerStandardize":
+            standardize = NormalizerStandardize()
+            standardize.mean, standardize.std = _vectors(fields.pop("mean"), fields.pop("std"))
+            _require(bool((standardize.std > 0).all()), "a standard deviation is not positive")
+            result: Normalizer = standardize
+        elif kind == "NormalizerMinMaxScaler":
+            scaler = NormalizerMinMaxScaler(float(fields.pop("min_range")), float(fields.pop("max_range")))
+            scaler.min, scaler.max = _vectors(fields.pop("min"), fields.pop("max"))
+            _require(bool((scaler.min <= scaler.max).all()), "a smallest value is above the largest")
+            result = scaler
+        elif kind == "ImagePreProcessingScaler":
+            ranges = [float(fields.pop(name)) for name in ("min_range", "max_range", "max_pixel")]
+            result = ImagePreProcessingScaler(*ranges)
+        else:
+            raise DataError(f"unknown normalizer type {kind!r}")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise DataError(f"not a saved normalizer: {type(error).__name__}: {error}") from error
+    if fields:
+        raise DataError(f"saved {kind} has unknown fields: {', '.join(sorted(fields))}")
+    return result
+
+
+def _parts(data: DataSet | Iterable[DataSet]) -> Iterator[Array]:
+    """Return the features of every part as float64 rows, one part at a time."""
+    empty = True
+    for part in [data] if isinstance(data, DataSet) else data:
+        if len(part):
+            empty = False
+            yield part.features.reshape(len(part), -1).astype(np.float64)
+    if empty:
+        raise DataError("a normalizer was to be fitted to no examples at all")
+
+
+def _fitted(vector: _Vector, dataset: DataSet) -> _Vector:
+    if vector.size != dataset.n_in:
+        state = f"was fitted to {vector.size} columns" if vector.size else "was not fitted yet"
+        raise DataError(f"a normalizer {state}, the data set has {dataset.n_in}; call fit with the training data first")
+    return vector
+
+
+def _scaled(dataset: DataSet, scale: Array | float, shift: Array | float) -> DataSet:
+    """Return ``features * scale + shift``, computed in float64 and kept in the features' dtype."""
+    x = dataset.features
+    rows = x.reshape(len(dataset), -1) * np.float64(scale) + np.float64(shift)
+    return DataSet(rows.reshape(x.shape).astype(x.dtype), dataset.labels)
+
+
+def _check_range(low: float, high: float) -> None:
+    if not low < high:
+        raise DataError(f"a normalizer's range is {low} to {high}; the first must be the smaller one")
+
+
+def _vectors(*lists: list[float]) -> list[_Vector]:
+    vectors = [np.array(values, np.float64) for values in lists]
+    same = all(vector.ndim == 1 and vector.shape == vectors[0].shape for vector in vectors)
+    _require(same, "statistics are not lists of the same length")
+    _require(all(np.isfinite(vector).all() for vector in vectors), "statistics are not finite")
+    return vectors
+
+
+def _require(condition: bool, problem: str) -> None:
+    if not condition:
+        raise ValueError(problem)
+
+
+def _to_json(normalizer: object, **fields: Any) -> str:
+    return json.dumps({"type": type(normalizer).__name__, **fields}, sort_keys=True, separators=(",", ":"))

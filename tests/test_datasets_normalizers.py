@@ -1,0 +1,121 @@
+import json
+
+import numpy as np
+import pytest
+
+from dl4jlegacy.datasets import (
+    DataSet,
+    ImagePreProcessingScaler,
+    ListDataSetIterator,
+    NormalizerMinMaxScaler,
+    NormalizerStandardize,
+    normalizer_from_json,
+    read_iris,
+)
+from dl4jlegacy.errors import DataError
+
+ALL = [NormalizerStandardize, NormalizerMinMaxScaler, ImagePreProcessingScaler]
+
+
+def with_a_constant_column() -> DataSet:
+    x = np.random.default_rng(3).normal(5, 2, (200, 4))
+    x[:, 2] = 0.1
+    return DataSet(x, np.zeros((200, 1)))
+
+
+def test_standardized_columns_have_mean_0_and_deviation_1() -> None:
+    dataset = with_a_constant_column()
+    x = NormalizerStandardize().fit(dataset).transform(dataset).features
+    np.testing.assert_allclose(x.mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(x.std(axis=0), [1, 1, 0, 1], atol=1e-12)
+
+
+def test_min_max_scaled_columns_fill_the_range_and_a_constant_one_its_lower_end() -> None:
+    dataset = with_a_constant_column()
+    x = NormalizerMinMaxScaler(-1, 3).fit(dataset).transform(dataset).features
+    np.testing.assert_allclose(x.min(axis=0), -1)
+    np.testing.assert_allclose(x.max(axis=0), [3, 3, -1, 3])
+
+
+def test_pixels_are_scaled_without_learning() -> None:
+    pixels = DataSet(np.array([[0, 51, 255]], np.uint8), [[1]])
+    np.testing.assert_allclose(ImagePreProcessingScaler().transform(pixels).features, [[0, 0.2, 1]])
+    np.testing.assert_allclose(ImagePreProcessingScaler(-1, 1).transform(pixels).features, [[-1, -0.6, 1]], atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("make", [with_a_constant_column, read_iris])
+def test_revert_undoes_transform_and_keeps_shape_dtype_and_labels(kind: type, make: object) -> None:
+    dataset = make()  # type: ignore[operator]
+    normalizer = kind().fit(dataset)
+    transformed = normalizer.transform(dataset)
+    assert transformed.features.dtype == dataset.features.dtype
+    np.testing.assert_array_equal(transformed.labels, dataset.labels)
+    np.testing.assert_allclose(normalizer.revert(transformed).features, dataset.features, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_fitting_batches_equals_fitting_the_whole(kind: type) -> None:
+    dataset = with_a_constant_column()
+    whole = kind().fit(dataset).transform(dataset).features
+    batches = kind().fit(ListDataSetIterator(dataset, 7)).transform(dataset).features
+    np.testing.assert_allclose(batches, whole, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_json_brings_back_the_same_normalizer(kind: type) -> None:
+    dataset = read_iris()
+    normalizer = kind().fit(dataset)
+    restored = normalizer_from_json(normalizer.to_json())
+    assert type(restored) is kind
+    assert restored.transform(dataset) == normalizer.transform(dataset)
+    assert restored.to_json() == normalizer.to_json()
+
+
+def test_images_are_scaled_pixel_by_pixel() -> None:
+    images = DataSet(np.random.default_rng(0).random((5, 3, 2), np.float32), np.zeros((5, 1)))
+    assert NormalizerStandardize().fit(images).transform(images).features.shape == (5, 3, 2)
+
+
+def test_a_normalizer_that_was_not_fitted_or_to_other_columns_says_so() -> None:
+    with pytest.raises(DataError, match="not fitted yet"):
+        NormalizerStandardize().transform(read_iris())
+    with pytest.raises(DataError, match="4 columns, the data set has 1"):
+        NormalizerMinMaxScaler().fit(read_iris()).transform(DataSet([[1.0]], [[1.0]]))
+    with pytest.raises(DataError, match="no examples"):
+        NormalizerStandardize().fit([])
+
+
+def test_an_empty_range_is_refused() -> None:
+    with pytest.raises(DataError, match=r"1\.0 to 1\.0"):
+        NormalizerMinMaxScaler(1.0, 1.0)
+    with pytest.raises(DataError, match="range"):
+        ImagePreProcessingScaler(max_pixel=float("nan"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        "[" * 100_000,
+        b"\xff",
+        '{"type": "Pickle"}',
+        '{"type": "NormalizerStandardize", "mean": [1], "std": [1, 2]}',
+        '{"type": "NormalizerStandardize", "mean": [1], "std": [0]}',
+        '{"type": "NormalizerStandardize", "mean": [NaN], "std": [1]}',
+        '{"type": "NormalizerStandardize", "mean": ["a"], "std": [1]}',
+        '{"type": "NormalizerStandardize", "mean": [1], "std": [1], "more": 1}',
+        '{"type": "NormalizerMinMaxScaler", "min": [2], "max": [1], "min_range": 0, "max_range": 1}',
+        '{"type": "ImagePreProcessingScaler", "min_range": 0, "max_range": 1}',
+    ],
+)
+def test_a_damaged_saved_normalizer_is_a_data_error(text: str | bytes) -> None:
+    with pytest.raises(DataError):
+        normalizer_from_json(text)
+
+
+def test_saved_normalizers_are_canonical_json() -> None:
+    text = ImagePreProcessingScaler().to_json()
+    assert text == json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
