@@ -1,16 +1,59 @@
-"""What every feed-forward layer has in common: the fields that may be inherited from the network's configuration.
+"""What every feed-forward layer has in common: the inherited fields, and ``y = activation(x W + b)`` with its backward.
 
-A layer is a frozen struct that is both configuration and behaviour. A field that is ``None`` (a size that is 0) is
-filled by ``MultiLayerConfiguration.resolved()``; only resolved layers compute.
+A layer is a frozen struct that is both configuration and behaviour; nothing is stored on it. A field that is ``None``
+(a size that is 0) is filled by ``MultiLayerConfiguration.resolved()``; only resolved layers compute. The parameters
+are views into the network's flat vector: ``W`` of shape ``(n_in, n_out)`` lies there column by column, as in DL4J.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 import msgspec
 
-__all__ = ["FeedForwardLayer"]
+from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.kernels import FUSED_ACTIVATIONS
+from dl4jlegacy.nn.functions import ACTIVATIONS
+from dl4jlegacy.nn.step import Step
+from dl4jlegacy.nn.updaters import Updater
+from dl4jlegacy.nn.weights import Distribution, init_weights
+from dl4jlegacy.seeding import Stream
+
+__all__ = ["Backward", "FeedForwardLayer", "Params", "activate"]
+
+Params = Mapping[str, Array]
+"""Parameters (or gradients) of one layer by name: ``W (n_in, n_out)``, ``b (n_out,)``, ``vb (n_in,)``."""
+
+Backward = Callable[[Array, Params, bool], "Array | None"]
+"""``backward(dy, grads, need_dx) -> dx``: consumes ``dy``, writes ``grads``, returns ``dx`` only if it is needed."""
+
+
+def activate(z: Array, b: Array, name: str, step: Step) -> tuple[Array, Callable[[Array, Array], Array]]:
+    """Return ``y = f(z + b)`` and ``to_dz(dy, gb) -> dz``, which also writes ``gb = dz.sum(axis=0)``.
+
+    ``z`` and ``dy`` are consumed. Activations with a fused kernel need no extra memory; the others keep ``z``.
+    """
+    kernels = step.kernels
+    if name in FUSED_ACTIVATIONS:
+        kernels.bias_activation(z, b, name)
+
+        def fused(dy: Array, gb: Array) -> Array:
+            kernels.activation_backward_bias(dy, z, gb, name)
+            return dy
+
+        return z, fused
+    function = ACTIVATIONS[name]
+    z += b
+    y = function.sample(z, step.random("activation")) if step.train and function.sample else function.forward(z)
+
+    def formula(dy: Array, gb: Array) -> Array:
+        dz = function.backward(dy, z, y)
+        get_array_module(dz).add.reduce(dz, axis=0, out=gb)
+        return dz
+
+    return y, formula
 
 
 class FeedForwardLayer(
@@ -18,17 +61,20 @@ class FeedForwardLayer(
 ):
     """Fields shared by all layers; ``None`` (0 for a size) means: inherit, or infer from the neighbouring layer.
 
+    ``drop_out`` is the probability with which an input is *retained* (inverted drop-out; 0 switches it off).
     Legacy: ``org.deeplearning4j.nn.conf.layers.FeedForwardLayer``.
     """
+
+    pretrains: ClassVar[bool] = False  # whether pretrain_gradient exists
 
     name: str | None = None
     n_in: int = 0
     n_out: int = 0
     activation: str | None = None
     weight_init: str | None = None
-    dist: Any = None
+    dist: Distribution | None = None
     bias_init: float | None = None
-    updater: Any = None
+    updater: Updater | None = None
     l1: float | None = None
     l2: float | None = None
     l1_bias: float | None = None
@@ -36,3 +82,69 @@ class FeedForwardLayer(
     drop_out: float | None = None
     gradient_normalization: str | None = None
     gradient_normalization_threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.activation is not None and self.activation not in ACTIVATIONS:
+            raise ConfError(
+                f"{self.title()}: unknown activation {self.activation!r}{nearest(self.activation, list(ACTIVATIONS))}"
+            )
+
+    def title(self) -> str:
+        """Return the layer's kind and name, for messages: ``rbm 'first'``."""
+        kind = str(self.__struct_config__.tag)
+        return f"{kind} {self.name!r}" if self.name else kind
+
+    def param_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Return name and shape of every parameter, in the order in which they lie in the flat vector."""
+        return (("W", (self.n_in, self.n_out)), ("b", (self.n_out,)))
+
+    def init_params(self, params: Params, stream: Stream) -> None:
+        """Fill ``params`` with initial values: ``W`` drawn from ``stream``, ``b`` constant."""
+        W = params["W"]
+        W[...] = init_weights(
+            self.weight_init or "xavier", (self.n_in, self.n_out), self.n_in, self.n_out, stream, W.dtype, self.dist
+        )
+        params["b"][...] = self.bias_init or 0.0
+
+    def forward_activation(self) -> str:
+        """Return the name of the function that ``forward`` applies."""
+        return self.activation or "sigmoid"
+
+    def drop(self, x: Array, step: Step) -> Array:
+        """Return ``x`` after inverted drop-out: ``x`` itself when not training or without drop-out."""
+        if not (step.train and self.drop_out):
+            return x
+        dropped = step.buffer("dropped", x.shape, x)
+        step.kernels.dropout(x, dropped, self.drop_out, step.key("dropout"))
+        return dropped
+
+    def linear(self, params: Params, x: Array, step: Step) -> Array:
+        """Return ``x W`` in a work buffer of shape ``(examples, n_out)``."""
+        z = step.buffer("y", (x.shape[0], self.n_out), x)
+        get_array_module(x).matmul(x, params["W"], out=z)
+        return z
+
+    def linear_backward(
+        self, params: Params, x: Array, dz: Array, grads: Params, step: Step, need_dx: bool
+    ) -> Array | None:
+        """Write ``grads["W"] = x^T dz``; return ``dz W^T`` (through the drop-out of ``x``) if ``need_dx``."""
+        xp = get_array_module(x)
+        xp.matmul(dz.T, x, out=grads["W"].T)  # the transposed view is C-contiguous, so BLAS writes into it directly
+        if not need_dx:
+            return None
+        dx = step.buffer("dx", x.shape, x)
+        xp.matmul(dz, params["W"].T, out=dx)
+        if step.train and self.drop_out:
+            step.kernels.dropout_backward(dx, self.drop_out, step.key("dropout"))
+        return dx
+
+    def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+        """Return ``y (examples, n_out)`` and the backward pass; ``y`` is a work buffer and ``x`` is only read."""
+        dropped = self.drop(x, step)
+        y, to_dz = activate(self.linear(params, dropped, step), params["b"], self.forward_activation(), step)
+
+        def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
+            dz = to_dz(dy, grads["b"])
+            return self.linear_backward(params, dropped, dz, grads, step, need_dx)
+
+        return y, backward

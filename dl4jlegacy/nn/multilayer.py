@@ -1,0 +1,402 @@
+"""MultiLayerNetwork: a stack of layers over one flat parameter vector, with fit, pretrain, output and score (L2).
+
+Knows nothing of clusters: a worker sets ``params`` and ``updater_state``, calls ``fit_batch`` or ``pretrain_batch``
+with a position in the run and that position's random stream, and reads the two vectors back. Legacy:
+``org.deeplearning4j.nn.multilayer.MultiLayerNetwork``; the order of an update is that of version 1.0.0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+import numpy as np
+
+from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.datasets.dataset import DataSet
+from dl4jlegacy.datasets.iterator import DataSetIterator
+from dl4jlegacy.errors import ConfError, DataError, NotFiniteError, ShapeError
+from dl4jlegacy.kernels import Kernels, load
+from dl4jlegacy.nn.conf import MultiLayerConfiguration
+from dl4jlegacy.nn.evaluation import Evaluation
+from dl4jlegacy.nn.feedforward import Backward
+from dl4jlegacy.nn.layers import RBM, AutoEncoder, Layer, OutputLayer
+from dl4jlegacy.nn.listeners import TrainingListener
+from dl4jlegacy.nn.multilayer_updater import MultiLayerUpdater
+from dl4jlegacy.nn.parameters import ParamLayout
+from dl4jlegacy.nn.step import Step, Workspace, aligned
+from dl4jlegacy.seeding import Stream
+
+__all__ = ["MultiLayerNetwork"]
+
+_ROWS = 1024  # examples per pass of output and score, so that work buffers stay small
+
+
+class MultiLayerNetwork:
+    """A network with its parameters, updater state and work buffers; used by one thread at a time.
+
+    Args:
+        conf: layers, sizes, seed, updaters.
+        kernels: the CPU kernels; default ``kernels.load()``.
+
+    Attributes:
+        iteration: updates done by ``finetune`` (a worker counts for itself and passes the number).
+        pretrain_iterations: the same for every layer that ``pretrain`` has trained.
+        listeners: told about every update of ``fit`` and ``pretrain``.
+
+    ``params`` and ``updater_state`` are live: writing into them changes the network.
+    """
+
+    def __init__(self, conf: MultiLayerConfiguration, *, kernels: Kernels | None = None) -> None:
+        self.conf = conf
+        self.kernels = kernels or load()
+        self.layers: tuple[Layer, ...] = conf.resolved()
+        self.layout = ParamLayout.of(self.layers)
+        self.updater = MultiLayerUpdater(self.layers, self.layout)
+        self.listeners: list[TrainingListener] = []
+        self.iteration = 0
+        self.pretrain_iterations: dict[int, int] = {}
+        self._stream = Stream.of(conf.conf.seed)
+        self._dtype = np.dtype(conf.conf.dtype)
+        self._workspace = Workspace()
+        self._params = aligned(self.layout.size, self._dtype)
+        self._gradient = aligned(self.layout.size, self._dtype)
+        self._state = aligned(self.updater.state_size, self._dtype)
+        self._views = self.layout.views(self._params)
+        self._grads = self.layout.views(self._gradient)
+        self.init()
+
+    def init(self) -> Self:
+        """Draw the initial parameters from ``conf``'s seed and reset the updater; the constructor has done so once."""
+        self._gradient.fill(0)
+        self.updater.initial_state(self._state)
+        for index, (layer, views) in enumerate(zip(self.layers, self._views, strict=True)):
+            layer.init_params(views, self._stream.at(index, purpose="weights"))
+        self.iteration = 0
+        self.pretrain_iterations.clear()
+        return self
+
+    def clone(self) -> MultiLayerNetwork:
+        """Return an independent copy with the same parameters, updater state and iteration, without listeners."""
+        copy = MultiLayerNetwork(self.conf, kernels=self.kernels)
+        copy.set_params(self._params)
+        copy.set_updater_state(self._state)
+        copy.iteration = self.iteration
+        copy.pretrain_iterations = dict(self.pretrain_iterations)
+        return copy
+
+    # -- the flat vectors --------------------------------------------------------------------------------------------
+
+    @property
+    def params(self) -> Array:
+        """The flat parameter vector, live."""
+        return self._params
+
+    @property
+    def updater_state(self) -> Array:
+        """The flat updater state in DL4J's block layout, live."""
+        return self._state
+
+    @property
+    def num_params(self) -> int:
+        """Length of ``params``."""
+        return self.layout.size
+
+    @property
+    def n_in(self) -> int:
+        """Values of one example."""
+        return self.layers[0].n_in
+
+    @property
+    def n_out(self) -> int:
+        """Outputs for one example."""
+        return self.layers[-1].n_out
+
+    @property
+    def layer_slices(self) -> tuple[slice, ...]:
+        """Where each layer's parameters lie in ``params``."""
+        return self.layout.layer_slices
+
+    @property
+    def param_table(self) -> dict[str, Array]:
+        """Parameters by DL4J's names (``0_W``, ``0_b``, ``0_vb``, ``1_W``, ...), live."""
+        return {f"{i}_{name}": view for i, views in enumerate(self._views) for name, view in views.items()}
+
+    def set_params(self, params: Array) -> None:
+        """Copy ``params`` into the network; raises ``ShapeError`` if the length differs."""
+        self.layout.check("the given params", params)
+        self._params[...] = params
+
+    def set_updater_state(self, state: Array) -> None:
+        """Copy ``state`` into the network; raises ``ShapeError`` if the length differs."""
+        if state.shape != self._state.shape:
+            raise ShapeError(
+                f"the given updater state has shape {state.shape}, the network's has {self._state.shape}; "
+                "do both sides use the same updaters?"
+            )
+        self._state[...] = state
+
+    # -- one step ----------------------------------------------------------------------------------------------------
+
+    def fit_batch(self, x: Array, labels: Array, *, iteration: int, stream: Stream) -> float:
+        """Do one update from a batch, in place; return the score before it.
+
+        Args:
+            x: features ``(examples, n_in)``; may be read-only.
+            labels: ``(examples, n_out)``; may be read-only.
+            iteration: updates done before this one; schedules and bias corrections depend on it.
+            stream: the random numbers of this position in the run (drop-out).
+
+        Raises:
+            ShapeError: sizes that do not fit the network.
+            NotFiniteError: the score is NaN or infinite; nothing was updated.
+        """
+        _, score = self.gradient_and_score(x, labels, stream)
+        self._apply(iteration)
+        return score
+
+    def gradient_and_score(self, x: Array, labels: Array, stream: Stream) -> tuple[Array, float]:
+        """Return the loss gradient of a batch (live flat vector, without regularization) and the score (with it).
+
+        The gradient is that of the mean over the examples, or of their sum without ``mini_batch``. Raises like
+        ``fit_batch``.
+        """
+        x, labels = self._checked(x, labels)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # _finite looks for what they mean
+            loss = self._backpropagate(x, labels, self._step(stream, train=True))
+            score = loss / x.shape[0] + self.updater.penalty(self._params)
+        return self._gradient, self._finite(score, x)
+
+    def pretrain_batch(self, layer: int, x: Array, *, iteration: int, stream: Stream) -> float:
+        """Do one pretraining update of one layer from a batch, in place; return its reconstruction loss.
+
+        ``x (examples, n_in)`` is the network's input: it goes through the lower layers without drop-out. Only the
+        layer's parameters and its part of the updater state change. Raises like ``fit_batch``.
+        """
+        _, score = self.pretrain_gradient_and_score(layer, x, stream)
+        self._apply(iteration, layer)
+        return score
+
+    def pretrain_gradient_and_score(self, layer: int, x: Array, stream: Stream) -> tuple[Array, float]:
+        """Return what ``gradient_and_score`` does, for pretraining; only the layer's part of the vector is written."""
+        trained = self._pretrain_layer(layer)
+        x, _ = self._checked(x, None)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            below = self._activate(x, self._step(), layer)
+            step = self._step(stream, train=True).at(layer)
+            loss = trained.pretrain_gradient(
+                self._views[layer], below, self._grads[layer], step, scale=self._scale(x.shape[0])
+            )
+            score = loss + self.updater.penalty(self._params, layer)
+        return self._gradient, self._finite(score, x)
+
+    def update_from(self, gradient: Array, *, iteration: int) -> None:
+        """Apply somebody else's gradient (regularization is added here) to the parameters, in place."""
+        self.layout.check("the given gradient", gradient)
+        self._gradient[...] = gradient
+        self._apply(iteration)
+
+    def check_finite(self) -> None:
+        """Raise ``NotFiniteError`` naming the first layer that has a NaN or infinite parameter."""
+        if not self.kernels.all_finite(self._params):
+            self._finite(math.nan, None)
+
+    # -- training ----------------------------------------------------------------------------------------------------
+
+    def fit(self, data: DataSetIterator | DataSet, epochs: int = 1) -> None:
+        """Train on ``data`` for so many epochs: ``pretrain`` where the configuration says so, then ``finetune``."""
+        if self.conf.pretrain:
+            self.pretrain(data, epochs)
+        if self.conf.backprop:
+            self.finetune(data, epochs)
+
+    def finetune(self, data: DataSetIterator | DataSet, epochs: int = 1) -> None:
+        """Train all layers by backpropagation.
+
+        The first fine-tuning after pretraining starts with a fresh updater, as in DL4J, where pretraining has its own.
+        """
+        if self.iteration == 0 and any(self.pretrain_iterations.values()):
+            self.updater.initial_state(self._state)
+        for batch in _batches(data, epochs):
+            stream = self._stream.at(self.iteration, purpose="finetune")
+            score = self.fit_batch(batch.features, batch.labels, iteration=self.iteration, stream=stream)
+            self._tell(self.iteration, score, batch)
+            self.iteration += 1
+
+    def pretrain(self, data: DataSetIterator | DataSet, epochs: int = 1) -> None:
+        """Train every pretrain layer by itself, from the input upwards, so many epochs each."""
+        for layer in self.pretrain_layers:
+            for batch in _batches(data, epochs):
+                iteration = self.pretrain_iterations.get(layer, 0)
+                stream = self._stream.at(layer, iteration, purpose="pretrain")
+                score = self.pretrain_batch(layer, batch.features, iteration=iteration, stream=stream)
+                self._tell(iteration, score, batch)
+                self.pretrain_iterations[layer] = iteration + 1
+
+    @property
+    def pretrain_layers(self) -> tuple[int, ...]:
+        """Indices of the layers that can pretrain."""
+        return tuple(i for i, layer in enumerate(self.layers) if layer.pretrains)
+
+    # -- using it ----------------------------------------------------------------------------------------------------
+
+    def output(self, x: Array) -> Array:
+        """Return the outputs ``(examples, n_out)`` for features ``(examples, n_in)``."""
+        x, _ = self._checked(x, None)
+        xp = get_array_module(x)
+        y: Array = xp.empty((x.shape[0], self.n_out), self._dtype)
+        for rows in _chunks(x.shape[0]):
+            y[rows] = self._activate(x[rows], self._step(), len(self.layers))
+        return y
+
+    def predict(self, x: Array) -> Array:
+        """Return the most probable class of every example, ``(examples,)``."""
+        classes: Array = self.output(x).argmax(axis=1)
+        return classes
+
+    def feed_forward(self, x: Array) -> list[Array]:
+        """Return the input and every layer's output, copied."""
+        x, _ = self._checked(x, None)
+        activations = [x]
+        for index in range(len(self.layers)):
+            activations.append(self._forward(index, activations[-1], self._step())[0].copy())
+        return activations
+
+    def reconstruct(self, x: Array, layer: int = 0) -> Array:
+        """Return the input of a pretrain layer as that layer rebuilds it, for the network's input ``x``."""
+        trained = self._pretrain_layer(layer)
+        x, _ = self._checked(x, None)
+        below = self._activate(x, self._step(), layer)
+        return trained.reconstruct(self._views[layer], below, self._step().at(layer)).copy()
+
+    def score(self, data: DataSet) -> float:
+        """Return the mean loss of ``data`` plus the regularization term, without drop-out."""
+        return float(self.score_examples(data).mean()) + self.updater.penalty(self._params)
+
+    def score_examples(self, data: DataSet) -> Array:
+        """Return the loss of every example, without regularization, ``(examples,)``."""
+        _, labels = self._checked(data.features, data.labels)
+        return self._output_layer().scores(labels, self.output(data.features))
+
+    def evaluate(self, data: DataSetIterator | DataSet, label_names: Sequence[str] | None = None) -> Evaluation:
+        """Return the classification metrics on ``data`` (one epoch of an iterator)."""
+        evaluation = Evaluation(self.n_out, label_names)
+        for batch in _batches(data, 1):
+            evaluation.eval(batch.labels, self.output(batch.features))
+        return evaluation
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _step(self, stream: Stream | None = None, *, train: bool = False) -> Step:
+        return Step(self.kernels, self._workspace, stream or Stream(0), train)
+
+    def _forward(self, index: int, x: Array, step: Step) -> tuple[Array, Backward]:
+        return self.layers[index].forward(self._views[index], x, step.at(index))
+
+    def _activate(self, x: Array, step: Step, stop: int) -> Array:
+        """Return the input of layer ``stop``: a work buffer, or ``x`` itself for the first."""
+        for index in range(stop):
+            x, _ = self._forward(index, x, step)
+        return x
+
+    def _backpropagate(self, x: Array, labels: Array, step: Step) -> float:
+        """Write the whole gradient; return the summed loss."""
+        last = len(self.layers) - 1
+        backwards: list[Backward] = []
+        y = x
+        for index in range(last):
+            y, backward = self._forward(index, y, step)
+            backwards.append(backward)
+        loss, dy = self._output_layer().loss_gradient(
+            self._views[last], y, labels, self._grads[last], step.at(last), scale=self._scale(len(x)), need_dx=last > 0
+        )
+        for index in reversed(range(last)):
+            assert dy is not None  # every layer but the first was asked for dx
+            dy = backwards[index](dy, self._grads[index], index > 0)
+            if "vb" in self._grads[index]:
+                self._grads[index]["vb"].fill(0)  # fine-tuning leaves the visible bias alone
+        return loss
+
+    def _scale(self, examples: int) -> float:
+        sign = 1.0 if self.conf.conf.minimize else -1.0
+        return sign / examples if self.conf.conf.mini_batch else sign
+
+    def _apply(self, iteration: int, layer: int | None = None) -> None:
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            self.updater.update(
+                self._params, self._gradient, self._state, iteration=iteration, kernels=self.kernels, layer=layer
+            )
+
+    def _tell(self, iteration: int, score: float, batch: DataSet) -> None:
+        for listener in self.listeners:
+            listener.iteration_done(self, iteration, score, examples=batch.num_examples)
+
+    def _output_layer(self) -> OutputLayer:
+        layer = self.layers[-1]
+        if not isinstance(layer, OutputLayer):
+            raise ConfError(f"the last layer is {layer.title()}; a loss needs an OutputLayer there")
+        return layer
+
+    def _pretrain_layer(self, index: int) -> RBM | AutoEncoder:
+        layer = self.layers[index] if 0 <= index < len(self.layers) else None
+        if not isinstance(layer, RBM | AutoEncoder):
+            raise ConfError(f"layer {index} cannot pretrain; those that can: {list(self.pretrain_layers)}")
+        return layer
+
+    def _checked(self, x: Array, labels: Array | None) -> tuple[Array, Array]:
+        """Return both as C-contiguous arrays of the network's dtype; raise ``ShapeError`` where sizes do not fit."""
+        xp = get_array_module(self._params)
+        x = x.reshape(x.shape[0], -1) if x.ndim != 2 else x
+        if x.shape[1] != self.n_in:
+            title = self.layers[0].title()
+            raise ShapeError(f"examples have {x.shape[1]} features, layer 0 ({title}) has n_in={self.n_in}")
+        x = xp.ascontiguousarray(x, dtype=self._dtype)
+        if labels is None:
+            return x, x
+        if len(labels) != len(x) or not len(x):
+            raise DataError(f"a batch has {len(x)} examples and {len(labels)} labels; both must be equal and not 0")
+        columns = 1 if self._output_layer().takes_indices() else self.n_out
+        if labels.ndim != 2 or labels.shape[1] != columns:
+            title = self.layers[-1].title()
+            raise ShapeError(
+                f"labels have shape {labels.shape}, layer {len(self.layers) - 1} ({title}) has n_out={self.n_out} "
+                f"and wants ({len(x)}, {columns})"
+            )
+        return x, xp.ascontiguousarray(labels, dtype=self._dtype)
+
+    def _finite(self, score: float, x: Array | None) -> float:
+        """Return ``score``; if it is not finite, find the layer where that began and say so."""
+        if math.isfinite(score):
+            return score
+        for index, (layer, part) in enumerate(zip(self.layers, self.layer_slices, strict=True)):
+            if not self.kernels.all_finite(self._params[part]):
+                raise NotFiniteError(f"{_where(index, layer)}: a parameter is NaN or infinite; {_REMEDY}")
+        y = x
+        for index, layer in enumerate(self.layers):
+            if y is None:
+                break
+            y = self._forward(index, y, self._step())[0]
+            if not self.kernels.all_finite(y):
+                raise NotFiniteError(f"{_where(index, layer)}: an activation is NaN or infinite; {_REMEDY}")
+        raise NotFiniteError(f"{_where(len(self.layers) - 1, self.layers[-1])}: the score is {score}; {_REMEDY}")
+
+
+_REMEDY = "try a smaller learning rate, gradient clipping, or look for extreme values in the data"
+
+
+def _where(index: int, layer: Layer) -> str:
+    return f"layer {index} ({layer.title()})"
+
+
+def _chunks(rows: int) -> Iterable[slice]:
+    return (slice(start, min(start + _ROWS, rows)) for start in range(0, rows, _ROWS))
+
+
+def _batches(data: DataSetIterator | DataSet, epochs: int) -> Iterable[DataSet]:
+    """Yield the batches of so many epochs; a DataSet is one batch."""
+    for _ in range(epochs):
+        if isinstance(data, DataSet):
+            yield data
+        else:
+            yield from data

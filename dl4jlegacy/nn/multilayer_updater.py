@@ -1,0 +1,195 @@
+"""From gradient to new parameters: normalization, regularization, updater, over the flat vectors.
+
+The order is that of Deeplearning4j 1.0.0: the gradient arrives divided by the number of examples; it is normalized;
+L1 and L2 are added; the updater turns it into a step and subtracts that. Legacy:
+``org.deeplearning4j.nn.updater.MultiLayerUpdater`` and ``UpdaterBlock``, whose state layout this keeps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.kernels import Kernels
+from dl4jlegacy.nn.layers import Layer
+from dl4jlegacy.nn.parameters import ParamLayout, ParamSpan
+from dl4jlegacy.nn.updaters import Sgd, Updater
+
+__all__ = ["GRADIENT_NORMALIZATIONS", "MultiLayerUpdater", "UpdaterBlock"]
+
+
+def _norm(part: Array) -> float:
+    return math.sqrt(float(part @ part))
+
+
+def _renormalize(part: Array, threshold: float) -> None:
+    norm = _norm(part)
+    if norm > 0:
+        part /= part.dtype.type(norm)
+
+
+def _clip_l2(part: Array, threshold: float) -> None:
+    norm = _norm(part)
+    if norm > threshold:
+        part *= part.dtype.type(threshold / norm)
+
+
+def _clip_elements(part: Array, threshold: float) -> None:
+    get_array_module(part).clip(part, -threshold, threshold, out=part)
+
+
+GRADIENT_NORMALIZATIONS: dict[str, tuple[Callable[[Array, float], None], bool] | None] = {
+    "none": None,
+    "renormalize_l2_per_layer": (_renormalize, False),
+    "renormalize_l2_per_param_type": (_renormalize, True),
+    "clip_element_wise_absolute_value": (_clip_elements, False),
+    "clip_l2_per_layer": (_clip_l2, False),
+    "clip_l2_per_param_type": (_clip_l2, True),
+}
+"""Name to (function on a flat gradient and the threshold, whether it sees one parameter at a time)."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdaterBlock:
+    """Consecutive parameters that share one updater configuration: ``params[start:stop]``.
+
+    Its state is ``updater_state[state_start:state_stop]``: ``rows`` vectors of the block's length one after the other
+    (DL4J: first all m, then all v). Visible biases have blocks of their own, which fine-tuning leaves alone.
+    """
+
+    updater: Updater
+    start: int
+    stop: int
+    state_start: int
+    rows: int
+    is_pretrain: bool
+
+    @property
+    def state_stop(self) -> int:
+        """End of the block's state."""
+        return self.state_start + self.rows * (self.stop - self.start)
+
+    def apply(
+        self, params: Array, gradient: Array, state: Array, part: slice, iteration: int, kernels: Kernels
+    ) -> None:
+        """Update the parameters of the block that lie in ``part``, in place."""
+        start, stop = max(self.start, part.start), min(self.stop, part.stop)
+        if start >= stop:
+            return
+        own = state[self.state_start : self.state_stop]
+        if stop - start == self.stop - self.start:
+            self.updater.apply(params[start:stop], gradient[start:stop], own, iteration, kernels)
+            return
+        # A block can span layers; pretraining one of them touches only its columns of the state.
+        columns = own.reshape(self.rows, self.stop - self.start)[:, start - self.start : stop - self.start]
+        work = columns.flatten()
+        self.updater.apply(params[start:stop], gradient[start:stop], work, iteration, kernels)
+        columns[...] = work.reshape(columns.shape)
+
+
+class MultiLayerUpdater:
+    """Applies gradients to a network's parameters. Immutable: the state vector is the network's."""
+
+    __slots__ = ("_layers", "_layout", "blocks", "state_size")
+
+    def __init__(self, layers: Sequence[Layer], layout: ParamLayout) -> None:
+        self._layers = tuple(layers)
+        self._layout = layout
+        self.blocks = _blocks(self._layers, layout)
+        self.state_size = self.blocks[-1].state_stop if self.blocks else 0
+
+    def initial_state(self, state: Array) -> None:
+        """Fill ``state`` with the updaters' initial state, which is zero."""
+        state.fill(0)
+
+    def penalty(self, params: Array, layer: int | None = None) -> float:
+        """Return the score's regularization term: ``l1 |w|_1 + l2 / 2 |w|^2`` of all parameters, or of one layer."""
+        xp = get_array_module(params)
+        total = 0.0
+        for span in self._spans(layer):
+            l1, l2 = self._coefficients(span)
+            part = params[span.start : span.stop]
+            if l2:
+                total += 0.5 * l2 * float(part @ part)
+            if l1:
+                total += l1 * float(xp.abs(part).sum())
+        return total
+
+    def regularize(self, params: Array, gradient: Array, kernels: Kernels, layer: int | None = None) -> None:
+        """Add the gradient of ``penalty`` to ``gradient``."""
+        for span in self._spans(layer):
+            l1, l2 = self._coefficients(span)
+            if l1 or l2:
+                kernels.add_regularization(gradient[span.start : span.stop], params[span.start : span.stop], l1, l2)
+
+    def normalize(self, gradient: Array, layer: int | None = None) -> None:
+        """Apply the layers' gradient normalization, in place."""
+        for index, part in enumerate(self._layout.layer_slices):
+            conf = self._layers[index]
+            rule = GRADIENT_NORMALIZATIONS[conf.gradient_normalization or "none"]
+            if rule is None or layer not in (None, index):
+                continue
+            function, per_param = rule
+            threshold = 1.0 if conf.gradient_normalization_threshold is None else conf.gradient_normalization_threshold
+            slices = [slice(s.start, s.stop) for s in self._layout.of_layer(index)] if per_param else [part]
+            for piece in slices:
+                function(gradient[piece], threshold)
+
+    def update(
+        self,
+        params: Array,
+        gradient: Array,
+        state: Array,
+        *,
+        iteration: int,
+        kernels: Kernels,
+        layer: int | None = None,
+    ) -> None:
+        """Turn ``gradient`` (consumed) into new ``params`` and ``state``: all layers, or pretraining of one."""
+        self.normalize(gradient, layer)
+        self.regularize(params, gradient, kernels, layer)
+        part = slice(0, self._layout.size) if layer is None else self._layout.layer_slices[layer]
+        for block in self.blocks:
+            if layer is not None or not block.is_pretrain:
+                block.apply(params, gradient, state, part, iteration, kernels)
+
+    def _spans(self, layer: int | None) -> tuple[ParamSpan, ...]:
+        """Return the spans that an update of ``layer`` (None: fine-tuning) changes."""
+        if layer is not None:
+            return self._layout.of_layer(layer)
+        return tuple(span for span in self._layout.spans if not span.is_pretrain)
+
+    def _coefficients(self, span: ParamSpan) -> tuple[float, float]:
+        layer = self._layers[span.layer]
+        l1, l2 = (layer.l1_bias, layer.l2_bias) if span.is_bias else (layer.l1, layer.l2)
+        return l1 or 0.0, l2 or 0.0
+
+
+def _blocks(layers: Sequence[Layer], layout: ParamLayout) -> tuple[UpdaterBlock, ...]:
+    """Merge neighbouring parameters with equal updaters, as DL4J's ``UpdaterUtils.updaterConfigurationsEquals``."""
+    groups: list[list[ParamSpan]] = []
+    for span in layout.spans:
+        last = groups[-1][-1] if groups else None
+        if last is not None and _joinable(layers, last, span):
+            groups[-1].append(span)
+        else:
+            groups.append([span])
+    blocks: list[UpdaterBlock] = []
+    end = 0
+    for group in groups:
+        updater = layers[group[0].layer].updater or Sgd()
+        start, stop = group[0].start, group[-1].stop
+        rows = updater.state_size(stop - start) // (stop - start)
+        blocks.append(UpdaterBlock(updater, start, stop, end, rows, group[0].is_pretrain))
+        end = blocks[-1].state_stop
+    return tuple(blocks)
+
+
+def _joinable(layers: Sequence[Layer], a: ParamSpan, b: ParamSpan) -> bool:
+    if layers[a.layer].updater != layers[b.layer].updater:
+        return False
+    if a.is_pretrain or b.is_pretrain:
+        return a.layer == b.layer and a.is_pretrain and b.is_pretrain
+    return True

@@ -1,0 +1,78 @@
+"""What a layer is lent while it computes: kernels, randomness, and work buffers that are reused from batch to batch.
+
+Layers are frozen, so everything that lives longer than a call belongs to the network's ``Workspace``. One network is
+used by one thread at a time; several networks in several threads share nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.kernels import Kernels
+from dl4jlegacy.seeding import Stream
+
+__all__ = ["Step", "Workspace", "aligned"]
+
+_CACHE_LINE = 64
+
+
+def aligned(size: int, dtype: npt.DTypeLike) -> Array:
+    """Return an uninitialised flat host array of ``size`` elements that starts at a cache line."""
+    item = np.dtype(dtype).itemsize
+    raw = np.empty(size * item + _CACHE_LINE, np.uint8)
+    start = -raw.ctypes.data % _CACHE_LINE
+    return raw[start : start + size * item].view(dtype)
+
+
+class Workspace:
+    """Named buffers that grow to the largest size asked for; the memory of one network's forward and backward pass."""
+
+    __slots__ = ("_flat",)
+
+    def __init__(self) -> None:
+        self._flat: dict[tuple[int, str], Array] = {}
+
+    def buffer(self, key: tuple[int, str], shape: tuple[int, ...], like: Array) -> Array:
+        """Return an array of ``shape`` with the dtype and device of ``like``; its content is whatever was there."""
+        size = math.prod(shape)
+        flat = self._flat.get(key)
+        if flat is None or flat.size < size or flat.dtype != like.dtype or type(flat) is not type(like):
+            xp = get_array_module(like)
+            flat = aligned(size, like.dtype) if xp is np else xp.empty(size, like.dtype)
+            self._flat[key] = flat
+        return flat[:size].reshape(shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One pass through one layer: is it training, which random numbers, which kernels, which buffers.
+
+    ``stream`` is that of the batch; ``layer`` tells the layers' buffers and random numbers apart.
+    """
+
+    kernels: Kernels
+    workspace: Workspace
+    stream: Stream
+    train: bool = False
+    layer: int = 0
+
+    def at(self, layer: int) -> Step:
+        """Return the same pass at another layer."""
+        return replace(self, layer=layer)
+
+    def buffer(self, name: str, shape: tuple[int, ...], like: Array) -> Array:
+        """Return this layer's buffer ``name``; valid until the layer's next pass asks for it again."""
+        return self.workspace.buffer((self.layer, name), shape, like)
+
+    def random(self, purpose: str, index: int = 0) -> Stream:
+        """Return this layer's random numbers for ``purpose``; asked again, the same ones."""
+        return self.stream.at(self.layer, index, purpose=purpose)
+
+    def key(self, purpose: str, index: int = 0) -> int:
+        """Return the 64-bit key of ``random``, for the kernels."""
+        return self.random(purpose, index).key
