@@ -3,6 +3,8 @@
 All run over the flat array in blocks of 64 elements, one ``uniform_block`` each; a part block at the end goes through
 scratch arrays, so that an element's number never depends on the shape around it. A bias is first written out with its
 beginning repeated behind its end, so that sixteen lanes may run over the end of a row into the next one.
+
+Loops run over slices from 0: Numba cannot see that ``start + k`` is not negative, and would test every index.
 """
 
 from __future__ import annotations
@@ -146,34 +148,46 @@ def uniform_lanes(out: Array, key: int) -> None:
         out[whole * 64 :] = spare[: out.size % 64]
 
 
+def _fill(u: Array, start: int, count: int, key: int) -> None:
+    """Write the uniforms of elements ``start ... start + count`` to ``u``; ``start`` is a multiple of 64."""
+    for block in range((count + 63) // 64):
+        lanes.uniform_block(np.uint64(start // 64 + block), key, np.uint64(u.ctypes.data) + np.uint64(256 * block))
+
+
+_fill_jit: Any = numba.njit(_fill)
+
+
 @kernel("mu")
 def uniform_scalar(out: Array, key: int) -> None:
     """float64: the same 24-bit numbers, widened."""
-    u = np.empty(64, np.float32)
-    for start in range(0, out.size, 64):
-        lanes.uniform_block(np.uint64(start // 64), key, np.uint64(u.ctypes.data))
-        for k in range(start, min(start + 64, out.size)):
-            out[k] = u[k - start]
+    u = np.empty(1024, np.float32)
+    for start in range(0, out.size, 1024):
+        part = out[start : start + 1024]
+        _fill_jit(u, start, part.size, key)
+        for k in range(part.size):
+            part[k] = u[k]
 
 
 @kernel("mrfu", ROUNDED)
 def dropout(out: Array, x: Array, retain: float, key: int) -> None:
     """``out = x / retain`` where ``u < retain``, else 0."""
-    u, zero = np.empty(64, np.float32), x.dtype.type(0)
+    u, zero = np.empty(1024, np.float32), x.dtype.type(0)
     bound, scale = np.float32(retain), x.dtype.type(1.0 / retain)
-    for start in range(0, out.size, 64):
-        lanes.uniform_block(np.uint64(start // 64), key, np.uint64(u.ctypes.data))
-        for k in range(min(64, out.size - start)):
-            kept = x[start + k] * scale  # computed in any case: a conditional load would not vectorise
-            out[start + k] = kept if u[k] < bound else zero
+    for start in range(0, out.size, 1024):
+        part, source = out[start : start + 1024], x[start : start + 1024]
+        _fill_jit(u, start, part.size, key)
+        for k in range(part.size):
+            kept = source[k] * scale  # computed in any case: a conditional load would not vectorise
+            part[k] = kept if u[k] < bound else zero
 
 
 @kernel("mrfu")
 def corrupt(out: Array, x: Array, level: float, key: int) -> None:
     """``out = 0`` where ``u < level``, else ``x``."""
-    u, zero, bound = np.empty(64, np.float32), x.dtype.type(0), np.float32(level)
-    for start in range(0, out.size, 64):
-        lanes.uniform_block(np.uint64(start // 64), key, np.uint64(u.ctypes.data))
-        for k in range(min(64, out.size - start)):
-            kept = x[start + k]
-            out[start + k] = zero if u[k] < bound else kept
+    u, zero, bound = np.empty(1024, np.float32), x.dtype.type(0), np.float32(level)
+    for start in range(0, out.size, 1024):
+        part, source = out[start : start + 1024], x[start : start + 1024]
+        _fill_jit(u, start, part.size, key)
+        for k in range(part.size):
+            kept = source[k]
+            part[k] = zero if u[k] < bound else kept

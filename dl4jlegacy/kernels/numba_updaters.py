@@ -77,9 +77,9 @@ def adam(params: Array, gradient: Array, m: Array, v: Array,
     step, small, b1, b2, c1, c2 = kind(rate), kind(eps), kind(beta1), kind(beta2), kind(1.0 - beta1), kind(1.0 - beta2)
     for i in range(params.size):
         g = gradient[i]
-        m[i] = b1 * m[i] + c1 * g
-        v[i] = b2 * v[i] + c2 * g * g
-        params[i] -= step * m[i] / (np.sqrt(v[i]) + small)
+        mean, square = b1 * m[i] + c1 * g, b2 * v[i] + c2 * g * g
+        m[i], v[i] = mean, square
+        params[i] -= step * mean / (np.sqrt(square) + small)
 
 
 @kernel("mrmmfff", ROUNDED)
@@ -89,10 +89,10 @@ def adamax(params: Array, gradient: Array, m: Array, u: Array, rate: float, beta
     step, tiny, b1, b2, c1 = kind(rate), kind(1e-32), kind(beta1), kind(beta2), kind(1.0 - beta1)
     for i in range(params.size):
         g = gradient[i]
-        m[i] = b1 * m[i] + c1 * g
-        decayed, size = b2 * u[i], abs(g)
-        u[i] = (decayed if decayed > size else size) + tiny
-        params[i] -= step * m[i] / u[i]
+        mean, decayed, size = b1 * m[i] + c1 * g, b2 * u[i], abs(g)
+        top = (decayed if decayed > size else size) + tiny
+        m[i], u[i] = mean, top
+        params[i] -= step * mean / top
 
 
 @kernel("mrmmff", ROUNDED)
@@ -102,9 +102,9 @@ def adadelta(params: Array, gradient: Array, msg: Array, msdx: Array, rho: float
     small, old, new = kind(eps), kind(rho), kind(1.0 - rho)
     for i in range(params.size):
         g = gradient[i]
-        msg[i] = old * msg[i] + new * g * g
-        up = g * np.sqrt(msdx[i] + small) / np.sqrt(msg[i] + small)
-        msdx[i] = old * msdx[i] + new * up * up
+        square, before = old * msg[i] + new * g * g, msdx[i]
+        up = g * np.sqrt(before + small) / np.sqrt(square + small)
+        msg[i], msdx[i] = square, old * before + new * up * up
         params[i] -= up
 
 
@@ -116,9 +116,9 @@ def nadam(params: Array, gradient: Array, m: Array, v: Array,
     step, small, b1, b2, c1, c2 = kind(rate), kind(eps), kind(beta1), kind(beta2), kind(1.0 - beta1), kind(1.0 - beta2)
     for i in range(params.size):
         g = gradient[i]
-        m[i] = b1 * m[i] + c1 * g
-        v[i] = b2 * v[i] + c2 * g * g
-        params[i] -= step * (b1 * m[i] + c1 * g) / (np.sqrt(v[i]) + small)
+        mean, square = b1 * m[i] + c1 * g, b2 * v[i] + c2 * g * g
+        m[i], v[i] = mean, square
+        params[i] -= step * (b1 * mean + c1 * g) / (np.sqrt(square) + small)
 
 
 @kernel("mrmmmffff", ROUNDED)
@@ -127,13 +127,16 @@ def amsgrad(params: Array, gradient: Array, m: Array, v: Array, v_hat: Array,
     """``v_hat = max(v_hat, v); up = rate m / (sqrt(v_hat) + eps)``."""
     kind = params.dtype.type
     step, small, b1, b2, c1, c2 = kind(rate), kind(eps), kind(beta1), kind(beta2), kind(1.0 - beta1), kind(1.0 - beta2)
-    for i in range(params.size):
-        g = gradient[i]
-        m[i] = b1 * m[i] + c1 * g
-        v[i] = b2 * v[i] + c2 * g * g
-        top = v_hat[i] if v_hat[i] > v[i] else v[i]
-        v_hat[i] = top
-        params[i] -= step * m[i] / (np.sqrt(top) + small)
+    for low in range(0, params.size, 1024):  # two loops over a cached stretch: five arrays in one do not vectorise
+        high = low + 1024
+        p, grad, mean, square, top = params[low:high], gradient[low:high], m[low:high], v[low:high], v_hat[low:high]
+        for i in range(p.size):
+            g = grad[i]
+            mean[i], square[i] = b1 * mean[i] + c1 * g, b2 * square[i] + c2 * g * g
+        for i in range(p.size):
+            largest = top[i] if top[i] > square[i] else square[i]
+            top[i] = largest
+            p[i] -= step * mean[i] / (np.sqrt(largest) + small)
 
 
 @kernel("mrmmffff", ROUNDED)
@@ -144,7 +147,8 @@ def adabelief(params: Array, gradient: Array, m: Array, s: Array,
     step, small, b1, b2, c1, c2 = kind(rate), kind(eps), kind(beta1), kind(beta2), kind(1.0 - beta1), kind(1.0 - beta2)
     for i in range(params.size):
         g = gradient[i]
-        m[i] = b1 * m[i] + c1 * g
-        surprise = g - m[i]
-        s[i] = b2 * s[i] + c2 * surprise * surprise + small
-        params[i] -= step * m[i] / (np.sqrt(s[i]) + small)
+        mean = b1 * m[i] + c1 * g
+        surprise = g - mean
+        square = b2 * s[i] + c2 * surprise * surprise + small
+        m[i], s[i] = mean, square
+        params[i] -= step * mean / (np.sqrt(square) + small)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from numba import carray  # type: ignore[attr-defined,unused-ignore]
 
 from dl4jlegacy.backend import Array
@@ -17,18 +18,16 @@ def sum_span(out: Array, addresses: Array, weights: Array, start: int, stop: int
 
     EXACT arithmetic, product and sum rounded apart: any cut into spans, and NumPy, give the same bits.
     """
-    n = out.size
+    n, kind = out.size, out.dtype.type
     for low in range(start, stop, 2048):
-        high = min(low + 2048, stop)
-        weight = out.dtype.type(weights[0])
-        vector = carray(lanes.pointer(addresses[0], out), n)
-        for i in range(low, high):
-            out[i] = weight * vector[i]
+        part = out[low : min(low + 2048, stop)]
+        weight, vector = kind(weights[0]), carray(lanes.pointer(addresses[0], out), n)[low:]
+        for i in range(part.size):
+            part[i] = weight * vector[i]
         for k in range(1, addresses.size):
-            weight = out.dtype.type(weights[k])
-            vector = carray(lanes.pointer(addresses[k], out), n)
-            for i in range(low, high):
-                out[i] += weight * vector[i]
+            weight, vector = kind(weights[k]), carray(lanes.pointer(addresses[k], out), n)[low:]
+            for i in range(part.size):
+                part[i] += weight * vector[i]
 
 
 @kernel("mr")
@@ -57,13 +56,21 @@ def add_regularization(gradient: Array, params: Array, l1: float, l2: float) -> 
         gradient[i] += ridge * p + sign
 
 
-@kernel("r", frozenset({"contract", "reassoc", "nsz"}))
+@kernel("r")
 def finite(x: Array) -> bool:
-    """0 x is NaN for NaN and infinity: sum it in stretches, and stop at the first bad one."""
+    """Sum 0 x, which is NaN for NaN and infinity, in 64 lanes; stop at the first stretch that holds one."""
+    zero, sums = x.dtype.type(0), np.zeros(64, x.dtype)
     for low in range(0, x.size, 16384):
-        total = x.dtype.type(0)
-        for i in range(low, min(low + 16384, x.size)):
-            total += x[i] * x.dtype.type(0)
-        if total != 0:
-            return False
+        part = x[low : low + 16384]
+        whole = part.size // 64 * 64
+        for at in range(0, whole, 64):
+            group = part[at : at + 64]
+            for lane in range(64):
+                sums[lane] += group[lane] * zero
+        rest = part[whole:]
+        for lane in range(rest.size):
+            sums[lane] += rest[lane] * zero
+        for lane in range(64):
+            if sums[lane] != 0:
+                return False
     return True
