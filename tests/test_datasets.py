@@ -100,6 +100,11 @@ def test_a_label_out_of_range_names_row_value_and_range(classes: list[float]) ->
         one_hot(classes, 3)
 
 
+def test_labels_with_far_too_many_classes_are_refused_before_memory_is_asked_for() -> None:
+    with pytest.raises(DataError, match="too many to be one-hot"):
+        one_hot(np.arange(100_000))
+
+
 def test_rows_and_batches_are_views() -> None:
     dataset = numbered(10)
     parts = list(dataset.batch_by(4))

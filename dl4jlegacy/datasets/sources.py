@@ -98,7 +98,11 @@ def _load_folder(name: str, path: Path, test_fraction: float, seed: int, n_class
         if test.n_in != train.n_in:
             raise DataError(f"{path}: training images have {train.n_in} pixels, test images {test.n_in}")
         return DataSource(name, train, test, tuple(str(number) for number in range(train.n_out)))
-    files = sorted(file for file in path.iterdir() if file.suffix.lower() == ".csv" and file.is_file())
+    try:
+        found = sorted(path.iterdir())
+    except OSError as error:
+        raise DataError(f"cannot read folder {path}: {error.strerror or error}") from error
+    files = [file for file in found if file.suffix.lower() == ".csv" and file.is_file()]
     parts = {file.stem.lower(): file for file in files}
     if {"train", "test"} <= parts.keys():
         train, label_names = read_csv(parts["train"], n_classes=n_classes)
@@ -109,8 +113,7 @@ def _load_folder(name: str, path: Path, test_fraction: float, seed: int, n_class
     if files:
         datasets, label_names = read_csv_files(files, n_classes=n_classes)
         return _split(name, DataSet.merge(datasets), label_names, test_fraction, seed)
-    found = sorted(file.name for file in path.iterdir())
     raise DataError(
         f"folder {path} holds no data set: looked for four IDX files under MNIST's names and for CSV files, "
-        f"found {', '.join(found[:5]) or 'nothing'}{' ...' if len(found) > 5 else ''}"
+        f"found {', '.join(file.name for file in found[:5]) or 'nothing'}{' ...' if len(found) > 5 else ''}"
     )
