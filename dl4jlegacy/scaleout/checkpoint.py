@@ -88,6 +88,7 @@ class CheckpointSaver:
             "position": {"round": head.round, "batches": head.batches, "examples": head.examples},
             "seed": self._seed,
             "values": dict(result.values),
+            "arrays": list(result.arrays),
             "model": {"file": model.name, "nbytes": len(tensors), "sha256": hashlib.sha256(tensors).hexdigest()},
         }
         try:
@@ -133,7 +134,8 @@ class CheckpointSaver:
                     f"{model.name} has {len(tensors)} bytes that do not match the SHA-256 of the "
                     f"{body['model']['nbytes']} bytes written"
                 )
-            frame = Result(body["values"], safetensors.numpy.load(tensors)).encode()
+            arrays = safetensors.numpy.load(tensors)  # in an order of its own
+            frame = Result(body["values"], {name: arrays[name] for name in body["arrays"]}).encode()
         except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError, safetensors.SafetensorError) as exc:
             raise CheckpointError(f"{manifest.name} cannot be read: {exc}") from exc
         return msgspec.structs.replace(head, model=Manifest("", 0, 0), status="running"), frame

@@ -8,18 +8,22 @@ Legacy: ``org.deeplearning4j.nn.conf.Conf`` (Java-serialized into Zookeeper) and
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import msgspec
+import yaml
 
 from dl4jlegacy.errors import ConfError, nearest
 from dl4jlegacy.nn.conf import MultiLayerConfiguration
+from dl4jlegacy.nn.conf_text import decode_json, decode_yaml, encode_json
 from dl4jlegacy.scaleout.plan import Phase
 from dl4jlegacy.scaleout.protocol import Limits
 from dl4jlegacy.scaleout.router import ROUTERS
 
 __all__ = ["NETWORK_CLASSES", "Conf"]
 
+_YAML = (".yaml", ".yml")
 NETWORK_CLASSES = ("MultiLayerNetwork", "DBN", "StackedDenoisingAutoEncoder")
 
 
@@ -102,4 +106,26 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def to_json(self) -> str:
         """Return canonical JSON: sorted keys, so that equal Confs give equal text."""
-        return msgspec.json.encode(self, order="sorted").decode()
+        return encode_json(self)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Return the Conf in ``text``; raises ``ConfError`` naming an unknown field and the nearest known one."""
+        return decode_json(text, cls)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Return the Conf in a JSON or YAML file; raises ``ConfError`` naming the file."""
+        try:
+            text = path.read_bytes()
+            return decode_yaml(text, cls) if path.suffix in _YAML else decode_json(text, cls)
+        except OSError as exc:
+            raise ConfError(f"{path} cannot be read: {exc.strerror}") from exc
+        except ConfError as exc:
+            raise ConfError(f"{path}: {exc}") from exc
+
+    @staticmethod
+    def named_in(path: Path) -> frozenset[str]:
+        """Return the names of the fields that a readable Conf file sets."""
+        raw = path.read_bytes()
+        return frozenset(yaml.safe_load(raw) if path.suffix in _YAML else msgspec.json.decode(raw))

@@ -1,0 +1,5 @@
+"""``python -m dl4jlegacy`` is ``dl4j``."""
+
+from dl4jlegacy.cli import main
+
+main()

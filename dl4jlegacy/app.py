@@ -1,0 +1,134 @@
+"""``actor-network-runner``: the command line of the legacy ``ActorNetworkRunnerApp``, word for word.
+
+Flags and defaults are those of 2014; what the original parsed and then ignored (``-i``, ``-o``, ``-ad``) is checked
+here. ``-t worker`` joins the run of a master on another machine, which needs a cluster's state tracker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any, NoReturn
+
+import msgspec
+
+from dl4jlegacy import cli
+from dl4jlegacy.errors import ConfError, TrackerError, UsageError, nearest
+
+__all__ = ["main"]
+
+_MODELS = {"sda": "sda", "dbn": "dbn", "mlp": "mlp"}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see --help)")
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    try:
+        sizes = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        sizes = ()
+    if not sizes or min(sizes) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no comma list of layer sizes, such as 500,250,100")
+    return sizes
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return text.lower() == "true"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="actor-network-runner", add_help=False, allow_abbrev=False)
+    add = parser.add_argument
+    add("--help", action="help", help="show this and leave")
+    add("-a", default=None, metavar="ALGORITHM", help="sda, dbn or mlp")
+    add("-i", type=int, default=0, metavar="N", help="inputs; 0: as the data have")
+    add("-o", type=int, default=0, metavar="N", help="outputs; 0: as the data have")
+    add("-fte", type=int, default=100, metavar="N", help="finetune epochs")
+    add("-pte", type=int, default=100, metavar="N", help="pretrain epochs")
+    add("-r", type=int, default=123, metavar="SEED", help="seed")
+    add("-k", type=int, default=1, metavar="K", help="Gibbs steps of the RBMs")
+    add("-c", type=float, default=0.3, metavar="X", help="corruption level")
+    add("-ftl", type=float, default=0.1, metavar="X", help="finetune learning rate")
+    add("-ptl", type=float, default=0.1, metavar="X", help="pretrain learning rate")
+    add("-hl", type=_sizes, default=(300, 300, 300), metavar="N,N", help="hidden layer sizes")
+    add("-sp", type=int, default=10, metavar="N", help="split: examples of a worker's batch")
+    add("-data", default=None, metavar="NAME", help="digits, iris or mnist")
+    add("-datasetpath", default=None, metavar="PATH", help="a CSV file or a folder; excludes -data")
+    add("-e", type=int, default=-1, metavar="N", help="number of examples; -1: all")
+    add("-adg", type=_boolean, default=True, metavar="BOOL", help="AdaGrad (else plain SGD)")
+    add("-h", default="localhost", metavar="HOST", help="Zookeeper's or the master's host")
+    add("-t", default="master", metavar="TYPE", help="master or worker")
+    add("-ad", default=None, metavar="HOST", help="the master's address, for a worker")
+    add("-stp", type=int, default=-1, metavar="PORT", help="state tracker port")
+    return parser
+
+
+def _network(args: argparse.Namespace, n_in: int, n_out: int) -> Any:
+    """Return the network that the flags describe."""
+    from dl4jlegacy.nn import zoo
+    from dl4jlegacy.nn.layers import RBM, AutoEncoder
+    from dl4jlegacy.nn.updaters import AdaGrad, Sgd
+
+    def updater(rate: float) -> Any:
+        return AdaGrad(learning_rate=rate) if args.adg else Sgd(learning_rate=rate)
+
+    conf = zoo.select(_MODELS[args.a]).build(n_in, n_out, hidden=args.hl, seed=args.r)
+    layers = []
+    for layer in conf.layers:
+        changes: dict[str, Any] = {}
+        if isinstance(layer, RBM):
+            changes = {"k": args.k, "updater": updater(args.ptl)}
+        elif isinstance(layer, AutoEncoder):
+            changes = {"corruption_level": args.c, "updater": updater(args.ptl)}
+        layers.append(msgspec.structs.replace(layer, **changes))
+    base = msgspec.structs.replace(conf.conf, updater=updater(args.ftl))
+    return msgspec.structs.replace(conf, conf=base, layers=tuple(layers))
+
+
+def _run(arguments: list[str]) -> None:
+    from dl4jlegacy import launch
+    from dl4jlegacy.nn import zoo
+    from dl4jlegacy.scaleout.conf import Conf
+
+    args = _parser().parse_args(arguments)
+    if args.t == "worker":
+        raise TrackerError(
+            f"no state tracker can be reached at {args.ad or args.h}: this version runs the master and its workers in "
+            "one process; start them together with -t master"
+        )
+    if args.t != "master":
+        raise UsageError(f"-t {args.t}: type is master or worker")
+    if args.a not in _MODELS:
+        raise UsageError(f"-a {args.a}: unknown algorithm{nearest(str(args.a), list(_MODELS))}")
+    if (args.data is None) == (args.datasetpath is None):
+        raise UsageError("give the data with one of -data and -datasetpath")
+    data = launch.load_data(args.data or args.datasetpath)
+    if args.e >= 0:
+        data = launch.first_examples(data, args.e)
+    train = data.source.train
+    for flag, given, has in (("-i", args.i, train.n_in), ("-o", args.o, train.n_out)):
+        if given not in (0, has):
+            raise ConfError(f"{flag} {given} does not fit the data, which have {has}; leave it out or give {has}")
+    conf = Conf(
+        multi_layer_conf=_network(args, train.n_in, train.n_out),
+        multi_layer_clazz=zoo.select(_MODELS[args.a]).clazz,
+        model=args.a,
+        dataset=data.source.name,
+        batch_size=args.sp,
+        epochs=args.fte,
+        pretrain_epochs=args.pte,
+        seed=args.r,
+        averaging_frequency=5,
+    )
+    cli.show_training(lambda tick: launch.train(conf, data, tick=tick))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point of ``actor-network-runner``."""
+    given = sys.argv[1:] if arguments is None else arguments
+    sys.exit(cli.run_guarded(lambda: _run(given)))

@@ -1,0 +1,206 @@
+"""Launching a run from names: data set, zoo model, defaults; train, evaluate, save, and report. Below both CLIs.
+
+What the command lines say ends up here as a ``Conf``; from there on a run started by ``dl4j train``, by
+``actor-network-runner`` or by a script is the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.datasets import DataSet, DataSource, ListDataSetIterator, load
+from dl4jlegacy.datasets.normalizers import Normalizer, NormalizerMinMaxScaler
+from dl4jlegacy.errors import ConfError, ModelError
+from dl4jlegacy.nn import zoo
+from dl4jlegacy.nn.evaluation import Evaluation
+from dl4jlegacy.nn.multilayer import MultiLayerNetwork
+from dl4jlegacy.nn.serializer import restore_multi_layer_network, restore_normalizer, write_model
+from dl4jlegacy.nn.updaters import create_updater, with_learning_rate
+from dl4jlegacy.runner import ActorNetworkRunner, RunStatus, TrainingResult
+from dl4jlegacy.scaleout.conf import Conf
+
+__all__ = ["Data", "Report", "check_writable", "evaluate_model", "first_examples", "load_data", "params_sha256", "predict", "prepare", "train"]
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A data set made ready: its features between 0 and 1, by ``normalizer`` if they were not so already."""
+
+    source: DataSource
+    normalizer: Normalizer | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a finished run has to say: the contract's JSON object, and the evaluation for people."""
+
+    fields: dict[str, Any]
+    evaluation: Evaluation
+    warnings: tuple[str, ...]
+
+
+def load_data(name: str, data_dir: str = "") -> Data:
+    """Return the data set of that name, scaled; raises ``DataError``."""
+    source = load(name, data_dir=data_dir or None)
+    low, high = float(source.train.features.min()), float(source.train.features.max())
+    if low >= 0.0 and high <= 1.0:
+        return Data(source, None)
+    normalizer = NormalizerMinMaxScaler().fit(source.train)
+    train, test = normalizer.transform(source.train), normalizer.transform(source.test)
+    return Data(DataSource(source.name, train, test, source.label_names), normalizer)
+
+
+def first_examples(data: Data, count: int) -> Data:
+    """Return the data with only the first ``count`` training examples."""
+    if count < 1:
+        raise ConfError(f"{count} examples are too few to train on; give at least 1")
+    source = data.source
+    train = source.train.rows(0, min(count, source.train.num_examples))
+    return Data(DataSource(source.name, train, source.test, source.label_names), data.normalizer)
+
+
+def prepare(conf: Conf, data: Data, given: frozenset[str], *, learning_rate: float | None, updater: str | None) -> Conf:
+    """Return ``conf`` with the zoo model's network and defaults for everything not in ``given``.
+
+    Args:
+        conf: what flags, environment and file say.
+        data: the data set, whose size the network takes.
+        given: the names of Conf fields that somebody has set.
+        learning_rate, updater: instead of the model's own.
+    """
+    train = data.source.train
+    if conf.multi_layer_conf is not None:
+        network = conf.multi_layer_conf
+    else:
+        model = zoo.select(conf.model or "mlp")
+        defaults = {k: v for k, v in model.defaults(train.num_examples).items() if k not in given}
+        conf = conf.replace(model=model.name, multi_layer_clazz=model.clazz, **defaults)
+        network = model.build(train.n_in, train.n_out, seed=conf.seed)
+    if updater is not None or learning_rate is not None:
+        base = create_updater(updater) if updater else network.conf.updater
+        chosen = with_learning_rate(base, learning_rate)
+        network = msgspec.structs.replace(network, conf=msgspec.structs.replace(network.conf, updater=chosen))
+    return conf.replace(multi_layer_conf=network, dataset=conf.dataset or data.source.name)
+
+
+def train(
+    conf: Conf,
+    data: Data,
+    *,
+    resume: bool = False,
+    out: str = "",
+    tick: Callable[[RunStatus], None] | None = None,
+) -> Report:
+    """Run ``conf`` on ``data`` to its end, evaluate on the held-out part, save the model; return the report."""
+    path = Path(out).expanduser() if out else None
+    if path is not None:
+        check_writable(path)
+    iterator = ListDataSetIterator(data.source.train, conf.batch_size, seed=conf.seed)
+    with ActorNetworkRunner("master", iterator) as runner:
+        runner.setup(conf, resume=resume)
+        result = runner.train(tick)
+        network = runner.network(result)
+    evaluation = _evaluate(network, data.source.test, data.source.label_names)
+    if path is not None:
+        write_model(network, path, normalizer=data.normalizer)
+    return Report(_fields(result, network, evaluation, path), evaluation, result.warnings)
+
+
+def _fields(
+    result: TrainingResult, network: MultiLayerNetwork, evaluation: Evaluation, path: Path | None
+) -> dict[str, Any]:
+    conf, head = result.conf, result.head
+    return {
+        "run": head.run,
+        "model": conf.model,
+        "dataset": conf.dataset,
+        "router": conf.router,
+        "workers": conf.workers,
+        "jobs_per_round": conf.jobs_per_round,
+        "averaging_frequency": conf.averaging_frequency,
+        "batch_size": conf.batch_size,
+        "epochs": conf.epochs,
+        "rounds": head.round,
+        "examples": head.examples,
+        "batches": head.batches,
+        "batches_lost": result.batches_lost,
+        "batches_duplicated": result.batches_duplicated,
+        "updates_dropped": head.updates_dropped,
+        "seconds": round(result.seconds, 3),
+        "examples_per_second": round(result.examples_per_second, 1),
+        "score": head.score,
+        "accuracy": evaluation.accuracy(),
+        "f1": evaluation.f1(),
+        "params_sha256": params_sha256(network.params),
+        "model_path": None if path is None else str(path),
+        "kernels": conf.kernels,
+        "seed": conf.seed,
+    }
+
+
+def params_sha256(params: Array) -> str:
+    """Return the SHA-256 of a flat parameter vector as little-endian float32."""
+    return hashlib.sha256(np.ascontiguousarray(params, dtype="<f4").tobytes()).hexdigest()
+
+
+def check_writable(path: Path) -> None:
+    """Raise ``ModelError`` now if ``path`` could not be written after hours of training."""
+    folder = path.absolute().parent
+    if path.is_dir():
+        raise ModelError(f"{path} is a folder; --out takes the name of a file, for instance {path / 'model.zip'}")
+    if not folder.is_dir():
+        raise ModelError(f"{path} cannot be written: there is no folder {folder}; create it or choose another --out")
+    if not os.access(folder, os.W_OK):
+        raise ModelError(f"{path} cannot be written: no permission to write in {folder}; choose another --out")
+
+
+def evaluate_model(model: str, dataset: str, data_dir: str = "") -> tuple[Evaluation, dict[str, Any]]:
+    """Return the evaluation of a saved model on a data set's held-out part, and its JSON object."""
+    network, normalizer = restore_multi_layer_network(model, load_updater=False), restore_normalizer(model)
+    source = load(dataset, data_dir=data_dir or None, n_classes=network.n_out)
+    test = source.test if normalizer is None else normalizer.transform(source.test)
+    _check_width(network, test.n_in, model, dataset)
+    if test.n_out != network.n_out:
+        raise ConfError(f"model {model} has {network.n_out} outputs, data set {dataset} {test.n_out} classes")
+    evaluation = _evaluate(network, test, source.label_names)
+    fields = {
+        "model": model,
+        "dataset": dataset,
+        "examples": test.num_examples,
+        "accuracy": evaluation.accuracy(),
+        "precision": evaluation.precision(),
+        "recall": evaluation.recall(),
+        "f1": evaluation.f1(),
+    }
+    return evaluation, fields
+
+
+def predict(model: str, features: Array, what: str) -> tuple[Array, Array]:
+    """Return (classes, probabilities) of a saved model for ``features`` ``(examples, n_in)``."""
+    network, normalizer = restore_multi_layer_network(model, load_updater=False), restore_normalizer(model)
+    _check_width(network, features.shape[1], model, what)
+    if normalizer is not None:
+        features = normalizer.transform(DataSet(features)).features
+    output = np.concatenate([np.array(network.output(features[i : i + 1024])) for i in range(0, len(features), 1024)])
+    return output.argmax(axis=1), output
+
+
+def _evaluate(network: MultiLayerNetwork, test: DataSet, names: tuple[str, ...]) -> Evaluation:
+    evaluation = Evaluation(network.n_out, list(names) if len(names) == network.n_out else None)
+    for batch in test.batch_by(1024):
+        evaluation.eval(batch.labels, network.output(batch.features))
+    return evaluation
+
+
+def _check_width(network: MultiLayerNetwork, n_in: int, model: str, what: str) -> None:
+    if n_in != network.n_in:
+        raise ConfError(f"model {model} takes {network.n_in} features, {what} has {n_in}; is it the right data set?")

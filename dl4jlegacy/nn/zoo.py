@@ -1,0 +1,127 @@
+"""The model zoo: networks with their training defaults, by the names that ``--model`` takes.
+
+Sizes follow the data: images of MNIST's size get the seed's 500-250-100, small inputs a smaller net. Every builder
+returns a ``MultiLayerConfiguration``; ``ZooModel.defaults`` says how it is best trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.nn.conf import MultiLayerConfiguration, NeuralNetConfiguration
+from dl4jlegacy.nn.layers import RBM, AutoEncoder, DenseLayer, OutputLayer
+from dl4jlegacy.nn.updaters import AdaGrad, Adam
+
+__all__ = ["ZOO", "ZooModel", "dbn", "mlp", "sda", "select"]
+
+_LARGE = 256  # inputs from which the large sizes are taken
+
+
+def mlp(
+    n_in: int, n_out: int, *, hidden: tuple[int, ...] | None = None, drop_out: float = 0.0, seed: int = 123
+) -> MultiLayerConfiguration:
+    """Return a multilayer perceptron: rectified hidden layers, softmax output. ``drop_out`` is DL4J's retain rate."""
+    sizes = hidden or ((500, 250) if n_in >= _LARGE else (128, 64))
+    dense = tuple(DenseLayer(n_out=size, activation="relu", weight_init="relu") for size in sizes)
+    return MultiLayerConfiguration(
+        conf=NeuralNetConfiguration(seed=seed, updater=Adam(learning_rate=1e-3), drop_out=drop_out),
+        layers=(*_first(dense, n_in), OutputLayer(n_out=n_out, activation="softmax", drop_out=0.0)),
+    )
+
+
+def dbn(
+    n_in: int, n_out: int, *, hidden: tuple[int, ...] | None = None, drop_out: float = 0.0, seed: int = 123
+) -> MultiLayerConfiguration:
+    """Return a deep belief network (Hinton, Osindero, Teh 2006): RBMs pretrained one by one, then finetuned."""
+    sizes = hidden or ((500, 250, 100) if n_in >= _LARGE else (128, 64))
+    rbms = tuple(RBM(n_out=size, activation="sigmoid", k=1, updater=_pretrainer()) for size in sizes)
+    return MultiLayerConfiguration(
+        conf=NeuralNetConfiguration(seed=seed, updater=AdaGrad(learning_rate=0.02), drop_out=drop_out),
+        layers=(*_first(rbms, n_in), OutputLayer(n_out=n_out, activation="softmax")),
+        pretrain=True,
+    )
+
+
+def sda(
+    n_in: int,
+    n_out: int,
+    *,
+    hidden: tuple[int, ...] | None = None,
+    corruption_level: float = 0.3,
+    drop_out: float = 0.0,
+    seed: int = 123,
+) -> MultiLayerConfiguration:
+    """Return a stacked denoising autoencoder (Vincent et al. 2010): pretrained layer by layer, then finetuned."""
+    sizes = hidden or ((500, 250, 100) if n_in >= _LARGE else (128, 64))
+    layers = tuple(
+        AutoEncoder(n_out=size, activation="sigmoid", corruption_level=corruption_level, updater=_pretrainer())
+        for size in sizes
+    )
+    return MultiLayerConfiguration(
+        conf=NeuralNetConfiguration(seed=seed, updater=AdaGrad(learning_rate=0.02), drop_out=drop_out),
+        layers=(*_first(layers, n_in), OutputLayer(n_out=n_out, activation="softmax")),
+        pretrain=True,
+    )
+
+
+def _pretrainer() -> AdaGrad:
+    return AdaGrad(learning_rate=0.02)
+
+
+def _first(layers: tuple[Any, ...], n_in: int) -> tuple[Any, ...]:
+    return (msgspec.structs.replace(layers[0], n_in=n_in), *layers[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class ZooModel:
+    """A named network: its builder, its legacy class, and the Conf fields it is best trained with."""
+
+    name: str
+    clazz: str
+    build: Callable[..., MultiLayerConfiguration]
+    small: Mapping[str, int]
+    large: Mapping[str, int]
+
+    def defaults(self, examples: int) -> dict[str, Any]:
+        """Return Conf fields for a training set of that many examples."""
+        return dict(self.large if examples >= 10_000 else self.small)
+
+
+ZOO: Mapping[str, ZooModel] = {
+    model.name: model
+    for model in (
+        ZooModel(
+            "mlp",
+            "MultiLayerNetwork",
+            mlp,
+            {"batch_size": 16, "epochs": 40, "averaging_frequency": 1},
+            {"batch_size": 128, "epochs": 10, "averaging_frequency": 5},
+        ),
+        ZooModel(
+            "dbn",
+            "DBN",
+            dbn,
+            {"batch_size": 16, "epochs": 40, "pretrain_epochs": 20, "averaging_frequency": 1},
+            {"batch_size": 128, "epochs": 10, "pretrain_epochs": 3, "averaging_frequency": 5},
+        ),
+        ZooModel(
+            "sda",
+            "StackedDenoisingAutoEncoder",
+            sda,
+            {"batch_size": 16, "epochs": 40, "pretrain_epochs": 20, "averaging_frequency": 1},
+            {"batch_size": 128, "epochs": 10, "pretrain_epochs": 3, "averaging_frequency": 5},
+        ),
+    )
+}
+
+
+def select(name: str) -> ZooModel:
+    """Return the zoo model of that name; raises ``ConfError`` naming the nearest known one."""
+    if name not in ZOO:
+        raise ConfError(f"unknown model {name!r}{nearest(name, list(ZOO))}")
+    return ZOO[name]

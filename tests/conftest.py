@@ -1,0 +1,60 @@
+"""Fixtures for all tests: nothing may be left behind, and random tests repeat themselves."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import settings
+
+settings.register_profile("default", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("default")
+
+
+def _sockets() -> set[int]:
+    return {c.fd for c in psutil.Process().net_connections(kind="all")}
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Fail a test that leaves a thread, a child process or a socket."""
+    threads, sockets = set(threading.enumerate()), _sockets()
+    children = set(psutil.Process().children(recursive=True))
+    yield
+    left = [t for t in threading.enumerate() if t not in threads]
+    for thread in left:
+        thread.join(timeout=5)
+    left = [t.name for t in left if t.is_alive()]
+    assert not left, f"threads left behind: {left}"
+    alive = [p for p in psutil.Process().children(recursive=True) if p not in children]
+    _, alive = psutil.wait_procs(alive, timeout=5)
+    assert not alive, f"processes left behind: {alive}"
+    assert _sockets() <= sockets, "sockets left behind"
+
+
+@pytest.fixture
+def mnist_dir() -> str:
+    """The folder of MNIST's files, for tests marked ``mnist``; they are downloaded if they are not there."""
+    return os.environ.get("DL4J_DATA_DIR", "")
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make every attempt to connect fail at once."""
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise OSError(101, "Network is unreachable")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "create_connection", refuse)
+
+
+@pytest.fixture
+def repository() -> Path:
+    """The project's folder."""
+    return Path(__file__).parent.parent

@@ -1,0 +1,112 @@
+"""Checkpoints: whole or not at all, damaged ones passed over, old ones pruned."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from dl4jlegacy.errors import CheckpointError
+from dl4jlegacy.scaleout.checkpoint import CheckpointSaver, write_atomically
+from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.records import Head, Manifest
+
+
+def head(version):
+    return Head(run="r", version=version, round=version, model=Manifest("k", 1, 1), folded=((0, version),), batches=version)
+
+
+def frame(version):
+    arrays = {"params": np.full(33, version, np.float32), "updater_state": np.arange(5, dtype=np.float32)}
+    return Result({"score": 0.5}, arrays).encode()
+
+
+@pytest.fixture
+def saver(tmp_path):
+    saver = CheckpointSaver(tmp_path / "run", keep=3, seed=7)
+    for version in (1, 2, 3):
+        saver.save(head(version), frame(version))
+    return saver
+
+
+def test_the_newest_checkpoint_comes_back_as_it_was_saved(saver):
+    loaded, content = saver.newest()
+    assert (loaded.version, loaded.folded, loaded.batches) == (3, ((0, 3),), 3)
+    assert bytes(content) == bytes(frame(3))
+
+
+def test_only_the_newest_are_kept_and_nothing_half_written_stays(saver):
+    (saver.folder / ".model-00000009.safetensors.1.tmp").write_bytes(b"half")
+    saver.save(head(4), frame(4))
+    assert saver.versions() == [4, 3, 2]
+    assert len(os.listdir(saver.folder)) == 6
+
+
+def test_a_manifest_tells_position_and_seed(saver):
+    body = json.loads((saver.folder / "checkpoint-00000003.json").read_text())
+    assert body["seed"] == 7
+    assert body["position"] == {"round": 3, "batches": 3, "examples": 0}
+
+
+@pytest.mark.parametrize("name", ["checkpoint-00000003.json", "model-00000003.safetensors"])
+def test_a_checkpoint_cut_short_at_any_byte_falls_back_to_the_one_before(saver, name, caplog):
+    path = saver.folder / name
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        if name.endswith(".json") and length == len(whole) - 1:
+            continue  # only the final newline is missing: nothing is lost
+        path.write_bytes(whole[:length])
+        assert saver.newest()[0].version == 2, length
+    path.write_bytes(whole)
+    assert saver.newest()[0].version == 3
+
+
+@pytest.mark.parametrize("name", ["checkpoint-00000003.json", "model-00000003.safetensors"])
+def test_a_checkpoint_with_any_byte_changed_falls_back_or_reads_the_same(saver, name):
+    path = saver.folder / name
+    whole = path.read_bytes()
+    for position in range(len(whole)):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 0x41]) + whole[position + 1 :])
+        loaded, content = saver.newest()
+        if loaded.version == 3:  # white space between the manifest's words may change; what it says may not
+            assert name.endswith(".json")
+            assert bytes(content) == bytes(frame(3))
+        else:
+            assert loaded.version == 2
+
+
+def test_a_missing_model_file_falls_back(saver):
+    (saver.folder / "model-00000003.safetensors").unlink()
+    assert saver.newest()[0].version == 2
+
+
+def test_a_folder_without_checkpoints_has_none(tmp_path):
+    assert CheckpointSaver(tmp_path / "nothing").newest() is None
+
+
+def test_a_folder_of_damaged_checkpoints_is_an_error_that_says_why(saver):
+    for path in saver.folder.glob("*.json"):
+        path.write_bytes(b"{}")
+    with pytest.raises(CheckpointError, match="none of the 3 checkpoints"):
+        saver.newest()
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_older_ones(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    with pytest.raises(CheckpointError, match="checkpoint 1 could not be written"):
+        CheckpointSaver(blocked / "run").save(head(1), frame(1))
+
+
+def test_an_atomic_write_that_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path, monkeypatch):
+    path = tmp_path / "x"
+    write_atomically(path, b"old")
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["x"]
