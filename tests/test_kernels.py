@@ -259,7 +259,7 @@ def test_backward_dropout_repeats_the_mask(kernels):
 
 
 @both_dtypes
-@pytest.mark.parametrize("n", [*SIZES, 300_000])
+@pytest.mark.parametrize("n", [*SIZES, 1_200_001])
 @pytest.mark.parametrize("k", [1, 2, 5])
 def test_weighted_sums_are_the_same_bits_for_any_pool_and_implementation(dtype, n, k):
     vectors = [frozen(normal(n, dtype, seed)) for seed in range(k)]
@@ -273,6 +273,17 @@ def test_weighted_sums_are_the_same_bits_for_any_pool_and_implementation(dtype, 
                 out = np.full(n, np.nan, dtype)
                 kernels.weighted_sum(vectors, weights, out, workers)
                 assert out.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("offset", [0, 1, 15])
+def test_large_sums_written_past_the_caches_are_the_same_bits(offset):
+    n = (1 << 22) + 37
+    a, b = frozen(np.arange(n, dtype=np.float32)), frozen(np.linspace(-1, 1, n, dtype=np.float32))
+    out = np.full(n + 16, np.nan, np.float32)
+    with ThreadPoolExecutor(3) as pool:
+        NUMBA.weighted_sum([a, b], [0.3, 0.7], out[offset : offset + n], pool)
+    assert np.array_equal(out[offset : offset + n], a * np.float32(0.3) + b * np.float32(0.7))
+    assert np.isnan(out[:offset]).all() and np.isnan(out[offset + n :]).all()
 
 
 @pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])

@@ -23,10 +23,14 @@ __all__ = [
     "add",
     "below",
     "exp",
+    "fence",
     "load",
+    "mul",
     "pointer",
     "sigmoid",
+    "splat",
     "store",
+    "stream",
     "tanh",
     "uniform_block",
 ]
@@ -133,6 +137,7 @@ def _emit_below(builder: Any, a: Any, b: Any) -> Any:
     return builder.select(builder.fcmp_ordered("<", a, b), _constant(1.0), _constant(0.0))
 
 
+mul: Any = _operation(2, lambda builder, a, b: builder.fmul(a, b))
 add: Any = _operation(2, lambda builder, a, b: builder.fadd(a, b))
 below: Any = _operation(2, _emit_below)
 exp: Any = _operation(1, _emit_exp)
@@ -163,6 +168,38 @@ def _store(typingctx: Any, address: Any, value: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.uintp, _lanes), generate
+
+
+def _stream(typingctx: Any, address: Any, value: Any) -> Any:
+    """Write sixteen floats past the caches to ``address``, a multiple of 64; ``fence`` makes them visible in order."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        stored = builder.store(args[1], _at(builder, args[0], _FLOATS))
+        stored.align = 4 * LANES
+        stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
+        return context.get_dummy_value()
+
+    return types.void(types.uintp, _lanes), generate
+
+
+def _fence(typingctx: Any) -> Any:
+    """Wait until streamed writes are visible to the other threads."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+def _splat_float(typingctx: Any, scalar: Any) -> Any:
+    """Return sixteen copies of one float32."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        first = builder.insert_element(ir.Constant(_FLOATS, ir.Undefined), args[0], ir.Constant(ir.IntType(32), 0))
+        return builder.shuffle_vector(first, ir.Constant(_FLOATS, ir.Undefined), ir.Constant(_INTS, [0] * LANES))
+
+    return _lanes(types.float32), generate
 
 
 def _pointer(typingctx: Any, address: Any, like: Any) -> Any:
@@ -226,7 +263,10 @@ def _uniform_block(typingctx: Any, block: Any, key: Any, address: Any) -> Any:
     return types.void(types.uint64, types.uint64, types.uintp), generate
 
 
+fence: Any = intrinsic(_fence)
 load: Any = intrinsic(_load)
+splat: Any = intrinsic(_splat_float)
+stream: Any = intrinsic(_stream)
 store: Any = intrinsic(_store)
 pointer: Any = intrinsic(_pointer)
 uniform_block: Any = intrinsic(_uniform_block)

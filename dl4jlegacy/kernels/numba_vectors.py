@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numba
 import numpy as np
 from numba import carray  # type: ignore[attr-defined,unused-ignore]
 
@@ -9,7 +12,7 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.kernels import lanes
 from dl4jlegacy.kernels.numba_compile import ROUNDED, kernel
 
-__all__ = ["add_regularization", "axpy", "finite", "noop", "sum_span"]
+__all__ = ["add_regularization", "axpy", "finite", "noop", "sum_lines", "sum_span"]
 
 
 @kernel("mAWii")
@@ -28,6 +31,34 @@ def sum_span(out: Array, addresses: Array, weights: Array, start: int, stop: int
             weight, vector = kind(weights[k]), carray(lanes.pointer(addresses[k], out), n)[low:]
             for i in range(part.size):
                 part[i] += weight * vector[i]
+
+
+def _line(sources: Array, weights: Array, offset: int, target: int, past_caches: bool) -> None:
+    """Sixty-four float32 at byte ``offset`` of every source: four sums in registers, written once to ``target``."""
+    for at in range(0, 256, 64):
+        here = offset + np.uint64(at)
+        total = lanes.mul(lanes.splat(np.float32(weights[0])), lanes.load(sources[0] + here))
+        for k in range(1, sources.size):
+            total = lanes.add(total, lanes.mul(lanes.splat(np.float32(weights[k])), lanes.load(sources[k] + here)))
+        if past_caches:
+            lanes.stream(target + here, total)
+        else:
+            lanes.store(target + here, total)
+
+
+_line_jit: Any = numba.njit(_line)
+
+
+@kernel("mAWiii")
+def sum_lines(out: Array, addresses: Array, weights: Array, start: int, stop: int, past_caches: int) -> None:
+    """float32: the same sum for ``start ... stop``, a multiple of 64 elements, each read and written once.
+
+    ``past_caches`` (``out[start]`` must lie on a multiple of 64 bytes) spares reading the lines that are overwritten.
+    """
+    target = np.uint64(out.ctypes.data)
+    for line in range(start, stop, 64):
+        _line_jit(addresses, weights, np.uint64(4 * line), target, past_caches != 0)
+    lanes.fence()
 
 
 @kernel("mr")
