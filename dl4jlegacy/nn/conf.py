@@ -1,0 +1,243 @@
+"""``NeuralNetConfiguration`` and ``MultiLayerConfiguration``: what a network is, as frozen values (L2).
+
+A layer's own field wins over the network-wide one; ``MultiLayerConfiguration.resolved()`` fills in what a layer leaves
+open and checks that the sizes fit. Both travel as canonical JSON or YAML. Field names and defaults are DL4J's in Python
+case (``org.deeplearning4j.nn.conf``); the updater carries its learning rate, as in 1.0.0.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any, Self
+
+import msgspec
+
+from dl4jlegacy.errors import ConfError, ShapeError, nearest
+from dl4jlegacy.nn.builder import NeuralNetConfigurationBuilder
+from dl4jlegacy.nn.conf_text import decode_json, decode_yaml, encode_json, encode_yaml
+from dl4jlegacy.nn.functions import ACTIVATIONS
+from dl4jlegacy.nn.layers import Layer, OutputLayer
+from dl4jlegacy.nn.losses import LOSSES
+from dl4jlegacy.nn.multilayer_updater import GRADIENT_NORMALIZATIONS
+from dl4jlegacy.nn.updaters import Sgd, Updater
+from dl4jlegacy.nn.weights import WEIGHT_INITS, Distribution
+
+__all__ = ["MultiLayerConfiguration", "NeuralNetConfiguration"]
+
+INHERITED = (
+    "activation",
+    "weight_init",
+    "dist",
+    "bias_init",
+    "updater",
+    "l1",
+    "l2",
+    "l1_bias",
+    "l2_bias",
+    "drop_out",
+    "gradient_normalization",
+    "gradient_normalization_threshold",
+)
+"""Fields that a layer takes from ``NeuralNetConfiguration`` where its own is None."""
+
+_TABLES: dict[str, dict[str, Any]] = {
+    "activation": ACTIVATIONS,
+    "weight_init": WEIGHT_INITS,
+    "gradient_normalization": GRADIENT_NORMALIZATIONS,
+}
+_DTYPES = ("float32", "float64")
+
+
+def _check_fields(title: str, conf: NeuralNetConfiguration | Layer) -> None:
+    """Check the fields that networks and layers share; None (inherit) passes."""
+    for field, table in _TABLES.items():
+        name = getattr(conf, field)
+        if name is not None and name not in table:
+            raise ConfError(f"{title}: unknown {field} {name!r}{nearest(name, tuple(table))}")
+    for field in ("l1", "l2", "l1_bias", "l2_bias"):
+        _check_range(title, field, getattr(conf, field), 0, math.inf)
+    _check_range(title, "drop_out", conf.drop_out, 0, 1)
+    _check_range(title, "bias_init", conf.bias_init, -math.inf, math.inf)
+    threshold = conf.gradient_normalization_threshold
+    _check_range(title, "gradient_normalization_threshold", threshold, 0, math.inf)
+    if threshold == 0:
+        raise ConfError(f"{title}: gradient_normalization_threshold is 0; it must be positive")
+
+
+def _check_range(title: str, field: str, value: float | None, low: float, high: float) -> None:
+    if value is None or (low <= value <= high and math.isfinite(value)):
+        return
+    bounds = f"from {low:g} to {high:g}" if math.isfinite(high) else f"from {low:g} up" if math.isfinite(low) else ""
+    raise ConfError(f"{title}: {field} is {value}; it must be a finite number {bounds}".rstrip())
+
+
+class _Text(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    def to_json(self) -> str:
+        """Return canonical JSON: sorted keys, so that equal configurations give equal text."""
+        return encode_json(self)
+
+    def to_yaml(self) -> str:
+        """Return YAML with sorted keys."""
+        return encode_yaml(self)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Return the configuration in ``text``.
+
+        Raises:
+            ConfError: no JSON, an unknown field (the message names the nearest), a wrong type, a value out of range.
+        """
+        return decode_json(text, cls)
+
+    @classmethod
+    def from_yaml(cls, text: str | bytes) -> Self:
+        """Return the configuration in ``text``; raises like ``from_json``."""
+        return decode_yaml(text, cls)
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with some fields changed, checked like a new one."""
+        unknown = set(changes) - set(self.__struct_fields__)
+        if unknown:
+            name = min(unknown)
+            raise ConfError(f"{type(self).__name__} has no field {name!r}{nearest(name, self.__struct_fields__)}")
+        return msgspec.structs.replace(self, **changes)
+
+
+class NeuralNetConfiguration(_Text, frozen=True, kw_only=True):
+    """What holds for the whole network, and for every layer that does not say otherwise.
+
+    Attributes:
+        seed: of weights, drop-out, sampling; a signed 64-bit number.
+        activation, weight_init, dist, bias_init: names of ``ACTIVATIONS`` and ``WEIGHT_INITS``; ``dist`` is drawn from
+            where the weight init is "distribution".
+        updater: with its learning rate and schedule.
+        l1, l2: penalties on weights, ``l1 |w| + l2 / 2 w^2`` in the score; ``l1_bias``, ``l2_bias`` those on biases.
+        drop_out: probability with which an input of a layer is *retained* while training; 0 switches drop-out off.
+        gradient_normalization, gradient_normalization_threshold: see ``GRADIENT_NORMALIZATIONS``.
+        mini_batch: divide the gradient by the number of examples.
+        minimize: go down the score; up if False.
+        dtype: "float32", or "float64" for gradient checks.
+    """
+
+    seed: int = 123
+    activation: str = "sigmoid"
+    weight_init: str = "xavier"
+    dist: Distribution | None = None
+    bias_init: float = 0.0
+    updater: Updater = Sgd(learning_rate=0.1)
+    l1: float = 0.0
+    l2: float = 0.0
+    l1_bias: float = 0.0
+    l2_bias: float = 0.0
+    drop_out: float = 0.0
+    gradient_normalization: str = "none"
+    gradient_normalization_threshold: float = 1.0
+    mini_batch: bool = True
+    minimize: bool = True
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if not -(2**63) <= self.seed < 2**63:
+            raise ConfError(f"NeuralNetConfiguration.seed is {self.seed}; it must fit into 64 bits, signed")
+        if self.dtype not in _DTYPES:
+            raise ConfError(f"NeuralNetConfiguration.dtype is {self.dtype!r}{nearest(self.dtype, _DTYPES)}")
+        _check_fields("NeuralNetConfiguration", self)
+
+    @staticmethod
+    def builder() -> NeuralNetConfigurationBuilder:
+        """Return DL4J's fluent builder: ``builder().seed(7).updater("adam").list().layer(...).build()``."""
+        return NeuralNetConfigurationBuilder(NeuralNetConfiguration, MultiLayerConfiguration)
+
+
+class MultiLayerConfiguration(_Text, frozen=True, kw_only=True):
+    """A stack of layers: ``conf`` for all, ``layers`` from input to output.
+
+    ``pretrain``: ``fit`` first trains each pretrainable layer by itself; ``backprop``: ``fit`` then trains all of them.
+    Construction refuses what can never work; sizes that are still open (0) may be filled by ``with_sizes``.
+    """
+
+    layers: tuple[Layer, ...]
+    conf: NeuralNetConfiguration = NeuralNetConfiguration()
+    pretrain: bool = False
+    backprop: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.layers:
+            raise ConfError("MultiLayerConfiguration.layers is empty; a network needs at least one layer")
+        for index, layer in enumerate(self.layers):
+            _check_fields(self._title(index), layer)
+            for field, size in (("n_in", layer.n_in), ("n_out", layer.n_out)):
+                if size < 0:
+                    raise ShapeError(f"{self._title(index)}: {field} is {size}; it must be positive")
+            if isinstance(layer, OutputLayer) and index < len(self.layers) - 1:
+                raise ConfError(f"{self._title(index)} is followed by {self._title(index + 1)}; it must be the last")
+        for index, (below, above) in enumerate(pairwise(self.layers)):
+            if below.n_out and above.n_in and below.n_out != above.n_in:
+                raise ShapeError(
+                    f"{self._title(index)} has n_out={below.n_out} but {self._title(index + 1)} has "
+                    f"n_in={above.n_in}; they must be equal (leave n_in out to infer it)"
+                )
+
+    @staticmethod
+    def builder() -> NeuralNetConfigurationBuilder:
+        """Return the builder of ``NeuralNetConfiguration``; its ``list()`` leads to this class."""
+        return NeuralNetConfiguration.builder()
+
+    def with_sizes(self, n_in: int, n_out: int) -> Self:
+        """Return a copy for data with ``n_in`` features and ``n_out`` labels, filling in sizes that are open.
+
+        Raises:
+            ShapeError: the configuration says otherwise; the message names both sizes.
+        """
+        changed = list(self.layers)
+        ends = ((0, "n_in", n_in, "feature columns"), (len(changed) - 1, "n_out", n_out, "label columns"))
+        for index, field, size, what in ends:
+            present = getattr(changed[index], field)
+            if present not in (0, size):
+                raise ShapeError(
+                    f"{self._title(index)} has {field}={present} but the data has {size} {what}; "
+                    f"set {field}={size} or leave it out"
+                )
+            changed[index] = msgspec.structs.replace(changed[index], **{field: size})
+        return self.replace(layers=tuple(changed))
+
+    def resolved(self) -> tuple[Layer, ...]:
+        """Return the layers with everything filled in: what they inherit, and ``n_in`` from the layer below.
+
+        Raises:
+            ShapeError: a size is still open.
+            ConfError: weight init "distribution" without a distribution.
+        """
+        layers: list[Layer] = []
+        for index, layer in enumerate(self.layers):
+            n_in = layer.n_in or (layers[-1].n_out if layers else 0)
+            for field, size in (("n_in", n_in), ("n_out", layer.n_out)):
+                if size < 1:
+                    raise ShapeError(f"{self._title(index)}: {field} is not set; give the number of units")
+            filled = msgspec.structs.replace(layer, n_in=n_in, **self._inherited(layer))
+            if filled.weight_init == "distribution" and filled.dist is None:
+                raise ConfError(f"{self._title(index)}: weight_init is 'distribution' but dist is not set")
+            layers.append(filled)
+        return tuple(layers)
+
+    def validate(self) -> None:
+        """Raise ``ConfError`` (``ShapeError`` for sizes) unless a network can be built and ``fit`` from this."""
+        self.resolved()
+        if self.backprop and not isinstance(self.layers[-1], OutputLayer):
+            raise ConfError(
+                f"{self._title(len(self.layers) - 1)} is the last layer, but backprop needs an OutputLayer there: "
+                "add one, or set backprop=False to pretrain only"
+            )
+
+    def _inherited(self, layer: Layer) -> dict[str, Any]:
+        open_fields = {name: getattr(self.conf, name) for name in INHERITED if getattr(layer, name) is None}
+        if isinstance(layer, OutputLayer) and "activation" in open_fields:
+            # Legacy: 0.9.1's output layers inherit, say, "relu", which no cross-entropy can take; 1.0.0 uses softmax.
+            loss = LOSSES[layer.loss]
+            natural = "softmax" if loss.indices else loss.shortcut
+            open_fields["activation"] = natural or open_fields["activation"]
+        return open_fields
+
+    def _title(self, index: int) -> str:
+        return f"layer {index} ({self.layers[index].title()})"

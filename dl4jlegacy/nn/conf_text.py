@@ -1,0 +1,109 @@
+"""From JSON or YAML text to configuration structs, with errors that say where, what, and what was probably meant (L2).
+
+msgspec checks the types; this module turns its complaints into ``ConfError`` and looks up, in the types themselves, the
+fields and kinds that would have been allowed at that place.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+from msgspec import inspect
+
+from dl4jlegacy.errors import ConfError, nearest
+
+__all__ = ["decode_json", "decode_yaml", "encode_json", "encode_yaml"]
+
+T = TypeVar("T")
+
+_UNKNOWN = re.compile(r"unknown field `(?P<name>[^`]*)`")
+_VALUE = re.compile(r"Invalid value '?(?P<name>[^']*)'?")
+_AT = re.compile(r" - at (?:`key` in )?`(?P<path>\$[^`]*)`")
+_SEGMENT = re.compile(r"\.(?P<field>[^.\[\]]+)|\[(?P<index>\d+|\.\.\.)\]")
+
+
+def encode_json(conf: msgspec.Struct) -> str:
+    """Return canonical JSON: sorted keys, so that equal configurations give equal text."""
+    return msgspec.json.encode(conf, order="sorted").decode()
+
+
+def encode_yaml(conf: msgspec.Struct) -> str:
+    """Return YAML with sorted keys."""
+    return msgspec.yaml.encode(conf, order="sorted").decode()
+
+
+def decode_json(text: str | bytes, kind: type[T]) -> T:
+    """Return the ``kind`` that the JSON ``text`` describes.
+
+    Raises:
+        ConfError: no JSON, an unknown field, a wrong type, a value out of range.
+    """
+    return _decode(text, kind, "JSON", json.loads, strict=True)
+
+
+def decode_yaml(text: str | bytes, kind: type[T]) -> T:
+    """Return the ``kind`` that the YAML ``text`` describes; raises like ``decode_json``."""
+    # YAML 1.1 reads 1e-4 (no dot) as a string: strings that spell a number are taken for the number.
+    return _decode(text, kind, "YAML", yaml.safe_load, strict=False)
+
+
+def _decode(text: str | bytes, kind: type[T], language: str, parse: Callable[[Any], Any], *, strict: bool) -> T:
+    try:
+        raw = parse(text)
+    except (ValueError, yaml.YAMLError, RecursionError) as exc:
+        raise ConfError(f"{kind.__name__}: this is no {language}: {_first_line(exc)}") from exc
+    try:
+        return msgspec.convert(raw, kind, strict=strict, str_keys=True)
+    except msgspec.ValidationError as exc:
+        raise ConfError(f"{kind.__name__}: {_explain(str(exc), raw, kind)}") from exc
+
+
+def _first_line(exc: BaseException) -> str:
+    return " ".join(str(exc).split())[:200] or type(exc).__name__
+
+
+def _explain(message: str, raw: Any, kind: Any) -> str:
+    at = _AT.search(message)
+    path = at["path"] if at else "$"
+    what = _AT.sub("", message)
+    found = _UNKNOWN.search(what)
+    if found:
+        return f"unknown field {found['name']!r} at {path}{nearest(found['name'], _fields(_walk(raw, kind, path)))}"
+    wrong = _VALUE.search(what)
+    if wrong and path.endswith(".type"):
+        kinds = [str(s.tag) for s in _walk(raw, kind, path.removesuffix(".type"))]
+        return f"unknown type {wrong['name']!r} at {path}{nearest(wrong['name'], kinds)}"
+    return f"{what} at {path}"
+
+
+def _fields(structs: list[inspect.StructType]) -> list[str]:
+    names = {field.encode_name for struct in structs for field in struct.fields}
+    return sorted(names | {struct.tag_field for struct in structs if struct.tag_field})
+
+
+def _walk(raw: Any, kind: Any, path: str) -> list[inspect.StructType]:
+    """Return the struct types allowed at ``path``; where the data's tag decides, only that one."""
+    allowed = _structs(inspect.type_info(kind), raw)
+    here: Any = inspect.type_info(kind)
+    for segment in _SEGMENT.finditer(path):
+        name, index = segment["field"], segment["index"]
+        if name:
+            raw = raw.get(name) if isinstance(raw, dict) else None
+            here = next((f.type for s in allowed for f in s.fields if f.encode_name == name), inspect.AnyType())
+        else:
+            raw = raw[int(index)] if index != "..." and isinstance(raw, list) else None
+            here = getattr(here, "item_type", getattr(here, "value_type", inspect.AnyType()))
+        allowed = _structs(here, raw)
+    return allowed
+
+
+def _structs(kind: inspect.Type, raw: Any) -> list[inspect.StructType]:
+    types = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
+    structs = [t for t in types if isinstance(t, inspect.StructType)]
+    tag = raw.get("type") if isinstance(raw, dict) else None
+    return [s for s in structs if s.tag == tag] or structs
