@@ -42,7 +42,8 @@ def race(label: str, ours: Step, peer: Step, rounds: int) -> None:
 def layer_steps(kernels: Kernels) -> dict[str, Step]:
     rng = np.random.default_rng(1)
     z, x = rng.standard_normal((128, 500), np.float32), rng.standard_normal((128, 784), np.float32)
-    b, gb, y, dy, out = np.zeros(500, np.float32), np.empty(500, np.float32), np.tanh(z), np.ones_like(z), np.empty_like(x)
+    b, gb, out = np.zeros(500, np.float32), np.empty(500, np.float32), np.empty_like(x)
+    y, dy = np.tanh(z), np.ones_like(z)
     small, labels = rng.standard_normal((128, 10), np.float32), np.eye(10, dtype=np.float32)[np.arange(128) % 10]
     p, dz = np.full_like(small, 0.1), np.empty_like(small)
     steps: dict[str, Step] = {}
