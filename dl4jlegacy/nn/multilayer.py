@@ -16,7 +16,7 @@ import numpy as np
 from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.iterator import DataSetIterator
-from dl4jlegacy.errors import ConfError, DataError, NotFiniteError, ShapeError
+from dl4jlegacy.errors import ConfError, DataError, ShapeError
 from dl4jlegacy.kernels import Kernels, load
 from dl4jlegacy.nn.conf import MultiLayerConfiguration
 from dl4jlegacy.nn.evaluation import Evaluation
@@ -24,6 +24,7 @@ from dl4jlegacy.nn.feedforward import Backward
 from dl4jlegacy.nn.layers import RBM, AutoEncoder, Layer, OutputLayer
 from dl4jlegacy.nn.listeners import TrainingListener
 from dl4jlegacy.nn.multilayer_updater import MultiLayerUpdater
+from dl4jlegacy.nn.not_finite import not_finite
 from dl4jlegacy.nn.parameters import ParamLayout
 from dl4jlegacy.nn.step import Step, Workspace, aligned
 from dl4jlegacy.seeding import Stream
@@ -369,24 +370,10 @@ class MultiLayerNetwork:
         """Return ``score``; if it is not finite, find the layer where that began and say so."""
         if math.isfinite(score):
             return score
-        for index, (layer, part) in enumerate(zip(self.layers, self.layer_slices, strict=True)):
-            if not self.kernels.all_finite(self._params[part]):
-                raise NotFiniteError(f"{_where(index, layer)}: a parameter is NaN or infinite; {_REMEDY}")
-        y = x
-        for index, layer in enumerate(self.layers):
-            if y is None:
-                break
-            y = self._forward(index, y, self._step())[0]
-            if not self.kernels.all_finite(y):
-                raise NotFiniteError(f"{_where(index, layer)}: an activation is NaN or infinite; {_REMEDY}")
-        raise NotFiniteError(f"{_where(len(self.layers) - 1, self.layers[-1])}: the score is {score}; {_REMEDY}")
-
-
-_REMEDY = "try a smaller learning rate, gradient clipping, or look for extreme values in the data"
-
-
-def _where(index: int, layer: Layer) -> str:
-    return f"layer {index} ({layer.title()})"
+        parts = [self._params[part] for part in self.layer_slices]
+        raise not_finite(
+            self.layers, parts, lambda i, y: self._forward(i, y, self._step())[0], x, score, self.kernels
+        )
 
 
 def _chunks(rows: int) -> Iterable[slice]:

@@ -1,0 +1,44 @@
+"""Where did the first NaN come from? Looked for only after a score was not finite, so it may take its time (L2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.errors import NotFiniteError
+from dl4jlegacy.kernels import Kernels
+from dl4jlegacy.nn.layers import Layer
+
+__all__ = ["not_finite"]
+
+_REMEDY = "try a smaller learning rate, gradient clipping, or look for extreme values in the data"
+
+
+def not_finite(
+    layers: Sequence[Layer],
+    parts: Sequence[Array],
+    forward: Callable[[int, Array], Array],
+    x: Array | None,
+    score: float,
+    kernels: Kernels,
+) -> NotFiniteError:
+    """Return the error that names the first layer whose parameters, or else activations, are NaN or infinite.
+
+    Args:
+        layers: the network's, for their names.
+        parts: each layer's flat parameters.
+        forward: ``forward(index, x) -> y`` of one layer.
+        x: the batch, or None to look at parameters only.
+        score: what was found not to be finite.
+        kernels: for ``all_finite``.
+    """
+    for index, part in enumerate(parts):
+        if not kernels.all_finite(part):
+            return NotFiniteError(f"layer {index} ({layers[index].title()}): a parameter is NaN or infinite; {_REMEDY}")
+    for index, layer in enumerate(layers if x is not None else ()):
+        assert x is not None
+        x = forward(index, x)
+        if not kernels.all_finite(x.reshape(-1)):
+            return NotFiniteError(f"layer {index} ({layer.title()}): an activation is NaN or infinite; {_REMEDY}")
+    last = len(layers) - 1
+    return NotFiniteError(f"layer {last} ({layers[last].title()}): the score is {score}; {_REMEDY}")
