@@ -15,7 +15,7 @@ from __future__ import annotations
 import io
 import math
 import struct
-from typing import Any, BinaryIO, Final
+from typing import IO, Any, Final
 
 import numpy as np
 
@@ -87,7 +87,7 @@ def write(array: Array) -> bytes:
     return header if x.size == 0 else header + _header("MIXED_DATA_TYPES", x.size, name) + data
 
 
-def read(source: BinaryIO | bytes | bytearray | memoryview, *, max_nbytes: int | None = None) -> Array:
+def read(source: IO[bytes] | bytes | bytearray | memoryview, *, max_nbytes: int | None = None) -> Array:
     """Read one array from a stream (or from bytes) in either generation of the format.
 
     Memory is taken as the bytes arrive, never because a length field says so. BFLOAT16 becomes float32.
@@ -99,7 +99,7 @@ def read(source: BinaryIO | bytes | bytearray | memoryview, *, max_nbytes: int |
     Raises:
         ModelError: the bytes end early or are not an ND4J array.
     """
-    stream: BinaryIO = io.BytesIO(source) if isinstance(source, bytes | bytearray | memoryview) else source
+    stream: IO[bytes] = io.BytesIO(source) if isinstance(source, bytes | bytearray | memoryview) else source
     mode, length, name = _read_header(stream, "shape information")
     info = _read_shape_info(stream, mode, length, name)
     rank, order, shape = info[0], chr(info[-1]), tuple(info[1 : 1 + info[0]])
@@ -126,7 +126,7 @@ def write_utf(text: str) -> bytes:
     return struct.pack(">H", len(raw)) + raw
 
 
-def read_utf(stream: BinaryIO, what: str) -> str:
+def read_utf(stream: IO[bytes], what: str) -> str:
     """Read a short ASCII string written by ``writeUTF``; ``what`` names it in errors."""
     (length,) = struct.unpack(">H", _read_exactly(stream, 2, what))
     if length > _MAX_NAME:
@@ -159,7 +159,7 @@ def _shape_info(shape: tuple[int, ...], order: str, extras: int) -> list[int]:
     return [len(shape), *shape, *strides, extras, 1, ord(order)]
 
 
-def _read_header(stream: BinaryIO, what: str) -> tuple[str, int, str]:
+def _read_header(stream: IO[bytes], what: str) -> tuple[str, int, str]:
     mode = read_utf(stream, what)
     if mode not in _INT32_MODES | _INT64_MODES:
         raise ModelError(f"not an ND4J array: {what} has allocation mode {mode[:20]!r}")
@@ -170,7 +170,7 @@ def _read_header(stream: BinaryIO, what: str) -> tuple[str, int, str]:
     return mode, length, read_utf(stream, what)
 
 
-def _read_shape_info(stream: BinaryIO, mode: str, length: int, name: str) -> tuple[int, ...]:
+def _read_shape_info(stream: IO[bytes], mode: str, length: int, name: str) -> tuple[int, ...]:
     if name not in ("INT", "LONG"):
         raise ModelError(f"not an ND4J array: its shape information has type {name!r} instead of INT or LONG")
     if not 4 <= length <= 2 * _MAX_RANK + 4:
@@ -207,7 +207,7 @@ def _no_elements(shape: tuple[int, ...], extras: int) -> Array:
         raise ModelError(f"not an ND4J array: impossible shape {shape}") from exc
 
 
-def _read_exactly(stream: BinaryIO, nbytes: int, what: str) -> bytes | bytearray:
+def _read_exactly(stream: IO[bytes], nbytes: int, what: str) -> bytes | bytearray:
     if nbytes <= _PIECE:
         piece = stream.read(nbytes)
         if len(piece) != nbytes:

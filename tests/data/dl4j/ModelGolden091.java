@@ -17,7 +17,7 @@ public class ModelGolden091 {
     INDArray y = Nd4j.zeros(5, nOut); for (int i=0;i<5;i++) y.putScalar(i, i%nOut, 1.0);
     if (fit) for (int i=0;i<3;i++) net.fit(new DataSet(x,y));
     ModelSerializer.writeModel(net, new File(name + ".zip"), true);
-    INDArray o = net.output(x);
+    INDArray o = net.output(x).dup('c');
     StringBuilder s = new StringBuilder("{\"score\":" + net.score(new DataSet(x,y)) + ",\"output\":[");
     for (int i=0;i<o.length();i++) s.append(i>0?",":"").append(o.getDouble(i));
     s.append("],\"params\":[");

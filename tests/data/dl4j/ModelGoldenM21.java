@@ -27,7 +27,7 @@ public class ModelGoldenM21 {
     org.nd4j.linalg.dataset.api.preprocessor.serializer.NormalizerSerializer ns = org.nd4j.linalg.dataset.api.preprocessor.serializer.NormalizerSerializer.getDefault();
     NormalizerMinMaxScaler mm = new NormalizerMinMaxScaler(-1, 2); mm.fit(new DataSet(x.dup(), y));
     if (name.equals("mlp_m21")) { ns.write(n, new File("normalizer_standardize_m21.bin")); ns.write(mm, new File("normalizer_min_max_m21.bin")); ns.write(new ImagePreProcessingScaler(0, 1), new File("normalizer_image_m21.bin")); }
-    INDArray o = net.output(x);
+    INDArray o = net.output(x).dup('c');
     StringBuilder s = new StringBuilder("{\"score\":" + net.score(new DataSet(x,y)) + ",\"output\":[");
     for (int i=0;i<o.length();i++) s.append(i>0?",":"").append(o.getDouble(i));
     s.append("],\"params\":[");

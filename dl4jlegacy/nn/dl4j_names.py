@@ -1,0 +1,165 @@
+"""What things are called in Deeplearning4j's JSON: constant tables, and the two ways in which it says a type.
+
+Version 0.9.1 wraps an object in its short name, ``{"ReLU": {...}}``; 1.0.0 writes ``{"@class": "...ActivationReLU"}``
+(distributions have always had ``type``). ``tagged`` reads both. Names were checked against files of both versions.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from dl4jlegacy.errors import ModelError
+
+__all__ = [
+    "ACTIVATIONS",
+    "LOSSES",
+    "OLD_ACTIVATIONS",
+    "OLD_DISTRIBUTIONS",
+    "OLD_LOSSES",
+    "OLD_UPDATERS",
+    "OLD_WEIGHT_INITS",
+    "camel",
+    "gradient_normalization_name",
+    "listed",
+    "number",
+    "snake",
+    "tagged",
+]
+
+ACTIVATIONS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "cube": ("Cube", {}),
+    "elu": ("ELU", {"alpha": 1.0}),
+    "gelu": ("GELU", {"precise": False}),
+    "hardsigmoid": ("HardSigmoid", {}),
+    "hardtanh": ("HardTanH", {}),
+    "identity": ("Identity", {}),
+    "leakyrelu": ("LReLU", {"alpha": 0.01}),
+    "mish": ("Mish", {}),
+    "rationaltanh": ("RationalTanh", {}),
+    "rectifiedtanh": ("RectifiedTanh", {}),
+    "relu": ("ReLU", {}),
+    "relu6": ("ReLU6", {}),
+    "rrelu": ("RReLU", {"l": 0.125, "u": 1 / 3}),
+    "selu": ("SELU", {}),
+    "sigmoid": ("Sigmoid", {}),
+    "softmax": ("Softmax", {}),
+    "softplus": ("SoftPlus", {}),
+    "softsign": ("SoftSign", {}),
+    "swish": ("Swish", {}),
+    "tanh": ("TanH", {}),
+    "thresholdedrelu": ("ThresholdedReLU", {"theta": 1.0}),
+}
+"""Our name to DL4J's short name and the constants that our formula has; ``Activation`` + short name is the class.
+
+0.9.1 spells one differently: ``HardTanh``.
+"""
+OLD_ACTIVATIONS: Final = frozenset(ACTIVATIONS) - {"relu6", "swish", "thresholdedrelu", "gelu", "mish"}
+
+LOSSES: Final[dict[str, tuple[str, str]]] = {
+    "cosine_proximity": ("CosineProximity", "COSINE_PROXIMITY"),
+    "hinge": ("Hinge", "HINGE"),
+    "kl_divergence": ("KLD", "KL_DIVERGENCE"),
+    "l1": ("L1", "L1"),
+    "l2": ("L2", "L2"),
+    "mae": ("MAE", "MEAN_ABSOLUTE_ERROR"),
+    "mape": ("MAPE", "MEAN_ABSOLUTE_PERCENTAGE_ERROR"),
+    "mcxent": ("MCXENT", "MCXENT"),
+    "mean_absolute_error": ("MAE", "MEAN_ABSOLUTE_ERROR"),
+    "mean_absolute_percentage_error": ("MAPE", "MEAN_ABSOLUTE_PERCENTAGE_ERROR"),
+    "mean_squared_logarithmic_error": ("MSLE", "MEAN_SQUARED_LOGARITHMIC_ERROR"),
+    "mse": ("MSE", "MSE"),
+    "msle": ("MSLE", "MEAN_SQUARED_LOGARITHMIC_ERROR"),
+    "negativeloglikelihood": ("NegativeLogLikelihood", "NEGATIVELOGLIKELIHOOD"),
+    "poisson": ("Poisson", "POISSON"),
+    "reconstruction_crossentropy": ("KLD", "RECONSTRUCTION_CROSSENTROPY"),
+    "sparse_mcxent": ("SparseMCXENT", "SPARSE_MCXENT"),
+    "squared_hinge": ("SquaredHinge", "SQUARED_HINGE"),
+    "squared_loss": ("MSE", "SQUARED_LOSS"),
+    "wasserstein": ("Wasserstein", "WASSERSTEIN"),
+    "xent": ("BinaryXENT", "XENT"),
+}
+"""Our name to DL4J's short name (``Loss`` + short name is the class) and its enum ``LossFunction``."""
+OLD_LOSSES: Final = frozenset(LOSSES) - {"sparse_mcxent", "wasserstein"}
+
+OLD_UPDATERS: Final = {
+    "Sgd": "SGD",
+    "Nesterovs": "NESTEROVS",
+    "AdaGrad": "ADAGRAD",
+    "RmsProp": "RMSPROP",
+    "Adam": "ADAM",
+    "AdaMax": "ADAMAX",
+    "AdaDelta": "ADADELTA",
+    "Nadam": "NADAM",
+    "NoOp": "NONE",
+}
+OLD_DISTRIBUTIONS: Final = frozenset({"NormalDistribution", "UniformDistribution", "BinomialDistribution"})
+OLD_WEIGHT_INITS: Final = {
+    "distribution": "DISTRIBUTION",
+    "zero": "ZERO",
+    "sigmoid_uniform": "SIGMOID_UNIFORM",
+    "si": "SIGMOID_UNIFORM",
+    "uniform": "UNIFORM",
+    "xavier": "XAVIER",
+    "xavier_uniform": "XAVIER_UNIFORM",
+    "vi": "XAVIER_UNIFORM",  # differs by the 1 under the root; the weights are drawn already
+    "xavier_fan_in": "XAVIER_FAN_IN",
+    "normal": "XAVIER_FAN_IN",
+    "lecun_normal": "XAVIER_FAN_IN",
+    "xavier_legacy": "XAVIER_LEGACY",
+    "relu": "RELU",
+    "relu_uniform": "RELU_UNIFORM",
+}
+
+
+def camel(name: str, *, capital: bool = False) -> str:
+    """``learning_rate`` to ``learningRate`` (or ``LearningRate``)."""
+    first, *rest = name.split("_")
+    return (first.capitalize() if capital else first) + "".join(word.capitalize() for word in rest)
+
+
+def snake(name: str) -> str:
+    """``ClipL2PerLayer`` to ``clip_l2_per_layer``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def gradient_normalization_name(name: str | None) -> str:
+    """``clip_l2_per_layer`` to ``ClipL2PerLayer``."""
+    return camel(name or "none", capital=True)
+
+
+def tagged(node: object, where: str) -> tuple[str, dict[str, Any]]:
+    """Return the short type name of a polymorphic object and its fields.
+
+    Raises:
+        ModelError: it is not such an object; ``where`` names the place.
+    """
+    if isinstance(node, dict):
+        for key in ("@class", "type"):
+            if isinstance(node.get(key), str):
+                return re.split(r"[.$]", node[key])[-1], node
+        if len(node) == 1:
+            name, fields = next(iter(node.items()))
+            if isinstance(fields, dict) or fields is None:
+                return name, fields or {}
+    raise ModelError(f"{where} does not say its type as Deeplearning4j does: {str(node)[:80]}")
+
+
+def number(fields: dict[str, Any], key: str, default: float, where: str) -> float:
+    """Return a number; DL4J writes NaN for what is not set, which like null or a missing field gives ``default``."""
+    value = fields.get(key)
+    if value is None or value == "NaN" or value != value:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ModelError(f"{where}.{key} is {str(value)[:40]!r} instead of a number")
+    return float(value)
+
+
+def listed(fields: dict[str, Any], key: str, where: str) -> list[Any]:
+    """Return a list, empty if it is missing or null."""
+    value = fields.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise ModelError(f"{where}.{key} is a {type(value).__name__} instead of a list")
+    return value
