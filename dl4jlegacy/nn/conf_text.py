@@ -29,12 +29,17 @@ _SEGMENT = re.compile(r"\.(?P<field>[^.\[\]]+)|\[(?P<index>\d+|\.\.\.)\]")
 
 def encode_json(conf: msgspec.Struct) -> str:
     """Return canonical JSON: sorted keys, so that equal configurations give equal text."""
-    return msgspec.json.encode(conf, order="sorted").decode()
+    return msgspec.json.encode(_plain(conf), order="sorted").decode()
 
 
 def encode_yaml(conf: msgspec.Struct) -> str:
     """Return YAML with sorted keys."""
-    return msgspec.yaml.encode(conf, order="sorted").decode()
+    return msgspec.yaml.encode(_plain(conf), order="sorted").decode()
+
+
+def _plain(conf: msgspec.Struct) -> Any:
+    """Return dicts and lists; integer keys (schedules) as strings, which msgspec cannot sort otherwise."""
+    return msgspec.to_builtins(conf, str_keys=True)
 
 
 def decode_json(text: str | bytes, kind: type[T]) -> T:

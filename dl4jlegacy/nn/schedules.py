@@ -14,6 +14,7 @@ import msgspec
 from dl4jlegacy.errors import ConfError
 
 __all__ = [
+    "Changes",
     "ExponentialSchedule",
     "InverseSchedule",
     "MapSchedule",
@@ -22,8 +23,13 @@ __all__ = [
     "SigmoidSchedule",
     "StepSchedule",
     "TorchStepSchedule",
+    "check_changes",
     "value_at",
 ]
+
+
+Changes = dict[int, float]
+"""Iteration to the value from there on."""
 
 
 class _Schedule(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=True, forbid_unknown_fields=True):
@@ -119,13 +125,12 @@ class SigmoidSchedule(_Schedule, frozen=True, kw_only=True):
 
 
 class MapSchedule(_Schedule, frozen=True, kw_only=True):
-    """The value of the greatest key not above the iteration, the base rate before the first key."""
+    """The value of the greatest key that the iteration has reached; the base rate before the first."""
 
-    values: dict[int, float]
+    values: Changes
 
     def __post_init__(self) -> None:
-        if any(key < 0 for key in self.values):
-            raise ConfError(f"MapSchedule: iteration {min(self.values)} is negative; iterations count from 0")
+        check_changes("MapSchedule.values", self.values)
 
     def value(self, base: float, iteration: int) -> float:
         """Return the rate at ``iteration``."""
@@ -143,7 +148,16 @@ Schedule = (
 )
 
 
-def value_at(values: dict[int, float], base: float, iteration: int) -> float:
-    """Return the value of the greatest key of ``values`` that is not above ``iteration``, else ``base``."""
-    reached = [key for key in values if key <= iteration]
-    return values[max(reached)] if reached else base
+def value_at(changes: Changes, base: float, iteration: int) -> float:
+    """Return the value of the greatest key of ``changes`` that ``iteration`` has reached, else ``base``."""
+    reached = [start for start in changes if start <= iteration]
+    return changes[max(reached)] if reached else base
+
+
+def check_changes(what: str, changes: Changes) -> None:
+    """Raise ``ConfError`` unless iterations count from 0 and values are finite and not negative."""
+    for start, value in changes.items():
+        if start < 0:
+            raise ConfError(f"{what}: iteration {start} is negative; iterations count from 0")
+        if not (value >= 0 and math.isfinite(value)):
+            raise ConfError(f"{what}: {value} from iteration {start} on; it must be a finite number, not negative")

@@ -15,7 +15,7 @@ import msgspec
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels import Kernels
-from dl4jlegacy.nn.schedules import Schedule, value_at
+from dl4jlegacy.nn.schedules import Changes, Schedule, check_changes, value_at
 
 __all__ = [
     "UPDATERS",
@@ -98,7 +98,11 @@ class Nesterovs(_Rated, frozen=True, kw_only=True):
     vectors: ClassVar[int] = 1
     learning_rate: float = 0.1
     momentum: float = 0.9
-    momentum_after: dict[int, float] = {}
+    momentum_after: Changes = {}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_changes("Nesterovs.momentum_after", self.momentum_after)
 
     def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> None:
         (v,) = parts
