@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable
 
-import side_by_side  # before NumPy: it sets the number of BLAS threads
+import side_by_side  # isort: skip (before NumPy: it sets the number of BLAS threads)
 
 import numpy as np
 from sklearn.neural_network import MLPClassifier

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-import side_by_side  # before NumPy: it sets the number of BLAS threads
+import side_by_side  # isort: skip (before NumPy: it sets the number of BLAS threads)
 
 import numpy as np
 from sklearn.neural_network import BernoulliRBM

@@ -28,7 +28,6 @@ OUTPUTS = {
     "mean_squared_logarithmic_error": (*PROBABILITIES, "softplus", "identity"),
 }
 ANY = ("identity", "sigmoid", "tanh", "softmax", "softplus", "softsign", "leakyrelu", "cube")
-# softmax behind softmax loses digits to cancellation only; nothing to exclude from the hidden layers
 
 
 def data(loss: str) -> tuple[np.ndarray, np.ndarray]:

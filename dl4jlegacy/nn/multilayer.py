@@ -151,7 +151,7 @@ class MultiLayerNetwork:
 
         Raises:
             ShapeError: sizes that do not fit the network.
-            NotFiniteError: the score is NaN or infinite; nothing was updated.
+            NotFiniteError: the score is NaN or infinite (nothing was updated), or the update made a parameter so.
         """
         _, score = self.gradient_and_score(x, labels, stream)
         self._apply(iteration)
@@ -164,7 +164,7 @@ class MultiLayerNetwork:
         ``fit_batch``.
         """
         x, labels = self._checked(x, labels)
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # _finite looks for what they mean
+        with np.errstate(all="ignore"):  # what a warning could say, _finite says with the layer
             loss = self._backpropagate(x, labels, self._step(stream, train=True))
             score = loss / x.shape[0] + self.updater.penalty(self._params)
         return self._gradient, self._finite(score, x)
@@ -183,7 +183,7 @@ class MultiLayerNetwork:
         """Return what ``gradient_and_score`` does, for pretraining; only the layer's part of the vector is written."""
         trained = self._pretrain_layer(layer)
         x, _ = self._checked(x, None)
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        with np.errstate(all="ignore"):
             below = self._activate(x, self._step(), layer)
             step = self._step(stream, train=True).at(layer)
             loss = trained.pretrain_gradient(
@@ -324,10 +324,13 @@ class MultiLayerNetwork:
         return sign / examples if self.conf.conf.mini_batch else sign
 
     def _apply(self, iteration: int, layer: int | None = None) -> None:
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        with np.errstate(all="ignore"):
             self.updater.update(
                 self._params, self._gradient, self._state, iteration=iteration, kernels=self.kernels, layer=layer
             )
+        # A score can hide an infinite weight: sigmoid(inf) is 1.
+        if not self.kernels.all_finite(self._params if layer is None else self._params[self.layer_slices[layer]]):
+            self.check_finite()
 
     def _tell(self, iteration: int, score: float, batch: DataSet) -> None:
         for listener in self.listeners:
@@ -371,9 +374,11 @@ class MultiLayerNetwork:
         if math.isfinite(score):
             return score
         parts = [self._params[part] for part in self.layer_slices]
-        raise not_finite(
-            self.layers, parts, lambda i, y: self._forward(i, y, self._step())[0], x, score, self.kernels
-        )
+        with np.errstate(all="ignore"):
+            error = not_finite(
+                self.layers, parts, lambda i, y: self._forward(i, y, self._step())[0], x, score, self.kernels
+            )
+        raise error
 
 
 def _chunks(rows: int) -> Iterable[slice]:
