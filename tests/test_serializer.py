@@ -25,6 +25,7 @@ from dl4jlegacy.nn.normalizer_file import read_normalizer, write_normalizer
 from dl4jlegacy.nn.schedules import (
     ExponentialSchedule,
     InverseSchedule,
+    MapSchedule,
     PolySchedule,
     SigmoidSchedule,
     StepSchedule,
@@ -156,11 +157,13 @@ def layer_variants() -> list[MultiLayerConfiguration]:
         StepSchedule(decay_rate=0.5, steps=3.0),
         SigmoidSchedule(gamma=-0.5, steps=3),
         PolySchedule(max_iterations=7, power=2.0),
+        MapSchedule(values={0: 0.3, 5: 0.1, 20: 0.01}),
     ]
     confs += [small(updater=Sgd(learning_rate=0.3, schedule=schedule)) for schedule in schedules]
     losses = ("cosine_proximity", "hinge", "kl_divergence", "l1", "l2", "mse", "poisson", "squared_hinge", "xent")
     confs += [configuration(OutputLayer(n_in=2, n_out=2, loss=loss)) for loss in losses]
     confs += [
+        small(updater=Nesterovs(momentum=0.5, momentum_after={0: 0.5, 4: 0.9})),
         small(gradient_normalization="clip_l2_per_param_type", gradient_normalization_threshold=0.5),
         small(weight_init="distribution", dist=UniformDistribution(lower=-0.1, upper=0.2)),
         small(weight_init="distribution", dist=NormalDistribution(std=0.1), l1=0.1, l2_bias=0.2, drop_out=0.7),
@@ -356,7 +359,7 @@ def test_coefficients_of_another_network_are_refused(model: Path, tmp_path: Path
     rewrite(model, {"coefficients.bin": larger})
     rewrite(other, {"coefficients.bin": smaller})
     for path in (model, other):
-        with pytest.raises(ModelError, match=r"holds (75|51) float32 numbers, the configuration in the file needs (51|75)"):
+        with pytest.raises(ModelError, match=r"holds (75|51) float32 numbers, the configuration .* needs (51|75)"):
             restore_multi_layer_network(path)
 
 

@@ -16,6 +16,7 @@ from dl4jlegacy.nn.conf import MultiLayerConfiguration
 from dl4jlegacy.nn.dl4j_reader import from_dl4j
 from dl4jlegacy.nn.layers import RBM, AutoEncoder, DenseLayer, Layer, OutputLayer
 from dl4jlegacy.nn.schedules import (
+    Changes,
     ExponentialSchedule,
     InverseSchedule,
     MapSchedule,
@@ -183,7 +184,7 @@ def _old_body(layer: Layer, index: int, rate: float) -> Tree:
     iupdater, schedule = _updater_tree(updater), getattr(updater, "schedule", None)
     momentum_after = None
     if isinstance(updater, Nesterovs):
-        momentum_after = {str(key): value for key, value in updater.momentum_after.items()}
+        momentum_after = _by_iteration(updater.momentum_after)
     short, constants = names.ACTIVATIONS[layer.activation or "sigmoid"]
     name = type(updater).__name__
     body = {
@@ -198,7 +199,7 @@ def _old_body(layer: Layer, index: int, rate: float) -> Tree:
         "l2": layer.l2 or 0.0,
         "l2Bias": layer.l2_bias or 0.0,
         "learningRate": rate,
-        "learningRateSchedule": _by_iteration(schedule) if isinstance(schedule, MapSchedule) else None,
+        "learningRateSchedule": _by_iteration(schedule.values) if isinstance(schedule, MapSchedule) else None,
         "momentumSchedule": momentum_after,
         "updater": names.OLD_UPDATERS[name],
         "weightInit": names.OLD_WEIGHT_INITS[layer.weight_init or "xavier"],
@@ -243,8 +244,8 @@ def _old_policy(schedule: Schedule | None) -> Tree:
     return policy
 
 
-def _by_iteration(schedule: MapSchedule) -> Tree:
-    return {str(key): value for key, value in schedule.values.items()}
+def _by_iteration(changes: Changes) -> Tree:
+    return {str(start): value for start, value in changes.items()}
 
 
 def _loss_fields(layer: OutputLayer) -> Tree:
@@ -323,7 +324,7 @@ def _new_updater(updater: Updater) -> Tree:
     if schedule is not None:
         tree |= {"learningRate": "NaN", "learningRateSchedule": _new_schedule(schedule, _base_rate(updater))}
     if isinstance(updater, Nesterovs) and updater.momentum_after:
-        values = {"0": updater.momentum, **{str(key): value for key, value in updater.momentum_after.items()}}
+        values = {"0": updater.momentum, **_by_iteration(updater.momentum_after)}
         tree["momentumISchedule"] = _schedule_tree("MapSchedule", values=values)
     return tree
 
@@ -347,7 +348,7 @@ def _new_schedule(schedule: Schedule, rate: float) -> Tree:
         case PolySchedule(max_iterations=maximum, power=power):
             return _schedule_tree("PolySchedule", initialValue=rate, power=power, maxIter=maximum)
         case MapSchedule():
-            return _schedule_tree("MapSchedule", values={"0": rate, **_by_iteration(schedule)})
+            return _schedule_tree("MapSchedule", values={"0": rate, **_by_iteration(schedule.values)})
         case StepSchedule(decay_rate=decay, steps=every):
             return _schedule_tree("StepSchedule", initialValue=rate, decayRate=decay, step=every)
         case TorchStepSchedule(decay_rate=decay, steps=steps):  # 1.0.0 has no own type; the same but for steps=1

@@ -18,6 +18,7 @@ from dl4jlegacy.nn.conf import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.dl4j_names import listed, number, tagged
 from dl4jlegacy.nn.layers import RBM, AutoEncoder, DenseLayer, Layer, OutputLayer
 from dl4jlegacy.nn.schedules import (
+    Changes,
     ExponentialSchedule,
     InverseSchedule,
     MapSchedule,
@@ -309,7 +310,7 @@ def _with_momentum(updater: Updater, fields: Tree, where: str) -> Updater:
     return msgspec.structs.replace(updater, momentum_after=_by_iteration(table, where))
 
 
-def _by_iteration(table: object, where: str) -> dict[int, float]:
+def _by_iteration(table: object, where: str) -> Changes:
     try:
         return {int(key): float(value) for key, value in table.items()}  # type: ignore[attr-defined]
     except (AttributeError, TypeError, ValueError) as exc:
