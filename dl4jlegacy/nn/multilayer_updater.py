@@ -8,7 +8,7 @@ L1 and L2 are added; the updater turns it into a step and subtracts that. Legacy
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dl4jlegacy.backend import Array, get_array_module
@@ -92,11 +92,13 @@ class UpdaterBlock:
 class MultiLayerUpdater:
     """Applies gradients to a network's parameters. Immutable: the state vector is the network's."""
 
-    __slots__ = ("_layers", "_layout", "blocks", "state_size")
+    __slots__ = ("_layers", "_layout", "_regularized", "blocks", "state_size")
 
     def __init__(self, layers: Sequence[Layer], layout: ParamLayout) -> None:
         self._layers = tuple(layers)
         self._layout = layout
+        found = [(span, *_coefficients(self._layers[span.layer], span)) for span in layout.spans]
+        self._regularized = tuple((span, l1, l2) for span, l1, l2 in found if l1 or l2)
         self.blocks = _blocks(self._layers, layout)
         self.state_size = self.blocks[-1].state_stop if self.blocks else 0
 
@@ -108,9 +110,8 @@ class MultiLayerUpdater:
         """Return the score's regularization term: ``l1 |w|_1 + l2 / 2 |w|^2`` of all parameters, or of one layer."""
         xp = get_array_module(params)
         total = 0.0
-        for span in self._spans(layer):
-            l1, l2 = self._coefficients(span)
-            part = params[span.start : span.stop]
+        for place, l1, l2 in self._penalties(layer):
+            part = params[place]
             if l2:
                 total += 0.5 * l2 * float(part @ part)
             if l1:
@@ -119,10 +120,8 @@ class MultiLayerUpdater:
 
     def regularize(self, params: Array, gradient: Array, kernels: Kernels, layer: int | None = None) -> None:
         """Add the gradient of ``penalty`` to ``gradient``."""
-        for span in self._spans(layer):
-            l1, l2 = self._coefficients(span)
-            if l1 or l2:
-                kernels.add_regularization(gradient[span.start : span.stop], params[span.start : span.stop], l1, l2)
+        for place, l1, l2 in self._penalties(layer):
+            kernels.add_regularization(gradient[place], params[place], l1, l2)
 
     def normalize(self, gradient: Array, layer: int | None = None) -> None:
         """Apply the layers' gradient normalization, in place."""
@@ -155,16 +154,16 @@ class MultiLayerUpdater:
             if layer is not None or not block.is_pretrain:
                 block.apply(params, gradient, state, part, iteration, kernels)
 
-    def _spans(self, layer: int | None) -> tuple[ParamSpan, ...]:
-        """Return the spans that an update of ``layer`` (None: fine-tuning) changes."""
-        if layer is not None:
-            return self._layout.of_layer(layer)
-        return tuple(span for span in self._layout.spans if not span.is_pretrain)
+    def _penalties(self, layer: int | None) -> Iterator[tuple[slice, float, float]]:
+        """Yield place, l1 and l2 of the regularized parameters that an update of ``layer`` (None: all) changes."""
+        for span, l1, l2 in self._regularized:
+            if span.layer == layer or (layer is None and not span.is_pretrain):
+                yield slice(span.start, span.stop), l1, l2
 
-    def _coefficients(self, span: ParamSpan) -> tuple[float, float]:
-        layer = self._layers[span.layer]
-        l1, l2 = (layer.l1_bias, layer.l2_bias) if span.is_bias else (layer.l1, layer.l2)
-        return l1 or 0.0, l2 or 0.0
+
+def _coefficients(layer: Layer, span: ParamSpan) -> tuple[float, float]:
+    l1, l2 = (layer.l1_bias, layer.l2_bias) if span.is_bias else (layer.l1, layer.l2)
+    return l1 or 0.0, l2 or 0.0
 
 
 def _blocks(layers: Sequence[Layer], layout: ParamLayout) -> tuple[UpdaterBlock, ...]:

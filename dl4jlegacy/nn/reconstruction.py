@@ -14,7 +14,7 @@ from dl4jlegacy.nn.losses import LOSSES
 __all__ = ["CANONICAL", "SCORED_ROWS", "check_reconstruction_loss", "reconstruction_scores"]
 
 CANONICAL = "reconstruction_crossentropy"
-SCORED_ROWS = 32
+SCORED_ROWS = 16
 """A pretraining step reports the loss of so many leading examples of its batch; scoring all costs a fifth of a step."""
 
 

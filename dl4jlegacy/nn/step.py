@@ -7,7 +7,7 @@ used by one thread at a time; several networks in several threads share nothing.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -63,7 +63,7 @@ class Step:
 
     def at(self, layer: int) -> Step:
         """Return the same pass at another layer."""
-        return replace(self, layer=layer)
+        return Step(self.kernels, self.workspace, self.stream, self.train, layer)
 
     def buffer(self, name: str, shape: tuple[int, ...], like: Array) -> Array:
         """Return this layer's buffer ``name``; valid until the layer's next pass asks for it again."""
