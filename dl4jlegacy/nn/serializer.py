@@ -158,9 +158,12 @@ def _write_atomically(path: Path, entries: dict[str, bytes]) -> None:
 
 
 def _entry(name: str) -> zipfile.ZipInfo:
-    """A zip entry without the time of day, so that equal models are equal files."""
+    """A zip entry without the time of day, so that equal models are equal files.
+
+    Arrays are stored as they are: deflating weights takes most of the time of a save and spares 7 % of the bytes.
+    """
     info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
-    info.compress_type = zipfile.ZIP_DEFLATED
+    info.compress_type = zipfile.ZIP_STORED if name.endswith(".bin") else zipfile.ZIP_DEFLATED
     info.external_attr = 0o644 << 16
     return info
 
