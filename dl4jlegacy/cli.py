@@ -12,7 +12,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-import click
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
@@ -24,6 +23,10 @@ from dl4jlegacy.version import __version__
 __all__ = ["app", "main", "report_error", "run_guarded", "show_training"]
 
 EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_TERMINATED = 70, 130, 143
+
+_CommandLineError: Any = typer.BadParameter.__mro__[
+    2
+]  # ClickException, which typer has in a place of its own or click's
 
 app = typer.Typer(
     name="dl4j",
@@ -124,7 +127,9 @@ def train(
     data = launch.load_data(chosen.dataset, chosen.data_dir)
     named = frozenset(given) | (frozenset() if conf is None else Conf.named_in(conf))
     ready = launch.prepare(chosen, data, named, learning_rate=learning_rate, updater=updater)
-    show_training(lambda tick: launch.train(ready, data, out=out or "", tick=tick), format, log_format, ready.checkpoint_dir)
+    show_training(
+        lambda tick: launch.train(ready, data, out=out or "", tick=tick), format, log_format, ready.checkpoint_dir
+    )
 
 
 @app.command()
@@ -259,13 +264,13 @@ def run_guarded(command: Callable[[], Any], *, as_json: bool = False) -> int:
         command()
     except Dl4jError as error:
         return report_error(error, as_json=as_json)
-    except click.UsageError as error:
+    except _CommandLineError as error:
         return report_error(UsageError(f"{error.format_message()} (see --help)"), as_json=as_json)
-    except (typer.Exit, click.exceptions.Exit) as leave:
+    except typer.Exit as leave:
         return leave.exit_code
     except _Terminated:
         return EXIT_TERMINATED
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         return 0
@@ -285,5 +290,3 @@ def main(arguments: list[str] | None = None) -> None:
     pairs = [*zip(given, given[1:], strict=False), *((a.partition("=")[0], a.partition("=")[2]) for a in given)]
     as_json = ("--format", "json") in pairs
     sys.exit(run_guarded(lambda: app(args=given, prog_name="dl4j", standalone_mode=False), as_json=as_json))
-
-

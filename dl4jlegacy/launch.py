@@ -28,7 +28,18 @@ from dl4jlegacy.nn.updaters import create_updater, with_learning_rate
 from dl4jlegacy.runner import ActorNetworkRunner, RunStatus, TrainingResult
 from dl4jlegacy.scaleout.conf import Conf
 
-__all__ = ["Data", "Report", "check_writable", "evaluate_model", "first_examples", "load_data", "params_sha256", "predict", "prepare", "train"]
+__all__ = [
+    "Data",
+    "Report",
+    "check_writable",
+    "evaluate_model",
+    "first_examples",
+    "load_data",
+    "params_sha256",
+    "predict",
+    "prepare",
+    "train",
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,9 @@ class ProgressDisplay:
         workers = Table.grid(padding=(0, 2))
         for name, state in status.workers:
             workers.add_row(Text(f"worker {name}"), Text(state))
-        bar = ProgressBar(total=max(1, status.plan.total_rounds), completed=done, width=min(60, self._console.width - 2))
+        bar = ProgressBar(
+            total=max(1, status.plan.total_rounds), completed=done, width=min(60, self._console.width - 2)
+        )
         return Group(bar, Text(status_line(status, speed)), workers)
 
 

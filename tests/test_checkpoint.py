@@ -13,7 +13,9 @@ from dl4jlegacy.scaleout.records import Head, Manifest
 
 
 def head(version):
-    return Head(run="r", version=version, round=version, model=Manifest("k", 1, 1), folded=((0, version),), batches=version)
+    return Head(
+        run="r", version=version, round=version, model=Manifest("k", 1, 1), folded=((0, version),), batches=version
+    )
 
 
 def frame(version):

@@ -51,7 +51,9 @@ def test_slots_add_up_to_the_runs_batches_and_examples(plan):
 
 @given(plans)
 def test_a_short_last_round_is_spread_evenly_over_its_slots(plan):
-    last = [plan.batches_of(plan.number(plan.rounds_per_epoch - 1, s)) for s in range(plan.slots(plan.rounds_per_epoch - 1))]
+    last = [
+        plan.batches_of(plan.number(plan.rounds_per_epoch - 1, s)) for s in range(plan.slots(plan.rounds_per_epoch - 1))
+    ]
     assert max(last) - min(last) <= 1
 
 
