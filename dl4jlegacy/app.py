@@ -82,9 +82,9 @@ def _network(args: argparse.Namespace, n_in: int, n_out: int) -> Any:
     for layer in conf.layers:
         changes: dict[str, Any] = {}
         if isinstance(layer, RBM):
-            changes = {"k": args.k, "updater": updater(args.ptl)}
+            changes = {"k": args.k, "pretrain_learning_rate": args.ptl}
         elif isinstance(layer, AutoEncoder):
-            changes = {"corruption_level": args.c, "updater": updater(args.ptl)}
+            changes = {"corruption_level": args.c, "pretrain_learning_rate": args.ptl}
         layers.append(msgspec.structs.replace(layer, **changes))
     base = msgspec.structs.replace(conf.conf, updater=updater(args.ftl))
     return msgspec.structs.replace(conf, conf=base, layers=tuple(layers))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from sklearn.neural_network import BernoulliRBM
@@ -12,7 +13,7 @@ from dl4jlegacy.kernels import load
 from dl4jlegacy.nn.conf import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.layers import RBM, AutoEncoder, Layer, OutputLayer
 from dl4jlegacy.nn.multilayer import MultiLayerNetwork
-from dl4jlegacy.nn.updaters import Sgd
+from dl4jlegacy.nn.updaters import AdaGrad, Sgd
 from dl4jlegacy.nn.weights import NormalDistribution
 from dl4jlegacy.seeding import Stream
 
@@ -171,3 +172,33 @@ def test_wrong_units_and_losses_are_refused_with_the_nearest_name() -> None:
         layer.free_energy(net._views[0], digits())
     with pytest.raises(ConfError, match="layer 1 cannot pretrain"):
         net.pretrain_batch(1, digits(), iteration=0, stream=Stream.of(1))
+
+
+@pytest.mark.parametrize("layer", [RBM(n_in=64, n_out=16), AutoEncoder(n_in=64, n_out=16)], ids=["rbm", "autoencoder"])
+@pytest.mark.parametrize("updater", [Sgd(learning_rate=0.5), AdaGrad(learning_rate=0.5)], ids=["sgd", "adagrad"])
+def test_a_layer_pretrains_at_its_own_rate_and_finetunes_at_the_updaters(
+    layer: RBM | AutoEncoder, updater: Sgd | AdaGrad
+) -> None:
+    def steps(rate: float | None, base: float) -> tuple[np.ndarray, np.ndarray]:
+        conf = MultiLayerConfiguration(
+            conf=NeuralNetConfiguration(seed=5, updater=msgspec.structs.replace(updater, learning_rate=base)),
+            layers=(msgspec.structs.replace(layer, pretrain_learning_rate=rate), OutputLayer(n_out=10)),
+            pretrain=True,
+        )
+        net = MultiLayerNetwork(MultiLayerConfiguration.from_json(conf.to_json()))
+        net.pretrain_batch(0, digits()[:BATCH], iteration=0, stream=Stream.of(1))
+        pretrained = net.params.copy()
+        net.init().fit_batch(digits()[:BATCH], np.eye(10)[np.arange(BATCH) % 10], iteration=0, stream=Stream.of(2))
+        return pretrained, net.params.copy()
+
+    own, at_half, at_tenth = steps(0.1, 0.5), steps(None, 0.5), steps(None, 0.1)
+    assert (own[0] == at_tenth[0]).all()
+    assert (own[0] != at_half[0]).any()
+    assert (own[1] == at_half[1]).all()
+
+
+def test_a_pretraining_rate_that_is_no_rate_is_refused() -> None:
+    with pytest.raises(ConfError, match="pretrain_learning_rate is -1"):
+        RBM(pretrain_learning_rate=-1.0)
+    with pytest.raises(ConfError, match="pretrain_learning_rate is nan"):
+        AutoEncoder(pretrain_learning_rate=float("nan"))

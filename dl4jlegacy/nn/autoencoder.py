@@ -18,6 +18,7 @@ from dl4jlegacy.nn.losses import LOSSES
 from dl4jlegacy.nn.reconstruction import (
     CANONICAL,
     SCORED_ROWS,
+    check_pretrain_rate,
     check_reconstruction_loss,
     reconstruction_scores,
 )
@@ -33,7 +34,7 @@ class AutoEncoder(FeedForwardLayer, frozen=True, kw_only=True, tag="autoencoder"
     ``corruption_level`` is the probability that an input is set to 0. With the default loss the decoder ``g`` is the
     sigmoid for a sigmoid encoder and linear for every other one (Vincent et al. 2010, section 3.3); with any other
     loss ``g`` is ``f``, as in the legacy. ``sparsity`` > 0 pulls the mean of every hidden unit towards it through the
-    hidden bias.
+    hidden bias. ``pretrain_learning_rate`` replaces the updater's base rate in pretraining.
     """
 
     pretrains: ClassVar[bool] = True
@@ -42,9 +43,11 @@ class AutoEncoder(FeedForwardLayer, frozen=True, kw_only=True, tag="autoencoder"
     sparsity: float = 0.0
     loss: str = "reconstruction_crossentropy"
     visible_bias_init: float = 0.0
+    pretrain_learning_rate: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_pretrain_rate(self.title(), self.pretrain_learning_rate)
         if not 0 <= self.corruption_level < 1:
             raise ConfError(f"{self.title()}: corruption_level={self.corruption_level}; it must be in [0, 1)")
         check_reconstruction_loss(self.title(), self.loss)

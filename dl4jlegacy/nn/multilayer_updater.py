@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.kernels import Kernels
-from dl4jlegacy.nn.layers import Layer
+from dl4jlegacy.nn.layers import RBM, AutoEncoder, Layer
 from dl4jlegacy.nn.parameters import ParamLayout, ParamSpan
-from dl4jlegacy.nn.updaters import Sgd, Updater
+from dl4jlegacy.nn.updaters import Sgd, Updater, with_learning_rate
 
 __all__ = ["GRADIENT_NORMALIZATIONS", "MultiLayerUpdater", "UpdaterBlock"]
 
@@ -72,20 +72,28 @@ class UpdaterBlock:
         return self.state_start + self.rows * (self.stop - self.start)
 
     def apply(
-        self, params: Array, gradient: Array, state: Array, part: slice, iteration: int, kernels: Kernels
+        self,
+        params: Array,
+        gradient: Array,
+        state: Array,
+        part: slice,
+        iteration: int,
+        kernels: Kernels,
+        learning_rate: float | None = None,
     ) -> None:
-        """Update the parameters of the block that lie in ``part``, in place."""
+        """Update the parameters of the block that lie in ``part``, in place; ``learning_rate``: not the block's own."""
         start, stop = max(self.start, part.start), min(self.stop, part.stop)
         if start >= stop:
             return
+        updater = with_learning_rate(self.updater, learning_rate)
         own = state[self.state_start : self.state_stop]
         if stop - start == self.stop - self.start:
-            self.updater.apply(params[start:stop], gradient[start:stop], own, iteration, kernels)
+            updater.apply(params[start:stop], gradient[start:stop], own, iteration, kernels)
             return
         # A block can span layers; pretraining one of them touches only its columns of the state.
         columns = own.reshape(self.rows, self.stop - self.start)[:, start - self.start : stop - self.start]
         work = columns.flatten()
-        self.updater.apply(params[start:stop], gradient[start:stop], work, iteration, kernels)
+        updater.apply(params[start:stop], gradient[start:stop], work, iteration, kernels)
         columns[...] = work.reshape(columns.shape)
 
 
@@ -150,15 +158,20 @@ class MultiLayerUpdater:
         self.normalize(gradient, layer)
         self.regularize(params, gradient, kernels, layer)
         part = slice(0, self._layout.size) if layer is None else self._layout.layer_slices[layer]
+        rate = None if layer is None else _pretrain_rate(self._layers[layer])
         for block in self.blocks:
             if layer is not None or not block.is_pretrain:
-                block.apply(params, gradient, state, part, iteration, kernels)
+                block.apply(params, gradient, state, part, iteration, kernels, rate)
 
     def _penalties(self, layer: int | None) -> Iterator[tuple[slice, float, float]]:
         """Yield place, l1 and l2 of the regularized parameters that an update of ``layer`` (None: all) changes."""
         for span, l1, l2 in self._regularized:
             if span.layer == layer or (layer is None and not span.is_pretrain):
                 yield slice(span.start, span.stop), l1, l2
+
+
+def _pretrain_rate(layer: Layer) -> float | None:
+    return layer.pretrain_learning_rate if isinstance(layer, RBM | AutoEncoder) else None
 
 
 def _coefficients(layer: Layer, span: ParamSpan) -> tuple[float, float]:

@@ -13,7 +13,12 @@ from typing import ClassVar
 from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError, nearest
 from dl4jlegacy.nn.feedforward import FeedForwardLayer, Params
-from dl4jlegacy.nn.reconstruction import SCORED_ROWS, check_reconstruction_loss, reconstruction_scores
+from dl4jlegacy.nn.reconstruction import (
+    SCORED_ROWS,
+    check_pretrain_rate,
+    check_reconstruction_loss,
+    reconstruction_scores,
+)
 from dl4jlegacy.nn.step import Step
 from dl4jlegacy.seeding import Stream
 
@@ -35,7 +40,7 @@ class RBM(FeedForwardLayer, frozen=True, kw_only=True, tag="rbm"):
 
     Its output is the mean of the hidden units, so the inherited ``activation`` is not used: ``hidden_unit`` decides.
     ``sparsity`` > 0 is the wanted mean of every hidden unit: the hidden biases then only follow that goal (legacy).
-    Drop-out acts in fine-tuning, not in pretraining.
+    Drop-out acts in fine-tuning, not in pretraining. ``pretrain_learning_rate`` replaces the updater's base rate there.
     """
 
     pretrains: ClassVar[bool] = True
@@ -46,9 +51,11 @@ class RBM(FeedForwardLayer, frozen=True, kw_only=True, tag="rbm"):
     sparsity: float = 0.0
     loss: str = "reconstruction_crossentropy"
     visible_bias_init: float = 0.0
+    pretrain_learning_rate: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_pretrain_rate(self.title(), self.pretrain_learning_rate)
         for field, unit in (("visible_unit", self.visible_unit), ("hidden_unit", self.hidden_unit)):
             if unit not in UNITS:
                 raise ConfError(f"{self.title()}: unknown {field} {unit!r}{nearest(unit, list(UNITS))}")

@@ -7,11 +7,13 @@ that name is a Kullback-Leibler divergence for output layers, while its pretrain
 
 from __future__ import annotations
 
+import math
+
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, nearest
 from dl4jlegacy.nn.losses import LOSSES
 
-__all__ = ["CANONICAL", "SCORED_ROWS", "check_reconstruction_loss", "reconstruction_scores"]
+__all__ = ["CANONICAL", "SCORED_ROWS", "check_pretrain_rate", "check_reconstruction_loss", "reconstruction_scores"]
 
 CANONICAL = "reconstruction_crossentropy"
 SCORED_ROWS = 16
@@ -22,6 +24,12 @@ def check_reconstruction_loss(title: str, loss: str) -> None:
     """Raise ``ConfError`` naming the layer if there is no such loss."""
     if loss not in LOSSES:
         raise ConfError(f"{title}: unknown loss {loss!r}{nearest(loss, list(LOSSES))}")
+
+
+def check_pretrain_rate(title: str, rate: float | None) -> None:
+    """Raise ``ConfError`` naming the layer if its pretraining cannot go on at that learning rate (None: no own one)."""
+    if rate is not None and not (rate >= 0 and math.isfinite(rate)):
+        raise ConfError(f"{title}: pretrain_learning_rate is {rate}; it must be a finite number, not negative")
 
 
 def reconstruction_scores(loss: str, x: Array, z: Array, activation: str) -> Array:
