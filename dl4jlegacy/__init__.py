@@ -1,9 +1,186 @@
-"""dl4jlegacy: elastic data-parallel training of neural networks, after the legacy Deeplearning4j scale-out."""
+"""dl4jlegacy: elastic data-parallel training of neural networks, after the legacy Deeplearning4j scale-out.
+
+::
+
+    from dl4jlegacy import ActorNetworkRunner, Conf, DigitsDataSetIterator
+
+The public names below are loaded when they are first used (PEP 562), so that ``import dl4jlegacy`` costs next to
+nothing and pulls in no compiler, no actors and no terminal library.
+"""
+
+from __future__ import annotations
 
 import logging
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from dl4jlegacy.version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:  # for type checkers and editors; the same names again in _HOME, which a test compares
+    from dl4jlegacy.datasets import (
+        CsvDataSetIterator,
+        DataSet,
+        DataSetIterator,
+        DigitsDataSetIterator,
+        IrisDataSetIterator,
+        ListDataSetIterator,
+        MnistDataSetIterator,
+        NormalizerMinMaxScaler,
+        NormalizerStandardize,
+    )
+    from dl4jlegacy.errors import (
+        ConfError,
+        DataError,
+        Dl4jError,
+    )
+    from dl4jlegacy.nn import (
+        DBN,
+        RBM,
+        AdaGrad,
+        Adam,
+        AutoEncoder,
+        DenseLayer,
+        Evaluation,
+        MultiLayerConfiguration,
+        MultiLayerNetwork,
+        Nesterovs,
+        NeuralNetConfiguration,
+        OutputLayer,
+        RmsProp,
+        ScoreIterationListener,
+        Sgd,
+        StackedDenoisingAutoEncoder,
+        restore_multi_layer_network,
+        write_model,
+    )
+    from dl4jlegacy.runner import (
+        ActorNetworkRunner,
+        TrainingResult,
+    )
+    from dl4jlegacy.scaleout import (
+        CollectingAggregator,
+        CollectionJobIterator,
+        Conf,
+        DataSetJobIterator,
+        Job,
+        JobAggregator,
+        JobIterator,
+        ParameterAveragingAggregator,
+        Result,
+        WorkerPerformer,
+    )
+
+__all__ = [
+    "DBN",
+    "RBM",
+    "ActorNetworkRunner",
+    "AdaGrad",
+    "Adam",
+    "AutoEncoder",
+    "CollectingAggregator",
+    "CollectionJobIterator",
+    "Conf",
+    "ConfError",
+    "CsvDataSetIterator",
+    "DataError",
+    "DataSet",
+    "DataSetIterator",
+    "DataSetJobIterator",
+    "DenseLayer",
+    "DigitsDataSetIterator",
+    "Dl4jError",
+    "Evaluation",
+    "IrisDataSetIterator",
+    "Job",
+    "JobAggregator",
+    "JobIterator",
+    "ListDataSetIterator",
+    "MnistDataSetIterator",
+    "MultiLayerConfiguration",
+    "MultiLayerNetwork",
+    "Nesterovs",
+    "NeuralNetConfiguration",
+    "NormalizerMinMaxScaler",
+    "NormalizerStandardize",
+    "OutputLayer",
+    "ParameterAveragingAggregator",
+    "Result",
+    "RmsProp",
+    "ScoreIterationListener",
+    "Sgd",
+    "StackedDenoisingAutoEncoder",
+    "TrainingResult",
+    "WorkerPerformer",
+    "__version__",
+    "restore_multi_layer_network",
+    "write_model",
+]
+
+_HOME = {
+    "dl4jlegacy.datasets": (
+        "CsvDataSetIterator",
+        "DataSet",
+        "DataSetIterator",
+        "DigitsDataSetIterator",
+        "IrisDataSetIterator",
+        "ListDataSetIterator",
+        "MnistDataSetIterator",
+        "NormalizerMinMaxScaler",
+        "NormalizerStandardize",
+    ),
+    "dl4jlegacy.errors": (
+        "ConfError",
+        "DataError",
+        "Dl4jError",
+    ),
+    "dl4jlegacy.nn": (
+        "DBN",
+        "RBM",
+        "AdaGrad",
+        "Adam",
+        "AutoEncoder",
+        "DenseLayer",
+        "Evaluation",
+        "MultiLayerConfiguration",
+        "MultiLayerNetwork",
+        "Nesterovs",
+        "NeuralNetConfiguration",
+        "OutputLayer",
+        "RmsProp",
+        "ScoreIterationListener",
+        "Sgd",
+        "StackedDenoisingAutoEncoder",
+        "restore_multi_layer_network",
+        "write_model",
+    ),
+    "dl4jlegacy.runner": (
+        "ActorNetworkRunner",
+        "TrainingResult",
+    ),
+    "dl4jlegacy.scaleout": (
+        "CollectingAggregator",
+        "CollectionJobIterator",
+        "Conf",
+        "DataSetJobIterator",
+        "Job",
+        "JobAggregator",
+        "JobIterator",
+        "ParameterAveragingAggregator",
+        "Result",
+        "WorkerPerformer",
+    ),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
