@@ -33,9 +33,6 @@ from dl4jlegacy.errors import (
     CheckpointError,
     ConfError,
     DeadlineError,
-    Dl4jError,
-    JobError,
-    NotFiniteError,
     TrainingError,
     UsageError,
 )
@@ -47,10 +44,9 @@ from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, DeltaAggregator, JobAgg
 from dl4jlegacy.scaleout.checkpoint import CheckpointSaver, write_atomically
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import DataSetJobIterator, JobIterator, Result
-from dl4jlegacy.scaleout.outcome import Outcome
+from dl4jlegacy.scaleout.outcome import Outcome, RunStatus, TrainingResult, failure_of
 from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, WorkerPerformer, first_model
-from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.records import Head, account
+from dl4jlegacy.scaleout.records import Head
 from dl4jlegacy.scaleout.router import WorkRouter, create_router
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker, drive
 
@@ -59,45 +55,6 @@ __all__ = ["ActorNetworkRunner", "RunStatus", "TrainingResult"]
 logger = logging.getLogger(__name__)
 
 PerformerFactory = Callable[[Conf, Kernels], WorkerPerformer]
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingResult:
-    """How a run ended: the last head, what the comparison with the plan says, the model, the time it took here."""
-
-    conf: Conf
-    plan: Plan
-    head: Head
-    model: Result
-    seconds: float
-    examples_here: int
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def batches_lost(self) -> int:
-        """Batches of the plan that are not in the model."""
-        return account(self.head, self.plan)[0]
-
-    @property
-    def batches_duplicated(self) -> int:
-        """Batches that went into the model more than once."""
-        return account(self.head, self.plan)[1]
-
-    @property
-    def examples_per_second(self) -> float:
-        """Examples per second of this process's part of the run."""
-        return self.examples_here / self.seconds if self.seconds > 0 else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class RunStatus:
-    """A glance at a running run, for whoever watches."""
-
-    plan: Plan
-    head: Head | None
-    seconds: float
-    workers: tuple[tuple[str, str], ...]
-    """(worker id, what it does) of every worker here."""
 
 
 @dataclass(slots=True)
@@ -157,8 +114,6 @@ class ActorNetworkRunner:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.shutdown()
-
-    # -- setup --------------------------------------------------------------------------------------------------------
 
     def setup(self, conf: Conf, *, resume: bool = False) -> Conf:
         """Check everything that can be checked before training; return the Conf with all defaults resolved.
@@ -232,8 +187,6 @@ class ActorNetworkRunner:
 
         return first, self._performer or performer
 
-    # -- train --------------------------------------------------------------------------------------------------------
-
     def train(
         self, tick: Callable[[RunStatus], None] | None = None, *, deadline: float | None = None
     ) -> TrainingResult:
@@ -254,7 +207,7 @@ class ActorNetworkRunner:
             head, frame = self._wait(parts, tick, deadline)
         seconds = time.monotonic() - parts.started
         if head.status != "done" or frame is None:
-            raise _failure(head)
+            raise failure_of(head)
         done = TrainingResult(
             conf=parts.conf,
             plan=parts.jobs.plan,
@@ -344,8 +297,6 @@ class ActorNetworkRunner:
         seconds = time.monotonic() - parts.started if parts.started else 0.0
         return RunStatus(parts.jobs.plan, parts.tracker.head(), seconds, workers)
 
-    # -- the end ------------------------------------------------------------------------------------------------------
-
     def shutdown(self, timeout: float = 30.0) -> None:
         """Stop everything and wait for it; workers finish and commit their job first. May be called more than once.
 
@@ -420,20 +371,6 @@ def _check_fits(network: MultiLayerNetwork, iterator: Any) -> None:
     ):
         if ours != theirs:
             raise ConfError(f"the network has {ours} {what}, the data set {theirs}; make n_in and n_out fit the data")
-
-
-def _failure(head: Head) -> Dl4jError:
-    """Return the error that ended a run."""
-    failure = head.failure
-    if failure is None:
-        return TrainingError(f"run {head.run} was {head.status} in round {head.round}")
-    if failure.code == NotFiniteError.code:
-        return NotFiniteError(f"{failure.message} (worker {failure.worker})")
-    return JobError(
-        f"run {head.run}: a job of round {head.round} failed on every attempt, last on worker {failure.worker}: "
-        f"{failure.message}",
-        failure.traceback,
-    )
 
 
 def _stopped(refs: list[pykka.ActorRef[Any]], timeout: float) -> list[str]:

@@ -1,14 +1,58 @@
-"""How a run ended: set once by whichever actor knows first, waited for by the one who started it."""
+"""How a run stands and how it ended; ``Outcome`` is set once by whichever actor knows first, and waited for."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from dl4jlegacy.scaleout.records import Head
+from dl4jlegacy.errors import Dl4jError, JobError, NotFiniteError, TrainingError
+from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.records import Head, account
 from dl4jlegacy.scaleout.store import Buffer, Clock
 
-__all__ = ["Outcome"]
+__all__ = ["Outcome", "RunStatus", "TrainingResult", "failure_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingResult:
+    """How a run ended: the last head, what the comparison with the plan says, the model, the time it took here."""
+
+    conf: Conf
+    plan: Plan
+    head: Head
+    model: Result
+    seconds: float
+    examples_here: int
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def batches_lost(self) -> int:
+        """Batches of the plan that are not in the model."""
+        return account(self.head, self.plan)[0]
+
+    @property
+    def batches_duplicated(self) -> int:
+        """Batches that went into the model more than once."""
+        return account(self.head, self.plan)[1]
+
+    @property
+    def examples_per_second(self) -> float:
+        """Examples per second of this process's part of the run."""
+        return self.examples_here / self.seconds if self.seconds > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """A glance at a running run, for whoever watches."""
+
+    plan: Plan
+    head: Head | None
+    seconds: float
+    workers: tuple[tuple[str, str], ...]
+    """(worker id, what it does) of every worker here."""
 
 
 class Outcome:
@@ -68,3 +112,17 @@ class Outcome:
             if self._error is not None:
                 raise self._error
             return self._end
+
+
+def failure_of(head: Head) -> Dl4jError:
+    """Return the error that ended a run."""
+    failure = head.failure
+    if failure is None:
+        return TrainingError(f"run {head.run} was {head.status} in round {head.round}")
+    if failure.code == NotFiniteError.code:
+        return NotFiniteError(f"{failure.message} (worker {failure.worker})")
+    return JobError(
+        f"run {head.run}: a job of round {head.round} failed on every attempt, last on worker {failure.worker}: "
+        f"{failure.message}",
+        failure.traceback,
+    )
