@@ -1,0 +1,80 @@
+"""What ``import dl4jlegacy`` gives, and what it costs."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dl4jlegacy
+
+HEAVY = {"numba", "llvmlite", "numpy", "msgspec", "pykka", "rich", "typer", "yaml", "safetensors", "sklearn"}
+SERVERS = {"hazelcast", "kazoo", "boto3", "cupy", "starlette", "uvicorn", "pyspark"}
+PACKAGES = ["dl4jlegacy", "dl4jlegacy.datasets", "dl4jlegacy.nn", "dl4jlegacy.scaleout", "dl4jlegacy.kernels"]
+
+
+def in_a_fresh_process(code: str) -> Any:
+    """What ``code`` prints, as JSON, in an interpreter that has loaded nothing yet."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_exported_name_is_there(package: str) -> None:
+    module = importlib.import_module(package)
+    for name in module.__all__:
+        assert getattr(module, name) is not None, f"{package}.{name}"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_exported_names_are_sorted_and_unique(package: str) -> None:
+    names = importlib.import_module(package).__all__
+
+    def kind(name: str) -> int:  # constants, classes, functions, as the linter sorts them
+        return 0 if name.isupper() else 1 if name[0].isupper() else 2
+
+    assert list(names) == sorted(set(names), key=lambda name: (kind(name), name))
+
+
+def test_every_public_class_and_function_has_a_docstring() -> None:
+    objects = [getattr(dl4jlegacy, name) for name in dl4jlegacy.__all__ if name != "__version__"]
+    assert not [o.__name__ for o in objects if not inspect.getdoc(o)]
+
+
+def test_type_checkers_see_the_names_that_are_loaded_lazily() -> None:
+    tree = ast.parse(Path(dl4jlegacy.__file__).read_text(encoding="utf-8"))
+    [guard] = [n for n in tree.body if isinstance(n, ast.If)]
+    seen = {(n.module, a.name) for n in guard.body if isinstance(n, ast.ImportFrom) for a in n.names}
+    assert seen == {(module, name) for name, module in dl4jlegacy._MODULE_OF.items()}
+    assert {name for _, name in seen} | {"__version__"} == set(dl4jlegacy.__all__)
+
+
+def test_a_wrong_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="MultiLayerNetwrok"):
+        dl4jlegacy.MultiLayerNetwrok  # noqa: B018
+
+
+def test_dir_shows_the_lazy_names() -> None:
+    assert set(dl4jlegacy.__all__) <= set(dir(dl4jlegacy))
+
+
+def test_import_loads_nothing_heavy() -> None:
+    loaded = in_a_fresh_process("import dl4jlegacy, sys, json; print(json.dumps(sorted(sys.modules)))")
+    assert not (HEAVY | SERVERS) & set(loaded)
+
+
+def test_the_public_names_load_no_compiler_and_no_terminal_library() -> None:
+    loaded = in_a_fresh_process("from dl4jlegacy import *; import sys, json; print(json.dumps(sorted(sys.modules)))")
+    assert not ({"numba", "llvmlite", "rich", "typer", "sklearn"} | SERVERS) & set(loaded)
+
+
+def test_import_takes_less_than_0_3_s() -> None:
+    code = "import time; t = time.perf_counter(); import dl4jlegacy; print(time.perf_counter() - t)"
+    assert min(in_a_fresh_process(code) for _ in range(3)) < 0.3
