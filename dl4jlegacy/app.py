@@ -1,26 +1,33 @@
 """``actor-network-runner``: the command line of the legacy ``ActorNetworkRunnerApp``, word for word.
 
-Flags and defaults are those of 2014; what the original parsed and then ignored (``-i``, ``-o``, ``-ad``) is checked
-here. ``-t worker`` joins the run of a master on another machine, which needs a cluster's state tracker.
+Flags and defaults are those of 2014; what the original parsed and then ignored (``-i``, ``-o``) is checked here.
+``-data`` took the name of a Java class; those of data sets that are here are understood beside our own names.
+``-t worker`` joins the run of a master on another machine, which needs a cluster's state tracker.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import msgspec
 
 from dl4jlegacy import cli
+from dl4jlegacy.console import run_guarded
 from dl4jlegacy.errors import ConfError, TrackerError, UsageError, nearest
 
 __all__ = ["main"]
 
-_MODELS = {"sda": "sda", "dbn": "dbn", "mlp": "mlp"}
+_MODELS = ("dbn", "mlp", "sda")
+_CLASSES = {"DigitsDataSetIterator": "digits", "IrisDataSetIterator": "iris", "MnistDataSetIterator": "mnist"}
 
 
 class _Parser(argparse.ArgumentParser):
+    """Argparse whose complaints are ours."""
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see --help)")
 
@@ -35,6 +42,31 @@ def _sizes(text: str) -> tuple[int, ...]:
     return sizes
 
 
+def _from(least: int) -> Callable[[str], int]:
+    """Return the reader of a whole number that is at least ``least``."""
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} up")
+        return value
+
+    return read
+
+
+def _rate(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number that is 0 or more")
+    return value
+
+
 def _boolean(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
@@ -46,25 +78,25 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--help", action="help", help="show this and leave")
     add("-a", default=None, metavar="ALGORITHM", help="sda, dbn or mlp")
-    add("-i", type=int, default=0, metavar="N", help="inputs; 0: as the data have")
-    add("-o", type=int, default=0, metavar="N", help="outputs; 0: as the data have")
-    add("-fte", type=int, default=100, metavar="N", help="finetune epochs")
-    add("-pte", type=int, default=100, metavar="N", help="pretrain epochs")
-    add("-r", type=int, default=123, metavar="SEED", help="seed")
-    add("-k", type=int, default=1, metavar="K", help="Gibbs steps of the RBMs")
-    add("-c", type=float, default=0.3, metavar="X", help="corruption level")
-    add("-ftl", type=float, default=0.1, metavar="X", help="finetune learning rate")
-    add("-ptl", type=float, default=0.1, metavar="X", help="pretrain learning rate")
+    add("-i", type=_from(0), default=0, metavar="N", help="inputs; 0: as the data have")
+    add("-o", type=_from(0), default=0, metavar="N", help="outputs; 0: as the data have")
+    add("-fte", type=_from(1), default=100, metavar="N", help="finetune epochs")
+    add("-pte", type=_from(0), default=100, metavar="N", help="pretrain epochs")
+    add("-r", type=_from(-(2**63)), default=123, metavar="SEED", help="seed")
+    add("-k", type=_from(1), default=1, metavar="K", help="Gibbs steps of the RBMs")
+    add("-c", type=_rate, default=0.3, metavar="X", help="corruption level")
+    add("-ftl", type=_rate, default=0.1, metavar="X", help="finetune learning rate")
+    add("-ptl", type=_rate, default=0.1, metavar="X", help="pretrain learning rate")
     add("-hl", type=_sizes, default=(300, 300, 300), metavar="N,N", help="hidden layer sizes")
-    add("-sp", type=int, default=10, metavar="N", help="split: examples of a worker's batch")
+    add("-sp", type=_from(1), default=10, metavar="N", help="split: examples of a worker's batch")
     add("-data", default=None, metavar="NAME", help="digits, iris or mnist")
     add("-datasetpath", default=None, metavar="PATH", help="a CSV file or a folder; excludes -data")
-    add("-e", type=int, default=-1, metavar="N", help="number of examples; -1: all")
+    add("-e", type=_from(-1), default=-1, metavar="N", help="number of examples; -1: all")
     add("-adg", type=_boolean, default=True, metavar="BOOL", help="AdaGrad (else plain SGD)")
     add("-h", default="localhost", metavar="HOST", help="Zookeeper's or the master's host")
     add("-t", default="master", metavar="TYPE", help="master or worker")
     add("-ad", default=None, metavar="HOST", help="the master's address, for a worker")
-    add("-stp", type=int, default=-1, metavar="PORT", help="state tracker port")
+    add("-stp", type=_from(-1), default=-1, metavar="PORT", help="state tracker port")
     return parser
 
 
@@ -77,7 +109,7 @@ def _network(args: argparse.Namespace, n_in: int, n_out: int) -> Any:
     def updater(rate: float) -> Any:
         return AdaGrad(learning_rate=rate) if args.adg else Sgd(learning_rate=rate)
 
-    conf = zoo.select(_MODELS[args.a]).build(n_in, n_out, hidden=args.hl, seed=args.r)
+    conf = zoo.select(args.a).build(n_in, n_out, hidden=args.hl, seed=args.r)
     layers = []
     for layer in conf.layers:
         changes: dict[str, Any] = {}
@@ -90,24 +122,38 @@ def _network(args: argparse.Namespace, n_in: int, n_out: int) -> Any:
     return msgspec.structs.replace(conf, conf=base, layers=tuple(layers))
 
 
-def _run(arguments: list[str]) -> None:
-    from dl4jlegacy import launch
-    from dl4jlegacy.nn import zoo
-    from dl4jlegacy.scaleout.conf import Conf
-
-    args = _parser().parse_args(arguments)
+def _check(args: argparse.Namespace) -> None:
+    """Raise the error of flags that do not go together, or ask for what is not there."""
     if args.t == "worker":
         raise TrackerError(
             f"no state tracker can be reached at {args.ad or args.h}: this version runs the master and its workers in "
             "one process; start them together with -t master"
         )
     if args.t != "master":
-        raise UsageError(f"-t {args.t}: type is master or worker")
+        raise UsageError(f"-t {args.t}: the type is master or worker")
+    if args.a is None:
+        raise UsageError(f"-a is missing; give one of {', '.join(_MODELS)}")
     if args.a not in _MODELS:
-        raise UsageError(f"-a {args.a}: unknown algorithm{nearest(str(args.a), list(_MODELS))}")
+        raise UsageError(f"-a {args.a}: unknown algorithm{nearest(args.a, _MODELS)}")
     if (args.data is None) == (args.datasetpath is None):
-        raise UsageError("give the data with one of -data and -datasetpath")
-    data = launch.load_data(args.data or args.datasetpath)
+        given = "neither is given" if args.data is None else "both are given"
+        raise UsageError(f"give the data with one of -data and -datasetpath; {given}")
+
+
+def _dataset(args: argparse.Namespace) -> str:
+    """Return the data set's name or path; a Java class by its last word."""
+    name = str(args.data or args.datasetpath)
+    return _CLASSES.get(name.rsplit(".", 1)[-1], name)
+
+
+def _run(arguments: list[str]) -> None:
+    from dl4jlegacy import launch
+    from dl4jlegacy.nn import zoo
+    from dl4jlegacy.scaleout.conf import Conf
+
+    args = _parser().parse_args(arguments)
+    _check(args)
+    data = launch.load_data(_dataset(args))
     if args.e >= 0:
         data = launch.first_examples(data, args.e)
     train = data.source.train
@@ -116,7 +162,7 @@ def _run(arguments: list[str]) -> None:
             raise ConfError(f"{flag} {given} does not fit the data, which have {has}; leave it out or give {has}")
     conf = Conf(
         multi_layer_conf=_network(args, train.n_in, train.n_out),
-        multi_layer_clazz=zoo.select(_MODELS[args.a]).clazz,
+        multi_layer_clazz=zoo.select(args.a).clazz,
         model=args.a,
         dataset=data.source.name,
         batch_size=args.sp,
@@ -131,4 +177,4 @@ def _run(arguments: list[str]) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of ``actor-network-runner``."""
     given = sys.argv[1:] if arguments is None else arguments
-    sys.exit(cli.run_guarded(lambda: _run(given)))
+    sys.exit(run_guarded(lambda: _run(given)))

@@ -1,292 +1,346 @@
-"""``dl4j``: the command line. Reads flags and environment, prints results on stdout, everything else on stderr."""
+"""``dl4j``: the command line. Reads flags and environment, prints results on stdout, everything else on stderr.
+
+What a flag says wins over the environment (``DL4J_...``), that over the Conf file, that over the defaults.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
-import logging
-import signal
+import math
+import os
 import sys
-import traceback
-from collections.abc import Callable
-from enum import StrEnum
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.logging import RichHandler
-from rich.text import Text
 
-from dl4jlegacy.errors import Dl4jError, JobError, UsageError
+from dl4jlegacy.console import Stopped, emit, open_console, run_guarded
+from dl4jlegacy.errors import CheckpointError, ConfError, NotFiniteError, UsageError, nearest
 from dl4jlegacy.version import __version__
 
-__all__ = ["app", "main", "report_error", "run_guarded", "show_training"]
+__all__ = ["app", "main", "show_training"]
 
-EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_TERMINATED = 70, 130, 143
-
-_CommandLineError: Any = typer.BadParameter.__mro__[
-    2
-]  # ClickException, which typer has in a place of its own or click's
+# ClickException, which typer has in a place of its own or click's
+_CommandLineError: Any = typer.BadParameter.__mro__[2]
 
 app = typer.Typer(
     name="dl4j",
     help="Train neural networks with a master and workers; no batch is ever lost.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
+_LEAST = {
+    "workers": 1,
+    "jobs_per_round": 1,
+    "batch_size": 1,
+    "epochs": 1,
+    "pretrain_epochs": 0,
+    "averaging_frequency": 1,
+    "checkpoint_every": 1,
+    "seed": -(2**63),
+}
+"""The whole numbers among the flags, and the least that each may be."""
 
-class OutputFormat(StrEnum):
-    """How results and logs are written."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM: ends a run as Ctrl-C does, with another exit status."""
+_CONF_FLAGS = (
+    *("model", "dataset", "data_dir", "workers", "jobs_per_round", "batch_size", "epochs", "pretrain_epochs"),
+    *("averaging_frequency", "router", "seed", "run", "checkpoint_dir", "checkpoint_every"),
+)
+"""Flags that are fields of ``Conf``."""
 
 
-def _option(flag: str, text: str, **extra: Any) -> Any:
-    name = flag.removeprefix("--").replace("-", "_").upper()
-    return typer.Option(flag, help=text, envvar=f"DL4J_{name}", show_envvar=False, **extra)
+def _variable(name: str) -> str:
+    return f"DL4J_{name.upper()}"
 
 
-Workers = Annotated[int | None, _option("--workers", "Worker threads.", min=1)]
-DataDir = Annotated[str | None, _option("--data-dir", "Where MNIST's files are, or go to.")]
-Format = Annotated[OutputFormat, _option("--format", "Results as text or as one JSON object.")]
-LogFormat = Annotated[OutputFormat, _option("--log-format", "Progress and logs as text or as JSON lines.")]
-Out = Annotated[str | None, _option("--out", "Save the trained model to this zip file.")]
+def _option(flag: str, metavar: str, text: str) -> Any:
+    variable = _variable(flag.removeprefix("--").replace("-", "_"))
+    return typer.Option(flag, metavar=metavar, help=text, envvar=variable, show_envvar=False)
+
+
+# Flags arrive as text and are read here, so that every message names flag, value and what is allowed.
+Workers = Annotated[str | None, _option("--workers", "N", "Worker threads (4).")]
+DataDir = Annotated[str | None, _option("--data-dir", "DIR", "Where MNIST's files are, or are to go.")]
+Format = Annotated[str, _option("--format", "text|json", "Results as text, or as one JSON object.")]
+LogFormat = Annotated[str, _option("--log-format", "text|json", "Progress as text, or as lines of JSON.")]
+Out = Annotated[str | None, _option("--out", "FILE", "Save the trained model to this zip file.")]
+DatasetOption = _option("--dataset", "NAME", "digits, iris, mnist, a CSV file or a folder.")
 
 
 @app.callback(invoke_without_command=True)
-def _root(version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False) -> None:
+def _root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+) -> None:
     if version:
-        print(__version__)
-        raise typer.Exit
+        emit(__version__)
+    elif context.invoked_subcommand is None:
+        raise UsageError("give a command: train, resume, evaluate or predict (see --help)")
 
 
 @app.command()
 def train(
-    conf: Annotated[Path | None, typer.Argument(help="A Conf as JSON or YAML; flags go before it.")] = None,
-    model: Annotated[str | None, _option("--model", "dbn, mlp or sda.")] = None,
-    dataset: Annotated[str | None, _option("--dataset", "digits, iris, mnist, FILE.csv or a folder.")] = None,
+    conf: Annotated[Path | None, typer.Argument(metavar="[CONF]", help="A Conf file, JSON or YAML.")] = None,
+    model: Annotated[str | None, _option("--model", "NAME", "dbn, mlp (the default) or sda.")] = None,
+    dataset: Annotated[str | None, DatasetOption] = None,
     data_dir: DataDir = None,
     workers: Workers = None,
-    jobs_per_round: Annotated[int | None, _option("--jobs-per-round", "Slots of a round.", min=1)] = None,
-    batch_size: Annotated[int | None, _option("--batch-size", "Examples of a batch.", min=1)] = None,
-    epochs: Annotated[int | None, _option("--epochs", "Passes over the data (finetune phase).", min=1)] = None,
-    pretrain_epochs: Annotated[int | None, _option("--pretrain-epochs", "Passes per pretrained layer.", min=0)] = None,
-    averaging_frequency: Annotated[
-        int | None, _option("--averaging-frequency", "Batches of a job between two averagings.", min=1)
+    jobs_per_round: Annotated[
+        str | None, _option("--jobs-per-round", "N", "Jobs between two averagings (as many as workers).")
     ] = None,
-    router: Annotated[str | None, _option("--router", "iterative-reduce or hogwild.")] = None,
-    seed: Annotated[int | None, _option("--seed", "Of everything random.")] = None,
-    learning_rate: Annotated[float | None, _option("--learning-rate", "Instead of the model's own.")] = None,
-    updater: Annotated[str | None, _option("--updater", "sgd, adagrad, adam, ... instead of the model's own.")] = None,
-    tracker: Annotated[str, _option("--tracker", "Where the run's state is kept: memory.")] = "memory",
-    run: Annotated[str | None, _option("--run", "The run's name.")] = None,
-    checkpoint_dir: Annotated[str | None, _option("--checkpoint-dir", "Keep checkpoints here.")] = None,
+    batch_size: Annotated[str | None, _option("--batch-size", "N", "Examples of a batch.")] = None,
+    epochs: Annotated[str | None, _option("--epochs", "N", "Passes over the data, pretraining apart.")] = None,
+    pretrain_epochs: Annotated[
+        str | None, _option("--pretrain-epochs", "N", "Passes for every pretrained layer.")
+    ] = None,
+    averaging_frequency: Annotated[
+        str | None, _option("--averaging-frequency", "N", "Batches that a job trains on before it is averaged.")
+    ] = None,
+    router: Annotated[str | None, _option("--router", "NAME", "iterative-reduce (the default) or hogwild.")] = None,
+    seed: Annotated[str | None, _option("--seed", "N", "Of everything random (123).")] = None,
+    learning_rate: Annotated[
+        str | None, _option("--learning-rate", "X", "For all layers that have none of their own.")
+    ] = None,
+    updater: Annotated[str | None, _option("--updater", "NAME", "sgd, nesterovs, adagrad, adam, ...")] = None,
+    tracker: Annotated[str, _option("--tracker", "memory", "Where the run's state is kept.")] = "memory",
+    run: Annotated[str | None, _option("--run", "NAME", "The run's name.")] = None,
+    checkpoint_dir: Annotated[str | None, _option("--checkpoint-dir", "DIR", "Keep checkpoints here.")] = None,
     checkpoint_every: Annotated[
-        int | None, _option("--checkpoint-every", "Rounds between two checkpoints.", min=1)
+        str | None, _option("--checkpoint-every", "N", "Rounds between two checkpoints (10).")
     ] = None,
     out: Out = None,
-    format: Format = OutputFormat.TEXT,
-    log_format: LogFormat = OutputFormat.TEXT,
+    format: Format = "text",
+    log_format: LogFormat = "text",
 ) -> None:
-    """Train a model with a master and workers on this machine; evaluate it on the examples held out."""
+    """Train a model here and evaluate it on held-out examples.
+
+    Flags win over DL4J_... environment variables, those over CONF.
+    """
+    _train(dict(locals()))
+
+
+def _train(flags: dict[str, Any]) -> None:
+    """Do what ``train`` was asked to; ``flags`` are its arguments by name."""
     from dl4jlegacy import launch
     from dl4jlegacy.scaleout.conf import Conf
 
-    if tracker != "memory":
-        raise UsageError(f"--tracker {tracker}: this version keeps a run's state in memory only; leave the flag out")
-    base = Conf() if conf is None else Conf.read(conf)
-    flags: dict[str, Any] = {
-        "model": model,
-        "dataset": dataset,
-        "data_dir": data_dir,
-        "workers": workers,
-        "jobs_per_round": jobs_per_round,
-        "batch_size": batch_size,
-        "epochs": epochs,
-        "pretrain_epochs": pretrain_epochs,
-        "averaging_frequency": averaging_frequency,
-        "router": router,
-        "seed": seed,
-        "run": run,
-        "checkpoint_dir": checkpoint_dir,
-        "checkpoint_every": checkpoint_every,
-    }
-    given = {name: value for name, value in flags.items() if value is not None}
-    if model is not None:
+    as_json, json_lines = _is_json("format", flags["format"]), _is_json("log_format", flags["log_format"])
+    if flags["tracker"] != "memory":
+        raise UsageError(
+            f"--tracker {flags['tracker']}: this version keeps a run's state in memory only; leave the flag out"
+        )
+    path: Path | None = flags["conf"]
+    given = _values({name: flags[name] for name in _CONF_FLAGS} | {"kernels": os.environ.get("DL4J_KERNELS")})
+    out, rate = _text("out", flags["out"]) or "", _rate(flags["learning_rate"])
+    base = Conf() if path is None else Conf.read(path)
+    named = frozenset(given) | (frozenset() if path is None else Conf.named_in(path))
+    if "model" in given:
         given["multi_layer_conf"] = None  # a model named on the command line replaces the file's network
-    chosen = base.replace(**given)
-    chosen = chosen.replace(dataset=chosen.dataset or "digits")
-    data = launch.load_data(chosen.dataset, chosen.data_dir)
-    named = frozenset(given) | (frozenset() if conf is None else Conf.named_in(conf))
-    ready = launch.prepare(chosen, data, named, learning_rate=learning_rate, updater=updater)
+    conf = launch.with_absolute_paths(base.replace(**given))
+    data = launch.load_data(conf.dataset, conf.data_dir)
+    ready = launch.prepare(conf, data, named, learning_rate=rate, updater=_text("updater", flags["updater"]))
     show_training(
-        lambda tick: launch.train(ready, data, out=out or "", tick=tick), format, log_format, ready.checkpoint_dir
+        lambda tick: launch.train(ready, data, out=out, tick=tick),
+        as_json=as_json,
+        json_lines=json_lines,
+        checkpoints=ready.checkpoint_dir,
     )
 
 
 @app.command()
 def resume(
-    run: Annotated[str, typer.Argument(help="A run's checkpoint folder.")],
+    run: Annotated[str, typer.Argument(metavar="DIR", help="A run's checkpoint folder.")],
     workers: Workers = None,
     data_dir: DataDir = None,
     out: Out = None,
-    format: Format = OutputFormat.TEXT,
-    log_format: LogFormat = OutputFormat.TEXT,
+    format: Format = "text",
+    log_format: LogFormat = "text",
 ) -> None:
     """Go on where a run stopped; prints what train would have printed."""
     from dl4jlegacy import launch
-    from dl4jlegacy.errors import CheckpointError
     from dl4jlegacy.scaleout.conf import Conf
 
+    as_json, json_lines = _is_json("format", format), _is_json("log_format", log_format)
+    changes = _values({"workers": workers, "data_dir": data_dir})
+    target = _text("out", out) or ""
     path = Path(run).expanduser() / "conf.json"
     if not path.is_file():
         raise CheckpointError(f"{run} holds no run: there is no file {path}; give the folder of --checkpoint-dir")
-    changes: dict[str, Any] = {"checkpoint_dir": run, "workers": workers, "data_dir": data_dir}
-    conf = Conf.read(path).replace(**{name: value for name, value in changes.items() if value is not None})
-    data = launch.load_data(conf.dataset, conf.data_dir)
-    show_training(lambda tick: launch.train(conf, data, resume=True, out=out or "", tick=tick), format, log_format, run)
-
-
-def show_training(
-    start: Callable[[Callable[[Any], None]], Any],
-    format: OutputFormat = OutputFormat.TEXT,
-    log_format: OutputFormat = OutputFormat.TEXT,
-    checkpoints: str = "",
-) -> None:
-    """Run a training with display and signals, and print its report."""
-    from dl4jlegacy.progress import ProgressDisplay
-
-    console = _console(log_format)
-    signal.signal(signal.SIGTERM, _on_sigterm)
     try:
-        with ProgressDisplay(console, json_lines=log_format is OutputFormat.JSON) as display:
-            report = start(display.tick)
-    except KeyboardInterrupt:
-        if checkpoints:
-            console.print(Text(f"stopped; `dl4j resume {checkpoints}` goes on from here"), soft_wrap=True)
-        raise
-    for warning in report.warnings:
-        console.print(Text(f"warning: {warning}"), soft_wrap=True)
-    if format is OutputFormat.JSON:
-        print(json.dumps(report.fields))
-        return
-    fields = report.fields
-    print(report.evaluation.stats())
-    print(
-        f"run {fields['run']}: {fields['model']} on {fields['dataset']}, {fields['workers']} workers, "
-        f"{fields['rounds']} rounds, {fields['examples']:,} examples in {fields['seconds']:.1f} s "
-        f"({fields['examples_per_second']:,.0f}/s)"
+        conf = Conf.read(path)
+    except ConfError as exc:
+        raise CheckpointError(f"the run in {run} cannot go on: {exc}") from exc
+    conf = conf.replace(checkpoint_dir=str(path.parent), **changes)
+    data = launch.load_data(conf.dataset, conf.data_dir)
+    show_training(
+        lambda tick: launch.train(conf, data, resume=True, out=target, tick=tick),
+        as_json=as_json,
+        json_lines=json_lines,
+        checkpoints=conf.checkpoint_dir,
     )
-    print(f"batches lost {fields['batches_lost']}, duplicated {fields['batches_duplicated']}")
-    print(f"accuracy {fields['accuracy']:.4f}, f1 {fields['f1']:.4f}, params_sha256 {fields['params_sha256']}")
-    if fields["model_path"]:
-        print(f"model saved to {fields['model_path']}")
 
 
 @app.command()
 def evaluate(
-    model: Annotated[str, typer.Argument(help="A saved model.")],
-    dataset: Annotated[str, _option("--dataset", "digits, iris, mnist, FILE.csv or a folder.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A saved model.")],
+    dataset: Annotated[str, DatasetOption],
+    split: Annotated[
+        str, _option("--split", "PART", "Which examples: test (held out in training), train or all.")
+    ] = "test",
     data_dir: DataDir = None,
-    format: Format = OutputFormat.TEXT,
+    format: Format = "text",
 ) -> None:
-    """Evaluate a saved model on the examples of a data set that training holds out."""
+    """Evaluate a saved model on a data set."""
     from dl4jlegacy import launch
 
-    evaluation, fields = launch.evaluate_model(model, dataset, data_dir or "")
-    print(json.dumps(fields) if format is OutputFormat.JSON else evaluation.stats())
+    as_json, part = _is_json("format", format), _choice("split", split, launch.SPLITS)
+    name = _text("dataset", dataset) or ""
+    evaluation, fields = launch.evaluate_model(model, name, _text("data_dir", data_dir) or "", split=part)
+    emit(json.dumps(fields) if as_json else evaluation.stats())
 
 
 @app.command()
 def predict(
-    model: Annotated[str, typer.Argument(help="A saved model.")],
-    file: Annotated[Path, typer.Argument(help="A CSV file: one example a row, features only.")],
-    format: Format = OutputFormat.TEXT,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A saved model.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A CSV file: one example a row, features only.")],
+    format: Format = "text",
 ) -> None:
     """Print the class that a saved model gives each row of a CSV file."""
     from dl4jlegacy import launch
-    from dl4jlegacy.datasets import read_csv
 
-    features = read_csv(file, labelled=False)[0].features
-    classes, output = launch.predict(model, features, str(file))
-    if format is OutputFormat.JSON:
-        rounded = [[round(float(p), 6) for p in row] for row in output]
-        print(json.dumps({"model": model, "predictions": [int(c) for c in classes], "probabilities": rounded}))
-    else:
-        print("\n".join(str(int(c)) for c in classes))
+    as_json = _is_json("format", format)
+    prediction = launch.predict_file(model, file)
+    emit(json.dumps(prediction.fields) if as_json else "\n".join(prediction.lines))
 
 
-def _console(log_format: OutputFormat) -> Console:
-    """Return the console on stderr, and send the package's log there."""
-    console = Console(stderr=True, highlight=False)
-    logger = logging.getLogger("dl4jlegacy")
-    if log_format is OutputFormat.TEXT:
-        handler: logging.Handler = RichHandler(console=console, show_path=False, show_time=False, markup=False)
-    else:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(_JsonFormatter())
-    logger.handlers = [handler]
-    logger.setLevel(logging.WARNING)
-    return console
+def show_training(
+    start: Callable[[Callable[[Any], None]], Any],
+    *,
+    as_json: bool = False,
+    json_lines: bool = False,
+    checkpoints: str = "",
+) -> None:
+    """Run a training with its display, and print its report."""
+    from rich.text import Text
 
+    from dl4jlegacy.progress import ProgressDisplay
 
-class _JsonFormatter(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        return json.dumps({"event": "log", "level": record.levelname.lower(), "message": record.getMessage()})
-
-
-def _on_sigterm(number: int, frame: Any) -> NoReturn:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one leaves now
-    raise _Terminated
-
-
-def report_error(error: Dl4jError, *, as_json: bool) -> int:
-    """Print an error the way the contract says; return the exit status."""
-    if isinstance(error, JobError) and error.worker_traceback:
-        print(error.worker_traceback.rstrip(), file=sys.stderr)
-    print(f"error [{error.code}]: {error}", file=sys.stderr)
-    if as_json:
-        print(json.dumps({"error": {"code": error.code, "message": str(error), "exit": error.exit_status}}))
-    return error.exit_status
-
-
-def run_guarded(command: Callable[[], Any], *, as_json: bool = False) -> int:
-    """Run a command; return the process's exit status, with one message on stderr for whatever went wrong."""
+    console = open_console(json_lines=json_lines)
+    display = ProgressDisplay(console, json_lines=json_lines)
     try:
-        command()
-    except Dl4jError as error:
-        return report_error(error, as_json=as_json)
-    except _CommandLineError as error:
-        return report_error(UsageError(f"{error.format_message()} (see --help)"), as_json=as_json)
-    except typer.Exit as leave:
-        return leave.exit_code
-    except _Terminated:
-        return EXIT_TERMINATED
-    except (KeyboardInterrupt, typer.Abort):
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        return 0
-    except Exception:  # noqa: BLE001  # the last line of defence: an internal bug, with its traceback
-        traceback.print_exc()
-        message = "internal error, see the traceback on stderr; this is a bug in dl4jlegacy"
-        print(message, file=sys.stderr)
-        if as_json:
-            print(json.dumps({"error": {"code": "DL4J-INTERNAL", "message": message, "exit": EXIT_INTERNAL}}))
-        return EXIT_INTERNAL
-    return 0
+        with display:
+            report = start(display.tick)
+    except Stopped as stop:
+        stop.hint = _where_it_stopped(display.last, checkpoints)
+        raise
+    except NotFiniteError as error:
+        if checkpoints:
+            raise NotFiniteError(f"{error}; the checkpoints in {checkpoints} are from before") from error
+        raise
+    for warning in report.warnings:
+        console.print(Text(json.dumps({"event": "warning", "message": warning}) if json_lines else warning))
+    emit(json.dumps(report.fields) if as_json else _report_text(report))
+
+
+def _where_it_stopped(status: Any, checkpoints: str) -> str:
+    where = "" if status is None or status.head is None else f" in round {status.head.round}/{status.plan.total_rounds}"
+    if checkpoints:
+        return f"{where}; `dl4j resume {checkpoints}` goes on from there"
+    return f"{where}; nothing is kept: with --checkpoint-dir a run can go on later"
+
+
+def _report_text(report: Any) -> str:
+    fields: Mapping[str, Any] = report.fields
+    lines = [
+        report.evaluation.stats().strip("\n"),
+        "",
+        f"run       {fields['run']}: {fields['model'] or 'network'} on {fields['dataset']}, "
+        f"{fields['workers']} workers, {fields['rounds']:,} rounds",
+        f"examples  {fields['examples']:,} in {fields['seconds']:.1f} s ({fields['examples_per_second']:,.0f}/s)",
+        f"batches   {fields['batches']:,}, lost {fields['batches_lost']}, duplicated {fields['batches_duplicated']}",
+        f"accuracy  {fields['accuracy']:.4f}, f1 {fields['f1']:.4f}",
+        f"params    sha256 {fields['params_sha256']}",
+    ]
+    return "\n".join([*lines, f"model     {fields['model_path']}"] if fields["model_path"] else lines)
+
+
+# -- reading flags ---------------------------------------------------------------------------------------------------
+
+
+def _values(texts: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return the flags that were given, as the values that they spell."""
+    given = {name: _text(name, text) for name, text in texts.items() if text is not None}
+    return {name: _whole(name, str(text)) if name in _LEAST else text for name, text in given.items()}
+
+
+def _label(name: str, text: str) -> str:
+    """Return the flag's name, or the variable's that stood in for it."""
+    variable = _variable(name)
+    return variable if os.environ.get(variable) == text else f"--{name.replace('_', '-')}"
+
+
+def _text(name: str, text: str | None) -> str | None:
+    if text is not None and not text.strip():
+        raise UsageError(f"{_label(name, text)} is empty; give a value or leave it out")
+    return text
+
+
+def _whole(name: str, text: str) -> int:
+    least = _LEAST[name]
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if not least <= value < 2**63:
+        allowed = "a whole number of 64 bits" if least < 0 else f"a whole number, at least {least}"
+        raise UsageError(f"{_label(name, text)} is {text!r}; it must be {allowed}")
+    return value
+
+
+def _rate(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise UsageError(f"{_label('learning_rate', text)} is {text!r}; it must be a number, not negative")
+    return value
+
+
+def _choice(name: str, text: str, known: tuple[str, ...]) -> str:
+    if text not in known:
+        raise UsageError(f"{_label(name, text)} is {text!r}{nearest(text, known)}")
+    return text
+
+
+def _is_json(name: str, text: str) -> bool:
+    return _choice(name, text, ("text", "json")) == "json"
+
+
+def _wants_json(arguments: list[str], flag: str) -> bool:
+    """Whether errors are to be JSON: asked before anything is parsed, since parsing may be what fails."""
+    pairs = [*itertools.pairwise(arguments), *(a.split("=", 1) for a in arguments if "=" in a)]
+    chosen = [value for name, value in pairs if name == flag]
+    return (chosen[-1] if chosen else os.environ.get(_variable(flag.removeprefix("--").replace("-", "_")))) == "json"
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of ``dl4j``."""
     given = sys.argv[1:] if arguments is None else arguments
-    pairs = [*zip(given, given[1:], strict=False), *((a.partition("=")[0], a.partition("=")[2]) for a in given)]
-    as_json = ("--format", "json") in pairs
-    sys.exit(run_guarded(lambda: app(args=given, prog_name="dl4j", standalone_mode=False), as_json=as_json))
+
+    def command() -> Any:
+        try:
+            return app(args=given, prog_name="dl4j", standalone_mode=False)
+        except _CommandLineError as error:
+            raise UsageError(f"{error.format_message().rstrip('.')} (see --help)") from error
+        except typer.Exit as leave:
+            return leave.exit_code
+
+    sys.exit(
+        run_guarded(command, as_json=_wants_json(given, "--format"), json_lines=_wants_json(given, "--log-format"))
+    )

@@ -1,6 +1,7 @@
 """The exceptions of dl4jlegacy: what can go wrong, with a stable code and the process's exit status.
 
 * Dl4jError                      DL4J-INTERNAL   70
+  x OutputError                  DL4J-OUTPUT      1
   x UsageError                   DL4J-USAGE       2
   x ConfError                    DL4J-CONF        3
     - ShapeError                 DL4J-SHAPE       3
@@ -38,6 +39,7 @@ __all__ = [
     "NotAuthorisedError",
     "NotEnoughWorkersError",
     "NotFiniteError",
+    "OutputError",
     "ShapeError",
     "TrackerClosedError",
     "TrackerError",
@@ -54,6 +56,13 @@ class Dl4jError(Exception):
 
     code: ClassVar[str] = "DL4J-INTERNAL"
     exit_status: ClassVar[int] = 70
+
+
+class OutputError(Dl4jError):
+    """Results exist but standard output does not take them."""
+
+    code = "DL4J-OUTPUT"
+    exit_status = 1
 
 
 class UsageError(Dl4jError):

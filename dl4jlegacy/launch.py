@@ -7,7 +7,7 @@ What the command lines say ends up here as a ``Conf``; from there on a run start
 from __future__ import annotations
 
 import hashlib
-import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,19 +17,27 @@ import msgspec
 import numpy as np
 
 from dl4jlegacy.backend import Array
-from dl4jlegacy.datasets import DataSet, DataSource, ListDataSetIterator, load
+from dl4jlegacy.datasets import DataSet, DataSource, ListDataSetIterator, load, read_csv
 from dl4jlegacy.datasets.normalizers import Normalizer, NormalizerMinMaxScaler
-from dl4jlegacy.errors import ConfError, ModelError
+from dl4jlegacy.datasets.sources import NAMES
+from dl4jlegacy.errors import ConfError, ModelError, ShapeError
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.evaluation import Evaluation
 from dl4jlegacy.nn.multilayer import MultiLayerNetwork
-from dl4jlegacy.nn.serializer import restore_multi_layer_network, restore_normalizer, write_model
+from dl4jlegacy.nn.serializer import (
+    restore_label_names,
+    restore_multi_layer_network,
+    restore_normalizer,
+    write_model,
+)
 from dl4jlegacy.nn.updaters import create_updater, with_learning_rate
 from dl4jlegacy.runner import ActorNetworkRunner, RunStatus, TrainingResult
 from dl4jlegacy.scaleout.conf import Conf
 
 __all__ = [
+    "SPLITS",
     "Data",
+    "Prediction",
     "Report",
     "check_writable",
     "evaluate_model",
@@ -37,9 +45,14 @@ __all__ = [
     "load_data",
     "params_sha256",
     "predict",
+    "predict_file",
     "prepare",
     "train",
+    "with_absolute_paths",
 ]
+
+SPLITS = ("test", "train", "all")
+"""The parts of a data set that a model can be evaluated on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +113,19 @@ def prepare(conf: Conf, data: Data, given: frozenset[str], *, learning_rate: flo
         base = create_updater(updater) if updater else network.conf.updater
         chosen = with_learning_rate(base, learning_rate)
         network = msgspec.structs.replace(network, conf=msgspec.structs.replace(network.conf, updater=chosen))
+    network = network.with_sizes(train.n_in, train.n_out)
+    network.validate()
     return conf.replace(multi_layer_conf=network, dataset=conf.dataset or data.source.name)
+
+
+def with_absolute_paths(conf: Conf) -> Conf:
+    """Return ``conf`` with its data named so that ``resume`` finds them from any folder; digits by default."""
+    dataset = conf.dataset or "digits"
+    path = Path(dataset).expanduser()
+    if dataset not in NAMES and path.exists():
+        dataset = str(path.absolute())
+    data_dir = str(Path(conf.data_dir).expanduser().absolute()) if conf.data_dir else ""
+    return conf.replace(dataset=dataset, data_dir=data_dir)
 
 
 def train(
@@ -122,7 +147,7 @@ def train(
         network = runner.network(result)
     evaluation = _evaluate(network, data.source.test, data.source.label_names)
     if path is not None:
-        write_model(network, path, normalizer=data.normalizer)
+        write_model(network, path, normalizer=data.normalizer, label_names=data.source.label_names)
     return Report(_fields(result, network, evaluation, path), evaluation, result.warnings)
 
 
@@ -170,23 +195,35 @@ def check_writable(path: Path) -> None:
         raise ModelError(f"{path} is a folder; --out takes the name of a file, for instance {path / 'model.zip'}")
     if not folder.is_dir():
         raise ModelError(f"{path} cannot be written: there is no folder {folder}; create it or choose another --out")
-    if not os.access(folder, os.W_OK):
-        raise ModelError(f"{path} cannot be written: no permission to write in {folder}; choose another --out")
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{path.name}.", suffix=".tmp"):
+            pass  # permission bits do not tell: the file system may be read-only
+    except OSError as exc:
+        reason = exc.strerror or exc
+        raise ModelError(f"{path} cannot be written: {reason} ({folder}); choose another --out") from exc
 
 
-def evaluate_model(model: str, dataset: str, data_dir: str = "") -> tuple[Evaluation, dict[str, Any]]:
-    """Return the evaluation of a saved model on a data set's held-out part, and its JSON object."""
-    network, normalizer = restore_multi_layer_network(model, load_updater=False), restore_normalizer(model)
-    source = load(dataset, data_dir=data_dir or None, n_classes=network.n_out)
-    test = source.test if normalizer is None else normalizer.transform(source.test)
-    _check_width(network, test.n_in, model, dataset)
-    if test.n_out != network.n_out:
-        raise ConfError(f"model {model} has {network.n_out} outputs, data set {dataset} {test.n_out} classes")
-    evaluation = _evaluate(network, test, source.label_names)
+def evaluate_model(
+    model: str, dataset: str, data_dir: str = "", *, split: str = "test"
+) -> tuple[Evaluation, dict[str, Any]]:
+    """Return the evaluation of a saved model on a part of a data set (one of ``SPLITS``), and its JSON object."""
+    saved = _restored(model)
+    network = saved.network
+    source = load(dataset, data_dir=data_dir or None, n_classes=network.n_out, label_names=saved.label_names or None)
+    parts = {"test": (source.test,), "train": (source.train,), "all": (source.train, source.test)}[split]
+    examples = DataSet.merge(parts) if len(parts) > 1 else parts[0]
+    _check_width(network, examples.n_in, model, dataset)
+    if examples.n_out != network.n_out:
+        raise ShapeError(
+            f"model {model} has {network.n_out} outputs, data set {dataset} {examples.n_out} classes; "
+            "is it the right data set?"
+        )
+    evaluation = _evaluate(network, saved.scaled(examples), source.label_names)
     fields = {
         "model": model,
         "dataset": dataset,
-        "examples": test.num_examples,
+        "split": split,
+        "examples": examples.num_examples,
         "accuracy": evaluation.accuracy(),
         "precision": evaluation.precision(),
         "recall": evaluation.recall(),
@@ -195,14 +232,59 @@ def evaluate_model(model: str, dataset: str, data_dir: str = "") -> tuple[Evalua
     return evaluation, fields
 
 
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a saved model makes of the rows of a file: the JSON object, and a line of text for each row."""
+
+    fields: dict[str, Any]
+    lines: tuple[str, ...]
+
+
+def predict_file(model: str, path: Path) -> Prediction:
+    """Return a saved model's predictions for a CSV file of features; a label column with a header is left out."""
+    saved = _restored(model)
+    features = read_csv(path, labelled=False)[0].features
+    classes, output = _predict(saved, features, model, str(path))
+    names = saved.label_names or tuple(str(number) for number in range(saved.network.n_out))
+    numbers = [int(number) for number in classes]
+    fields = {
+        "model": model,
+        "examples": len(features),
+        "label_names": list(names),
+        "predictions": numbers,
+        "probabilities": [[round(float(p), 6) for p in row] for row in output],
+    }
+    numbered = all(name == str(number) for number, name in enumerate(names))
+    return Prediction(fields, tuple(str(n) if numbered else f"{n} {names[n]}" for n in numbers))
+
+
 def predict(model: str, features: Array, what: str) -> tuple[Array, Array]:
     """Return (classes, probabilities) of a saved model for ``features`` ``(examples, n_in)``."""
-    network, normalizer = restore_multi_layer_network(model, load_updater=False), restore_normalizer(model)
-    _check_width(network, features.shape[1], model, what)
-    if normalizer is not None:
-        features = normalizer.transform(DataSet(features)).features
-    output = np.concatenate([np.array(network.output(features[i : i + 1024])) for i in range(0, len(features), 1024)])
+    return _predict(_restored(model), features, model, what)
+
+
+def _predict(saved: _Saved, features: Array, model: str, what: str) -> tuple[Array, Array]:
+    _check_width(saved.network, features.shape[1], model, what)
+    output = np.asarray(saved.network.output(saved.scaled(DataSet(features)).features))
     return output.argmax(axis=1), output
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """What a model file holds."""
+
+    network: MultiLayerNetwork
+    normalizer: Normalizer | None
+    label_names: tuple[str, ...]
+
+    def scaled(self, examples: DataSet) -> DataSet:
+        return examples if self.normalizer is None else self.normalizer.transform(examples)
+
+
+def _restored(model: str) -> _Saved:
+    return _Saved(
+        restore_multi_layer_network(model, load_updater=False), restore_normalizer(model), restore_label_names(model)
+    )
 
 
 def _evaluate(network: MultiLayerNetwork, test: DataSet, names: tuple[str, ...]) -> Evaluation:
@@ -214,4 +296,4 @@ def _evaluate(network: MultiLayerNetwork, test: DataSet, names: tuple[str, ...])
 
 def _check_width(network: MultiLayerNetwork, n_in: int, model: str, what: str) -> None:
     if n_in != network.n_in:
-        raise ConfError(f"model {model} takes {network.n_in} features, {what} has {n_in}; is it the right data set?")
+        raise ShapeError(f"model {model} takes {network.n_in} features, {what} has {n_in}; is it the right data set?")

@@ -6,6 +6,7 @@ evaluation must hold out the same examples.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def load(
     test_fraction: float = 0.2,
     seed: int = SPLIT_SEED,
     n_classes: int | None = None,
+    label_names: Sequence[str] | None = None,
 ) -> DataSource:
     """Return the data set called ``name_or_path``.
 
@@ -55,6 +57,7 @@ def load(
         test_fraction: the share held out where the data set does not come in two parts.
         seed: of the shuffling before that split.
         n_classes: the range of class numbers in CSV and IDX files, when the files alone do not tell.
+        label_names: the classes of CSV files in order, where they are known: a file may not hold all of them.
 
     Raises:
         DataError: unknown, missing or damaged; says what was looked for and where.
@@ -69,28 +72,31 @@ def load(
         return _split(name, read_iris(), IRIS_NAMES, test_fraction, seed)
     path = Path(name).expanduser()
     if path.is_dir():
-        return _load_folder(name, path, test_fraction, seed, n_classes)
+        return _load_folder(name, path, test_fraction, seed, n_classes, label_names)
     if path.is_file():
-        dataset, label_names = read_csv(path, n_classes=n_classes)
-        return _split(name, dataset, label_names, test_fraction, seed)
-    hint = f"; there is no such file or folder ({path.absolute()})" if _looks_like_path(name) else nearest(name, NAMES)
-    raise DataError(f"unknown data set {name!r}{hint}; give {', '.join(NAMES)}, a CSV file, or a folder")
+        dataset, names = read_csv(path, n_classes=n_classes, label_names=label_names)
+        return _split(name, dataset, names, test_fraction, seed)
+    if _looks_like_path(name):
+        hint = f"; there is no such file or folder ({path.absolute()}); give {', '.join(NAMES)}, a CSV file or a folder"
+    else:
+        hint = f"{nearest(name, NAMES)}; or the path of a CSV file or a folder"
+    raise DataError(f"unknown data set {name!r}{hint}")
 
 
 def _looks_like_path(name: str) -> bool:
     return "/" in name or "." in name
 
 
-def _split(
-    name: str, dataset: DataSet, label_names: tuple[str, ...], test_fraction: float, seed: int
-) -> DataSource:
+def _split(name: str, dataset: DataSet, label_names: tuple[str, ...], test_fraction: float, seed: int) -> DataSource:
     if not 0 < test_fraction < 1:
         raise DataError(f"test fraction is {test_fraction}; it must lie between 0 and 1 (exclusive)")
     train, test = dataset.split_test_and_train(1 - test_fraction, seed)
     return DataSource(name, train, test, label_names)
 
 
-def _load_folder(name: str, path: Path, test_fraction: float, seed: int, n_classes: int | None) -> DataSource:
+def _load_folder(
+    name: str, path: Path, test_fraction: float, seed: int, n_classes: int | None, known: Sequence[str] | None
+) -> DataSource:
     """Return what ``path`` holds: IDX files first, then CSV files."""
     if find_idx_files(path):
         train = read_idx_dataset(path, "train", n_classes)
@@ -105,13 +111,13 @@ def _load_folder(name: str, path: Path, test_fraction: float, seed: int, n_class
     files = [file for file in found if file.suffix.lower() == ".csv" and file.is_file()]
     parts = {file.stem.lower(): file for file in files}
     if {"train", "test"} <= parts.keys():
-        train, label_names = read_csv(parts["train"], n_classes=n_classes)
+        train, label_names = read_csv(parts["train"], n_classes=n_classes, label_names=known)
         test, _ = read_csv(parts["test"], label_names=label_names)
         if test.n_in != train.n_in:
             raise DataError(f"{parts['train']} has {train.n_in} features, {parts['test']} has {test.n_in}")
         return DataSource(name, train, test, label_names)
     if files:
-        datasets, label_names = read_csv_files(files, n_classes=n_classes)
+        datasets, label_names = read_csv_files(files, n_classes=n_classes, label_names=known)
         return _split(name, DataSet.merge(datasets), label_names, test_fraction, seed)
     raise DataError(
         f"folder {path} holds no data set: looked for four IDX files under MNIST's names and for CSV files, "

@@ -18,7 +18,7 @@ import struct
 import uuid
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +33,7 @@ from dl4jlegacy.nn.dl4j_json import Version, from_dl4j, to_dl4j
 from dl4jlegacy.nn.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.normalizer_file import read_normalizer, write_normalizer
 
-__all__ = ["restore_multi_layer_network", "restore_normalizer", "write_model"]
+__all__ = ["restore_label_names", "restore_multi_layer_network", "restore_normalizer", "write_model"]
 
 _CONFIGURATION: Final = "configuration.json"
 _COEFFICIENTS: Final = "coefficients.bin"
@@ -58,6 +58,7 @@ def write_model(
     *,
     save_updater: bool = True,
     normalizer: Normalizer | None = None,
+    label_names: Sequence[str] = (),
     dl4j_version: Version = "0.9.1",
 ) -> None:
     """Save ``network`` to ``path``, replacing what is there in one step.
@@ -67,6 +68,7 @@ def write_model(
         path: the zip to write; its folder must exist.
         save_updater: without it training can go on only with a fresh updater.
         normalizer: saved with the model, for ``restore_normalizer``.
+        label_names: what the outputs stand for, for ``restore_label_names``.
         dl4j_version: "0.9.1" is read by all later versions; "1.0.0" lets that version train on exactly as here.
 
     Raises:
@@ -76,6 +78,8 @@ def write_model(
     own["iteration"] = network.iteration
     if normalizer is not None:
         own["normalizer"] = json.loads(normalizer.to_json())
+    if label_names:
+        own["label_names"] = list(label_names)
     tree = to_dl4j(network.conf, iteration=network.iteration, version=dl4j_version)
     entries = {
         _CONFIGURATION: json.dumps(tree, indent=2).encode(),
@@ -128,6 +132,19 @@ def restore_normalizer(path: str | os.PathLike[str]) -> Normalizer | None:
         if _NORMALIZER in archive.namelist():
             return read_normalizer(_read(archive, _NORMALIZER, _MAX_JSON_BYTES))
     return None
+
+
+def restore_label_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """Return what the outputs of the model at ``path`` stand for; empty if the file does not say.
+
+    Raises:
+        ModelError: the file cannot be read.
+    """
+    with _opened(path) as archive:
+        names = _own(archive).get("label_names", []) if _OWN in archive.namelist() else []
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ModelError(f"entry {_OWN} has label names that are no list of names")
+    return tuple(names)
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,183 @@
+"""The edge of the process, shared by the command lines: stdout, stderr, signals, exit statuses (layer 5).
+
+Results go to stdout, everything else to stderr. Whatever goes wrong ends as one message and one exit status; with
+``--format json`` stdout then holds one object with the key ``error``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from dl4jlegacy.errors import Dl4jError, JobError, OutputError
+
+__all__ = ["EXIT_INTERNAL", "Stopped", "emit", "open_console", "run_guarded"]
+
+EXIT_INTERNAL = 70
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SHOW_CURSOR = b"\x1b[?25h"
+
+
+class Stopped(BaseException):
+    """SIGINT or SIGTERM asked the process to leave; what is running cleans up on the way. ``hint`` says what is kept.
+
+    Not a ``KeyboardInterrupt``, which libraries on the way would turn into something of their own.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.name = signal.Signals(number).name
+        self.exit_status = 128 + number
+        self.hint = ""
+
+
+def emit(text: str) -> None:
+    """Print a result on stdout, at once. A reader that has left (``| head``) is no error.
+
+    Raises:
+        OutputError: stdout cannot take it, for instance a full disk.
+    """
+    try:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _to_nowhere(sys.stdout)
+    except OSError as exc:
+        _to_nowhere(sys.stdout)
+        raise OutputError(f"the results cannot be written to standard output: {exc.strerror or exc}") from exc
+
+
+def _to_nowhere(stream: TextIO) -> None:
+    """Point a stream that can no longer be written to at the null device, so that its last flush does not fail."""
+    with contextlib.suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
+
+
+class _Console(Console):
+    """A console on stderr; when nobody reads it any more, it falls silent and the work goes on."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        _to_nowhere(sys.stderr)
+
+
+class _Log(logging.Handler):
+    """Log records as one line of text, or of JSON."""
+
+    def __init__(self, console: Console, *, as_json: bool) -> None:
+        super().__init__()
+        self._console, self._json = console, as_json
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level, message = record.levelname.lower(), record.getMessage()
+        line = json.dumps({"event": "log", "level": level, "message": message}) if self._json else f"{level}: {message}"
+        self._console.print(Text(line), soft_wrap=True)
+
+
+def open_console(*, json_lines: bool = False) -> Console:
+    """Return the console on stderr, and send the package's log there."""
+    console = _Console(stderr=True, highlight=False, force_terminal=None if sys.stderr.isatty() else False)
+    logger = logging.getLogger("dl4jlegacy")
+    logger.handlers = [_Log(console, as_json=json_lines)]
+    logger.setLevel(logging.WARNING)
+    return console
+
+
+def run_guarded(command: Callable[[], Any], *, as_json: bool = False, json_lines: bool = False) -> int:
+    """Run a command; return the process's exit status, with one message on stderr for whatever went wrong.
+
+    Args:
+        command: what to run; an int that it returns is the exit status.
+        as_json: errors go to stdout too, as one JSON object.
+        json_lines: the message on stderr is a line of JSON.
+    """
+    _standard_streams()
+    report = _Reporter(as_json, json_lines)
+    with _signals():
+        try:
+            status = command()
+        except Stopped as stop:
+            return report(f"DL4J-{stop.name}", f"stopped by {stop.name}{stop.hint}", stop.exit_status)
+        except OutputError as error:
+            return _Reporter(False, json_lines)(error.code, str(error), error.exit_status)
+        except Dl4jError as error:
+            if isinstance(error, JobError) and error.worker_traceback:
+                _say(error.worker_traceback.rstrip())
+            return report(error.code, str(error), error.exit_status)
+        except Exception:  # noqa: BLE001  # the last line of defence: an internal bug, with its traceback
+            _say(traceback.format_exc().rstrip())
+            return report("DL4J-INTERNAL", "this is a bug in dl4jlegacy: the traceback is on stderr", EXIT_INTERNAL)
+    return status if isinstance(status, int) else 0
+
+
+class _Reporter:
+    """Says what went wrong, once; returns the exit status."""
+
+    def __init__(self, as_json: bool, json_lines: bool) -> None:
+        self._json, self._lines = as_json, json_lines
+
+    def __call__(self, code: str, message: str, status: int) -> int:
+        body = {"code": code, "message": message, "exit": status}
+        _say(json.dumps({"event": "error", **body}) if self._lines else f"error [{code}]: {message}")
+        if self._json:
+            with contextlib.suppress(OutputError):
+                emit(json.dumps({"error": body}))
+        return status
+
+
+def _say(text: str) -> None:
+    try:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+    except OSError:
+        _to_nowhere(sys.stderr)
+
+
+def _standard_streams() -> None:
+    """Make stdout and stderr usable: closed ones (``2>&-``) go nowhere, and no character is beyond them."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # open as long as the process
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[None]:
+    """Turn the first SIGINT or SIGTERM into ``Stopped``; a second one leaves at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, _first) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def _first(number: int, frame: Any) -> None:
+    for other in _SIGNALS:
+        signal.signal(other, _second)
+    raise Stopped(number)
+
+
+def _second(number: int, frame: Any) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        if sys.stderr.isatty():
+            os.write(sys.stderr.fileno(), _SHOW_CURSOR + b"\n")
+    os._exit(128 + number)
