@@ -133,7 +133,7 @@ class World:
         me = protocol.Master(
             name, self.store, self, work.plan, self.router, work.aggregator(self.router.name), begin, LIMITS
         )
-        for event in protocol.master(me):
+        for event in protocol.master_steps(me):
             if isinstance(event, protocol.MoreWork):
                 binds = self.router.binds_model
                 for _ in protocol.issue_jobs(self.store, work.plan, event, binds_model=binds, load=work.load):
@@ -145,7 +145,7 @@ class World:
 
     def worker(self, name: str) -> Iterator[float]:
         me = protocol.Worker(name, self.store, self, self.work.plan, self.router, LIMITS, offset=self.rng.randrange(8))
-        steps = protocol.worker(me)
+        steps = protocol.worker_steps(me)
         answer: Any = None
         while True:
             try:

@@ -161,7 +161,7 @@ class MasterActor(_Driven):
     ) -> None:
         super().__init__(outcome, tracker, (protocol.UPDATE_TOPIC, protocol.HEAD_TOPIC))
         self._batch, self._saver, self._every = batch, saver, checkpoint_every
-        self._steps = protocol.master(master)
+        self._steps = protocol.master_steps(master)
         self._ended = self._due = self._saving = False
 
     def _drive(self) -> None:
@@ -260,7 +260,7 @@ class WorkerActor(_Driven):
     ) -> None:
         super().__init__(outcome, tracker, (protocol.JOB_TOPIC, protocol.HEAD_TOPIC))
         self._worker, self._performer, self._heartbeat, self._jobs = worker, performer, heartbeat, jobs
-        self._steps = protocol.worker(worker)
+        self._steps = protocol.worker_steps(worker)
         self._answer: Any = None
         self._ended = False
         self._done = 0

@@ -24,8 +24,8 @@ from dl4jlegacy.scaleout.protocol.events import (
     Wait,
 )
 from dl4jlegacy.scaleout.protocol.frames import increment, read_frame, write_frame
-from dl4jlegacy.scaleout.protocol.master import Begin, Master, issue_jobs, master
-from dl4jlegacy.scaleout.protocol.worker import Worker, extend_lease, worker
+from dl4jlegacy.scaleout.protocol.master import Begin, Master, issue_jobs, master_steps
+from dl4jlegacy.scaleout.protocol.worker import Worker, extend_lease, worker_steps
 
 __all__ = [
     "DROPPED",
@@ -46,8 +46,8 @@ __all__ = [
     "extend_lease",
     "increment",
     "issue_jobs",
-    "master",
+    "master_steps",
     "read_frame",
-    "worker",
+    "worker_steps",
     "write_frame",
 ]

@@ -35,7 +35,7 @@ from dl4jlegacy.scaleout.records import (
 from dl4jlegacy.scaleout.router import WorkRouter
 from dl4jlegacy.scaleout.store import Buffer, Clock, Store
 
-__all__ = ["Begin", "Master", "issue_jobs", "master"]
+__all__ = ["Begin", "Master", "issue_jobs", "master_steps"]
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class Master:
         return Keys.model(version, f"{self.name}.{self.written}")
 
 
-def master(me: Master) -> Steps[Head]:
+def master_steps(me: Master) -> Steps[Head]:
     """Run the master's part until the run has ended; return the last head. The frame goes out with ``NewModel``."""
     store, plan = me.store, me.plan
     while True:

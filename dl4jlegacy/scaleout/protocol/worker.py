@@ -14,7 +14,7 @@ from dl4jlegacy.scaleout.records import HEAD, Failure, Head, JobRecord, Keys, de
 from dl4jlegacy.scaleout.router import WorkRouter
 from dl4jlegacy.scaleout.store import Buffer, Clock, Store
 
-__all__ = ["Worker", "extend_lease", "worker"]
+__all__ = ["Worker", "extend_lease", "worker_steps"]
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class Worker:
         return Keys.update(*slot, f"{self.name}.{self.written}")
 
 
-def worker(me: Worker) -> Steps[Head]:
+def worker_steps(me: Worker) -> Steps[Head]:
     """Run a worker's part until the run has ended; return the last head seen."""
     model_key, model = "", None
     while True:

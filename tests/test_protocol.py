@@ -1,0 +1,203 @@
+"""The run protocol under hostile schedules, with a tiny real network; and that the simulator would notice if it broke.
+
+Set ``DL4J_SCHEDULES`` to run more schedules than the 2,000 of the test command (50,000 by hand before a release).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import numpy as np
+import pytest
+import simulator
+
+from dl4jlegacy.datasets import DataSet, ListDataSetIterator
+from dl4jlegacy.kernels import load
+from dl4jlegacy.nn.conf import MultiLayerConfiguration, NeuralNetConfiguration
+from dl4jlegacy.nn.layers import RBM, OutputLayer
+from dl4jlegacy.nn.multilayer import MultiLayerNetwork
+from dl4jlegacy.nn.updaters import AdaGrad
+from dl4jlegacy.scaleout import protocol
+from dl4jlegacy.scaleout.aggregate import DeltaAggregator, ParameterAveragingAggregator
+from dl4jlegacy.scaleout.job import DataSetJobIterator, Job, Result, decode_work, encode_work
+from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, first_model
+from dl4jlegacy.scaleout.plan import Phase
+from dl4jlegacy.scaleout.protocol import master as master_module
+from dl4jlegacy.scaleout.protocol import worker as worker_module
+from dl4jlegacy.scaleout.records import Head, decode_record
+
+SCHEDULES = int(os.environ.get("DL4J_SCHEDULES", "2000"))
+KERNELS = load("numpy")
+CONF = MultiLayerConfiguration(
+    conf=NeuralNetConfiguration(seed=5, updater=AdaGrad(learning_rate=0.1)),
+    layers=(RBM(n_in=3, n_out=4), OutputLayer(n_out=2, activation="softmax", drop_out=0.8)),
+    pretrain=True,
+)
+
+
+@functools.cache
+def network_work() -> simulator.Work:
+    """A deep belief network of 30 parameters with drop-out and sampling, pretrained and finetuned: 12 rounds."""
+    random = np.random.default_rng(3)
+    data = DataSet(random.random((21, 3), dtype=np.float32), np.eye(2, dtype=np.float32)[random.integers(0, 2, 21)])
+    jobs = DataSetJobIterator(
+        ListDataSetIterator(data, 2, seed=5),
+        jobs_per_round=4,
+        phases=(Phase(kind="pretrain", layer=0, epochs=2), Phase(kind="finetune", epochs=2)),
+    )
+    network = MultiLayerNetwork(CONF, kernels=KERNELS)
+    performers = {
+        shares: MultiLayerNetworkPerformer(MultiLayerNetwork(CONF, kernels=KERNELS), seed=5, shares=shares)
+        for shares in ("params", "delta")
+    }
+
+    def first():
+        network.init()
+        return first_model(network).encode()
+
+    known: dict[tuple, bytes] = {}
+
+    def perform(slot, version, model, data, router):
+        """Train; synchronous results are pure functions of slot and model, so each is worked out once."""
+        key = (slot, bytes(model))
+        if router.shares == "params" and key in known:
+            return known[key]
+        performer = performers[router.shares]
+        performer.update(Result.decode(model))
+        result = performer.perform(Job(slot, jobs.plan.phases[slot.phase], decode_work(data), "w", version)).encode()
+        if router.shares == "params":
+            known[key] = bytes(result)
+        return result
+
+    def aggregator(name):
+        return DeltaAggregator(KERNELS) if name == "hogwild" else ParameterAveragingAggregator(KERNELS)
+
+    return simulator.Work(
+        plan=jobs.plan,
+        first_model=first,
+        load=lambda slot: encode_work(jobs.work(slot)),
+        perform=perform,
+        aggregator=aggregator,
+        chunk_nbytes=300,
+        max_keys=170,
+    )
+
+
+@pytest.mark.slow
+def test_every_schedule_ends_in_the_serial_runs_parameters_with_every_batch_counted_once():
+    simulator.simulate(network_work(), SCHEDULES, first=1)
+
+
+@pytest.mark.slow
+def test_asynchronous_schedules_count_every_batch_once():
+    simulator.simulate(network_work(), max(1, SCHEDULES // 4), first=1, router="hogwild")
+
+
+def test_a_schedule_replays_exactly():
+    first, second = (simulator.run(network_work(), 11, losses=True) for _ in range(2))
+    assert (first.time, first.born, bytes(first.result[1])) == (second.time, second.born, bytes(second.result[1]))
+
+
+def test_schedules_are_hostile():
+    """Kills, freezes, losses and two masters must really happen, or the simulation proves nothing."""
+    worlds = [simulator.run(network_work(), seed, losses=True) for seed in range(1, 41)]
+    assert sum(world.born for world in worlds) > 40 * 8
+    assert sum(world.result[0].updates_dropped for world in worlds) > 10
+
+
+# --- mutations: each breaks one rule of the protocol, and the simulator must notice ---
+
+
+def notices(work=None, schedules=60):
+    with pytest.raises(AssertionError, match="seed"):
+        simulator.simulate(work or network_work(), schedules, first=1)
+
+
+def test_aggregation_in_arrival_order_is_noticed(monkeypatch):
+    collect = master_module._collect
+
+    def in_any_order(me, numbers, records):
+        updates = yield from collect(me, numbers, records)
+        return None if updates is None else sorted(updates, key=lambda item: records[item[0]].deadline)
+
+    monkeypatch.setattr(master_module, "_collect", in_any_order)
+    notices()
+
+
+def test_expired_leases_that_are_not_issued_again_are_noticed(monkeypatch):
+    claim, reissued = worker_module._claim, master_module._reissued
+    forever = protocol.Limits(lease=1e9, poll=simulator.POLL, attempts=1_000_000, straggler_least=1e9)
+
+    def never(me, head, record):
+        return None if record.state == "leased" else reissued(me, head, record)
+
+    def only_ready(me, head):
+        me.limits = forever
+        return (yield from claim(me, head))
+
+    monkeypatch.setattr(master_module, "_reissued", never)
+    monkeypatch.setattr(worker_module, "_claim", only_ready)
+    notices()
+
+
+def test_a_head_computed_from_another_than_the_one_compared_is_noticed(monkeypatch):
+    advance = master_module.advance
+
+    def from_the_newest(head, plan, numbers, **changes):
+        return advance(newest(head), plan, numbers, **changes)
+
+    def newest(head):
+        raw = worlds[-1].store.now.get("head")
+        return head if raw is None else decode_record(raw, Head)
+
+    def compare_with_the_newest(self, key, expected, value):
+        return replace(self, key, self.now.get(key, b"") if key == "head" else expected, value)
+
+    worlds: list[simulator.World] = []
+    replace, init = simulator.SimulatedStore.replace_if_same, simulator.World.__init__
+
+    def remember(self, *args):
+        init(self, *args)
+        worlds.append(self)
+
+    monkeypatch.setattr(simulator.World, "__init__", remember)
+    monkeypatch.setattr(simulator.SimulatedStore, "replace_if_same", compare_with_the_newest)
+    monkeypatch.setattr(master_module, "advance", from_the_newest)
+    notices()
+
+
+def test_a_worker_that_keeps_an_old_model_is_noticed():
+    work = network_work()
+    kept: list[bytes] = []
+
+    def perform(slot, version, model, data, router):
+        kept.append(bytes(model))
+        return work.perform(slot, version, kept[max(0, len(kept) - 3)], data, router)
+
+    notices(simulator.Work(**{**vars_of(work), "perform": perform}), schedules=3)
+
+
+def test_keys_that_are_never_deleted_are_noticed(monkeypatch):
+    def nothing(store, head):
+        yield protocol.STEP
+
+    monkeypatch.setattr(master_module, "sweep", nothing)
+    notices()
+
+
+def test_randomness_seeded_by_the_worker_is_noticed():
+    work = network_work()
+    counter = iter(range(10**9))
+
+    def perform(slot, version, model, data, router):
+        moved = slot._replace(slot=next(counter))
+        performer = MultiLayerNetworkPerformer(MultiLayerNetwork(CONF, kernels=KERNELS), seed=5)
+        performer.update(Result.decode(model))
+        return performer.perform(Job(moved, work.plan.phases[slot.phase], decode_work(data))).encode()
+
+    notices(simulator.Work(**{**vars_of(work), "perform": perform}), schedules=3)
+
+
+def vars_of(work):
+    return {name: getattr(work, name) for name in work.__dataclass_fields__}
