@@ -3,7 +3,8 @@
 A job is addressed by the plan (round and slot), so that anybody can make it again. Its work is either the
 ``DataSet`` batches of the slot or any JSON value of the caller's own, as the 2015 API allowed.
 
-Legacy: ``org.deeplearning4j.scaleout.job.Job``, ``JobIterator``, ``DataSetIteratorJobIterator``, ``CollectionJobIterator``.
+Legacy: ``org.deeplearning4j.scaleout.job.Job``, ``JobIterator``, ``DataSetIteratorJobIterator``,
+``CollectionJobIterator``.
 """
 
 from __future__ import annotations

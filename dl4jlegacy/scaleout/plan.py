@@ -9,6 +9,7 @@ has a *number*, counted over all rounds, by which the head records what has been
 from __future__ import annotations
 
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -76,7 +77,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         left = self.batches - start
         slots = min(left, self.jobs_per_round)
         bounds = [start + left * i // slots for i in range(slots + 1)]
-        return tuple(zip(bounds, bounds[1:], strict=False))
+        return tuple(pairwise(bounds))
 
     @cached_property
     def _first_epochs(self) -> tuple[int, ...]:
