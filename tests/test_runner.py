@@ -1,0 +1,343 @@
+"""ActorNetworkRunner: the answer does not depend on the workers, failures are data, nothing stays behind."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import psutil
+import pytest
+
+from dl4jlegacy.datasets import DataSet, ListDataSetIterator
+from dl4jlegacy.errors import CheckpointError, ConfError, DeadlineError, JobError, NotFiniteError, UsageError
+from dl4jlegacy.kernels import load
+from dl4jlegacy.nn import zoo
+from dl4jlegacy.nn.conf import MultiLayerConfiguration, NeuralNetConfiguration
+from dl4jlegacy.nn.layers import DenseLayer, OutputLayer
+from dl4jlegacy.nn.multilayer import MultiLayerNetwork
+from dl4jlegacy.nn.updaters import Sgd
+from dl4jlegacy.runner import ActorNetworkRunner
+from dl4jlegacy.scaleout.aggregate import CollectingAggregator, ParameterAveragingAggregator
+from dl4jlegacy.scaleout.checkpoint import CheckpointSaver
+from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.job import CollectionJobIterator, Result
+from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer
+from dl4jlegacy.scaleout.protocol import Limits
+from dl4jlegacy.seeding import Stream
+
+QUICK = Limits(lease=1.0, poll=0.05)
+
+
+def data(examples=64, n_in=6, n_out=3):
+    random = np.random.default_rng(1)
+    labels = np.eye(n_out, dtype=np.float32)[random.integers(0, n_out, examples)]
+    return DataSet(random.random((examples, n_in), dtype=np.float32), labels)
+
+
+def conf(model="mlp", **changes):
+    build = {"mlp": zoo.mlp, "dbn": zoo.dbn, "sda": zoo.sda}[model]
+    network = build(6, 3, hidden=(5, 4), drop_out=0.8, seed=7)
+    fields = {"seed": 7, "epochs": 3, "pretrain_epochs": 2, "workers": 4, "jobs_per_round": 4, "limits": QUICK}
+    return Conf(**{"multi_layer_conf": network, **fields, **changes})
+
+
+def iterator(dataset=None, batch_size=5):
+    return ListDataSetIterator(dataset or data(), batch_size, seed=7)
+
+
+def train(conf, dataset=None, **runner):
+    """Run to the end; return the result. The runner is shut down, whatever happens."""
+    with ActorNetworkRunner("master", iterator(dataset), **runner) as run:
+        run.setup(conf)
+        return run.train(deadline=120)
+
+
+def params(result):
+    return np.array(result.model.arrays["params"]).tobytes()
+
+
+class Wrapped:
+    """A performer that lets a test interfere with the jobs of the real one."""
+
+    def __init__(self, conf, kernels, before):
+        network = MultiLayerNetwork(conf.multi_layer_conf, kernels=kernels)
+        self._inner = MultiLayerNetworkPerformer(network, seed=conf.seed)
+        self._before = before
+
+    @property
+    def progress(self):
+        return self._inner.progress
+
+    def update(self, model):
+        self._inner.update(model)
+
+    def perform(self, job):
+        self._before(job)
+        return self._inner.perform(job)
+
+
+def interfering(before):
+    return lambda conf, kernels: Wrapped(conf, kernels, before)
+
+
+# --- the same answer --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["mlp", "dbn", "sda"])
+def test_parameters_are_bit_identical_for_any_number_of_workers(model):
+    results = [train(conf(model, workers=workers)) for workers in (1, 2, 3, 4, 7)]
+    assert len({params(result) for result in results}) == 1
+    assert {result.head.examples for result in results} == {results[0].plan.total_examples}
+
+
+@pytest.mark.parametrize("changes", [{"averaging_frequency": 3}, {"average_updater_state": False}])
+def test_data_by_value_and_by_reference_give_the_same_parameters(changes):
+    by_value = train(conf("dbn", data_by_reference=False, **changes))
+    assert params(by_value) == params(train(conf("dbn", data_by_reference=True, workers=2, **changes)))
+
+
+def test_a_worker_that_fails_in_the_middle_changes_nothing():
+    failed = []
+
+    def once(job):
+        if (job.slot.round, job.slot.slot) in ((2, 1), (5, 0)) and (job.slot[:2]) not in failed:
+            failed.append(job.slot[:2])
+            raise RuntimeError("made to fail")
+
+    result = train(conf("dbn"), performer=interfering(once))
+    assert len(failed) == 2
+    assert params(result) == params(train(conf("dbn", workers=1)))
+    assert (result.batches_lost, result.batches_duplicated) == (0, 0)
+
+
+def test_a_worker_that_hangs_loses_its_lease_and_changes_nothing():
+    release, hung = threading.Event(), []
+
+    def hang_once(job):
+        if job.slot.round == 3 and not hung:
+            hung.append(job.worker_id)
+            release.wait(60)
+
+    limits = Limits(lease=0.3, poll=0.05)
+    quick = conf("dbn", workers=2, stuck_seconds=0.2, heartbeat_seconds=0.05, limits=limits)
+    with ActorNetworkRunner("master", iterator(), performer=interfering(hang_once)) as run:
+        run.setup(quick)
+        result = run.train(deadline=60)
+        release.set()
+    assert hung
+    assert params(result) == params(train(conf("dbn")))
+
+
+def test_an_interrupted_run_resumes_to_the_same_parameters(tmp_path):
+    kept = conf("dbn", checkpoint_dir=str(tmp_path / "run"), checkpoint_every=3)
+
+    def interrupt(status):
+        if status.head is not None and status.head.round >= 8:
+            raise KeyboardInterrupt
+
+    slow = threading.Event()
+    first = ActorNetworkRunner("master", iterator(), performer=interfering(lambda job: slow.wait(0.03)))
+    first.setup(kept)
+    with pytest.raises(KeyboardInterrupt):
+        first.train(interrupt)
+    first.shutdown()
+    with ActorNetworkRunner("master", iterator()) as second:
+        second.setup(kept.replace(workers=2), resume=True)
+        result = second.train(deadline=60)
+    assert 0 < result.examples_here < result.head.examples == result.plan.total_examples
+    assert params(result) == params(train(conf("dbn")))
+
+
+# --- averaging is right -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-12), ("float32", 1e-6)])
+@pytest.mark.parametrize("shards", [(8,), (8, 8), (8, 8, 8, 8), (4,) * 8, (1, 5, 2), (7, 3)])
+def test_the_average_of_one_sgd_step_each_is_one_step_on_the_joined_batch(shards, dtype, tolerance):
+    network = MultiLayerConfiguration(
+        conf=NeuralNetConfiguration(seed=3, updater=Sgd(learning_rate=0.5), dtype=dtype, l2=1e-3),
+        layers=(DenseLayer(n_in=6, n_out=5, activation="tanh"), OutputLayer(n_out=3)),
+    )
+    joined = data(sum(shards))
+    x, labels = joined.features.astype(dtype), joined.labels.astype(dtype)
+    together = MultiLayerNetwork(network)
+    start = together.params.copy()
+    together.fit_batch(x, labels, iteration=0, stream=Stream(1))
+    updates, row = [], 0
+    for size in shards:
+        alone = MultiLayerNetwork(network)
+        alone.fit_batch(x[row : row + size], labels[row : row + size], iteration=0, stream=Stream(1))
+        updates.append(Result({"examples": size, "score": 0.0}, {"params": alone.params}).encode())
+        row += size
+    model = Result({"score": None}, {"params": start}).encode()
+    frame, _ = ParameterAveragingAggregator(load()).aggregate(model, updates, version=0, ends_phase=False)
+    averaged = Result.decode(frame).arrays["params"]
+    assert not np.array_equal(averaged, start)
+    np.testing.assert_allclose(averaged, together.params, rtol=0, atol=tolerance)
+
+
+def test_the_plain_mean_of_the_original_is_an_option():
+    updates = [Result({"examples": n, "score": 1.0}, {"params": np.full(3, n, np.float32)}).encode() for n in (1, 3)]
+    model = Result({"score": None}, {"params": np.zeros(3, np.float32)}).encode()
+    means = {}
+    for weighted in (True, False):
+        aggregator = ParameterAveragingAggregator(load(), weighted=weighted)
+        frame, _ = aggregator.aggregate(model, updates, version=0, ends_phase=False)
+        means[weighted] = Result.decode(frame).arrays["params"][0]
+    assert means == {True: 2.5, False: 2.0}
+
+
+def test_one_worker_without_averaging_equals_plain_fit():
+    alone = conf(workers=1, jobs_per_round=1, multi_layer_conf=zoo.mlp(6, 3, hidden=(5,), seed=7))
+    network = MultiLayerNetwork(alone.multi_layer_conf)
+    batches = iterator()
+    for epoch in range(3):
+        for index in range(batches.total_batches):
+            batch = batches.batch(epoch, index)
+            iteration = epoch * batches.total_batches + index
+            network.fit_batch(batch.features, batch.labels, iteration=iteration, stream=Stream(0))
+    assert params(train(alone)) == network.params.tobytes()
+
+
+# --- asynchronous -----------------------------------------------------------------------------------------------------
+
+
+def test_hogwild_counts_every_batch_once_and_learns():
+    dataset = data(200)
+    labels = np.eye(3, dtype=np.float32)[(dataset.features[:, 0] * 2.99).astype(int)]
+    dataset = DataSet(dataset.features, labels)
+    network = zoo.mlp(6, 3, hidden=(8,), seed=7)
+    network = network.replace(conf=network.conf.replace(updater=Sgd(learning_rate=0.3)))
+    result = train(conf(router="hogwild", epochs=60, multi_layer_conf=network), dataset)
+    assert (result.batches_lost, result.batches_duplicated) == (0, 0)
+    assert result.head.examples == result.plan.total_examples
+    trained = MultiLayerNetwork(network)
+    before = trained.score(dataset)
+    trained.set_params(result.model.arrays["params"])
+    assert trained.score(dataset) < 0.7 * before
+
+
+def test_hogwild_with_one_worker_is_nearly_the_serial_run():
+    network = zoo.mlp(6, 3, hidden=(5,), seed=7)
+    serial = train(conf(workers=1, jobs_per_round=1, multi_layer_conf=network))
+    wild = train(conf(workers=1, jobs_per_round=1, multi_layer_conf=network, router="hogwild", window=1))
+    difference = np.abs(serial.model.arrays["params"] - wild.model.arrays["params"]).max()
+    assert difference < 1e-4
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_always_fails_ends_the_run_with_the_workers_traceback():
+    def fail(job):
+        if job.slot.round == 1 and job.slot.slot == 2:
+            raise RuntimeError("the disk of this example is broken")
+
+    with pytest.raises(JobError, match=r"failed on every attempt.*the disk of this example is broken") as caught:
+        train(conf(), performer=interfering(fail))
+    assert "in fail" in caught.value.worker_traceback
+
+
+def test_a_score_that_is_not_finite_names_round_slot_and_layer_and_keeps_the_last_checkpoint(tmp_path):
+    hot = zoo.mlp(6, 3, hidden=(5,), seed=7)
+    hot = hot.replace(conf=hot.conf.replace(updater=Sgd(learning_rate=1e25)))
+    folder = tmp_path / "run"
+    with pytest.raises(NotFiniteError, match=r"round \d+, slot \d+.*layer"):
+        train(conf(multi_layer_conf=hot, checkpoint_dir=str(folder), checkpoint_every=1))
+    saved = CheckpointSaver(folder).newest()
+    assert saved is None or np.isfinite(Result.decode(saved[1]).arrays["params"]).all()
+
+
+def test_a_bug_in_an_actor_ends_the_run_with_its_own_error():
+    class Broken:
+        def aggregate(self, model, updates, *, version, ends_phase):
+            raise ZeroDivisionError("a bug in the aggregator")
+
+    with pytest.raises(ZeroDivisionError, match="a bug in the aggregator"):
+        train(conf(), aggregator=Broken())
+
+
+def test_a_run_that_takes_too_long_says_where_it_is():
+    slow = threading.Event()
+    with ActorNetworkRunner("master", iterator(), performer=interfering(lambda job: slow.wait(0.2))) as run:
+        run.setup(conf(epochs=100))
+        with pytest.raises(DeadlineError, match=r"not done after 1 s; it is in round \d+ of \d+"):
+            run.train(deadline=1.0)
+
+
+def test_a_network_that_does_not_fit_the_data_is_refused_before_anything_starts():
+    with pytest.raises(ConfError, match="the network has 6 inputs, the data set 9"):
+        ActorNetworkRunner("master", iterator(data(n_in=9))).setup(conf())
+
+
+def test_calls_in_the_wrong_order_say_what_to_do():
+    runner = ActorNetworkRunner("master", iterator())
+    with pytest.raises(UsageError, match="call setup"):
+        runner.train()
+    runner.setup(conf())
+    with pytest.raises(UsageError, match="setup was called twice"):
+        runner.setup(conf())
+    runner.shutdown()
+    runner.shutdown()
+    with pytest.raises(UsageError, match="only 'master'"):
+        ActorNetworkRunner("worker", iterator())
+
+
+def test_a_checkpoint_that_cannot_be_written_is_a_warning_and_the_run_goes_on(tmp_path, monkeypatch):
+    def full(self, head, frame):
+        raise CheckpointError("No space left on device")
+
+    monkeypatch.setattr(CheckpointSaver, "save", full)
+    result = train(conf(checkpoint_dir=str(tmp_path / "run"), checkpoint_every=5))
+    assert result.head.status == "done"
+    assert "No space left on device" in result.warnings[0]
+
+
+# --- other jobs, and what stays behind --------------------------------------------------------------------------------
+
+
+class CountWords:
+    progress = 0
+
+    def update(self, model):
+        """Counting needs no model."""
+
+    def perform(self, job):
+        words = job.work.lower().split()
+        return Result({"value": {word: words.count(word) for word in words}, "examples": 1})
+
+
+def test_a_job_need_not_be_a_network():
+    lines = ["To be or not to be", "that is the question", "to be sure"] * 5
+    jobs = CollectionJobIterator(lines, jobs_per_round=4)
+
+    def add(total, counts):
+        return {word: total.get(word, 0) + counts.get(word, 0) for word in total | counts}
+
+    runner = ActorNetworkRunner(
+        "master",
+        jobs,
+        performer=lambda conf, kernels: CountWords(),
+        aggregator=CollectingAggregator(add),
+        first_model=Result({"value": {}}),
+    )
+    with runner as run:
+        run.setup(Conf(workers=3, data_by_reference=False))
+        counts = run.train(deadline=60).model.values["value"]
+    assert (counts["to"], counts["be"], counts["question"]) == (15, 15, 5)
+
+
+@pytest.mark.slow
+def test_a_thousand_rounds_do_not_grow_the_process():
+    rounds = conf(workers=2, jobs_per_round=2, epochs=250, data_by_reference=False)
+    train(rounds.replace(epochs=40), data(40))
+    process, sizes = psutil.Process(), []
+
+    def watch(status):
+        sizes.append((status.head.round if status.head else 0, process.memory_info().rss))
+
+    with ActorNetworkRunner("master", iterator(data(40))) as run:
+        run.setup(rounds)
+        result = run.train(watch, deadline=120)
+    assert result.head.round == 1000
+    assert process.memory_info().rss - sizes[0][1] < 5 << 20
