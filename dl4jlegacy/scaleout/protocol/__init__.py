@@ -1,9 +1,9 @@
 """The run protocol as step functions over a store and a clock: no threads, no sleeps, no input or output of its own.
 
 A role is a generator. ``yield STEP`` stands before every store operation: a point where the process may be killed,
-frozen or overtaken. What a role needs from its surroundings it yields as an event (``Wait``, ``MoreWork``, ``NewModel``,
-``Perform``). Actors drive these generators in earnest; the tests' simulator drives the same ones under a seeded
-scheduler with a virtual clock.
+frozen or overtaken. What a role needs from its surroundings it yields as an event (``Wait``, ``MoreWork``,
+``NewModel``, ``Perform``). Actors drive these generators in earnest; the tests' simulator drives the same ones under a
+seeded scheduler with a virtual clock.
 
 The safety of a run rests on one thing: the head changes only by compare-and-set, each head computed from the one
 before. Whoever wins that step has closed the round; everything else is immutable or can be derived again.

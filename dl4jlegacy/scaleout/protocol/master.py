@@ -185,16 +185,16 @@ def _look(me: Master, head: Head, numbers: Sequence[int], records: dict[int, Job
 
 
 def _reissued(me: Master, head: Head, record: JobRecord) -> JobRecord | None:
-    """Return the record made ready again if its lease ran out, its model is not the head's, or it failed but may not."""
+    """Return the record made ready again if its lease ran out, its model is not the head's, or it may be retried."""
     model = head.model.key if me.router.binds_model else ""
     now = me.clock.now()
     if record.model != model:  # left over from a history that a loss undid
         return JobRecord(state="ready", model=model, token=record.token, data=record.data)
     if record.state == "leased" and (record.deadline < now or record.since + _patience(me) < now):
         return msgspec.structs.replace(record, state="ready", worker="")
-    if record.state == "failed" and record.failure is not None and not record.failure.fatal:
-        if record.attempts < me.limits.attempts:
-            return msgspec.structs.replace(record, state="ready", worker="", failure=None)
+    is_retried = record.failure is not None and not record.failure.fatal and record.attempts < me.limits.attempts
+    if record.state == "failed" and is_retried:
+        return msgspec.structs.replace(record, state="ready", worker="", failure=None)
     return None
 
 
