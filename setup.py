@@ -1,3 +1,5 @@
+"""Metadata is in setup.cfg."""
+
 from setuptools import setup
 
 setup()

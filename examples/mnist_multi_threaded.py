@@ -1,0 +1,60 @@
+"""MnistMultiThreadedExample: a master and a pool of worker threads train a deep belief network on handwritten digits.
+
+    python examples/mnist_multi_threaded.py [--examples N] [--workers N] [--epochs N]
+
+The network is the one of 2014: 784 inputs, RBMs of 500, 250 and 100, a softmax output. MNIST is looked for in
+$DL4J_DATA_DIR and ~/.deeplearning4j, else downloaded; if that fails, a smaller network learns the bundled 8x8 digits.
+"""
+
+import argparse
+
+from dl4jlegacy import (
+    ActorNetworkRunner,
+    Conf,
+    DataError,
+    DataSetIterator,
+    DigitsDataSetIterator,
+    MnistDataSetIterator,
+    NeuralNetConfiguration,
+)
+
+
+def digits(batch: int, num_examples: int) -> DataSetIterator:
+    try:
+        return MnistDataSetIterator(batch, num_examples)
+    except DataError as exc:
+        print(f"no MNIST, so the bundled digits: {exc}")
+        return DigitsDataSetIterator(batch, min(num_examples, 1797))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for flag, default in (("--examples", 6000), ("--workers", 4), ("--epochs", 10)):
+        parser.add_argument(flag, type=int, default=default)
+    args = parser.parse_args()
+    iterator = digits(16, args.examples)
+    sizes = (500, 250, 100) if iterator.input_columns == 784 else (128, 64)
+    network = (
+        NeuralNetConfiguration.builder()
+        .n_in(iterator.input_columns)
+        .n_out(iterator.total_outcomes)
+        .seed(123)
+        .use_ada_grad(True)
+        .learning_rate(0.05)
+        .list(len(sizes) + 1)
+        .hidden_layer_sizes(*sizes)
+        .pretrain(True)
+        .build()
+    )
+    conf = Conf(multi_layer_conf=network, multi_layer_clazz="DBN", workers=args.workers, epochs=args.epochs)
+
+    with ActorNetworkRunner("master", iterator) as runner:
+        runner.setup(conf)
+        result = runner.train()
+        accuracy = runner.network(result).evaluate(iterator).accuracy()
+    print(f"{result.head.examples} examples in {result.seconds:.1f} s, {result.batches_lost} batches lost")
+    print(f"accuracy on the training examples: {accuracy:.4f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Every example runs as a stranger would run it: as a script, in a process of its own, from the project's folder."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def run(script: str, *arguments: str, **environment: str) -> str:
+    """What the example prints; the test fails with its stderr if it fails."""
+    settings = {"PYTHONPATH": str(EXAMPLES.parent), "PATH": "/usr/bin:/bin", "OPENBLAS_NUM_THREADS": "1", **environment}
+    command = [sys.executable, "-W", "error", str(EXAMPLES / script), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=settings)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr, f"{script} is noisy on stderr: {done.stderr}"
+    return done.stdout
+
+
+def number_after(text: str, output: str) -> float:
+    found = re.search(rf"{text}\s*([\d.]+)", output)
+    assert found, f"no {text!r} in: {output}"
+    return float(found[1])
+
+
+def test_the_mnist_example_learns_and_loses_no_batch(tmp_path: Path) -> None:
+    arguments = ("--examples", "1797", "--workers", "2", "--epochs", "10")
+    refused = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}  # no download, at once
+    output = run("mnist_multi_threaded.py", *arguments, DL4J_DATA_DIR=str(tmp_path), HOME=str(tmp_path), **refused)
+    assert "so the bundled digits" in output
+    assert " 0 batches lost" in output
+    assert number_after("accuracy on the training examples:", output) > 0.9
+
+
+@pytest.mark.mnist
+def test_the_mnist_example_takes_mnist_where_it_is_found(mnist_dir: str) -> None:
+    if not mnist_dir:
+        pytest.skip("DL4J_DATA_DIR is not set")
+    output = run("mnist_multi_threaded.py", "--examples", "1000", "--epochs", "2", DL4J_DATA_DIR=mnist_dir)
+    assert "bundled digits" not in output
+    assert output.startswith("5000 examples")  # three layers pretrained once, two epochs of finetuning
+
+
+def test_the_iris_example_learns_saves_and_restores(tmp_path: Path) -> None:
+    path = tmp_path / "iris.zip"
+    output = run("iris_dbn.py", str(path))
+    assert number_after("Accuracy:", output) >= 0.9
+    assert "answers the same: True" in output
+    assert path.is_file()
+
+
+def test_the_word_count_example_counts_every_line_once(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("a b a\n" * 50 + "c\n", encoding="utf-8")
+    output = run("custom_performer.py", str(text))
+    assert output.split() == ["100", "a", "50", "b", "1", "c", *["51", "lines", "counted,", "0", "lost,", "0", "twice"]]
+
+
+@pytest.mark.parametrize("script", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def test_an_example_fits_on_a_page(script: Path) -> None:
+    assert len(script.read_text(encoding="utf-8").splitlines()) <= 60

@@ -1,0 +1,87 @@
+"""What is built and installed holds everything, and the linter and the type checker are content."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+PACKAGED = {
+    "dl4jlegacy/py.typed",
+    "dl4jlegacy/datasets/data/NOTICE",
+    "dl4jlegacy/datasets/data/digits.csv.gz",
+    "dl4jlegacy/datasets/data/iris.csv",
+    "dl4jlegacy/scaleout/protocol/master.py",
+}
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what is to be packaged, so that building leaves nothing in the project's folder."""
+    root, target = Path(__file__).parent.parent, tmp_path_factory.mktemp("source")
+    files = [root / name for name in ("setup.py", "setup.cfg", "README.md", "LICENSE", "MANIFEST.in")]
+    files += [p for p in (root / "dl4jlegacy").rglob("*") if p.is_file() and "__pycache__" not in p.parts]
+    for path in files:
+        (target / path.relative_to(root)).parent.mkdir(parents=True, exist_ok=True)
+        (target / path.relative_to(root)).write_bytes(path.read_bytes())
+    return target
+
+
+def build(kind: str, source: Path, target: Path) -> Path:
+    """Build with setuptools alone, so that nothing is fetched."""
+    code = f"from setuptools import build_meta; build_meta.build_{kind}({str(target)!r})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [built] = target.iterdir()
+    return built
+
+
+def test_the_wheel_holds_data_licence_notice_and_type_marker(copy: Path, tmp_path: Path) -> None:
+    pytest.importorskip("setuptools", minversion="70.1")
+    names = set(zipfile.ZipFile(build("wheel", copy, tmp_path)).namelist())
+    assert not PACKAGED - names
+    licences = {name.rpartition("/")[2] for name in names if ".dist-info/" in name}
+    assert {"LICENSE", "NOTICE"} <= licences
+    assert not [name for name in names if name.startswith(("tests/", "examples/", "benchmarks/"))]
+
+
+def test_the_source_distribution_builds_the_same(copy: Path, tmp_path: Path) -> None:
+    pytest.importorskip("setuptools", minversion="70.1")
+    with tarfile.open(build("sdist", copy, tmp_path)) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert not (PACKAGED | {"LICENSE", "README.md", "setup.cfg", "setup.py"}) - names
+
+
+def test_both_commands_are_entry_points_that_exist() -> None:
+    try:
+        entries = importlib.metadata.distribution("dl4jlegacy").entry_points
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("the package is not installed, only on the path")
+    commands = {entry.name: entry.load() for entry in entries if entry.group == "console_scripts"}
+    assert set(commands) == {"dl4j", "actor-network-runner"}
+    assert all(callable(command) for command in commands.values())
+
+
+@pytest.mark.parametrize("tool", [["ruff", "check", "."], ["mypy"]], ids=" ".join)
+def test_the_tools_have_nothing_to_say(tool: list[str], repository: Path) -> None:
+    pytest.importorskip(tool[0])
+    done = subprocess.run([sys.executable, "-m", *tool], cwd=repository, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, f"{' '.join(tool)}:\n{done.stdout}{done.stderr}"
+
+
+def test_no_committed_text_names_the_place_where_it_was_written(repository: Path) -> None:
+    places = [f"/{name}/" for name in ("work", "tmp", "root")]
+    suffixes = {".py", ".md", ".cfg", ".toml", ".json", ".yaml", ".yml", ""}
+    listed = subprocess.run(["git", "ls-files"], cwd=repository, capture_output=True, text=True, timeout=30)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    for name in listed.stdout.splitlines():
+        path = repository / name
+        if path.suffix in suffixes and path.is_file() and path != Path(__file__):
+            text = path.read_text(encoding="utf-8", errors="replace")
+            assert not [place for place in places if place in text], f"{name} names a folder of somebody's machine"
