@@ -23,14 +23,18 @@ _LARGE = 256  # inputs from which the large sizes are taken
 
 
 def mlp(
-    n_in: int, n_out: int, *, hidden: tuple[int, ...] | None = None, drop_out: float = 0.0, seed: int = 123
+    n_in: int, n_out: int, *, hidden: tuple[int, ...] | None = None, drop_out: float = 0.8, seed: int = 123
 ) -> MultiLayerConfiguration:
-    """Return a multilayer perceptron: rectified hidden layers, softmax output. ``drop_out`` is DL4J's retain rate."""
+    """Return a multilayer perceptron: rectified hidden layers with drop-out between them, softmax output.
+
+    ``drop_out`` is DL4J's: the probability with which a hidden unit is retained; 0 switches it off.
+    """
     sizes = hidden or ((500, 250) if n_in >= _LARGE else (128, 64))
-    dense = tuple(DenseLayer(n_out=size, activation="relu", weight_init="relu") for size in sizes)
+    dense = [DenseLayer(n_out=size, activation="relu", weight_init="relu", drop_out=drop_out) for size in sizes]
+    dense[0] = msgspec.structs.replace(dense[0], n_in=n_in, drop_out=0.0)
     return MultiLayerConfiguration(
-        conf=NeuralNetConfiguration(seed=seed, updater=Adam(learning_rate=1e-3), drop_out=drop_out),
-        layers=(*_first(dense, n_in), OutputLayer(n_out=n_out, activation="softmax", drop_out=0.0)),
+        conf=NeuralNetConfiguration(seed=seed, updater=Adam(learning_rate=1e-3)),
+        layers=(*dense, OutputLayer(n_out=n_out, activation="softmax", drop_out=drop_out)),
     )
 
 
