@@ -48,6 +48,7 @@ from dl4jlegacy.scaleout.outcome import Outcome, RunStatus, TrainingResult, fail
 from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, WorkerPerformer, first_model
 from dl4jlegacy.scaleout.records import Head
 from dl4jlegacy.scaleout.router import WorkRouter, create_router
+from dl4jlegacy.scaleout.ticker import Ticker
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker, drive
 
 __all__ = ["ActorNetworkRunner", "RunStatus", "TrainingResult"]
@@ -75,7 +76,7 @@ class _Parts:
     started: float = 0.0
     refs: list[pykka.ActorRef[Any]] = field(default_factory=list)
     worker_refs: list[pykka.ActorRef[Any]] = field(default_factory=list)
-    ticker: actors.Ticker | None = None
+    ticker: Ticker | None = None
 
 
 class ActorNetworkRunner:
@@ -265,7 +266,7 @@ class ActorNetworkRunner:
             jobs = parts.jobs if conf.data_by_reference else None
             parts.worker_refs.append(actors.WorkerActor.start(outcome, tracker, worker, performer, heartbeat, jobs))
         polls = [(limits.poll, ref, actors.Poll()) for ref in [master, *parts.worker_refs]]
-        parts.ticker = actors.Ticker([*polls, (conf.heartbeat_seconds, heartbeat, actors.Beat())])
+        parts.ticker = Ticker([*polls, (conf.heartbeat_seconds, heartbeat, actors.Beat())])
         parts.ticker.start()
 
     def _wait(

@@ -21,7 +21,7 @@ LAYERS = [  # the longest matching name decides
     {"dl4jlegacy.wire", "dl4jlegacy.datasets"},
     {"dl4jlegacy.nn"},
     {"dl4jlegacy.scaleout"},
-    {"dl4jlegacy.scaleout.actors", "dl4jlegacy.scaleout.heartbeat"},
+    {"dl4jlegacy.scaleout.actors", "dl4jlegacy.scaleout.ticker"},
     {
         "dl4jlegacy",
         "dl4jlegacy.__main__",
@@ -39,7 +39,7 @@ LIBRARIES = {  # where each library may be imported
     "msgspec": ("dl4jlegacy",),
     "numba": ("dl4jlegacy.kernels",),
     "numpy": ("dl4jlegacy",),
-    "pykka": ("dl4jlegacy.scaleout.actors", "dl4jlegacy.scaleout.heartbeat", "dl4jlegacy.runner"),
+    "pykka": ("dl4jlegacy.scaleout.actors", "dl4jlegacy.scaleout.ticker", "dl4jlegacy.runner"),
     "rich": ("dl4jlegacy.cli", "dl4jlegacy.console", "dl4jlegacy.progress"),
     "safetensors": ("dl4jlegacy.scaleout.checkpoint",),
     "threadpoolctl": ("dl4jlegacy.runner",),

@@ -40,7 +40,6 @@ __all__ = [
     "ModelSavingActor",
     "Poll",
     "SaveModel",
-    "Ticker",
     "WorkerActor",
     "Working",
 ]
@@ -304,7 +303,8 @@ class WorkerActor(_Driven):
             text = f"{exc}" if isinstance(exc, Dl4jError) else f"{type(exc).__name__}: {exc}"
             fatal = isinstance(exc, NotFiniteError)
             trace = "".join(traceback.format_exception(exc))
-            logger.warning("worker %s failed in round %s, slot %s: %s", self._worker.name, *event.plan[:2], text)
+            level = logging.DEBUG if fatal else logging.WARNING  # a fatal one ends the run with the same words
+            logger.log(level, "worker %s failed in round %s, slot %s: %s", self._worker.name, *event.plan[:2], text)
             return Failure(code, text, self._worker.name, trace, fatal)
         self._done += 1
         return frame
@@ -378,33 +378,3 @@ class HeartbeatActor(_Actor):
                 kernels=self._kernels,
             )
         )
-
-
-class Ticker:
-    """The one timer of a process: tells messages to actors at fixed intervals, and does nothing else."""
-
-    def __init__(self, entries: list[tuple[float, pykka.ActorRef[Any], Any]]) -> None:
-        self._entries = entries
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="dl4j-ticker", daemon=True)
-
-    def start(self) -> None:
-        """Start ticking."""
-        self._thread.start()
-
-    def stop(self, timeout: float = 5.0) -> None:
-        """Stop ticking and wait for the thread."""
-        self._stopped.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout)
-
-    def _run(self) -> None:
-        left = [interval for interval, _, _ in self._entries]
-        pause = min(left, default=1.0)
-        while not self._stopped.wait(pause):
-            for index, (interval, actor, message) in enumerate(self._entries):
-                left[index] -= pause
-                if left[index] <= 0:
-                    left[index] = interval
-                    if actor.is_alive():
-                        actor.tell(message)
