@@ -39,3 +39,8 @@ def race(contenders: Mapping[str, Callable[[], int]], base: str, *, rounds: int,
         ratios[name] = statistics.median(r / b for r, b in zip(own, rates[base], strict=True))
         print(f"  {name:<28} {statistics.median(own):>10,.0f} examples/s   {ratios[name]:5.2f}x {base}")
     return ratios
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0))
