@@ -1,0 +1,75 @@
+"""README and docs are true: commands that exist, links that lead somewhere, code that runs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+}
+
+
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+
+
+def test_ci_runs_exactly_the_readme_s_test_command() -> None:
+    last = (ROOT / ".ci" / "run").read_text(encoding="utf-8").rstrip().splitlines()[-1]
+    assert f"\n{last}\n" in README
+
+
+def test_the_two_commands_are_the_first_two_code_blocks_in_sh() -> None:
+    first, second = blocks("sh")[:2]
+    assert first.startswith("./install && .venv/bin/dl4j train ")
+    assert second == "./install dev && .venv/bin/python -m pytest\n"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files_that_are_there(page: str) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", PAGES[page].read_text(encoding="utf-8")):
+        if not target.startswith("http"):
+            assert (PAGES[page].parent / target).exists(), f"{page} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_paths_named_in_code_font_exist(page: str) -> None:
+    for name in re.findall(
+        r"`((?:dl4jlegacy|examples|tests|benchmarks|docs)/[\w/.-]+)`", PAGES[page].read_text("utf-8")
+    ):
+        assert (ROOT / name).exists(), f"{page} names {name}"
+
+
+def test_the_command_line_knows_every_flag_in_the_readme() -> None:
+    commands = re.findall(r"(?:^|/)dl4j (\w+)(.*)$", "\n".join(blocks("sh")), flags=re.MULTILINE)
+    assert commands
+    for name, rest in commands:
+        done = subprocess.run(
+            [sys.executable, "-m", "dl4jlegacy", name, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, f"dl4j {name}: {done.stderr}"
+        for flag in re.findall(r"--[\w-]+", rest):
+            assert flag in done.stdout, f"dl4j {name} has no {flag}"
+
+
+CODE = {
+    f"{page}-{i}": code
+    for page, path in PAGES.items()
+    for i, code in enumerate(blocks("python", path.read_text("utf-8")))
+}
+
+
+@pytest.mark.parametrize("name", CODE)
+def test_python_on_the_pages_runs(name: str, tmp_path: Path) -> None:
+    script = tmp_path / "page.py"
+    script.write_text(CODE[name], encoding="utf-8")
+    settings = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "OPENBLAS_NUM_THREADS": "1", "HOME": str(tmp_path)}
+    command = [sys.executable, "-W", "error", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=settings, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
