@@ -110,7 +110,8 @@ def run_guarded(command: Callable[[], Any], *, as_json: bool = False, json_lines
         try:
             status = command()
         except Stopped as stop:
-            return report(f"DL4J-{stop.name}", f"stopped by {stop.name}{stop.hint}", stop.exit_status)
+            message = f"stopped by {stop.name}{stop.hint}"
+            return report(f"DL4J-{stop.name}", message, stop.exit_status, line=message)
         except OutputError as error:
             return _Reporter(False, json_lines)(error.code, str(error), error.exit_status)
         except Dl4jError as error:
@@ -129,9 +130,9 @@ class _Reporter:
     def __init__(self, as_json: bool, json_lines: bool) -> None:
         self._json, self._lines = as_json, json_lines
 
-    def __call__(self, code: str, message: str, status: int) -> int:
+    def __call__(self, code: str, message: str, status: int, *, line: str = "") -> int:
         body = {"code": code, "message": message, "exit": status}
-        _say(json.dumps({"event": "error", **body}) if self._lines else f"error [{code}]: {message}")
+        _say(json.dumps({"event": "error", **body}) if self._lines else line or f"error [{code}]: {message}")
         if self._json:
             with contextlib.suppress(OutputError):
                 emit(json.dumps({"error": body}))
@@ -158,7 +159,7 @@ def _standard_streams() -> None:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[None]:
-    """Turn the first SIGINT or SIGTERM into ``Stopped``; a second one leaves at once."""
+    """Turn the first SIGINT or SIGTERM into ``Stopped``; a second one leaves at once, until the process has ended."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -166,8 +167,9 @@ def _signals() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        if signal.getsignal(signal.SIGINT) is not _second:
+            for number, handler in before.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def _first(number: int, frame: Any) -> None:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.console import Console, ConsoleRenderable, RenderHook
+from rich.control import Control
+from rich.segment import ControlType
 from rich.text import Text
 
 from dl4jlegacy.runner import RunStatus
@@ -28,6 +27,7 @@ _WINDOW_SECONDS = 10.0
 _HEAD_LINES = 6  # bar, round, examples, score, time, and the terminal's own last line
 _LABEL_WIDTH = 10
 _MAX_WIDTH = 78
+_DONE, _HALF, _LEFT = "━", "╸", "─"
 
 
 class ProgressDisplay:
@@ -43,7 +43,7 @@ class ProgressDisplay:
         self, console: Console, *, json_lines: bool = False, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._console, self._json, self._clock = console, json_lines, clock
-        self._live: Live | None = None
+        self._panel: _Panel | None = None
         self._next_line = 0.0
         self._speed = _Speed()
         self.last: RunStatus | None = None
@@ -51,29 +51,69 @@ class ProgressDisplay:
     def __enter__(self) -> Self:
         self._next_line = self._clock() + _LINE_SECONDS  # short runs stay quiet
         if self._console.is_terminal and not self._console.is_dumb_terminal and not self._json:
-            waiting = Text("starting (kernels are compiled once, on their first use)", no_wrap=True, overflow="crop")
-            self._live = Live(waiting, console=self._console, auto_refresh=False, transient=True, redirect_stdout=False)
-            self._live.start(refresh=True)
+            self._panel = _Panel(self._console)
+            self._panel.start([Text("starting (kernels are compiled on their first use)")])
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._live is not None:
-            self._live.stop()
+        if self._panel is not None:
+            self._panel.stop()
 
     def tick(self, status: RunStatus) -> None:
         """Show a new status, if it is time to."""
         self.last = status
         if status.head is not None:
             self._speed.add(status.seconds, status.head.examples)
-        if self._live is not None:
-            self._live.update(_panel(status, self._speed.now, self._console), refresh=True)
+        if self._panel is not None:
+            self._panel.show(_lines(status, self._speed.now, self._console))
         elif self._clock() >= self._next_line:
             self._next_line = self._clock() + _LINE_SECONDS
             speed = self._speed.now
             line = json.dumps(_event(status, speed)) if self._json else status_line(status, speed)
             self._console.print(Text(line), soft_wrap=True)
+
+
+class _Panel(RenderHook):
+    """Lines that stay at the bottom of what the console prints, redrawn in place.
+
+    Unlike rich's ``Live`` it has no thread, pads no line, and finds its place again after the terminal was made
+    narrower and has wrapped what stood there.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._lines: list[Text] = []
+        self._drawn: list[int] = []
+
+    def start(self, lines: list[Text]) -> None:
+        """Show the first lines."""
+        self._console.show_cursor(False)
+        self._console.push_render_hook(self)
+        self.show(lines)
+
+    def show(self, lines: list[Text]) -> None:
+        """Show ``lines`` instead of the ones before."""
+        self._lines = lines
+        self._console.print(Control())
+
+    def stop(self) -> None:
+        """Take the lines away."""
+        self.show([])
+        self._console.pop_render_hook()
+        self._console.show_cursor(True)
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        """Put the lines below whatever is printed; rich calls this for every print."""
+        width = self._console.width
+        rows = sum(max(1, -(-drawn // width)) for drawn in self._drawn)
+        lines = [line.copy() for line in self._lines]
+        for line in lines:
+            line.truncate(width - 1)
+        self._drawn = [line.cell_len for line in lines]
+        erase = [(ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)] * rows
+        return [Control(ControlType.CARRIAGE_RETURN, *erase), *renderables, *lines]
 
 
 class _Speed:
@@ -127,53 +167,52 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def _panel(status: RunStatus, speed: float, console: Console) -> RenderableType:
-    """Return the display: label and value on every line, none of them wrapped, none beyond the terminal's height."""
+def _lines(status: RunStatus, speed: float, console: Console) -> list[Text]:
+    """Return the display: a label and a value on every line, no more lines than the terminal has."""
     plan, head = status.plan, status.head
-    width = min(_MAX_WIDTH, console.width - 1)
     round_, examples = (0, 0) if head is None else (head.round, head.examples)
     left = f", {_duration((plan.total_examples - examples) / speed)} left" if speed > 0 else ""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.width = width
-    grid.add_column(width=_LABEL_WIDTH, no_wrap=True, style="dim")
-    grid.add_column(no_wrap=True, overflow="crop", ratio=1)
-    grid.add_row(_phase(status), _bar(round_ / max(1, plan.total_rounds), width - _LABEL_WIDTH - 2))
-    grid.add_row("round", Text(f"{round_:,} of {plan.total_rounds:,}"))
-    grid.add_row("examples", Text(f"{examples:,} of {plan.total_examples:,}, {speed:,.0f}/s"))
-    grid.add_row("score", Text(_score(status)))
-    grid.add_row("time", Text(f"{_duration(status.seconds)}{left}"))
-    for name, state in _shown(status.workers, console.height - _HEAD_LINES):
-        grid.add_row(name, Text(state))
-    return grid
+    workers = _shown(status, console.height - _HEAD_LINES)
+    rows = (
+        ("round", f"{round_:,} of {plan.total_rounds:,}"),
+        ("examples", f"{examples:,} of {plan.total_examples:,}, {speed:,.0f}/s"),
+        ("score", _score(status)),
+        ("time", f"{_duration(status.seconds)}{left}"),
+        *workers,
+    )
+    width = min(_MAX_WIDTH, console.width - 1) - _LABEL_WIDTH - 2
+    first = _row(_phase(status), _bar(round_ / max(1, plan.total_rounds), width))
+    return [first, *(_row(label, Text(value)) for label, value in rows)]
 
 
-def _bar(done: float, width: int) -> RenderableType:
-    percent = Text(f"{done:4.0%}")
-    row = Table.grid(padding=(0, 1, 0, 0))
-    row.add_row(ProgressBar(total=1.0, completed=done, width=max(4, width - 6)), percent)
-    return Group(row)
+def _row(label: str, value: Text) -> Text:
+    return Text.assemble((label.ljust(_LABEL_WIDTH + 2), "dim"), value, no_wrap=True, overflow="crop")
 
 
-def _shown(workers: Sequence[tuple[str, str]], lines: int) -> list[tuple[str, str]]:
+def _bar(done: float, width: int) -> Text:
+    cells = max(4, width - 6)
+    halves = int(2 * cells * done)
+    full = _DONE * (halves // 2) + _HALF * (halves % 2)
+    return Text.assemble((full, "green"), (_LEFT * (cells - len(full)), "dim"), f"  {done:4.0%}")
+
+
+def _shown(status: RunStatus, lines: int) -> list[tuple[str, str]]:
     """Return a line for every worker; where they are too many, for the first ones and for all others together."""
-    rows = [(f"worker {name}", _doing(state)) for name, state in sorted(workers, key=_order)]
+    workers = sorted(status.workers, key=lambda worker: (len(worker[0]), worker[0]))
+    now = 0 if status.head is None else status.head.round
+    rows = [(f"worker {name}", _doing(state, now)) for name, state in workers]
     if len(rows) <= lines:
         return rows
     kept = max(0, lines - 1)
-    hidden = [state for _, state in sorted(workers, key=_order)[kept:]]
-    busy = sum(state.startswith("working") for state in hidden)
-    return [*rows[:kept], (f"and {len(hidden)}", f"{busy} of them busy")] if lines > 0 else []
+    busy = sum(state.startswith("working") for _, state in workers[kept:])
+    return [*rows[:kept], (f"{len(workers) - kept} more", f"{busy} of them working")] if lines > 0 else []
 
 
-def _order(worker: tuple[str, str]) -> tuple[int, str]:
-    return len(worker[0]), worker[0]
-
-
-def _doing(state: str) -> str:
-    """Return a worker's state and job (``working 12/3``) in words."""
+def _doing(state: str, now: int) -> str:
+    """Return a worker's state and job (``working 12/3``) in words; a job of rounds gone by is no news."""
     verb, _, job = state.partition(" ")
     round_, _, slot = job.partition("/")
-    return f"{verb}, round {round_} slot {slot}" if slot else verb
+    return f"{verb} on job {slot} of round {round_}" if slot and int(round_) >= now else verb
 
 
 def _event(status: RunStatus, speed: float) -> dict[str, object]:

@@ -66,6 +66,7 @@ def worker_steps(me: Worker) -> Steps[Head]:
         result = yield Perform(slot, record, head.version, model, data)
         if result is None:
             yield from _give_back(me, number, record)
+            yield Wait(me.clock.now() + me.limits.poll)  # whoever is stopping ends here, not with the next lease
         elif isinstance(result, Failure):
             yield from _report(me, number, record, result)
         else:

@@ -1,0 +1,180 @@
+"""Runs that are stopped: by signals, in the middle of a job, by readers that leave. Nothing hangs, nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from dl4jlegacy.runner import ActorNetworkRunner, RunStatus
+from dl4jlegacy.scaleout.aggregate import CollectingAggregator
+from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.job import CollectionJobIterator, Job, Result
+from dl4jlegacy.scaleout.protocol import Limits
+
+DL4J = (sys.executable, "-m", "dl4jlegacy")
+LONG = ("train", "--model", "mlp", "--dataset", "digits", "--epochs", "2000", "--workers", "3", "--seed", "5")
+
+
+class Slow:
+    """Performs jobs that take until they are released."""
+
+    def __init__(self, started: threading.Event, release: threading.Event) -> None:
+        self.progress, self.started, self.release = 0, started, release
+
+    def update(self, model: Result) -> None:
+        """Jobs here need no model."""
+
+    def perform(self, job: Job) -> Result:
+        self.started.set()
+        self.release.wait(10)
+        return Result({"value": [job.slot.slot]})
+
+
+def test_a_worker_that_stops_while_jobs_are_left_gives_its_lease_back_once_and_leaves() -> None:
+    started, release = threading.Event(), threading.Event()
+    timers: list[threading.Timer] = []
+    runner = ActorNetworkRunner(
+        "master",
+        CollectionJobIterator(["a", "b", "c", "d"], jobs_per_round=4),
+        performer=lambda conf, kernels: Slow(started, release),
+        aggregator=CollectingAggregator(lambda total, value: total + value),
+        first_model=Result({"value": []}),
+    )
+    runner.setup(Conf(workers=1, jobs_per_round=4, limits=Limits(poll=0.05)))
+
+    def leave(status: RunStatus) -> None:
+        if started.wait(5):
+            timers.append(threading.Timer(0.3, release.set))  # when the worker has long been told to stop
+            timers[0].start()
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        runner.train(leave)
+    runner.shutdown(timeout=5)
+    timers[0].join()
+
+
+def environment() -> dict[str, str]:
+    root = str(Path(__file__).parent.parent)
+    return {**os.environ, "PYTHONPATH": root, "OPENBLAS_NUM_THREADS": "1"}
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*DL4J, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    )
+
+
+def when_under_way(process: subprocess.Popen[str], folder: Path) -> None:
+    """Wait until the run in ``folder`` has a checkpoint."""
+    end = time.monotonic() + 60
+    while not list(folder.glob("checkpoint-*.json")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_a_checkpoint_says_how_to_go_on_and_resume_does(
+    tmp_path: Path, number: signal.Signals, status: int
+) -> None:
+    folder = tmp_path / "run"
+    process = start(*LONG, "--checkpoint-dir", str(folder), "--format", "json")
+    when_under_way(process, folder)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == status
+    assert err.count("\n") == 1
+    assert f"stopped by {number.name} in round " in err
+    assert f"`dl4j resume {folder}` goes on" in err
+    error = json.loads(out)["error"]
+    assert (error["code"], error["exit"]) == (f"DL4J-{number.name}", status)
+    assert not list(folder.glob(".*"))
+
+    saved = max(int(path.stem.split("-")[1]) for path in folder.glob("checkpoint-*.json"))
+    again = start("resume", str(folder), "--log-format", "json", "--workers", "2")
+    when_resumed(again, folder, saved)
+    again.send_signal(signal.SIGINT)
+    again.communicate(timeout=30)
+    assert again.returncode == 130
+
+
+def when_resumed(process: subprocess.Popen[str], folder: Path, saved: int) -> None:
+    end = time.monotonic() + 60
+    while max(int(path.stem.split("-")[1]) for path in folder.glob("checkpoint-*.json")) <= saved:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_second_signal_leaves_at_once(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    process = start(*LONG, "--checkpoint-dir", str(folder))
+    when_under_way(process, folder)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.005)
+    begin = time.monotonic()
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert time.monotonic() - begin < 5
+
+
+def test_without_checkpoints_a_stopped_run_says_that_nothing_is_kept(tmp_path: Path) -> None:
+    process = start(*LONG, "--log-format", "json", "--out", str(tmp_path / "model.zip"))
+    time.sleep(2)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (143, "")
+    last = json.loads(err.splitlines()[-1])
+    assert (last["event"], last["code"], last["exit"]) == ("error", "DL4J-SIGTERM", 143)
+    assert not list(tmp_path.iterdir())
+
+
+def shell(command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, timeout=120, env=environment(), check=False
+    )
+
+
+SHORT: Sequence[str] = (*DL4J, "train", "--model", "mlp", "--dataset", "iris", "--epochs", "2")
+
+
+def test_a_reader_of_stdout_that_leaves_is_no_error() -> None:
+    done = shell(f"set -o pipefail; {' '.join(SHORT)} | true")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_reader_of_stderr_that_leaves_does_not_end_the_training(tmp_path: Path) -> None:
+    done = shell(
+        f"{' '.join(SHORT)} --format json --log-format json --out {tmp_path / 'm.zip'} 2> >(true) "
+        f"--learning-rate 0.01; echo $?"
+    )
+    lines = done.stdout.splitlines()
+    assert json.loads(lines[0])["batches_lost"] == 0
+    assert lines[1] == "0"
+    assert (tmp_path / "m.zip").is_file()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_full_disk_under_stdout_is_named() -> None:
+    done = shell(f"{' '.join(SHORT)} > /dev/full")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "error [DL4J-OUTPUT]: the results cannot be written to standard output: No space left on device\n"
+    )
+
+
+def test_closed_standard_streams_do_not_matter() -> None:
+    done = shell(f"{' '.join(SHORT)} --format json 2>&-")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["batches_lost"] == 0
