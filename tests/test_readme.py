@@ -73,3 +73,18 @@ def test_python_on_the_pages_runs(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=settings, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_commands_for_ones_own_data_work_on_a_csv_file(tmp_path: Path) -> None:
+    [block] = [block for block in blocks("sh") if "flowers.csv" in block]
+    iris = (ROOT / "dl4jlegacy" / "datasets" / "data" / "iris.csv").read_text(encoding="utf-8")
+    rows = [row for row in iris.splitlines() if row[:1].isdigit()]
+    (tmp_path / "flowers.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    features = [row.rpartition(",")[0] for row in rows[:10]]
+    (tmp_path / "unlabelled.csv").write_text("\n".join(features) + "\n", encoding="utf-8")
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "OPENBLAS_NUM_THREADS": "1"}
+    for line in block.splitlines()[:3]:
+        command = [sys.executable, "-m", "dl4jlegacy", *line.split()[1:]]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, cwd=tmp_path)
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+    assert len(done.stdout.splitlines()) == 10
