@@ -7,60 +7,40 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from dl4jlegacy.runner import ActorNetworkRunner, RunStatus
-from dl4jlegacy.scaleout.aggregate import CollectingAggregator
-from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.job import CollectionJobIterator, Job, Result
-from dl4jlegacy.scaleout.protocol import Limits
+from dl4jlegacy.scaleout import protocol
+from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.plan import Phase, Plan
+from dl4jlegacy.scaleout.protocol.frames import write_frame
+from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys, decode_record, encode_record
+from dl4jlegacy.scaleout.router import create_router
+from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, drive
 
 DL4J = (sys.executable, "-m", "dl4jlegacy")
 LONG = ("train", "--model", "mlp", "--dataset", "digits", "--epochs", "2000", "--workers", "3", "--seed", "5")
 
 
-class Slow:
-    """Performs jobs that take until they are released."""
-
-    def __init__(self, started: threading.Event, release: threading.Event) -> None:
-        self.progress, self.started, self.release = 0, started, release
-
-    def update(self, model: Result) -> None:
-        """Jobs here need no model."""
-
-    def perform(self, job: Job) -> Result:
-        self.started.set()
-        self.release.wait(10)
-        return Result({"value": [job.slot.slot]})
-
-
-def test_a_worker_that_stops_while_jobs_are_left_gives_its_lease_back_once_and_leaves() -> None:
-    started, release = threading.Event(), threading.Event()
-    timers: list[threading.Timer] = []
-    runner = ActorNetworkRunner(
-        "master",
-        CollectionJobIterator(["a", "b", "c", "d"], jobs_per_round=4),
-        performer=lambda conf, kernels: Slow(started, release),
-        aggregator=CollectingAggregator(lambda total, value: total + value),
-        first_model=Result({"value": []}),
-    )
-    runner.setup(Conf(workers=1, jobs_per_round=4, limits=Limits(poll=0.05)))
-
-    def leave(status: RunStatus) -> None:
-        if started.wait(5):
-            timers.append(threading.Timer(0.3, release.set))  # when the worker has long been told to stop
-            timers[0].start()
-            raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        runner.train(leave)
-    runner.shutdown(timeout=5)
-    timers[0].join()
+def test_a_worker_that_gives_a_lease_back_pauses_so_that_its_actor_can_stop_there() -> None:
+    tracker = InMemoryStateTracker()
+    store, clock = tracker.store, tracker.clock
+    plan = Plan(phases=(Phase(),), batches=4, examples=4, batch_size=1, jobs_per_round=4)
+    model = drive(write_frame(store, "model/0/m", Result({}).encode()))
+    store.put(HEAD, encode_record(Head(run="r", version=0, round=0, model=model)))
+    for slot in range(4):
+        store.put(Keys.job(0, slot), encode_record(JobRecord(state="ready", model=model.key)))
+    steps = protocol.worker_steps(protocol.Worker("w", store, clock, plan, create_router("iterative-reduce")))
+    performed = next(event for event in steps if event is not None)
+    assert isinstance(performed, protocol.Perform)
+    after = next(event for event in steps if event is not None)  # the answer is None: not performed
+    assert isinstance(after, protocol.Wait)
+    records = [decode_record(store.get(Keys.job(0, slot)), JobRecord) for slot in range(4)]
+    assert [record.state for record in records] == ["ready"] * 4
+    tracker.shutdown()
 
 
 def environment() -> dict[str, str]:

@@ -39,5 +39,5 @@ class Ticker:
                 left[index] -= pause
                 if left[index] <= 0:
                     left[index] = interval
-                    if actor.is_alive():
+                    if actor.is_alive() and actor.actor_inbox.empty():  # ticks must not pile up before a stop
                         actor.tell(message)
