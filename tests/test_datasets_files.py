@@ -210,10 +210,8 @@ def test_a_data_directory_that_cannot_be_written_is_a_data_error(
 
 
 @pytest.mark.mnist
-def test_the_real_mnist_has_its_known_size_and_first_labels() -> None:
-    if len(mnist.find_idx_files(data_directory())) < 4:
-        pytest.skip("MNIST is not in the data directory (DL4J_DATA_DIR)")
-    source = load("mnist")
+def test_the_real_mnist_has_its_known_size_and_first_labels(mnist_dir: str) -> None:
+    source = load("mnist", data_dir=mnist_dir or None)
     assert source.train.features.shape == (60000, 784) and source.test.features.shape == (10000, 784)
     assert source.train.classes[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
     assert source.test.classes[:5].tolist() == [7, 2, 1, 0, 4]
