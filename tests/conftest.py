@@ -10,6 +10,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from cluster_fixtures import (  # noqa: F401  # fixtures for every test
+    hazelcast_address,
+    hazelcast_cluster_name,
+    own_services,
+    session_services,
+    zookeeper_address,
+)
 from hypothesis import settings
 
 from dl4jlegacy.datasets import read_mnist

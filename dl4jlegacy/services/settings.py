@@ -1,0 +1,123 @@
+"""What the servers are told: the member's YAML, Zookeeper's configuration file, and their command lines.
+
+Everything stays on this machine: both bind 127.0.0.1 only, members find each other by a fixed list of addresses,
+nothing is multicast, detected or reported to anybody. Community Hazelcast has neither passwords nor encryption.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from dl4jlegacy.services.java import Java
+
+__all__ = ["HOST", "member_command", "member_settings", "zookeeper_command", "zookeeper_settings"]
+
+HOST = "127.0.0.1"
+
+_MODULES = (  # what Hazelcast's own start script passes
+    *("--add-modules", "java.se"),
+    *("--add-exports", "java.base/jdk.internal.ref=ALL-UNNAMED"),
+    *("--add-opens", "java.base/java.lang=ALL-UNNAMED"),
+    *("--add-opens", "java.base/java.nio=ALL-UNNAMED"),
+    *("--add-opens", "java.base/sun.nio.ch=ALL-UNNAMED"),
+    *("--add-opens", "java.management/sun.management=ALL-UNNAMED"),
+    *("--add-opens", "jdk.management/com.sun.management.internal=ALL-UNNAMED"),
+)
+
+_PROPERTIES = {
+    "hazelcast.phone.home.enabled": "false",
+    "hazelcast.socket.bind.any": "false",
+    "hazelcast.socket.client.bind.any": "false",
+    "hazelcast.logging.type": "jdk",
+    "hazelcast.wait.seconds.before.join": "0",
+    # KB; models travel in pieces of about 1 MB
+    "hazelcast.socket.receive.buffer.size": "1024",
+    "hazelcast.socket.send.buffer.size": "1024",
+    "hazelcast.socket.client.receive.buffer.size": "1024",
+    "hazelcast.socket.client.send.buffer.size": "1024",
+    # a frozen member leaves after 15 s, not after 60
+    "hazelcast.heartbeat.interval.seconds": "1",
+    "hazelcast.max.no.heartbeat.seconds": "15",
+}
+
+
+def member_settings(port: int, ports: Sequence[int], cluster_name: str) -> str:
+    """Return a Hazelcast member's configuration, JSON and so YAML: one backup of everything as soon as there are two.
+
+    Args:
+        port: this member's.
+        ports: those of all members.
+        cluster_name: a client must know it; nothing else is checked.
+    """
+    network = {
+        "port": {"port": port, "auto-increment": False},
+        "interfaces": {"enabled": True, "interfaces": [HOST]},
+        "join": {
+            "auto-detection": {"enabled": False},
+            "multicast": {"enabled": False},
+            "tcp-ip": {"enabled": True, "member-list": [f"{HOST}:{p}" for p in ports]},
+        },
+        "rest-api": {"enabled": True, "endpoint-groups": {"HEALTH_CHECK": {"enabled": True}}},
+    }
+    every_map = {
+        "in-memory-format": "BINARY",
+        "backup-count": 1,
+        "statistics-enabled": False,
+        "cache-deserialized-values": "NEVER",
+        "metadata-policy": "OFF",
+        "eviction": {"eviction-policy": "NONE"},
+        # two merged halves of a run's state are worse than one half
+        "merge-policy": {"class-name": "DiscardMergePolicy"},
+    }
+    settings = {
+        "cluster-name": cluster_name,
+        "properties": _PROPERTIES,
+        "network": network,
+        "jet": {"enabled": False},
+        "metrics": {"enabled": False},
+        "map": {"default": every_map},
+    }
+    return json.dumps({"hazelcast": settings}, indent=1) + "\n"
+
+
+def member_command(java: Java, jars: Sequence[Path], settings: Path, heap: str) -> list[str]:
+    """Return the command line of a member that reads ``settings``."""
+    options = [
+        *(f"-Xmx{heap}", "-Djava.net.preferIPv4Stack=true", f"-Dhazelcast.config={settings}"),
+        *("-XX:+ExitOnOutOfMemoryError", f"-XX:ErrorFile={settings.parent}/hs_err_%p.log"),
+    ]
+    return _java(java, [*options, *_MODULES], jars, "com.hazelcast.core.server.HazelcastMemberStarter")
+
+
+def zookeeper_settings(port: int, data: Path) -> str:
+    """Return a stand-alone Zookeeper server's ``zoo.cfg``: sessions of 1 s to 60 s, any number of local clients."""
+    lines = {
+        "dataDir": data,
+        "clientPort": port,
+        "clientPortAddress": HOST,
+        "tickTime": 500,  # ms; a session lasts two ticks at least
+        "maxSessionTimeout": 60_000,
+        "maxClientCnxns": 0,
+        "admin.enableServer": "false",
+        "4lw.commands.whitelist": "srvr,ruok",
+        "autopurge.purgeInterval": 1,
+    }
+    return "".join(f"{key}={value}\n" for key, value in lines.items())
+
+
+def zookeeper_command(java: Java, jars: Sequence[Path], settings: Path, heap: str) -> list[str]:
+    """Return the command line of a Zookeeper server that reads ``settings``."""
+    options = [
+        *(f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true"),
+        *("-XX:+ExitOnOutOfMemoryError", f"-XX:ErrorFile={settings.parent}/hs_err_%p.log"),
+        # what is written survives a killed server, not a power cut: enough on one machine, and much faster
+        *("-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=1024"),
+        *("-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS"),
+    ]
+    return _java(java, options, jars, "org.apache.zookeeper.server.ZooKeeperServerMain", str(settings))
+
+
+def _java(java: Java, options: Sequence[str], jars: Sequence[Path], main: str, *arguments: str) -> list[str]:
+    return [str(java.path), *options, "-cp", ":".join(map(str, jars)), main, *arguments]
