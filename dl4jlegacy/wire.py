@@ -40,7 +40,7 @@ import numpy.typing as npt
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import WireError
 
-__all__ = ["MAX_HEADER", "VERSION", "Frame", "allocate", "chunks", "decode", "digest", "encode", "join"]
+__all__ = ["MAX_HEADER", "VERSION", "Frame", "allocate", "blank", "chunks", "decode", "digest", "encode", "join"]
 
 Frame = bytes | bytearray | memoryview
 """What is accepted as a frame. Frames made here are writable memoryviews of bytes: they compare equal by content."""
@@ -132,12 +132,17 @@ def chunks(frame: Frame, nbytes: int) -> list[memoryview]:
 def join(parts: Iterable[Frame]) -> memoryview:
     """Return one frame made of consecutive ``parts``; one copy, into memory aligned for the kernels."""
     views = [_as_bytes(part) for part in parts]
-    whole = memoryview(_aligned(sum(len(view) for view in views)))  # type: ignore[arg-type]
+    whole = blank(sum(len(view) for view in views))
     start = 0
     for view in views:
         whole[start : start + len(view)] = view
         start += len(view)
     return whole
+
+
+def blank(nbytes: int) -> memoryview:
+    """Return undefined bytes, aligned for the kernels, that a frame's parts are to be copied into."""
+    return memoryview(_aligned(nbytes))  # type: ignore[arg-type]  # an array is a buffer
 
 
 def digest(frame: Frame) -> str:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol, runtime_checkable
 
 from dl4jlegacy.errors import TrackerClosedError
 
-__all__ = ["Buffer", "Clock", "MemoryStore", "Store", "SystemClock"]
+__all__ = ["BatchStore", "Buffer", "Clock", "MemoryStore", "Store", "SystemClock", "WallClock"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -32,6 +32,14 @@ class SystemClock:
     def now(self) -> float:
         """Return monotonic seconds."""
         return time.monotonic()
+
+
+class WallClock:
+    """The machine's clock, for deadlines that other machines read."""
+
+    def now(self) -> float:
+        """Return seconds since 1970."""
+        return time.time()
 
 
 class Store(Protocol):
@@ -76,6 +84,23 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Let go of everything; later calls raise ``TrackerClosedError``."""
+        ...
+
+
+@runtime_checkable
+class BatchStore(Store, Protocol):
+    """A store that takes many operations at once, each atomic as ever, in whatever order; faster than one by one."""
+
+    def put_many(self, items: Iterable[tuple[str, Buffer]]) -> None:
+        """``put`` each (key, value); all are written when it returns."""
+        ...
+
+    def get_many(self, keys: Iterable[str]) -> Iterator[Buffer | None]:
+        """Yield what ``get`` returns for each key, in order, with no more of them in memory than are on their way."""
+        ...
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        """``delete`` each key."""
         ...
 
 
@@ -136,6 +161,20 @@ class MemoryStore:
         with self._lock:
             self._open()
             return sorted(key for key in self._values if key.startswith(prefix))
+
+    def put_many(self, items: Iterable[tuple[str, Buffer]]) -> None:
+        """See ``BatchStore``."""
+        for key, value in items:
+            self.put(key, value)
+
+    def get_many(self, keys: Iterable[str]) -> Iterator[Buffer | None]:
+        """See ``BatchStore``."""
+        return (self.get(key) for key in keys)
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        """See ``BatchStore``."""
+        for key in keys:
+            self.delete(key)
 
     def publish(self, topic: str) -> None:
         """See ``Store``; the listeners run on the publisher's thread, outside the lock."""

@@ -1,0 +1,313 @@
+"""The store of a run whose processes are on a cluster: one Hazelcast map, each operation under a deadline (layer 3).
+
+What Community Hazelcast offers and this store uses is get, set, put-if-absent, replace-if-same and remove of an
+``IMap``'s entries, its keys, and topics for hints. The map is named after the run; its values are in envelopes
+(``envelope``), and nothing is ever deserialized (``hazelcast_link``).
+
+A request may fail after it took effect: the member died, or the connection broke, before the reply came. All
+operations are therefore repeated, with jittered pauses, until the deadline, and a conditional one is repeated only
+after a look at what is there: the new value means that it took effect. That mistakes another party's equal value for
+one's own, which matters to nobody: values that are raced for carry the name of their writer.
+
+Legacy: ``HazelCastStateTracker``, which read and then wrote, and waited for ever.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from dl4jlegacy.errors import TrackerClosedError, TrackerError, UsageError
+from dl4jlegacy.scaleout.envelope import Envelope
+from dl4jlegacy.scaleout.hazelcast_link import DisturbedError, HazelcastLink, Reply
+from dl4jlegacy.scaleout.store import Buffer, Clock, WallClock
+from dl4jlegacy.scaleout.tracker import StateTracker
+
+__all__ = ["HazelcastStateTracker", "HazelcastStore"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_VALUE_NBYTES = 1 << 20
+_WINDOW = 8
+_PAUSES = (0.01, 0.5)  # seconds: the first pause before a request is repeated, and the longest
+_ADDRESS = re.compile(r"(?P<host>[^\s:/,]+|\[[0-9a-fA-F:]+\]):(?P<port>[0-9]{1,5})")
+_RUN = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+
+
+class HazelcastStore:
+    """A ``BatchStore`` in a Hazelcast cluster. Thread-safe; not to be used after a fork.
+
+    Chunks need no digest in their manifests (``checksums`` is False): each chunk's envelope says that it is whole
+    and under its own key, keys are never written twice, and a signature is stronger than a digest.
+
+    Args:
+        address: ``host:port[,host:port ...]`` of members, with or without ``hazelcast://`` before it.
+        cluster_name: the name that the members were started with.
+        run: the run's id: letters, digits, ``_``, ``.``, ``-``.
+        secret: the run's secret; None: values are not signed.
+        deadline_seconds: longest time that any operation may take, connecting included.
+
+    Raises:
+        UsageError: ``address`` or ``run`` cannot be read.
+        TrackerError: there is no Hazelcast at ``address``, or it is of another cluster.
+    """
+
+    checksums = False
+
+    def __init__(
+        self, address: str, *, cluster_name: str, run: str, secret: bytes | None, deadline_seconds: float = 15.0
+    ) -> None:
+        if not _RUN.fullmatch(run):
+            raise UsageError(f"a run cannot be named {run!r}: letters, digits, '_', '.', '-', at most 100")
+        self._envelope = Envelope(run, secret)
+        self.chunk_nbytes = _VALUE_NBYTES - 256 - self._envelope.nbytes
+        self.map_name = f"dl4j.{run}"
+        self._cluster_name, self._deadline = cluster_name, deadline_seconds
+        self._closed = threading.Event()
+        self._link = HazelcastLink(_addresses(address), cluster_name, self.map_name)
+        try:
+            self._connect()
+        except BaseException:
+            self.close()
+            raise
+
+    # -- Store --------------------------------------------------------------------------------------------------------
+
+    def get(self, key: str) -> Buffer | None:
+        """See ``Store``; raises ``NotAuthorisedError`` if the value is nobody's of this run."""
+        return self._open(key, self._repeat(lambda: self._link.get(key), f"read {key!r}"))
+
+    def put(self, key: str, value: Buffer) -> None:
+        """See ``Store``."""
+        self._repeat(lambda: self._set(key, value), f"write {key!r}")
+
+    def put_if_absent(self, key: str, value: Buffer) -> bool:
+        """See ``Store``."""
+        head = self._envelope.head(key, value)
+        return self._conditionally(key, None, value, lambda: self._link.put_if_absent(key, head, value))
+
+    def replace_if_same(self, key: str, expected: Buffer, value: Buffer) -> bool:
+        """See ``Store``."""
+        head, old = self._envelope.head(key, value), self._envelope.head(key, expected) + bytes(expected)
+        return self._conditionally(key, expected, value, lambda: self._link.replace_if_same(key, old, head, value))
+
+    def delete(self, key: str) -> None:
+        """See ``Store``."""
+        self._repeat(lambda: self._link.delete(key), f"delete {key!r}")
+
+    def keys(self, prefix: str) -> list[str]:
+        """See ``Store``; lists the run's whole map."""
+        found = self._repeat(self._link.keys, "list the keys")
+        return sorted(key for key in found if key.startswith(prefix))
+
+    def publish(self, topic: str) -> None:
+        """See ``Store``; does not wait."""
+        self._check_open()
+        self._link.publish(topic)
+
+    def listen(self, topic: str, listener: Callable[[], None]) -> Callable[[], None]:
+        """See ``Store``; hints end while there is no connection, and come again after it."""
+        registration = self._repeat(lambda: self._link.listen(topic, listener), f"listen to {topic!r}")
+
+        def stop() -> None:
+            if not self._closed.is_set():
+                self._link.stop_listening(registration)
+
+        return stop
+
+    def close(self) -> None:
+        """See ``Store``; what the run has in the grid stays there."""
+        self._closed.set()
+        self._link.close()
+
+    # -- BatchStore ---------------------------------------------------------------------------------------------------
+
+    def put_many(self, items: Iterable[tuple[str, Buffer]]) -> None:
+        """See ``BatchStore``."""
+        for (key, value), reply in _windowed(items, lambda item: self._set(*item)):
+            try:
+                self._wait(reply, f"write {key!r}", self._until())
+            except DisturbedError:
+                self.put(key, value)
+
+    def get_many(self, keys: Iterable[str]) -> Iterator[Buffer | None]:
+        """See ``BatchStore``."""
+        for key, reply in _windowed(keys, self._link.get):
+            try:
+                raw = self._wait(reply, f"read {key!r}", self._until())
+            except DisturbedError:
+                yield self.get(key)
+            else:
+                yield self._open(key, raw)
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        """See ``BatchStore``."""
+        for key, reply in _windowed(keys, self._link.delete):
+            try:
+                self._wait(reply, f"delete {key!r}", self._until())
+            except DisturbedError:
+                self.delete(key)
+
+    # -- a run's end --------------------------------------------------------------------------------------------------
+
+    def destroy(self) -> None:
+        """Remove all that the run has in the grid."""
+        self._repeat(self._link.destroy, f"remove {self.map_name!r}")
+
+    # -- how ----------------------------------------------------------------------------------------------------------
+
+    def _set(self, key: str, value: Buffer) -> Reply[None]:
+        return self._link.set(key, self._envelope.head(key, value), value)
+
+    def _open(self, key: str, raw: memoryview | None) -> memoryview | None:
+        return None if raw is None else self._envelope.open(key, raw)
+
+    def _conditionally(
+        self, key: str, expected: Buffer | None, value: Buffer, request: Callable[[], Reply[bool]]
+    ) -> bool:
+        """Send a conditional request; if its outcome is unknown, look, and send it again unless that tells."""
+        until, what = self._until(), f"change {key!r}"
+        for pause in _pauses():
+            try:
+                return self._wait(request(), what, until)
+            except DisturbedError as exc:
+                self._pause(pause, until, what, exc)
+            found = self._open(key, self._repeat(lambda: self._link.get(key), what, until))
+            if found is not None and found == value:
+                return True
+            if found != expected:
+                return False
+        raise AssertionError("pauses never end")
+
+    def _repeat(self, request: Callable[[], Reply[T]], what: str, until: float | None = None) -> T:
+        """Send a request again and again, until it is answered or the deadline has passed."""
+        until = self._until() if until is None else until
+        for pause in _pauses():
+            try:
+                return self._wait(request(), what, until)
+            except DisturbedError as exc:
+                self._pause(pause, until, what, exc)
+        raise AssertionError("pauses never end")
+
+    def _wait(self, reply: Reply[T], what: str, until: float) -> T:
+        """Return a request's reply; raises ``DisturbedError`` if it may be repeated."""
+        try:
+            return reply.wait(until - time.monotonic())
+        except DisturbedError:
+            self._check_open()
+            raise
+        except TrackerError as exc:
+            self._check_open()
+            raise self._failed(what, str(exc)) from exc
+
+    def _pause(self, seconds: float, until: float, what: str, cause: DisturbedError) -> None:
+        """Wait before a request is repeated; raises ``TrackerError`` when that would be too late."""
+        if time.monotonic() + seconds >= until:
+            raise self._failed(what, str(cause)) from cause
+        self._closed.wait(seconds)
+        self._check_open()
+
+    def _failed(self, what: str, cause: str) -> TrackerError:
+        if not self._link.connected():
+            cause = f"there is no connection ({cause})"
+        return TrackerError(
+            f"the state tracker at {self._link.where} did not {what} within {self._deadline:g} s: {cause}. Check that "
+            "the members run and can be reached (dl4j services status); then resume the run"
+        )
+
+    def _until(self) -> float:
+        self._check_open()
+        return time.monotonic() + self._deadline
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise TrackerClosedError(f"the connection to the state tracker at {self._link.where} was shut down")
+
+    def _connect(self) -> None:
+        """Wait for the connection, which is being made; raises ``TrackerError`` that says what is there instead."""
+        until = self._until()
+        for pause in _pauses():
+            if self._link.connected():
+                break
+            if time.monotonic() + pause >= until or not self._link.running():
+                raise TrackerError(_diagnosis(self._link.where, self._cluster_name, self._deadline))
+            self._closed.wait(pause)
+        self._repeat(self._link.keys, "list the keys", until)
+
+
+class HazelcastStateTracker(StateTracker):
+    """The tracker of a run on a cluster; arguments as for ``HazelcastStore``.
+
+    Deadlines of leases are compared between machines, so the clock is the wall clock: machines should keep theirs
+    within a second of each other (NTP). A clock that is off costs a lease that ends too early or too late, and with
+    it a job done twice or waited for, but never an update: only the first one counts.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        cluster_name: str,
+        run: str,
+        secret: bytes | None,
+        deadline_seconds: float = 15.0,
+        clock: Clock | None = None,
+    ) -> None:
+        store = HazelcastStore(
+            address, cluster_name=cluster_name, run=run, secret=secret, deadline_seconds=deadline_seconds
+        )
+        super().__init__(store, clock or WallClock())
+
+
+def _addresses(text: str) -> list[str]:
+    """Return the ``host:port`` in ``text``."""
+    parts = text.removeprefix("hazelcast://").rstrip("/").split(",")
+    for part in parts:
+        match = _ADDRESS.fullmatch(part)
+        if match is None or not 0 < int(match["port"]) < 65536:
+            raise UsageError(f"{part!r} in the tracker's address {text!r} is not host:port, such as 127.0.0.1:5701")
+    return parts
+
+
+def _pauses() -> Iterator[float]:
+    """Yield the pauses between repetitions, in seconds: they double, up to a longest one, and jitter by half."""
+    pause, longest = _PAUSES
+    while True:
+        yield pause * random.uniform(0.5, 1.5)
+        pause = min(2 * pause, longest)
+
+
+def _windowed(items: Iterable[T], start: Callable[[T], Reply[R]]) -> Iterator[tuple[T, Reply[R]]]:
+    """Yield each item with its started request, in order, while some more requests are on their way."""
+    started: deque[tuple[T, Reply[R]]] = deque()
+    for item in items:
+        if len(started) == _WINDOW:
+            yield started.popleft()
+        started.append((item, start(item)))
+    yield from started
+
+
+def _diagnosis(where: str, cluster_name: str, deadline: float) -> str:
+    """Return why nobody let this process in."""
+    answers = []
+    for address in where.split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
+            answers.append(
+                f"{address} takes connections, but is no Hazelcast member that lets a client of cluster "
+                f"{cluster_name!r} in; compare the cluster name with the one that it was started with"
+            )
+        except OSError as exc:
+            answers.append(f"{address}: {exc}")
+    return (
+        f"no state tracker could be reached within {deadline:g} s: {'; '.join(answers)}. Start one (dl4j services up), "
+        "or correct the address"
+    )
