@@ -1,0 +1,252 @@
+"""The ``Conf`` in Zookeeper, where workers and standby masters find it: ``/<host>:<port>/tmp/<id>`` (L4).
+
+A node holds an envelope of canonical JSON: its format, the package's version, the ``Conf``, and under a run's secret a
+signature, so that nobody else can give the workers another ``Conf``.
+
+Legacy: ``ZookeeperPathBuilder``, ``ZooKeeperConfigurationRegister``, ``ZookeeperConfigurationRetriever``; they stored
+a Java-serialized object, and a retriever that found nothing returned null.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import socket
+import threading
+import time
+from typing import Self
+
+import msgspec
+
+from dl4jlegacy.errors import ConfError, NotAuthorisedError, TrackerError, VersionError
+from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.zookeeper.session import Node, ZooKeeperSession
+from dl4jlegacy.version import __version__
+
+__all__ = ["CONF_NBYTES", "ZooKeeperConfigurationRegister", "ZookeeperConfigurationRetriever", "build_path"]
+
+logger = logging.getLogger(__name__)
+
+CONF_NBYTES = 1_000_000
+"""Longest envelope: a Zookeeper server drops the connection at 1 MiB (``jute.maxbuffer``) without saying why."""
+FORMAT = 1
+JAVA = b"\xac\xed\x00\x05"
+
+
+class _Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    conf: msgspec.Raw
+    format: int
+    package: str
+    signature: str = ""
+
+
+class _Format(msgspec.Struct, frozen=True):
+    format: int
+    package: str = "an unknown version"
+
+
+def build_path(host: str, port: int, *names: str) -> str:
+    """Return ``/<host>:<port>/<name>/...``, as the legacy ``ZookeeperPathBuilder`` did.
+
+    Raises:
+        ConfError: a name that Zookeeper would not take.
+    """
+    if not 0 < port < 65536:
+        raise ConfError(f"the port {port} is none; it must be from 1 to 65535")
+    for name in (host, *names):
+        if not name or "/" in name or name in (".", "..") or not name.isprintable():
+            raise ConfError(f"{name!r} cannot be a name in Zookeeper; it must be printable, not empty, without '/'")
+    return "/" + "/".join((f"{host}:{port}", *names))
+
+
+class ZooKeeperConfigurationRegister:
+    """Puts a ``Conf`` where workers look for it. The node outlives its master, so that a run can be resumed."""
+
+    def __init__(
+        self,
+        conf: Conf,
+        id: str,
+        host: str,
+        port: int,
+        *,
+        secret: bytes | None = None,
+        session: ZooKeeperSession | None = None,
+        deadline_seconds: float = 10.0,
+    ) -> None:
+        """Connect, unless a session is given, whose secret then counts.
+
+        Raises:
+            ConfError: the Conf is too large for Zookeeper. TrackerError: nobody answers there.
+        """
+        self.path = build_path(host, port, "tmp", id)
+        conf_json = conf.to_json().encode()
+        self._own_session = session is None
+        if len(conf_json) + 1000 > CONF_NBYTES:
+            raise ConfError(
+                f"the Conf takes {len(conf_json):,} bytes as JSON and Zookeeper holds at most {CONF_NBYTES:,} in a "
+                "node; name files in it instead of carrying their content"
+            )
+        self._session = session or ZooKeeperSession(
+            _address(host, port), secret=secret, deadline_seconds=deadline_seconds
+        )
+        self._data = _seal(conf_json, id, self._session)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def register(self) -> None:
+        """Write the Conf, in place of another under the same id if there is one; readers never see neither.
+
+        Whether another master is alive under this id is for ``MasterElection.claim`` to say, before this.
+
+        Raises:
+            NotAuthorisedError: another run's secret protects that id. TrackerError: no answer within the deadline.
+        """
+        deadline = time.monotonic() + self._session.deadline_seconds
+        while not self._written():
+            if time.monotonic() > deadline:
+                raise TrackerError(
+                    f"{self.path} in Zookeeper at {self._session.address} changes faster than it can be written; "
+                    "are there several masters with this id?"
+                )
+
+    def remove(self) -> None:
+        """Take the Conf back, and the folders above it if nothing else is in them: the run is over."""
+        self._session.prune(self.path)
+
+    def close(self) -> None:
+        """Let the session go; the Conf stays."""
+        if self._own_session:
+            self._session.close()
+
+    def _written(self) -> bool:
+        node = self._session.get(self.path)
+        if node is None:
+            self._session.ensure(self.path.rpartition("/")[0])
+            return self._session.create(self.path, self._data)
+        if node.data == self._data:
+            return True
+        logger.info("%s held another Conf; it is replaced", self.path)
+        return self._session.replace(self.path, self._data, node.version)
+
+
+class ZookeeperConfigurationRetriever:
+    """Finds the ``Conf`` that a master registered."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        id: str = "master",
+        *,
+        secret: bytes | None = None,
+        session: ZooKeeperSession | None = None,
+        deadline_seconds: float = 10.0,
+    ) -> None:
+        """Connect, unless a session is given, whose secret then counts. Raises ``TrackerError`` if nobody answers."""
+        hosts = dict.fromkeys((host, "127.0.0.1", "localhost", socket.gethostname()))
+        self._paths = [build_path(name, port, "tmp", id) for name in hosts]
+        self._id = id
+        self._own_session = session is None
+        self._session = session or ZooKeeperSession(
+            _address(host, port), secret=secret, deadline_seconds=deadline_seconds
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def retrieve(self, *, wait_seconds: float = 0.0) -> Conf:
+        """Return the Conf, registered under the host's name or one of those that a machine has for itself.
+
+        Args:
+            wait_seconds: how long to wait for a master that is yet to register it.
+
+        Raises:
+            TrackerError: it is not there; the message says what is. VersionError: another version wrote it.
+            NotAuthorisedError: not ours to read, or signed by nobody who knows the secret.
+            ConfError: the node holds something else.
+        """
+        deadline = time.monotonic() + wait_seconds
+        while True:
+            appeared = threading.Event()
+            for path in self._paths:
+                node = self._session.get(path)
+                if node is not None:
+                    logger.debug("the Conf is at %s", path)
+                    return _open(node, path, self._id, self._session)
+                if wait_seconds and self._session.exists(path, watch=appeared.set):
+                    appeared.set()
+            if not appeared.wait(max(deadline - time.monotonic(), 0)):
+                raise TrackerError(self._missing(wait_seconds))
+
+    def close(self) -> None:
+        """Let the session go."""
+        if self._own_session:
+            self._session.close()
+
+    def _missing(self, wait_seconds: float) -> str:
+        folder = self._paths[0].rpartition("/")[0]
+        waited = f" after {wait_seconds:g} s" if wait_seconds else ""
+        found = [
+            f"/{root}/tmp/{name}"
+            for root in self._session.children("/") or []
+            if ":" in root
+            for name in self._session.children(f"/{root}/tmp") or []
+        ]
+        there = f"there are {', '.join(found[:20])}" if found else "no Conf is registered at all"
+        return (
+            f"Zookeeper at {self._session.address} has no Conf {self._id!r} under {folder}{waited}; {there}. "
+            "Start the master first, with the same address of Zookeeper and the same id"
+        )
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
+def _sign(conf: bytes, id: str, session: ZooKeeperSession) -> str:
+    """Return the signature, over the id too, so that one run's Conf cannot be put in another's place."""
+    text = b"\n".join((str(FORMAT).encode(), __version__.encode(), id.encode(), conf))
+    return hmac.digest(session.derived("signature").encode(), text, hashlib.sha256).hex()
+
+
+def _seal(conf: bytes, id: str, session: ZooKeeperSession) -> bytes:
+    signature = _sign(conf, id, session) if session.secret else ""
+    envelope = _Envelope(conf=msgspec.Raw(conf), format=FORMAT, package=__version__, signature=signature)
+    return msgspec.json.encode(envelope, order="sorted")
+
+
+def _open(node: Node, path: str, id: str, session: ZooKeeperSession) -> Conf:
+    where = f"{path} in Zookeeper at {session.address}"
+    try:
+        form = msgspec.json.decode(node.data, type=_Format)
+        if (form.format, form.package) != (FORMAT, __version__):
+            raise VersionError(
+                f"{where} was written by dl4jlegacy {form.package} (format {form.format}) and this is {__version__} "
+                f"(format {FORMAT}); run the same version everywhere"
+            )
+        envelope = msgspec.json.decode(node.data, type=_Envelope)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        what = "a Java-serialized object" if node.data.startswith(JAVA) else f"{node.data[:16]!r}..."
+        raise ConfError(
+            f"{where} holds no Conf of dl4jlegacy but {len(node.data):,} bytes, {what}; "
+            "remove it, or use another id"
+        ) from exc
+    conf = bytes(envelope.conf)
+    if session.secret and not hmac.compare_digest(envelope.signature, _sign(conf, id, session)):
+        signed = "a wrong signature" if envelope.signature else "no signature"
+        raise NotAuthorisedError(
+            f"{where} has {signed}: whoever wrote it does not know this run's secret; give master and workers the "
+            "same secret, or remove the node"
+        )
+    try:
+        return Conf.from_json(conf)
+    except ConfError as exc:
+        raise ConfError(f"{where}: {exc}") from exc

@@ -1,0 +1,373 @@
+"""A session with Zookeeper under deadlines: the only module that imports kazoo (L4).
+
+kazoo's blocking calls wait for ever while the server is away, its state listeners must not block, its log lines hold
+credentials, and stopping a client that is still connecting takes as long as the connect. Here every call has a
+deadline, answers are values instead of kazoo's exceptions, and what is wrong comes as an error of this package.
+
+Legacy: ``ZookeeperBuilder`` (15 s sleeps until connected, for ever; a client that nobody received after an expiry).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    OperationTimeoutError,
+    SessionExpiredError,
+)
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.states import KazooState
+from kazoo.retry import KazooRetry
+from kazoo.security import make_digest_acl
+
+from dl4jlegacy.errors import ConfError, Dl4jError, NotAuthorisedError, TrackerClosedError, TrackerError
+from dl4jlegacy.scaleout.zookeeper.keeper import Keeper, Step
+
+__all__ = ["Node", "ZooKeeperSession"]
+
+logger = logging.getLogger(__name__)
+
+USER = "dl4jlegacy"
+CONNECT_SECONDS = 2.0
+"""The longest that one attempt to connect may take; attempts go on until the session's deadline."""
+CLOSE_SECONDS = 1.0
+"""How long a server may take to answer a goodbye."""
+PAUSE_SECONDS = 0.05
+_PASSING = (ConnectionLoss, OperationTimeoutError, SessionExpiredError)
+
+Errors = type[Exception] | tuple[type[Exception], ...]
+
+
+class Node(NamedTuple):
+    """What a node holds: data, version, and the session that owns it (0: it is not ephemeral)."""
+
+    data: bytes
+    version: int
+    owner: int
+
+
+class _KazooLog(logging.Logger):
+    """Takes kazoo's log: remembers the last trouble, passes it on as DEBUG, keeps credentials to itself."""
+
+    def __init__(self) -> None:
+        super().__init__(f"{__name__}.kazoo", level=1)
+        self.trouble = ""
+        self.negotiated_seconds = 0.0
+
+    def handle(self, record: logging.LogRecord) -> None:
+        args = record.args if isinstance(record.args, tuple) else ()
+        if str(record.msg).startswith("Session created") and len(args) > 2:
+            self.negotiated_seconds = float(str(args[2])) / 1000
+        # Below DEBUG are packets and session passwords; requests of the type Auth hold the credential itself.
+        if record.levelno < logging.DEBUG or any(type(arg).__name__ == "Auth" for arg in args):
+            return
+        if record.levelno >= logging.WARNING:
+            self.trouble = record.getMessage()
+        logger.debug("kazoo: %s", record.getMessage())
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """kazoo's threads, with connects that end soon and a socket that can be cut."""
+
+    _socket: socket.socket | None = None
+    _is_cut = False
+
+    def create_connection(self, *args: Any, timeout: float, **options: Any) -> socket.socket:
+        connected: socket.socket = super().create_connection(*args, timeout=min(timeout, CONNECT_SECONDS), **options)
+        self._socket = connected
+        if self._is_cut:
+            connected.close()
+            raise ConnectionAbortedError("the session was closed meanwhile")
+        return connected
+
+    def cut(self) -> None:
+        """Make every wait on the connection end, those to come too; from whatever thread."""
+        self._is_cut = True
+        if self._socket is not None:
+            try:
+                self._socket.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                logger.debug("the connection was gone already")
+
+
+class ZooKeeperSession:
+    """One session with a Zookeeper server or ensemble, connected when the constructor returns. Thread-safe.
+
+    Every method raises ``TrackerError`` when Zookeeper does not answer within the deadline, ``TrackerClosedError``
+    after ``close()``, and ``NotAuthorisedError`` where a node belongs to those who know another secret. A call that
+    ran into its deadline may still happen later; all callers here cope with that.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        secret: bytes | None = None,
+        session_seconds: float = 3.0,
+        deadline_seconds: float = 10.0,
+    ) -> None:
+        """Connect to ``address``, ``host:port[,host:port]``.
+
+        Args:
+            address: where the servers are.
+            secret: nodes are then readable and writable only for those who know it. It does not travel itself.
+            session_seconds: how long the server keeps what is ours after it last heard of us; it may adjust this.
+            deadline_seconds: of every call, and of connecting.
+
+        Raises:
+            ConfError: the address is none. TrackerError: nobody answers there.
+        """
+        self.address = address
+        self.deadline_seconds = deadline_seconds
+        self.keeper = Keeper(f"zookeeper-{address}")
+        self.secret = secret
+        self._asked_seconds = session_seconds
+        self._connected = threading.Event()
+        self._steps: tuple[Step, ...] = ()
+        self._closing = threading.Event()
+        self._log = _KazooLog()
+        self._handler = _Handler()
+        self._acl = None if secret is None else [make_digest_acl(USER, self.derived("acl"), all=True)]
+        self._client = self._new_client()
+        self._client.add_listener(self._on_state)
+        self._connect()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"ZooKeeperSession({self.address!r}, secret={'***' if self.secret else None})"
+
+    def derived(self, purpose: str) -> str:
+        """Return what the secret gives for one purpose, so that the secret itself neither travels nor is stored."""
+        return hmac.digest(self.secret or b"", f"dl4jlegacy zookeeper {purpose}".encode(), hashlib.sha256).hex()
+
+    @property
+    def session_id(self) -> int:
+        """The server's number for this session; 0 while there is none. It changes when the session was lost."""
+        return int((self._client.client_id or (0,))[0] or 0)
+
+    @property
+    def session_seconds(self) -> float:
+        """How long the server keeps the session without hearing of it, as it said itself."""
+        return self._log.negotiated_seconds or self._asked_seconds
+
+    @property
+    def connected(self) -> bool:
+        """Whether the last we heard is that the connection stands."""
+        return self._connected.is_set()
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._closing.is_set()
+
+    def get(self, path: str, *, watch: Step | None = None) -> Node | None:
+        """Return what is at ``path``; None if nothing is. ``watch`` is called when that changes; it only enqueues."""
+        found = self._call(path, lambda: self._client.get_async(path, watch=_watcher(watch)), NoNodeError)
+        return None if found is None else Node(found[0] or b"", found[1].version, found[1].ephemeralOwner)
+
+    def exists(self, path: str, *, watch: Step | None = None) -> bool:
+        """Return whether ``path`` is there; ``watch`` like that of ``get``, for a node that is yet to come too."""
+        return self._call(path, lambda: self._client.exists_async(path, watch=_watcher(watch))) is not None
+
+    def children(self, path: str, *, watch: Step | None = None) -> list[str] | None:
+        """Return the names under ``path``, sorted; None if it is not there. ``watch`` like that of ``get``."""
+        names = self._call(path, lambda: self._client.get_children_async(path, watch=_watcher(watch)), NoNodeError)
+        return None if names is None else sorted(names)
+
+    def create(
+        self, path: str, data: bytes, *, ephemeral: bool = False, sequence: bool = False, late: Step | None = None
+    ) -> bool:
+        """Write a new node; False if there is one already, or no parent. ``late`` is woken if the answer comes late."""
+        made = self._call(
+            path,
+            lambda: self._client.create_async(path, data, acl=self._acl, ephemeral=ephemeral, sequence=sequence),
+            (NodeExistsError, NoNodeError),
+            late,
+        )
+        return made is not None
+
+    def replace(self, path: str, data: bytes, version: int) -> bool:
+        """Write a node anew in one step, its rights too; False if its version is no longer ``version``."""
+
+        def start() -> Any:
+            transaction = self._client.transaction()
+            transaction.delete(path, version)
+            transaction.create(path, data, acl=self._acl)
+            return transaction.commit_async()
+
+        results = self._call(path, start)
+        if any(isinstance(result, NoAuthError) for result in results):
+            raise self._not_authorised(path)
+        return not any(isinstance(result, Exception) for result in results)
+
+    def delete(self, path: str) -> bool:
+        """Remove a node; False if it has children, or was not there."""
+        return self._call(path, lambda: self._client.delete_async(path), (NoNodeError, NotEmptyError)) is not None
+
+    def ensure(self, path: str, *, guarded: str = "") -> None:
+        """Create ``path`` and what is above it; the secret's rights are for the folder ``guarded`` and those in it."""
+        parts = path.strip("/").split("/")
+        for depth in range(1, len(parts) + 1):
+            self._ensure("/" + "/".join(parts[:depth]), guarded)
+
+    def _ensure(self, folder: str, guarded: str) -> None:
+        if self.exists(folder):
+            return
+        acl = self._acl if guarded and (folder + "/").startswith(guarded + "/") else None
+        self._call(folder, lambda: self._client.create_async(folder, b"", acl=acl), NodeExistsError)
+
+    def prune(self, path: str) -> None:
+        """Delete ``path`` and then what is above it, as far up as nothing else is in it."""
+        while path and self.delete(path):
+            path = path.rpartition("/")[0]
+
+    def attend(self, step: Step) -> None:
+        """Run ``step`` now and whenever the connection goes or comes, on the session's keeper."""
+        self._steps = (*self._steps, step)
+        self.keeper.wake(step)
+
+    def neglect(self, step: Step) -> None:
+        """Undo ``attend``."""
+        self._steps = tuple(other for other in self._steps if other != step)
+        self.keeper.forget(step)
+
+    def close(self) -> None:
+        """End the session, which removes its ephemeral nodes; bounded in time even when nobody answers."""
+        if self.closed:
+            return
+        self._closing.set()
+        self.keeper.stop(self.deadline_seconds)
+        closer = threading.Thread(target=self._stop_client, name="zookeeper-closer", daemon=True)
+        closer.start()
+        closer.join(CLOSE_SECONDS if self.connected else 0.0)
+        self._handler.cut()
+        closer.join(CONNECT_SECONDS + CLOSE_SECONDS)
+
+    def _stop_client(self) -> None:
+        try:
+            self._client.stop()
+            self._client.close()
+        except KazooException as exc:
+            logger.debug("the session with Zookeeper at %s did not end well: %s", self.address, exc)
+
+    def _new_client(self) -> KazooClient:
+        retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_jitter=0.4, max_delay=1.0)
+        credentials = [] if self.secret is None else [("digest", f"{USER}:{self.derived('acl')}")]
+        try:
+            return KazooClient(
+                self.address,
+                timeout=self._asked_seconds,
+                handler=self._handler,
+                auth_data=credentials,
+                connection_retry=retry,
+                logger=self._log,
+            )
+        except ValueError as exc:
+            raise ConfError(f"{self.address!r} is no address of Zookeeper ({exc}); write host:port") from exc
+
+    def _connect(self) -> None:
+        try:
+            self._client.start_async()
+            if not self._connected.wait(self.deadline_seconds):
+                raise self._unreachable(self.deadline_seconds)
+        except BaseException:
+            self.close()
+            raise
+
+    def _on_state(self, state: str) -> None:
+        """Take kazoo's word, on its connection thread: only enqueue."""
+        if state == KazooState.CONNECTED:
+            self._connected.set()
+        else:
+            self._connected.clear()
+        for step in self._steps:
+            self.keeper.wake(step)
+
+    def _call(
+        self, path: str, start: Callable[[], Any], passing: Errors = (), late: Step | None = None
+    ) -> Any:
+        """Return the answer to what ``start`` asks, None for errors in ``passing``; go on through lost connections."""
+        seconds = self.deadline_seconds
+        if self.keeper.is_current():  # its steps look again soon and must not hold each other up
+            seconds = min(seconds, self.session_seconds / 4)
+        deadline = time.monotonic() + seconds
+        while True:
+            if self.closed:
+                raise TrackerClosedError(f"the session with Zookeeper at {self.address} was closed")
+            answer = start()
+            if not answer.wait(max(deadline - time.monotonic(), 0)):
+                if late is not None:
+                    answer.rawlink(lambda _: self.keeper.wake(late))
+                raise self._unreachable(seconds)
+            try:
+                return answer.get_nowait()
+            except passing:
+                return None
+            except _PASSING:
+                if time.monotonic() >= deadline:
+                    raise self._unreachable(seconds) from None
+                self._closing.wait(PAUSE_SECONDS)
+            except KazooException as exc:
+                raise self._explained(exc, path) from exc
+
+    def _explained(self, exc: KazooException, path: str) -> Dl4jError:
+        if isinstance(exc, ConnectionClosedError):
+            return TrackerClosedError(f"the session with Zookeeper at {self.address} was closed")
+        if isinstance(exc, NoAuthError | AuthFailedError):
+            return self._not_authorised(path)
+        return TrackerError(f"Zookeeper at {self.address} refused {path}: {type(exc).__name__} {exc}".rstrip())
+
+    def _not_authorised(self, path: str) -> NotAuthorisedError:
+        how = "this process has another one" if self.secret else "this process has none"
+        return NotAuthorisedError(
+            f"Zookeeper at {self.address}: {path} is protected by a run's secret and {how}; "
+            "give this process the run's secret, or use another id"
+        )
+
+    def _unreachable(self, seconds: float) -> TrackerError:
+        trouble = f" ({self._log.trouble})" if self._log.trouble else ""
+        return TrackerError(
+            f"Zookeeper at {self.address} did not answer within {seconds:g} s{trouble}; check the address and that "
+            "the server runs ('dl4j services up' starts one on this machine)"
+        )
+
+
+def _watcher(watch: Step | None) -> Callable[[object], None] | None:
+    return None if watch is None else _Watcher(watch)
+
+
+class _Watcher:
+    """kazoo's one-argument form of a watch; equal for equal watches, so that kazoo keeps one of each."""
+
+    def __init__(self, watch: Step) -> None:
+        self._watch = watch
+
+    def __call__(self, event: object) -> None:
+        self._watch()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Watcher) and other._watch == self._watch
+
+    def __hash__(self) -> int:
+        return hash(self._watch)
