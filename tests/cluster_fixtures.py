@@ -5,8 +5,13 @@ A test that uses these fails, and is not skipped, if the servers cannot be start
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,16 +20,34 @@ from dl4jlegacy.services import Services, ServicesState
 __all__ = ["hazelcast_address", "hazelcast_cluster_name", "own_services", "session_services", "zookeeper_address"]
 
 HEAP = "512m"
+_STOP_WHEN_STDIN_ENDS = """
+import sys
+from pathlib import Path
+from dl4jlegacy.services import Services
+sys.stdin.read()
+Services.down(Path(sys.argv[1]))
+"""
+
+
+@contextlib.contextmanager
+def stopped_at_the_end(folder: Path) -> Iterator[None]:
+    """Stop the servers of a folder at the end, even if the tests are killed: a pipe to a process then ends."""
+    command = [sys.executable, "-c", _STOP_WHEN_STDIN_ENDS, str(folder)]
+    root = Path(__file__).parent.parent
+    with subprocess.Popen(command, stdin=subprocess.PIPE, cwd=root, start_new_session=True) as guard:
+        try:
+            yield
+        finally:
+            Services.down(folder)
+            guard.communicate(timeout=30)
 
 
 @pytest.fixture(scope="session")
 def session_services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServicesState]:
     """One Hazelcast member and one Zookeeper server for all tests; do not stop or freeze these."""
     folder = tmp_path_factory.mktemp("services")
-    try:
+    with stopped_at_the_end(folder):
         yield Services.up(folder=folder, heap=HEAP)
-    finally:
-        Services.down(folder)
 
 
 @pytest.fixture(scope="session")
@@ -51,14 +74,12 @@ def own_services(tmp_path: Path) -> Iterator[Callable[..., ServicesState]]:
 
     ``Services.restart(name, Path(state.folder))`` brings one back. All are stopped at the end.
     """
-    folders: list[Path] = []
+    with contextlib.ExitStack() as stack:
+        numbers = itertools.count(1)
 
-    def start(**settings: object) -> ServicesState:
-        folders.append(tmp_path / f"services-{len(folders) + 1}")
-        return Services.up(folder=folders[-1], **{"heap": HEAP, **settings})  # type: ignore[arg-type]
+        def start(**settings: Any) -> ServicesState:
+            folder = tmp_path / f"services-{next(numbers)}"
+            stack.enter_context(stopped_at_the_end(folder))
+            return Services.up(folder=folder, **{"heap": HEAP, **settings})
 
-    try:
         yield start
-    finally:
-        for folder in folders:
-            Services.down(folder)

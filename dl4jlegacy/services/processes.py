@@ -21,6 +21,8 @@ __all__ = ["ServerProcess", "spawn", "stop"]
 
 _GRACE_SECONDS = 10.0
 _POLL_SECONDS = 0.02
+_PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "JAVA_HOME", "JAVA_TOOL_OPTIONS")
+"""What servers see of the environment: no secret of ours, and no ``HZ_...``, which would change their settings."""
 
 
 class ServerProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,8 +48,9 @@ def spawn(command: Sequence[str], log: Path) -> ServerProcess:
         (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
         (os.POSIX_SPAWN_DUP2, 1, 2),
     ]
+    environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     try:
-        pid = os.posix_spawn(command[0], list(command), dict(os.environ), file_actions=actions, setsid=True)
+        pid = os.posix_spawn(command[0], list(command), environment, file_actions=actions, setsid=True)
     except OSError as exc:
         raise TrackerError(f"{command[0]} cannot be started: {exc.strerror or exc}") from exc
     return ServerProcess(pid=pid, mark=_mark_of(pid))
@@ -82,14 +85,18 @@ def _gone(processes: Sequence[ServerProcess], seconds: float) -> bool:
 
 
 def _mark_of(pid: int) -> str:
-    """Return the start of a running process as text, ``""`` if there is none (or only its corpse)."""
+    """Return the start of a running process as text, ``""`` if there is none (or only its corpse).
+
+    While threads of a killed process still end, it looks dead (state Z) but holds its ports.
+    """
     if Path("/proc/self/stat").exists():
         try:
             fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
             boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         except (FileNotFoundError, ProcessLookupError):
             return ""
-        return "" if fields[0] in "ZX" else f"{boot}:{fields[19]}"
+        state, threads, started = fields[0], int(fields[17]), fields[19]
+        return "" if state in "ZX" and threads <= 1 else f"{boot}:{started}"
     done = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, timeout=10)
     state, _, started = done.stdout.strip().partition(" ")
     return "" if state.startswith("Z") else " ".join(started.split())

@@ -6,9 +6,9 @@ Each set of servers has a folder: their configurations, logs and data, and ``ser
 from __future__ import annotations
 
 import contextlib
-import json
+import re
 import secrets
-import socket
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,6 +18,7 @@ import msgspec
 from dl4jlegacy.errors import TrackerError, UsageError
 from dl4jlegacy.services.jars import cache_folder, fetch_jars, locked, pinned_jars
 from dl4jlegacy.services.java import Java, find_java
+from dl4jlegacy.services.ports import free_ports, is_free, member_serves, zookeeper_serves
 from dl4jlegacy.services.processes import ServerProcess, spawn, stop
 from dl4jlegacy.services.settings import (
     HOST,
@@ -30,11 +31,11 @@ from dl4jlegacy.services.settings import (
 __all__ = ["Server", "Services", "ServicesState"]
 
 _STATE = "services.json"
-_FORMAT = 1
 _ATTEMPTS = 3
-_POLL_SECONDS = 0.02
-_ANSWER_SECONDS = 2.0
+_POLL_SECONDS = 0.05
 _LOG_LINES = 8
+_CLUSTER_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_HEAP = re.compile(r"[1-9][0-9]*[mMgG]")
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +58,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 
     def answers(self, members: int) -> bool:
         """Whether it serves; a Hazelcast member only once it sees all ``members``."""
-        return _zookeeper_serves(self.port) if self.name == "zookeeper" else _member_serves(self.port, members)
+        return zookeeper_serves(self.port) if self.name == "zookeeper" else member_serves(self.port, members)
 
 
 class ServicesState(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +67,6 @@ class ServicesState(msgspec.Struct, frozen=True, kw_only=True):
     cluster_name: str
     folder: str
     servers: tuple[Server, ...] = ()
-    format: int = _FORMAT
 
     @property
     def hazelcast(self) -> str:
@@ -93,6 +93,11 @@ class ServicesState(msgspec.Struct, frozen=True, kw_only=True):
         """The names of servers that should run and do not."""
         return tuple(s.name for s in self.servers if not s.is_running)
 
+    @property
+    def silent(self) -> tuple[str, ...]:
+        """The names of servers that run and do not answer; asking takes up to 2 s for each of those."""
+        return tuple(s.name for s in self.servers if s.is_running and not s.answers(1))
+
     def to_dict(self) -> dict[str, object]:
         """Return what the command prints as JSON."""
         return {
@@ -107,6 +112,11 @@ class ServicesState(msgspec.Struct, frozen=True, kw_only=True):
 
 class Services:
     """Start, find and stop the servers of a folder. Several processes may call these at the same time."""
+
+    @staticmethod
+    def folder(folder: Path | None = None) -> Path:
+        """Return the folder's full path; the user's cache has one for who names none."""
+        return (folder or cache_folder() / "services" / "default").expanduser().absolute()
 
     @staticmethod
     def up(
@@ -127,7 +137,7 @@ class Services:
             hazelcast_port: the first member's, the next ones' follow it; 0 for free ones.
             zookeeper_port: Zookeeper's; 0 for a free one.
             cluster_name: what clients must name; a random one by default.
-            folder: where configurations, logs, data and state go; ``default_folder()`` if ``None``.
+            folder: where configurations, logs, data and state go; one in the user's cache if ``None``.
             zookeeper: whether to start Zookeeper too.
             heap: the most memory for the data of one member, as Java writes it (``512m``, ``1g``).
             deadline_seconds: how long to wait for the answers; fetching Java's jars the first time comes on top.
@@ -137,7 +147,8 @@ class Services:
             TrackerError: no Java, no jars, or a server that does not start; nothing is left running.
         """
         _check(members, hazelcast_port, zookeeper_port, zookeeper)
-        folder = _absolute(folder)
+        _check_texts(cluster_name, heap)
+        folder = Services.folder(folder)
         java = find_java()
         name = cluster_name or f"dl4j-{secrets.token_hex(8)}"
         with _folder_lock(folder):
@@ -148,34 +159,33 @@ class Services:
                     f"{before.zookeeper or 'none'}); stop them with 'dl4j services down', or give another folder"
                 )
             setup = _Setup(folder, java, name, heap)
-            for attempt in range(_ATTEMPTS):
+            for attempts_left in reversed(range(_ATTEMPTS)):
                 servers = setup.servers(members, hazelcast_port, zookeeper_port, zookeeper)
                 state = ServicesState(cluster_name=name, folder=str(folder), servers=servers)
                 try:
                     return _start(state, deadline_seconds)
                 except _PortTakenError:
-                    fixed = hazelcast_port and zookeeper_port
-                    if fixed or attempt == _ATTEMPTS - 1:
+                    if not attempts_left:
                         raise
-        raise AssertionError("unreachable")
+        raise AssertionError("the last attempt returns or raises")
 
     @staticmethod
-    def down(folder: Path | None = None) -> ServicesState | None:
-        """Stop the servers of a folder, those that still run; return what was there, ``None`` if nothing was."""
-        folder = _absolute(folder)
+    def down(folder: Path | None = None) -> tuple[str, ...]:
+        """Stop the servers of a folder, those that still run; return their names."""
+        folder = Services.folder(folder)
         if not (folder / _STATE).exists():
-            return None
+            return ()
         with _folder_lock(folder):
             state = _read(folder)
-            if state is not None:
-                stop([s.process for s in state.servers if s.process is not None])
-                (folder / _STATE).unlink(missing_ok=True)
-        return state
+            running = [s for s in state.servers if s.is_running] if state else []
+            stop([s.process for s in running if s.process is not None])
+            (folder / _STATE).unlink(missing_ok=True)
+        return tuple(s.name for s in running)
 
     @staticmethod
     def status(folder: Path | None = None) -> ServicesState | None:
         """Return what runs in a folder, ``None`` if nothing was started there (or all was stopped)."""
-        return _read(_absolute(folder))
+        return _read(Services.folder(folder))
 
     @staticmethod
     def restart(name: str, folder: Path | None = None, *, deadline_seconds: float = 60.0) -> ServicesState:
@@ -185,7 +195,7 @@ class Services:
             UsageError: no such server.
             TrackerError: it does not start; the others keep running.
         """
-        folder = _absolute(folder)
+        folder = Services.folder(folder)
         with _folder_lock(folder):
             state = _read(folder)
             server = next((s for s in state.servers if s.name == name), None) if state else None
@@ -209,8 +219,9 @@ class _Setup:
 
     def servers(self, members: int, member_port: int, zookeeper_port: int, zookeeper: bool) -> tuple[Server, ...]:
         """Return the servers, none of them started; a port of 0 becomes a free one."""
-        free = _free_ports(members + 1)
-        ports = [member_port + i if member_port else free[i] for i in range(members)]
+        fixed = [member_port + i for i in range(members)] if member_port else []
+        free = free_ports(members + 1, taken=[*fixed, zookeeper_port])
+        ports = fixed or free[:members]
         servers = [self._member(f"hazelcast-{i + 1}", port, ports) for i, port in enumerate(ports)]
         if zookeeper:
             servers.append(self._zookeeper(zookeeper_port or free[-1]))
@@ -218,33 +229,49 @@ class _Setup:
 
     def _member(self, name: str, port: int, ports: Sequence[int]) -> Server:
         settings = self._folder / f"{name}.yaml"
-        settings.write_text(member_settings(port, ports, self._cluster), encoding="utf-8")
+        _write_private(settings, member_settings(port, ports, self._cluster).encode())
         jars = fetch_jars(pinned_jars("hazelcast"))
         return Server(name=name, port=port, command=tuple(member_command(self._java, jars, settings, self._heap)))
 
     def _zookeeper(self, port: int) -> Server:
-        settings, data = self._folder / "zookeeper.cfg", self._folder / "zookeeper"
-        data.mkdir(exist_ok=True)
-        settings.write_text(zookeeper_settings(port, data), encoding="utf-8")
+        settings, data = self._folder / "zookeeper.cfg", self._folder / "zookeeper-data"
+        shutil.rmtree(data / "version-2", ignore_errors=True)  # what a run before left there
+        _write_private(settings, zookeeper_settings(port, data).encode())
         jars = fetch_jars(pinned_jars("zookeeper"))
         return Server(name="zookeeper", port=port, command=tuple(zookeeper_command(self._java, jars, settings, "256m")))
 
 
+def _write_private(path: Path, content: bytes) -> None:
+    """Write a file at once; it names the cluster, which is all that keeps other users of this machine out."""
+    part = path.with_name(f"{path.name}.part")
+    part.touch(mode=0o600)
+    part.write_bytes(content)
+    part.replace(path)
+
+
 def _start(state: ServicesState, deadline_seconds: float, only: str = "") -> ServicesState:
-    """Start the servers (or only one) and wait for them; whatever interrupts this, what was started is stopped."""
-    folder = Path(state.folder)
+    """Start the servers (or only one) and wait for them; whatever interrupts this, what was started is stopped.
+
+    The first member is up before the others start: members that start together wait 5 s for one another, and each
+    might take itself for the first.
+    """
+    folder, deadline = Path(state.folder), time.monotonic() + deadline_seconds
+    wanted = [s for s in state.servers if only in ("", s.name)]
+    later = [] if only else list(state.members[1:])
+    _check_ports(wanted)
     started: list[Server] = []
     try:
-        for server in state.servers:
-            if only in ("", server.name):
-                _check_port(server)
+        for stage in ([s for s in wanted if s not in later], later):
+            for server in stage:
                 log = folder / f"{server.name}.log"
+                if not only:
+                    log.unlink(missing_ok=True)  # of a run before
                 new = msgspec.structs.replace(server, process=spawn(server.command, log))
                 started.append(new)
                 servers = tuple(new if s.name == new.name else s for s in state.servers)
                 state = msgspec.structs.replace(state, servers=servers)
-                _write(folder, state)
-        _wait(started, len(state.members) if not only else 1, deadline_seconds, folder)
+                _write_private(folder / _STATE, msgspec.json.format(msgspec.json.encode(state), indent=2))
+            _wait(started, sum(s.is_running for s in state.members), deadline, folder)
     except BaseException:
         stop([s.process for s in started if s.process is not None], grace_seconds=1.0)
         if not only:
@@ -253,19 +280,18 @@ def _start(state: ServicesState, deadline_seconds: float, only: str = "") -> Ser
     return state
 
 
-def _wait(servers: Sequence[Server], members: int, seconds: float, folder: Path) -> None:
-    deadline = time.monotonic() + seconds
+def _wait(servers: Sequence[Server], members: int, deadline: float, folder: Path) -> None:
     waiting = list(servers)
     while waiting:
         for server in waiting:
             if not server.is_running:
+                _check_ports([server])
                 raise TrackerError(f"{server.name} ended while it started; {_end_of(folder / f'{server.name}.log')}")
         waiting = [s for s in waiting if not s.answers(members)]
         if waiting and time.monotonic() >= deadline:
             late = waiting[0]
             raise TrackerError(
-                f"{late.name} at {late.address} does not answer {seconds:g} s after its start; "
-                f"{_end_of(folder / f'{late.name}.log')}"
+                f"{late.name} at {late.address} does not answer in time; {_end_of(folder / f'{late.name}.log')}"
             )
         if waiting:
             time.sleep(_POLL_SECONDS)
@@ -279,34 +305,6 @@ def _end_of(log: Path) -> str:
     return f"the end of its log {log}:\n" + "\n".join(lines[-_LOG_LINES:])
 
 
-def _ask(port: int, question: bytes) -> bytes:
-    """Return what a local server answers until it closes the connection or is silent, ``b""`` if it does not."""
-    answer = b""
-    with (
-        contextlib.suppress(OSError),
-        socket.create_connection((HOST, port), timeout=_ANSWER_SECONDS) as connection,
-    ):
-        connection.sendall(question)
-        while piece := connection.recv(65536):
-            answer += piece
-            if b"}" in piece:
-                break
-    return answer
-
-
-def _zookeeper_serves(port: int) -> bool:
-    return b"Mode: " in _ask(port, b"srvr")  # "ruok" is answered before it serves
-
-
-def _member_serves(port: int, members: int) -> bool:
-    request = f"GET /hazelcast/health HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n"
-    answer = _ask(port, request.encode())
-    with contextlib.suppress(ValueError):
-        health = json.loads(answer.partition(b"\r\n\r\n")[2])
-        return bool(health["nodeState"] == "ACTIVE" and int(health["clusterSize"]) >= members)
-    return False
-
-
 def _check(members: int, hazelcast_port: int, zookeeper_port: int, zookeeper: bool) -> None:
     if not 0 <= members <= 16 or members + zookeeper == 0:
         raise UsageError(f"{members} members: 1 to 16 Hazelcast members can run on one machine")
@@ -317,28 +315,20 @@ def _check(members: int, hazelcast_port: int, zookeeper_port: int, zookeeper: bo
         raise UsageError(f"port {zookeeper_port} is to be Zookeeper's and a Hazelcast member's; give another one")
 
 
-def _check_port(server: Server) -> None:
-    with contextlib.closing(socket.socket()) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, server.port))
-        except OSError as exc:
+def _check_texts(cluster_name: str | None, heap: str) -> None:
+    if cluster_name is not None and not _CLUSTER_NAME.fullmatch(cluster_name):
+        raise UsageError(f"cluster name {cluster_name!r}: up to 64 letters, digits, dots, dashes and underscores")
+    if not _HEAP.fullmatch(heap):
+        raise UsageError(f"heap {heap!r}: megabytes or gigabytes as Java writes them, like 512m or 2g")
+
+
+def _check_ports(servers: Sequence[Server]) -> None:
+    for server in servers:
+        if not is_free(server.port):
             raise _PortTakenError(
-                f"{server.name} cannot have port {server.port} of {HOST}: {exc.strerror or exc}; give another port, "
-                "or 0 for a free one"
-            ) from exc
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(contextlib.closing(socket.socket())) for _ in range(count)]
-        for probe in probes:
-            probe.bind((HOST, 0))
-        return [probe.getsockname()[1] for probe in probes]
-
-
-def _absolute(folder: Path | None) -> Path:
-    return (folder or cache_folder() / "services" / "default").absolute()
+                f"{server.name} cannot have port {server.port} of {HOST}, which is taken; give another port, or 0 for "
+                "a free one"
+            )
 
 
 @contextlib.contextmanager
@@ -359,9 +349,3 @@ def _read(folder: Path) -> ServicesState | None:
         return None
     except (msgspec.DecodeError, OSError) as exc:
         raise TrackerError(f"{path} cannot be read: {exc}; look for servers with ps, stop them, delete it") from exc
-
-
-def _write(folder: Path, state: ServicesState) -> None:
-    part = folder / f"{_STATE}.part"
-    part.write_bytes(msgspec.json.format(msgspec.json.encode(state), indent=2))
-    part.replace(folder / _STATE)
