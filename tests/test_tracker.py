@@ -1,5 +1,6 @@
 """The contract of every store and state tracker: what the protocol may rely on. One file for all implementations."""
 
+import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -7,6 +8,7 @@ import pytest
 
 from dl4jlegacy.errors import TrackerClosedError
 from dl4jlegacy.scaleout import protocol
+from dl4jlegacy.scaleout.hazelcast_store import HazelcastStateTracker
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Phase, Plan
 from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys, Manifest, WorkerRecord, encode_record
@@ -16,9 +18,27 @@ from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, drive
 PLAN = Plan(phases=(Phase(),), batches=8, examples=8, batch_size=1, jobs_per_round=4)
 
 
-@pytest.fixture(params=[InMemoryStateTracker])
-def tracker(request):
-    tracker = request.param()
+RUNS = itertools.count()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def servers(request):
+    """Started before the first test that asks for them, so that no test is blamed for leaving them behind."""
+    if any(item.module is request.module and item.get_closest_marker("cluster") for item in request.session.items):
+        return request.getfixturevalue("session_services")
+    return None
+
+
+@pytest.fixture(params=["memory", pytest.param("hazelcast", marks=pytest.mark.cluster)])
+def tracker(request, servers):
+    if request.param == "memory":
+        tracker = InMemoryStateTracker()
+        yield tracker
+        tracker.shutdown()
+        return
+    tracker = HazelcastStateTracker(
+        servers.hazelcast, cluster_name=servers.cluster_name, run=f"contract-{next(RUNS)}", secret=b"only for tests"
+    )
     yield tracker
     tracker.shutdown()
 
@@ -138,6 +158,15 @@ def test_of_many_who_commit_a_job_exactly_one_is_accepted_and_the_rest_are_count
     done = [r for r in tracker.current_jobs(PLAN).values() if r.state == "done"]
     assert 1 <= len(done) <= 4
     assert len(tracker.store.keys("update/")) == len(done)
+
+
+def test_batches_are_written_read_in_order_and_deleted(tracker):
+    names = [f"model/0/m/{i}" for i in range(30)]
+    tracker.store.put_many((name, name.encode()) for name in names)
+    assert [bytes(value) for value in tracker.store.get_many(names)] == [name.encode() for name in names]
+    assert list(tracker.store.get_many(["absent"])) == [None]
+    tracker.store.delete_many([*names[:20], "absent"])
+    assert tracker.store.keys("model/") == sorted(names[20:])
 
 
 def test_counters_lose_no_count(tracker):

@@ -5,9 +5,11 @@ What Community Hazelcast offers and this store uses is get, set, put-if-absent, 
 (``envelope``), and nothing is ever deserialized (``hazelcast_link``).
 
 A request may fail after it took effect: the member died, or the connection broke, before the reply came. All
-operations are therefore repeated, with jittered pauses, until the deadline, and a conditional one is repeated only
-after a look at what is there: the new value means that it took effect. That mistakes another party's equal value for
-one's own, which matters to nobody: values that are raced for carry the name of their writer.
+operations are therefore repeated, with jittered pauses, until the deadline, and a conditional one only after a look
+at what is there: the new value means that it took effect. Two mistakes remain, both only after such a fault: another
+party's equal value is taken for one's own, and a change that was overtaken before the look is reported as not made.
+The protocol's records survive both, for they carry the name of their writer and are read again before the next
+change; a plain counter may be off by one.
 
 Legacy: ``HazelCastStateTracker``, which read and then wrote, and waited for ever.
 """
