@@ -21,7 +21,7 @@ LAYERS = [  # the longest matching name decides
     {"dl4jlegacy.wire", "dl4jlegacy.datasets"},
     {"dl4jlegacy.nn"},
     {"dl4jlegacy.scaleout"},
-    {"dl4jlegacy.scaleout.actors", "dl4jlegacy.scaleout.ticker"},
+    {"dl4jlegacy.scaleout.actors", "dl4jlegacy.scaleout.ticker", "dl4jlegacy.scaleout.zookeeper"},
     {
         "dl4jlegacy",
         "dl4jlegacy.__main__",

@@ -17,7 +17,14 @@ import dl4jlegacy
 
 HEAVY = {"numba", "llvmlite", "numpy", "msgspec", "pykka", "rich", "typer", "yaml", "safetensors", "sklearn"}
 SERVERS = {"hazelcast", "kazoo", "boto3", "cupy", "starlette", "uvicorn", "pyspark"}
-PACKAGES = ["dl4jlegacy", "dl4jlegacy.datasets", "dl4jlegacy.nn", "dl4jlegacy.scaleout", "dl4jlegacy.kernels"]
+PACKAGES = [
+    "dl4jlegacy",
+    "dl4jlegacy.datasets",
+    "dl4jlegacy.nn",
+    "dl4jlegacy.scaleout",
+    "dl4jlegacy.scaleout.zookeeper",
+    "dl4jlegacy.kernels",
+]
 
 
 def in_a_fresh_process(code: str) -> Any:

@@ -168,6 +168,11 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
         ZooKeeperSession(address)
 
 
+def test_an_empty_secret_is_refused() -> None:
+    with pytest.raises(ConfError, match="secret is empty"):
+        ZooKeeperSession("127.0.0.1:2181", secret=b"")
+
+
 def test_a_server_that_is_not_there_is_an_error_within_the_deadline() -> None:
     port, began = unused_port(), time.monotonic()
     with pytest.raises(TrackerError, match=rf"127\.0\.0\.1:{port} did not answer within 0\.5 s.*dl4j services up") as e:

@@ -131,8 +131,10 @@ class ZooKeeperSession:
             deadline_seconds: of every call, and of connecting.
 
         Raises:
-            ConfError: the address is none. TrackerError: nobody answers there.
+            ConfError: the address is none, or the secret empty. TrackerError: nobody answers there.
         """
+        if secret is not None and not secret:
+            raise ConfError("the run's secret is empty; give a longer one, or none at all")
         self.address = address
         self.deadline_seconds = deadline_seconds
         self.keeper = Keeper(f"zookeeper-{address}")

@@ -1,0 +1,59 @@
+"""A run's secret: read from the environment or a file, never from a command line, never from what it protects (L3).
+
+Whoever knows it can take part in the run; the tracker signs with it and Zookeeper's nodes are protected by it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from dl4jlegacy.errors import ConfError
+
+__all__ = ["SECRET", "SECRET_FILE", "read_secret"]
+
+logger = logging.getLogger(__name__)
+
+SECRET = "DL4J_SECRET"
+SECRET_FILE = "DL4J_SECRET_FILE"
+MOST_NBYTES = 4096
+
+
+def read_secret(environ: Mapping[str, str], file: Path | None = None) -> bytes | None:
+    """Return the run's secret, or None if it has none.
+
+    Args:
+        environ: the environment; ``DL4J_SECRET_FILE`` names a file, ``DL4J_SECRET`` is the secret itself.
+        file: read instead of what the environment says. Line ends after the secret do not count.
+
+    Raises:
+        ConfError: a file that cannot be read, or a secret that is empty; no message shows the secret.
+    """
+    named = file or (Path(environ[SECRET_FILE]) if environ.get(SECRET_FILE) else None)
+    if named is not None:
+        return _checked(_read(named), f"the secret's file {named}")
+    given = environ.get(SECRET)
+    return None if given is None else _checked(given.encode(errors="surrogateescape"), SECRET)
+
+
+def _read(file: Path) -> bytes:
+    try:
+        with file.open("rb") as stream:
+            if os.fstat(stream.fileno()).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+                logger.warning("the secret's file %s is open to other users; 'chmod 600' it", file)
+            secret = stream.read(MOST_NBYTES + 1)
+    except OSError as exc:
+        raise ConfError(f"the secret's file {file} cannot be read: {exc.strerror or exc}") from exc
+    if len(secret) > MOST_NBYTES:
+        raise ConfError(f"the secret's file {file} is longer than {MOST_NBYTES} bytes; is it the right one?")
+    return secret
+
+
+def _checked(secret: bytes, where: str) -> bytes:
+    secret = secret.rstrip(b"\r\n")
+    if not secret:
+        raise ConfError(f"{where} is empty; give it a long random value, or leave it out for a run without a secret")
+    return secret

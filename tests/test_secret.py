@@ -1,0 +1,57 @@
+"""Where a run's secret comes from, and that no message shows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dl4jlegacy.errors import ConfError
+from dl4jlegacy.scaleout.secret import read_secret
+
+
+@pytest.fixture
+def secret_file(tmp_path: Path) -> Path:
+    path = tmp_path / "secret"
+    path.touch(mode=0o600)
+    path.write_bytes(b"in a file\r\n")
+    return path
+
+
+def test_without_any_there_is_no_secret() -> None:
+    assert read_secret({}) is None
+    assert read_secret({"DL4J_SECRET_FILE": ""}) is None
+
+
+def test_a_file_wins_over_the_environment_and_a_given_one_over_a_named_one(secret_file: Path, tmp_path: Path) -> None:
+    environ = {"DL4J_SECRET": "in the environment"}
+    assert read_secret(environ) == b"in the environment"
+    assert read_secret({**environ, "DL4J_SECRET_FILE": str(secret_file)}) == b"in a file"
+    assert read_secret({**environ, "DL4J_SECRET_FILE": str(tmp_path / "missing")}, secret_file) == b"in a file"
+
+
+def test_a_file_that_others_can_read_is_warned_of(secret_file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    read_secret({}, secret_file)
+    assert not caplog.text
+    secret_file.chmod(0o644)
+    read_secret({}, secret_file)
+    assert "chmod 600" in caplog.text
+
+
+def test_an_empty_secret_is_refused(secret_file: Path) -> None:
+    with pytest.raises(ConfError, match="DL4J_SECRET is empty"):
+        read_secret({"DL4J_SECRET": ""})
+    secret_file.write_bytes(b"\n")
+    with pytest.raises(ConfError, match="secret is empty"):
+        read_secret({}, secret_file)
+
+
+def test_a_file_that_cannot_be_the_secret_is_refused_and_not_shown(secret_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfError, match="No such file"):
+        read_secret({"DL4J_SECRET_FILE": str(tmp_path / "missing")})
+    with pytest.raises(ConfError, match="Is a directory"):
+        read_secret({}, tmp_path)
+    secret_file.write_bytes(b"hush" * 2000)
+    with pytest.raises(ConfError, match="longer than 4096 bytes") as e:
+        read_secret({}, secret_file)
+    assert "hush" not in str(e.value)
