@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from dl4jlegacy import kernels
+from dl4jlegacy import kernels as package
 from dl4jlegacy.errors import ConfError, ShapeError, VersionError
 from dl4jlegacy.kernels import FUSED_ACTIVATIONS, load, philox
 
@@ -382,10 +382,10 @@ def test_numba_that_cannot_be_imported_is_fallen_back_from_only_if_nobody_asked_
     monkeypatch.delenv("DL4J_KERNELS", raising=False)
     monkeypatch.setitem(sys.modules, "dl4jlegacy.kernels.numba_kernels", None)
     monkeypatch.delattr("dl4jlegacy.kernels.numba_kernels", raising=False)
-    kernels._load.cache_clear()
+    package._load.cache_clear()
     try:
-        assert kernels.load().name == "numpy"
+        assert package.load().name == "numpy"
         with pytest.raises(VersionError, match="install numba"):
-            kernels.load("numba")
+            package.load("numba")
     finally:
-        kernels._load.cache_clear()
+        package._load.cache_clear()
