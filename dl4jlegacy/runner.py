@@ -201,10 +201,10 @@ class ActorNetworkRunner:
         parts = self._ready()
         if parts.saver is not None:
             write_atomically(parts.saver.folder / "conf.json", parts.conf.to_json().encode() + b"\n")
+        begun = parts.saver.newest() if parts.saver is not None else None  # asked of the tracker it might come too early
         with threadpool_limits(limits=1, user_api="blas"):  # one pool only: the workers' own threads
             parts.started = time.monotonic()
             self._start(parts)
-            begun = parts.tracker.head()
             head, frame = self._wait(parts, tick, deadline)
         seconds = time.monotonic() - parts.started
         if head.status != "done" or frame is None:
@@ -215,7 +215,7 @@ class ActorNetworkRunner:
             head=head,
             model=Result.decode(frame),
             seconds=seconds,
-            examples_here=head.examples - (begun.examples if begun is not None else 0),
+            examples_here=head.examples - (begun[0].examples if begun is not None else 0),
             warnings=parts.outcome.warnings,
         )
         if done.batches_lost or done.batches_duplicated:
