@@ -201,7 +201,7 @@ class ActorNetworkRunner:
         parts = self._ready()
         if parts.saver is not None:
             write_atomically(parts.saver.folder / "conf.json", parts.conf.to_json().encode() + b"\n")
-        begun = parts.saver.newest() if parts.saver is not None else None  # asked of the tracker it might come too early
+        begun = parts.saver.newest() if parts.saver is not None else None  # the tracker may not know yet
         with threadpool_limits(limits=1, user_api="blas"):  # one pool only: the workers' own threads
             parts.started = time.monotonic()
             self._start(parts)
