@@ -75,13 +75,14 @@ def test_the_display_shows_bar_round_speed_score_workers_and_time_left() -> None
         lines = screen.lines()
         assert lines[0].startswith("finetune    ━━━")
         assert lines[0].endswith(" 50%")
-        assert lines[1:5] == [
+        assert lines[1:6] == [
             "round       125 of 250",
-            "examples    5,000 of 10,000, 2,000/s",
+            "examples    5,000 of 10,000",
+            "speed       2,000 examples/s",
             "score       0.2500",
             "time        0:03, 0:02 left",
         ]
-        assert lines[5:] == [
+        assert lines[6:] == [
             "worker 0    idle",
             "worker 1    working on job 1 of round 125",
             "worker 2    working on job 2 of round 125",
@@ -97,9 +98,9 @@ def test_the_display_fits_any_terminal(width: int, height: int) -> None:
         display.tick(status(125, 3.0, workers=40))
         lines = screen.lines()
         assert max(map(len, lines)) < width
-        assert len(lines) < max(height, 6)
+        assert len(lines) < max(height, 7)
         if height == 24:
-            assert lines[-1] == "23 more     23 of them working"
+            assert lines[-1] == "24 more     24 of them working"
     assert screen.lines() == []
 
 
@@ -123,7 +124,7 @@ def test_a_terminal_made_narrower_is_cleaned_of_what_it_wrapped() -> None:
         screen.console.width = 40
         display.tick(status(11, 1.2, workers=1))
         ups = screen.file.getvalue().count("\x1b[1A")
-        assert ups == 6 + 1  # six lines, of which the bar had become two
+        assert ups == 7 + 1  # seven lines, of which the bar had become two
 
 
 def test_without_a_terminal_there_is_a_line_every_five_seconds_and_none_for_short_runs() -> None:
