@@ -41,7 +41,7 @@ from dl4jlegacy.kernels import load as load_kernels
 from dl4jlegacy.nn.multilayer import MultiLayerNetwork
 from dl4jlegacy.scaleout import actors, protocol
 from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, DeltaAggregator, JobAggregator, ParameterAveragingAggregator
-from dl4jlegacy.scaleout.checkpoint import CheckpointSaver, write_atomically
+from dl4jlegacy.scaleout.checkpoint import CheckpointSaver, check_same_data, write_atomically
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import DataSetJobIterator, JobIterator, Result
 from dl4jlegacy.scaleout.outcome import Outcome, RunStatus, TrainingResult, failure_of
@@ -202,6 +202,8 @@ class ActorNetworkRunner:
         if parts.saver is not None:
             write_atomically(parts.saver.folder / "conf.json", parts.conf.to_json().encode() + b"\n")
         begun = parts.saver.newest() if parts.saver is not None else None  # the tracker may not know yet
+        if begun is not None:
+            check_same_data(begun[0], parts.jobs.plan)
         with threadpool_limits(limits=1, user_api="blas"):  # one pool only: the workers' own threads
             parts.started = time.monotonic()
             self._start(parts)

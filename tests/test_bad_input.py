@@ -293,6 +293,14 @@ def test_a_run_whose_every_checkpoint_is_damaged_cannot_be_resumed(dl4j, tmp_pat
     assert "Traceback" not in done.err
 
 
+def test_a_run_cannot_go_on_with_other_data(dl4j, tmp_path):
+    rows = [f"{i},{i % 7},{i % 3}" for i in range(60)]
+    (tmp_path / "data.csv").write_text("\n".join(rows))
+    assert dl4j("train", "--dataset", "data.csv", "--epochs", "2", "--checkpoint-dir", "run").status == 0
+    (tmp_path / "data.csv").write_text("\n".join(rows[:-13]))
+    dl4j("resume", "run").is_error(8, "has trained on 96 examples", "data that it began with")
+
+
 def test_a_loss_that_becomes_nan_names_round_slot_and_layer_and_keeps_the_checkpoints(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     flags = ("--dataset", "iris", "--updater", "sgd", "--learning-rate", "1e30", "--checkpoint-dir", "run")
