@@ -342,3 +342,11 @@ def test_a_thousand_rounds_do_not_grow_the_process():
         result = run.train(watch, deadline=120)
     assert result.head.round == 1000
     assert process.memory_info().rss - sizes[0][1] < 5 << 20
+
+
+def test_without_backprop_a_run_only_pretrains():
+    network = zoo.dbn(6, 3, hidden=(5, 4), seed=7).replace(backprop=False)
+    only = conf(multi_layer_conf=network)
+    assert [(phase.kind, phase.layer) for phase in only.phases()] == [("pretrain", 0), ("pretrain", 1)]
+    result = train(only)
+    assert result.head.examples == 64 * 2 * 2
