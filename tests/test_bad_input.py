@@ -11,6 +11,7 @@ import struct
 from pathlib import Path
 
 import pytest
+from progress_lines import without_progress
 
 from dl4jlegacy import cli
 from dl4jlegacy.nn import zoo
@@ -22,7 +23,7 @@ class Outcome:
     """What a command left: exit status, stdout, stderr."""
 
     def __init__(self, status: int, out: str, err: str) -> None:
-        self.status, self.out, self.err = status, out, err
+        self.status, self.out, self.err = status, out, without_progress(err)
 
     def is_error(self, status: int, *words: str) -> None:
         """Assert one message with these words, and the same one on stdout as JSON if that was asked for."""
