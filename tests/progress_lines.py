@@ -1,4 +1,4 @@
-"""What a command says on stderr besides its progress, which comes every few seconds: on a slow machine even in tests."""
+"""What a command says on stderr besides its progress, which comes every few seconds, on a slow machine even here."""
 
 
 def without_progress(text: str) -> str:
