@@ -54,7 +54,8 @@ def main() -> int:
     for workers, own in rates.items():
         best = max(own) / max(rates[1])
         print(
-            f"  {workers} workers {statistics.median(own):>10,.0f} examples/s   {ratios[workers]:5.2f}x one (best {best:.2f}x)"
+            f"  {workers} workers {statistics.median(own):>10,.0f} examples/s   "
+            f"{ratios[workers]:5.2f}x one (best {best:.2f}x)"
         )
     print(f"goal {GOAL}x: {'reached' if ratios[4] >= GOAL else 'MISSED'} ({ratios[4]:.2f}x)")
     return 0 if ratios[4] >= GOAL else 1

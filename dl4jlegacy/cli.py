@@ -83,7 +83,7 @@ def _root(
 
 @app.command()
 def train(
-    conf: Annotated[Path | None, typer.Argument(metavar="[CONF]", help="A Conf file, JSON or YAML.")] = None,
+    conf: Annotated[Path | None, typer.Argument(metavar="CONF", help="A Conf file, JSON or YAML.")] = None,
     model: Annotated[str | None, _option("--model", "NAME", "dbn, mlp (the default) or sda.")] = None,
     dataset: Annotated[str | None, DatasetOption] = None,
     data_dir: DataDir = None,

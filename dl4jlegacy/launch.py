@@ -125,7 +125,8 @@ def with_absolute_paths(conf: Conf) -> Conf:
     if dataset not in NAMES and path.exists():
         dataset = str(path.absolute())
     data_dir = str(Path(conf.data_dir).expanduser().absolute()) if conf.data_dir else ""
-    return conf.replace(dataset=dataset, data_dir=data_dir)
+    checkpoint_dir = str(Path(conf.checkpoint_dir).expanduser()) if conf.checkpoint_dir else ""
+    return conf.replace(dataset=dataset, data_dir=data_dir, checkpoint_dir=checkpoint_dir)
 
 
 def train(

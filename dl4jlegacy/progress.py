@@ -24,7 +24,7 @@ __all__ = ["ProgressDisplay", "status_line"]
 
 _LINE_SECONDS = 5.0
 _WINDOW_SECONDS = 10.0
-_HEAD_LINES = 6  # bar, round, examples, score, time, and the terminal's own last line
+_HEAD_LINES = 7  # bar, round, examples, speed, score, time, and the terminal's own last line
 _LABEL_WIDTH = 10
 _MAX_WIDTH = 78
 _DONE, _HALF, _LEFT = "━", "╸", "─"
@@ -175,7 +175,8 @@ def _lines(status: RunStatus, speed: float, console: Console) -> list[Text]:
     workers = _shown(status, console.height - _HEAD_LINES)
     rows = (
         ("round", f"{round_:,} of {plan.total_rounds:,}"),
-        ("examples", f"{examples:,} of {plan.total_examples:,}, {speed:,.0f}/s"),
+        ("examples", f"{examples:,} of {plan.total_examples:,}"),
+        ("speed", f"{speed:,.0f} examples/s" if speed > 0 else "-"),
         ("score", _score(status)),
         ("time", f"{_duration(status.seconds)}{left}"),
         *workers,

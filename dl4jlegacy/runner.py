@@ -41,7 +41,7 @@ from dl4jlegacy.kernels import load as load_kernels
 from dl4jlegacy.nn.multilayer import MultiLayerNetwork
 from dl4jlegacy.scaleout import actors, protocol
 from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, DeltaAggregator, JobAggregator, ParameterAveragingAggregator
-from dl4jlegacy.scaleout.checkpoint import CheckpointSaver, write_atomically
+from dl4jlegacy.scaleout.checkpoint import CheckpointSaver, check_same_data, write_atomically
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import DataSetJobIterator, JobIterator, Result
 from dl4jlegacy.scaleout.outcome import Outcome, RunStatus, TrainingResult, failure_of
@@ -201,10 +201,12 @@ class ActorNetworkRunner:
         parts = self._ready()
         if parts.saver is not None:
             write_atomically(parts.saver.folder / "conf.json", parts.conf.to_json().encode() + b"\n")
+        begun = parts.saver.newest() if parts.saver is not None else None  # the tracker may not know yet
+        if begun is not None:
+            check_same_data(begun[0], parts.jobs.plan)
         with threadpool_limits(limits=1, user_api="blas"):  # one pool only: the workers' own threads
             parts.started = time.monotonic()
             self._start(parts)
-            begun = parts.tracker.head()
             head, frame = self._wait(parts, tick, deadline)
         seconds = time.monotonic() - parts.started
         if head.status != "done" or frame is None:
@@ -215,7 +217,7 @@ class ActorNetworkRunner:
             head=head,
             model=Result.decode(frame),
             seconds=seconds,
-            examples_here=head.examples - (begun.examples if begun is not None else 0),
+            examples_here=head.examples - (begun[0].examples if begun is not None else 0),
             warnings=parts.outcome.warnings,
         )
         if done.batches_lost or done.batches_duplicated:

@@ -91,7 +91,7 @@ def allocate(
     packed = _packed_header(header, table)
     offsets, total = _layout(_PREFIX.size + len(packed), table)
     block = _aligned(total)
-    frame = memoryview(block)  # type: ignore[arg-type]  # an array is a buffer
+    frame = _viewed(block)
     checked = struct.pack("<4sHHIQ", _MAGIC, VERSION, 0, len(packed), total)
     frame[: _PREFIX.size] = checked + struct.pack("<I", zlib.crc32(packed, zlib.crc32(checked)))
     end = _PREFIX.size + len(packed)
@@ -142,7 +142,7 @@ def join(parts: Iterable[Frame]) -> memoryview:
 
 def blank(nbytes: int) -> memoryview:
     """Return undefined bytes, aligned for the kernels, that a frame's parts are to be copied into."""
-    return memoryview(_aligned(nbytes))  # type: ignore[arg-type]  # an array is a buffer
+    return _viewed(_aligned(nbytes))
 
 
 def digest(frame: Frame) -> str:
@@ -169,6 +169,11 @@ def _aligned(nbytes: int) -> npt.NDArray[np.uint8]:
     block = np.empty(nbytes + _ALIGNMENT, np.uint8)
     start = -block.ctypes.data % _ALIGNMENT
     return block[start : start + nbytes]
+
+
+def _viewed(block: Any) -> memoryview:
+    """Return an array as a buffer; only some versions of NumPy declare that arrays are buffers."""
+    return memoryview(block)
 
 
 def _described(name: str, dtype: npt.DTypeLike, shape: Sequence[int]) -> tuple[str, tuple[int, ...]]:
@@ -263,7 +268,7 @@ def _views(view: memoryview, end: int, table: _Table, offsets: list[int]) -> dic
             array = raw[offset:end].view(_DTYPES[code]).reshape(shape)
         except ValueError as error:  # an empty array whose other sizes numpy cannot multiply
             raise WireError(f"array {name!r} of the frame has an impossible shape {shape}: {error}") from error
-        if code == "b1" and raw[offset:end].max(initial=0) > 1:
+        if code == "b1" and (raw[offset:end] > 1).any():
             raise WireError(f"array {name!r} of the frame is boolean and holds bytes other than 0 and 1")
         if not array.flags.aligned:  # the frame came in a buffer of somebody else at an odd address
             array = array.copy()

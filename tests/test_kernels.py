@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from dl4jlegacy.errors import ConfError, ShapeError
+from dl4jlegacy import kernels as package
+from dl4jlegacy.errors import ConfError, ShapeError, VersionError
 from dl4jlegacy.kernels import FUSED_ACTIVATIONS, load, philox
 
 NUMPY, NUMBA = load("numpy"), load("numba")
@@ -373,3 +374,18 @@ def test_two_threads_may_compile_and_run_the_same_kernel():
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(work, range(40)))
+
+
+def test_numba_that_cannot_be_imported_is_fallen_back_from_only_if_nobody_asked_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("DL4J_KERNELS", raising=False)
+    monkeypatch.setitem(sys.modules, "dl4jlegacy.kernels.numba_kernels", None)
+    monkeypatch.delattr("dl4jlegacy.kernels.numba_kernels", raising=False)
+    package._load.cache_clear()
+    try:
+        assert package.load().name == "numpy"
+        with pytest.raises(VersionError, match="install numba"):
+            package.load("numba")
+    finally:
+        package._load.cache_clear()

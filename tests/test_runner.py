@@ -188,7 +188,8 @@ def test_the_plain_mean_of_the_original_is_an_option():
 
 
 def test_one_worker_without_averaging_equals_plain_fit():
-    alone = conf(workers=1, jobs_per_round=1, multi_layer_conf=zoo.mlp(6, 3, hidden=(5,), seed=7))
+    network_conf = zoo.mlp(6, 3, hidden=(5,), drop_out=0.0, seed=7)  # plain fit draws its masks from another stream
+    alone = conf(workers=1, jobs_per_round=1, multi_layer_conf=network_conf)
     network = MultiLayerNetwork(alone.multi_layer_conf)
     batches = iterator()
     for epoch in range(3):
@@ -239,7 +240,7 @@ def test_a_job_that_always_fails_ends_the_run_with_the_workers_traceback():
 
 
 def test_a_score_that_is_not_finite_names_round_slot_and_layer_and_keeps_the_last_checkpoint(tmp_path):
-    hot = zoo.mlp(6, 3, hidden=(5,), seed=7)
+    hot = zoo.mlp(6, 3, hidden=(5,), drop_out=0.0, seed=7)
     hot = hot.replace(conf=hot.conf.replace(updater=Sgd(learning_rate=1e25)))
     folder = tmp_path / "run"
     with pytest.raises(NotFiniteError, match=r"round \d+, slot \d+.*layer"):
@@ -341,3 +342,11 @@ def test_a_thousand_rounds_do_not_grow_the_process():
         result = run.train(watch, deadline=120)
     assert result.head.round == 1000
     assert process.memory_info().rss - sizes[0][1] < 5 << 20
+
+
+def test_without_backprop_a_run_only_pretrains():
+    network = zoo.dbn(6, 3, hidden=(5, 4), seed=7).replace(backprop=False)
+    only = conf(multi_layer_conf=network)
+    assert [(phase.kind, phase.layer) for phase in only.phases()] == [("pretrain", 0), ("pretrain", 1)]
+    result = train(only)
+    assert result.head.examples == 64 * 2 * 2

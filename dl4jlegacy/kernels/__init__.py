@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from typing import Protocol, cast
 
 from dl4jlegacy.backend import Array
-from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.errors import ConfError, VersionError, nearest
 
 __all__ = ["FUSED_ACTIVATIONS", "Kernels", "load"]
 
@@ -141,8 +141,13 @@ def _load(name: str) -> Kernels:
         return cast(Kernels, numpy_kernels)
     if name != "numba":
         raise ConfError(f"unknown kernels {name!r}{nearest(name, ('numba', 'numpy'))}")
-    from dl4jlegacy.kernels import numba_kernels
-
+    try:
+        from dl4jlegacy.kernels import numba_kernels
+    except ImportError as exc:  # missing, or a Numba that does not fit this NumPy or Python
+        raise VersionError(
+            f"kernels 'numba' cannot be used here: {exc}; install numba. A run keeps to the kernels it began with, "
+            "since others round differently: to use 'numpy' instead, begin a new one"
+        ) from exc
     return cast(Kernels, numba_kernels)
 
 
@@ -154,6 +159,7 @@ def load(name: str | None = None) -> Kernels:
 
     Raises:
         ConfError: there are no kernels of that name.
+        VersionError: numba was asked for by name and cannot be imported.
     """
     chosen = name or os.environ.get("DL4J_KERNELS")
     if chosen:
@@ -162,5 +168,5 @@ def load(name: str | None = None) -> Kernels:
         return _load("numpy")
     try:
         return _load("numba")
-    except ImportError:  # a Numba that does not fit this NumPy or Python refuses at import
+    except VersionError:
         return _load("numpy")

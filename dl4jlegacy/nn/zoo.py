@@ -20,6 +20,7 @@ from dl4jlegacy.nn.updaters import AdaGrad, Adam
 __all__ = ["ZOO", "ZooModel", "dbn", "mlp", "sda", "select"]
 
 _LARGE = 256  # inputs from which the large sizes are taken
+_MANY = 10_000  # examples from which the settings for large data are taken
 
 
 def mlp(
@@ -91,7 +92,10 @@ class ZooModel:
 
     def defaults(self, examples: int) -> dict[str, Any]:
         """Return Conf fields for a training set of that many examples."""
-        return dict(self.large if examples >= 10_000 else self.small)
+        if examples >= _MANY:
+            return dict(self.large)
+        # An epoch of few examples is few updates: a set as small as iris takes more of them.
+        return {**self.small, "epochs": self.small["epochs"] * max(1, min(10, 1000 // examples))}
 
 
 ZOO: Mapping[str, ZooModel] = {

@@ -25,10 +25,11 @@ import safetensors.numpy
 
 from dl4jlegacy.errors import CheckpointError
 from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Head, Manifest
 from dl4jlegacy.scaleout.store import Buffer
 
-__all__ = ["CheckpointSaver", "ModelSaver", "write_atomically"]
+__all__ = ["CheckpointSaver", "ModelSaver", "check_same_data", "write_atomically"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,17 @@ class ModelSaver(Protocol):
     def save(self, head: Head, frame: Buffer) -> None:
         """Keep this version; raises ``CheckpointError`` if it cannot, leaving the older ones as they were."""
         ...
+
+
+def check_same_data(head: Head, plan: Plan) -> None:
+    """Raise ``CheckpointError`` if what ``head`` has counted is not what ``plan`` says of the same slots."""
+    numbers = [number for first, last in head.folded for number in range(first, min(last, plan.total_slots))]
+    expected = sum(map(plan.batches_of, numbers)), sum(map(plan.examples_of, numbers))
+    if (head.batches, head.examples) != expected:
+        raise CheckpointError(
+            f"run {head.run} has trained on {head.examples} examples in {head.batches} batches; with the data as they "
+            f"are now that would have been {expected[1]} in {expected[0]}: give it the data that it began with"
+        )
 
 
 def write_atomically(path: Path, content: bytes) -> None:

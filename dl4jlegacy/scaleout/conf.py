@@ -95,14 +95,16 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return msgspec.structs.replace(self, **changes)
 
     def phases(self) -> tuple[Phase, ...]:
-        """Return the phases of the run: one for every pretrained layer, then finetune."""
+        """Return the phases of the run: one for every pretrained layer, then finetune (with ``backprop``)."""
         if self.multi_layer_conf is None:
             return (Phase(kind="job", epochs=self.epochs),)
         phases = []
         if self.multi_layer_conf.pretrain:
             layers = [i for i, layer in enumerate(self.multi_layer_conf.resolved()) if layer.pretrains]
             phases = [Phase(kind="pretrain", layer=layer, epochs=self.pretrain_epochs) for layer in layers]
-        return (*phases, Phase(kind="finetune", epochs=self.epochs))
+        if self.multi_layer_conf.backprop:
+            phases.append(Phase(kind="finetune", epochs=self.epochs))
+        return tuple(phases)
 
     def to_json(self) -> str:
         """Return canonical JSON: sorted keys, so that equal Confs give equal text."""
