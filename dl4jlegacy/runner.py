@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import time
 import uuid
 from collections.abc import Callable
@@ -45,17 +44,16 @@ from dl4jlegacy.scaleout.checkpoint import CheckpointSaver, check_same_data, wri
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import DataSetJobIterator, JobIterator, Result
 from dl4jlegacy.scaleout.outcome import Outcome, RunStatus, TrainingResult, failure_of
-from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, WorkerPerformer, first_model
+from dl4jlegacy.scaleout.perform import first_model
 from dl4jlegacy.scaleout.records import Head
 from dl4jlegacy.scaleout.router import WorkRouter, create_router
 from dl4jlegacy.scaleout.ticker import Ticker
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker, drive
+from dl4jlegacy.worker_pool import PerformerFactory, WorkerPool, network_performer, process_name, stop_actors
 
 __all__ = ["ActorNetworkRunner", "RunStatus", "TrainingResult"]
 
 logger = logging.getLogger(__name__)
-
-PerformerFactory = Callable[[Conf, Kernels], WorkerPerformer]
 
 
 @dataclass(slots=True)
@@ -75,7 +73,7 @@ class _Parts:
     pool: ThreadPoolExecutor
     started: float = 0.0
     refs: list[pykka.ActorRef[Any]] = field(default_factory=list)
-    worker_refs: list[pykka.ActorRef[Any]] = field(default_factory=list)
+    workers: WorkerPool | None = None
     ticker: Ticker | None = None
 
 
@@ -89,6 +87,7 @@ class ActorNetworkRunner:
         performer: makes each worker's performer; by default one that trains ``conf.multi_layer_conf``.
         aggregator: for jobs that are no network.
         first_model: version 0 for jobs that are no network.
+        local_workers: workers in this process; None: as many as the Conf says, 0: they are elsewhere.
     """
 
     def __init__(
@@ -100,12 +99,14 @@ class ActorNetworkRunner:
         performer: PerformerFactory | None = None,
         aggregator: JobAggregator | None = None,
         first_model: Result | None = None,
+        local_workers: int | None = None,
     ) -> None:
         if type != "master":
             raise UsageError(f"ActorNetworkRunner type {type!r}: only 'master' (with its workers) runs in one process")
         self._iterator = iterator
         self._tracker, self._performer = tracker, performer
         self._aggregator, self._first_model = aggregator, first_model
+        self._local_workers = local_workers
         self._parts: _Parts | None = None
 
     def __enter__(self) -> Self:
@@ -177,16 +178,7 @@ class ActorNetworkRunner:
             network.init()
             return first_model(network)
 
-        def performer(conf: Conf, kernels: Kernels) -> WorkerPerformer:
-            if conf.multi_layer_conf is None:
-                raise ConfError("Conf.multi_layer_conf is missing")
-            replica = MultiLayerNetwork(conf.multi_layer_conf, kernels=kernels)
-            replica.init()
-            return MultiLayerNetworkPerformer(
-                replica, seed=conf.seed, shares=router.shares, shares_updater_state=conf.average_updater_state
-            )
-
-        return first, self._performer or performer
+        return first, self._performer or network_performer
 
     def train(
         self, tick: Callable[[RunStatus], None] | None = None, *, deadline: float | None = None
@@ -245,30 +237,25 @@ class ActorNetworkRunner:
     def _start(self, parts: _Parts) -> None:
         """Start the actors: those that are told before those that tell."""
         conf, tracker, outcome, plan = parts.conf, parts.tracker, parts.outcome, parts.jobs.plan
-        limits = conf.limits
-        heartbeat = actors.HeartbeatActor.start(
-            outcome, tracker, stuck_seconds=conf.stuck_seconds, kernels=parts.kernels.name
-        )
         saver = actors.ModelSavingActor.start(outcome, parts.saver)
         batch = actors.BatchActor.start(
             outcome, tracker, parts.jobs, binds_model=parts.router.binds_model, by_reference=conf.data_by_reference
         )
-        name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        name = process_name()
         begin = protocol.Begin(
             conf.run, lambda: parts.first_model().encode(), parts.saver.newest if parts.saver else lambda: None
         )
-        me = protocol.Master(name, tracker.store, tracker.clock, plan, parts.router, parts.aggregator, begin, limits)
+        me = protocol.Master(
+            name, tracker.store, tracker.clock, plan, parts.router, parts.aggregator, begin, conf.limits
+        )
         master = actors.MasterActor.start(outcome, tracker, me, batch, saver, checkpoint_every=conf.checkpoint_every)
-        parts.refs = [master, batch, saver, heartbeat]
-        for index in range(conf.workers):
-            worker = protocol.Worker(
-                f"{name}-{index}", tracker.store, tracker.clock, plan, parts.router, limits, offset=index
-            )
-            performer = parts.performer(conf, parts.kernels)
-            jobs = parts.jobs if conf.data_by_reference else None
-            parts.worker_refs.append(actors.WorkerActor.start(outcome, tracker, worker, performer, heartbeat, jobs))
-        polls = [(limits.poll, ref, actors.Poll()) for ref in [master, *parts.worker_refs]]
-        parts.ticker = Ticker([*polls, (conf.heartbeat_seconds, heartbeat, actors.Beat())])
+        parts.refs = [master, batch, saver]
+        parts.workers = WorkerPool(
+            *(conf, plan, tracker, parts.router, parts.kernels, outcome, parts.performer),
+            jobs=parts.jobs if conf.data_by_reference else None,
+        )
+        beats = parts.workers.start(name, self._local_workers if self._local_workers is not None else conf.workers)
+        parts.ticker = Ticker([(conf.limits.poll, master, actors.Poll()), *beats])
         parts.ticker.start()
 
     def _wait(
@@ -311,10 +298,10 @@ class ActorNetworkRunner:
         parts, self._parts = self._parts, None
         if parts is None:
             return
-        late = _stopped(parts.worker_refs, timeout)
+        late = [] if parts.workers is None else parts.workers.stop(timeout)
         if parts.ticker is not None:
             parts.ticker.stop()
-        late += _stopped(parts.refs, timeout)
+        late += stop_actors(parts.refs, timeout)
         parts.pool.shutdown(wait=not late, cancel_futures=True)
         try:
             if parts.started and not late:
@@ -374,20 +361,6 @@ def _check_fits(network: MultiLayerNetwork, iterator: Any) -> None:
     ):
         if ours != theirs:
             raise ConfError(f"the network has {ours} {what}, the data set {theirs}; make n_in and n_out fit the data")
-
-
-def _stopped(refs: list[pykka.ActorRef[Any]], timeout: float) -> list[str]:
-    """Stop the actors, all at once; return the names of those that are late."""
-    futures = [(ref, ref.stop(block=False)) for ref in refs if ref.is_alive()]
-    end, late = time.monotonic() + timeout, []
-    for ref, future in futures:
-        try:
-            future.get(timeout=max(0.01, end - time.monotonic()))
-        except pykka.Timeout:
-            late.append(ref.actor_class.__name__)
-        except pykka.ActorDeadError:
-            continue
-    return late
 
 
 def _save_unfinished(parts: _Parts) -> None:

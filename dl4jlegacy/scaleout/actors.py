@@ -256,8 +256,11 @@ class WorkerActor(_Driven):
         performer: WorkerPerformer,
         heartbeat: pykka.ActorRef[HeartbeatActor],
         jobs: JobIterator | None,
+        *,
+        ends_run: bool = False,
     ) -> None:
         super().__init__(outcome, tracker, (protocol.JOB_TOPIC, protocol.HEAD_TOPIC))
+        self._ends_run = ends_run
         self._worker, self._performer, self._heartbeat, self._jobs = worker, performer, heartbeat, jobs
         self._steps = protocol.worker_steps(worker)
         self._answer: Any = None
@@ -268,9 +271,11 @@ class WorkerActor(_Driven):
         while not self._ended:
             try:
                 event = self._steps.send(self._take_answer())
-            except StopIteration:
+            except StopIteration as stop:
                 self._ended = True
                 self._tell(None, None)
+                if self._ends_run:
+                    self._outcome.end(stop.value, None)
                 return
             if isinstance(event, protocol.Perform):
                 self._tell(event.plan, event.record)
