@@ -155,7 +155,7 @@ class HazelcastLink:
             retry_jitter=0.3,
             heartbeat_interval=1.0,
             heartbeat_timeout=10.0,
-            operation_backup_timeout=2.0,
+            operation_backup_timeout=1.0,
             fail_on_indeterminate_operation_state=True,
             redo_operation=False,
             statistics_enabled=False,

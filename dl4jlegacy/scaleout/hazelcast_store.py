@@ -64,7 +64,7 @@ class HazelcastStore:
     checksums = False
 
     def __init__(
-        self, address: str, *, cluster_name: str, run: str, secret: bytes | None, deadline_seconds: float = 15.0
+        self, address: str, *, cluster_name: str, run: str, secret: bytes | None, deadline_seconds: float = 20.0
     ) -> None:
         if not _RUN.fullmatch(run):
             raise UsageError(f"a run cannot be named {run!r}: letters, digits, '_', '.', '-', at most 100")
@@ -259,7 +259,7 @@ class HazelcastStateTracker(StateTracker):
         cluster_name: str,
         run: str,
         secret: bytes | None,
-        deadline_seconds: float = 15.0,
+        deadline_seconds: float = 20.0,
         clock: Clock | None = None,
     ) -> None:
         store = HazelcastStore(
