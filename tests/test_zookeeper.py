@@ -218,6 +218,21 @@ def test_the_keeper_runs_a_step_once_for_many_wakes_and_again_after_a_failure() 
     assert not keeper.perform(step, 0.0)
 
 
+def test_the_keeper_tells_of_a_trouble_once(caplog: pytest.LogCaptureFixture) -> None:
+    keeper, runs, done = Keeper("test"), [], threading.Event()
+
+    def step() -> None:
+        runs.append(1)
+        if len(runs) < 3:
+            raise TrackerError("not yet")
+        done.set()
+
+    keeper.wake(step)
+    assert done.wait(DEADLINE)
+    keeper.stop(DEADLINE)
+    assert [r.getMessage() for r in caplog.records] == ["test: not yet; trying again"]
+
+
 def test_a_callback_that_raises_does_not_end_the_keeper(caplog: pytest.LogCaptureFixture) -> None:
     keeper = Keeper("test")
     keeper.perform(lambda: {}["missing"], DEADLINE)

@@ -29,6 +29,7 @@ class Keeper:
         self._name = name
         self._changed = threading.Condition()
         self._due: dict[Step, float] = {}
+        self._failing: set[Step] = set()
         self._thread: threading.Thread | None = None
         self._stopped = False
 
@@ -82,10 +83,14 @@ class Keeper:
         while (step := self._next()) is not None:
             try:
                 step()
+                self._failing.discard(step)
             except Dl4jError as exc:
-                logger.warning("%s: %s; trying again", self._name, exc)
+                level = logging.DEBUG if step in self._failing else logging.WARNING  # an outage is told once
+                logger.log(level, "%s: %s; trying again", self._name, exc)
+                self._failing.add(step)
                 self.wake(step, RETRY_SECONDS)
             except Exception:  # a caller's callback must not end the thread that renews its leadership
+                self._failing.discard(step)
                 logger.exception("%s: a callback failed", self._name)
 
     def _next(self) -> Step | None:
