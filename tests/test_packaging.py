@@ -17,6 +17,7 @@ PACKAGED = {
     "dl4jlegacy/datasets/data/digits.csv.gz",
     "dl4jlegacy/datasets/data/iris.csv",
     "dl4jlegacy/scaleout/protocol/master.py",
+    "dl4jlegacy/services/jars.json",
 }
 
 

@@ -214,6 +214,12 @@ def test_a_process_that_ignores_the_request_is_killed(tmp_path: Path) -> None:
     assert not process.is_alive()
 
 
+def test_a_process_that_ended_before_it_was_looked_at_is_not_alive() -> None:
+    with subprocess.Popen(["/bin/sleep", "0"]) as ended:
+        ended.wait(timeout=DEADLINE)
+    assert not ServerProcess(pid=ended.pid, mark="").is_alive()
+
+
 def test_servers_see_no_secret_and_nothing_that_changes_their_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,9 +309,6 @@ sys.exit(run_guarded(lambda: services_app(args=sys.argv[1:], standalone_mode=Fal
 
 def test_an_interrupted_start_leaves_nothing(fake_java: Callable[[str], None], tmp_path: Path) -> None:
     fake_java("exec sleep 60")
-    (tmp_path / "cache").mkdir()
-    for jar in (*pinned_jars("hazelcast"), *pinned_jars("zookeeper")):
-        assert jar.file_name
     folder = tmp_path / "services"
     code = f"import dl4jlegacy.services.servers as s; s.fetch_jars = lambda wanted: []\n{COMMAND}"
     arguments = ["up", "--folder", str(folder)]
@@ -355,7 +358,7 @@ def test_clients_that_name_the_cluster_are_served_and_others_are_not(session_ser
 
 
 @pytest.mark.cluster
-def test_with_two_members_data_outlives_one_which_can_come_back(own_services: Callable[..., ServicesState]) -> None:
+def test_with_two_members_data_outlives_either_and_both_come_back(own_services: Callable[..., ServicesState]) -> None:
     state = own_services(members=2, zookeeper=False)
     folder = Path(state.folder)
     ours = client(state)
@@ -363,10 +366,12 @@ def test_with_two_members_data_outlives_one_which_can_come_back(own_services: Ca
         numbers = ours.get_map("m").blocking()
         for i in range(200):
             numbers.set(f"k{i}", bytearray(b"v"))
-        os.kill(state.pids["hazelcast-1"], signal.SIGKILL)
-        until(lambda: Services.status(folder).stopped == ("hazelcast-1",), "the member is gone")  # type: ignore[union-attr]
-        assert numbers.size() == 200
-        assert Services.restart("hazelcast-1", folder).stopped == ()
+        for name in ("hazelcast-1", "hazelcast-2"):
+            os.kill(state.pids[name], signal.SIGKILL)
+            until(lambda name=name: Services.status(folder).stopped == (name,), "the member is gone")
+            assert numbers.size() == 200
+            state = Services.restart(name, folder)
+            assert state.stopped == ()
         assert numbers.size() == 200
     finally:
         ours.shutdown()

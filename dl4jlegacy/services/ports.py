@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import http
+import http.client
 import json
 import secrets
 import socket
@@ -50,30 +52,37 @@ def is_free(port: int) -> bool:
 
 def zookeeper_serves(port: int) -> bool:
     """Whether a Zookeeper server takes requests: ``srvr`` knows, ``ruok`` is answered too early."""
-    return b"Mode: " in _ask(port, b"srvr")
-
-
-def member_serves(port: int, members: int) -> bool:
-    """Whether a Hazelcast member takes part in a cluster of at least ``members``."""
-    request = f"GET /hazelcast/health HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n"
-    answer = _ask(port, request.encode())
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        health = json.loads(answer.partition(b"\r\n\r\n")[2])
-        return bool(health["nodeState"] == "ACTIVE" and health["clusterSize"] >= members)
-    return False
-
-
-def _ask(port: int, question: bytes) -> bytes:
-    """Return what a server answers until it closes the connection, ends a JSON object or says nothing for 2 s."""
     answer = b""
     with (
         contextlib.suppress(OSError),
         socket.create_connection((HOST, port), timeout=_ANSWER_SECONDS) as connection,
     ):
-        connection.sendall(question)
-        while len(answer) < _ANSWER_BYTES and not answer.endswith(b"}"):
-            piece = connection.recv(_ANSWER_BYTES)
-            if not piece:
-                break
+        connection.sendall(b"srvr")
+        while len(answer) < _ANSWER_BYTES and (piece := connection.recv(_ANSWER_BYTES)):
             answer += piece
-    return answer
+    return b"Mode: " in answer
+
+
+def member_serves(port: int, members: int) -> bool:
+    """Whether a Hazelcast member has started and takes part in a cluster of at least ``members``.
+
+    ``health`` alone calls a member active before it has joined anybody. With several, every entry must have its backup
+    too, so that any one of them may be lost from then on.
+    """
+    with contextlib.closing(http.client.HTTPConnection(HOST, port, timeout=_ANSWER_SECONDS)) as connection:
+        try:
+            if _get(connection, "/hazelcast/health/ready") is None:
+                return False
+            health = json.loads(_get(connection, "/hazelcast/health") or b"{}")
+            whole = members == 1 or (health["clusterSafe"] is True and health["migrationQueueSize"] == 0)
+            return bool(health["nodeState"] == "ACTIVE" and health["clusterSize"] >= members and whole)
+        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+            return False
+
+
+def _get(connection: http.client.HTTPConnection, path: str) -> bytes | None:
+    """Return what a member says, ``None`` if that is not "yes"."""
+    connection.request("GET", path)
+    with connection.getresponse() as response:
+        body = response.read(_ANSWER_BYTES)
+        return body if response.status == http.HTTPStatus.OK else None

@@ -32,10 +32,12 @@ class ServerProcess(msgspec.Struct, frozen=True, kw_only=True):
     mark: str
 
     def is_alive(self) -> bool:
-        """Whether it runs; our own ended children are collected on the way."""
-        with contextlib.suppress(OSError):
-            os.waitpid(self.pid, os.WNOHANG)
-        return _mark_of(self.pid) == self.mark
+        """Whether it runs; if it was our own child and has ended, it is collected on the way."""
+        mark = _mark_of(self.pid)
+        if not mark:
+            with contextlib.suppress(OSError):
+                os.waitpid(self.pid, os.WNOHANG)
+        return mark != "" and mark == self.mark
 
 
 def spawn(command: Sequence[str], log: Path) -> ServerProcess:
