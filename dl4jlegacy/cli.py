@@ -16,8 +16,10 @@ from typing import Annotated, Any
 
 import typer
 
+from dl4jlegacy import cluster_cli
 from dl4jlegacy.console import Stopped, emit, open_console, run_guarded
 from dl4jlegacy.errors import CheckpointError, ConfError, NotFiniteError, UsageError, nearest
+from dl4jlegacy.services.command import services_app
 from dl4jlegacy.version import __version__
 
 __all__ = ["app", "main", "show_training"]
@@ -32,6 +34,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+app.add_typer(services_app)
+cluster_cli.add_commands(app)
 
 _LEAST = {
     "workers": 1,
@@ -78,11 +83,13 @@ def _root(
     if version:
         emit(__version__)
     elif context.invoked_subcommand is None:
-        raise UsageError("give a command: train, resume, evaluate or predict (see --help)")
+        raise UsageError("give a command: train, resume, evaluate, predict, master, worker, ... (see --help)")
 
 
+@app.command("master", help="Be the master of a run whose workers are other processes (dl4j worker).")
 @app.command()
 def train(
+    context: typer.Context,
     conf: Annotated[Path | None, typer.Argument(metavar="CONF", help="A Conf file, JSON or YAML.")] = None,
     model: Annotated[str | None, _option("--model", "NAME", "dbn, mlp (the default) or sda.")] = None,
     dataset: Annotated[str | None, DatasetOption] = None,
@@ -105,7 +112,14 @@ def train(
         str | None, _option("--learning-rate", "X", "For all layers that have none of their own.")
     ] = None,
     updater: Annotated[str | None, _option("--updater", "NAME", "sgd, nesterovs, adagrad, adam, ...")] = None,
-    tracker: Annotated[str, _option("--tracker", "memory", "Where the run's state is kept.")] = "memory",
+    tracker: Annotated[
+        str, _option("--tracker", "URL", "Where the run's state is kept: memory, or hazelcast://host:port.")
+    ] = "memory",
+    cluster_name: Annotated[
+        str | None, _option("--cluster-name", "NAME", "Of the Hazelcast members (of dl4j services, else dev).")
+    ] = None,
+    zookeeper: Annotated[str | None, _option("--zookeeper", "HOST:PORT", "Where workers find the run.")] = None,
+    standby: Annotated[bool, typer.Option("--standby", help="Wait behind a master, and take over if it dies.")] = False,
     run: Annotated[str | None, _option("--run", "NAME", "The run's name.")] = None,
     checkpoint_dir: Annotated[str | None, _option("--checkpoint-dir", "DIR", "Keep checkpoints here.")] = None,
     checkpoint_every: Annotated[
@@ -128,10 +142,9 @@ def _train(flags: dict[str, Any]) -> None:
     from dl4jlegacy.scaleout.conf import Conf
 
     as_json, json_lines = _is_json("format", flags["format"]), _is_json("log_format", flags["log_format"])
-    if flags["tracker"] != "memory":
-        raise UsageError(
-            f"--tracker {flags['tracker']}: this version keeps a run's state in memory only; leave the flag out"
-        )
+    if cluster_cli.is_standby(flags):
+        cluster_cli.stand_by(flags, show_training, as_json=as_json, json_lines=json_lines)
+        return
     path: Path | None = flags["conf"]
     given = _values({name: flags[name] for name in _CONF_FLAGS} | {"kernels": os.environ.get("DL4J_KERNELS")})
     out, rate = _text("out", flags["out"]) or "", _rate(flags["learning_rate"])
@@ -143,7 +156,7 @@ def _train(flags: dict[str, Any]) -> None:
     data = launch.load_data(conf.dataset, conf.data_dir)
     ready = launch.prepare(conf, data, named, learning_rate=rate, updater=_text("updater", flags["updater"]))
     show_training(
-        lambda tick: launch.train(ready, data, out=out, tick=tick),
+        cluster_cli.starter(flags, ready, data, out),
         as_json=as_json,
         json_lines=json_lines,
         checkpoints=ready.checkpoint_dir,

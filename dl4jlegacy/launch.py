@@ -33,6 +33,9 @@ from dl4jlegacy.nn.serializer import (
 from dl4jlegacy.nn.updaters import create_updater, with_learning_rate
 from dl4jlegacy.runner import ActorNetworkRunner, RunStatus, TrainingResult
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.job import DataSetJobIterator
+from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.tracker import StateTracker
 
 __all__ = [
     "SPLITS",
@@ -44,6 +47,7 @@ __all__ = [
     "first_examples",
     "load_data",
     "params_sha256",
+    "plan_of",
     "predict",
     "predict_file",
     "prepare",
@@ -129,6 +133,17 @@ def with_absolute_paths(conf: Conf) -> Conf:
     return conf.replace(dataset=dataset, data_dir=data_dir, checkpoint_dir=checkpoint_dir)
 
 
+def plan_of(conf: Conf, data: Data) -> Plan:
+    """Return the plan of a run whose Conf has its ``jobs_per_round``."""
+    iterator = ListDataSetIterator(data.source.train, conf.batch_size, seed=conf.seed)
+    return DataSetJobIterator(
+        iterator,
+        jobs_per_round=conf.jobs_per_round,
+        averaging_frequency=conf.averaging_frequency,
+        phases=conf.phases(),
+    ).plan
+
+
 def train(
     conf: Conf,
     data: Data,
@@ -136,13 +151,18 @@ def train(
     resume: bool = False,
     out: str = "",
     tick: Callable[[RunStatus], None] | None = None,
+    tracker: StateTracker | None = None,
+    local_workers: int | None = None,
 ) -> Report:
-    """Run ``conf`` on ``data`` to its end, evaluate on the held-out part, save the model; return the report."""
+    """Run ``conf`` on ``data`` to its end, evaluate on the held-out part, save the model; return the report.
+
+    ``tracker`` and ``local_workers`` are ``ActorNetworkRunner``'s.
+    """
     path = Path(out).expanduser() if out else None
     if path is not None:
         check_writable(path)
     iterator = ListDataSetIterator(data.source.train, conf.batch_size, seed=conf.seed)
-    with ActorNetworkRunner("master", iterator) as runner:
+    with ActorNetworkRunner("master", iterator, tracker=tracker, local_workers=local_workers) as runner:
         runner.setup(conf, resume=resume)
         result = runner.train(tick)
         network = runner.network(result)

@@ -44,6 +44,8 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         average_updater_state, weighted_average: whether updater states are averaged too; by examples or plainly.
         data_by_reference: whether jobs name their batches instead of carrying them.
         checkpoint_dir, checkpoint_every, checkpoints_kept: where, every how many model versions, and how many.
+        state_tracker_connection_string, cluster_name: the Hazelcast members ``host:port[,host:port]`` that keep the
+            run's state, and their cluster's name; empty: in the process.
         limits, heartbeat_seconds, stuck_seconds: the deadlines.
         kernels: the implementation that all workers of the run use; resolved at ``setup``.
     """
@@ -69,6 +71,8 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     checkpoint_dir: str = ""
     checkpoint_every: int = 10
     checkpoints_kept: int = 3
+    state_tracker_connection_string: str = ""
+    cluster_name: str = ""
     limits: Limits = Limits()
     heartbeat_seconds: float = 1.0
     stuck_seconds: float = 300.0

@@ -9,6 +9,7 @@ package is pinned to one release; below it, because
 * the client repeats failed requests on its own, for two minutes, long after nobody waits for them any more. Here a
   request is sent once, and the store decides what is repeated and for how long;
 * the client waits for a reply without a deadline;
+* the client's reactor can lose the wake-up of its pipe for good, and then serves every request 10 ms late;
 * the client copies a value five times on its way out, and all that the socket has not taken yet once more after each
   partial write. Here a value is copied once.
 """
@@ -16,6 +17,7 @@ package is pinned to one release; below it, because
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import struct
 import threading
@@ -45,6 +47,7 @@ with warnings.catch_warnings():  # Python 3.11 warns of its own asyncore, which 
         topic_publish_codec,
         topic_remove_message_listener_codec,
     )
+    from hazelcast.reactor import _PipedWaker, _SocketedWaker
     from hazelcast.serialization import serializer
     from hazelcast.serialization.data import Data
 
@@ -74,6 +77,7 @@ _FRAME_HEAD = 6  # length and flags
 _NO_LOCK = 1  # any thread's number: no locks are taken
 _FOREVER = -1
 _BUFFER = 1 << 20
+_WAKE_NBYTES = 4096
 _PAST = 1.0  # a request's time limit, in the past: it is never repeated by the client
 
 
@@ -92,6 +96,31 @@ class _NoPickle:
 
 
 vars(serializer)["pickle"] = _NoPickle
+
+
+def _drain_then_sleep(read: Callable[[Any], bytes]) -> Callable[[Any], None]:
+    """Return a waker's ``handle_read`` that empties the pipe first and clears ``awake`` after.
+
+    The client's own does it the other way round. A ``wake`` in between leaves ``awake`` set and the pipe empty, so that
+    nobody ever writes to it again. In this order a ``wake`` in between writes nothing, but what it was for is in the
+    connection's queue already, and the reactor looks there before it sleeps.
+    """
+
+    def handle_read(waker: Any) -> None:
+        try:
+            while len(read(waker)) == _WAKE_NBYTES:
+                continue
+        except OSError:
+            logger.debug("a waker had nothing to read")
+        waker.awake = False
+
+    return handle_read
+
+
+_PIPED: Any = _PipedWaker
+_PIPED.handle_read = _drain_then_sleep(lambda waker: os.read(waker._read_fd, _WAKE_NBYTES))
+_SOCKETED: Any = _SocketedWaker
+_SOCKETED.handle_read = _drain_then_sleep(lambda waker: waker._reader.recv(_WAKE_NBYTES))
 
 
 class DisturbedError(TrackerError):
