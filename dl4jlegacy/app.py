@@ -2,22 +2,23 @@
 
 Flags and defaults are those of 2014; what the original parsed and then ignored (``-i``, ``-o``) is checked here.
 ``-data`` took the name of a Java class; those of data sets that are here are understood beside our own names.
-``-t worker`` joins the run of a master on another machine, which needs a cluster's state tracker.
+``-t worker`` joins the run that a master (``dl4j master``) has registered with Zookeeper at port 2181 of ``-ad``.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 import msgspec
 
-from dl4jlegacy import cli
+from dl4jlegacy import cli, cluster_cli
 from dl4jlegacy.console import run_guarded
-from dl4jlegacy.errors import ConfError, TrackerError, UsageError, nearest
+from dl4jlegacy.errors import ConfError, UsageError, nearest
 
 __all__ = ["main"]
 
@@ -125,10 +126,8 @@ def _network(args: argparse.Namespace, n_in: int, n_out: int) -> Any:
 def _check(args: argparse.Namespace) -> None:
     """Raise the error of flags that do not go together, or ask for what is not there."""
     if args.t == "worker":
-        raise TrackerError(
-            f"no state tracker can be reached at {args.ad or args.h}: this version runs the master and its workers in "
-            "one process; start them together with -t master"
-        )
+        cluster_cli.work(os.environ.get("DL4J_ZOOKEEPER") or f"{args.ad or args.h}:2181")
+        return
     if args.t != "master":
         raise UsageError(f"-t {args.t}: the type is master or worker")
     if args.a is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from dl4jlegacy.runner import RunStatus
     from dl4jlegacy.scaleout.conf import Conf
 
-__all__ = ["add_commands", "is_standby", "stand_by", "starter"]
+__all__ = ["add_commands", "is_standby", "stand_by", "starter", "work"]
 
 MASTER = "master"
 Tick = Callable[["RunStatus"], None]
@@ -126,26 +125,26 @@ def worker(
     log_format: LogFormat = "text",
 ) -> None:
     """Work for the run that a master has registered, until it ends."""
-    from dl4jlegacy import cluster
-
-    json_lines = _is_json("--log-format", log_format)
-    console = open_console(json_lines=json_lines)
-    logging.getLogger("dl4jlegacy").setLevel(logging.WARNING)
-
-    def on_event(name: str, fields: dict[str, Any]) -> None:
-        line = (
-            json.dumps({"event": name, **fields})
-            if json_lines
-            else f"{name}: " + ", ".join(f"{key} {value}" for key, value in fields.items())
-        )
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-    cluster.run_worker(
-        _address(zookeeper or (f"{master}:2181" if master else None)),
+    work(
+        zookeeper or (f"{master}:2181" if master else None),
         workers=_whole("--workers", workers, least=1),
         wait_seconds=float(_whole("--wait", wait, least=0)),
-        on_event=on_event,
+        json_lines=_is_json("--log-format", log_format),
     )
+
+
+def work(zookeeper: str | None, *, workers: int = 1, wait_seconds: float = 60.0, json_lines: bool = False) -> None:
+    """Be a worker, and say on stderr when it joins and leaves."""
+    from dl4jlegacy import cluster
+
+    address, console = _address(zookeeper), open_console(json_lines=json_lines)
+
+    def on_event(name: str, fields: dict[str, Any]) -> None:
+        text = f"{name}: " + ", ".join(f"{key} {value}" for key, value in fields.items())
+        line = json.dumps({"event": name, **fields}) if json_lines else text
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    cluster.run_worker(address, workers=workers, wait_seconds=wait_seconds, on_event=on_event)
 
 
 def status(zookeeper: Zookeeper = None, format: Format = "text") -> None:

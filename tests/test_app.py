@@ -82,7 +82,7 @@ def test_data_may_be_named_by_the_java_class_or_be_a_file(runner, tmp_path):
         (("-a", "dbn", "-data", "iris", "-adg", "maybe"), 2, ("'maybe' is neither true nor false",)),
         (("-a", "dbn", "-data", "iris", "-ptl", "nan"), 2, ("-ptl", "'nan'")),
         (("-a", "sda", "-data", "iris", "-c", "1"), 3, ("corruption_level=1",)),
-        (("-t", "worker", "-ad", "other"), 4, ("no state tracker", "other", "-t master")),
+        (("-t", "worker", "-ad", "127.0.0.9"), 4, ("DL4J-TRACKER", "127.0.0.9:2181")),
         (("-t", "slave"), 2, ("-t slave", "master or worker")),
         (("-x",), 2, ("-x",)),
     ],

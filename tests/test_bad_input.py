@@ -83,7 +83,9 @@ def model(tmp_path, dl4j) -> str:
         (("--log-format", "xml"), ("--log-format is 'xml'", "json", "text")),
         (("--out", ""), ("--out is empty",)),
         (("--dataset", ""), ("--dataset is empty",)),
-        (("--tracker", "hazelcast://localhost:5701"), ("--tracker hazelcast://localhost:5701", "memory")),
+        (("--tracker", "redis://localhost:5701"), ("--tracker redis://localhost:5701", "hazelcast://host:port")),
+        (("--tracker", "hazelcast://localhost:5701"), ("--zookeeper is missing", "host:port")),
+        (("--standby",), ("--standby belongs to dl4j master",)),
         (("--bogus",), ("--bogus",)),
     ],
 )

@@ -27,11 +27,14 @@ LAYERS = [  # the longest matching name decides
         "dl4jlegacy.__main__",
         "dl4jlegacy.app",
         "dl4jlegacy.cli",
+        "dl4jlegacy.cluster",
+        "dl4jlegacy.cluster_cli",
         "dl4jlegacy.console",
         "dl4jlegacy.launch",
         "dl4jlegacy.progress",
         "dl4jlegacy.runner",
         "dl4jlegacy.services",
+        "dl4jlegacy.worker_pool",
     },
 ]
 LIBRARIES = {  # where each library may be imported
@@ -44,11 +47,16 @@ LIBRARIES = {  # where each library may be imported
     "msgspec": ("dl4jlegacy",),
     "numba": ("dl4jlegacy.kernels",),
     "numpy": ("dl4jlegacy",),
-    "pykka": ("dl4jlegacy.scaleout.actors", "dl4jlegacy.scaleout.ticker", "dl4jlegacy.runner"),
+    "pykka": (
+        "dl4jlegacy.scaleout.actors",
+        "dl4jlegacy.scaleout.ticker",
+        "dl4jlegacy.runner",
+        "dl4jlegacy.worker_pool",
+    ),
     "rich": ("dl4jlegacy.cli", "dl4jlegacy.console", "dl4jlegacy.progress"),
     "safetensors": ("dl4jlegacy.scaleout.checkpoint",),
-    "threadpoolctl": ("dl4jlegacy.runner",),
-    "typer": ("dl4jlegacy.cli", "dl4jlegacy.services.command"),
+    "threadpoolctl": ("dl4jlegacy.runner", "dl4jlegacy.cluster"),
+    "typer": ("dl4jlegacy.cli", "dl4jlegacy.cluster_cli", "dl4jlegacy.services.command"),
     "yaml": ("dl4jlegacy.nn.conf_text", "dl4jlegacy.scaleout.conf"),
 }
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
