@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from dl4jlegacy.errors import Dl4jError
+from dl4jlegacy.errors import Dl4jError, TrackerClosedError
 
 __all__ = ["Keeper"]
 
@@ -84,6 +84,8 @@ class Keeper:
             try:
                 step()
                 self._failing.discard(step)
+            except TrackerClosedError as exc:  # the session was closed under a step: nothing is left to be tried
+                logger.debug("%s: %s", self._name, exc)
             except Dl4jError as exc:
                 level = logging.DEBUG if step in self._failing else logging.WARNING  # an outage is told once
                 logger.log(level, "%s: %s; trying again", self._name, exc)
