@@ -154,7 +154,9 @@ def test_operations_have_one_outcome_whichever_replies_are_lost(lossy, faults):
     under_faults(lossy.put, "b", b"5")
     under_faults(lossy.put_many, [("c", b"6"), ("d", b"7")])
     assert [bytes(v) for v in under_faults(lossy.get_many, ["b", "c", "d"])] == [b"5", b"6", b"7"]
-    under_faults(lossy.delete_many, ["b", "c"])
+    assert under_faults(lossy.put_many_if_absent, [("d", b"8"), ("e", b"8"), ("f", b"9")]) == [False, True, True]
+    assert [bytes(v) for v in lossy.get_many(["d", "e", "f"])] == [b"7", b"8", b"9"]
+    under_faults(lossy.delete_many, ["b", "c", "e", "f"])
     under_faults(lossy.delete, "d")
     lossy._link.faults = []
     assert lossy.keys("") == ["a"]

@@ -169,6 +169,27 @@ def test_batches_are_written_read_in_order_and_deleted(tracker):
     assert tracker.store.keys("model/") == sorted(names[20:])
 
 
+def test_a_batch_of_conditional_writes_says_of_each_whether_it_was_written(tracker):
+    store = tracker.store
+    store.put("job/0/3", b"old")
+    items = [(f"job/0/{slot}", f"{slot}".encode()) for slot in range(30)]
+    assert store.put_many_if_absent(iter(items)) == [slot != 3 for slot in range(30)]
+    assert store.put_many_if_absent([*items[:2], ("job/0/30", b"30")]) == [False, False, True]
+    values = {key: bytes(value) for (key, _), value in zip(items, store.get_many(k for k, _ in items), strict=True)}
+    assert values == {**dict(items), "job/0/3": b"old"}
+    assert store.put_many_if_absent([]) == []
+
+
+def test_of_many_who_write_the_same_batch_each_entry_is_written_by_exactly_one(tracker):
+    def add(index):
+        return tracker.store.put_many_if_absent((f"job/0/{slot}", f"{index}".encode()) for slot in range(40))
+
+    written = race(6, add)
+    assert [sum(column) for column in zip(*written, strict=True)] == [1] * 40
+    for slot in range(40):
+        assert written[int(bytes(tracker.store.get(f"job/0/{slot}")))][slot]
+
+
 def test_counters_lose_no_count(tracker):
     race(8, lambda index: [tracker.increment("words", 2) for _ in range(50)])
     assert tracker.count("words") == 800

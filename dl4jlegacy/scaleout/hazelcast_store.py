@@ -23,6 +23,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TypeVar
 
 from dl4jlegacy.errors import TrackerClosedError, TrackerError, UsageError
@@ -92,8 +93,7 @@ class HazelcastStore:
 
     def put_if_absent(self, key: str, value: Buffer) -> bool:
         """See ``Store``."""
-        head = self._envelope.head(key, value)
-        return self._conditionally(key, None, value, lambda: self._link.put_if_absent(key, head, value))
+        return self._conditionally(key, None, value, lambda: self._add(key, value))
 
     def replace_if_same(self, key: str, expected: Buffer, value: Buffer) -> bool:
         """See ``Store``."""
@@ -139,6 +139,13 @@ class HazelcastStore:
             except DisturbedError:
                 self.put(key, value)
 
+    def put_many_if_absent(self, items: Iterable[tuple[str, Buffer]]) -> list[bool]:
+        """See ``BatchStore``."""
+        return [
+            self._conditionally(key, None, value, partial(self._add, key, value), started=reply)
+            for (key, value), reply in _windowed(items, lambda item: self._add(*item))
+        ]
+
     def get_many(self, keys: Iterable[str]) -> Iterator[Buffer | None]:
         """See ``BatchStore``."""
         for key, reply in _windowed(keys, self._link.get):
@@ -168,17 +175,28 @@ class HazelcastStore:
     def _set(self, key: str, value: Buffer) -> Reply[None]:
         return self._link.set(key, self._envelope.head(key, value), value)
 
+    def _add(self, key: str, value: Buffer) -> Reply[bool]:
+        return self._link.put_if_absent(key, self._envelope.head(key, value), value)
+
     def _open(self, key: str, raw: memoryview | None) -> memoryview | None:
         return None if raw is None else self._envelope.open(key, raw)
 
     def _conditionally(
-        self, key: str, expected: Buffer | None, value: Buffer, request: Callable[[], Reply[bool]]
+        self,
+        key: str,
+        expected: Buffer | None,
+        value: Buffer,
+        request: Callable[[], Reply[bool]],
+        started: Reply[bool] | None = None,
     ) -> bool:
-        """Send a conditional request; if its outcome is unknown, look, and send it again unless that tells."""
+        """Send a conditional request, unless it has been ``started``; if its outcome is unknown, look, and send it
+        again unless that tells.
+        """
         until, what = self._until(), f"change {key!r}"
         for pause in _pauses():
+            reply, started = started or request(), None
             try:
-                return self._wait(request(), what, until)
+                return self._wait(reply, what, until)
             except DisturbedError as exc:
                 self._pause(pause, until, what, exc)
             found = self._open(key, self._repeat(lambda: self._link.get(key), what, until))

@@ -95,6 +95,10 @@ class BatchStore(Store, Protocol):
         """``put`` each (key, value); all are written when it returns."""
         ...
 
+    def put_many_if_absent(self, items: Iterable[tuple[str, Buffer]]) -> list[bool]:
+        """``put_if_absent`` each (key, value), whose keys differ; return for each whether it was written."""
+        ...
+
     def get_many(self, keys: Iterable[str]) -> Iterator[Buffer | None]:
         """Yield what ``get`` returns for each key, in order, with no more of them in memory than are on their way."""
         ...
@@ -166,6 +170,10 @@ class MemoryStore:
         """See ``BatchStore``."""
         for key, value in items:
             self.put(key, value)
+
+    def put_many_if_absent(self, items: Iterable[tuple[str, Buffer]]) -> list[bool]:
+        """See ``BatchStore``."""
+        return [self.put_if_absent(key, value) for key, value in items]
 
     def get_many(self, keys: Iterable[str]) -> Iterator[Buffer | None]:
         """See ``BatchStore``."""
