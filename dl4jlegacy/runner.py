@@ -255,7 +255,7 @@ class ActorNetworkRunner:
             jobs=parts.jobs if conf.data_by_reference else None,
         )
         beats = parts.workers.start(name, self._local_workers if self._local_workers is not None else conf.workers)
-        parts.ticker = Ticker([(conf.limits.poll, master, actors.Poll()), *beats])
+        parts.ticker = Ticker([(conf.limits.poll / 4, master, actors.Poll()), *beats])  # it watches for what is late
         parts.ticker.start()
 
     def _wait(

@@ -86,7 +86,7 @@ class WorkerPool:
         self._heartbeat = heartbeat
         for index in range(count):
             worker = protocol.Worker(
-                f"{name}-{index}", tracker.store, tracker.clock, self._plan, self._router, conf.limits, offset=index
+                f"{name}-{index}", tracker.store, tracker.clock, self._plan, self._router, conf.limits
             )
             performer = self._performer(conf, self._kernels)
             self._workers.append(

@@ -21,7 +21,12 @@ LAYERS = [  # the longest matching name decides
     {"dl4jlegacy.wire", "dl4jlegacy.datasets"},
     {"dl4jlegacy.nn"},
     {"dl4jlegacy.scaleout"},
-    {"dl4jlegacy.scaleout.actors", "dl4jlegacy.scaleout.ticker", "dl4jlegacy.scaleout.zookeeper"},
+    {
+        "dl4jlegacy.scaleout.actors",
+        "dl4jlegacy.scaleout.driven",
+        "dl4jlegacy.scaleout.ticker",
+        "dl4jlegacy.scaleout.zookeeper",
+    },
     {
         "dl4jlegacy",
         "dl4jlegacy.__main__",
@@ -49,6 +54,7 @@ LIBRARIES = {  # where each library may be imported
     "numpy": ("dl4jlegacy",),
     "pykka": (
         "dl4jlegacy.scaleout.actors",
+        "dl4jlegacy.scaleout.driven",
         "dl4jlegacy.scaleout.ticker",
         "dl4jlegacy.runner",
         "dl4jlegacy.worker_pool",

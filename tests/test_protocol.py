@@ -24,6 +24,7 @@ from dl4jlegacy.scaleout.job import DataSetJobIterator, Job, Result, decode_work
 from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, first_model
 from dl4jlegacy.scaleout.plan import Phase
 from dl4jlegacy.scaleout.protocol import master as master_module
+from dl4jlegacy.scaleout.protocol import watch as watch_module
 from dl4jlegacy.scaleout.protocol import worker as worker_module
 from dl4jlegacy.scaleout.records import Head, decode_record
 
@@ -115,29 +116,18 @@ def notices(work=None, schedules=60):
 
 
 def test_aggregation_in_arrival_order_is_noticed(monkeypatch):
-    collect = master_module._collect
+    fold = watch_module._fold
 
-    def in_any_order(me, numbers, records):
-        updates = yield from collect(me, numbers, records)
-        return None if updates is None else sorted(updates, key=lambda item: records[item[0]].deadline)
+    def in_any_order(me, slots, ready, *, announced):
+        arrived = sorted(ready, key=lambda number: slots.records[number].deadline)
+        return (yield from fold(me, slots, arrived, announced=announced))
 
-    monkeypatch.setattr(master_module, "_collect", in_any_order)
+    monkeypatch.setattr(watch_module, "_fold", in_any_order)
     notices()
 
 
 def test_expired_leases_that_are_not_issued_again_are_noticed(monkeypatch):
-    claim, reissued = worker_module._claim, master_module._reissued
-    forever = protocol.Limits(lease=1e9, poll=simulator.POLL, attempts=1_000_000, straggler_least=1e9)
-
-    def never(me, head, record):
-        return None if record.state == "leased" else reissued(me, head, record)
-
-    def only_ready(me, head):
-        me.limits = forever
-        return (yield from claim(me, head))
-
-    monkeypatch.setattr(master_module, "_reissued", never)
-    monkeypatch.setattr(worker_module, "_claim", only_ready)
+    monkeypatch.setattr(watch_module, "_is_late", lambda *arguments: False)
     notices()
 
 
@@ -183,6 +173,48 @@ def test_keys_that_are_never_deleted_are_noticed(monkeypatch):
         yield protocol.STEP
 
     monkeypatch.setattr(master_module, "sweep", nothing)
+    notices()
+
+
+def test_an_update_that_is_folded_twice_is_noticed(monkeypatch):
+    fold = watch_module._fold
+
+    def again(me, slots, ready, *, announced):
+        folded = yield from fold(me, slots, ready, announced=announced)
+        if folded and announced and len(slots.folded) > 1:
+            frames = yield from watch_module.read_frames(me.store, [slots.records[slots.folded[0]].update])
+            if frames[0] is not None:
+                slots.aggregation._added -= 1
+                slots.aggregation.add(frames)
+        return folded
+
+    monkeypatch.setattr(watch_module, "_fold", again)
+    notices()
+
+
+@pytest.fixture
+def forgetful(monkeypatch):
+    """A store that loses chunks of models, and processes that are never killed: nobody reads anything just because."""
+
+    def lose(self, rng):
+        models = sorted(key for key in self.now if key.startswith("model/"))
+        if models:
+            del self.now[rng.choice(models)]
+
+    monkeypatch.setattr(simulator.SimulatedStore, "lose", lose)
+    monkeypatch.setattr(simulator, "KILLS", 0.0)
+    monkeypatch.setattr(simulator, "RESTARTS", 0.0)
+
+
+def test_a_model_that_is_lost_while_its_round_is_worked_on_is_written_again(forgetful):
+    simulator.simulate(network_work(), 40, first=1)
+
+
+def test_a_lost_model_that_nobody_looks_after_is_noticed(forgetful, monkeypatch):
+    def nothing(me, number, lease, *, lacks_model):
+        yield from worker_module._give_back(me, number, lease)
+
+    monkeypatch.setattr(worker_module, "_cannot_read", nothing)
     notices()
 
 

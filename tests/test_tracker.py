@@ -49,7 +49,7 @@ def begin(tracker, status="running"):
     head = Head(run="r", version=0, round=0, model=model, status=status)
     tracker.store.put(HEAD, encode_record(head))
     work = protocol.MoreWork(head, tuple(range(4)))
-    drive(protocol.issue_jobs(tracker.store, PLAN, work, binds_model=True, load=None))
+    drive(protocol.issue_jobs(tracker.store, PLAN, work, binds_model=True, load=None, put_ahead={}))
     return head
 
 
