@@ -33,7 +33,11 @@ LAYERS = [  # the longest matching name decides
         "dl4jlegacy.app",
         "dl4jlegacy.cli",
         "dl4jlegacy.cluster",
+        "dl4jlegacy.cluster_access",
         "dl4jlegacy.cluster_cli",
+        "dl4jlegacy.cluster_flags",
+        "dl4jlegacy.cluster_show",
+        "dl4jlegacy.cluster_worker",
         "dl4jlegacy.console",
         "dl4jlegacy.launch",
         "dl4jlegacy.progress",
@@ -65,8 +69,14 @@ LIBRARIES = {  # where each library may be imported
     ),
     "rich": ("dl4jlegacy.cli", "dl4jlegacy.console", "dl4jlegacy.progress"),
     "safetensors": ("dl4jlegacy.scaleout.checkpoint",),
-    "threadpoolctl": ("dl4jlegacy.runner", "dl4jlegacy.cluster"),
-    "typer": ("dl4jlegacy.cli", "dl4jlegacy.cluster_cli", "dl4jlegacy.services.command"),
+    "threadpoolctl": ("dl4jlegacy.runner", "dl4jlegacy.cluster_worker"),
+    "typer": (
+        "dl4jlegacy.cli",
+        "dl4jlegacy.cluster_cli",
+        "dl4jlegacy.cluster_flags",
+        "dl4jlegacy.cluster_show",
+        "dl4jlegacy.services.command",
+    ),
     "yaml": ("dl4jlegacy.nn.conf_text", "dl4jlegacy.scaleout.conf"),
 }
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}

@@ -15,16 +15,18 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from dl4jlegacy.errors import Dl4jError, NotAuthorisedError, WireError
-from dl4jlegacy.scaleout.records import decode_record, encode_record
+from dl4jlegacy.errors import CheckpointError, Dl4jError, NotAuthorisedError, WireError
+from dl4jlegacy.scaleout import protocol
+from dl4jlegacy.scaleout.records import Failure, decode_record, encode_record
 from dl4jlegacy.scaleout.store import BatchStore
 from dl4jlegacy.scaleout.tracker import StateTracker
 
-__all__ = ["JOURNAL_TOPIC", "MOST_ENTRIES", "Entry", "Event", "Journal", "Reader"]
+__all__ = ["JOURNAL_TOPIC", "MOST_ENTRIES", "Entry", "Event", "Journal", "JournalFile", "Reader"]
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +68,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     def line(self) -> str:
         """Return the entry as one line of text; a traceback, which has many, is left out."""
         shown = ", ".join(f"{name} {value}" for name, value in self.fields.items() if name != "traceback")
-        return f"{self.event}: {shown}" if shown else self.event
+        event = self.event.replace("_", " ")
+        return f"{event}: {shown}" if shown else event
 
 
 class Journal:
@@ -109,6 +112,21 @@ class Journal:
         if self._on_entry is not None:
             self._on_entry(entry)
 
+    def job_failed(self, event: protocol.Perform, failure: Failure) -> None:
+        """Write that a job failed in this process, and how."""
+        self.write(
+            "job_failed",
+            worker=failure.worker,
+            host=self._host,
+            pid=self._pid,
+            round=event.plan.round,
+            slot=event.plan.slot,
+            attempt=event.record.attempts + 1,
+            code=failure.code,
+            message=failure.message,
+            traceback=failure.traceback,
+        )
+
     def _key(self) -> str:
         """Return a key after all that this journal has written, even if the clock was put back."""
         with self._lock:
@@ -138,12 +156,74 @@ class Reader:
         self._tracker = tracker
         self._seen: set[str] = set()
 
+    @property
+    def count(self) -> int:
+        """How many entries there were at the last look."""
+        return len(self._seen)
+
     def read(self) -> list[Entry]:
         """Return the entries that were not returned before, oldest first."""
         keys = self._tracker.store.keys(_PREFIX)
         new = [key for key in keys if key not in self._seen]
         self._seen = set(keys)
         return _entries(self._tracker, new)
+
+
+class JournalFile:
+    """A copy of a run's journal in its checkpoint folder, one line of JSON an entry, which outlives the tracker.
+
+    For one thread of one process at a time. A file that cannot be written is a warning, once.
+    """
+
+    NAME = "journal.jsonl"
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / self.NAME
+        self._written: set[str] | None = None
+        self._failed = False
+
+    def read(self) -> list[Entry]:
+        """Return the entries, oldest first; a line that was cut off by a crash is left out.
+
+        Raises:
+            CheckpointError: there is no such file, or it cannot be read.
+        """
+        try:
+            lines = self.path.read_bytes().splitlines()
+        except OSError as exc:
+            raise CheckpointError(
+                f"{self.path} cannot be read: {exc.strerror or exc}; the journal is kept in the --checkpoint-dir of a "
+                "run on a cluster"
+            ) from exc
+        entries = []
+        for line in lines:
+            try:
+                entries.append(msgspec.json.decode(line, type=Entry))
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                logger.debug("a line of %s is no entry", self.path)
+        return sorted(entries, key=lambda entry: entry.key)
+
+    def append(self, entries: Iterable[Entry]) -> None:
+        """Add those of ``entries`` that are not in the file."""
+        try:
+            if self._written is None:
+                self._written = {entry.key for entry in self.read()} if self.path.exists() else set()
+            new = [entry for entry in entries if entry.key not in self._written]
+            if new:
+                self._write(b"".join(msgspec.json.encode(entry) + b"\n" for entry in new))
+                self._written.update(entry.key for entry in new)
+        except (OSError, CheckpointError) as exc:
+            if not self._failed:
+                logger.warning("the journal's copy %s cannot be written: %s", self.path, exc)
+            self._failed = True
+
+    def _write(self, lines: bytes) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab+") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                lines = lines if file.read(1) == b"\n" else b"\n" + lines  # a crash may have cut the last line off
+            file.write(lines)
 
 
 def _entries(tracker: StateTracker, keys: Iterable[str]) -> list[Entry]:
