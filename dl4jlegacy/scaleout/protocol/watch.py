@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenSlots", "watch"]
 
-WINDOW = 32
-"""Slots that are looked at whenever something happens; those behind them once a poll interval."""
+WINDOW = 4
+"""Slots that are looked at whenever something happens; twice as many as long as all of them are done. Those behind
+them are looked at once a poll interval."""
 GROUP_NBYTES = 8 << 20
 """Updates that are fetched together."""
 NOTHING = Manifest("", 0, 1)
@@ -102,11 +103,12 @@ def watch(me: Master, slots: OpenSlots) -> Steps[bool]:
 
 def _look(me: Master, slots: OpenSlots) -> Steps[bool]:
     """Read the records of the open slots again, put right what is wrong with them; False if the head is another."""
+    window = WINDOW
     while True:
         undone = [n for n in slots.numbers if n not in slots.records or slots.records[n].state != "done"]
         now = me.clock.now()
-        if len(undone) > WINDOW and now - slots.looked < me.limits.poll:
-            numbers = undone[:WINDOW]
+        if len(undone) > window and now - slots.looked < me.limits.poll:
+            numbers, window = undone[:window], 2 * window
         else:
             numbers, slots.looked = undone, now
         found = yield from read_many(

@@ -50,6 +50,8 @@ class Worker:
     """The slot to begin the search with: apart from where other workers begin, and behind one's last one."""
     closed: set[int] = field(default_factory=set)
     """Slots under this head that were seen done."""
+    spare: list[tuple[int, JobRecord, Buffer]] = field(default_factory=list)
+    """Jobs under this head that nobody had when they were last read."""
 
     def update_key(self, slot: tuple[int, int]) -> str:
         """Return a key below which this worker has not written yet."""
@@ -61,6 +63,7 @@ class Worker:
         if raw != self.raw:
             self.raw, self.head = raw, None if raw is None else decode_record(raw, Head)
             self.closed.clear()
+            self.spare.clear()
 
 
 class Claim(NamedTuple):
@@ -112,9 +115,13 @@ def is_wanted(router: WorkRouter, plan: Plan, head: Head, number: int, record: J
 def _claim(me: Worker) -> Steps[Claim | None]:
     """Take a job that is ready by compare-and-set: first those that nobody has, then those of somebody slow or gone.
 
-    Reads the head along with every block of records, and begins again if it is another than the last time.
+    Reads the head along with every block of records, and begins again if it is another than the last time. What else
+    was free in a block is tried first the next time, until somebody else turns out to have been faster.
     """
     while True:
+        claim = yield from _claim_spare(me)
+        if claim is not None:
+            return claim
         numbers = _search_order(me)
         second_hand: list[tuple[int, JobRecord, Buffer]] = []
         for start in range(0, max(1, len(numbers)), BLOCK):
@@ -125,8 +132,9 @@ def _claim(me: Worker) -> Steps[Claim | None]:
                 break
             free = [] if me.head is None else _free(me, me.head, block, raws[1:])
             second_hand += [item for item in free if item[1].token]
-            for item in free:
-                if not item[1].token and (claim := (yield from _lease(me, *item))) is not None:
+            me.spare = [item for item in free if not item[1].token]
+            while me.spare:
+                if (claim := (yield from _lease(me, *me.spare.pop(0)))) is not None:
                     return claim
         else:
             for item in second_hand:
@@ -135,6 +143,17 @@ def _claim(me: Worker) -> Steps[Claim | None]:
             return None
         if me.head is None or me.head.status != "running":
             return None
+
+
+def _claim_spare(me: Worker) -> Steps[Claim | None]:
+    """Take a job that was free when it was last read; None if there is none, or the head is another."""
+    if not me.spare:
+        return None
+    me.sees((yield from read_many(me.store, [HEAD]))[0])
+    claim = (yield from _lease(me, *me.spare.pop(0))) if me.spare else None
+    if claim is None:
+        me.spare.clear()
+    return claim
 
 
 def _search_order(me: Worker) -> list[int]:
