@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from dl4jlegacy import cluster_cli
+from dl4jlegacy.chaos.command import bench_app
 from dl4jlegacy.cluster_flags import Id, Zookeeper, seconds
 from dl4jlegacy.console import Stopped, emit, open_console, run_guarded
 from dl4jlegacy.errors import CheckpointError, ConfError, NotFiniteError, UsageError, nearest
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 
 app.add_typer(services_app)
+app.add_typer(bench_app)
 cluster_cli.add_commands(app)
 
 _LEAST = {

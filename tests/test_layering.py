@@ -31,6 +31,7 @@ LAYERS = [  # the longest matching name decides
         "dl4jlegacy",
         "dl4jlegacy.__main__",
         "dl4jlegacy.app",
+        "dl4jlegacy.chaos",
         "dl4jlegacy.cli",
         "dl4jlegacy.cluster",
         "dl4jlegacy.cluster_access",
@@ -71,6 +72,7 @@ LIBRARIES = {  # where each library may be imported
     "safetensors": ("dl4jlegacy.scaleout.checkpoint",),
     "threadpoolctl": ("dl4jlegacy.runner", "dl4jlegacy.cluster_worker"),
     "typer": (
+        "dl4jlegacy.chaos.command",
         "dl4jlegacy.cli",
         "dl4jlegacy.cluster_cli",
         "dl4jlegacy.cluster_flags",
