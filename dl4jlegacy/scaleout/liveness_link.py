@@ -119,7 +119,7 @@ class LivenessLink:
                 pause = _REFUSED_SECONDS
             except (OSError, Dl4jError) as exc:
                 self._tell(exc, logging.DEBUG)
-            except Exception as exc:  # find_address's own bug: the link goes on
+            except Exception as exc:  # noqa: BLE001  # find_address's own bug: the link goes on
                 self._tell(exc, logging.ERROR)
             self._stopping.wait(pause * random.uniform(0.5, 1.0))
         self._waker.close()
