@@ -34,7 +34,8 @@ class Overcome(msgspec.Struct, frozen=True, kw_only=True):
         fault, noticed = self.fault, self.detection_seconds
         lasted = f" for {fault.seconds:g} s" if fault.seconds else ""
         parts = [] if noticed is None else [f"noticed after {noticed:.2f} s"]
-        parts.append("not overcome" if self.full_seconds is None else f"all well after {self.full_seconds:.1f} s")
+        full = self.full_seconds
+        parts.append("the run ended before all was well" if full is None else f"all well after {full:.1f} s")
         note = f" ({self.note})" if self.note else ""
         return f"{fault.number:4} {fault.kind} {fault.target}{note}{lasted} in round {self.round}: {', '.join(parts)}"
 

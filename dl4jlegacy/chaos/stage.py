@@ -198,15 +198,15 @@ class Stage:
         """Start the processes of a new run, all at once: who comes before the master waits for it."""
         self.run, setting = run, self.setting
         (self.folder / run).mkdir(parents=True)
-        where = ["--zookeeper", self.services.zookeeper]
+        where, bind = ["--zookeeper", self.services.zookeeper], ["--bind", HOST if setting.wires else "127.0.0.1"]
         leading = [
-            *("master", *setting.flags, *where, "--tracker", f"hazelcast://{self.services.hazelcast}"),
+            *("master", *setting.flags, *where, *bind, "--tracker", f"hazelcast://{self.services.hazelcast}"),
             *("--cluster-name", self.services.cluster_name, "--run", run),
             *("--checkpoint-dir", str(self.checkpoints), "--checkpoint-every", "20"),
         ]
         self.seats = {}
         for number in range(_MASTERS):
-            self._add(f"master-{number}", ["master", "--standby", *where, "--format", "json"])
+            self._add(f"master-{number}", ["master", "--standby", *where, *bind, "--format", "json"])
         for number in range(setting.workers):
             self._add(f"worker-{number}", ["worker", *where, "--log-format", "json"])
         if setting.wires:
