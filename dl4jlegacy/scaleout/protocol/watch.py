@@ -202,6 +202,7 @@ def _fold(me: Master, slots: OpenSlots, ready: Sequence[int], *, announced: Sequ
             return False
         slots.aggregation.add(whole)
         slots.folded += group
+        del frames, whole  # before the next are fetched
     return True
 
 
