@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -94,7 +95,11 @@ def cores() -> int:
 
 @contextlib.contextmanager
 def services(*, heap: str = "1g", zookeeper: bool = True) -> Iterator[ServicesState]:
-    """A Hazelcast member and, with ``zookeeper``, a Zookeeper server, in a folder that goes away with them."""
+    """A Hazelcast member and, with ``zookeeper``, a Zookeeper server, in a folder that goes away with them.
+
+    SIGTERM ends the benchmark as Ctrl-C does, so that no server outlives it.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="dl4j-bench-") as folder:
         try:
             yield Services.up(folder=Path(folder), heap=heap, zookeeper=zookeeper)
