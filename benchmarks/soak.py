@@ -44,9 +44,9 @@ def slope(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
 def heap_after_collection(pid: int, deadline: float = 10.0) -> int:
     """Have a Java process collect its garbage; return the bytes that its heap then holds. Needs no JDK.
 
-    Source: the attach protocol of HotSpot (a file asks for the socket, which then takes commands).
+    Source: the attach protocol of HotSpot (a file asks for the socket, always in the same folder; it takes commands).
     """
-    path, request = Path(f"/tmp/.java_pid{pid}"), Path(f"/proc/{pid}/cwd/.attach_pid{pid}")
+    path, request = Path(os.sep, "tmp", f".java_pid{pid}"), Path(f"/proc/{pid}/cwd/.attach_pid{pid}")
     if not path.exists():
         request.touch()
         os.kill(pid, signal.SIGQUIT)

@@ -124,15 +124,7 @@ def test_messages_come_out_whole_however_the_bytes_arrive(seed):
     rng = random.Random(seed)
     expected, raw = frames(rng, 20)
     found = []
-
-    def take(inbound):
-        bodies, frame = [], inbound.start_frame
-        while frame is not None:
-            bodies.append(bytes(frame.buf))
-            frame = frame.next
-        found.append(bodies)
-
-    receiver, start = connection.Receiver(ClientMessageBuilder(take).on_message), 0
+    receiver, start = connection.Receiver(lambda frames: found.append([bytes(body) for body, _ in frames])), 0
     while start < len(raw):
         room = receiver.room()
         assert len(room) > 0
@@ -148,6 +140,97 @@ def test_bytes_that_are_no_frames_are_an_error_and_no_endless_loop():
     receiver.room()[:6] = struct.pack("<iH", 3, 0)
     with pytest.raises(OSError, match="not speaking"):
         receiver.received(6)
+
+
+class Service:
+    """The client's, as far as connections see it."""
+
+    def __init__(self):
+        self._pending, self.taken = {}, []
+
+    def take(self, inbound):
+        self.taken.append(inbound)
+
+
+def answer(number, kind=1, backups=0, flags=0xC000):
+    return [(struct.pack("<iqB", kind, number, backups), flags), (b"body", 1 << 13)]
+
+
+@pytest.fixture
+def taking():
+    """A connection that takes messages for a service."""
+    made, service = connection._Connection.__new__(connection._Connection), Service()
+    made._pending, made._builder = service._pending, ClientMessageBuilder(service.take)
+    return made, service
+
+
+def test_an_answer_goes_straight_to_who_asked_and_all_else_to_the_client(taking):
+    made, service = taking
+    reply = Reply("here")
+    service._pending[7] = message.Call(None, reply, 0, lambda frames: bytes(frames[1][0]))
+    for frames in (answer(7, kind=0), answer(8), answer(7, backups=1), answer(7, flags=0xC000 | 1 << 9)):
+        made._take(frames)
+        assert connection.frames_of(service.taken.pop()) == frames
+        assert not reply.done()
+    made._take(answer(7))
+    assert reply.wait(0) == b"body"
+    assert not service.taken
+    assert not service._pending
+
+
+def test_an_answer_that_cannot_be_read_is_the_askers_error(taking):
+    made, service = taking
+    reply = Reply("here")
+    service._pending[7] = message.Call(None, reply, 0, lambda frames: frames[5])
+    made._take(answer(7))
+    with pytest.raises(DisturbedError, match="IndexError"):
+        reply.wait(0)
+
+
+def test_the_reactor_watches_sockets_as_long_as_they_are_there():
+    events = []
+
+    class Socket:
+        accepting = False
+
+        def __init__(self, name):
+            self.name, self.wants_to_write = name, False
+
+        def readable(self):
+            return True
+
+        def writable(self):
+            return self.wants_to_write
+
+        def handle_read_event(self):
+            events.append((self.name, "read"))
+
+        def handle_write_event(self):
+            events.append((self.name, "write"))
+
+    class Loop:
+        def __init__(self):
+            self._map = {}
+
+    ours, theirs = socket.socketpair()
+    loop, first = Loop(), Socket("first")
+    loop._map[ours.fileno()] = first
+    connection._run_loop(loop)
+    assert events == []
+    theirs.send(b"x")
+    connection._run_loop(loop)
+    first.wants_to_write = True
+    connection._run_loop(loop)
+    assert events == [("first", "read"), ("first", "read"), ("first", "write")]
+    loop._map[ours.fileno()] = Socket("second, with the number of the first")
+    events.clear()
+    connection._run_loop(loop)
+    assert events == [("second, with the number of the first", "read")]
+    loop._map.clear()
+    connection._run_loop(loop)
+    assert len(events) == 1
+    ours.close()
+    theirs.close()
 
 
 # -- what goes ---------------------------------------------------------------------------------------------------------

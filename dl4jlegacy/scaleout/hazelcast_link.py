@@ -25,7 +25,7 @@ from types import SimpleNamespace
 from typing import Any, Generic, NoReturn, TypeVar
 
 from dl4jlegacy.errors import TrackerError
-from dl4jlegacy.scaleout.hazelcast_connection import gathered
+from dl4jlegacy.scaleout.hazelcast_connection import Frames, gathered
 from dl4jlegacy.scaleout.hazelcast_message import (
     DELETE,
     GET,
@@ -70,7 +70,7 @@ _CODEC: Any = SimpleNamespace(  # none of them is typed
 )
 _Data: Any = Data
 _EMPTY_TEXT = _Data(text_of(""))
-_STRING = -11  # Hazelcast's type id
+_IS_STRING = (-11).to_bytes(4, "big", signed=True)  # Hazelcast's type id
 _TEXT_AT = 12  # behind partition hash, type id and length
 _BUFFER = 1 << 20
 
@@ -235,7 +235,7 @@ class HazelcastLink:
     def keys(self) -> Reply[list[str]]:
         """Request all keys that are text."""
         request = _CODEC.keys.encode_request(self._name)
-        return self._invoke(request, -1, lambda m: _texts(_CODEC.keys.decode_response(m)))
+        return self._invoke(request, -1, lambda frames: _texts(frames[1:]))
 
     def destroy(self) -> Reply[None]:
         """Request that the map and all that is in it be removed."""
@@ -281,14 +281,15 @@ class HazelcastLink:
         count = self._client._internal_partition_service.partition_count
         return abs(partition_hash(key)) % count if count else -1
 
-    def _invoke(self, request: Any, partition: int, decode: Callable[[Any], T]) -> Reply[T]:
+    def _invoke(self, request: Any, partition: int, decode: Callable[[Frames], T]) -> Reply[T]:
         reply: Reply[T] = Reply(self.where)
         call = Call(request, reply, partition, decode)
         self._client._invocation_service.invoke(call)
         return reply
 
 
-def _texts(found: Sequence[Any]) -> list[str]:
-    """The texts among ``found``; keys of other kinds are nobody's of ours."""
-    raws = [bytes(data.buffer[_TEXT_AT:]) for data in found if data.get_type() == _STRING]
+def _texts(frames: Frames) -> list[str]:
+    """The texts in a list of values; keys of other kinds are nobody's of ours."""
+    values = [memoryview(body) for body, _ in frames if len(body) >= _TEXT_AT]  # the list's begin and end are empty
+    raws = [bytes(value[_TEXT_AT:]) for value in values if value[4:8] == _IS_STRING]
     return [raw.decode("utf-8", "replace") for raw in raws]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from dl4jlegacy.scaleout.hazelcast_connection import Pieces
+from dl4jlegacy.scaleout.hazelcast_connection import Frames, Pieces, frames_of
 from dl4jlegacy.scaleout.store import Buffer
 
 with warnings.catch_warnings():  # Python 3.11 warns of its own asyncore, which the client imports
@@ -48,7 +48,7 @@ _START = struct.Struct("<iHiqiq")  # head; kind of request, its number, partitio
 _LIFE = struct.Struct("<q")  # milliseconds until the value goes
 _NUMBER, _PARTITION, _LE_UINT = struct.Struct("<q"), struct.Struct("<i"), struct.Struct("<I")
 _NUMBER_AT, _PARTITION_AT, _ANSWER_AT = 10, 18, RESPONSE_HEADER_SIZE
-_WHOLE, _FINAL, _BACKUP_AWARE = 0xC000, 1 << 13, 1 << 8
+_WHOLE, _FINAL, _NULL, _BACKUP_AWARE = 0xC000, 1 << 13, 1 << 10, 1 << 8
 _MASK = 0xFFFFFFFF
 _NO_LOCK = 1  # any thread's number: no locks are taken
 _FOREVER = -1
@@ -87,6 +87,7 @@ class Call:
     """An invocation in the client's eyes, without what makes one costly."""
 
     __slots__ = (
+        "_decode",
         "backup_acks_expected",
         "backup_acks_received",
         "future",
@@ -94,26 +95,38 @@ class Call:
         "pending_response",
         "pending_response_received_time",
         "request",
-        "response_handler",
         "sent_connection",
     )
     uuid = connection = event_handler = None
     urgent = False
     timeout = _PAST
 
-    def __init__(self, request: Any, future: Any, partition: int, decode: Callable[[Any], Any]) -> None:
-        self.request, self.future, self.partition_id, self.response_handler = request, future, partition, decode
+    def __init__(self, request: Any, future: Any, partition: int, decode: Callable[[Frames], Any]) -> None:
+        self.request, self.future, self.partition_id, self._decode = request, future, partition, decode
         self.sent_connection: Any = None
         self.backup_acks_received, self.backup_acks_expected = 0, -1
         self.pending_response: Any = None
         self.pending_response_received_time = -1.0
+
+    def answer(self, frames: Frames) -> None:
+        """Set the future to what an answer says."""
+        try:
+            value = self._decode(frames)
+        except Exception as exc:  # noqa: BLE001  # as the client does: it is the asker's, and not the reactor's, to see
+            self.future.set_exception(exc)
+        else:
+            self.future.set_result(value)
+
+    def response_handler(self, message: Any) -> Any:
+        """Return what an answer says. Called by the client where backups have to report first."""
+        return self._decode(frames_of(message))
 
 
 class Operation:
     """One kind of request for an entry of a map."""
 
     def __init__(
-        self, codec: Any, decode: Callable[[Any], Any], *, lives: bool = False, has_value: bool = True
+        self, codec: Any, decode: Callable[[Frames], Any], *, lives: bool = False, has_value: bool = True
     ) -> None:
         size = _START.size + (_LIFE.size if lives else 0)
         start = _START.pack(size, _WHOLE | _BACKUP_AWARE, codec._REQUEST_MESSAGE_TYPE, 0, -1, _NO_LOCK)
@@ -178,28 +191,28 @@ def _mixed(h: int, k: int) -> int:
     return h ^ ((k << 15 | k >> 17) & _MASK) * 0x1B873593 & _MASK
 
 
-def _value(message: Any) -> memoryview | None:
+def _value(frames: Frames) -> memoryview | None:
     """The value in an answer, a view; empty for anything but plain bytes."""
-    frame = message.start_frame.next
-    if frame.is_null_frame():
+    body, flags = frames[1]
+    if flags & _NULL:
         return None
-    view = memoryview(frame.buf)
+    view = memoryview(body)
     if len(view) < _DATA_HEAD.size:
         return view[:0]
     _, kind, length = _DATA_HEAD.unpack_from(view)
     return view[_DATA_HEAD.size :] if kind == _BYTES and length == len(view) - _DATA_HEAD.size else view[:0]
 
 
-def _nothing(message: Any) -> None:
+def _nothing(frames: Frames) -> None:
     """The answer says nothing."""
 
 
-def _was_absent(message: Any) -> bool:
-    return bool(message.start_frame.next.is_null_frame())
+def _was_absent(frames: Frames) -> bool:
+    return bool(frames[1][1] & _NULL)
 
 
-def _was_replaced(message: Any) -> bool:
-    return bool(message.start_frame.buf[_ANSWER_AT])
+def _was_replaced(frames: Frames) -> bool:
+    return bool(frames[0][0][_ANSWER_AT])
 
 
 GET = Operation(map_get_codec, _value, has_value=False)
