@@ -34,7 +34,7 @@ class _Kind(msgspec.Struct, frozen=True):
     times: int = 1
 
 
-_WORKER, _FAR_WORKER = "worker", "far worker"
+_WORKER, _FAR_WORKER = "some worker", "far worker"
 
 _DRAWN = {
     "worker-kill": _Kind((_WORKER,), times=3),
