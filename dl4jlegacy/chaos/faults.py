@@ -260,8 +260,14 @@ def _fill_disk(stage: Stage, fault: Fault) -> Wound:
                 _WARNING_SECONDS,
                 f"a warning of {leader.name} that a checkpoint could not be written to the full disk",
             )
+            if fault.target == "takeover":
+                leader.signal(signal.SIGKILL)
+                _wait_for_another(stage, leader)
         finally:
             make_room()
+        if fault.target == "takeover":
+            _wait_for_end(leader)
+            stage.start(leader)
         before = _newest(stage.checkpoints)
         wait_until(
             lambda: _newest(stage.checkpoints) > before, _WARNING_SECONDS, "a checkpoint after there was room again"

@@ -15,7 +15,8 @@ __all__ = ["KINDS", "Fault", "checked_kinds", "draw"]
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
     """One fault: what happens to whom, how many rounds after the one before was overcome, and for how long.
 
-    ``target`` is a seat (``worker-2``), ``master`` (whichever leads then), a server, a kind of record, or ``all``.
+    ``target`` is a seat (``worker-2``), ``master`` (whichever leads then), a server, a kind of record, or ``all``; on a
+    full disk ``takeover``: the master is killed there, and another has to take over.
     ``seconds`` is how long the fault lasts, 0 where it is but a moment.
     """
 
@@ -49,7 +50,7 @@ _DRAWN = {
     "partition": _Kind((_FAR_WORKER,), (3.0, 6.0)),
     "packet-loss": _Kind((_FAR_WORKER,), (3.0, 6.0)),
     "corrupt-frame": _Kind(("model", "update", "data", "job", "worker", "head"), times=3),
-    "full-disk": _Kind(("checkpoints",), (1.0, 3.0)),
+    "full-disk": _Kind(("checkpoints", "takeover"), (1.0, 3.0)),
 }
 KINDS = tuple(_DRAWN)
 """All kinds of fault, by name."""
