@@ -32,6 +32,8 @@ BLOCK = 16
 """Records of jobs that are read at once in search of one that is free."""
 AHEAD_NBYTES = 1 << 20
 """Data of such jobs that are fetched together."""
+HINT = 0.01
+"""Of a poll interval: so often others are told of commits, as long as there are more jobs to be had."""
 FRESH = 0.1
 """Of a poll interval: for how long what was read of the head is new enough to take another job by."""
 
@@ -60,6 +62,15 @@ class Worker:
     """The data of those, where they are small."""
     looked: float = float("-inf")
     """When the head was last read."""
+    hinted: float = float("-inf")
+    """When others were last told of a commit."""
+    owes_hint: bool = False
+    """Whether there was a commit since then."""
+
+    def hint(self) -> None:
+        """Tell others of what was committed."""
+        self.hinted, self.owes_hint = self.clock.now(), False
+        self.store.publish(UPDATE_TOPIC)
 
     def update_key(self, slot: tuple[int, int]) -> str:
         """Return a key below which this worker has not written yet."""
@@ -92,6 +103,8 @@ def worker_steps(me: Worker) -> Steps[Head]:
         if me.head is not None and me.head.status != "running":
             return me.head
         if claim is None or me.head is None:
+            if me.owes_hint:
+                me.hint()
             yield Wait(me.clock.now() + me.limits.poll)
             continue
         head, (number, record, _) = me.head, claim
@@ -249,7 +262,9 @@ def _commit(me: Worker, claim: Claim, frame: Buffer) -> Steps[None]:
         yield STEP
         if me.store.replace_if_same(Keys.job(*slot), raw, encode_record(done)):
             me.closed.add(claim.number)
-            me.store.publish(UPDATE_TOPIC)
+            me.owes_hint = True
+            if not me.spare or me.clock.now() - me.hinted > me.limits.poll * HINT:
+                me.hint()
             return
         raw = (yield from read_many(me.store, [Keys.job(*slot)]))[0]
         record = None if raw is None else decode_record(raw, JobRecord)
