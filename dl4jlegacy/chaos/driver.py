@@ -40,7 +40,7 @@ _SPARE_SECONDS = 12.0  # of a run, to overcome a fault in
 _LEAVE_SECONDS = 60.0
 _LATE_SECONDS = 5.0
 _NOTICE_SECONDS = 6.0
-_MOST_ROUNDS = 3000
+_MOST_ROUNDS = 2000
 
 
 class _HangError(DeadlineError):
