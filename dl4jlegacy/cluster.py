@@ -11,28 +11,24 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import socket
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import msgspec
 
 from dl4jlegacy import launch
 from dl4jlegacy.cluster_access import ClusterAddress, closing, find_conf, open_tracker, versions
+from dl4jlegacy.cluster_office import Office, destroy
 from dl4jlegacy.cluster_worker import run_worker
 from dl4jlegacy.errors import CheckpointError, ConfError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.kernels import load as load_kernels
 from dl4jlegacy.runner import RunStatus
 from dl4jlegacy.scaleout.checkpoint import CheckpointSaver
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.hazelcast_store import HazelcastStateTracker, HazelcastStore
+from dl4jlegacy.scaleout.hazelcast_store import HazelcastStateTracker
 from dl4jlegacy.scaleout.oversight import Oversight
 from dl4jlegacy.scaleout.zookeeper import (
     MasterElection,
-    ZooKeeperConfigurationRegister,
     ZookeeperConfigurationRetriever,
     ZooKeeperSession,
     registered_workers,
@@ -42,7 +38,6 @@ from dl4jlegacy.worker_pool import process_name
 __all__ = [
     "ClusterAddress",
     "Lead",
-    "clear_up",
     "find_conf",
     "find_run",
     "forget",
@@ -57,7 +52,6 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 Tick = Callable[[RunStatus], None]
-_FAREWELL_SECONDS = 5.0
 
 
 def _no_tick(status: RunStatus) -> None:
@@ -188,10 +182,8 @@ def find_run(address: ClusterAddress, name: str, *, id_given: bool) -> tuple[Clu
 
 def forget(conf: Conf, address: ClusterAddress, tracker: HazelcastStateTracker) -> None:
     """Clear up after a run that has no master to do so."""
-    host, port = address.split()
-    with ZooKeeperConfigurationRegister(conf, address.id, host, port, secret=address.secret) as register:
-        register.remove()
-    clear_up(tracker)
+    with ZooKeeperSession(address.zookeeper, secret=address.secret) as session:
+        Office(conf, address, session).clear_up(tracker)
 
 
 def _check_something_is_left(conf: Conf, tracker: HazelcastStateTracker) -> None:
@@ -212,48 +204,7 @@ def _check_is_new(conf: Conf, tracker: HazelcastStateTracker) -> None:
             f"the tracker at {conf.state_tracker_connection_string} has a run {conf.run} already, in round "
             f"{head.round}; `dl4j resume {conf.run}` goes on with it, or give this one another name with --run"
         )
-    _destroy(tracker)
-
-
-class _Office:
-    """Whether this process still is its run's master. A process that stood still may wake up to find another there."""
-
-    def __init__(
-        self,
-        session: ZooKeeperSession,
-        election: MasterElection,
-        conf: Conf,
-        registered: ZookeeperConfigurationRetriever,
-    ) -> None:
-        self._session, self._election, self._conf, self._registered = session, election, conf, registered
-        self._me = (socket.gethostname(), os.getpid())
-
-    def check(self) -> None:
-        """Raise ``TrackerError`` if another process is master; not if Zookeeper does not answer."""
-        if self._election.is_leader:
-            return
-        holder = self._ask(self._election.holder)
-        if holder is not None and (holder.get("host"), holder.get("pid")) != self._me:
-            raise TrackerError(
-                f"run {self._conf.run} has another master, on {holder.get('host')}, pid {holder.get('pid')}: it took "
-                "over while this one stood still or was cut off, and goes on with the run"
-            )
-
-    def check_begin(self) -> None:
-        """Raise ``TrackerError`` if there is another master, or the run is over: nobody may then begin it again."""
-        self.check()
-        if self._ask(lambda: self._registered.find() or "nothing") == "nothing":
-            raise TrackerError(
-                f"run {self._conf.run} is not registered any more: it has ended while this master stood still"
-            )
-
-    def _ask(self, question: Callable[[], Any]) -> Any:
-        """Return an answer of Zookeeper's; None if it has none, or cannot give it now."""
-        try:
-            return question() if self._session.connected else None
-        except TrackerError as exc:
-            logger.debug("whether this is still the master cannot be told: %s", exc)
-            return None
+    destroy(tracker)
 
 
 def _lead(
@@ -269,9 +220,7 @@ def _lead(
     """Register the Conf, share the plan, train, and clear up. ``takes_over`` says who did, "" for a new run."""
     conf = conf.replace(kernels=load_kernels(conf.kernels or None).name, data_by_reference=False)
     conf = conf.replace(jobs_per_round=conf.jobs_per_round or conf.workers, run=conf.run or process_name())
-    host, port = address.split()
-    register = ZooKeeperConfigurationRegister(conf, address.id, host, port, session=session)  # checks the Conf's size
-    registered = ZookeeperConfigurationRetriever(host, port, address.id, session=session)
+    office = Office(conf, address, session, election)
     with closing(open_tracker(conf, address.secret)) as tracker:
         if not takes_over:
             _check_is_new(conf, tracker)
@@ -280,7 +229,6 @@ def _lead(
             "versions": versions(conf.kernels),
             "plan": msgspec.to_builtins(launch.plan_of(conf, data)),
         }
-        office = _Office(session, election, conf, registered)
         oversight = Oversight(
             *(conf, tracker, process_name(), definitions, office),
             takes_over=bool(takes_over),
@@ -290,7 +238,7 @@ def _lead(
         shown = _Shown(lead.tick, oversight)
         try:
             with oversight:
-                register.register()
+                office.register()
                 oversight.journal.write("master_leads", id=address.id, run=conf.run, takes_over=takes_over or "nobody")
                 try:
                     return launch.train(
@@ -308,7 +256,7 @@ def _lead(
         finally:
             shown.finish()
             with contextlib.suppress(TrackerError):  # what cannot be reached cannot be cleared up
-                _end(tracker, register, oversight, began=shown.began or bool(takes_over))
+                _end(tracker, office, oversight, began=shown.began or bool(takes_over))
 
 
 class _Shown:
@@ -329,25 +277,8 @@ class _Shown:
             self.tick(self._last)
 
 
-def _end(
-    tracker: HazelcastStateTracker, register: ZooKeeperConfigurationRegister, oversight: Oversight, *, began: bool
-) -> None:
+def _end(tracker: HazelcastStateTracker, office: Office, oversight: Oversight, *, began: bool) -> None:
     """Clear up after a run that is over, or never began; one that is under way is left for somebody to go on with."""
     head = tracker.head()
     if (head is None and not began) or (head is not None and head.status != "running"):
-        register.remove()
-        clear_up(tracker, oversight.is_gone)
-
-
-def clear_up(tracker: HazelcastStateTracker, is_gone: Callable[[str], bool] = lambda worker: False) -> None:
-    """Let the workers see the end, a few seconds long, then delete what the run has in the grid."""
-    end = time.monotonic() + _FAREWELL_SECONDS
-    while time.monotonic() < end and not all(is_gone(record.id) for record in tracker.workers()):
-        time.sleep(0.05)
-    _destroy(tracker)
-
-
-def _destroy(tracker: HazelcastStateTracker) -> None:
-    store = tracker.store
-    if isinstance(store, HazelcastStore):
-        store.destroy()
+        office.clear_up(tracker, oversight.is_gone)

@@ -163,7 +163,9 @@ class _MasterWatch:
         except TrackerError as exc:  # no answer just now: the tracker says how it stands
             logger.debug("worker of run %s: %s", conf.run, exc)
             registered = conf
-        if registered != conf and (registered is not None or missing > _OVER_SECONDS):
+        if registered is None and missing > _OVER_SECONDS:
+            return False
+        if registered is not None and registered != conf and self._is_replaced(registered):
             return False
         if missing > _MISSING_SECONDS:
             raise TrackerError(
@@ -176,6 +178,11 @@ class _MasterWatch:
                 "on with it, and then wants workers again"
             )
         return True
+
+
+    def _is_replaced(self, registered: Conf) -> bool:
+        """Whether the run that is registered is another one, or the same begun anew with another Conf."""
+        return registered.run != self._conf.run or self._tracker.get("conf") != self._conf.to_json()
 
 
 def _forget(tracker: HazelcastStateTracker, registered: ZookeeperConfigurationRetriever) -> None:

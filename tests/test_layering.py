@@ -37,6 +37,7 @@ LAYERS = [  # the longest matching name decides
         "dl4jlegacy.cluster_access",
         "dl4jlegacy.cluster_cli",
         "dl4jlegacy.cluster_flags",
+        "dl4jlegacy.cluster_office",
         "dl4jlegacy.cluster_show",
         "dl4jlegacy.cluster_worker",
         "dl4jlegacy.console",

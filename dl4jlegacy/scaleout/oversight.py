@@ -96,6 +96,7 @@ class Oversight:
         self._news: deque[Entry] = deque(maxlen=MOST_ENTRIES)
         self._has_begun = False
         self._driven: float | None = None
+        self._looked = float("inf")
         self._poll: Callable[[], None] = lambda: None
         self._fail: Callable[[BaseException], None] = lambda error: None
         self._woken, self._stopped = threading.Event(), threading.Event()
@@ -214,6 +215,8 @@ class Oversight:
             logger.exception("the master's oversight failed")
 
     def _look(self) -> None:
+        if not self._still_leads():
+            return
         while self._links:
             process, state, when = self._links.popleft()
             self._changes += self._presence.link_changed(process, state, when, self._silent_seconds(process, when))
@@ -229,10 +232,20 @@ class Oversight:
         self._forget_stale()
         self._define_again()
         self._read_journal()
+
+    def _still_leads(self) -> bool:
+        """Whether this process still is the master: it must leave no trace in a run that is another's, or over."""
+        before, self._looked = self._looked, time.monotonic()
+        stood_still = self._looked - before > _STOOD_STILL_SECONDS
         try:
-            self.office.check()
+            if stood_still:
+                self.office.check_begin()
+            else:
+                self.office.check()
         except TrackerError as exc:
+            self._stopped.set()
             self._fail(exc)
+        return not self._stopped.is_set()
 
     def _silent_seconds(self, process: str, now: float) -> float:
         peer = None if self._server is None else self._server.peers().get(process)
