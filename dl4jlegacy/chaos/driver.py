@@ -40,6 +40,7 @@ _SPARE_SECONDS = 12.0  # of a run, to overcome a fault in
 _LEAVE_SECONDS = 60.0
 _LATE_SECONDS = 5.0
 _NOTICE_SECONDS = 6.0
+_LAST_ENTRIES = 20
 _MOST_ROUNDS = 2000
 
 
@@ -257,7 +258,7 @@ class _Act:
                 del self._usual[:-_USUAL]
                 return max(slow, working) if self._hurt else slow
             if now > end:
-                raise DeadlineError(f"all was not well {seconds:g} s after the fault: {why}")
+                raise DeadlineError(f"all was not well {seconds:g} s after the fault: {why}; {self._where()}")
 
     def _idle(self) -> str:
         """Return which worker has done no job since the fault was mended; "" if all have."""
@@ -294,9 +295,14 @@ class _Act:
                     raise _Over
                 raise Dl4jError(f"{seat.name} (pid {seat.pid}) ended by itself, with {seat.ended}")
         if self.watch.still_seconds > _STILL_SECONDS:
-            raise _HangError(
-                f"no round was closed for {self.watch.still_seconds:.0f} s in round {self.round}; {self.watch.trouble}"
-            )
+            raise _HangError(f"no round was closed for {self.watch.still_seconds:.0f} s; {self._where()}")
+
+    def _where(self) -> str:
+        """Return how the run itself says that it stands."""
+        workers = [f"{w.id} {w.state} {w.job}" for w in self.watch.workers()]
+        news = [f"{entry.source}: {entry.line()}" for entry in self.watch.news()[-_LAST_ENTRIES:]]
+        parts = [f"in round {self.round}", self.watch.trouble, *workers, *news]
+        return "\n    ".join(part for part in parts if part)
 
     def finish(self) -> None:
         """Wait for the run's end, and for that of all its processes; raises ``Dl4jError`` if they do not end well.
