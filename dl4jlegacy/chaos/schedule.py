@@ -49,7 +49,7 @@ _DRAWN = {
     "session-expiry": _Kind((_WORKER, "master")),
     "partition": _Kind((_FAR_WORKER,), (3.0, 6.0)),
     "packet-loss": _Kind((_FAR_WORKER,), (3.0, 6.0)),
-    "corrupt-frame": _Kind(("model", "update", "data", "job", "worker", "head"), times=3),
+    "corrupt-frame": _Kind(("model", "update", "data", "job", "worker", "head", "global", "log"), times=3),
     "full-disk": _Kind(("checkpoints", "takeover"), (1.0, 3.0)),
 }
 KINDS = tuple(_DRAWN)

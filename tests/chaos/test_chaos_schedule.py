@@ -33,7 +33,7 @@ def test_faults_hit_seats_that_there_are() -> None:
     assert {f.target for f in faults if f.kind == "worker-kill"} == {"worker-0", "worker-1"}
     assert {f.target for f in faults if f.kind == "partition"} == {"worker-1"}
     assert {f.target for f in faults if f.kind == "member-kill"} == {"hazelcast-1", "hazelcast-2"}
-    records = {"model", "update", "data", "job", "worker", "head"}
+    records = {"model", "update", "data", "job", "worker", "head", "global", "log"}
     assert {f.target for f in faults if f.kind == "corrupt-frame"} == records
     assert all(3.0 <= f.seconds <= 8.0 for f in faults if f.kind == "worker-freeze")
 
