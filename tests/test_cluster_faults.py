@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 from cluster_commands import SECRET, Cluster, Command, same, until
 
 from dl4jlegacy.chaos.expiry import expire
 from dl4jlegacy.scaleout.hazelcast_link import HazelcastLink
 from dl4jlegacy.scaleout.hazelcast_store import HazelcastStateTracker
+from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Manifest
 from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession
 from dl4jlegacy.scaleout.zookeeper.membership import group_path
@@ -163,6 +165,35 @@ def vandal(run: Run) -> Iterator[Callable[[Manifest], None]]:
         yield write
     finally:
         link.close()
+
+
+def updates(run: Run, plan: Plan) -> list[Manifest]:
+    """Wait a second for updates of the open round, while the master is frozen."""
+    found: list[Manifest] = []
+
+    def look() -> bool:
+        records = run.tracker.current_jobs(plan).values()
+        found[:] = [record.update for record in records if record.state == "done" and record.update is not None]
+        return bool(found) or time.monotonic() > end
+
+    end = time.monotonic() + 1.0
+    until(look)
+    return found
+
+
+def test_a_corrupt_frame_over_an_update(session_services, run_on) -> None:
+    run = run_on(session_services)
+    plan = msgspec.convert(run.tracker.get("plan"), Plan)
+    found: list[Manifest] = []
+    with vandal(run) as write:
+        while not found:  # until the master stands still between an update and its collection
+            run.advances(1)
+            with frozen(run.master):
+                found = updates(run, plan)
+                for manifest in found:
+                    write(manifest)
+    run.master.says("is refused")
+    run.ends(*run.workers)
 
 
 def test_a_corrupt_frame_over_the_model(session_services, run_on) -> None:

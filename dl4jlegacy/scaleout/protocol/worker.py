@@ -103,6 +103,7 @@ def worker_steps(me: Worker) -> Steps[Head]:
         if me.head is not None and me.head.status != "running":
             return me.head
         if claim is None or me.head is None:
+            me.closed.clear()  # the master makes a slot ready again if its update is lost
             if me.owes_hint:
                 me.hint()
             yield Wait(me.clock.now() + me.limits.poll)
