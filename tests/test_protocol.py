@@ -84,7 +84,7 @@ def network_work() -> simulator.Work:
         perform=perform,
         aggregator=aggregator,
         chunk_nbytes=300,
-        max_keys=170,
+        max_keys=130,
     )
 
 
