@@ -170,9 +170,7 @@ def _train(flags: dict[str, Any]) -> None:
     conf = _with_wait(conf, flags["worker_wait"])
     ready = launch.prepare(conf, data, named, learning_rate=rate, updater=_text("updater", flags["updater"]))
     start, goes_on = cluster_cli.starter(flags, ready, data, out)
-    show_training(
-        start, as_json=as_json, json_lines=json_lines, checkpoints=ready.checkpoint_dir, goes_on=goes_on
-    )
+    show_training(start, as_json=as_json, json_lines=json_lines, checkpoints=ready.checkpoint_dir, goes_on=goes_on)
 
 
 def _with_wait(conf: Any, worker_wait: str | None) -> Any:

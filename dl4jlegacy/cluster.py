@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -52,6 +53,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 Tick = Callable[[RunStatus], None]
+_EXPIRY_SECONDS = 2.0  # Zookeeper looks for sessions that have ended about so often
 
 
 def _no_tick(status: RunStatus) -> None:
@@ -139,12 +141,24 @@ def resume_run(conf: Conf, address: ClusterAddress, lead: Lead, *, workers: int 
         try:
             with closing(open_tracker(conf, address.secret)) as tracker:
                 _check_something_is_left(conf, tracker)
-            if workers is None:
-                workers = 0 if registered_workers(session, address.id) else conf.workers
+                if workers is None:
+                    workers = 0 if _has_workers(session, address, tracker) else conf.workers
             lead = replace(lead, local_workers=workers)
             return _lead(conf, data, address, session, election, lead, takes_over="resume")
         finally:
             election.resign()
+
+
+def _has_workers(session: ZooKeeperSession, address: ClusterAddress, tracker: HazelcastStateTracker) -> bool:
+    """Whether a registered worker lives: one that was killed a moment ago is registered until its session ends."""
+    beats, until = tracker.heart_beats(), time.monotonic() + session.session_seconds + _EXPIRY_SECONDS
+    while registered_workers(session, address.id):
+        if any(beat != beats.get(worker) for worker, beat in tracker.heart_beats().items()):
+            return True
+        if time.monotonic() > until:
+            return True
+        time.sleep(0.1)
+    return False
 
 
 def find_run(address: ClusterAddress, name: str, *, id_given: bool) -> tuple[ClusterAddress, Conf]:

@@ -89,6 +89,7 @@ def _work(
     plan = msgspec.convert(defined(tracker, "plan", conf), Plan)
     outcome, name = Outcome(tracker.clock), process_name()
     journal = Journal(tracker, name)
+    journal.watch_refusals()
     pool = WorkerPool(
         *(conf, plan, tracker, create_router(conf.router, conf.window), kernels, outcome, network_performer),
         jobs=None,
@@ -96,13 +97,13 @@ def _work(
         on_job_failed=journal.job_failed,
     )
     on_event("joined", {"run": conf.run, "worker": name, "threads": workers})
-    master = _MasterWatch(conf, tracker, registered, MasterElection(session, group=address.id))
     head, left = None, "stopped"
     with (
         WorkerRegistration(session, name, {"run": conf.run, "threads": workers}, group=address.id),
-        LivenessLink(lambda: tracker.get(LIVENESS), name, run=conf.run, secret=address.secret),
+        LivenessLink(lambda: tracker.get(LIVENESS), name, run=conf.run, secret=address.secret) as link,
         threadpool_limits(limits=1, user_api="blas"),
     ):
+        master = _MasterWatch(conf, tracker, registered, MasterElection(session, group=address.id), link)
         ticker = Ticker(pool.start(name, workers))
         ticker.start()
         journal.write("worker_joined", worker=name, threads=workers, kernels=kernels.name)
@@ -142,8 +143,11 @@ class _MasterWatch:
         tracker: StateTracker,
         registered: ZookeeperConfigurationRetriever,
         election: MasterElection,
+        link: LivenessLink,
     ) -> None:
-        self._conf, self._tracker, self._registered, self._election = conf, tracker, registered, election
+        self._conf, self._tracker, self._registered = conf, tracker, registered
+        self._election, self._link = election, link
+        self._version = -1
         self._looked = self._head_seen = self._master_seen = time.monotonic()
 
     def look(self) -> bool:
@@ -153,8 +157,11 @@ class _MasterWatch:
             return True
         self._looked = now
         conf = self._conf
-        if self._tracker.head() is not None:
+        head = self._tracker.head()
+        if head is not None:
             self._head_seen = now
+            if head.version != self._version or self._link.state == "alive":  # somebody closes rounds, or beats
+                self._version, self._master_seen = head.version, now
         missing = now - self._head_seen
         try:
             registered = self._registered.find()
@@ -178,7 +185,6 @@ class _MasterWatch:
                 "on with it, and then wants workers again"
             )
         return True
-
 
     def _is_replaced(self, registered: Conf) -> bool:
         """Whether the run that is registered is another one, or the same begun anew with another Conf."""

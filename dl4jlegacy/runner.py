@@ -240,7 +240,7 @@ class ActorNetworkRunner:
     def _start(self, parts: _Parts) -> None:
         """Start the actors: those that are told before those that tell."""
         conf, tracker, outcome, plan = parts.conf, parts.tracker, parts.outcome, parts.jobs.plan
-        saver = actors.ModelSavingActor.start(outcome, parts.saver)
+        saver = actors.ModelSavingActor.start(outcome, parts.saver, self._checkpoint_failed)
         batch = actors.BatchActor.start(
             outcome, tracker, parts.jobs, binds_model=parts.router.binds_model, by_reference=conf.data_by_reference
         )
@@ -250,6 +250,7 @@ class ActorNetworkRunner:
         me = protocol.Master(
             *(name, tracker.store, tracker.clock, plan, parts.router, parts.aggregator, begin, conf.limits),
             is_gone=(lambda worker: False) if oversight is None else oversight.is_gone,
+            on_reissued=(lambda slot, worker, why: None) if oversight is None else oversight.reissued,
         )
         master = actors.MasterActor.start(
             *(outcome, tracker, me, batch, saver),
@@ -267,6 +268,10 @@ class ActorNetworkRunner:
         parts.ticker.start()
         if oversight is not None:
             oversight.begin(lambda: tell(master, actors.Poll()), outcome.fail)
+
+    def _checkpoint_failed(self, message: str) -> None:
+        if self._oversight is not None:
+            self._oversight.journal.write("checkpoint_failed", message=message)
 
     def _restore(self, parts: _Parts) -> tuple[Head, Any] | None:
         """Return the newest checkpoint for a run that is to begin, here or again; None if there is none."""

@@ -43,12 +43,12 @@ def until(condition: Callable[[], object], seconds: float = 60.0, what: str = ""
 class Command:
     """A process of ``dl4j``, whose output goes to files, so that it can be read as it comes."""
 
-    def __init__(self, arguments: list[str], folder: Path, env: dict[str, str]) -> None:
+    def __init__(self, arguments: list[str], folder: Path, env: dict[str, str], program: list[str]) -> None:
         self.arguments, self.out_file, self.err_file = arguments, folder / "out", folder / "err"
         folder.mkdir()
         with self.out_file.open("w") as out, self.err_file.open("w") as err:
             self.process = subprocess.Popen(
-                [*COMMAND, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=REPOSITORY, env=env
+                [*program, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=REPOSITORY, env=env
             )
         self.pid = self.process.pid
 
@@ -91,7 +91,13 @@ class Cluster:
         self._runs: set[str] = set()
         self.run = ""
 
-    def start(self, *arguments: str, patch: str = "", env: dict[str, str] | None = None) -> Command:
+    def start(
+        self,
+        *arguments: str,
+        patch: str = "",
+        env: dict[str, str] | None = None,
+        program: list[str] = COMMAND,
+    ) -> Command:
         """Start a command; ``patch`` is Python that its process runs first."""
         number = next(self._numbers)
         if "--run" in arguments:
@@ -103,7 +109,7 @@ class Cluster:
             site.mkdir()
             (site / "sitecustomize.py").write_text(patch)
             given["PYTHONPATH"] = f"{site}:{REPOSITORY}"
-        command = Command(list(arguments), self.folder / f"command-{number}", given)
+        command = Command(list(arguments), self.folder / f"command-{number}", given, program)
         self._started.append(command)
         return command
 
@@ -128,9 +134,7 @@ class Cluster:
     @contextlib.contextmanager
     def tracker(self, run: str) -> Iterator[HazelcastStateTracker]:
         """Open a run's tracker in this process."""
-        tracker = HazelcastStateTracker(
-            self.hazelcast, cluster_name=self.cluster_name, run=run, secret=SECRET.encode()
-        )
+        tracker = HazelcastStateTracker(self.hazelcast, cluster_name=self.cluster_name, run=run, secret=SECRET.encode())
         try:
             yield tracker
         finally:

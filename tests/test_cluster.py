@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 
 import pytest
 from cluster_commands import LONG, RUN, Cluster, error, same, until
@@ -18,6 +19,15 @@ def test_a_master_and_two_workers_in_processes_of_their_own_give_the_embedded_tr
         assert worker.err().splitlines()[-1].endswith("status done")
     assert cluster.status() == {}  # the Conf is taken back, so that nobody joins a run that is over
     assert cluster.left_over() == []
+
+
+def test_the_legacy_runner_is_a_worker_too(cluster: Cluster) -> None:
+    program = [sys.executable, "-c", "from dl4jlegacy.app import main; main()"]
+    where = {"DL4J_ZOOKEEPER": cluster.zookeeper}
+    worker = cluster.start("-t", "worker", "-ad", "127.0.0.1", "-a", "dbn", env=where, program=program)
+    same(cluster.master("--epochs", "2"), 2)
+    assert worker.wait(30) == 0, worker.err()
+    assert worker.err().splitlines()[-1].endswith("status done")
 
 
 def test_killed_workers_change_nothing(cluster: Cluster) -> None:

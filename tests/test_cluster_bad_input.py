@@ -115,7 +115,8 @@ def test_a_conf_that_is_too_large_for_zookeeper_is_refused_before_anything_is_wr
 ) -> None:
     conf = tmp_path / "conf.json"
     conf.write_text(json.dumps({"data_dir": "/" + "x" * 1_100_000}))
-    refused = cluster.start("master", str(conf), *cluster.master_flags, "--run", "r1", "--dataset", "digits")
+    flags = (str(conf), *cluster.master_flags, "--run", "r1", "--dataset", "digits")
+    refused = cluster.start("master", *flags, env={"DL4J_DATA_DIR": ""})  # it comes before the file's
     error(refused, 3, "DL4J-CONF", "1,000,000", "bytes")
     assert cluster.left_over() == []
 

@@ -231,9 +231,7 @@ def test_a_run_that_has_too_few_workers_for_too_long_ends_with_the_numbers_and_c
     cluster.wait_for_round(2)
     workers[0].process.kill()
     error(master, 7, "r1 has waited 3 s", "1 of the 2", "dl4j worker", "--min-workers", "resume")
-    resumed = cluster.start(
-        "resume", "r1", "--zookeeper", cluster.zookeeper, "--min-workers", "1", "--format", "json"
-    )
+    resumed = cluster.start("resume", "r1", "--zookeeper", cluster.zookeeper, "--min-workers", "1", "--format", "json")
     same(resumed, int(LONG))
     assert cluster.left_over() == []
 
@@ -278,9 +276,12 @@ def test_the_job_of_a_worker_that_dies_or_freezes_is_given_out_again_soon(
         doomed.process.send_signal(number)
         until(lambda: (tracker.head() or master).round > 0, 30.0, "the end of the round")
         took = time.monotonic() - began
+        until(lambda: {"worker_gone", "lease_broken"} <= {entry.event for entry in Journal.read(tracker)}, 5.0)
         (gone,) = [entry for entry in Journal.read(tracker) if entry.event == "worker_gone"]
+        (broken,) = [entry for entry in Journal.read(tracker) if entry.event == "lease_broken"]
     assert gone.fields["reason"] == reason
     assert f"-{doomed.pid}-" in gone.fields["process"]
+    assert (broken.fields["round"], broken.fields["reason"]) == (0, "gone")
     assert took < limit, f"{took:.2f} s"
     same(master, 2)
     doomed.process.kill()

@@ -98,6 +98,15 @@ def test_writing_never_raises_and_the_writer_hears_of_its_entries_all_the_same(t
         Journal.read(tracker)
 
 
+def test_a_value_that_is_refused_is_told_once_for_a_key(tracker):
+    tracker.store.on_refused = lambda key, reason: None
+    Journal(tracker, "a").watch_refusals()
+    for _ in range(3):
+        tracker.store.on_refused("head", "it is not signed")
+    (entry,) = Journal.read(tracker)
+    assert (entry.event, entry.fields) == ("frame_refused", {"key": "head", "reason": "it is not signed"})
+
+
 def test_a_long_text_keeps_its_ends(tracker):
     Journal(tracker, "a").write("job_failed", traceback="first line" + "x" * 100_000 + "the error itself")
     text = Journal.read(tracker)[0].fields["traceback"]

@@ -150,6 +150,18 @@ def test_a_next_master_adds_to_the_journal_s_copy_only_what_is_not_in_it(tmp_pat
     assert [entry.event for entry in JournalFile(tmp_path).read()] == ["run_began", "run_began"]
 
 
+def test_jobs_given_to_others_are_told_by_reason_and_not_again_and_again(watched):
+    for slot in range(5):
+        watched.oversight.reissued((3, slot), "p-0", "slow")
+    watched.oversight.reissued((3, 1), "p-0", "gone")
+    wait_for(lambda: "lease_broken" in watched.events())
+    entries = [entry for entry in Journal.read(watched.tracker) if entry.fields.get("worker") == "p-0"]
+    assert [(e.event, e.fields["round"], e.fields["slot"]) for e in entries] == [
+        ("backup_issued", 3, 0),
+        ("lease_broken", 3, 1),
+    ]
+
+
 def test_no_process_is_gone_for_those_who_look_when_nothing_is_known(watched):
     assert not watched.oversight.is_gone("never-heard-of-0")
     assert watched.tracker.get(GONE) == {}

@@ -178,9 +178,11 @@ class BatchActor(Actor):
 class ModelSavingActor(Actor):
     """Saves model versions, beside the training; a version that cannot be saved is a warning, not the end."""
 
-    def __init__(self, outcome: Outcome, saver: ModelSaver | None) -> None:
+    def __init__(
+        self, outcome: Outcome, saver: ModelSaver | None, on_failed: Callable[[str], None] = lambda message: None
+    ) -> None:
         super().__init__(outcome)
-        self._saver = saver
+        self._saver, self._on_failed = saver, on_failed
 
     def on_receive(self, message: Any) -> None:
         """Save, and after the last version end the run."""
@@ -193,6 +195,7 @@ class ModelSavingActor(Actor):
             except Dl4jError as exc:
                 logger.warning("%s", exc)
                 self._outcome.warn(str(exc))
+                self._on_failed(str(exc))
         if message.reply_to.is_alive():
             message.reply_to.tell(Saved())
         if event.last:

@@ -27,7 +27,7 @@ from functools import partial
 from itertools import islice
 from typing import TypeVar
 
-from dl4jlegacy.errors import TrackerClosedError, TrackerError, UsageError
+from dl4jlegacy.errors import NotAuthorisedError, TrackerClosedError, TrackerError, UsageError
 from dl4jlegacy.scaleout.envelope import Envelope
 from dl4jlegacy.scaleout.hazelcast_link import DisturbedError, HazelcastLink, Reply
 from dl4jlegacy.scaleout.store import Buffer, Clock, WallClock
@@ -75,6 +75,8 @@ class HazelcastStore:
         self.chunk_nbytes = _VALUE_NBYTES - 256 - self._envelope.nbytes
         self.map_name = f"dl4j.{run}"
         self._cluster_name, self._deadline = cluster_name, deadline_seconds
+        self.on_refused: Callable[[str, str], None] = lambda key, reason: None
+        """Told of each value that is refused, on the reader's thread: its key, and why."""
         self._closed = threading.Event()
         self._link = HazelcastLink(_addresses(address), cluster_name, self.map_name)
         try:
@@ -181,7 +183,11 @@ class HazelcastStore:
         return self._link.put_if_absent(key, self._envelope.head(key, value), value)
 
     def _open(self, key: str, raw: memoryview | None) -> memoryview | None:
-        return None if raw is None else self._envelope.open(key, raw)
+        try:
+            return None if raw is None else self._envelope.open(key, raw)
+        except NotAuthorisedError as exc:
+            self.on_refused(key, str(exc))
+            raise
 
     def _windowed(self, items: Iterable[T], start: Callable[[T], Reply[R]]) -> Iterator[tuple[T, Reply[R]]]:
         """Yield each item with its started request, in order, while more requests are on their way.

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 JOURNAL_TOPIC = "log"
 MOST_ENTRIES = 1000
 _MOST_CHARACTERS = 16_000
+_MOST_REFUSALS = 100
 _PREFIX = "log/"
 
 Event = Literal[
@@ -52,6 +53,13 @@ Event = Literal[
     "checkpoint_failed",
     "frame_refused",
 ]
+
+
+@runtime_checkable
+class RefusingStore(Protocol):
+    """A store that tells whose values it refused: of which key, and why."""
+
+    on_refused: Callable[[str, str], None]
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +94,7 @@ class Journal:
         self._host, self._pid = socket.gethostname(), os.getpid()
         self._lock = threading.Lock()
         self._last = 0
+        self._refusals: set[str] = set()
 
     def write(self, event: Event, **fields: Any) -> None:
         """Write an entry. Never raises: an entry that cannot be written is only logged.
@@ -126,6 +135,18 @@ class Journal:
             message=failure.message,
             traceback=failure.traceback,
         )
+
+    def watch_refusals(self) -> None:
+        """Write of each value that the store refuses from now on, once for a key: somebody else writes there."""
+        if isinstance(self._tracker.store, RefusingStore):
+            self._tracker.store.on_refused = self._refused
+
+    def _refused(self, key: str, reason: str) -> None:
+        with self._lock:
+            if key in self._refusals or len(self._refusals) >= _MOST_REFUSALS:
+                return
+            self._refusals.add(key)
+        self.write("frame_refused", key=key, reason=reason)
 
     def _key(self) -> str:
         """Return a key after all that this journal has written, even if the clock was put back."""

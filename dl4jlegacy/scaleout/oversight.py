@@ -22,6 +22,7 @@ from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.journal import JOURNAL_TOPIC, MOST_ENTRIES, Entry, Event, Journal, JournalFile, Reader
 from dl4jlegacy.scaleout.liveness import LivenessServer
 from dl4jlegacy.scaleout.presence import Change, HeartbeatWatch, LinkState, Presence, process_of
+from dl4jlegacy.scaleout.protocol.watch import Late
 from dl4jlegacy.scaleout.quorum import WORKER_TOPIC, Quorum
 from dl4jlegacy.scaleout.records import WorkerRecord
 from dl4jlegacy.scaleout.tracker import StateTracker
@@ -36,6 +37,7 @@ _LOOK_SECONDS = 1.0
 _BEATS_SILENT = 5.0
 _STALE_SECONDS = 10.0
 _STOOD_STILL_SECONDS = 3.0
+_TOLD_SECONDS = 10.0
 
 
 class Office(Protocol):
@@ -87,6 +89,8 @@ class Oversight:
         silence = max(_BEATS_SILENT, _BEATS_SILENT * conf.heartbeat_seconds)
         self._presence = Presence(HeartbeatWatch(silence))
         self._links: deque[tuple[str, LinkState, float]] = deque()
+        self._reissued: deque[tuple[tuple[int, int], str, Late]] = deque(maxlen=MOST_ENTRIES)
+        self._told: dict[tuple[str, Late], float] = {}
         self._changes: list[Change] = []
         self._gone: dict[str, tuple[str, float]] = {}
         self._records: tuple[WorkerRecord, ...] = ()
@@ -106,6 +110,7 @@ class Oversight:
     def __enter__(self) -> Self:
         if self._server is not None:
             self._definitions[LIVENESS] = self._server.start().address
+        self.journal.watch_refusals()
         try:
             for key, value in {**self._definitions, GONE: {}, WAITING: None}.items():
                 self._tracker.define(key, value)
@@ -158,6 +163,11 @@ class Oversight:
         before, self._driven = self._driven, time.monotonic()
         if before is not None and self._driven - before > _STOOD_STILL_SECONDS:
             self.office.check_begin()
+
+    def reissued(self, slot: tuple[int, int], worker: str, why: Late) -> None:
+        """Take note of a job that is given to somebody else, on the master's thread."""
+        self._reissued.append((slot, worker, why))
+        self._woken.set()
 
     def end(self) -> None:
         """Say that the run is over, if it is."""
@@ -229,6 +239,7 @@ class Oversight:
             self._poll()
         if self._changes:
             self._tell_changes()
+        self._tell_reissued()
         self._forget_stale()
         self._define_again()
         self._read_journal()
@@ -263,12 +274,21 @@ class Oversight:
                 continue
             if change.is_gone:
                 silent = round(change.silent_seconds, 2)
-                self.journal.write(
-                    "worker_gone", process=change.process, reason=change.reason, silent_seconds=silent
-                )
+                self.journal.write("worker_gone", process=change.process, reason=change.reason, silent_seconds=silent)
             else:
                 self.journal.write("worker_back", process=change.process)
         self._tracker.define(GONE, {process: reason for process, (reason, _) in self._gone.items()})
+
+    def _tell_reissued(self) -> None:
+        """Write which jobs were given to somebody else; of one worker, and for one reason, not too often."""
+        while self._reissued:
+            (round_, slot), worker, why = self._reissued.popleft()
+            now = time.monotonic()
+            if now - self._told.get((worker, why), -_TOLD_SECONDS) < _TOLD_SECONDS:
+                continue
+            self._told[worker, why] = now
+            event: Event = "backup_issued" if why == "slow" else "lease_broken"
+            self.journal.write(event, worker=worker, round=round_, slot=slot, reason=why)
 
     def _forget_stale(self) -> None:
         """Take workers out of the register whose processes have been gone for long; a frozen one puts itself back."""

@@ -249,8 +249,7 @@ def _open(node: Node, path: str, id: str, session: ZooKeeperSession) -> Conf:
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         what = "a Java-serialized object" if node.data.startswith(JAVA) else f"{node.data[:16]!r}..."
         raise ConfError(
-            f"{where} holds no Conf of dl4jlegacy but {len(node.data):,} bytes, {what}; "
-            "remove it, or use another id"
+            f"{where} holds no Conf of dl4jlegacy but {len(node.data):,} bytes, {what}; remove it, or use another id"
         ) from exc
     conf = bytes(envelope.conf)
     if session.secret and not hmac.compare_digest(envelope.signature, _sign(conf, id, session)):
