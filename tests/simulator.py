@@ -151,7 +151,8 @@ class World:
                 yield event.until if isinstance(event, protocol.Wait) else 0.0
 
     def worker(self, name: str) -> Iterator[float]:
-        me = protocol.Worker(name, self.store, self, self.work.plan, self.router, LIMITS)
+        block = (16, 2, 1)[self.seed % 3]  # all of a round at once, or one of each block first
+        me = protocol.Worker(name, self.store, self, self.work.plan, self.router, LIMITS, block)
         steps = protocol.worker_steps(me)
         answer: Any = None
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -36,6 +37,12 @@ HINT = 0.01
 """Of a poll interval: so often others are told of commits, as long as there are more jobs to be had."""
 FRESH = 0.1
 """Of a poll interval: for how long what was read of the head is new enough to take another job by."""
+FEW = 2
+"""Blocks that are all searched; of more, only the last record of each, and all but once a poll interval."""
+
+
+Free = tuple[int, JobRecord, Buffer]
+"""A job that is ready: its number, its record, and the record's bytes."""
 
 
 @dataclass(slots=True)
@@ -48,6 +55,7 @@ class Worker:
     plan: Plan
     router: WorkRouter
     limits: Limits = field(default_factory=Limits)
+    block: int = BLOCK
     written: int = 0
     raw: Buffer | None = None
     head: Head | None = None
@@ -56,16 +64,22 @@ class Worker:
     """The slot to begin the search with: apart from where other workers begin, and behind one's last one."""
     closed: set[int] = field(default_factory=set)
     """Slots under this head that were seen done."""
-    spare: list[tuple[int, JobRecord, Buffer]] = field(default_factory=list)
+    spare: list[Free] = field(default_factory=list)
     """Jobs under this head that nobody had when they were last read."""
+    second_hand: list[Free] = field(default_factory=list)
+    """Jobs under this head that somebody had before."""
     fetched: dict[int, Buffer] = field(default_factory=dict)
-    """The data of those, where they are small."""
+    """The data of spare ones, where they are small."""
+    overtaken: bool = False
+    """Whether somebody else took a spare one, so that there is no use in looking behind it."""
     looked: float = float("-inf")
     """When the head was last read."""
     hinted: float = float("-inf")
     """When others were last told of a commit."""
     owes_hint: bool = False
     """Whether there was a commit since then."""
+    searched: float = float("-inf")
+    """When all records under a head were last searched in vain."""
 
     def hint(self) -> None:
         """Tell others of what was committed."""
@@ -103,10 +117,9 @@ def worker_steps(me: Worker) -> Steps[Head]:
         if me.head is not None and me.head.status != "running":
             return me.head
         if claim is None or me.head is None:
-            me.closed.clear()  # the master makes a slot ready again if its update is lost
             if me.owes_hint:
                 me.hint()
-            yield Wait(me.clock.now() + me.limits.poll)
+            yield Wait(me.searched + me.limits.poll)
             continue
         head, (number, record, _) = me.head, claim
         data = me.fetched.pop(number, None)
@@ -142,35 +155,77 @@ def _claim(me: Worker) -> Steps[Claim | None]:
     """Take a job that is ready by compare-and-set: first those that nobody has, then those of somebody slow or gone.
 
     Reads the head along with every block of records, and begins again if it is another than the last time. What else
-    was free in a block is tried first the next time, until somebody else turns out to have been faster.
+    was free in a block is tried first the next time, until somebody else turns out to have been faster. Where there
+    are many blocks, one record of each tells where to go on.
     """
     while True:
         claim = yield from _claim_spare(me)
         if claim is not None:
             return claim
-        numbers = _search_order(me)
-        second_hand: list[tuple[int, JobRecord, Buffer]] = []
-        for start in range(0, max(1, len(numbers)), BLOCK):
-            block = numbers[start : start + BLOCK]
-            raws = yield from read_many(me.store, [HEAD, *(Keys.job(*me.plan.at(n)) for n in block)])
-            is_same = raws[0] == me.raw
-            me.sees(raws[0])
-            if not is_same:
-                break
-            free = [] if me.head is None else _free(me, me.head, block, raws[1:])
-            second_hand += [item for item in free if item[1].token]
-            me.spare = [item for item in free if not item[1].token]
-            while me.spare:
-                if (claim := (yield from _lease(me, *me.spare.pop(0)))) is not None:
-                    yield from _fetch_ahead(me, claim)
-                    return claim
+        raw, blocks, whole = me.raw, _search_order(me), True
+        me.second_hand.clear()
+        if len(blocks) <= FEW:
+            claim = yield from _claim_in(me, blocks)
         else:
-            for item in second_hand:
-                if (claim := (yield from _lease(me, *item))) is not None:
-                    return claim
+            claim = yield from _claim_in(me, [] if me.overtaken else blocks[:1])
+            if claim is None and me.raw is raw:
+                whole = me.clock.now() - me.searched >= me.limits.poll
+                free = yield from _look(me, [block[-1] for block in blocks])
+                claim = yield from _claim_in(me, _promising(blocks, free) + (blocks if whole else []))
+        me.overtaken = False
+        while claim is None and me.raw is raw and me.second_hand:
+            claim = yield from _lease(me, *me.second_hand.pop(0))
+        if claim is not None:
+            return claim
+        if me.raw is raw:
+            if whole:
+                me.searched = me.clock.now()
+                me.closed.clear()  # the master makes a slot ready again if its update is lost
             return None
         if me.head is None or me.head.status != "running":
             return None
+
+
+def _claim_in(me: Worker, blocks: list[list[int]]) -> Steps[Claim | None]:
+    """Take a job that nobody has from one of the blocks; None if there is none, or the head is another."""
+    raw = me.raw
+    for block in blocks:
+        free = yield from _look(me, block)
+        if me.raw is not raw:
+            return None
+        me.second_hand += [item for item in free if item[1].token]
+        me.spare = [item for item in free if not item[1].token]
+        while me.spare:
+            if (claim := (yield from _lease(me, *me.spare.pop(0)))) is not None:
+                yield from _fetch_ahead(me, claim)
+                return claim
+    return None
+
+
+def _promising(blocks: list[list[int]], free: list[Free]) -> list[list[int]]:
+    """Return the blocks whose last job is free, from the middle of their longest run on.
+
+    Others take theirs from the front; so whoever comes takes half of what is left to one of them, and is left alone.
+    """
+    numbers = {number for number, _, _ in free}
+    runs: list[list[list[int]]] = [[]]
+    for block in blocks:
+        if block[-1] in numbers:
+            runs[-1].append(block)
+        elif runs[-1]:
+            runs.append([])
+    longest = max(runs, key=len)
+    half = len(longest) // 2
+    others = [block for run in runs if run is not longest for block in run]
+    return [*longest[half:], *longest[:half], *others]
+
+
+def _look(me: Worker, numbers: list[int]) -> Steps[list[Free]]:
+    """Read the head and the records of some jobs; return those that are ready, if the head is the one it was."""
+    raw = me.raw
+    raws = yield from read_many(me.store, [HEAD, *(Keys.job(*me.plan.at(n)) for n in numbers)])
+    me.sees(raws[0])
+    return [] if me.head is None or me.raw is not raw else _free(me, me.head, numbers, raws[1:])
 
 
 def _claim_spare(me: Worker) -> Steps[Claim | None]:
@@ -185,6 +240,7 @@ def _claim_spare(me: Worker) -> Steps[Claim | None]:
         me.sees((yield from read_many(me.store, [HEAD]))[0])
     claim = (yield from _lease(me, *me.spare.pop(0))) if me.spare else None
     if claim is None:
+        me.overtaken = True
         me.spare.clear()
         me.fetched.clear()
     return claim
@@ -201,18 +257,19 @@ def _fetch_ahead(me: Worker, claim: Claim) -> Steps[None]:
     me.fetched = {number: frame for (number, _), frame in zip(wanted, frames, strict=True) if frame is not None}
 
 
-def _search_order(me: Worker) -> list[int]:
-    if me.head is None:
-        return []
-    numbers = [n for n in me.router.open_slots(me.plan, me.head) if n not in me.closed]
+def _search_order(me: Worker) -> list[list[int]]:
+    """Return the open slots in blocks, in the order in which to look; at least one, with nothing in it perhaps."""
+    numbers = [] if me.head is None else [n for n in me.router.open_slots(me.plan, me.head) if n not in me.closed]
     if not numbers:
-        return []
-    begin = zlib.crc32(me.name.encode()) if me.cursor is None else me.cursor - numbers[0]
-    turn = begin % len(numbers)
-    return [*numbers[turn:], *numbers[:turn]]
+        return [[]]
+    if me.cursor is None or not numbers[0] <= me.cursor <= numbers[-1]:
+        me.cursor = numbers[zlib.crc32(f"{me.name} {numbers[0]}".encode()) % len(numbers)]
+    turn = bisect_left(numbers, me.cursor)
+    numbers = [*numbers[turn:], *numbers[:turn]]
+    return [numbers[start : start + me.block] for start in range(0, len(numbers), me.block)]
 
 
-def _free(me: Worker, head: Head, block: list[int], raws: list[Buffer | None]) -> list[tuple[int, JobRecord, Buffer]]:
+def _free(me: Worker, head: Head, block: list[int], raws: list[Buffer | None]) -> list[Free]:
     """Return the jobs of a block that are ready; take note of those that are done."""
     model = head.model.key if me.router.binds_model else ""
     free = []
