@@ -25,7 +25,6 @@ from dl4jlegacy.chaos.schedule import Fault, draw
 from dl4jlegacy.chaos.stage import Setting, Stage
 from dl4jlegacy.chaos.watch import Watch, last_slow_moment
 from dl4jlegacy.errors import DeadlineError, Dl4jError, TrackerError, UsageError
-from dl4jlegacy.scaleout.journal import Entry
 from dl4jlegacy.services.jars import fetch_jars, pinned_jars
 
 __all__ = ["run_chaos"]
@@ -206,14 +205,15 @@ class _Driver:
         wound = strike(act.stage, fault)
         self._left.pop(0)
         act.wound(fault, wound)
+        act.replaces_masters = fault.kind == "zookeeper-kill"
         full: float | None = None
         with contextlib.suppress(_Over):
             full = act.settle(clock, _FULL_SECONDS) - clock
-        noticed = _noticed(entries := act.watch.news(), wound, at)
+        noticed = wound.noticed(entries := act.watch.news(), at)
         end = time.monotonic() + _NOTICE_SECONDS
         while noticed is None and fault.kind in GOALS and full is not None and time.monotonic() < end:
             time.sleep(_LOOK_SECONDS)
-            noticed = _noticed(entries := [*entries, *act.watch.news()], wound, at)
+            noticed = wound.noticed(entries := [*entries, *act.watch.news()], at)
         return Overcome(
             fault=fault,
             run=act.stage.run,
@@ -221,7 +221,7 @@ class _Driver:
             at_seconds=round(clock - self._begun, 2),
             detection_seconds=noticed,
             full_seconds=None if full is None else round(full, 2),
-            note=wound.note,
+            note="; ".join(part for part in (wound.note, act.replaced()) if part),
         )
 
     def _compare(self, stage: Stage, seconds: float, faults: int) -> None:
@@ -254,6 +254,8 @@ class _Act:
         self.stage, self.watch, self._usual = stage, watch, usual
         self._before: dict[int, int] = {}
         self._hurt = False  # whether a worker was
+        self.replaces_masters = False  # those whose session Zookeeper has lost, so that another one leads
+        self._replaced: list[str] = []
 
     @property
     def round(self) -> int:
@@ -275,6 +277,11 @@ class _Act:
         self._before = {worker.pid: worker.jobs_done for worker in self.watch.workers()}
         self._hurt = bool(wound.missed)
         wound.heal()
+
+    def replaced(self) -> str:
+        """Return which masters had to be replaced since the last call, "" if none."""
+        names, self._replaced = self._replaced, []
+        return f"its session lost, {', '.join(names)} had to give way to a standby" if names else ""
 
     def settle(self, since: float | None, seconds: float) -> float:
         """Wait until all is well; return the moment from which on all worked, and at the usual speed.
@@ -333,6 +340,10 @@ class _Act:
             raise _Over
         for seat in self.stage.seats.values():
             if seat.ended is not None:
+                if self.replaces_masters and self.stage.was_deposed(seat):
+                    self._replaced.append(seat.name)
+                    self.stage.start(seat)
+                    continue
                 time.sleep(1.0)  # the head may tell that the run is over
                 head = self.watch.head
                 if head is not None and head.status != "running":
@@ -375,17 +386,3 @@ class _Act:
         badly = [f"{seat.name} with {seat.ended}" for seat in seats if seat.ended != 0]
         if badly:
             raise Dl4jError(f"the run was done, and yet there ended {', '.join(badly)}")
-
-
-def _noticed(entries: Sequence[Entry], wound: Wound, at: float) -> float | None:
-    """Return how long it took until the journal had named all that were missed; None if it did not."""
-    told = [entry for entry in entries if entry.event == wound.event and entry.time >= at]
-    if not wound.missed:
-        return round(told[0].time - at, 3) if told else None
-    moments = []
-    for pid in wound.missed:
-        own = [e.time for e in told if f"-{pid}-" in f"{e.fields.get('process', '')}- {e.fields.get('worker', '')}-"]
-        if not own:
-            return None
-        moments.append(min(own) - at)
-    return round(max(moments), 3)

@@ -292,6 +292,11 @@ class Stage:
                 return seat
         raise TrackerError(f"no master of run {self.run} leads at the moment (first in the election: {found[:1]})")
 
+    def was_deposed(self, seat: Seat) -> bool:
+        """Whether a master has ended since it saw that another one leads."""
+        lost = seat in self.masters and seat.ended == TrackerError.exit_status
+        return lost and any("has another master" in line for line in seat.last_lines())
+
     def registered(self) -> dict[str, str]:
         """Return the workers' names by those of their nodes' paths; raises ``TrackerError``."""
         folder = group_path(GROUP, "workers")
