@@ -13,6 +13,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -89,6 +90,7 @@ def stand_by(address: ClusterAddress, lead: Lead) -> launch.Report | None:
     """Wait behind the present master, and finish its run if it dies; None if the run ended without that."""
     conf = find_conf(address, wait_seconds=60.0)
     data = launch.load_data(conf.dataset, conf.data_dir)
+    load_kernels(conf.kernels or None)  # takes a second, which is better spent now than when the master is gone
     with ZooKeeperSession(address.zookeeper, secret=address.secret) as session:
         election = MasterElection(session, group=address.id, info={"run": conf.run, "standby": True}).start()
         try:
@@ -96,9 +98,9 @@ def stand_by(address: ClusterAddress, lead: Lead) -> launch.Report | None:
                 if not _outlives_master(conf, address, session, election, tracker):
                     return None
                 head = tracker.head()
-            where = "before its first round" if head is None else f"in round {head.round}"
-            logger.warning("the master of run %s is gone; this standby takes over %s", conf.run, where)
-            return _lead(conf, data, address, session, election, lead, takes_over="standby")
+                where = "before its first round" if head is None else f"in round {head.round}"
+                logger.warning("the master of run %s is gone; this standby takes over %s", conf.run, where)
+                return _lead(conf, data, address, session, election, lead, takes_over="standby", tracker=tracker)
         finally:
             election.resign()
 
@@ -230,12 +232,16 @@ def _lead(
     lead: Lead,
     *,
     takes_over: str,
+    tracker: HazelcastStateTracker | None = None,
 ) -> launch.Report:
-    """Register the Conf, share the plan, train, and clear up. ``takes_over`` says who did, "" for a new run."""
+    """Register the Conf, share the plan, train, and clear up.
+
+    ``takes_over`` says who did, "" for a new run; ``tracker`` is the run's, if it is open already: it stays open.
+    """
     conf = conf.replace(kernels=load_kernels(conf.kernels or None).name, data_by_reference=False)
     conf = conf.replace(jobs_per_round=conf.jobs_per_round or conf.workers, run=conf.run or process_name())
     office = Office(conf, address, session, election)
-    with closing(open_tracker(conf, address.secret)) as tracker:
+    with closing(open_tracker(conf, address.secret)) if tracker is None else nullcontext(tracker) as tracker:
         if not takes_over:
             _check_is_new(conf, tracker)
         definitions = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 
 import pytest
@@ -140,6 +141,24 @@ def test_a_copy_that_cannot_be_written_is_told_once(tracker, tmp_path, caplog):
     copy.append(Journal.read(tracker))
     copy.append(Journal.read(tracker))
     assert caplog.text.count("cannot be written") == 1
+
+
+def test_what_a_full_disk_kept_out_of_the_copy_is_written_when_there_is_room(tracker, tmp_path, caplog):
+    writer, copy, reader = Journal(tracker, "a"), JournalFile(tmp_path), Reader(tracker)
+    writer.write("run_began")
+    copy.append(reader.read())
+    before = copy.path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    writer.write("checkpoint_failed", message="no space")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 20, limits[1]))
+    try:
+        copy.append(reader.read())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "cannot be written" in caplog.text
+    assert copy.path.read_bytes() == before  # not the half of a line
+    copy.append(reader.read())
+    assert events(JournalFile(tmp_path).read()) == ["run_began", "checkpoint_failed"]
 
 
 def test_a_folder_without_a_journal_says_so(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -117,6 +118,13 @@ def session(zookeeper_address: str) -> Iterator[ZooKeeperSession]:
         yield opened
 
 
+def until(condition: Callable[[], object], what: str) -> None:
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end, f"not within {DEADLINE:g} s: {what}"
+        time.sleep(0.02)
+
+
 def port_of(session: ZooKeeperSession) -> int:
     return int(session.address.partition(":")[2])
 
@@ -188,6 +196,36 @@ def test_a_server_that_takes_connections_and_never_answers_is_an_error_within_th
         with pytest.raises(TrackerError, match=rf"127\.0\.0\.1:{port} did not answer within 0\.5 s"):
             ZooKeeperConfigurationRegister(Conf(), "master", "127.0.0.1", port, deadline_seconds=0.5)
         assert time.monotonic() - began < 3
+
+
+@pytest.mark.cluster
+def test_a_connection_that_is_not_answered_is_given_up_long_before_the_session_ends(zookeeper_address: str) -> None:
+    host, _, real = zookeeper_address.partition(":")
+    with socket.create_server(("127.0.0.1", 0)) as front:
+
+        def serve() -> None:
+            silent, _ = front.accept()  # as by a server that is just starting: taken, and never answered
+            there, _ = front.accept()
+            with silent, there, socket.create_connection((host, int(real))) as behind:
+                pipes = [threading.Thread(target=pipe, args=ends) for ends in ((there, behind), (behind, there))]
+                for thread in pipes:
+                    thread.start()
+                for thread in pipes:
+                    thread.join()
+
+        server, began = threading.Thread(target=serve, daemon=True), time.monotonic()
+        server.start()
+        with ZooKeeperSession(f"127.0.0.1:{front.getsockname()[1]}", session_seconds=10.0, deadline_seconds=15.0):
+            assert time.monotonic() - began < 5.0
+        server.join(DEADLINE)
+        assert not server.is_alive()
+
+
+def pipe(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(4096):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
 
 
 def test_a_name_that_nobody_knows_is_an_error_within_the_deadline() -> None:
@@ -690,6 +728,26 @@ def test_a_restart_of_the_server_elects_nobody_else(own_services: Callable[..., 
         Services.restart("zookeeper", Path(state.folder))
         assert master.wait(DEADLINE)
         assert not standby.is_leader
+
+
+@pytest.mark.cluster
+def test_when_all_sessions_are_lost_the_master_stays_master(zookeeper_address: str, group: str) -> None:
+    elected: list[str] = []
+    with (
+        ZooKeeperSession(zookeeper_address) as ours,
+        ZooKeeperSession(zookeeper_address) as other,
+        MasterElection(ours, group=group).claim(DEADLINE) as master,
+        MasterElection(other, group=group, on_elected=lambda: elected.append("standby")) as standby,
+    ):
+        until(lambda: len(other.children(f"/dl4jlegacy/{group}/election") or []) == 2, "both stand")
+        before = other.session_id
+        expire(other)  # the standby first, so that it is the first who could stand again
+        until(lambda: other.session_id not in (0, before), "the standby has a new session")
+        expire(ours)
+        until(lambda: len(other.children(f"/dl4jlegacy/{group}/election") or []) == 2, "both stand again")
+        assert master.wait(DEADLINE)
+        assert not standby.is_leader
+        assert elected == []
 
 
 @pytest.mark.cluster

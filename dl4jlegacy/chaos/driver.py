@@ -12,7 +12,8 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,12 +24,12 @@ from dl4jlegacy.chaos.report import ChaosReport, Overcome, RunEnd
 from dl4jlegacy.chaos.schedule import Fault, draw
 from dl4jlegacy.chaos.stage import Setting, Stage
 from dl4jlegacy.chaos.watch import Watch, last_slow_moment
-from dl4jlegacy.errors import DeadlineError, Dl4jError, TrackerError
-from dl4jlegacy.scaleout.journal import Entry
+from dl4jlegacy.errors import DeadlineError, Dl4jError, TrackerError, UsageError
 from dl4jlegacy.services.jars import fetch_jars, pinned_jars
 
 __all__ = ["run_chaos"]
 
+_WIRED = ("partition", "packet-loss")
 _LOOK_SECONDS = 0.1
 _STILL_SECONDS = 45.0  # without a new model version, longer than a lease: a hang
 _FULL_SECONDS = 90.0
@@ -41,7 +42,7 @@ _LEAVE_SECONDS = 60.0
 _LATE_SECONDS = 5.0
 _NOTICE_SECONDS = 6.0
 _LAST_ENTRIES = 20
-_MOST_ROUNDS = 2000
+_MOST_ROUNDS = 5000  # beginning a run, and letting it end, takes as long as several faults do
 
 
 class _HangError(DeadlineError):
@@ -67,26 +68,30 @@ def run_chaos(
         kinds: which faults; those that this machine does not allow are named in the report.
         keep: a folder for all logs; a temporary one by default, which stays if anything went wrong.
         say: is told how it goes, a line at a time.
+
+    Raises:
+        UsageError: this machine allows none of the faults, or the folder cannot be had or is not empty.
     """
     wire, disk = network.wire_hindrance(), network.disk_hindrance()
-    wanted = any(kind in ("partition", "packet-loss") for kind in kinds)
-    not_run = {kind: wire for kind in kinds if wire and kind in ("partition", "packet-loss")}
+    not_run = {kind: wire for kind in kinds if wire and kind in _WIRED}
     for kind, why in not_run.items():
         say(f"{kind} is not run: {why}")
     runnable = [kind for kind in kinds if kind not in not_run]
-    setting = Setting(workers, min(_MOST_ROUNDS, 150 + 80 * count), seed, wanted and not wire, not disk)
-    for server in ("hazelcast", "zookeeper"):
-        fetch_jars(pinned_jars(server))  # while we still have the machine's network
-    if setting.wires or setting.small_disk:
-        network.enter_own_namespaces(network=setting.wires)
-    folder = keep or Path(tempfile.mkdtemp(prefix="dl4j-chaos-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    schedule = draw(seed, count, runnable, workers) if runnable else ()
-    driver = _Driver(folder.absolute(), setting, schedule, say)
-    begun = time.monotonic()
-    driver.play()
-    if not driver.problems and keep is None:
-        shutil.rmtree(folder, ignore_errors=True)
+    if not runnable:
+        raise UsageError(f"none of the faults {', '.join(kinds)} can be had here: {wire}; choose others with --kinds")
+    wires = any(kind in _WIRED for kind in runnable)
+    schedule = draw(seed, count, runnable, workers)
+    with _folder(keep, say) as folder:
+        for server in ("hazelcast", "zookeeper"):
+            fetch_jars(pinned_jars(server))  # while we still have the machine's network
+        if wires or not disk:
+            network.enter_own_namespaces(network=wires)
+        driver = _Driver(schedule, say)
+        begun = time.monotonic()
+        setting = Setting(workers, min(_MOST_ROUNDS, 150 + 80 * count), seed, wires, not disk)
+        with Stage(folder.path, setting, temporary=keep is None) as stage:
+            driver.play(stage)
+        folder.stays = keep is not None or bool(driver.problems)
     return ChaosReport(
         seed=seed,
         workers=workers,
@@ -99,15 +104,52 @@ def run_chaos(
         hangs=driver.hangs,
         problems=tuple(driver.problems),
         seconds=round(time.monotonic() - begun, 1),
-        folder=str(folder) if driver.problems or keep is not None else "",
+        folder=str(folder.path) if folder.stays else "",
     )
+
+
+@dataclass(slots=True)
+class _Folder:
+    """Where everything writes, and whether it is there for people to read when all is over."""
+
+    path: Path
+    stays: bool = True
+
+
+@contextlib.contextmanager
+def _folder(keep: Path | None, say: Callable[[str], None]) -> Iterator[_Folder]:
+    """Make the folder; remove it at the end unless it ``stays``. One that is not to be kept never outlives Ctrl-C.
+
+    Raises:
+        UsageError: it cannot be made, or there is something in it.
+    """
+    if keep is not None:
+        try:
+            keep.mkdir(parents=True, exist_ok=True)
+            used = any(keep.iterdir())
+        except OSError as exc:
+            raise UsageError(f"--keep {keep} is no folder for logs: {exc.strerror or exc}; name another one") from exc
+        if used:
+            raise UsageError(f"--keep {keep} is not empty; name a folder that is, or one that does not exist yet")
+    folder = _Folder((keep or Path(tempfile.mkdtemp(prefix="dl4j-chaos-"))).absolute())
+    try:
+        yield folder
+    except Exception:  # whoever reads of it wants to see the logs
+        say(f"the logs are in {folder.path}")
+        raise
+    except BaseException:  # interrupted
+        folder.stays = keep is not None
+        raise
+    finally:
+        if not folder.stays:
+            shutil.rmtree(folder.path, ignore_errors=True)
 
 
 class _Driver:
     """Plays a schedule. Used from one thread."""
 
-    def __init__(self, folder: Path, setting: Setting, schedule: Sequence[Fault], say: Callable[[str], None]) -> None:
-        self._folder, self._setting, self._left, self._say = folder, setting, list(schedule), say
+    def __init__(self, schedule: Sequence[Fault], say: Callable[[str], None]) -> None:
+        self._left, self._say = list(schedule), say
         self.overcome: list[Overcome] = []
         self.runs: list[RunEnd] = []
         self.problems: list[str] = []
@@ -115,22 +157,20 @@ class _Driver:
         self.hangs = 0
         self._usual: list[float] = []
         self._begun = time.monotonic()
-        self._changing: set[str] = set()  # seats whose process may end
 
-    def play(self) -> None:
+    def play(self, stage: Stage) -> None:
         """Do all faults, or those until the first problem."""
-        with Stage(self._folder, self._setting) as stage:
-            self.expected = stage.expected()()
-            self._say(f"{self.expected['rounds']} rounds a run, sha256 {self.expected['params_sha256']}")
-            number = 0
-            while self._left and not self.problems:
-                number += 1
-                try:
-                    self._run(stage, f"chaos-{number}")
-                except Dl4jError as exc:
-                    self.hangs += isinstance(exc, _HangError)
-                    self._find(f"run {stage.run}: {exc}", stage)
-                stage.clear()
+        self.expected = stage.expected()()
+        self._say(f"{self.expected['rounds']} rounds a run, sha256 {self.expected['params_sha256']}")
+        number = 0
+        while self._left and not self.problems:
+            number += 1
+            try:
+                self._run(stage, f"chaos-{number}")
+            except Dl4jError as exc:
+                self.hangs += isinstance(exc, _HangError)
+                self._find(f"run {stage.run}: {exc}", stage)
+            stage.clear()
 
     def _find(self, problem: str, stage: Stage) -> None:
         self.problems.append(problem)
@@ -165,14 +205,15 @@ class _Driver:
         wound = strike(act.stage, fault)
         self._left.pop(0)
         act.wound(fault, wound)
+        act.replaces_masters = fault.kind == "zookeeper-kill"
         full: float | None = None
         with contextlib.suppress(_Over):
             full = act.settle(clock, _FULL_SECONDS) - clock
-        noticed = _noticed(entries := act.watch.news(), wound, at)
+        noticed = wound.noticed(entries := act.watch.news(), at)
         end = time.monotonic() + _NOTICE_SECONDS
         while noticed is None and fault.kind in GOALS and full is not None and time.monotonic() < end:
             time.sleep(_LOOK_SECONDS)
-            noticed = _noticed(entries := [*entries, *act.watch.news()], wound, at)
+            noticed = wound.noticed(entries := [*entries, *act.watch.news()], at)
         return Overcome(
             fault=fault,
             run=act.stage.run,
@@ -180,7 +221,7 @@ class _Driver:
             at_seconds=round(clock - self._begun, 2),
             detection_seconds=noticed,
             full_seconds=None if full is None else round(full, 2),
-            note=wound.note,
+            note="; ".join(part for part in (wound.note, act.replaced()) if part),
         )
 
     def _compare(self, stage: Stage, seconds: float, faults: int) -> None:
@@ -213,6 +254,8 @@ class _Act:
         self.stage, self.watch, self._usual = stage, watch, usual
         self._before: dict[int, int] = {}
         self._hurt = False  # whether a worker was
+        self.replaces_masters = False  # those whose session Zookeeper has lost, so that another one leads
+        self._replaced: list[str] = []
 
     @property
     def round(self) -> int:
@@ -234,6 +277,11 @@ class _Act:
         self._before = {worker.pid: worker.jobs_done for worker in self.watch.workers()}
         self._hurt = bool(wound.missed)
         wound.heal()
+
+    def replaced(self) -> str:
+        """Return which masters had to be replaced since the last call, "" if none."""
+        names, self._replaced = self._replaced, []
+        return f"its session lost, {', '.join(names)} had to give way to a standby" if names else ""
 
     def settle(self, since: float | None, seconds: float) -> float:
         """Wait until all is well; return the moment from which on all worked, and at the usual speed.
@@ -270,7 +318,7 @@ class _Act:
         return ""
 
     def _missing(self) -> str:
-        """Return who is not in Zookeeper as they should be; "" if all are."""
+        """Return who is not in Zookeeper as they should be, or taken for gone by the master; "" if all are there."""
         try:
             standing = {info.get("pid") for _, info in self.stage.candidates()}
             registered = list(self.stage.registered())
@@ -279,7 +327,10 @@ class _Act:
             return str(exc)
         absent = [seat.name for seat in self.stage.masters if seat.pid not in standing]
         absent += [s.name for s in self.stage.workers if not any(f"-{s.pid}-" in name for name in registered)]
-        return f"not in Zookeeper: {', '.join(absent)}" if absent else ""
+        if absent:
+            return f"not in Zookeeper: {', '.join(absent)}"
+        gone = [s.name for s in self.stage.workers if any(f"-{s.pid}-" in process for process in self.watch.gone())]
+        return f"the master takes {', '.join(gone)} for gone" if gone else ""
 
     def _look(self) -> None:
         """Let a moment pass; raise if the run is over, stands still, or has lost a process that nobody ended."""
@@ -289,6 +340,10 @@ class _Act:
             raise _Over
         for seat in self.stage.seats.values():
             if seat.ended is not None:
+                if self.replaces_masters and self.stage.was_deposed(seat):
+                    self._replaced.append(seat.name)
+                    self.stage.start(seat)
+                    continue
                 time.sleep(1.0)  # the head may tell that the run is over
                 head = self.watch.head
                 if head is not None and head.status != "running":
@@ -331,17 +386,3 @@ class _Act:
         badly = [f"{seat.name} with {seat.ended}" for seat in seats if seat.ended != 0]
         if badly:
             raise Dl4jError(f"the run was done, and yet there ended {', '.join(badly)}")
-
-
-def _noticed(entries: Sequence[Entry], wound: Wound, at: float) -> float | None:
-    """Return how long it took until the journal had named all that were missed; None if it did not."""
-    told = [entry for entry in entries if entry.event == wound.event and entry.time >= at]
-    if not wound.missed:
-        return round(told[0].time - at, 3) if told else None
-    moments = []
-    for pid in wound.missed:
-        own = [e.time for e in told if f"-{pid}-" in f"{e.fields.get('process', '')}- {e.fields.get('worker', '')}-"]
-        if not own:
-            return None
-        moments.append(min(own) - at)
-    return round(max(moments), 3)

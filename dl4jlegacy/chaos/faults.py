@@ -8,7 +8,7 @@ import random
 import resource
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from dl4jlegacy.chaos.schedule import Fault
 from dl4jlegacy.chaos.stage import Seat, Stage, wait_until
 from dl4jlegacy.errors import Dl4jError, TrackerError
 from dl4jlegacy.scaleout.hazelcast_link import DisturbedError, HazelcastLink
+from dl4jlegacy.scaleout.journal import Entry
 from dl4jlegacy.services import Services
 
 __all__ = ["GOALS", "Wound", "strike"]
@@ -53,6 +54,21 @@ class Wound:
     missed: tuple[int, ...] = ()
     event: str = ""
     note: str = ""
+
+    def noticed(self, entries: Sequence[Entry], at: float) -> float | None:
+        """Return how long after ``at`` the journal had named all that were missed; None if it did not."""
+        told = [entry for entry in entries if entry.event == self.event and entry.time >= at]
+        if not self.missed:
+            return round(told[0].time - at, 3) if told else None
+        moments = []
+        for pid in self.missed:
+            own = [
+                e.time for e in told if f"-{pid}-" in f"{e.fields.get('process', '')}- {e.fields.get('worker', '')}-"
+            ]
+            if not own:
+                return None
+            moments.append(min(own) - at)
+        return round(max(moments), 3)
 
 
 def strike(stage: Stage, fault: Fault) -> Wound:

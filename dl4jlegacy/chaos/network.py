@@ -24,6 +24,7 @@ __all__ = [
     "enter_own_namespaces",
     "environment",
     "mount_small_disk",
+    "unmount",
     "wire_hindrance",
 ]
 
@@ -97,6 +98,13 @@ def mount_small_disk(folder: Path, size: str) -> None:
     """Mount an empty disk of ``size`` (``4m``) in memory at ``folder``; it is gone with our mount namespace."""
     folder.mkdir(parents=True, exist_ok=True)
     _run("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder))
+
+
+def unmount(folder: Path) -> None:
+    """Take the disk at ``folder`` away, though somebody may still have a file there; nothing happens without one."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        if folder.is_mount():
+            _run("umount", "--lazy", str(folder))
 
 
 def _run(*command: str) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,10 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from dl4jlegacy.chaos.guard import Guard
-from dl4jlegacy.chaos.network import HOST, Wire, environment, mount_small_disk
+from dl4jlegacy.chaos.guard import DISK, SERVICES, Guard, uninterrupted
+from dl4jlegacy.chaos.network import HOST, Wire, environment, mount_small_disk, unmount
 from dl4jlegacy.errors import DeadlineError, Dl4jError, TrackerError
 from dl4jlegacy.scaleout.hazelcast_store import HazelcastStateTracker
+from dl4jlegacy.scaleout.journal import JournalFile
 from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession, registered_workers
 from dl4jlegacy.scaleout.zookeeper.membership import group_path, read_entry
 from dl4jlegacy.services import Services
@@ -134,11 +136,12 @@ class Stage:
     Args:
         folder: where everything writes.
         setting: what is run.
+        temporary: whether the folder may go if this process is killed.
     """
 
-    def __init__(self, folder: Path, setting: Setting) -> None:
-        self.folder, self.setting = folder, setting
-        self.disk = folder / "disk"
+    def __init__(self, folder: Path, setting: Setting, *, temporary: bool = False) -> None:
+        self.folder, self.setting, self._temporary = folder, setting, temporary
+        self.disk = folder / DISK
         self.run = ""
         self.seats: dict[str, Seat] = {}
         self._secret = secrets.token_hex(16)
@@ -161,11 +164,12 @@ class Stage:
         setting, host = self.setting, "127.0.0.1"
         if setting.small_disk:
             mount_small_disk(self.disk, _DISK)
+            self._closing.callback(unmount, self.disk)
         self.disk.mkdir(parents=True, exist_ok=True)
         if setting.wires:
             host, self._wire = HOST, Wire(0, setting.seed)
             self._closing.callback(self._wire.close)
-        self._guard = Guard(self.services_folder)
+        self._guard = Guard(self.folder, temporary=self._temporary)
         self._closing.callback(self._guard.close)
         self._closing.callback(Services.down, self.services_folder)
         self.services = Services.up(2, folder=self.services_folder, heap="512m", host=host)
@@ -176,7 +180,7 @@ class Stage:
     @property
     def services_folder(self) -> Path:
         """Where the servers' state is."""
-        return self.folder / "services"
+        return self.folder / SERVICES
 
     @property
     def session(self) -> ZooKeeperSession:
@@ -229,11 +233,11 @@ class Stage:
         if seat.wire is not None:
             command = seat.wire.command(command)
         seat.starts, seat.started, seat.frozen = seat.starts + 1, time.monotonic(), False
-        with seat.log.open("ab") as log, seat.out.open("ab") as out:
+        with seat.log.open("ab") as log, seat.out.open("ab") as out, uninterrupted():
             seat.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=log, env=self._environment(), cwd=self.folder
             )
-        self._guard.tell(f"+{seat.pid}")
+            self._guard.tell(f"+{seat.pid}")
 
     def _environment(self) -> dict[str, str]:
         ours = environment(DL4J_SECRET=self._secret)
@@ -288,6 +292,11 @@ class Stage:
                 return seat
         raise TrackerError(f"no master of run {self.run} leads at the moment (first in the election: {found[:1]})")
 
+    def was_deposed(self, seat: Seat) -> bool:
+        """Whether a master has ended since it saw that another one leads."""
+        lost = seat in self.masters and seat.ended == TrackerError.exit_status
+        return lost and any("has another master" in line for line in seat.last_lines())
+
     def registered(self) -> dict[str, str]:
         """Return the workers' names by those of their nodes' paths; raises ``TrackerError``."""
         folder = group_path(GROUP, "workers")
@@ -316,7 +325,7 @@ class Stage:
         return "\n  ".join([servers, *(seat.where() for seat in self.seats.values())])
 
     def clear(self) -> None:
-        """End all processes of the run."""
+        """End all processes of the run, and make room on its disk; the journal's copy stays with the logs."""
         for seat in self.seats.values():
             if seat.process is not None and seat.process.poll() is None:
                 seat.process.kill()
@@ -324,11 +333,15 @@ class Stage:
             if seat.process is not None:
                 seat.process.wait(_STOP_SECONDS)
                 self._guard.tell(f"-{seat.pid}")
+        if self.run:
+            with contextlib.suppress(OSError):
+                shutil.copy(self.checkpoints / JournalFile.NAME, self.folder / self.run)
+            shutil.rmtree(self.checkpoints, ignore_errors=True)
 
     def expected(self) -> Callable[[], dict[str, Any]]:
         """Start the same training with the embedded tracker; return what waits for its report."""
         out = self.folder / "expected.json"
-        with out.open("wb") as stdout, (self.folder / "expected.log").open("wb") as stderr:
+        with out.open("wb") as stdout, (self.folder / "expected.log").open("wb") as stderr, uninterrupted():
             process = subprocess.Popen(
                 [sys.executable, "-m", "dl4jlegacy", "train", *self.setting.flags],
                 stdin=subprocess.DEVNULL,
@@ -337,13 +350,15 @@ class Stage:
                 env=self._environment(),
                 cwd=self.folder,
             )
-        self._closing.callback(_end, process)
+            self._closing.callback(_end, process)
+            self._guard.tell(f"+{process.pid}")
 
         def wait() -> dict[str, Any]:
             try:
                 status = process.wait(600)
             except subprocess.TimeoutExpired:
                 raise DeadlineError("the embedded tracker's run, to compare with, was not done in 600 s") from None
+            self._guard.tell(f"-{process.pid}")
             if status != 0:
                 raise Dl4jError(f"the embedded tracker's run, to compare with, failed: {out.read_text()}")
             report: dict[str, Any] = json.loads(out.read_text())

@@ -12,6 +12,7 @@ from typing import NamedTuple, Self
 from dl4jlegacy.errors import Dl4jError
 from dl4jlegacy.scaleout.hazelcast_store import HazelcastStateTracker
 from dl4jlegacy.scaleout.journal import Entry, Reader
+from dl4jlegacy.scaleout.oversight import GONE
 from dl4jlegacy.scaleout.records import Head, WorkerRecord
 
 __all__ = ["Sample", "Watch", "last_slow_moment", "rounds_per_second"]
@@ -111,6 +112,13 @@ class Watch:
         """Return what workers say of themselves; none if the tracker does not answer."""
         try:
             return self._tracker.workers()
+        except Dl4jError:
+            return []
+
+    def gone(self) -> list[str]:
+        """Return the processes that the master takes for gone; none if the tracker does not answer."""
+        try:
+            return sorted(self._tracker.get(GONE) or {})
         except Dl4jError:
             return []
 

@@ -14,6 +14,7 @@ import os
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -193,7 +194,8 @@ class Reader:
 class JournalFile:
     """A copy of a run's journal in its checkpoint folder, one line of JSON an entry, which outlives the tracker.
 
-    For one thread of one process at a time. A file that cannot be written is a warning, once.
+    For one thread of one process at a time. A file that cannot be written, on a full disk say, is a warning, and what
+    is missing in it is written as soon as that can be done.
     """
 
     NAME = "journal.jsonl"
@@ -201,6 +203,7 @@ class JournalFile:
     def __init__(self, folder: Path) -> None:
         self.path = folder / self.NAME
         self._written: set[str] | None = None
+        self._missing: deque[Entry] = deque(maxlen=MOST_ENTRIES)
         self._failed = False
 
     def read(self) -> list[Entry]:
@@ -225,14 +228,19 @@ class JournalFile:
         return sorted(entries, key=lambda entry: entry.key)
 
     def append(self, entries: Iterable[Entry]) -> None:
-        """Add those of ``entries`` that are not in the file."""
+        """Add those of ``entries`` that are not in the file, after those that could not be written before."""
+        self._missing.extend(entries)
+        if not self._missing:
+            return
         try:
             if self._written is None:
                 self._written = {entry.key for entry in self.read()} if self.path.exists() else set()
-            new = [entry for entry in entries if entry.key not in self._written]
+            new = {entry.key: entry for entry in self._missing if entry.key not in self._written}
             if new:
-                self._write(b"".join(msgspec.json.encode(entry) + b"\n" for entry in new))
-                self._written.update(entry.key for entry in new)
+                self._write(b"".join(msgspec.json.encode(entry) + b"\n" for entry in new.values()))
+                self._written.update(new)
+            self._missing.clear()
+            self._failed = False
         except (OSError, CheckpointError) as exc:
             if not self._failed:
                 logger.warning("the journal's copy %s cannot be written: %s", self.path, exc)
@@ -240,11 +248,18 @@ class JournalFile:
 
     def _write(self, lines: bytes) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("ab+") as file:
-            if file.tell():
+        with self.path.open("ab+", buffering=0) as file:
+            length = file.tell()
+            if length:
                 file.seek(-1, os.SEEK_END)
                 lines = lines if file.read(1) == b"\n" else b"\n" + lines  # a crash may have cut the last line off
-            file.write(lines)
+            written = 0
+            try:
+                while written < len(lines):
+                    written += file.write(lines[written:])
+            except OSError:
+                file.truncate(length)  # half a line is of no use to anybody
+                raise
 
 
 def _entries(tracker: StateTracker, keys: Iterable[str]) -> list[Entry]:

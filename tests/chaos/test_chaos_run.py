@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 COMMAND = [sys.executable, "-m", "dl4jlegacy", "bench"]
 
 
-def bench(*arguments: str, timeout: float = 180.0) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("DL4J_")}
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=timeout, env=environment)
+def environment(**more: str) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("DL4J_")} | more
+
+
+def bench(*arguments: str, timeout: float = 180.0, **more: str) -> subprocess.CompletedProcess[str]:
+    env = environment(**more)
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=timeout, env=env)
 
 
 @pytest.mark.cluster
@@ -39,8 +47,57 @@ def test_what_cannot_be_done_is_said_before_anything_is_started() -> None:
     for arguments, words in (
         (("chaos", "--kinds", "worker-kil"), "did you mean 'worker-kill'"),
         (("chaos", "--faults", "0"), "--faults is '0'"),
+        (("chaos", "--faults", "-3"), "--faults is '-3'"),
         (("chaos", "--format", "yaml"), "--format yaml"),
         ((), "give a command"),
     ):
         done = bench(*arguments)
         assert (done.returncode, words in done.stderr) == (2, True), done.stderr
+
+
+def test_a_machine_that_allows_no_fault_is_told_why(tmp_path: Path) -> None:
+    done = bench("chaos", "--kinds", "partition", "--keep", str(tmp_path / "kept"), PATH=str(tmp_path))
+    assert done.returncode == 2
+    assert "none of the faults partition can be had here" in done.stderr
+    assert not (tmp_path / "kept").exists()
+
+
+def test_logs_are_not_mixed_with_what_is_there(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder, words in ((tmp_path, "is not empty"), (tmp_path / "file", "is no folder for logs")):
+        done = bench("chaos", "--kinds", "worker-kill", "--keep", str(folder))
+        assert (done.returncode, words in done.stderr) == (2, True), done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def started(folder: Path) -> list[psutil.Process]:
+    """Return the processes that were told to keep their temporary files in ``folder``."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("TMPDIR") == str(folder) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_run_that_is_interrupted_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "chaos", "--faults", "3", "--seed", "2", "--workers", "2", "--kinds", "worker-kill"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(TMPDIR=str(tmp_path)),
+    ) as run:
+        assert run.stderr is not None
+        said = run.stderr.readline()  # the servers are up, and the run's processes are being started
+        assert "rounds a run" in said
+        run.send_signal(number)
+        status = run.wait(60)
+    assert status == (-number if number is signal.SIGKILL else 128 + number)
+    end = time.monotonic() + (30.0 if number is signal.SIGKILL else 0.0)  # then somebody else has to notice
+    while started(tmp_path) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert started(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+    assert str(tmp_path) not in Path("/proc/mounts").read_text(encoding="utf-8")

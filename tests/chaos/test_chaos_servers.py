@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import psutil
 import pytest
 
 from dl4jlegacy.chaos.expiry import expire
+from dl4jlegacy.chaos.guard import uninterrupted
 from dl4jlegacy.chaos.network import environment, wire_hindrance
 from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.scaleout.zookeeper import WorkerRegistration, ZooKeeperSession
@@ -93,7 +95,7 @@ GUARDED = """
 import subprocess, sys
 from pathlib import Path
 from dl4jlegacy.chaos.guard import Guard
-guard = Guard(Path(sys.argv[1]))
+guard = Guard(Path(sys.argv[1]), temporary=len(sys.argv) > 2)
 kept, waited = [subprocess.Popen(["sleep", "100"]) for _ in range(2)]
 guard.tell(f"+{kept.pid}")
 guard.tell(f"+{waited.pid}")
@@ -105,9 +107,12 @@ input()
 """
 
 
-def test_what_a_killed_run_has_started_is_ended_all_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("temporary", [False, True])
+def test_what_a_killed_run_has_started_is_ended_all_the_same(tmp_path: Path, temporary: bool) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
     with subprocess.Popen(
-        [sys.executable, "-c", GUARDED, str(tmp_path)],
+        [sys.executable, "-c", GUARDED, str(folder), *(["temporary"] if temporary else [])],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -118,3 +123,22 @@ def test_what_a_killed_run_has_started_is_ended_all_the_same(tmp_path: Path) -> 
         run.kill()
         run.communicate(timeout=10)
     assert psutil.wait_procs([started], timeout=15)[1] == []
+    if temporary:
+        until(lambda: not folder.exists(), "the folder is removed")
+    assert folder.exists() is not temporary
+
+
+def test_a_signal_waits_until_a_new_process_is_written_down() -> None:
+    came: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
+    try:
+        with uninterrupted():
+            signal.raise_signal(signal.SIGTERM)
+            assert came == []
+            done = subprocess.run(
+                [sys.executable, "-c", "import signal; signal.raise_signal(signal.SIGTERM)"], timeout=30, check=False
+            )
+        assert came == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert done.returncode == -signal.SIGTERM  # the new process does not inherit the patience

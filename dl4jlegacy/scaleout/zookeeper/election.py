@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 DIGITS = 10
 """Zookeeper appends a number of ten digits to the names of sequence nodes."""
+YIELD_SECONDS = 1.0
+"""For so long those that lost their session let the last master go first."""
 
 
 class MasterElection:
@@ -40,7 +42,8 @@ class MasterElection:
     ``on_elected()`` and ``on_lost(reason)`` run on the session's keeper and must only enqueue. After ``on_lost`` the
     candidate stands again by itself, with the same session or a new one, until it resigns. Reasons: "unconfirmed"
     (Zookeeper did not answer for as long as a session lives), "session" (the session was lost, or the node removed),
-    "resigned".
+    "resigned". Whoever led last stands again at once, others a moment later: when Zookeeper has lost all sessions, a
+    master that is well goes on as master.
     """
 
     def __init__(
@@ -72,6 +75,8 @@ class MasterElection:
         self._leads = False  # as far as was told to on_elected and on_lost
         self._lease_end = 0.0
         self._resigned = False
+        self._yields_until = 0.0  # stand no earlier; only the one who led last does not wait
+        self._led_last = True  # nobody has, at first
         self._fatal: NotAuthorisedError | None = None
 
     def __enter__(self) -> Self:
@@ -156,7 +161,7 @@ class MasterElection:
             names = self._candidates()
             if not self._names_of_this_session(names):
                 self._lose("session")
-                self._stand()
+                self._stand_again()
                 return
         except TrackerClosedError:
             return
@@ -171,7 +176,9 @@ class MasterElection:
 
     def _decide(self, names: list[str], asked: float) -> None:
         mine = self._names_of_this_session(names)
-        if names[0] != mine[0]:
+        self._led_last = names[0] == mine[0]
+        self._yields_until = 0.0
+        if not self._led_last:
             self._lose("session")
             return
         with self._changed:
@@ -199,6 +206,16 @@ class MasterElection:
 
     def _prefix(self) -> str:
         return f"{self._nonce}-{self._session.session_id & (2**64 - 1):016x}-"
+
+    def _stand_again(self) -> None:
+        """Stand, after a moment if somebody else led last: he may be back too."""
+        now = time.monotonic()
+        if not self._led_last and not self._yields_until:
+            self._yields_until = now + YIELD_SECONDS
+        if now >= self._yields_until:
+            self._stand()
+        else:
+            self._session.keeper.wake(self._look, self._yields_until - now)
 
     def _stand(self) -> None:
         ensure_group(self._session, self._group, "election")

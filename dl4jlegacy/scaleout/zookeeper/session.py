@@ -46,6 +46,8 @@ logger = logging.getLogger(__name__)
 USER = "dl4jlegacy"
 CONNECT_SECONDS = 2.0
 """The longest that one attempt to connect may take; attempts go on until the session's deadline."""
+ANSWER_SECONDS = 0.75
+"""How long a server that took a connection may be silent, at first; each time that is not enough, twice as long."""
 CLOSE_SECONDS = 1.0
 """How long a server may take to answer a goodbye."""
 PAUSE_SECONDS = 0.05
@@ -83,18 +85,35 @@ class _KazooLog(logging.Logger):
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's threads, with connects that end soon and a socket that can be cut."""
+    """kazoo's threads, with connects that end soon and a socket that can be cut.
+
+    A server that is just starting takes connections that it never answers. kazoo would wait there for as long as a
+    session lives, and then it is too late to save the session.
+    """
 
     _socket: socket.socket | None = None
     _is_cut = False
+    _greets = False
+    _patience = ANSWER_SECONDS
 
     def create_connection(self, *args: Any, timeout: float, **options: Any) -> socket.socket:
         connected: socket.socket = super().create_connection(*args, timeout=min(timeout, CONNECT_SECONDS), **options)
-        self._socket = connected
+        self._socket, self._greets = connected, True
         if self._is_cut:
             connected.close()
             raise ConnectionAbortedError("the session was closed meanwhile")
         return connected
+
+    def select(self, readers: list[Any], writers: list[Any], others: list[Any], timeout: float | None = None) -> Any:
+        """Wait as kazoo asks, but not too long for the first answers on a new connection."""
+        if len(readers) > 1:  # kazoo's loop, once the session stands
+            self._greets, self._patience = False, ANSWER_SECONDS
+        if not self._greets or not readers or timeout is None:
+            return super().select(readers, writers, others, timeout)
+        ready = super().select(readers, writers, others, min(timeout, self._patience))
+        if not any(ready):
+            self._patience *= 2
+        return ready
 
     def cut(self) -> None:
         """Make every wait on the connection end, those to come too; from whatever thread."""
@@ -274,7 +293,7 @@ class ZooKeeperSession:
             logger.debug("the session with Zookeeper at %s did not end well: %s", self.address, exc)
 
     def _new_client(self) -> KazooClient:
-        retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_jitter=0.4, max_delay=1.0)
+        retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_jitter=0.4, max_delay=0.5)
         credentials = [] if self.secret is None else [("digest", f"{USER}:{self.derived('acl')}")]
         try:
             return KazooClient(
