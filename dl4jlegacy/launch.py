@@ -311,10 +311,10 @@ def _restored(model: str) -> _Saved:
 def _evaluate(network: MultiLayerNetwork, test: DataSet, names: tuple[str, ...]) -> Evaluation:
     evaluation = Evaluation(network.n_out, list(names) if len(names) == network.n_out else None)
     for batch in test.batch_by(1024):
-        evaluation.eval(batch.labels, network.output(batch.features))
+        evaluation.eval(batch.labels, network.output(batch.features, batch.features_mask))
     return evaluation
 
 
 def _check_width(network: MultiLayerNetwork, n_in: int, model: str, what: str) -> None:
-    if n_in != network.n_in:
+    if not network.stages[0].given.fits_columns(n_in):
         raise ShapeError(f"model {model} takes {network.n_in} features, {what} has {n_in}; is it the right data set?")

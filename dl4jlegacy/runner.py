@@ -355,11 +355,11 @@ def _check_fits(network: MultiLayerNetwork, iterator: Any) -> None:
     """Raise ``ConfError`` if the data and the network differ in inputs or outputs."""
     if not isinstance(iterator, DataSetIterator):
         return
-    for what, ours, theirs in (
-        ("inputs", network.n_in, iterator.input_columns),
-        ("outputs", network.n_out, iterator.total_outcomes),
+    for what, ours, theirs, fit in (
+        ("inputs", network.n_in, iterator.input_columns, network.stages[0].given.fits_columns(iterator.input_columns)),
+        ("outputs", network.n_out, iterator.total_outcomes, network.n_out == iterator.total_outcomes),
     ):
-        if ours != theirs:
+        if not fit:
             raise ConfError(f"the network has {ours} {what}, the data set {theirs}; make n_in and n_out fit the data")
 
 

@@ -50,6 +50,16 @@ class Kernels(Protocol):
     def softmax_cross_entropy(self, p: Array, labels: Array, dz: Array) -> float:
         """Write ``dz = p - labels`` and return ``-sum(labels * log(max(p, 1e-10)))``; ``dz`` may be ``p``."""
 
+    # -- tiles: images ``(tiles, channels, height, width, lanes)``, ``lanes`` examples side by side --------------------
+    def lanes(self, char: str, rows: int) -> int:
+        """Return how many examples lie side by side in a tile of dtype ``char``, for a batch of ``rows``."""
+
+    def tile(self, x: Array, tiles: Array) -> None:
+        """Copy ``x (rows, n)`` to ``tiles (t, ..., lanes)`` with ``n`` values a lane; lanes without a row become 0."""
+
+    def untile(self, tiles: Array, x: Array) -> None:
+        """Copy the first rows of ``tiles (t, ..., lanes)`` back to ``x (rows, n)``."""
+
     # -- updaters: one pass, ``params -= up``; the formulas are DL4J's, t counts from 0 --------------------------------
     def noop(self, params: Array, gradient: Array) -> None:
         """``up = g``."""

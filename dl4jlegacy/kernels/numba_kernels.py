@@ -16,6 +16,7 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels import numba_layers, numba_sampling, numba_updaters, numba_vectors
 from dl4jlegacy.kernels.numpy_kernels import box_muller
+from dl4jlegacy.kernels.numpy_tiles import lanes, tile, untile
 
 __all__ = [
     "activation_backward_bias",
@@ -33,6 +34,7 @@ __all__ = [
     "dropout",
     "dropout_backward",
     "gaussian",
+    "lanes",
     "nadam",
     "name",
     "nesterovs",
@@ -43,7 +45,9 @@ __all__ = [
     "sigmoid_sample",
     "softmax",
     "softmax_cross_entropy",
+    "tile",
     "uniform",
+    "untile",
     "weighted_sum",
 ]
 

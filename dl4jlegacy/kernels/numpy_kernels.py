@@ -13,6 +13,7 @@ import numpy as np
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
+from dl4jlegacy.kernels.numpy_tiles import lanes, tile, untile
 from dl4jlegacy.kernels.philox import BLOCK, uniforms
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "dropout",
     "dropout_backward",
     "gaussian",
+    "lanes",
     "nadam",
     "name",
     "nesterovs",
@@ -42,7 +44,9 @@ __all__ = [
     "sigmoid_sample",
     "softmax",
     "softmax_cross_entropy",
+    "tile",
     "uniform",
+    "untile",
     "weighted_sum",
 ]
 

@@ -71,7 +71,7 @@ def from_dl4j(tree: Tree) -> MultiLayerConfiguration:
         raise ModelError(f"configuration.json does not fit together: {exc}") from exc
 
 
-def _phases(tree: Tree) -> dict[str, bool]:
+def _phases(tree: Tree) -> Tree:
     return {"pretrain": tree.get("pretrain") is True, "backprop": tree.get("backprop") is not False}
 
 

@@ -47,11 +47,13 @@ class GradientCheckUtil:
         min_abs_error: float = 1e-8,
         max_params: int | None = None,
         stream: Stream | None = None,
+        features_mask: Array | None = None,
+        labels_mask: Array | None = None,
     ) -> GradientCheckReport:
         """Compare backpropagation (and regularization) with central differences, for every parameter.
 
         A parameter fails if its relative error ``|a - n| / (|a| + |n|)`` exceeds ``max_rel_error`` and its absolute
-        error ``min_abs_error``. Visible biases are skipped: backpropagation does not touch them.
+        error ``min_abs_error``. Skipped is what no gradient step touches: visible biases, layers' state, frozen layers.
 
         Args:
             network: in float64; its parameters are as before afterwards.
@@ -62,6 +64,8 @@ class GradientCheckUtil:
             min_abs_error: absolute errors below this never fail.
             max_params: check so many parameters, evenly spread, instead of all.
             stream: fixes the drop-out masks of all passes.
+            features_mask: as in ``fit_batch``.
+            labels_mask: as in ``fit_batch``.
 
         Raises:
             ConfError: the network is not float64, so the differences would be noise.
@@ -69,15 +73,15 @@ class GradientCheckUtil:
         chosen = stream or Stream.of(0)
 
         def score() -> float:
-            return network.gradient_and_score(x, labels, chosen)[1]
+            return network.gradient_and_score(x, labels, chosen, features_mask, labels_mask)[1]
 
         def gradient() -> Array:
-            found = network.gradient_and_score(x, labels, chosen)[0]
+            found = network.gradient_and_score(x, labels, chosen, features_mask, labels_mask)[0]
             network.updater.regularize(network.params, found, network.kernels)
             return found.copy()
 
-        skipped = {s.start + i for s in network.layout.spans if s.is_pretrain for i in range(s.stop - s.start)}
-        places = [i for i in range(network.num_params) if i not in skipped]
+        spans = [span for span in network.layout.spans if not network.layers[span.layer].frozen]
+        places = [i for span in spans if not (span.is_pretrain or span.is_state) for i in span.indices]
         return _compare(network, score, gradient, places, eps, max_rel_error, min_abs_error, max_params)
 
     @staticmethod

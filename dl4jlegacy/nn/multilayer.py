@@ -8,7 +8,7 @@ with a position in the run and that position's random stream, and reads the two 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Self
 
 import numpy as np
@@ -16,16 +16,17 @@ import numpy as np
 from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.iterator import DataSetIterator
-from dl4jlegacy.errors import ConfError, DataError, ShapeError
+from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.kernels import Kernels, load
 from dl4jlegacy.nn.conf import MultiLayerConfiguration
 from dl4jlegacy.nn.evaluation import Evaluation
-from dl4jlegacy.nn.feedforward import Backward
-from dl4jlegacy.nn.layers import RBM, AutoEncoder, Layer, OutputLayer
+from dl4jlegacy.nn.formats import enter_mask, leave
+from dl4jlegacy.nn.layers import RBM, AutoEncoder, Layer
 from dl4jlegacy.nn.listeners import TrainingListener
 from dl4jlegacy.nn.multilayer_updater import MultiLayerUpdater
 from dl4jlegacy.nn.not_finite import not_finite
 from dl4jlegacy.nn.parameters import ParamLayout
+from dl4jlegacy.nn.stack import Stack
 from dl4jlegacy.nn.step import Step, Workspace, aligned
 from dl4jlegacy.seeding import Stream
 
@@ -52,7 +53,8 @@ class MultiLayerNetwork:
     def __init__(self, conf: MultiLayerConfiguration, *, kernels: Kernels | None = None) -> None:
         self.conf = conf
         self.kernels = kernels or load()
-        self.layers: tuple[Layer, ...] = conf.resolved()
+        self.stages = conf.stages()
+        self.layers: tuple[Layer, ...] = tuple(stage.layer for stage in self.stages)
         self.layout = ParamLayout.of(self.layers)
         self.updater = MultiLayerUpdater(self.layers, self.layout)
         self.listeners: list[TrainingListener] = []
@@ -64,15 +66,14 @@ class MultiLayerNetwork:
         self._params = aligned(self.layout.size, self._dtype)
         self._gradient = aligned(self.layout.size, self._dtype)
         self._state = aligned(self.updater.state_size, self._dtype)
-        self._views = self.layout.views(self._params)
-        self._grads = self.layout.views(self._gradient)
+        self._stack = Stack(self.stages, self.layout.views(self._params), self.layout.views(self._gradient))
         self.init()
 
     def init(self) -> Self:
         """Draw the initial parameters from ``conf``'s seed and reset the updater; the constructor has done so once."""
         self._gradient.fill(0)
         self.updater.initial_state(self._state)
-        for index, (layer, views) in enumerate(zip(self.layers, self._views, strict=True)):
+        for index, (layer, views) in enumerate(zip(self.layers, self._stack.params, strict=True)):
             layer.init_params(views, self._stream.at(index, purpose="weights"))
         self.iteration = 0
         self.pretrain_iterations.clear()
@@ -106,8 +107,8 @@ class MultiLayerNetwork:
 
     @property
     def n_in(self) -> int:
-        """Values of one example."""
-        return self.layers[0].n_in
+        """Values of one example; for sequences, of one time step."""
+        return self.stages[0].given.columns
 
     @property
     def n_out(self) -> int:
@@ -122,7 +123,7 @@ class MultiLayerNetwork:
     @property
     def param_table(self) -> dict[str, Array]:
         """Parameters by DL4J's names (``0_W``, ``0_b``, ``0_vb``, ``1_W``, ...), live."""
-        return {f"{i}_{name}": view for i, views in enumerate(self._views) for name, view in views.items()}
+        return {f"{i}_{name}": view for i, views in enumerate(self._stack.params) for name, view in views.items()}
 
     def set_params(self, params: Array) -> None:
         """Copy ``params`` into the network; raises ``ShapeError`` if the length differs."""
@@ -140,32 +141,52 @@ class MultiLayerNetwork:
 
     # -- one step ----------------------------------------------------------------------------------------------------
 
-    def fit_batch(self, x: Array, labels: Array, *, iteration: int, stream: Stream) -> float:
+    def fit_batch(
+        self,
+        x: Array,
+        labels: Array,
+        *,
+        iteration: int,
+        stream: Stream,
+        features_mask: Array | None = None,
+        labels_mask: Array | None = None,
+    ) -> float:
         """Do one update from a batch, in place; return the score before it.
 
         Args:
-            x: features ``(examples, n_in)``; may be read-only.
-            labels: ``(examples, n_out)``; may be read-only.
+            x: features ``(examples, n_in)``, or images or sequences as in ``input_type``; may be read-only.
+            labels: ``(examples, n_out)``, or ``(examples, n_out, time steps)``; may be read-only.
             iteration: updates done before this one; schedules and bias corrections depend on it.
             stream: the random numbers of this position in the run (drop-out).
+            features_mask: ``(examples, time steps)``, 0 behind the end of a sequence.
+            labels_mask: likewise; 0 also leaves out labels that do not count.
 
         Raises:
             ShapeError: sizes that do not fit the network.
             NotFiniteError: the score is NaN or infinite (nothing was updated), or the update made a parameter so.
         """
-        _, score = self.gradient_and_score(x, labels, stream)
+        _, score = self.gradient_and_score(x, labels, stream, features_mask, labels_mask)
         self._apply(iteration)
         return score
 
-    def gradient_and_score(self, x: Array, labels: Array, stream: Stream) -> tuple[Array, float]:
+    def gradient_and_score(
+        self,
+        x: Array,
+        labels: Array,
+        stream: Stream,
+        features_mask: Array | None = None,
+        labels_mask: Array | None = None,
+    ) -> tuple[Array, float]:
         """Return the loss gradient of a batch (live flat vector, without regularization) and the score (with it).
 
         The gradient is that of the mean over the examples, or of their sum without ``mini_batch``. Raises like
         ``fit_batch``.
         """
-        x, labels = self._checked(x, labels)
+        x, labels = self._stack.checked(self._dtype, x, labels, features_mask, labels_mask)
+        step = self._step(stream, train=True, mask=enter_mask(features_mask, x))
+        step = step.at(0, labels_mask=enter_mask(labels_mask, labels))
         with np.errstate(all="ignore"):  # what a warning could say, _finite says with the layer
-            loss = self._backpropagate(x, labels, self._step(stream, train=True))
+            loss = self._stack.backpropagate(x, labels, step, scale=self._scale(x.shape[0]))
             score = loss / x.shape[0] + self.updater.penalty(self._params)
         return self._gradient, self._finite(score, x)
 
@@ -182,13 +203,12 @@ class MultiLayerNetwork:
     def pretrain_gradient_and_score(self, layer: int, x: Array, stream: Stream) -> tuple[Array, float]:
         """Return what ``gradient_and_score`` does, for pretraining; only the layer's part of the vector is written."""
         trained = self._pretrain_layer(layer)
-        x, _ = self._checked(x, None)
+        x, _ = self._stack.checked(self._dtype, x, None)
         with np.errstate(all="ignore"):
-            below = self._activate(x, self._step(), layer)
-            step = self._step(stream, train=True).at(layer)
-            loss = trained.pretrain_gradient(
-                self._views[layer], below, self._grads[layer], step, scale=self._scale(x.shape[0])
-            )
+            below, step = self._stack.before(x, self._step(), layer)
+            step = step.at(layer, stream=stream, train=True)
+            views, grads = self._stack.params[layer], self._stack.grads[layer]
+            loss = trained.pretrain_gradient(views, below, grads, step, scale=self._scale(x.shape[0]))
             score = loss + self.updater.penalty(self._params, layer)
         return self._gradient, self._finite(score, x)
 
@@ -221,7 +241,14 @@ class MultiLayerNetwork:
             self.updater.initial_state(self._state)
         for batch in _batches(data, epochs):
             stream = self._stream.at(self.iteration, purpose="finetune")
-            score = self.fit_batch(batch.features, batch.labels, iteration=self.iteration, stream=stream)
+            score = self.fit_batch(
+                batch.features,
+                batch.labels,
+                iteration=self.iteration,
+                stream=stream,
+                features_mask=batch.features_mask,
+                labels_mask=batch.labels_mask,
+            )
             self._tell(self.iteration, score, batch)
             self.iteration += 1
 
@@ -242,14 +269,15 @@ class MultiLayerNetwork:
 
     # -- using it ----------------------------------------------------------------------------------------------------
 
-    def output(self, x: Array) -> Array:
-        """Return the outputs ``(examples, n_out)`` for features ``(examples, n_in)``."""
-        x, _ = self._checked(x, None)
-        xp = get_array_module(x)
-        y: Array = xp.empty((x.shape[0], self.n_out), self._dtype)
+    def output(self, x: Array, features_mask: Array | None = None) -> Array:
+        """Return the outputs, ``(examples, n_out)`` or as in ``input_type``, for features as in ``fit_batch``."""
+        x, _ = self._stack.checked(self._dtype, x, None, features_mask)
+        parts: list[Array] = []
         for rows in _chunks(x.shape[0]):
-            y[rows] = self._activate(x[rows], self._step(), len(self.layers))
-        return y
+            mask = None if features_mask is None else enter_mask(features_mask[rows], x)
+            parts.append(self._stack.output(x[rows], self._step(mask=mask)))
+        xp = get_array_module(x)
+        return parts[0] if len(parts) == 1 else xp.concatenate(parts)
 
     def predict(self, x: Array) -> Array:
         """Return the most probable class of every example, ``(examples,)``."""
@@ -257,19 +285,21 @@ class MultiLayerNetwork:
         return classes
 
     def feed_forward(self, x: Array) -> list[Array]:
-        """Return the input and every layer's output, copied."""
-        x, _ = self._checked(x, None)
-        activations = [x]
-        for index in range(len(self.layers)):
-            activations.append(self._forward(index, activations[-1], self._step())[0].copy())
+        """Return the input and every layer's output as they look outside (see ``input_type``), copied."""
+        x, _ = self._stack.checked(self._dtype, x, None)
+        activations = [x.copy()]
+        y, step = self._stack.start(x, self._step())
+        for index, stage in enumerate(self.stages):
+            y, step, _ = self._stack.forward(index, y, step)
+            activations.append(leave(y, stage.leaves, step.rows))
         return activations
 
     def reconstruct(self, x: Array, layer: int = 0) -> Array:
         """Return the input of a pretrain layer as that layer rebuilds it, for the network's input ``x``."""
         trained = self._pretrain_layer(layer)
-        x, _ = self._checked(x, None)
-        below = self._activate(x, self._step(), layer)
-        return trained.reconstruct(self._views[layer], below, self._step().at(layer)).copy()
+        x, _ = self._stack.checked(self._dtype, x, None)
+        below, step = self._stack.before(x, self._step(), layer)
+        return trained.reconstruct(self._stack.params[layer], below, step.at(layer)).copy()
 
     def score(self, data: DataSet) -> float:
         """Return the mean loss of ``data`` plus the regularization term, without drop-out."""
@@ -277,47 +307,21 @@ class MultiLayerNetwork:
 
     def score_examples(self, data: DataSet) -> Array:
         """Return the loss of every example, without regularization, ``(examples,)``."""
-        _, labels = self._checked(data.features, data.labels)
-        return self._output_layer().scores(labels, self.output(data.features))
+        _, labels = self._stack.checked(self._dtype, data.features, data.labels, data.features_mask, data.labels_mask)
+        y = self.output(data.features, data.features_mask)
+        return self._stack.output_layer().scores(labels, y, data.labels_mask)
 
     def evaluate(self, data: DataSetIterator | DataSet, label_names: Sequence[str] | None = None) -> Evaluation:
         """Return the classification metrics on ``data`` (one epoch of an iterator)."""
         evaluation = Evaluation(self.n_out, label_names)
         for batch in _batches(data, 1):
-            evaluation.eval(batch.labels, self.output(batch.features))
+            evaluation.eval(batch.labels, self.output(batch.features, batch.features_mask))
         return evaluation
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    def _step(self, stream: Stream | None = None, *, train: bool = False) -> Step:
-        return Step(self.kernels, self._workspace, stream or Stream(0), train)
-
-    def _forward(self, index: int, x: Array, step: Step) -> tuple[Array, Backward]:
-        return self.layers[index].forward(self._views[index], x, step.at(index))
-
-    def _activate(self, x: Array, step: Step, stop: int) -> Array:
-        """Return the input of layer ``stop``: a work buffer, or ``x`` itself for the first."""
-        for index in range(stop):
-            x, _ = self._forward(index, x, step)
-        return x
-
-    def _backpropagate(self, x: Array, labels: Array, step: Step) -> float:
-        """Write the whole gradient; return the summed loss."""
-        last = len(self.layers) - 1
-        backwards: list[Backward] = []
-        y = x
-        for index in range(last):
-            y, backward = self._forward(index, y, step)
-            backwards.append(backward)
-        loss, dy = self._output_layer().loss_gradient(
-            self._views[last], y, labels, self._grads[last], step.at(last), scale=self._scale(len(x)), need_dx=last > 0
-        )
-        for index in reversed(range(last)):
-            assert dy is not None  # every layer but the first was asked for dx
-            dy = backwards[index](dy, self._grads[index], index > 0)
-            if "vb" in self._grads[index]:
-                self._grads[index]["vb"].fill(0)  # fine-tuning leaves the visible bias alone
-        return loss
+    def _step(self, stream: Stream | None = None, *, train: bool = False, mask: Array | None = None) -> Step:
+        return Step(self.kernels, self._workspace, stream or Stream(0), train, mask=mask)
 
     def _scale(self, examples: int) -> float:
         sign = 1.0 if self.conf.conf.minimize else -1.0
@@ -336,38 +340,11 @@ class MultiLayerNetwork:
         for listener in self.listeners:
             listener.iteration_done(self, iteration, score, examples=batch.num_examples)
 
-    def _output_layer(self) -> OutputLayer:
-        layer = self.layers[-1]
-        if not isinstance(layer, OutputLayer):
-            raise ConfError(f"the last layer is {layer.title()}; a loss needs an OutputLayer there")
-        return layer
-
     def _pretrain_layer(self, index: int) -> RBM | AutoEncoder:
         layer = self.layers[index] if 0 <= index < len(self.layers) else None
         if not isinstance(layer, RBM | AutoEncoder):
             raise ConfError(f"layer {index} cannot pretrain; those that can: {list(self.pretrain_layers)}")
         return layer
-
-    def _checked(self, x: Array, labels: Array | None) -> tuple[Array, Array]:
-        """Return both as C-contiguous arrays of the network's dtype; raise ``ShapeError`` where sizes do not fit."""
-        xp = get_array_module(self._params)
-        x = x.reshape(x.shape[0], -1) if x.ndim != 2 else x
-        if x.shape[1] != self.n_in:
-            title = self.layers[0].title()
-            raise ShapeError(f"examples have {x.shape[1]} features, layer 0 ({title}) has n_in={self.n_in}")
-        x = xp.ascontiguousarray(x, dtype=self._dtype)
-        if labels is None:
-            return x, x
-        if len(labels) != len(x) or not len(x):
-            raise DataError(f"a batch has {len(x)} examples and {len(labels)} labels; both must be equal and not 0")
-        columns = 1 if self._output_layer().takes_indices() else self.n_out
-        if labels.ndim != 2 or labels.shape[1] != columns:
-            title = self.layers[-1].title()
-            raise ShapeError(
-                f"labels have shape {labels.shape}, layer {len(self.layers) - 1} ({title}) has n_out={self.n_out} "
-                f"and wants ({len(x)}, {columns})"
-            )
-        return x, xp.ascontiguousarray(labels, dtype=self._dtype)
 
     def _finite(self, score: float, x: Array | None) -> float:
         """Return ``score``; if it is not finite, find the layer where that began and say so."""
@@ -375,14 +352,19 @@ class MultiLayerNetwork:
             return score
         parts = [self._params[part] for part in self.layer_slices]
         with np.errstate(all="ignore"):
-            error = not_finite(
-                self.layers, parts, lambda i, y: self._forward(i, y, self._step())[0], x, score, self.kernels
-            )
-        raise error
+            activations = () if x is None else self._walk(x)
+            raise not_finite(self.layers, parts, activations, score, self.kernels)
+
+    def _walk(self, x: Array) -> Iterator[Array]:
+        """Yield every layer's output as it lies inside."""
+        y, step = self._stack.start(x, self._step())
+        for index in range(len(self.layers)):
+            y, step, _ = self._stack.forward(index, y, step)
+            yield y
 
 
 def _chunks(rows: int) -> Iterable[slice]:
-    return (slice(start, min(start + _ROWS, rows)) for start in range(0, rows, _ROWS))
+    return (slice(start, min(start + _ROWS, rows)) for start in range(0, max(rows, 1), _ROWS))
 
 
 def _batches(data: DataSetIterator | DataSet, epochs: int) -> Iterable[DataSet]:

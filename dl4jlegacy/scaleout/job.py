@@ -116,8 +116,7 @@ class CollectionJobIterator:
 def encode_work(work: Any) -> Buffer:
     """Return the frame by which work travels by value."""
     if isinstance(work, list) and work and all(isinstance(item, DataSet) for item in work):
-        arrays = {f"features{i}": d.features for i, d in enumerate(work)}
-        arrays |= {f"labels{i}": d.labels for i, d in enumerate(work)}
+        arrays = {f"{name}{i}": array for i, data_set in enumerate(work) for name, array in data_set.arrays().items()}
         return wire.encode({"data_sets": len(work)}, arrays)
     return wire.encode({"value": work})
 
@@ -128,6 +127,8 @@ def decode_work(frame: Buffer) -> Any:
     if "data_sets" not in header:
         return header.get("value")
     try:
-        return [DataSet(arrays[f"features{i}"], arrays[f"labels{i}"]) for i in range(int(header["data_sets"]))]
+        count = int(header["data_sets"])
+        masks = [(arrays.get(f"features_mask{i}"), arrays.get(f"labels_mask{i}")) for i in range(count)]
+        return [DataSet(arrays[f"features{i}"], arrays[f"labels{i}"], *masks[i]) for i in range(count)]
     except (KeyError, TypeError, ValueError) as exc:
         raise WireError(f"a job's data frame lacks what its header announces: {exc!r}") from exc

@@ -97,7 +97,14 @@ class MultiLayerNetworkPerformer:
     def _step(self, job: Job, batch: DataSet, iteration: int, stream: Stream) -> float:
         if job.phase.kind == "pretrain":
             return self._network.pretrain_batch(job.phase.layer, batch.features, iteration=iteration, stream=stream)
-        return self._network.fit_batch(batch.features, batch.labels, iteration=iteration, stream=stream)
+        return self._network.fit_batch(
+            batch.features,
+            batch.labels,
+            iteration=iteration,
+            stream=stream,
+            features_mask=batch.features_mask,
+            labels_mask=batch.labels_mask,
+        )
 
     def _arrays(self) -> dict[str, Array]:
         arrays: dict[str, Array] = {}
