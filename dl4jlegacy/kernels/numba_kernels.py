@@ -15,8 +15,18 @@ import numpy as np
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels import numba_layers, numba_sampling, numba_updaters, numba_vectors
-from dl4jlegacy.kernels.numpy_kernels import box_muller
-from dl4jlegacy.kernels.numpy_tiles import lanes, tile, untile
+from dl4jlegacy.kernels.numba_recurrent import lstm_backward, lstm_forward
+from dl4jlegacy.kernels.numpy_kernels import box_muller, channel_backward
+from dl4jlegacy.kernels.numpy_tiles import (
+    conv_backward_input,
+    conv_backward_weights,
+    conv_forward,
+    lanes,
+    pool_backward,
+    pool_forward,
+    tile,
+    untile,
+)
 
 __all__ = [
     "activation_backward_bias",
@@ -30,15 +40,23 @@ __all__ = [
     "amsgrad",
     "axpy",
     "bias_activation",
+    "channel_backward",
+    "conv_backward_input",
+    "conv_backward_weights",
+    "conv_forward",
     "corrupt",
     "dropout",
     "dropout_backward",
     "gaussian",
     "lanes",
+    "lstm_backward",
+    "lstm_forward",
     "nadam",
     "name",
     "nesterovs",
     "noop",
+    "pool_backward",
+    "pool_forward",
     "rmsprop",
     "sgd",
     "sigmoid_bias",

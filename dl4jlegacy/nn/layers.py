@@ -5,16 +5,71 @@ The dense layer is here; every other kind, or family of kinds, has a module of i
 
 from __future__ import annotations
 
+import msgspec
+
 from dl4jlegacy.nn.autoencoder import AutoEncoder
+from dl4jlegacy.nn.convolution import Convolution1DLayer, ConvolutionLayer
+from dl4jlegacy.nn.elementwise import ActivationLayer, DropoutLayer, ZeroPadding1DLayer, ZeroPaddingLayer
 from dl4jlegacy.nn.feedforward import FeedForwardLayer
+from dl4jlegacy.nn.loss_layers import CenterLossOutputLayer, LossLayer
+from dl4jlegacy.nn.normalization import BatchNormalization, LocalResponseNormalization
 from dl4jlegacy.nn.output import BaseOutputLayer, OutputLayer
 from dl4jlegacy.nn.rbm import RBM
+from dl4jlegacy.nn.subsampling import GlobalPoolingLayer, Subsampling1DLayer, SubsamplingLayer
 
-__all__ = ["RBM", "AutoEncoder", "BaseOutputLayer", "DenseLayer", "FeedForwardLayer", "Layer", "OutputLayer"]
+__all__ = [
+    "RBM",
+    "ActivationLayer",
+    "AutoEncoder",
+    "BaseOutputLayer",
+    "BatchNormalization",
+    "CenterLossOutputLayer",
+    "Convolution1DLayer",
+    "ConvolutionLayer",
+    "DenseLayer",
+    "DropoutLayer",
+    "FeedForwardLayer",
+    "FrozenLayer",
+    "GlobalPoolingLayer",
+    "Layer",
+    "LocalResponseNormalization",
+    "LossLayer",
+    "OutputLayer",
+    "Subsampling1DLayer",
+    "SubsamplingLayer",
+    "ZeroPadding1DLayer",
+    "ZeroPaddingLayer",
+]
 
 
 class DenseLayer(FeedForwardLayer, frozen=True, kw_only=True, tag="dense"):
     """Fully connected layer: ``y = activation(x W + b)``."""
 
 
-Layer = DenseLayer | OutputLayer | RBM | AutoEncoder
+Layer = (
+    DenseLayer
+    | OutputLayer
+    | RBM
+    | AutoEncoder
+    | ConvolutionLayer
+    | Convolution1DLayer
+    | SubsamplingLayer
+    | Subsampling1DLayer
+    | GlobalPoolingLayer
+    | ZeroPaddingLayer
+    | ZeroPadding1DLayer
+    | BatchNormalization
+    | LocalResponseNormalization
+    | ActivationLayer
+    | DropoutLayer
+    | LossLayer
+    | CenterLossOutputLayer
+)
+
+
+def FrozenLayer(layer: Layer) -> Layer:  # noqa: N802  # a class in DL4J
+    """Return ``layer`` frozen: it works as if not training and never changes.
+
+    Legacy: ``org.deeplearning4j.nn.conf.layers.misc.FrozenLayer``.
+    """
+    return msgspec.structs.replace(layer, frozen=True)
