@@ -89,7 +89,7 @@ class Kernels(Protocol):
                       stride: tuple[int, int], pad: tuple[int, int], kind: str, p: float = 2.0) -> None:  # fmt: skip
         """Write the gradient of ``x``, given that of ``y``."""
 
-    # -- sequences: T time steps of N examples, n units; gates in the order i f o g (i: the block's input) --------------
+    # -- sequences: T time steps of N examples, n units; gates in the order i f o g (i: the block's input) -------------
     def lstm_forward(self, z: Array, recurrent: Array, b: Array, peepholes: Array, h: Array, c: Array, a: Array,
                      mask: Array) -> None:  # fmt: skip
         """Run an LSTM over time; with ``s = z_t + h_{t-1} recurrent^T + b`` in four parts, one for each gate:
