@@ -4,10 +4,15 @@ from dl4jlegacy.nn.builder import ListBuilder, NeuralNetConfigurationBuilder
 from dl4jlegacy.nn.conf import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.dbn import DBN, StackedDenoisingAutoEncoder
 from dl4jlegacy.nn.evaluation import Evaluation
+from dl4jlegacy.nn.evaluation_binary import EvaluationBinary
+from dl4jlegacy.nn.evaluation_calibration import EvaluationCalibration
 from dl4jlegacy.nn.gradient_check import GradientCheckUtil
 from dl4jlegacy.nn.layers import RBM, AutoEncoder, DenseLayer, Layer, OutputLayer
 from dl4jlegacy.nn.listeners import CollectScoresListener, PerformanceListener, ScoreIterationListener, TrainingListener
 from dl4jlegacy.nn.multilayer import MultiLayerNetwork
+from dl4jlegacy.nn.regression_evaluation import RegressionEvaluation
+from dl4jlegacy.nn.roc import ROC
+from dl4jlegacy.nn.roc_columns import ROCBinary, ROCMultiClass
 from dl4jlegacy.nn.serializer import restore_multi_layer_network, restore_normalizer, write_model
 from dl4jlegacy.nn.updaters import (
     AdaBelief,
@@ -27,6 +32,7 @@ from dl4jlegacy.nn.updaters import (
 __all__ = [
     "DBN",
     "RBM",
+    "ROC",
     "AMSGrad",
     "AdaBelief",
     "AdaDelta",
@@ -37,6 +43,8 @@ __all__ = [
     "CollectScoresListener",
     "DenseLayer",
     "Evaluation",
+    "EvaluationBinary",
+    "EvaluationCalibration",
     "GradientCheckUtil",
     "Layer",
     "ListBuilder",
@@ -49,6 +57,9 @@ __all__ = [
     "NoOp",
     "OutputLayer",
     "PerformanceListener",
+    "ROCBinary",
+    "ROCMultiClass",
+    "RegressionEvaluation",
     "RmsProp",
     "ScoreIterationListener",
     "Sgd",
