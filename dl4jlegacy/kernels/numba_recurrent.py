@@ -88,7 +88,7 @@ def _forward_lanes(
             )  # fmt: skip
 
 
-@kernel("MMRMrRRr")
+@kernel("MRRMrRRr")
 def _backward_lanes(
     z: Array, dy: Array, carried: Array, dc: Array, p: Array, before: Array, a: Array, mask: Array
 ) -> None:
@@ -129,7 +129,7 @@ def _forward_scalar(
             c[row, j], a[row, j], h[row, j] = mask[row] * new, squashed, mask[row] * (o * squashed)
 
 
-@kernel("MMRMrRRri", ROUNDED)
+@kernel("MRRMrRRri", ROUNDED)
 def _backward_scalar(
     z: Array, dy: Array, carried: Array, dc: Array, p: Array, before: Array, a: Array, mask: Array, start: int
 ) -> None:

@@ -25,7 +25,7 @@ from dl4jlegacy.nn.stages import Stage, first_type, stages
 from dl4jlegacy.nn.updaters import Sgd, Updater
 from dl4jlegacy.nn.weights import WEIGHT_INITS, Distribution
 
-__all__ = ["MultiLayerConfiguration", "NeuralNetConfiguration"]
+__all__ = ["ConfText", "MultiLayerConfiguration", "NeuralNetConfiguration", "check_fields"]
 
 _TABLES: dict[str, dict[str, Any]] = {
     "activation": ACTIVATIONS,
@@ -35,7 +35,7 @@ _TABLES: dict[str, dict[str, Any]] = {
 _DTYPES = ("float32", "float64")
 
 
-def _check_fields(title: str, conf: NeuralNetConfiguration | Layer) -> None:
+def check_fields(title: str, conf: NeuralNetConfiguration | Layer) -> None:
     """Check the fields that networks and layers share; None (inherit) passes."""
     for field, table in _TABLES.items():
         name = getattr(conf, field)
@@ -58,7 +58,9 @@ def _check_range(title: str, field: str, value: float | None, low: float, high: 
     raise ConfError(f"{title}: {field} is {value}; it must be a finite number {bounds}".rstrip())
 
 
-class _Text(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ConfText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all configurations of networks can do: travel as text, and be changed."""
+
     def to_json(self) -> str:
         """Return canonical JSON: sorted keys, so that equal configurations give equal text."""
         return encode_json(self)
@@ -90,7 +92,7 @@ class _Text(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return msgspec.structs.replace(self, **changes)
 
 
-class NeuralNetConfiguration(_Text, frozen=True, kw_only=True):
+class NeuralNetConfiguration(ConfText, frozen=True, kw_only=True):
     """What holds for the whole network, and for every layer that does not say otherwise.
 
     Attributes:
@@ -128,7 +130,7 @@ class NeuralNetConfiguration(_Text, frozen=True, kw_only=True):
             raise ConfError(f"NeuralNetConfiguration.seed is {self.seed}; it must fit into 64 bits, signed")
         if self.dtype not in _DTYPES:
             raise ConfError(f"NeuralNetConfiguration.dtype is {self.dtype!r}{nearest(self.dtype, _DTYPES)}")
-        _check_fields("NeuralNetConfiguration", self)
+        check_fields("NeuralNetConfiguration", self)
 
     @staticmethod
     def builder() -> NeuralNetConfigurationBuilder:
@@ -136,7 +138,7 @@ class NeuralNetConfiguration(_Text, frozen=True, kw_only=True):
         return NeuralNetConfigurationBuilder(NeuralNetConfiguration, MultiLayerConfiguration)
 
 
-class MultiLayerConfiguration(_Text, frozen=True, kw_only=True):
+class MultiLayerConfiguration(ConfText, frozen=True, kw_only=True):
     """A stack of layers: ``conf`` for all, ``layers`` from input to output.
 
     ``pretrain``: ``fit`` first trains each pretrainable layer by itself; ``backprop``: ``fit`` then trains all of them.
@@ -161,7 +163,7 @@ class MultiLayerConfiguration(_Text, frozen=True, kw_only=True):
         if not self.layers:
             raise ConfError("MultiLayerConfiguration.layers is empty; a network needs at least one layer")
         for index, layer in enumerate(self.layers):
-            _check_fields(self._title(index), layer)
+            check_fields(self._title(index), layer)
             for field, size in (("n_in", layer.n_in), ("n_out", layer.n_out)):
                 if size < 0:
                     raise ShapeError(f"{self._title(index)}: {field} is {size}; it must be positive")
@@ -226,6 +228,12 @@ class MultiLayerConfiguration(_Text, frozen=True, kw_only=True):
 
     def validate(self) -> None:
         """Raise ``ConfError`` (``ShapeError`` for sizes) unless a network can be built and ``fit`` from this."""
+        for index, layer in enumerate(self.layers):
+            if self.backprop_type == "truncated_bptt" and layer.needs_whole:
+                raise ConfError(
+                    f"{self._title(index)} looks at a sequence from both ends, so backprop_type='truncated_bptt' "
+                    "cannot be had with it; choose 'standard'"
+                )
         self.stages()
         if self.backprop and not isinstance(self.layers[-1], BaseOutputLayer):
             raise ConfError(

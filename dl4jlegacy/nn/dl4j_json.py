@@ -13,9 +13,18 @@ from typing import Any, Literal
 
 from dl4jlegacy.nn import dl4j_names as names
 from dl4jlegacy.nn.conf import MultiLayerConfiguration
-from dl4jlegacy.nn.dl4j_layers import kind_of, pre_processor_tree
+from dl4jlegacy.nn.dl4j_layers import WRAPPERS, kind_of, pre_processor_tree
 from dl4jlegacy.nn.dl4j_reader import from_dl4j
-from dl4jlegacy.nn.layers import RBM, AutoEncoder, BaseOutputLayer, ConvolutionLayer, DenseLayer, Layer
+from dl4jlegacy.nn.layers import (
+    RBM,
+    AutoEncoder,
+    BaseOutputLayer,
+    Bidirectional,
+    ConvolutionLayer,
+    DenseLayer,
+    LastTimeStep,
+    Layer,
+)
 from dl4jlegacy.nn.schedules import (
     Changes,
     ExponentialSchedule,
@@ -150,7 +159,7 @@ def _distribution(layer: Layer) -> Tree | None:
 
 
 def _old_conf(conf: MultiLayerConfiguration, layer: Layer, index: int) -> Tree:
-    rate, bias_names = _rate(layer), ("b", "vb")
+    rate, bias_names = _rate(layer), ("b", "vb", "bF", "bB")
     by_param = {
         "l1ByParam": (layer.l1, layer.l1_bias),
         "l2ByParam": (layer.l2, layer.l2_bias),
@@ -269,6 +278,17 @@ _NEW_WEIGHT_INITS: dict[str, tuple[str, Tree]] = {
 
 
 def _new_conf(conf: MultiLayerConfiguration, layer: Layer, index: int) -> Tree:
+    body = _new_layer(layer, index)
+    if layer.frozen:
+        body = {"@class": _LAYERS + "misc.FrozenLayer", "layer": body, "layerName": body["layerName"]}
+    return _common(conf, layer) | {"dataType": _data_type(conf), "epochCount": 0, "layer": body}
+
+
+def _new_layer(layer: Layer, index: int) -> Tree:
+    if isinstance(layer, Bidirectional | LastTimeStep):
+        inner = dict.fromkeys(WRAPPERS[type(layer)], _new_layer(layer.inner(), index))
+        name = layer.name or f"layer{index}"
+        return {"@class": _LAYERS + kind_of(layer).new, "layerName": name, **inner, **kind_of(layer).written(layer)}
     updater = layer.updater or Sgd()
     short, constants = names.ACTIVATIONS[layer.activation or "sigmoid"]
     body: Tree = {
@@ -291,9 +311,7 @@ def _new_conf(conf: MultiLayerConfiguration, layer: Layer, index: int) -> Tree:
         body["hasLayerNorm"] = False
     if isinstance(layer, BaseOutputLayer):
         body["lossFn"] = {"@class": _LOSSES + names.LOSSES[layer.loss][0], **_loss_fields(layer)}
-    if layer.frozen:
-        body = {"@class": _LAYERS + "misc.FrozenLayer", "layer": body, "layerName": body["layerName"]}
-    return _common(conf, layer) | {"dataType": _data_type(conf), "epochCount": 0, "layer": body}
+    return body
 
 
 def _new_dropout(retain: float | None) -> Tree | None:

@@ -15,9 +15,10 @@ from dl4jlegacy.nn import dl4j_names as names
 from dl4jlegacy.nn import layers, preprocessors
 from dl4jlegacy.nn.dl4j_names import number, tagged
 from dl4jlegacy.nn.layers import Layer
+from dl4jlegacy.nn.lstm import GATES
 from dl4jlegacy.nn.preprocessors import InputPreProcessor
 
-__all__ = ["KINDS", "Codec", "Kind", "kind_named", "kind_of", "pre_processor", "pre_processor_tree"]
+__all__ = ["KINDS", "WRAPPERS", "Codec", "Kind", "kind_named", "kind_of", "pre_processor", "pre_processor_tree"]
 
 Tree = dict[str, Any]
 _PRE_PROCESSORS: Final = "org.deeplearning4j.nn.conf.preprocessor."
@@ -133,6 +134,19 @@ def _is_dilated(layer: Any) -> bool:
     return layer.dilation not in (1, (1, 1))
 
 
+def _gate() -> Codec:
+    """An activation between 0 and 1, in the shape that every version reads."""
+
+    def read(found: Any, where: str) -> str:
+        short = tagged(found, where)[0].removeprefix("Activation").lower()
+        if short not in GATES:
+            raise ModelError(f"{where}: gate activation {short!r} is not known; known: {', '.join(GATES)}")
+        return short
+
+    return Codec("gateActivationFn", lambda name: {names.ACTIVATIONS[name][0]: {}}, read)
+
+
+_RECURRENT: Final = {"forget_gate_bias_init": _number("forgetGateBiasInit"), "gate_activation": _gate()}
 _LOSS_OF_PRETRAINING: Final = {
     "sparsity": _number("sparsity"),
     "visible_bias_init": _number("visibleBiasInit"),
@@ -188,12 +202,23 @@ _KINDS = (
         "CenterLossOutputLayer",
         {"alpha": _number("alpha"), "lambda_": _number("lambda")},
     ),
+    Kind(layers.LSTM, "LSTM", "LSTM", _RECURRENT),
+    Kind(layers.GravesLSTM, "gravesLSTM", "GravesLSTM", _RECURRENT),
+    Kind(layers.GravesBidirectionalLSTM, "gravesBidirectionalLSTM", "GravesBidirectionalLSTM", _RECURRENT),
+    Kind(layers.RnnOutputLayer, "rnnoutput", "RnnOutputLayer", {}),
+    Kind(layers.Bidirectional, None, "recurrent.Bidirectional", {"mode": _upper("mode")}, is_sized=False),
+    Kind(layers.LastTimeStep, None, "recurrent.LastTimeStep", {}, is_sized=False),
 )
+WRAPPERS: Final[dict[type[Layer], tuple[str, ...]]] = {
+    layers.Bidirectional: ("fwd", "bwd"),
+    layers.LastTimeStep: ("underlying",),
+}
+"""Layers around another one, and where DL4J keeps that one."""
 KINDS: Final[dict[type[Layer], Kind]] = {kind.cls: kind for kind in _KINDS}
 
 
 def _key(name: str) -> str:
-    return name.lower().removesuffix("layer")
+    return name.rsplit(".", 1)[-1].lower().removesuffix("layer")
 
 
 _BY_NAME: Final = {_key(name): kind for kind in _KINDS for name in (kind.old or kind.new, kind.new)}

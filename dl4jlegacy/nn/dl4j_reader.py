@@ -15,7 +15,7 @@ import msgspec
 from dl4jlegacy.errors import ConfError, ModelError
 from dl4jlegacy.nn import dl4j_names as names
 from dl4jlegacy.nn.conf import MultiLayerConfiguration, NeuralNetConfiguration
-from dl4jlegacy.nn.dl4j_layers import kind_named, pre_processor
+from dl4jlegacy.nn.dl4j_layers import WRAPPERS, kind_named, pre_processor
 from dl4jlegacy.nn.dl4j_names import listed, number, tagged
 from dl4jlegacy.nn.layers import RBM, AutoEncoder, BaseOutputLayer, Layer
 from dl4jlegacy.nn.schedules import (
@@ -102,6 +102,10 @@ def _layer(conf: Tree, where: str) -> Layer:
         name, body = tagged(body.get("layer"), where)
     kind = kind_named(name, where)
     cls: Any = kind.cls
+    if cls in WRAPPERS:
+        inner = _layer({**conf, "layer": body.get(WRAPPERS[cls][0])}, where)
+        wrapper: Layer = cls(layer=inner, name=body.get("layerName"), frozen=is_frozen, **kind.read(body, where))
+        return wrapper
     _check_plain(conf, body, where)
     fields: Tree = {
         "name": body.get("layerName"),

@@ -72,6 +72,7 @@ class FeedForwardLayer(
     weights: ClassVar[frozenset[str]] = frozenset({"W"})  # parameters that l1 and l2 apply to; to others l1_bias ...
     states: ClassVar[frozenset[str]] = frozenset()  # parameters that take no gradient step, see ParamSpan.is_state
     c_ordered: ClassVar[frozenset[str]] = frozenset()  # matrices that lie row by row
+    needs_whole: ClassVar[bool] = False  # whether it needs whole sequences, and cannot run time step by time step
     unused: ClassVar[tuple[str, ...]] = ()  # fields that mean nothing for this kind: refused, and not inherited
 
     name: str | None = None
@@ -104,6 +105,10 @@ class FeedForwardLayer(
         """Return the layer's kind and name, for messages: ``rbm 'first'``."""
         kind = str(self.__struct_config__.tag)
         return f"{kind} {self.name!r}" if self.name else kind
+
+    def input_size(self) -> int:
+        """Return what the layer itself says about the size of its input; 0 if it says nothing."""
+        return self.n_in
 
     def with_input(self, given: AnyInputType) -> Self:
         """Return the layer with its sizes filled in for an input of type ``given``.

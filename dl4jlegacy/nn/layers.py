@@ -8,21 +8,26 @@ from __future__ import annotations
 import msgspec
 
 from dl4jlegacy.nn.autoencoder import AutoEncoder
+from dl4jlegacy.nn.bidirectional import Bidirectional, GravesBidirectionalLSTM, LastTimeStep
 from dl4jlegacy.nn.convolution import Convolution1DLayer, ConvolutionLayer
 from dl4jlegacy.nn.elementwise import ActivationLayer, DropoutLayer, ZeroPadding1DLayer, ZeroPaddingLayer
 from dl4jlegacy.nn.feedforward import FeedForwardLayer
 from dl4jlegacy.nn.loss_layers import CenterLossOutputLayer, LossLayer
+from dl4jlegacy.nn.lstm import LSTM, GravesLSTM
 from dl4jlegacy.nn.normalization import BatchNormalization, LocalResponseNormalization
 from dl4jlegacy.nn.output import BaseOutputLayer, OutputLayer
 from dl4jlegacy.nn.rbm import RBM
+from dl4jlegacy.nn.rnn_output import RnnOutputLayer
 from dl4jlegacy.nn.subsampling import GlobalPoolingLayer, Subsampling1DLayer, SubsamplingLayer
 
 __all__ = [
+    "LSTM",
     "RBM",
     "ActivationLayer",
     "AutoEncoder",
     "BaseOutputLayer",
     "BatchNormalization",
+    "Bidirectional",
     "CenterLossOutputLayer",
     "Convolution1DLayer",
     "ConvolutionLayer",
@@ -31,10 +36,14 @@ __all__ = [
     "FeedForwardLayer",
     "FrozenLayer",
     "GlobalPoolingLayer",
+    "GravesBidirectionalLSTM",
+    "GravesLSTM",
+    "LastTimeStep",
     "Layer",
     "LocalResponseNormalization",
     "LossLayer",
     "OutputLayer",
+    "RnnOutputLayer",
     "Subsampling1DLayer",
     "SubsamplingLayer",
     "ZeroPadding1DLayer",
@@ -64,6 +73,12 @@ Layer = (
     | DropoutLayer
     | LossLayer
     | CenterLossOutputLayer
+    | LSTM
+    | GravesLSTM
+    | GravesBidirectionalLSTM
+    | Bidirectional
+    | LastTimeStep
+    | RnnOutputLayer
 )
 
 

@@ -8,7 +8,7 @@ with a position in the run and that position's random stream, and reads the two 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 import numpy as np
@@ -18,6 +18,7 @@ from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.iterator import DataSetIterator
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.kernels import Kernels, load
+from dl4jlegacy.nn.batches import batches, chunks
 from dl4jlegacy.nn.conf import MultiLayerConfiguration
 from dl4jlegacy.nn.evaluation import Evaluation
 from dl4jlegacy.nn.formats import enter_mask, leave
@@ -26,13 +27,12 @@ from dl4jlegacy.nn.listeners import TrainingListener
 from dl4jlegacy.nn.multilayer_updater import MultiLayerUpdater
 from dl4jlegacy.nn.not_finite import not_finite
 from dl4jlegacy.nn.parameters import ParamLayout
+from dl4jlegacy.nn.sequences import Memory, segments, states_of, time_steps
 from dl4jlegacy.nn.stack import Stack
 from dl4jlegacy.nn.step import Step, Workspace, aligned
 from dl4jlegacy.seeding import Stream
 
 __all__ = ["MultiLayerNetwork"]
-
-_ROWS = 1024  # examples per pass of output and score, so that work buffers stay small
 
 
 class MultiLayerNetwork:
@@ -63,6 +63,7 @@ class MultiLayerNetwork:
         self._stream = Stream.of(conf.conf.seed)
         self._dtype = np.dtype(conf.conf.dtype)
         self._workspace = Workspace()
+        self._memory: Memory = {}
         self._params = aligned(self.layout.size, self._dtype)
         self._gradient = aligned(self.layout.size, self._dtype)
         self._state = aligned(self.updater.state_size, self._dtype)
@@ -153,6 +154,8 @@ class MultiLayerNetwork:
     ) -> float:
         """Do one update from a batch, in place; return the score before it.
 
+        With truncated backpropagation it is one update a segment, and the sum of their scores.
+
         Args:
             x: features ``(examples, n_in)``, or images or sequences as in ``input_type``; may be read-only.
             labels: ``(examples, n_out)``, or ``(examples, n_out, time steps)``; may be read-only.
@@ -165,9 +168,15 @@ class MultiLayerNetwork:
             ShapeError: sizes that do not fit the network.
             NotFiniteError: the score is NaN or infinite (nothing was updated), or the update made a parameter so.
         """
-        _, score = self.gradient_and_score(x, labels, stream, features_mask, labels_mask)
-        self._apply(iteration)
-        return score
+        parts = segments(self.conf, x, labels, features_mask, labels_mask)
+        memory: Memory | None = {} if self.conf.backprop_type == "truncated_bptt" else None
+        total = 0.0
+        for index, part in enumerate(parts):
+            own = stream if index == 0 else stream.at(index, purpose="segment")
+            _, score = self.gradient_and_score(part[0], part[1], own, part[2], part[3], memory)
+            self._apply(iteration * len(parts) + index)
+            total += score
+        return total
 
     def gradient_and_score(
         self,
@@ -176,6 +185,7 @@ class MultiLayerNetwork:
         stream: Stream,
         features_mask: Array | None = None,
         labels_mask: Array | None = None,
+        memory: Memory | None = None,
     ) -> tuple[Array, float]:
         """Return the loss gradient of a batch (live flat vector, without regularization) and the score (with it).
 
@@ -183,8 +193,9 @@ class MultiLayerNetwork:
         ``fit_batch``.
         """
         x, labels = self._stack.checked(self._dtype, x, labels, features_mask, labels_mask)
-        step = self._step(stream, train=True, mask=enter_mask(features_mask, x))
-        step = step.at(0, labels_mask=enter_mask(labels_mask, labels))
+        step = self._step(stream, train=True, mask=enter_mask(features_mask, x), memory=memory)
+        back = 0 if memory is None else self.conf.tbptt_back_length
+        step = step.at(0, labels_mask=enter_mask(labels_mask, labels), back_length=back)
         with np.errstate(all="ignore"):  # what a warning could say, _finite says with the layer
             loss = self._stack.backpropagate(x, labels, step, scale=self._scale(x.shape[0]))
             score = loss / x.shape[0] + self.updater.penalty(self._params)
@@ -239,7 +250,7 @@ class MultiLayerNetwork:
         """
         if self.iteration == 0 and any(self.pretrain_iterations.values()):
             self.updater.initial_state(self._state)
-        for batch in _batches(data, epochs):
+        for batch in batches(data, epochs):
             stream = self._stream.at(self.iteration, purpose="finetune")
             score = self.fit_batch(
                 batch.features,
@@ -255,7 +266,7 @@ class MultiLayerNetwork:
     def pretrain(self, data: DataSetIterator | DataSet, epochs: int = 1) -> None:
         """Train every pretrain layer by itself, from the input upwards, so many epochs each."""
         for layer in self.pretrain_layers:
-            for batch in _batches(data, epochs):
+            for batch in batches(data, epochs):
                 iteration = self.pretrain_iterations.get(layer, 0)
                 stream = self._stream.at(layer, iteration, purpose="pretrain")
                 score = self.pretrain_batch(layer, batch.features, iteration=iteration, stream=stream)
@@ -273,7 +284,7 @@ class MultiLayerNetwork:
         """Return the outputs, ``(examples, n_out)`` or as in ``input_type``, for features as in ``fit_batch``."""
         x, _ = self._stack.checked(self._dtype, x, None, features_mask)
         parts: list[Array] = []
-        for rows in _chunks(x.shape[0]):
+        for rows in chunks(x.shape[0]):
             mask = None if features_mask is None else enter_mask(features_mask[rows], x)
             parts.append(self._stack.output(x[rows], self._step(mask=mask)))
         xp = get_array_module(x)
@@ -288,9 +299,7 @@ class MultiLayerNetwork:
         """Return the input and every layer's output as they look outside (see ``input_type``), copied."""
         x, _ = self._stack.checked(self._dtype, x, None)
         activations = [x.copy()]
-        y, step = self._stack.start(x, self._step())
-        for index, stage in enumerate(self.stages):
-            y, step, _ = self._stack.forward(index, y, step)
+        for stage, (y, step) in zip(self.stages, self._stack.walk(x, self._step()), strict=True):
             activations.append(leave(y, stage.leaves, step.rows))
         return activations
 
@@ -301,6 +310,29 @@ class MultiLayerNetwork:
         below, step = self._stack.before(x, self._step(), layer)
         return trained.reconstruct(self._stack.params[layer], below, step.at(layer)).copy()
 
+    def rnn_time_step(self, x: Array) -> Array:
+        """Return the outputs for the next time steps of the same sequences; every call goes on where the last ended.
+
+        ``x (examples, n_in)`` is one time step and gives ``(examples, n_out)``; ``(examples, n_in, time steps)`` are
+        several. Raises ``ShapeError`` if the number of sequences changes without ``rnn_clear_previous_state``.
+        """
+        steps, is_one = time_steps(x, self.stages[0].given)
+        steps, _ = self._stack.checked(self._dtype, steps, None)
+        y = self._stack.output(steps, self._step(memory=self._memory))
+        return y[:, :, -1] if is_one and y.ndim == 3 else y
+
+    def rnn_clear_previous_state(self) -> None:
+        """Let the next ``rnn_time_step`` begin new sequences."""
+        self._memory.clear()
+
+    def rnn_get_previous_state(self, layer: int) -> dict[str, Array]:
+        """Return what a layer remembers, by name (``h``, ``c``), each ``(examples, units)``; empty before a step."""
+        return states_of(self._memory, layer)
+
+    def rnn_set_previous_state(self, layer: int, state: Mapping[str, Array]) -> None:
+        """Let a layer go on from ``state``, as ``rnn_get_previous_state`` gave it."""
+        self._memory.update({(layer, name): np.array(value, self._dtype) for name, value in state.items()})
+
     def score(self, data: DataSet) -> float:
         """Return the mean loss of ``data`` plus the regularization term, without drop-out."""
         return float(self.score_examples(data).mean()) + self.updater.penalty(self._params)
@@ -309,19 +341,27 @@ class MultiLayerNetwork:
         """Return the loss of every example, without regularization, ``(examples,)``."""
         _, labels = self._stack.checked(self._dtype, data.features, data.labels, data.features_mask, data.labels_mask)
         y = self.output(data.features, data.features_mask)
-        return self._stack.output_layer().scores(labels, y, data.labels_mask)
+        mask = data.features_mask if labels.ndim == 3 and data.labels_mask is None else data.labels_mask
+        return self._stack.output_layer().scores(labels, y, mask)
 
     def evaluate(self, data: DataSetIterator | DataSet, label_names: Sequence[str] | None = None) -> Evaluation:
         """Return the classification metrics on ``data`` (one epoch of an iterator)."""
         evaluation = Evaluation(self.n_out, label_names)
-        for batch in _batches(data, 1):
+        for batch in batches(data, 1):
             evaluation.eval(batch.labels, self.output(batch.features, batch.features_mask))
         return evaluation
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    def _step(self, stream: Stream | None = None, *, train: bool = False, mask: Array | None = None) -> Step:
-        return Step(self.kernels, self._workspace, stream or Stream(0), train, mask=mask)
+    def _step(
+        self,
+        stream: Stream | None = None,
+        *,
+        train: bool = False,
+        mask: Array | None = None,
+        memory: Memory | None = None,
+    ) -> Step:
+        return Step(self.kernels, self._workspace, stream or Stream(0), train, mask=mask, memory=memory)
 
     def _scale(self, examples: int) -> float:
         sign = 1.0 if self.conf.conf.minimize else -1.0
@@ -352,25 +392,5 @@ class MultiLayerNetwork:
             return score
         parts = [self._params[part] for part in self.layer_slices]
         with np.errstate(all="ignore"):
-            activations = () if x is None else self._walk(x)
+            activations = () if x is None else (y for y, _ in self._stack.walk(x, self._step()))
             raise not_finite(self.layers, parts, activations, score, self.kernels)
-
-    def _walk(self, x: Array) -> Iterator[Array]:
-        """Yield every layer's output as it lies inside."""
-        y, step = self._stack.start(x, self._step())
-        for index in range(len(self.layers)):
-            y, step, _ = self._stack.forward(index, y, step)
-            yield y
-
-
-def _chunks(rows: int) -> Iterable[slice]:
-    return (slice(start, min(start + _ROWS, rows)) for start in range(0, max(rows, 1), _ROWS))
-
-
-def _batches(data: DataSetIterator | DataSet, epochs: int) -> Iterable[DataSet]:
-    """Yield the batches of so many epochs; a DataSet is one batch."""
-    for _ in range(epochs):
-        if isinstance(data, DataSet):
-            yield data
-        else:
-            yield from data

@@ -5,7 +5,7 @@ Stateless but for the views it holds: everything that changes from pass to pass 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy.typing as npt
 
@@ -79,6 +79,13 @@ class Stack:
         for index in range(stop):
             x, step, _ = self.forward(index, x, step)
         return x, step
+
+    def walk(self, x: Array, step: Step) -> Iterator[tuple[Array, Step]]:
+        """Yield every layer's output as it lies inside, and the pass behind it."""
+        x, step = self.start(x, step)
+        for index in range(len(self.stages)):
+            x, step, _ = self.forward(index, x, step)
+            yield x, step
 
     def before(self, x: Array, step: Step, stop: int) -> tuple[Array, Step]:
         """Return what enters the *layer* of stage ``stop``, behind its preprocessor, and the pass there."""

@@ -80,9 +80,10 @@ def first_type(layer: Layer, pre_processor: InputPreProcessor | None) -> AnyInpu
     """Return the type of a network's input as far as its first layer tells; None if it does not."""
     if pre_processor is not None:
         return pre_processor.natural_input()
-    if layer.n_in and layer.consumes[0] == "feed_forward":
-        return InputTypeFeedForward(size=layer.n_in)
-    return InputTypeRecurrent(size=layer.n_in) if layer.n_in and layer.consumes[0] == "recurrent" else None
+    size = layer.input_size()
+    if size and layer.consumes[0] == "feed_forward":
+        return InputTypeFeedForward(size=size)
+    return InputTypeRecurrent(size=size) if size and layer.consumes[0] == "recurrent" else None
 
 
 def filled(layer: Layer, given: AnyInputType, conf: Any, title: str) -> Layer:

@@ -59,6 +59,8 @@ class Step:
     ``mask (time steps, examples)`` is 1 where a sequence goes on and 0 behind its end, None where there is no mask;
     ``labels_mask`` says the same of the labels, ``(examples,)`` where they are no sequences. ``memory`` holds what
     recurrent layers carry from one call to the next, by ``(layer, name)``; None: every sequence starts anew.
+    ``back_length`` limits how many time steps truncated backpropagation looks back; 0: all of them. ``part`` tells the
+    parts of a layer apart, such as the two directions of a bidirectional one.
     """
 
     kernels: Kernels
@@ -71,6 +73,8 @@ class Step:
     mask: Array | None = None
     labels_mask: Array | None = None
     memory: dict[tuple[int, str], Array] | None = None
+    back_length: int = 0
+    part: str = ""
 
     def at(self, layer: int, **changes: Any) -> Step:
         """Return the same pass at another layer, with other ``changes``."""
@@ -78,11 +82,11 @@ class Step:
 
     def buffer(self, name: str, shape: tuple[int, ...], like: Array) -> Array:
         """Return this layer's buffer ``name``; valid until the layer's next pass asks for it again."""
-        return self.workspace.buffer((self.layer, name), shape, like)
+        return self.workspace.buffer((self.layer, self.part + name), shape, like)
 
     def random(self, purpose: str, index: int = 0) -> Stream:
         """Return this layer's random numbers for ``purpose``; asked again, the same ones."""
-        return self.stream.at(self.layer, index, purpose=purpose)
+        return self.stream.at(self.layer, index, purpose=self.part + purpose)
 
     def key(self, purpose: str, index: int = 0) -> int:
         """Return the 64-bit key of ``random``, for the kernels."""
