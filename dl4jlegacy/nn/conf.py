@@ -199,7 +199,11 @@ class MultiLayerConfiguration(ConfText, frozen=True, kw_only=True):
         known = self.input_type or first_type(changed[0], self.input_pre_processors.get(0))
         if known is None and changed[0].consumes[0] == "feed_forward":
             changed[0] = msgspec.structs.replace(changed[0], n_in=n_in)
-        elif isinstance(known, InputTypeFeedForward) and self.input_type is None and not self.input_pre_processors:
+        elif (
+            known == InputTypeFeedForward(size=changed[0].n_in or 1)
+            and self.input_type is None
+            and not self.input_pre_processors
+        ):
             ends.insert(0, (0, "n_in", n_in, "feature columns"))
         elif known is not None and not known.fits_columns(n_in):
             raise ShapeError(f"the input type is {known} but the data has {n_in} feature columns; set the right one")

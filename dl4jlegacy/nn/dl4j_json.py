@@ -22,6 +22,7 @@ from dl4jlegacy.nn.layers import (
     Bidirectional,
     ConvolutionLayer,
     DenseLayer,
+    EmbeddingLayer,
     LastTimeStep,
     Layer,
 )
@@ -38,7 +39,7 @@ from dl4jlegacy.nn.schedules import (
 )
 from dl4jlegacy.nn.updaters import Nesterovs, RmsProp, Sgd, Updater
 
-__all__ = ["Version", "from_dl4j", "to_dl4j"]
+__all__ = ["Version", "from_dl4j", "is_old", "layer_conf", "to_dl4j"]
 
 _LAYERS = "org.deeplearning4j.nn.conf.layers."
 _UPDATERS = "org.nd4j.linalg.learning.config."
@@ -63,11 +64,11 @@ def to_dl4j(conf: MultiLayerConfiguration, *, iteration: int = 0, version: Versi
     """
     stages = conf.stages()
     layers = [stage.layer for stage in stages]
-    old = version == "0.9.1" and all(_is_old(layer) for layer in layers)
+    old = version == "0.9.1" and all(is_old(layer) for layer in layers)
     tree: Tree = {
         "backpropType": "TruncatedBPTT" if conf.backprop_type == "truncated_bptt" else "Standard",
         "cacheMode": "NONE",
-        "confs": [_old_conf(conf, layer, i) if old else _new_conf(conf, layer, i) for i, layer in enumerate(layers)],
+        "confs": [layer_conf(conf, layer, i, old=old) for i, layer in enumerate(layers)],
         "inferenceWorkspaceMode": "SEPARATE" if old else "ENABLED",
         "inputPreProcessors": {
             str(i): pre_processor_tree(stage.pre_processor, old=old)
@@ -85,7 +86,19 @@ def to_dl4j(conf: MultiLayerConfiguration, *, iteration: int = 0, version: Versi
     return tree | {"dataType": data_type, "epochCount": 0, "validateOutputLayerConfig": False}
 
 
-def _is_old(layer: Layer) -> bool:
+def layer_conf(conf: Any, layer: Layer, index: int, *, old: bool) -> Tree:
+    """Return the tree of a layer with what holds for the whole network, in 0.9.1's shape or that of 1.0.0.
+
+    Args:
+        conf: a configuration of any kind of network.
+        layer: resolved.
+        index: gives the layer a name if it has none.
+        old: 0.9.1.
+    """
+    return _old_conf(conf, layer, index) if old else _new_conf(conf, layer, index)
+
+
+def is_old(layer: Layer) -> bool:
     """Whether 0.9.1 can express the layer."""
     updater, dist, kind = layer.updater or Sgd(), layer.dist, kind_of(layer)
     return (
@@ -305,7 +318,7 @@ def _new_layer(layer: Layer, index: int) -> Tree:
         "weightInitFn": _new_weight_init(layer),
         "weightNoise": None,
     }
-    if isinstance(layer, DenseLayer | BaseOutputLayer | ConvolutionLayer):
+    if isinstance(layer, DenseLayer | BaseOutputLayer | ConvolutionLayer | EmbeddingLayer):
         body["hasBias"] = True
     if isinstance(layer, DenseLayer):
         body["hasLayerNorm"] = False

@@ -202,6 +202,7 @@ _KINDS = (
         "CenterLossOutputLayer",
         {"alpha": _number("alpha"), "lambda_": _number("lambda")},
     ),
+    Kind(layers.EmbeddingLayer, "embedding", "EmbeddingLayer", {}),
     Kind(layers.LSTM, "LSTM", "LSTM", _RECURRENT),
     Kind(layers.GravesLSTM, "gravesLSTM", "GravesLSTM", _RECURRENT),
     Kind(layers.GravesBidirectionalLSTM, "gravesBidirectionalLSTM", "GravesBidirectionalLSTM", _RECURRENT),

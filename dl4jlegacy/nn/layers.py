@@ -11,6 +11,7 @@ from dl4jlegacy.nn.autoencoder import AutoEncoder
 from dl4jlegacy.nn.bidirectional import Bidirectional, GravesBidirectionalLSTM, LastTimeStep
 from dl4jlegacy.nn.convolution import Convolution1DLayer, ConvolutionLayer
 from dl4jlegacy.nn.elementwise import ActivationLayer, DropoutLayer, ZeroPadding1DLayer, ZeroPaddingLayer
+from dl4jlegacy.nn.embedding import EmbeddingLayer
 from dl4jlegacy.nn.feedforward import FeedForwardLayer
 from dl4jlegacy.nn.loss_layers import CenterLossOutputLayer, LossLayer
 from dl4jlegacy.nn.lstm import LSTM, GravesLSTM
@@ -33,6 +34,7 @@ __all__ = [
     "ConvolutionLayer",
     "DenseLayer",
     "DropoutLayer",
+    "EmbeddingLayer",
     "FeedForwardLayer",
     "FrozenLayer",
     "GlobalPoolingLayer",
@@ -79,6 +81,7 @@ Layer = (
     | Bidirectional
     | LastTimeStep
     | RnnOutputLayer
+    | EmbeddingLayer
 )
 
 
