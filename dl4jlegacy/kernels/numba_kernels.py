@@ -15,18 +15,10 @@ import numpy as np
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels import numba_layers, numba_sampling, numba_updaters, numba_vectors
+from dl4jlegacy.kernels.numba_pooling import channel_backward, pool_backward, pool_forward, tile, untile
 from dl4jlegacy.kernels.numba_recurrent import lstm_backward, lstm_forward
-from dl4jlegacy.kernels.numpy_kernels import box_muller, channel_backward
-from dl4jlegacy.kernels.numpy_tiles import (
-    conv_backward_input,
-    conv_backward_weights,
-    conv_forward,
-    lanes,
-    pool_backward,
-    pool_forward,
-    tile,
-    untile,
-)
+from dl4jlegacy.kernels.numba_tiles import conv_backward_input, conv_backward_weights, conv_forward, lanes
+from dl4jlegacy.kernels.numpy_kernels import box_muller
 
 __all__ = [
     "activation_backward_bias",
