@@ -72,7 +72,7 @@ DataDir = Annotated[str | None, _option("--data-dir", "DIR", "Where MNIST's file
 Format = Annotated[str, _option("--format", "text|json", "Results as text, or as one JSON object.")]
 LogFormat = Annotated[str, _option("--log-format", "text|json", "Progress as text, or as lines of JSON.")]
 Out = Annotated[str | None, _option("--out", "FILE", "Save the trained model to this zip file.")]
-DatasetOption = _option("--dataset", "NAME", "digits, iris, mnist, a CSV file or a folder.")
+DatasetOption = _option("--dataset", "NAME", "digits, iris, mnist, sonnets, a CSV or .txt file, or a folder.")
 
 
 @app.callback(invoke_without_command=True)

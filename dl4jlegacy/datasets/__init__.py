@@ -1,6 +1,7 @@
 """Data sets, their iterators, readers and normalizers (layer 1); importing this reads no data."""
 
 from dl4jlegacy.datasets.bundled import DigitsDataSetIterator, IrisDataSetIterator, read_digits, read_iris
+from dl4jlegacy.datasets.characters import CharacterIterator, character_windows, read_sonnets
 from dl4jlegacy.datasets.csv_files import CsvDataSetIterator, read_csv
 from dl4jlegacy.datasets.dataset import DataSet, SplitTestAndTrain, one_hot
 from dl4jlegacy.datasets.idx import read_idx
@@ -17,6 +18,7 @@ from dl4jlegacy.datasets.sources import NAMES, DataSource, load
 
 __all__ = [
     "NAMES",
+    "CharacterIterator",
     "CsvDataSetIterator",
     "DataSet",
     "DataSetIterator",
@@ -30,6 +32,7 @@ __all__ = [
     "NormalizerMinMaxScaler",
     "NormalizerStandardize",
     "SplitTestAndTrain",
+    "character_windows",
     "data_directory",
     "load",
     "normalizer_from_json",
@@ -39,4 +42,5 @@ __all__ = [
     "read_idx",
     "read_iris",
     "read_mnist",
+    "read_sonnets",
 ]
