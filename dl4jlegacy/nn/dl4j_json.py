@@ -172,14 +172,14 @@ def _distribution(layer: Layer) -> Tree | None:
 
 
 def _old_conf(conf: MultiLayerConfiguration, layer: Layer, index: int) -> Tree:
-    rate, bias_names = _rate(layer), ("b", "vb", "bF", "bB")
+    rate = _rate(layer)
     by_param = {
         "l1ByParam": (layer.l1, layer.l1_bias),
         "l2ByParam": (layer.l2, layer.l2_bias),
         "learningRateByParam": (rate, rate),
     }
     tables = {
-        key: {name: float((of_bias if name in bias_names else of_weight) or 0.0) for name in _variables(layer)}
+        key: {name: float((of_weight if name in layer.weights else of_bias) or 0.0) for name in _variables(layer)}
         for key, (of_weight, of_bias) in by_param.items()
     }
     return {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from dl4jlegacy.errors import ModelError
 from dl4jlegacy.nn import dl4j_names as names
@@ -17,6 +17,7 @@ from dl4jlegacy.nn.dl4j_names import number, tagged
 from dl4jlegacy.nn.layers import Layer
 from dl4jlegacy.nn.lstm import GATES
 from dl4jlegacy.nn.preprocessors import InputPreProcessor
+from dl4jlegacy.nn.reconstruction_distribution import ReconstructionDistribution
 
 __all__ = ["KINDS", "WRAPPERS", "Codec", "Kind", "kind_named", "kind_of", "pre_processor", "pre_processor_tree"]
 
@@ -134,19 +135,50 @@ def _is_dilated(layer: Any) -> bool:
     return layer.dilation not in (1, (1, 1))
 
 
-def _gate() -> Codec:
-    """An activation between 0 and 1, in the shape that every version reads."""
+def _activation(key: str, known: tuple[str, ...] = tuple(names.ACTIVATIONS)) -> Codec:
+    """An activation beside the layer's own, in the shape that every version reads."""
+    by_name = {names.ACTIVATIONS[name][0].lower(): name for name in known}
 
     def read(found: Any, where: str) -> str:
         short = tagged(found, where)[0].removeprefix("Activation").lower()
-        if short not in GATES:
-            raise ModelError(f"{where}: gate activation {short!r} is not known; known: {', '.join(GATES)}")
-        return short
+        if short not in by_name:
+            raise ModelError(f"{where}: activation {short!r} is not known here; known: {', '.join(sorted(by_name))}")
+        return by_name[short]
 
-    return Codec("gateActivationFn", lambda name: {names.ACTIVATIONS[name][0]: {}}, read)
+    return Codec(key, lambda name: {names.ACTIVATIONS[name][0]: {}}, read)
 
 
-_RECURRENT: Final = {"forget_gate_bias_init": _number("forgetGateBiasInit"), "gate_activation": _gate()}
+def _list(key: str) -> Codec:
+    """A list of whole numbers, as many as there are."""
+    return Codec(key, list, lambda found, where: _sizes(key, max(1, len(found))).read(found, where))
+
+
+def _reconstruction() -> Codec:
+    """What a variational autoencoder's decoder describes."""
+    inner = _activation("activationFn")
+    kinds = {
+        cls.__name__.removesuffix("ReconstructionDistribution"): cls for cls in get_args(ReconstructionDistribution)
+    }
+
+    def write(value: Any) -> Tree:
+        name = type(value).__name__.removesuffix("ReconstructionDistribution")
+        return {name: {"activationFn": inner.write(value.activation)}}
+
+    def read(found: Any, where: str) -> Any:
+        short, fields = tagged(found, where)
+        cls = kinds.get(short.removesuffix("ReconstructionDistribution"))
+        if cls is None:
+            raise ModelError(f"{where} is a {short}; known distributions are {', '.join(sorted(kinds))}")
+        node = fields.get("activationFn")
+        return cls() if node is None else cls(activation=inner.read(node, f"{where}.activationFn"))
+
+    return Codec("outputDistribution", write, read)
+
+
+_RECURRENT: Final = {
+    "forget_gate_bias_init": _number("forgetGateBiasInit"),
+    "gate_activation": _activation("gateActivationFn", GATES),
+}
 _LOSS_OF_PRETRAINING: Final = {
     "sparsity": _number("sparsity"),
     "visible_bias_init": _number("visibleBiasInit"),
@@ -201,6 +233,18 @@ _KINDS = (
         "CenterLossOutputLayer",
         "CenterLossOutputLayer",
         {"alpha": _number("alpha"), "lambda_": _number("lambda")},
+    ),
+    Kind(
+        layers.VariationalAutoencoder,
+        "VariationalAutoencoder",
+        "variational.VariationalAutoencoder",
+        {
+            "encoder_layer_sizes": _list("encoderLayerSizes"),
+            "decoder_layer_sizes": _list("decoderLayerSizes"),
+            "reconstruction_distribution": _reconstruction(),
+            "pzx_activation": _activation("pzxActivationFn"),
+            "num_samples": _whole("numSamples"),
+        },
     ),
     Kind(layers.EmbeddingLayer, "embedding", "EmbeddingLayer", {}),
     Kind(layers.LSTM, "LSTM", "LSTM", _RECURRENT),

@@ -136,6 +136,10 @@ class FeedForwardLayer(
         """Return name and shape of every parameter, in the order in which they lie in the flat vector."""
         return (("W", (self.n_in, self.n_out)), ("b", (self.n_out,)))
 
+    def is_pretrain_param(self, name: str) -> bool:
+        """Return whether only pretraining changes a parameter."""
+        return name == "vb"
+
     def init_params(self, params: Params, stream: Stream) -> None:
         """Fill ``params`` with initial values: ``W`` drawn from ``stream``, ``b`` constant."""
         W = params["W"]

@@ -20,6 +20,7 @@ from dl4jlegacy.nn.output import BaseOutputLayer, OutputLayer
 from dl4jlegacy.nn.rbm import RBM
 from dl4jlegacy.nn.rnn_output import RnnOutputLayer
 from dl4jlegacy.nn.subsampling import GlobalPoolingLayer, Subsampling1DLayer, SubsamplingLayer
+from dl4jlegacy.nn.variational import VariationalAutoencoder
 
 __all__ = [
     "LSTM",
@@ -45,9 +46,11 @@ __all__ = [
     "LocalResponseNormalization",
     "LossLayer",
     "OutputLayer",
+    "PretrainLayer",
     "RnnOutputLayer",
     "Subsampling1DLayer",
     "SubsamplingLayer",
+    "VariationalAutoencoder",
     "ZeroPadding1DLayer",
     "ZeroPaddingLayer",
 ]
@@ -82,7 +85,11 @@ Layer = (
     | LastTimeStep
     | RnnOutputLayer
     | EmbeddingLayer
+    | VariationalAutoencoder
 )
+
+PretrainLayer = RBM | AutoEncoder | VariationalAutoencoder
+"""Layers that can train themselves, without labels."""
 
 
 def FrozenLayer(layer: Layer) -> Layer:  # noqa: N802  # a class in DL4J

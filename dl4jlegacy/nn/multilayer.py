@@ -22,7 +22,7 @@ from dl4jlegacy.nn.batches import batches, chunks
 from dl4jlegacy.nn.conf import MultiLayerConfiguration
 from dl4jlegacy.nn.evaluation import Evaluation
 from dl4jlegacy.nn.formats import enter_mask, leave
-from dl4jlegacy.nn.layers import RBM, AutoEncoder, Layer
+from dl4jlegacy.nn.layers import Layer, PretrainLayer
 from dl4jlegacy.nn.listeners import TrainingListener
 from dl4jlegacy.nn.multilayer_updater import MultiLayerUpdater
 from dl4jlegacy.nn.not_finite import not_finite
@@ -380,9 +380,9 @@ class MultiLayerNetwork:
         for listener in self.listeners:
             listener.iteration_done(self, iteration, score, examples=batch.num_examples)
 
-    def _pretrain_layer(self, index: int) -> RBM | AutoEncoder:
+    def _pretrain_layer(self, index: int) -> PretrainLayer:
         layer = self.layers[index] if 0 <= index < len(self.layers) else None
-        if not isinstance(layer, RBM | AutoEncoder):
+        if not isinstance(layer, PretrainLayer):
             raise ConfError(f"layer {index} cannot pretrain; those that can: {list(self.pretrain_layers)}")
         return layer
 

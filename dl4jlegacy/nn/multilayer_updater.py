@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.kernels import Kernels
-from dl4jlegacy.nn.layers import RBM, AutoEncoder, Layer
+from dl4jlegacy.nn.layers import Layer, PretrainLayer
 from dl4jlegacy.nn.parameters import ParamLayout, ParamSpan
 from dl4jlegacy.nn.updaters import NoOp, Sgd, Updater, with_learning_rate
 
@@ -171,7 +171,7 @@ class MultiLayerUpdater:
 
 
 def _pretrain_rate(layer: Layer) -> float | None:
-    return layer.pretrain_learning_rate if isinstance(layer, RBM | AutoEncoder) else None
+    return layer.pretrain_learning_rate if isinstance(layer, PretrainLayer) else None
 
 
 def _coefficients(layer: Layer, span: ParamSpan) -> tuple[float, float]:

@@ -17,8 +17,6 @@ from dl4jlegacy.nn.layers import Layer
 
 __all__ = ["ParamLayout", "ParamSpan"]
 
-_PRETRAIN_PARAMS = frozenset({"vb"})
-
 
 @dataclass(frozen=True, slots=True)
 class ParamSpan:
@@ -109,7 +107,7 @@ def _span(index: int, layer: Layer, name: str, shape: tuple[int, ...], start: in
         start=start,
         stop=start + math.prod(shape),
         is_bias=name not in layer.weights,
-        is_pretrain=name in _PRETRAIN_PARAMS,
+        is_pretrain=layer.is_pretrain_param(name),
         is_state=name in layer.states,
         is_c_ordered=len(shape) != 2 or name in layer.c_ordered,
     )
