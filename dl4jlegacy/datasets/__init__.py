@@ -7,6 +7,7 @@ from dl4jlegacy.datasets.dataset import DataSet, SplitTestAndTrain, one_hot
 from dl4jlegacy.datasets.idx import read_idx
 from dl4jlegacy.datasets.iterator import DataSetIterator, ListDataSetIterator
 from dl4jlegacy.datasets.mnist import MnistDataSetIterator, data_directory, read_mnist
+from dl4jlegacy.datasets.multi_dataset import ListMultiDataSetIterator, MultiDataSet
 from dl4jlegacy.datasets.normalizers import (
     ImagePreProcessingScaler,
     Normalizer,
@@ -27,7 +28,9 @@ __all__ = [
     "ImagePreProcessingScaler",
     "IrisDataSetIterator",
     "ListDataSetIterator",
+    "ListMultiDataSetIterator",
     "MnistDataSetIterator",
+    "MultiDataSet",
     "Normalizer",
     "NormalizerMinMaxScaler",
     "NormalizerStandardize",

@@ -28,6 +28,7 @@ from dl4jlegacy.nn.weights import Distribution
 
 if TYPE_CHECKING:
     from dl4jlegacy.nn.conf import MultiLayerConfiguration, NeuralNetConfiguration
+    from dl4jlegacy.nn.graph_builder import GraphBuilder
 
 __all__ = ["ListBuilder", "NeuralNetConfigurationBuilder", "classifier_override"]
 
@@ -230,6 +231,12 @@ class NeuralNetConfigurationBuilder(Fluent):
     def list(self, *layers: Layer | int) -> ListBuilder:
         """Go on with the layers: ``list()``, ``list(layer, layer, ...)``, or 2014's ``list(n)`` for n layers."""
         return ListBuilder(self, layers)
+
+    def graph_builder(self) -> GraphBuilder:
+        """Go on with a graph of layers and vertices."""
+        from dl4jlegacy.nn.graph_builder import GraphBuilder  # it builds on ``conf``, which imports this module
+
+        return GraphBuilder(self.build())
 
     def _set(self, **fields: Any) -> Self:
         self._fields |= fields

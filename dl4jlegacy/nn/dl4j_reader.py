@@ -32,7 +32,7 @@ from dl4jlegacy.nn.schedules import (
 from dl4jlegacy.nn.updaters import UPDATERS, Nesterovs, Updater
 from dl4jlegacy.nn.weights import Distribution
 
-__all__ = ["from_dl4j"]
+__all__ = ["from_dl4j", "read_layer", "read_network"]
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +58,8 @@ def from_dl4j(tree: Tree) -> MultiLayerConfiguration:
         what = "a ComputationGraph" if "vertices" in tree else "no multi-layer network"
         raise ModelError(f"configuration.json describes {what} (it has no list 'confs'); this reads MultiLayerNetworks")
     try:
-        layers = tuple(_layer(conf, f"confs[{i}]") for i, conf in enumerate(confs))
-        return MultiLayerConfiguration(conf=_network(confs[0]), layers=layers, **_phases(tree))
+        layers = tuple(read_layer(conf, f"confs[{i}]") for i, conf in enumerate(confs))
+        return MultiLayerConfiguration(conf=read_network(confs[0]), layers=layers, **_phases(tree))
     except ConfError as exc:
         raise ModelError(f"configuration.json does not fit together: {exc}") from exc
 
@@ -78,7 +78,8 @@ def _phases(tree: Tree) -> Tree:
     }
 
 
-def _network(conf: Tree) -> NeuralNetConfiguration:
+def read_network(conf: Tree) -> NeuralNetConfiguration:
+    """Return what holds for the whole network, as the tree of one of its layers says."""
     seed, data_type = conf.get("seed"), conf.get("dataType", "FLOAT")
     if data_type not in ("FLOAT", "DOUBLE"):
         raise ModelError(f"confs[0].dataType is {data_type!r}; FLOAT and DOUBLE are known")
@@ -93,7 +94,8 @@ def _network(conf: Tree) -> NeuralNetConfiguration:
 # -- layers ----------------------------------------------------------------------------------------------------------
 
 
-def _layer(conf: Tree, where: str) -> Layer:
+def read_layer(conf: Tree, where: str) -> Layer:
+    """Return the layer of a ``NeuralNetConfiguration``'s tree; ``where`` names the place in messages."""
     name, body = tagged(conf.get("layer"), f"{where}.layer")
     where = f"{where}.layer"
     is_frozen = name == "FrozenLayer"
@@ -103,7 +105,7 @@ def _layer(conf: Tree, where: str) -> Layer:
     kind = kind_named(name, where)
     cls: Any = kind.cls
     if cls in WRAPPERS:
-        inner = _layer({**conf, "layer": body.get(WRAPPERS[cls][0])}, where)
+        inner = read_layer({**conf, "layer": body.get(WRAPPERS[cls][0])}, where)
         wrapper: Layer = cls(layer=inner, name=body.get("layerName"), frozen=is_frozen, **kind.read(body, where))
         return wrapper
     _check_plain(conf, body, where)
