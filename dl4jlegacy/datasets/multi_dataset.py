@@ -18,6 +18,7 @@ from dl4jlegacy.seeding import Stream
 
 __all__ = ["ListMultiDataSetIterator", "MultiDataSet"]
 
+_NAMES = ("features", "labels", "features_masks", "labels_masks")
 Arrays = Sequence[npt.ArrayLike]
 Masks = Sequence["npt.ArrayLike | None"]
 
@@ -83,6 +84,18 @@ class MultiDataSet:
     def take(self, indices: npt.NDArray[np.intp]) -> MultiDataSet:
         """Return the rows at ``indices`` in that order, copied."""
         return self._each(lambda array: array.take(indices, axis=0))
+
+    def arrays(self) -> dict[str, Array]:
+        """Return what there is by name: ``features0``, ..., ``labels0``, ..., and masks that are not None."""
+        return {
+            f"{name}{i}": array for name in _NAMES for i, array in enumerate(getattr(self, name)) if array is not None
+        }
+
+    @classmethod
+    def from_arrays(cls, features: int, labels: int, get: Callable[[str], Array | None]) -> MultiDataSet:
+        """Return the data set whose ``arrays`` ``get`` gives by name; raises ``DataError`` as the constructor."""
+        groups = [[get(f"{name}{i}") for i in range(labels if "labels" in name else features)] for name in _NAMES]
+        return cls([x for x in groups[0] if x is not None], [y for y in groups[1] if y is not None], *groups[2:])
 
     def _each(self, rows: Callable[[Array], Array]) -> MultiDataSet:
         every = (self.features, self.labels, self.features_masks, self.labels_masks)
@@ -179,7 +192,7 @@ def _beside(labels: npt.ArrayLike, dtype: npt.DTypeLike) -> Array:
 def _trusted(groups: tuple[tuple[Array | None, ...], ...]) -> MultiDataSet:
     """Return a MultiDataSet of arrays that come from a checked one."""
     dataset = object.__new__(MultiDataSet)
-    for name, group in zip(("features", "labels", "features_masks", "labels_masks"), groups, strict=True):
+    for name, group in zip(_NAMES, groups, strict=True):
         for array in group:
             if array is not None and array.flags.owndata:
                 array.flags.writeable = False

@@ -22,6 +22,7 @@ from dl4jlegacy.nn.evaluation import Evaluation
 from dl4jlegacy.nn.evaluation_rows import IEvaluation
 from dl4jlegacy.nn.graph_conf import ComputationGraphConfiguration
 from dl4jlegacy.nn.graph_stack import Batch, GraphStack
+from dl4jlegacy.nn.input_type import AnyInputType
 from dl4jlegacy.nn.layers import Layer
 from dl4jlegacy.nn.listeners import TrainingListener
 from dl4jlegacy.nn.multilayer_updater import MultiLayerUpdater
@@ -111,6 +112,11 @@ class ComputationGraph:
     def n_in(self) -> int:
         """Values of one example of the first input; for sequences, of one time step."""
         return self.nodes[self._stack.inputs[0]].kind.columns
+
+    @property
+    def input_types(self) -> tuple[AnyInputType, ...]:
+        """What every network input holds."""
+        return tuple(self.nodes[place].kind for place in self._stack.inputs)
 
     @property
     def n_out(self) -> int:
