@@ -212,7 +212,7 @@ def evaluate(
     as_json, part = _is_json("format", format), _choice("split", split, launch.SPLITS)
     name = _text("dataset", dataset) or ""
     evaluation, fields = launch.evaluate_model(model, name, _text("data_dir", data_dir) or "", split=part)
-    emit(json.dumps(fields) if as_json else evaluation.stats())
+    emit(json.dumps(fields) if as_json else evaluation.text())
 
 
 @app.command()
@@ -268,13 +268,13 @@ def _where_it_stopped(status: Any, checkpoints: str) -> str:
 def _report_text(report: Any) -> str:
     fields: Mapping[str, Any] = report.fields
     lines = [
-        report.evaluation.stats().strip("\n"),
+        report.evaluation.text().strip("\n"),
         "",
         f"run       {fields['run']}: {fields['model'] or 'network'} on {fields['dataset']}, "
         f"{fields['workers']} workers, {fields['rounds']:,} rounds",
         f"examples  {fields['examples']:,} in {fields['seconds']:.1f} s ({fields['examples_per_second']:,.0f}/s)",
         f"batches   {fields['batches']:,}, lost {fields['batches_lost']}, duplicated {fields['batches_duplicated']}",
-        f"accuracy  {fields['accuracy']:.4f}, f1 {fields['f1']:.4f}",
+        *([] if fields["accuracy"] is None else [f"accuracy  {fields['accuracy']:.4f}, f1 {fields['f1']:.4f}"]),
         f"params    sha256 {fields['params_sha256']}",
     ]
     return "\n".join([*lines, f"model     {fields['model_path']}"] if fields["model_path"] else lines)

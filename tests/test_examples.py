@@ -64,3 +64,10 @@ def test_the_word_count_example_counts_every_line_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("script", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
 def test_an_example_fits_on_a_page(script: Path) -> None:
     assert len(script.read_text(encoding="utf-8").splitlines()) <= 60
+
+
+def test_the_sonnets_example_learns_and_goes_on_with_the_text() -> None:
+    output = run("char_lstm_sonnets.py", "--epochs", "3", "--characters", "120")
+    assert number_after("epoch 3:", output) < 2.8
+    assert "From fairest creatures we desire increas" in output
+    assert len(output.split("From fairest", 1)[1]) > 120

@@ -196,6 +196,8 @@ class MultiLayerConfiguration(ConfText, frozen=True, kw_only=True):
         """
         changed = list(self.layers)
         ends = [(len(changed) - 1, "n_out", n_out, "label columns")]
+        if changed[-1].n_out and not self.backprop:
+            ends = []  # what only pretrains looks at no label
         known = self.input_type or first_type(changed[0], self.input_pre_processors.get(0))
         if known is None and changed[0].consumes[0] == "feed_forward":
             changed[0] = msgspec.structs.replace(changed[0], n_in=n_in)

@@ -26,6 +26,7 @@ from dl4jlegacy.nn.layers import (
     SubsamplingLayer,
 )
 from dl4jlegacy.nn.updaters import AdaGrad, Adam
+from dl4jlegacy.nn.zoo_models import char_lstm, deep_autoencoder, vae
 
 __all__ = ["ZOO", "ZooModel", "dbn", "lenet", "mlp", "sda", "select"]
 
@@ -125,13 +126,17 @@ def _first(layers: tuple[Any, ...], n_in: int) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ZooModel:
-    """A named network: its builder, its legacy class, and the Conf fields it is best trained with."""
+    """A named network: its builder, its legacy class, and the Conf fields it is best trained with.
+
+    One that ``reconstructs`` learns its features themselves, whatever labels there are.
+    """
 
     name: str
     clazz: str
     build: Callable[..., MultiLayerConfiguration]
     small: Mapping[str, int]
     large: Mapping[str, int]
+    reconstructs: bool = False
 
     def defaults(self, examples: int) -> dict[str, Any]:
         """Return Conf fields for a training set of that many examples."""
@@ -171,6 +176,29 @@ ZOO: Mapping[str, ZooModel] = {
             lenet,
             {"batch_size": 16, "epochs": 20, "averaging_frequency": 1},
             {"batch_size": 32, "epochs": 5, "averaging_frequency": 5},
+        ),
+        ZooModel(
+            "char-lstm",
+            "MultiLayerNetwork",
+            char_lstm,
+            {"batch_size": 16, "epochs": 25, "averaging_frequency": 1},
+            {"batch_size": 32, "epochs": 10, "averaging_frequency": 5},
+        ),
+        ZooModel(
+            "deep-autoencoder",
+            "MultiLayerNetwork",
+            deep_autoencoder,
+            {"batch_size": 16, "epochs": 40, "pretrain_epochs": 10, "averaging_frequency": 1},
+            {"batch_size": 128, "epochs": 15, "pretrain_epochs": 2, "averaging_frequency": 5},
+            reconstructs=True,
+        ),
+        ZooModel(
+            "vae",
+            "MultiLayerNetwork",
+            vae,
+            {"batch_size": 16, "epochs": 1, "pretrain_epochs": 40, "averaging_frequency": 1},
+            {"batch_size": 128, "epochs": 1, "pretrain_epochs": 15, "averaging_frequency": 5},
+            reconstructs=True,
         ),
     )
 }
