@@ -3,6 +3,17 @@
 from dl4jlegacy.nn.builder import ListBuilder, NeuralNetConfigurationBuilder
 from dl4jlegacy.nn.conf import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.dbn import DBN, StackedDenoisingAutoEncoder
+from dl4jlegacy.nn.early_stopping import (
+    BestScoreEpochTerminationCondition,
+    EarlyStoppingConfiguration,
+    EarlyStoppingResult,
+    EarlyStoppingTrainer,
+    InvalidScoreIterationTerminationCondition,
+    MaxEpochsTerminationCondition,
+    MaxScoreIterationTerminationCondition,
+    MaxTimeIterationTerminationCondition,
+    ScoreImprovementEpochTerminationCondition,
+)
 from dl4jlegacy.nn.evaluation import Evaluation
 from dl4jlegacy.nn.evaluation_binary import EvaluationBinary
 from dl4jlegacy.nn.evaluation_calibration import EvaluationCalibration
@@ -41,6 +52,7 @@ from dl4jlegacy.nn.layers import (
     ZeroPaddingLayer,
 )
 from dl4jlegacy.nn.listeners import CollectScoresListener, PerformanceListener, ScoreIterationListener, TrainingListener
+from dl4jlegacy.nn.model_savers import InMemoryModelSaver, LocalFileModelSaver
 from dl4jlegacy.nn.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.preprocessors import (
     CnnToFeedForwardPreProcessor,
@@ -53,6 +65,13 @@ from dl4jlegacy.nn.preprocessors import (
 from dl4jlegacy.nn.regression_evaluation import RegressionEvaluation
 from dl4jlegacy.nn.roc import ROC
 from dl4jlegacy.nn.roc_columns import ROCBinary, ROCMultiClass
+from dl4jlegacy.nn.score_calculators import (
+    AutoencoderScoreCalculator,
+    ClassificationScoreCalculator,
+    DataSetLossCalculator,
+    RegressionScoreCalculator,
+    ROCScoreCalculator,
+)
 from dl4jlegacy.nn.serializer import (
     restore_computation_graph,
     restore_model,
@@ -106,9 +125,12 @@ __all__ = [
     "AdaMax",
     "Adam",
     "AutoEncoder",
+    "AutoencoderScoreCalculator",
     "BatchNormalization",
+    "BestScoreEpochTerminationCondition",
     "Bidirectional",
     "CenterLossOutputLayer",
+    "ClassificationScoreCalculator",
     "CnnToFeedForwardPreProcessor",
     "CnnToRnnPreProcessor",
     "CollectScoresListener",
@@ -116,9 +138,13 @@ __all__ = [
     "ComputationGraphConfiguration",
     "Convolution1DLayer",
     "ConvolutionLayer",
+    "DataSetLossCalculator",
     "DenseLayer",
     "DropoutLayer",
     "DuplicateToTimeSeriesVertex",
+    "EarlyStoppingConfiguration",
+    "EarlyStoppingResult",
+    "EarlyStoppingTrainer",
     "ElementWiseVertex",
     "EmbeddingLayer",
     "Evaluation",
@@ -132,15 +158,21 @@ __all__ = [
     "GraphBuilder",
     "GravesBidirectionalLSTM",
     "GravesLSTM",
+    "InMemoryModelSaver",
     "InputType",
+    "InvalidScoreIterationTerminationCondition",
     "L2NormalizeVertex",
     "L2Vertex",
     "LastTimeStep",
     "LastTimeStepVertex",
     "Layer",
     "ListBuilder",
+    "LocalFileModelSaver",
     "LocalResponseNormalization",
     "LossLayer",
+    "MaxEpochsTerminationCondition",
+    "MaxScoreIterationTerminationCondition",
+    "MaxTimeIterationTerminationCondition",
     "MergeVertex",
     "MultiLayerConfiguration",
     "MultiLayerNetwork",
@@ -155,13 +187,16 @@ __all__ = [
     "PreprocessorVertex",
     "ROCBinary",
     "ROCMultiClass",
+    "ROCScoreCalculator",
     "RegressionEvaluation",
+    "RegressionScoreCalculator",
     "ReshapeVertex",
     "RmsProp",
     "RnnOutputLayer",
     "RnnToCnnPreProcessor",
     "RnnToFeedForwardPreProcessor",
     "ScaleVertex",
+    "ScoreImprovementEpochTerminationCondition",
     "ScoreIterationListener",
     "Sgd",
     "ShiftVertex",
