@@ -181,7 +181,7 @@ def tile(x: Array, tiles: Array) -> None:
         numpy_tiles.tile(x, tiles)
         return
     _check_rows(x, tiles)
-    _kernel("tile")(x, tiles.reshape(len(tiles), -1, LANES))
+    _kernel("tile")(x, tiles.reshape(len(tiles), x.shape[1], LANES))
 
 
 def untile(tiles: Array, x: Array) -> None:
@@ -190,7 +190,7 @@ def untile(tiles: Array, x: Array) -> None:
         numpy_tiles.untile(tiles, x)
         return
     _check_rows(x, tiles)
-    _kernel("untile")(tiles.reshape(len(tiles), -1, LANES), x)
+    _kernel("untile")(tiles.reshape(len(tiles), x.shape[1], LANES), x)
 
 
 def _check_rows(x: Array, tiles: Array) -> None:

@@ -60,7 +60,7 @@ class ConvolutionLayer(_Convolution, frozen=True, kw_only=True, tag="convolution
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_window(self.title(), self)
+        check_window(self.title(), self, 2)
 
     def _kernel(self) -> tuple[int, int]:
         return self.kernel_size
@@ -162,7 +162,7 @@ class Convolution1DLayer(_Convolution, frozen=True, kw_only=True, tag="convoluti
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_window(self.title(), self)
+        check_window(self.title(), self, 1)
 
     def _kernel(self) -> tuple[int, int]:
         return (self.kernel_size, 1)

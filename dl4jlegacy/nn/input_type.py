@@ -143,8 +143,12 @@ class InputTypeConvolutionalFlat(_InputType, frozen=True, kw_only=True, tag="con
         return (self.channels * self.height * self.width,)
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        """Tell whether a batch of ``shape`` can enter: rows, or the images themselves."""
-        return len(shape) > 1 and math.prod(shape[1:]) == self.columns
+        """Tell whether a batch of ``shape`` can enter: rows, or the images themselves (of one channel: without it)."""
+        plain = self.channels == 1 and shape[1:] == (self.height, self.width)
+        return plain or shape[1:] in (self.shape, (self.channels, self.height, self.width))
+
+    def __str__(self) -> str:
+        return f"rows of {self.channels}x{self.height}x{self.width} images"
 
     def unflattened(self) -> InputTypeConvolutional:
         """Return the type of the images themselves."""

@@ -220,19 +220,22 @@ def automatic(given: AnyInputType, consumes: tuple[str, ...]) -> InputPreProcess
     Raises:
         ShapeError: the image sizes cannot be known.
     """
-    wanted = consumes[0]
-    if isinstance(given, InputTypeConvolutionalFlat) and "convolutional" in consumes and "feed_forward" not in consumes:
-        return FeedForwardToCnnPreProcessor(height=given.height, width=given.width, channels=given.channels)
-    kind = "feed_forward" if isinstance(given, InputTypeConvolutionalFlat) else given.kind
+    kind, wanted = given.kind, consumes[0]
+    if isinstance(given, InputTypeConvolutionalFlat):
+        kind = next((name for name in consumes if name in ("feed_forward", "convolutional")), "feed_forward")
+        if kind == "convolutional":
+            return FeedForwardToCnnPreProcessor(height=given.height, width=given.width, channels=given.channels)
     if kind in consumes:
         return None
     if isinstance(given, InputTypeConvolutional):
         size = {"height": given.height, "width": given.width, "channels": given.channels}
         return CnnToFeedForwardPreProcessor(**size) if wanted == "feed_forward" else CnnToRnnPreProcessor(**size)
+    if kind == "recurrent" and "feed_forward" in consumes:
+        return RnnToFeedForwardPreProcessor()
     if wanted == "convolutional":
         name = "RnnToCnnPreProcessor" if kind == "recurrent" else "FeedForwardToCnnPreProcessor"
         raise ShapeError(
             f"takes images, what comes in is {given}: set input_type=InputType.convolutional_flat(height, width, "
             f"channels), or put a {name}(height=..., width=..., channels=...) before it"
         )
-    return RnnToFeedForwardPreProcessor() if wanted == "feed_forward" else FeedForwardToRnnPreProcessor()
+    return FeedForwardToRnnPreProcessor()

@@ -62,7 +62,10 @@ class Stage:
         """Return what ``x`` becomes, the pass behind the layer (rows, mask), and the way back."""
         x, step, back = self.before(x, step)
         layer = self.layer
-        y, backward = layer.forward(params, x, step.at(step.layer, train=False) if layer.frozen else step)
+        try:
+            y, backward = layer.forward(params, x, step.at(step.layer, train=False) if layer.frozen else step)
+        except ShapeError as exc:  # a length that only the batch tells
+            raise ShapeError(f"layer {step.layer} ({layer.title()}): {exc}") from exc
         if step.mask is not None:
             step = step.at(step.layer, mask=layer.forward_mask(step.mask, step))
         if back is None:

@@ -16,7 +16,7 @@ from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn.feedforward import Backward, FeedForwardLayer, Params
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional, InputTypeFeedForward, InputTypeRecurrent
 from dl4jlegacy.nn.step import Step
-from dl4jlegacy.nn.windows import Mode, Window, check_window
+from dl4jlegacy.nn.windows import Mode, Window, check_name, check_window
 from dl4jlegacy.seeding import Stream
 
 __all__ = ["GlobalPoolingLayer", "ParameterlessLayer", "Pooling", "Subsampling1DLayer", "SubsamplingLayer"]
@@ -62,6 +62,7 @@ class _Pooling(ParameterlessLayer, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_name(self.title(), "pooling_type", self.pooling_type, Pooling)
         if self.pnorm < 1:
             raise ConfError(f"{self.title()}: pnorm is {self.pnorm}; it must be at least 1")
 
@@ -78,7 +79,7 @@ class SubsamplingLayer(_Pooling, frozen=True, kw_only=True, tag="subsampling"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_window(self.title(), self)
+        check_window(self.title(), self, 2)
 
     def windows(self, shape: tuple[int, int]) -> tuple[Window, Window]:
         """Return how the window goes over images of ``shape`` (height, width), along both axes."""
@@ -126,7 +127,7 @@ class Subsampling1DLayer(_Pooling, frozen=True, kw_only=True, tag="subsampling1d
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_window(self.title(), self)
+        check_window(self.title(), self, 1)
 
     def window(self, steps: int) -> Window:
         """Return how the window goes over sequences of so many time steps."""

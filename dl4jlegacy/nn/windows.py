@@ -6,33 +6,52 @@ Legacy: ``org.deeplearning4j.nn.conf.ConvolutionMode`` and ``ConvolutionUtils.ge
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from dl4jlegacy.backend import Array
-from dl4jlegacy.errors import ConfError, ShapeError
+from dl4jlegacy.errors import ConfError, ShapeError, nearest
 
-__all__ = ["Mode", "Window", "check_window"]
+__all__ = ["Mode", "Window", "check_name", "check_window"]
 
 Mode = Literal["truncate", "same", "strict"]
 
 
-def check_window(title: str, layer: Any) -> None:
-    """Check the fields ``kernel_size, stride, padding, dilation, convolution_mode`` of a layer, one value or two each.
+def check_window(title: str, layer: Any, count: int) -> None:
+    """Check ``kernel_size, stride, padding, dilation, convolution_mode`` of a layer, ``count`` values each.
 
     Raises:
-        ConfError: a size that is not positive, or padding besides the mode "same".
+        ConfError: a size that is not positive or no number, an unknown mode, or padding besides the mode "same".
     """
     for field, least in (("kernel_size", 1), ("stride", 1), ("padding", 0), ("dilation", 1)):
         given = getattr(layer, field, 1)
+        if hasattr(layer, field):
+            _check_dimensions(title, field, given, count)
         for size in given if isinstance(given, tuple) else (given,):
             if size < least:
                 raise ConfError(f"{title}: {field} is {_text(given)}; it must be at least {least}")
+    check_name(title, "convolution_mode", layer.convolution_mode, Mode)
     if layer.convolution_mode == "same" and layer.padding not in (0, (0, 0)):
         raise ConfError(
             f"{title}: padding is {_text(layer.padding)}, but convolution_mode 'same' makes its own; leave padding out"
         )
+
+
+def check_name(title: str, field: str, given: Any, names: Any) -> None:
+    """Raise ``ConfError`` unless ``given`` is one of the names of a ``Literal``; JSON has been checked before."""
+    known = get_args(names)
+    if given not in known:
+        raise ConfError(f"{title}: unknown {field} {given!r}{nearest(str(given), known)}")
+
+
+def _check_dimensions(title: str, field: str, given: Any, count: int) -> None:
+    """Raise ``ConfError`` unless ``given`` is a whole number, or for ``count`` 2 a pair of them."""
+    numbers = given if isinstance(given, tuple) else (given,)
+    is_right = isinstance(given, tuple) == (count > 1) and len(numbers) == count
+    if not is_right or not all(type(size) is int for size in numbers):
+        wanted = "(height, width), two whole numbers" if count > 1 else "one whole number"
+        raise ConfError(f"{title}: {field} is {given!r}; give {wanted}")
 
 
 def _text(size: Any) -> str:
