@@ -79,6 +79,7 @@ from dl4jlegacy.nn.serializer import (
     restore_normalizer,
     write_model,
 )
+from dl4jlegacy.nn.transfer_learning import FineTuneConfiguration, TransferLearning
 from dl4jlegacy.nn.updaters import (
     AdaBelief,
     AdaDelta,
@@ -152,6 +153,7 @@ __all__ = [
     "EvaluationCalibration",
     "FeedForwardToCnnPreProcessor",
     "FeedForwardToRnnPreProcessor",
+    "FineTuneConfiguration",
     "FrozenLayer",
     "GlobalPoolingLayer",
     "GradientCheckUtil",
@@ -206,6 +208,7 @@ __all__ = [
     "SubsamplingLayer",
     "SubsetVertex",
     "TrainingListener",
+    "TransferLearning",
     "UnstackVertex",
     "Updater",
     "VariationalAutoencoder",
