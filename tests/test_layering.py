@@ -35,6 +35,7 @@ LAYERS = [  # the longest matching name decides
         "dl4jlegacy.progress",
         "dl4jlegacy.runner",
         "dl4jlegacy.services",
+        "dl4jlegacy.summary_cli",
         "dl4jlegacy.worker_pool",
     },
 ]
@@ -57,7 +58,12 @@ LIBRARIES = {  # where each library may be imported
     "rich": ("dl4jlegacy.cli", "dl4jlegacy.console", "dl4jlegacy.progress"),
     "safetensors": ("dl4jlegacy.scaleout.checkpoint",),
     "threadpoolctl": ("dl4jlegacy.runner", "dl4jlegacy.cluster"),
-    "typer": ("dl4jlegacy.cli", "dl4jlegacy.cluster_cli", "dl4jlegacy.services.command"),
+    "typer": (
+        "dl4jlegacy.cli",
+        "dl4jlegacy.cluster_cli",
+        "dl4jlegacy.services.command",
+        "dl4jlegacy.summary_cli",
+    ),
     "yaml": ("dl4jlegacy.nn.conf_text", "dl4jlegacy.scaleout.conf"),
 }
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
