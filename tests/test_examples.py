@@ -46,6 +46,14 @@ def test_the_mnist_example_takes_mnist_where_it_is_found(mnist_dir: str) -> None
     assert output.startswith("5000 examples")  # three layers pretrained once, two epochs of finetuning
 
 
+@pytest.mark.mnist
+def test_the_lenet_example_learns(mnist_dir: str) -> None:
+    found = {"DL4J_DATA_DIR": mnist_dir} if mnist_dir else {}
+    output = run("mnist_lenet.py", "--examples", "3000", "--epochs", "3", **found)
+    assert "9000 examples" in output and ", 0 batches lost" in output
+    assert number_after("Accuracy:", output) > 0.85
+
+
 def test_the_iris_example_learns_saves_and_restores(tmp_path: Path) -> None:
     path = tmp_path / "iris.zip"
     output = run("iris_dbn.py", str(path))

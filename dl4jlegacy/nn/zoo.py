@@ -6,29 +6,20 @@ returns a ``MultiLayerConfiguration``; ``ZooModel.defaults`` says how it is best
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from dl4jlegacy.errors import ConfError, ShapeError, nearest
+from dl4jlegacy.errors import ConfError, nearest
 from dl4jlegacy.nn.conf import MultiLayerConfiguration, NeuralNetConfiguration
-from dl4jlegacy.nn.input_type import AnyInputType, InputType
-from dl4jlegacy.nn.layers import (
-    RBM,
-    AutoEncoder,
-    ConvolutionLayer,
-    DenseLayer,
-    Layer,
-    OutputLayer,
-    SubsamplingLayer,
-)
+from dl4jlegacy.nn.layers import RBM, AutoEncoder, DenseLayer, OutputLayer
 from dl4jlegacy.nn.updaters import AdaGrad, Adam
+from dl4jlegacy.nn.zoo_images import alexnet_small, lenet
 from dl4jlegacy.nn.zoo_models import char_lstm, deep_autoencoder, vae
 
-__all__ = ["ZOO", "ZooModel", "dbn", "lenet", "mlp", "sda", "select"]
+__all__ = ["ZOO", "ZooModel", "alexnet_small", "dbn", "lenet", "mlp", "sda", "select"]
 
 _LARGE = 256  # inputs from which the large sizes are taken
 _MANY = 10_000  # examples from which the settings for large data are taken
@@ -79,40 +70,6 @@ def sda(
         conf=NeuralNetConfiguration(seed=seed, updater=_adagrad(n_in), drop_out=drop_out),
         layers=(*_first(layers, n_in), OutputLayer(n_out=n_out, activation="softmax")),
         pretrain=True,
-    )
-
-
-def lenet(
-    n_in: int, n_out: int, *, hidden: tuple[int, ...] | None = None, drop_out: float = 0.0, seed: int = 123
-) -> MultiLayerConfiguration:
-    """Return the LeNet with which DL4J showed training on Spark: two convolutions, the second at stride 2.
-
-    Sizes, rate 0.1 and L2 are the original's. There AdaGrad's step was divided by the 32 examples of a batch (0.9.1);
-    since 1.0.0 the gradient is, which AdaGrad does not notice. Five epochs of MNIST on four workers reach 0.964 with
-    the rate 0.1 / 32 and 0.934 with 0.1, whose first steps are too long; ``epsilon`` shortens those: 0.990.
-    """
-    convolutions = ((20, (1, 1)), (50, (2, 2)))
-    images: list[Layer] = []
-    for filters, stride in convolutions:
-        images.append(ConvolutionLayer(n_out=filters, kernel_size=(5, 5), stride=stride, activation="relu"))
-        images.append(SubsamplingLayer(kernel_size=(2, 2), pooling_type="max"))
-    dense = [DenseLayer(n_out=size, activation="relu", drop_out=drop_out) for size in hidden or (200,)]
-    loss = OutputLayer(n_out=n_out, activation="softmax", loss="negativeloglikelihood", drop_out=drop_out)
-    return MultiLayerConfiguration(
-        conf=NeuralNetConfiguration(seed=seed, updater=AdaGrad(learning_rate=0.1, epsilon=0.01), l2=5e-4),
-        layers=(*images, *dense, loss),
-        input_type=_square_images("lenet", n_in),
-    )
-
-
-def _square_images(model: str, n_in: int) -> AnyInputType:
-    for channels in (1, 3):
-        side = math.isqrt(n_in // channels)
-        if side * side * channels == n_in:
-            return InputType.convolutional_flat(side, side, channels)
-    raise ShapeError(
-        f"model {model} takes square images of one or three channels, and {n_in} features are none; "
-        "use another model, or a configuration file with the right input_type"
     )
 
 
@@ -179,6 +136,13 @@ ZOO: Mapping[str, ZooModel] = {
             {"batch_size": 32, "epochs": 5, "averaging_frequency": 5},
         ),
         ZooModel(
+            "alexnet-small",
+            "MultiLayerNetwork",
+            alexnet_small,
+            {"batch_size": 16, "epochs": 20, "averaging_frequency": 1},
+            {"batch_size": 32, "epochs": 3, "averaging_frequency": 5},
+        ),
+        ZooModel(
             "char-lstm",
             "MultiLayerNetwork",
             char_lstm,
@@ -190,7 +154,7 @@ ZOO: Mapping[str, ZooModel] = {
             "MultiLayerNetwork",
             deep_autoencoder,
             {"batch_size": 16, "epochs": 40, "pretrain_epochs": 10, "averaging_frequency": 1},
-            {"batch_size": 128, "epochs": 15, "pretrain_epochs": 2, "averaging_frequency": 5},
+            {"batch_size": 128, "epochs": 15, "pretrain_epochs": 1, "averaging_frequency": 5},
             reconstructs=True,
         ),
         ZooModel(
