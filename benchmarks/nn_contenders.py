@@ -18,6 +18,7 @@ import time  # noqa: E402
 from collections.abc import Callable  # noqa: E402
 from typing import Any  # noqa: E402
 
+import nn_sequences  # noqa: E402
 import numpy as np  # noqa: E402
 
 EXAMPLES = 2048
@@ -210,7 +211,7 @@ CONTENDERS: dict[str, Callable[[str, int], Epoch]] = {
 def main() -> int:
     case, who, batch = sys.argv[1], sys.argv[2], int(sys.argv[3])
     try:
-        epoch = CONTENDERS[who](case, batch)
+        epoch = (nn_sequences.CONTENDERS if case == "lstm" else CONTENDERS)[who](case, batch)
     except ImportError as missing:
         print(f"MISSING {missing.name}", flush=True)
         return 0

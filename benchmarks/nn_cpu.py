@@ -24,10 +24,12 @@ WORKER = Path(__file__).with_name("nn_contenders.py")
 INSTALL = {"torch": "pip install torch", "jax": "pip install jax", "sklearn": "pip install scikit-learn"}
 TORCH = ("torch", "torch-channels-last")
 BATCH = 128
+BATCHES = {"lstm": 32}  # of 64 time steps
 CASES = {  # contenders, and the goals against the better PyTorch by number of threads
     "lenet": (("ours", "ours-numpy", *TORCH, "jax"), {1: 3.0, 4: 2.0}),
     "lenet-stride1": (("ours", "ours-numpy", *TORCH), {1: 1.7}),
     "mlp": (("ours", "ours-numpy", "torch", "sklearn", "jax"), {1: 1.15, 4: 1.1}),
+    "lstm": (("ours", "ours-numpy", "torch"), {1: 1.0}),
 }
 
 
@@ -41,7 +43,7 @@ class Contender:
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {
             "PYTHONPATH": os.pathsep.join(paths)
         }
-        command = [sys.executable if ours else python, str(WORKER), case, who, str(BATCH), own]
+        command = [sys.executable if ours else python, str(WORKER), case, who, str(BATCHES.get(case, BATCH)), own]
         self.name = who
         self.rates: list[float] = []
         self._process = subprocess.Popen(
@@ -71,8 +73,8 @@ def race(case: str, threads: int, arguments: argparse.Namespace) -> bool:
     names, goals = CASES[case]
     if threads > 1:
         names = tuple(name for name in names if name not in ("ours-numpy", "jax", "sklearn"))
-        names += ("ours-4-workers",) if threads == 4 and case != "mlp" else ()
-    print(f"{case}, batch {BATCH}, {threads} thread{'s' * (threads > 1)}: examples/s", flush=True)
+        names += ("ours-4-workers",) if threads == 4 and case.startswith("lenet") else ()
+    print(f"{case}, batch {BATCHES.get(case, BATCH)}, {threads} thread{'s' * (threads > 1)}: examples/s", flush=True)
     all_of_them = [Contender(case, name, threads, arguments.peer_python) for name in names]
     for absent in (c for c in all_of_them if c.missing):
         library = absent.missing.split(".")[0]

@@ -13,7 +13,7 @@ import pytest
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.errors import ConfError, DataError, ShapeError
 from dl4jlegacy.kernels import load, numpy_kernels
-from dl4jlegacy.kernels.numpy_recurrent import over_time, over_time_back
+from dl4jlegacy.kernels.numpy_recurrent import over_time, over_time_back, stepping, stepping_back
 from dl4jlegacy.nn.conf import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.dl4j_json import from_dl4j, to_dl4j
 from dl4jlegacy.nn.gradient_check import GradientCheckUtil
@@ -134,7 +134,8 @@ def test_the_general_path_equals_the_fused_kernel(monkeypatch: pytest.MonkeyPatc
         return net.gradient_and_score(x, labels, Stream.of(1), lengths_mask())[0].copy()
 
     fused = gradient()
-    there, back = general_cells("tanh", "sigmoid")
+    cell, cell_back = general_cells("tanh", "sigmoid")
+    there, back = stepping(cell), stepping_back(cell_back)
     monkeypatch.setattr(numpy_kernels, "lstm_forward", lambda *args: over_time(there, *args))
     monkeypatch.setattr(numpy_kernels, "lstm_backward", lambda *args: over_time_back(back, *args))
     np.testing.assert_allclose(gradient(), fused, rtol=1e-12, atol=1e-14)

@@ -10,11 +10,12 @@ from typing import Any
 
 import numba
 import numpy as np
+from numba import carray  # type: ignore[attr-defined,unused-ignore]
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.kernels import lanes
 from dl4jlegacy.kernels.numba_compile import ROUNDED, kernel
-from dl4jlegacy.kernels.numpy_recurrent import over_time, over_time_back
+from dl4jlegacy.kernels.numpy_recurrent import Step, over_time, over_time_back
 
 __all__ = ["lstm_backward", "lstm_forward"]
 
@@ -69,42 +70,36 @@ _sixteen_forward_jit: Any = numba.njit(_sixteen_forward)
 _sixteen_backward_jit: Any = numba.njit(_sixteen_backward)
 
 
-@kernel("MRrrRMMMr")
+@kernel("ruuuuuuuuii")
 def _forward_lanes(
-    z: Array, r: Array, b: Array, p: Array, before: Array, c: Array, a: Array, h: Array, mask: Array
+    b: Array, z: int, r: int, p: int, before: int, c: int, a: int, h: int, mask: int, rows: int, n: int
 ) -> None:
-    """All whole groups of sixteen units."""
-    n = c.shape[1]
-    gap = np.uint64(4 * n)
-    za, ra, ba, pa = np.uint64(z.ctypes.data), np.uint64(r.ctypes.data), np.uint64(b.ctypes.data), p.ctypes.data
-    oa, ca, aa, ha = before.ctypes.data, c.ctypes.data, a.ctypes.data, h.ctypes.data
-    for row in range(c.shape[0]):
+    """All whole groups of sixteen units of a time step; all but ``b`` are addresses: quick to hand over."""
+    ba, gap = np.uint64(b.ctypes.data), np.uint64(4 * n)
+    on = carray(lanes.pointer(mask, b), rows)
+    for row in range(rows):
         for group in range(n // 16):
             at = np.uint64(64 * group)
             wide, narrow = np.uint64(16 * n * row) + at, np.uint64(4 * n * row) + at
             _sixteen_forward_jit(
-                za + wide, ra + wide, ba + at, np.uint64(pa) + at, np.uint64(oa) + narrow, np.uint64(ca) + narrow,
-                np.uint64(aa) + narrow, np.uint64(ha) + narrow, mask[row], gap,
-            )  # fmt: skip
+                z + wide, r + wide, ba + at, p + at, before + narrow, c + narrow, a + narrow, h + narrow, on[row], gap
+            )
 
 
-@kernel("MRRMrRRr")
+@kernel("ruuuuuuuii")
 def _backward_lanes(
-    z: Array, dy: Array, carried: Array, dc: Array, p: Array, before: Array, a: Array, mask: Array
+    p: Array, z: int, dy: int, carried: int, dc: int, before: int, a: int, mask: int, rows: int, n: int
 ) -> None:
-    """All whole groups of sixteen units."""
-    n = dc.shape[1]
-    gap = np.uint64(4 * n)
-    za, ya, ra, da = z.ctypes.data, dy.ctypes.data, carried.ctypes.data, dc.ctypes.data
-    pa, oa, aa = p.ctypes.data, before.ctypes.data, a.ctypes.data
-    for row in range(dc.shape[0]):
+    """All whole groups of sixteen units of a time step; all but ``p`` are addresses."""
+    pa, gap = np.uint64(p.ctypes.data), np.uint64(4 * n)
+    on = carray(lanes.pointer(mask, p), rows)
+    for row in range(rows):
         for group in range(n // 16):
             at = np.uint64(64 * group)
             wide, narrow = np.uint64(16 * n * row) + at, np.uint64(4 * n * row) + at
             _sixteen_backward_jit(
-                np.uint64(za) + wide, np.uint64(ya) + narrow, np.uint64(ra) + narrow, np.uint64(da) + narrow,
-                np.uint64(pa) + at, np.uint64(oa) + narrow, np.uint64(aa) + narrow, mask[row], gap,
-            )  # fmt: skip
+                z + wide, dy + narrow, carried + narrow, dc + narrow, pa + at, before + narrow, a + narrow, on[row], gap
+            )
 
 
 @kernel("MRrrRMMMri", ROUNDED)
@@ -150,37 +145,48 @@ def _backward_scalar(
             z[row, 2 * n + j], z[row, 3 * n + j] = do, dg
 
 
-def _cell(
-    z: Array, r: Array, b: Array, p: Array, before: Array, c: Array, a: Array, h: Array, mask: Array
-) -> None:  # fmt: skip
-    n = c.shape[1]
-    start = n // 16 * 16 if z.dtype.char == "f" else 0
-    if start:
-        _forward_lanes(z, r, b, p, before, c, a, h, mask)
-    if start < n:
-        _forward_scalar(z, r, b, p, before, c, a, h, mask, start)
+def _ahead(b: Array, p: Array, z: Array, fed_back: Array, h: Array, c: Array, a: Array, mask: Array) -> Step:
+    """Return what does step ``t``, once the state before it has been multiplied by the recurrent weights."""
+    (rows, n), lined = a.shape[1:], z.dtype.char == "f"
+    start = n // 16 * 16 if lined else 0
+    r, pa = fed_back.ctypes.data, p.ctypes.data
+    firsts = [(array.ctypes.data, array.strides[0]) for array in (z, c, a, h, mask)]
+
+    def step(t: int) -> None:
+        if start:
+            za, ca, aa, ha, ma = (first + t * stride for first, stride in firsts)
+            _forward_lanes(b, za, r, pa, ca, ca + firsts[1][1], aa, ha + firsts[3][1], ma, rows, n)
+        if start < n:
+            _forward_scalar(z[t], fed_back, b, p, c[t], c[t + 1], a[t], h[t + 1], mask[t], start)
+
+    return step
 
 
-def _cell_back(
-    z: Array, dy: Array, carried: Array, dc: Array, p: Array, before: Array, c: Array, a: Array, mask: Array
-) -> None:  # fmt: skip
-    n = dc.shape[1]
-    start = n // 16 * 16 if z.dtype.char == "f" else 0
-    if start:
-        _backward_lanes(z, dy, carried, dc, p, before, a, mask)
-    if start < n:
-        _backward_scalar(z, dy, carried, dc, p, before, a, mask, start)
+def _back(p: Array, z: Array, dh: Array, carried: Array, dc: Array, c: Array, a: Array, mask: Array) -> Step:
+    (rows, n), lined = a.shape[1:], z.dtype.char == "f"
+    start = n // 16 * 16 if lined else 0
+    r, d = carried.ctypes.data, dc.ctypes.data
+    firsts = [(array.ctypes.data, array.strides[0]) for array in (z, dh, c, a, mask)]
+
+    def step(t: int) -> None:
+        if start:
+            za, ya, ca, aa, ma = (first + t * stride for first, stride in firsts)
+            _backward_lanes(p, za, ya, r, d, ca, aa, ma, rows, n)
+        if start < n:
+            _backward_scalar(z[t], dh[t], carried, dc, p, c[t], a[t], mask[t], start)
+
+    return step
 
 
 def lstm_forward(
     z: Array, recurrent: Array, b: Array, peepholes: Array, h: Array, c: Array, a: Array, mask: Array
 ) -> None:
     """See ``Kernels``."""
-    over_time(_cell, z, recurrent, b, peepholes, h, c, a, mask)
+    over_time(_ahead, z, recurrent, b, peepholes, h, c, a, mask)
 
 
 def lstm_backward(
     dh: Array, z: Array, recurrent: Array, peepholes: Array, c: Array, a: Array, mask: Array, first: int
 ) -> None:
     """See ``Kernels``."""
-    over_time_back(_cell_back, dh, z, recurrent, peepholes, c, a, mask, first)
+    over_time_back(_back, dh, z, recurrent, peepholes, c, a, mask, first)

@@ -13,7 +13,19 @@ import numpy as np
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ShapeError
 
-__all__ = ["check_lstm", "lstm_backward", "lstm_forward", "over_time", "over_time_back"]
+__all__ = [
+    "Step",
+    "check_lstm",
+    "lstm_backward",
+    "lstm_forward",
+    "over_time",
+    "over_time_back",
+    "stepping",
+    "stepping_back",
+]
+
+Step = Callable[[int], None]
+"""Does one time step, given its number."""
 
 
 def check_lstm(z: Array, recurrent: Array, rest: dict[str, tuple[Array, tuple[int, ...]]]) -> None:
@@ -21,30 +33,50 @@ def check_lstm(z: Array, recurrent: Array, rest: dict[str, tuple[Array, tuple[in
     gates, units = recurrent.shape
     if z.ndim != 3 or gates != 4 * units or z.shape[2] != gates:
         raise ShapeError(f"lstm: gates of shape {list(z.shape)} and recurrent weights of {list(recurrent.shape)}")
-    for name, (array, shape) in rest.items():
+    for name, (array, shape) in {**rest, "z": (z, z.shape)}.items():
         if array.shape != shape:
             raise ShapeError(f"lstm: {name} has shape {list(array.shape)}, needs {list(shape)}")
+        if array.dtype != z.dtype or not array.flags.c_contiguous:  # compiled loops go by addresses
+            raise ShapeError(f"lstm: {name} is {array.dtype} {array.strides}; it must be contiguous {z.dtype}")
 
 
 def lstm_forward(
     z: Array, recurrent: Array, b: Array, peepholes: Array, h: Array, c: Array, a: Array, mask: Array
 ) -> None:
     """See ``Kernels``."""
-    over_time(_cell, z, recurrent, b, peepholes, h, c, a, mask)
+    over_time(stepping(_cell), z, recurrent, b, peepholes, h, c, a, mask)
 
 
 def lstm_backward(
     dh: Array, z: Array, recurrent: Array, peepholes: Array, c: Array, a: Array, mask: Array, first: int
 ) -> None:
     """See ``Kernels``."""
-    over_time_back(_cell_back, dh, z, recurrent, peepholes, c, a, mask, first)
+    over_time_back(stepping_back(_cell_back), dh, z, recurrent, peepholes, c, a, mask, first)
+
+
+def stepping(cell: Callable[..., None]) -> Callable[..., Step]:
+    """Return what ``over_time`` takes, of a ``cell`` that does one time step on its arrays ``(N, ...)``."""
+
+    def begin(b: Array, p: Array, z: Array, fed_back: Array, h: Array, c: Array, a: Array, mask: Array) -> Step:
+        return lambda t: cell(z[t], fed_back, b, p, c[t], c[t + 1], a[t], h[t + 1], mask[t])
+
+    return begin
+
+
+def stepping_back(cell: Callable[..., None]) -> Callable[..., Step]:
+    """Return what ``over_time_back`` takes, of a ``cell`` that does one time step back."""
+
+    def begin(p: Array, z: Array, dh: Array, carried: Array, dc: Array, c: Array, a: Array, mask: Array) -> Step:
+        return lambda t: cell(z[t], dh[t], carried, dc, p, c[t], c[t + 1], a[t], mask[t])
+
+    return begin
 
 
 def over_time(
-    cell: Callable[..., None], z: Array, recurrent: Array, b: Array, peepholes: Array, h: Array, c: Array, a: Array,
+    begin: Callable[..., Step], z: Array, recurrent: Array, b: Array, peepholes: Array, h: Array, c: Array, a: Array,
     mask: Array,
 ) -> None:  # fmt: skip
-    """Walk forward through time: one matrix product and one call of ``cell`` a step."""
+    """Walk forward through time: one matrix product and one call of what ``begin`` returns a step."""
     steps, rows, gates = z.shape
     units = gates // 4
     state = (steps + 1, rows, units)
@@ -53,14 +85,15 @@ def over_time(
         "a": (a, (steps, rows, units)), "mask": (mask, (steps, rows)),
     })  # fmt: skip
     fed_back = np.empty((rows, gates), z.dtype)
-    weights = recurrent.T
+    weights = np.ascontiguousarray(recurrent.T)  # BLAS would copy it at every step
+    step = begin(b, peepholes, z, fed_back, h, c, a, mask)
     for t in range(steps):
         np.matmul(h[t], weights, out=fed_back)
-        cell(z[t], fed_back, b, peepholes, c[t], c[t + 1], a[t], h[t + 1], mask[t])
+        step(t)
 
 
 def over_time_back(
-    cell: Callable[..., None], dh: Array, z: Array, recurrent: Array, peepholes: Array, c: Array, a: Array,
+    begin: Callable[..., Step], dh: Array, z: Array, recurrent: Array, peepholes: Array, c: Array, a: Array,
     mask: Array, first: int,
 ) -> None:  # fmt: skip
     """Walk backward through time, down to step ``first``."""
@@ -71,10 +104,11 @@ def over_time_back(
         "a": (a, (steps, rows, units)), "mask": (mask, (steps, rows)),
     })  # fmt: skip
     carried, dc = np.zeros((rows, units), z.dtype), np.zeros((rows, units), z.dtype)
+    step = begin(peepholes, z, dh, carried, dc, c, a, mask)
     for t in range(steps - 1, first - 1, -1):
         if t < steps - 1:
             np.matmul(z[t + 1], recurrent, out=carried)
-        cell(z[t], dh[t], carried, dc, peepholes, c[t], c[t + 1], a[t], mask[t])
+        step(t)
 
 
 def _parts(z: Array) -> tuple[Array, Array, Array, Array]:

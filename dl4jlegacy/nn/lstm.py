@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
-from dl4jlegacy.kernels.numpy_recurrent import over_time, over_time_back
+from dl4jlegacy.kernels.numpy_recurrent import over_time, over_time_back, stepping, stepping_back
 from dl4jlegacy.nn.feedforward import Backward, FeedForwardLayer, Params
 from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeRecurrent
@@ -103,7 +103,8 @@ class LSTM(FeedForwardLayer, frozen=True, kw_only=True, tag="lstm"):
         if self.forward_activation() == "tanh" and self.gate_activation == "sigmoid":
             return step.kernels.lstm_forward, step.kernels.lstm_backward
         cell, cell_back = general_cells(self.forward_activation(), self.gate_activation)
-        return (lambda *args: over_time(cell, *args)), (lambda *args: over_time_back(cell_back, *args))
+        there, back = stepping(cell), stepping_back(cell_back)
+        return (lambda *args: over_time(there, *args)), (lambda *args: over_time_back(back, *args))
 
     def _gradients(self, dz: Array, h: Array, c: Array, grads: Params, x: Array, first: int) -> None:
         """Write the parameters' gradients, one product over all time steps from ``first``."""

@@ -44,10 +44,16 @@ def deep_autoencoder(
     if n_out != n_in:
         raise ShapeError(f"model deep-autoencoder rebuilds its input; {n_in} features cannot have {n_out} labels")
     sizes = hidden or ((500, 250, 30) if n_in >= _LARGE else (48, 24, 8))
-    down = [RBM(n_out=size, activation="sigmoid", k=1) for size in sizes]
-    up = [DenseLayer(n_out=size, activation="sigmoid") for size in reversed(sizes[:-1])]
+    down = [RBM(n_out=size, k=1) for size in sizes]
+    up = [DenseLayer(n_out=size) for size in reversed(sizes[:-1])]
     return MultiLayerConfiguration(
-        conf=NeuralNetConfiguration(seed=seed, updater=Adam(learning_rate=1e-3), drop_out=drop_out),
+        conf=NeuralNetConfiguration(
+            seed=seed,
+            activation="sigmoid",
+            weight_init="sigmoid_uniform",  # with "xavier" seven layers of sigmoids hardly learn
+            updater=Adam(learning_rate=2e-3),
+            drop_out=drop_out,
+        ),
         layers=(*down, *up, OutputLayer(n_out=n_out, activation="sigmoid", loss="xent")),
         input_type=InputType.feed_forward(n_in),
         pretrain=True,
