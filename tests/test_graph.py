@@ -483,9 +483,7 @@ def test_sizes_that_cannot_follow_are_named_with_both_vertices() -> None:
     with pytest.raises(ShapeError, match=r"'s' behind 'a' \(dense\): subset_vertex keeps values 1 to 4.*0 to 3"):
         base.add_vertex("s", v.SubsetVertex(from_index=1, to_index=4), "a").set_outputs("s").build().nodes()
     base.remove_vertex("s").add_layer("b", DenseLayer(n_out=5), "a")
-    with pytest.raises(
-        ShapeError, match=r"'e' behind 'a' \(dense\) and 'b' \(dense\): .*ward 4, feed_forward 5"
-    ):
+    with pytest.raises(ShapeError, match=r"'e' behind 'a' \(dense\) and 'b' \(dense\): .*ward 4, feed_forward 5"):
         base.add_vertex("e", v.ElementWiseVertex(op="add"), "a", "b").set_outputs("e").build().nodes()
     with pytest.raises(ShapeError, match=r"network input 'in': its size is not known"):
         builder().add_inputs("in").add_layer("o", out(), "in").set_outputs("o").build().nodes()
@@ -533,3 +531,53 @@ def test_sgd_on_a_graph_is_the_gradient_step() -> None:
     wanted = graph.params - np.float32(0.5) * gradient
     graph.update_from(gradient.copy(), iteration=0)
     np.testing.assert_allclose(graph.params, wanted, atol=1e-7)
+
+
+# -- sequences in pieces ---------------------------------------------------------------------------------------------
+
+
+def recurrent(**fields: Any) -> ComputationGraphConfiguration:
+    b = builder(updater=Sgd(learning_rate=0.1), l2=0.0).add_inputs("words")
+    b.add_layer("lstm", LSTM(n_in=3, n_out=4), "words")
+    b.add_layer("out", RnnOutputLayer(n_out=2, activation="softmax"), "lstm").set_outputs("out")
+    return b.build().replace(**fields)
+
+
+def stack_of(conf: ComputationGraphConfiguration) -> MultiLayerConfiguration:
+    layers = (LSTM(n_in=3, n_out=4), RnnOutputLayer(n_out=2, activation="softmax"))
+    names = ("backprop_type", "tbptt_fwd_length", "tbptt_back_length")
+    fields = {name: getattr(conf, name) for name in names}
+    return MultiLayerConfiguration(conf=conf.conf, layers=layers, **fields)
+
+
+@pytest.mark.parametrize("fields", [{}, {"backprop_type": "truncated_bptt", "tbptt_fwd_length": 3}])
+def test_sequences_are_learned_and_scored_as_by_a_stack_of_layers(fields: dict[str, Any]) -> None:
+    conf = recurrent(**fields)
+    graph, net = ComputationGraph(conf), MultiLayerNetwork(stack_of(conf))
+    data = DataSet(sequences(), steps_hot(), MASK)
+    for network in (graph, net):
+        network.fit(data, epochs=3)
+    np.testing.assert_array_equal(graph.params, net.params)
+    assert graph.score(data) == net.score(data)
+    assert graph.evaluate(data).examples == net.evaluate(data).examples == MASK.sum()
+    own = DataSet(sequences(), steps_hot(), MASK, np.eye(5, 4))
+    assert graph.evaluate(own).examples == net.evaluate(own).examples == 4
+
+
+def test_time_steps_one_by_one_give_what_the_whole_gives() -> None:
+    graph, x = ComputationGraph(recurrent()), sequences()
+    whole = graph.output(x)
+    found = [graph.rnn_time_step(x[:, :, t])[0] for t in range(STEPS)]
+    np.testing.assert_allclose(np.stack(found, axis=2), whole, atol=1e-12)
+    graph.rnn_clear_previous_state()
+    np.testing.assert_allclose(graph.rnn_time_step(x)[0], whole, atol=1e-12)
+    with pytest.raises(ShapeError):
+        graph.rnn_time_step(x[:2])
+
+
+def test_truncated_backpropagation_needs_labels_that_are_sequences() -> None:
+    conf = every_vertex().replace(backprop_type="truncated_bptt", tbptt_fwd_length=2)
+    with pytest.raises(ShapeError, match="labels must be"):
+        ComputationGraph(conf).fit(MultiDataSet([sequences(6), vectors(36)], [steps_hot(2), one_hot(2)]))
+    with pytest.raises(ConfError, match="tbptt_fwd_length is 0"):
+        conf.replace(tbptt_fwd_length=0)

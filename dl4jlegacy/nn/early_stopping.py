@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
-from dl4jlegacy.datasets.dataset import DataSet
-from dl4jlegacy.datasets.multi_dataset import MultiDataSet
 from dl4jlegacy.errors import ConfError, Dl4jError, NotFiniteError
+from dl4jlegacy.nn.evaluating import Data
 from dl4jlegacy.nn.model_savers import InMemoryModelSaver, ModelSaver
 from dl4jlegacy.nn.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.networks import Network
@@ -36,8 +35,6 @@ __all__ = [
     "ScoreImprovementEpochTerminationCondition",
     "TerminationReason",
 ]
-
-Data = Iterable[DataSet] | Iterable[MultiDataSet] | DataSet | MultiDataSet
 
 
 # -- conditions ------------------------------------------------------------------------------------------------------

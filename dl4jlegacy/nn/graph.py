@@ -7,7 +7,7 @@ clusters. Legacy: ``org.deeplearning4j.nn.graph.ComputationGraph``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -18,9 +18,11 @@ from dl4jlegacy.datasets.multi_dataset import MultiDataSet
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.kernels import Kernels, load
 from dl4jlegacy.nn.batches import chunks
+from dl4jlegacy.nn.evaluating import Data, batches_of, counted
 from dl4jlegacy.nn.evaluation import Evaluation
 from dl4jlegacy.nn.evaluation_rows import IEvaluation
 from dl4jlegacy.nn.graph_conf import ComputationGraphConfiguration
+from dl4jlegacy.nn.graph_sequences import pieces, single_steps
 from dl4jlegacy.nn.graph_stack import Batch, GraphStack
 from dl4jlegacy.nn.input_type import AnyInputType
 from dl4jlegacy.nn.layers import Layer
@@ -28,6 +30,7 @@ from dl4jlegacy.nn.listeners import TrainingListener
 from dl4jlegacy.nn.multilayer_updater import MultiLayerUpdater
 from dl4jlegacy.nn.not_finite import not_finite
 from dl4jlegacy.nn.parameters import ParamLayout
+from dl4jlegacy.nn.sequences import Memory
 from dl4jlegacy.nn.step import Step, Workspace, aligned
 from dl4jlegacy.seeding import Stream
 
@@ -35,8 +38,6 @@ __all__ = ["ComputationGraph", "Several"]
 
 Several = Array | Sequence[Array]
 """One array for each input or output; a single array where there is one."""
-
-Data = DataSet | MultiDataSet
 
 
 class ComputationGraph:
@@ -67,6 +68,7 @@ class ComputationGraph:
         self._stream = Stream.of(conf.conf.seed)
         self._dtype = np.dtype(conf.conf.dtype)
         self._workspace = Workspace()
+        self._memory: Memory = {}
         self._params = aligned(self.layout.size, self._dtype)
         self._gradient = aligned(self.layout.size, self._dtype)
         self._state = aligned(self.updater.state_size, self._dtype)
@@ -163,6 +165,8 @@ class ComputationGraph:
     ) -> float:
         """Do one update from a batch, in place; return the score before it.
 
+        With truncated backpropagation it is one update a segment, and the sum of their scores.
+
         Args:
             x: features for every input as in ``input_type``; may be read-only.
             labels: for every output, ``(examples, n_out)`` or ``(examples, n_out, time steps)``.
@@ -175,9 +179,14 @@ class ComputationGraph:
             ShapeError: sizes that do not fit the network.
             NotFiniteError: the score is NaN or infinite (nothing was updated), or the update made a parameter so.
         """
-        _, score = self.gradient_and_score(x, labels, stream, features_mask, labels_mask)
-        self._apply(iteration)
-        return score
+        batch = self._stack.checked(self._dtype, _list(x), _list(labels), _masks(features_mask), _masks(labels_mask))
+        parts = pieces(self.conf, batch)
+        memory: Memory | None = {} if self.conf.backprop_type == "truncated_bptt" else None
+        total = 0.0
+        for index, part in enumerate(parts):
+            total += self._backpropagate(part, stream if index == 0 else stream.at(index, purpose="segment"), memory)
+            self._apply(iteration * len(parts) + index)
+        return total
 
     def gradient_and_score(
         self, x: Several, labels: Several, stream: Stream, features_mask: Any = None, labels_mask: Any = None
@@ -188,11 +197,16 @@ class ComputationGraph:
         losses are added. Raises like ``fit_batch``.
         """
         batch = self._stack.checked(self._dtype, _list(x), _list(labels), _masks(features_mask), _masks(labels_mask))
-        step = self._step(stream, train=True)
+        return self._gradient, self._backpropagate(batch, stream, None)
+
+    def _backpropagate(self, batch: Batch, stream: Stream, memory: Memory | None) -> float:
+        """Write the loss gradient of a batch; return the score."""
+        back = 0 if memory is None else self.conf.tbptt_back_length
+        step = self._step(stream, train=True, memory=memory).at(0, back_length=back)
         with np.errstate(all="ignore"):  # what a warning could say, _finite says with the layer
             loss = self._stack.backpropagate(batch, step, scale=self._scale(batch.examples))
             score = loss / batch.examples + self.updater.penalty(self._params)
-        return self._gradient, self._finite(score, batch)
+        return self._finite(score, batch)
 
     def pretrain_batch(self, layer: int, x: Array, *, iteration: int, stream: Stream) -> float:
         """Graphs do not pretrain: raises ``ConfError``."""
@@ -211,9 +225,9 @@ class ComputationGraph:
 
     # -- training ----------------------------------------------------------------------------------------------------
 
-    def fit(self, data: Iterable[Data] | Data, epochs: int = 1) -> None:
+    def fit(self, data: Data, epochs: int = 1) -> None:
         """Train on a data set (one batch) or on the batches of an iterator, for so many epochs."""
-        for batch in _batches(data, epochs):
+        for batch in batches_of(data, epochs):
             score = self.fit_batch(
                 batch.features,
                 batch.labels,
@@ -230,11 +244,36 @@ class ComputationGraph:
 
     def outputs(self, *x: Array, features_masks: Sequence[Array | None] | None = None) -> list[Array]:
         """Return every output, in the order of ``network_outputs``, for the features of every input."""
+        return [y for y, _ in self._outputs(x, features_masks)]
+
+    def _outputs(
+        self, x: Sequence[Array], features_masks: Sequence[Array | None] | None
+    ) -> list[tuple[Array, Array | None]]:
+        """Return every output with its mask."""
         batch = self._stack.checked(self._dtype, x, None, features_masks)
         parts = [self._stack.output(_rows(batch, rows), self._step()) for rows in chunks(batch.examples)]
         if len(parts) == 1:
             return parts[0]
-        return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+        whole: list[tuple[Array, Array | None]] = []
+        for column in zip(*parts, strict=True):
+            masks = [mask for _, mask in column if mask is not None]
+            whole.append((np.concatenate([y for y, _ in column]), np.concatenate(masks) if masks else None))
+        return whole
+
+    def rnn_time_step(self, *x: Array) -> list[Array]:
+        """Return every output for the next time steps of the same sequences; each call goes on where the last ended.
+
+        Inputs that are sequences are ``(examples, n)`` for one time step, and then so are the outputs, or
+        ``(examples, n, time steps)``. Raises ``ShapeError`` if the number of sequences changes.
+        """
+        steps, is_one = single_steps(x, self.input_types)
+        batch = self._stack.checked(self._dtype, steps, None)
+        found = self._stack.output(batch, self._step(memory=self._memory))
+        return [y[:, :, -1] if is_one and y.ndim == 3 else y for y, _ in found]
+
+    def rnn_clear_previous_state(self) -> None:
+        """Let the next ``rnn_time_step`` begin new sequences."""
+        self._memory.clear()
 
     def output(self, x: Several, features_mask: Any = None) -> Array:
         """Return the first output, as a ``MultiLayerNetwork`` does its only one; ``outputs`` returns all."""
@@ -249,48 +288,48 @@ class ComputationGraph:
         """Return the activation of every network input, layer and vertex by name, as outside."""
         return self._stack.activations(self._stack.checked(self._dtype, x, None, features_masks), self._step())
 
-    def score(self, data: Data) -> float:
+    def score(self, data: DataSet | MultiDataSet) -> float:
         """Return the mean loss of ``data``, all outputs added, plus the regularization term, without drop-out."""
         return float(self.score_examples(data).mean()) + self.updater.penalty(self._params)
 
-    def score_examples(self, data: Data) -> Array:
+    def score_examples(self, data: DataSet | MultiDataSet) -> Array:
         """Return the loss of every example, all outputs added, without regularization, ``(examples,)``."""
         multi = MultiDataSet.of(data)
         batch = self._stack.checked(self._dtype, multi.features, multi.labels, multi.features_masks, multi.labels_masks)
         total = np.zeros(batch.examples, self._dtype)
-        found = self.outputs(*multi.features, features_masks=multi.features_masks)
+        found = self._outputs(multi.features, multi.features_masks)
         pairs = zip(self._stack.outputs, found, batch.labels, batch.labels_masks, strict=True)
-        for place, y, labels, mask in pairs:
+        for place, (y, own), labels, mask in pairs:
             layer = self._stack.output_layer(place)
             wanted = layer.label_shape(y.shape)
             if labels.shape != wanted:
                 title = self.nodes[place].title()
                 raise ShapeError(f"labels have shape {labels.shape}, network output {title} wants {wanted}")
-            total += layer.scores(labels, y, mask)
+            total += layer.scores(labels, y, counted(labels, mask, own))
         return total
 
-    def evaluate(self, data: Iterable[Data] | Data, label_names: Sequence[str] | None = None) -> Evaluation:
+    def evaluate(self, data: Data, label_names: Sequence[str] | None = None) -> Evaluation:
         """Return the classification metrics of the first output on ``data`` (one epoch of an iterator)."""
         evaluation = Evaluation(self.n_out, label_names)
         self.do_evaluation(data, {self.conf.network_outputs[0]: (evaluation,)})
         return evaluation
 
-    def do_evaluation(self, data: Iterable[Data] | Data, evaluations: Mapping[str, Sequence[IEvaluation]]) -> None:
+    def do_evaluation(self, data: Data, evaluations: Mapping[str, Sequence[IEvaluation]]) -> None:
         """Let evaluations of any kind look at the outputs that they are named for, over one epoch of ``data``."""
         for name in evaluations:
             if name not in self.conf.network_outputs:
                 raise ConfError(f"{name!r} is no network output; those are {list(self.conf.network_outputs)}")
-        for batch in _batches(data, 1):
-            found = self.outputs(*batch.features, features_masks=batch.features_masks)
+        for batch in batches_of(data):
+            found = self._outputs(batch.features, batch.features_masks)
             triples = zip(self.conf.network_outputs, found, batch.labels, batch.labels_masks, strict=True)
-            for name, y, labels, mask in triples:
+            for name, (y, own), labels, mask in triples:
                 for evaluation in evaluations.get(name, ()):
-                    evaluation.eval(labels, y, mask)
+                    evaluation.eval(labels, y, counted(labels, mask, own))
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    def _step(self, stream: Stream | None = None, *, train: bool = False) -> Step:
-        return Step(self.kernels, self._workspace, stream or Stream(0), train)
+    def _step(self, stream: Stream | None = None, *, train: bool = False, memory: Memory | None = None) -> Step:
+        return Step(self.kernels, self._workspace, stream or Stream(0), train, memory=memory)
 
     def _scale(self, examples: int) -> float:
         sign = 1.0 if self.conf.conf.minimize else -1.0
@@ -326,10 +365,3 @@ def _masks(masks: Any) -> Sequence[Array | None] | None:
 def _rows(batch: Batch, rows: slice) -> Batch:
     masks = tuple(None if mask is None else mask[rows] for mask in batch.features_masks)
     return Batch(tuple(x[rows] for x in batch.features), (), masks, ())
-
-
-def _batches(data: Iterable[Data] | Data, epochs: int) -> Iterable[MultiDataSet]:
-    """Yield the batches of so many epochs; a data set is one batch."""
-    for _ in range(epochs):
-        for batch in [data] if isinstance(data, Data) else data:
-            yield MultiDataSet.of(batch)

@@ -168,14 +168,15 @@ class GraphStack:
             if value is not None
         }
 
-    def output(self, batch: Batch, step: Step) -> list[Array]:
-        """Return the network's outputs, as outside."""
+    def output(self, batch: Batch, step: Step) -> list[tuple[Array, Array | None]]:
+        """Return the network's outputs as outside, each with its mask ``(examples, time steps)`` or None."""
         values, _ = self.forward(batch, step)
         found = []
         for place in self.outputs:
             value = values[place]
             assert value is not None
-            found.append(leave(value.y, self.nodes[place].kind, value.step.rows))
+            mask = None if value.step.mask is None else value.step.mask.T
+            found.append((leave(value.y, self.nodes[place].kind, value.step.rows), mask))
         return found
 
     # -- backward ----------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.kernels import Kernels, load
 from dl4jlegacy.nn.batches import batches, chunks
 from dl4jlegacy.nn.conf import MultiLayerConfiguration
+from dl4jlegacy.nn.evaluating import do_evaluation
 from dl4jlegacy.nn.evaluation import Evaluation
 from dl4jlegacy.nn.formats import enter_mask, leave
 from dl4jlegacy.nn.layers import Layer, PretrainLayer
@@ -347,8 +348,7 @@ class MultiLayerNetwork:
     def evaluate(self, data: DataSetIterator | DataSet, label_names: Sequence[str] | None = None) -> Evaluation:
         """Return the classification metrics on ``data`` (one epoch of an iterator)."""
         evaluation = Evaluation(self.n_out, label_names)
-        for batch in batches(data, 1):
-            evaluation.eval(batch.labels, self.output(batch.features, batch.features_mask))
+        do_evaluation(self, data, evaluation)
         return evaluation
 
     # -- inside ------------------------------------------------------------------------------------------------------

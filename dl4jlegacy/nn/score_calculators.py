@@ -6,16 +6,16 @@ several outputs the evaluations look at the first one, the loss at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Literal, Protocol
+from collections.abc import Callable
+from typing import Literal, Protocol
 
 import numpy as np
 
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.multi_dataset import MultiDataSet
 from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.nn.evaluating import Data, batches_of, do_evaluation
 from dl4jlegacy.nn.evaluation import Evaluation
-from dl4jlegacy.nn.evaluation_rows import IEvaluation
 from dl4jlegacy.nn.graph import ComputationGraph
 from dl4jlegacy.nn.networks import Network
 from dl4jlegacy.nn.regression_evaluation import RegressionEvaluation
@@ -29,10 +29,7 @@ __all__ = [
     "ROCScoreCalculator",
     "RegressionScoreCalculator",
     "ScoreCalculator",
-    "do_evaluation",
 ]
-
-Data = Iterable[DataSet] | Iterable[MultiDataSet] | DataSet | MultiDataSet
 
 
 class ScoreCalculator(Protocol):
@@ -44,24 +41,6 @@ class ScoreCalculator(Protocol):
 
     def calculate_score(self, network: Network) -> float:
         """Return the score of ``network``."""
-
-
-def do_evaluation(network: Network, data: Data, *evaluations: IEvaluation) -> None:
-    """Let evaluations look at the (first) output of a network for one epoch of ``data``, labels' masks considered."""
-    for multi in _batches(data):
-        x: Any = multi.features if isinstance(network, ComputationGraph) else multi.features[0]
-        masks: Any = multi.features_masks if isinstance(network, ComputationGraph) else multi.features_masks[0]
-        y = network.output(x, masks)
-        mask = multi.labels_masks[0]
-        if mask is None and y.ndim == 3 and multi.features_masks[0] is not None:
-            mask = multi.features_masks[0]
-        for evaluation in evaluations:
-            evaluation.eval(multi.labels[0], y, mask)
-
-
-def _batches(data: Data) -> Iterable[MultiDataSet]:
-    whole: Any = [data] if isinstance(data, DataSet | MultiDataSet) else data
-    return (MultiDataSet.of(batch) for batch in whole)
 
 
 class DataSetLossCalculator:
@@ -78,7 +57,7 @@ class DataSetLossCalculator:
     def calculate_score(self, network: Network) -> float:
         """See ``ScoreCalculator``."""
         total, examples = 0.0, 0
-        for multi in _batches(self._data):
+        for multi in batches_of(self._data):
             total += _loss(network, multi) * multi.num_examples
             examples += multi.num_examples
         if not examples:
@@ -182,7 +161,7 @@ class AutoencoderScoreCalculator:
         if isinstance(network, ComputationGraph):
             raise ConfError("a ComputationGraph has no pretrain layers; use DataSetLossCalculator")
         evaluation = RegressionEvaluation()
-        for multi in _batches(self._data):
+        for multi in batches_of(self._data):
             x = multi.features[0]
             below = x if self._layer == 0 else network.feed_forward(x)[self._layer]
             evaluation.eval(np.asarray(below), network.reconstruct(x, self._layer))
