@@ -34,6 +34,7 @@ from dl4jlegacy.nn.updaters import create_updater, with_learning_rate
 from dl4jlegacy.runner import ActorNetworkRunner, RunStatus, TrainingResult
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import DataSetJobIterator
+from dl4jlegacy.scaleout.oversight import Oversight
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.tracker import StateTracker
 
@@ -154,17 +155,20 @@ def train(
     tick: Callable[[RunStatus], None] | None = None,
     tracker: StateTracker | None = None,
     local_workers: int | None = None,
+    oversight: Oversight | None = None,
 ) -> Report:
     """Run ``conf`` on ``data`` to its end, evaluate on the held-out part, save the model; return the report.
 
-    ``tracker`` and ``local_workers`` are ``ActorNetworkRunner``'s.
+    ``tracker``, ``local_workers`` and ``oversight`` are ``ActorNetworkRunner``'s.
     """
     path = Path(out).expanduser() if out else None
     if path is not None:
         check_writable(path)
     source = targets(data.source, conf.model)
     iterator = ListDataSetIterator(source.train, conf.batch_size, seed=conf.seed)
-    with ActorNetworkRunner("master", iterator, tracker=tracker, local_workers=local_workers) as runner:
+    with ActorNetworkRunner(
+        "master", iterator, tracker=tracker, local_workers=local_workers, oversight=oversight
+    ) as runner:
         runner.setup(conf, resume=resume)
         result = runner.train(tick)
         network = runner.network(result)

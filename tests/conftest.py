@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from cluster_commands import cluster  # noqa: F401  # a fixture for every test
 from cluster_fixtures import (  # noqa: F401  # fixtures for every test
     hazelcast_address,
     hazelcast_cluster_name,

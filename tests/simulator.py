@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.aggregate import JobAggregator
+from dl4jlegacy.scaleout.aggregate import JobAggregator, aggregate
 from dl4jlegacy.scaleout.plan import Plan, SlotPlan
-from dl4jlegacy.scaleout.records import Failure, Head, account
+from dl4jlegacy.scaleout.records import HEAD, Failure, Head, Manifest, account, decode_record
 from dl4jlegacy.scaleout.router import WorkRouter, create_router
 
 LEASE, POLL = 60.0, 8.0
+KILLS, RESTARTS = 0.008, 0.0002
 MASTERS, WORKERS = ("m0", "m1"), ("w0", "w1", "w2")
 LIMITS = protocol.Limits(lease=LEASE, poll=POLL, attempts=1_000_000, straggler_least=LEASE / 2)
 
@@ -84,8 +85,9 @@ class SimulatedStore:
         self.now.clear()
 
     def lose(self, rng: random.Random) -> None:
-        key = rng.choice(sorted(self.before)) if self.before else None
-        if key is not None:
+        written = sorted(key for key in self.before if key in self.now)
+        if written:
+            key = rng.choice(written)
             value = self.before.pop(key)
             if value is None:
                 self.now.pop(key, None)
@@ -131,12 +133,17 @@ class World:
         work = self.work
         begin = protocol.Begin("run", work.first_model, lambda: self.checkpoint)
         me = protocol.Master(
-            name, self.store, self, work.plan, self.router, work.aggregator(self.router.name), begin, LIMITS
+            *(name, self.store, self, work.plan, self.router, work.aggregator(self.router.name), begin, LIMITS),
+            is_gone=lambda worker: self.rng.random() < 0.02,  # wrongly, as often as not
         )
+        put_ahead: dict[int, Manifest] = {}
         for event in protocol.master_steps(me):
             if isinstance(event, protocol.MoreWork):
                 binds = self.router.binds_model
-                for _ in protocol.issue_jobs(self.store, work.plan, event, binds_model=binds, load=work.load):
+                steps = protocol.issue_jobs(
+                    self.store, work.plan, event, binds_model=binds, load=work.load, put_ahead=put_ahead
+                )
+                for _ in steps:
                     yield 0.0
             elif isinstance(event, protocol.NewModel):
                 self.save(event)
@@ -144,7 +151,7 @@ class World:
                 yield event.until if isinstance(event, protocol.Wait) else 0.0
 
     def worker(self, name: str) -> Iterator[float]:
-        me = protocol.Worker(name, self.store, self, self.work.plan, self.router, LIMITS, offset=self.rng.randrange(8))
+        me = protocol.Worker(name, self.store, self, self.work.plan, self.router, LIMITS)
         steps = protocol.worker_steps(me)
         answer: Any = None
         while True:
@@ -169,7 +176,17 @@ class World:
             return Failure("DL4J-JOB", "made to fail", name)
         if dice < 0.03:
             return None  # a worker that is told to leave gives its lease back
+        if not self.wants(event):
+            return protocol.ABANDONED
         return self.work.perform(event.plan, event.version, event.model, event.data, self.router)
+
+    def wants(self, event: protocol.Perform) -> bool:
+        """Whether a worker that looks at the head between two batches goes on."""
+        raw = self.store.now.get(HEAD)
+        if raw is None or self.rng.random() < 0.5:
+            return True
+        number = self.work.plan.number(event.plan.round, event.plan.slot)
+        return protocol.is_wanted(self.router, self.work.plan, decode_record(raw, Head), number, event.record)
 
     def start(self, role: str) -> Iterator[float]:
         self.born += 1
@@ -181,6 +198,7 @@ def run(work: Work, seed: int, *, losses: bool, router: str = "iterative-reduce"
     """Run one schedule to its end and return the world; raises AssertionError naming the seed."""
     world = World(work, router, seed, losses)
     rng, roles = world.rng, MASTERS + WORKERS
+    kills = 0.0 if seed % 4 == 3 else KILLS  # a process that lives long must get over what others forget by dying
     alive = {role: world.start(role) for role in roles}
     asleep = dict.fromkeys(roles, 0.0)
     finished: set[str] = set()
@@ -192,15 +210,17 @@ def run(work: Work, seed: int, *, losses: bool, router: str = "iterative-reduce"
         peak = max(peak, len(world.store.now))
         role = rng.choice(roles)
         dice = rng.random()
-        if dice < 0.008:  # SIGKILL and restart: all local state is gone
+        if dice < kills:  # SIGKILL and restart: all local state is gone
             alive[role], asleep[role] = world.start(role), 0.0
             finished.discard(role)
             continue
-        if dice < 0.012:  # SIGSTOP for a while, past the lease's end
+        if 0.008 <= dice < 0.012:  # SIGSTOP for a while, past the lease's end
             asleep[role] = world.time + rng.randrange(3 * int(LEASE))
             continue
         if losses and rng.random() < 0.002:
             world.store.lose(rng)
+        if losses and rng.random() < RESTARTS:  # the only member of the grid is started anew
+            world.store.now.clear()
         if role in finished or (asleep[role] > world.time and rng.random() > 0.05):
             continue
         before = world.store.operations
@@ -230,7 +250,7 @@ def serial(work: Work, router: str = "iterative-reduce") -> Any:
         slots = [plan.slot(round_, slot) for slot in range(plan.slots(round_))]
         updates = [work.perform(slot, round_, model, work.load(slot), strategy) for slot in slots]
         ends = round_ + 1 < plan.total_rounds and plan.phase_of(round_ + 1) != plan.phase_of(round_)
-        model, _ = aggregator.aggregate(model, updates, version=round_, ends_phase=ends)
+        model, _ = aggregate(aggregator, model, updates, version=round_, ends_phase=ends)
     return model
 
 

@@ -24,8 +24,12 @@ from dl4jlegacy.scaleout.job import DataSetJobIterator, Job, Result, decode_work
 from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, first_model
 from dl4jlegacy.scaleout.plan import Phase
 from dl4jlegacy.scaleout.protocol import master as master_module
+from dl4jlegacy.scaleout.protocol import watch as watch_module
 from dl4jlegacy.scaleout.protocol import worker as worker_module
-from dl4jlegacy.scaleout.records import Head, decode_record
+from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys, decode_record
+from dl4jlegacy.scaleout.router import create_router
+from dl4jlegacy.scaleout.store import MemoryStore, SystemClock
+from dl4jlegacy.scaleout.tracker import drive
 
 SCHEDULES = int(os.environ.get("DL4J_SCHEDULES", "2000"))
 KERNELS = load("numpy")
@@ -80,7 +84,7 @@ def network_work() -> simulator.Work:
         perform=perform,
         aggregator=aggregator,
         chunk_nbytes=300,
-        max_keys=170,
+        max_keys=130,
     )
 
 
@@ -115,29 +119,18 @@ def notices(work=None, schedules=60):
 
 
 def test_aggregation_in_arrival_order_is_noticed(monkeypatch):
-    collect = master_module._collect
+    fold = watch_module._fold
 
-    def in_any_order(me, numbers, records):
-        updates = yield from collect(me, numbers, records)
-        return None if updates is None else sorted(updates, key=lambda item: records[item[0]].deadline)
+    def in_any_order(me, slots, ready, *, announced):
+        arrived = sorted(ready, key=lambda number: slots.records[number].deadline)
+        return (yield from fold(me, slots, arrived, announced=announced))
 
-    monkeypatch.setattr(master_module, "_collect", in_any_order)
+    monkeypatch.setattr(watch_module, "_fold", in_any_order)
     notices()
 
 
 def test_expired_leases_that_are_not_issued_again_are_noticed(monkeypatch):
-    claim, reissued = worker_module._claim, master_module._reissued
-    forever = protocol.Limits(lease=1e9, poll=simulator.POLL, attempts=1_000_000, straggler_least=1e9)
-
-    def never(me, head, record):
-        return None if record.state == "leased" else reissued(me, head, record)
-
-    def only_ready(me, head):
-        me.limits = forever
-        return (yield from claim(me, head))
-
-    monkeypatch.setattr(master_module, "_reissued", never)
-    monkeypatch.setattr(worker_module, "_claim", only_ready)
+    monkeypatch.setattr(watch_module, "_is_late", lambda *arguments: False)
     notices()
 
 
@@ -186,6 +179,48 @@ def test_keys_that_are_never_deleted_are_noticed(monkeypatch):
     notices()
 
 
+def test_an_update_that_is_folded_twice_is_noticed(monkeypatch):
+    fold = watch_module._fold
+
+    def again(me, slots, ready, *, announced):
+        folded = yield from fold(me, slots, ready, announced=announced)
+        if folded and announced and len(slots.folded) > 1:
+            frames = yield from watch_module.read_frames(me.store, [slots.records[slots.folded[0]].update])
+            if frames[0] is not None:
+                slots.aggregation._added -= 1
+                slots.aggregation.add(frames)
+        return folded
+
+    monkeypatch.setattr(watch_module, "_fold", again)
+    notices()
+
+
+@pytest.fixture
+def forgetful(monkeypatch):
+    """A store that loses chunks of models, and processes that are never killed: nobody reads anything just because."""
+
+    def lose(self, rng):
+        models = sorted(key for key in self.now if key.startswith("model/"))
+        if models:
+            del self.now[rng.choice(models)]
+
+    monkeypatch.setattr(simulator.SimulatedStore, "lose", lose)
+    monkeypatch.setattr(simulator, "KILLS", 0.0)
+    monkeypatch.setattr(simulator, "RESTARTS", 0.0)
+
+
+def test_a_model_that_is_lost_while_its_round_is_worked_on_is_written_again(forgetful):
+    simulator.simulate(network_work(), 40, first=1)
+
+
+def test_a_lost_model_that_nobody_looks_after_is_noticed(forgetful, monkeypatch):
+    def nothing(me, number, lease, *, lacks_model):
+        yield from worker_module._give_back(me, number, lease)
+
+    monkeypatch.setattr(worker_module, "_cannot_read", nothing)
+    notices()
+
+
 def test_randomness_seeded_by_the_worker_is_noticed():
     work = network_work()
     counter = iter(range(10**9))
@@ -201,3 +236,29 @@ def test_randomness_seeded_by_the_worker_is_noticed():
 
 def vars_of(work):
     return {name: getattr(work, name) for name in work.__dataclass_fields__}
+
+
+def test_a_slot_whose_update_was_lost_is_taken_again_by_the_only_worker_although_it_saw_it_done():
+    work, store, clock = network_work(), MemoryStore(), SystemClock()
+    begin = protocol.Begin("run", work.first_model, lambda: None)
+    router = create_router("iterative-reduce")
+    master = protocol.master_steps(
+        protocol.Master("m", store, clock, work.plan, router, work.aggregator("iterative-reduce"), begin)
+    )
+    more = next(event for event in master if isinstance(event, protocol.MoreWork))
+    drive(protocol.issue_jobs(store, work.plan, more, binds_model=True, load=work.load, put_ahead={}))
+    worker = protocol.worker_steps(protocol.Worker("w", store, clock, work.plan, router))
+    answer, done = None, 0
+    while not isinstance(event := worker.send(answer), protocol.Wait):
+        answer = None
+        if isinstance(event, protocol.Perform):
+            answer, done = work.perform(event.plan, event.version, event.model, event.data, router), done + 1
+    assert done == 4
+    for key in store.keys("update/0/2/"):
+        store.delete(key)
+    for _ in range(100):  # the master finds that an update is gone, and makes its slot ready again
+        next(master)
+    assert decode_record(store.get(Keys.job(0, 2)), JobRecord).state == "ready"
+    assert decode_record(store.get(HEAD), Head) == more.head
+    events = (next(worker) for _ in range(100))
+    assert next(e.plan.slot for e in events if isinstance(e, protocol.Perform)) == 2

@@ -17,7 +17,7 @@ from dl4jlegacy.nn.layers import DenseLayer, OutputLayer
 from dl4jlegacy.nn.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.updaters import Sgd
 from dl4jlegacy.runner import ActorNetworkRunner
-from dl4jlegacy.scaleout.aggregate import CollectingAggregator, ParameterAveragingAggregator
+from dl4jlegacy.scaleout.aggregate import CollectingAggregator, ParameterAveragingAggregator, aggregate
 from dl4jlegacy.scaleout.checkpoint import CheckpointSaver
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import CollectionJobIterator, Result
@@ -170,7 +170,7 @@ def test_the_average_of_one_sgd_step_each_is_one_step_on_the_joined_batch(shards
         updates.append(Result({"examples": size, "score": 0.0}, {"params": alone.params}).encode())
         row += size
     model = Result({"score": None}, {"params": start}).encode()
-    frame, _ = ParameterAveragingAggregator(load()).aggregate(model, updates, version=0, ends_phase=False)
+    frame, _ = aggregate(ParameterAveragingAggregator(load()), model, updates, version=0, ends_phase=False)
     averaged = Result.decode(frame).arrays["params"]
     assert not np.array_equal(averaged, start)
     np.testing.assert_allclose(averaged, together.params, rtol=0, atol=tolerance)
@@ -182,7 +182,7 @@ def test_the_plain_mean_of_the_original_is_an_option():
     means = {}
     for weighted in (True, False):
         aggregator = ParameterAveragingAggregator(load(), weighted=weighted)
-        frame, _ = aggregator.aggregate(model, updates, version=0, ends_phase=False)
+        frame, _ = aggregate(aggregator, model, updates, version=0, ends_phase=False)
         means[weighted] = Result.decode(frame).arrays["params"][0]
     assert means == {True: 2.5, False: 2.0}
 
@@ -251,7 +251,7 @@ def test_a_score_that_is_not_finite_names_round_slot_and_layer_and_keeps_the_las
 
 def test_a_bug_in_an_actor_ends_the_run_with_its_own_error():
     class Broken:
-        def aggregate(self, model, updates, *, version, ends_phase):
+        def begin(self, model, *, version, examples):
             raise ZeroDivisionError("a bug in the aggregator")
 
     with pytest.raises(ZeroDivisionError, match="a bug in the aggregator"):

@@ -256,6 +256,7 @@ def test_the_settings_keep_everything_on_this_machine() -> None:
         ({"members": 2, "hazelcast_port": 5701, "zookeeper_port": 5702}, "port 5702 is to be"),
         ({"cluster_name": "${user.name}"}, "cluster name"),
         ({"heap": "lots"}, "heap 'lots'"),
+        ({"host": "localhost"}, "host 'localhost'"),
     ],
 )
 def test_settings_out_of_range_are_refused(tmp_path: Path, settings: dict[str, object], message: str) -> None:
@@ -341,6 +342,18 @@ def test_both_servers_listen_on_the_loopback_interface_only(session_services: Se
         listening = {c.laddr for c in psutil.Process(pid).net_connections() if c.status == psutil.CONN_LISTEN}
         [server] = [s for s in session_services.servers if s.name == name]
         assert listening == {("127.0.0.1", server.port)}, name
+
+
+@pytest.mark.cluster
+def test_servers_bind_another_address_when_told_so(own_services: Callable[..., ServicesState]) -> None:
+    state = own_services(host="127.0.0.2", members=0)  # Hazelcast wants an address that an interface names
+    assert state.zookeeper.startswith("127.0.0.2:")
+    listening = {c.laddr[0] for c in psutil.Process(state.pids["zookeeper"]).net_connections()}
+    assert listening == {"127.0.0.2"}
+    assert Services.restart("zookeeper", Path(state.folder)).silent == ()
+    network = json.loads(member_settings(20001, [20001, 20002], "c", "10.0.0.1"))["hazelcast"]["network"]
+    assert network["interfaces"]["interfaces"] == ["10.0.0.1"]
+    assert network["join"]["tcp-ip"]["member-list"] == ["10.0.0.1:20001", "10.0.0.1:20002"]
 
 
 @pytest.mark.cluster

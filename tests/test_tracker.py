@@ -6,14 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dl4jlegacy.errors import TrackerClosedError
+from dl4jlegacy.errors import NotAuthorisedError, TrackerClosedError
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.hazelcast_store import HazelcastStateTracker
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Phase, Plan
 from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys, Manifest, WorkerRecord, encode_record
 from dl4jlegacy.scaleout.router import create_router
-from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, drive
+from dl4jlegacy.scaleout.store import MemoryStore, SystemClock
+from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker, drive
 
 PLAN = Plan(phases=(Phase(),), batches=8, examples=8, batch_size=1, jobs_per_round=4)
 
@@ -49,7 +50,7 @@ def begin(tracker, status="running"):
     head = Head(run="r", version=0, round=0, model=model, status=status)
     tracker.store.put(HEAD, encode_record(head))
     work = protocol.MoreWork(head, tuple(range(4)))
-    drive(protocol.issue_jobs(tracker.store, PLAN, work, binds_model=True, load=None))
+    drive(protocol.issue_jobs(tracker.store, PLAN, work, binds_model=True, load=None, put_ahead={}))
     return head
 
 
@@ -169,6 +170,27 @@ def test_batches_are_written_read_in_order_and_deleted(tracker):
     assert tracker.store.keys("model/") == sorted(names[20:])
 
 
+def test_a_batch_of_conditional_writes_says_of_each_whether_it_was_written(tracker):
+    store = tracker.store
+    store.put("job/0/3", b"old")
+    items = [(f"job/0/{slot}", f"{slot}".encode()) for slot in range(30)]
+    assert store.put_many_if_absent(iter(items)) == [slot != 3 for slot in range(30)]
+    assert store.put_many_if_absent([*items[:2], ("job/0/30", b"30")]) == [False, False, True]
+    values = {key: bytes(value) for (key, _), value in zip(items, store.get_many(k for k, _ in items), strict=True)}
+    assert values == {**dict(items), "job/0/3": b"old"}
+    assert store.put_many_if_absent([]) == []
+
+
+def test_of_many_who_write_the_same_batch_each_entry_is_written_by_exactly_one(tracker):
+    def add(index):
+        return tracker.store.put_many_if_absent((f"job/0/{slot}", f"{index}".encode()) for slot in range(40))
+
+    written = race(6, add)
+    assert [sum(column) for column in zip(*written, strict=True)] == [1] * 40
+    for slot in range(40):
+        assert written[int(bytes(tracker.store.get(f"job/0/{slot}")))][slot]
+
+
 def test_counters_lose_no_count(tracker):
     race(8, lambda index: [tracker.increment("words", 2) for _ in range(50)])
     assert tracker.count("words") == 800
@@ -214,3 +236,30 @@ def test_a_tracker_that_was_shut_down_says_so(tracker):
 def test_records_survive_their_bytes():
     record = JobRecord(state="done", model="m", token=3, update=Manifest("u", 2, 10, "d"))
     assert encode_record(record) == encode_record(JobRecord(state="done", model="m", token=3, update=record.update))
+
+
+class Refusing(MemoryStore):
+    """Refuses the values under some keys, as the grid's store does with damaged ones and with those of strangers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.damaged: set[str] = set()
+
+    def get(self, key):
+        if key in self.damaged:
+            raise NotAuthorisedError(f"the value under {key!r} is refused")
+        return super().get(key)
+
+
+def test_what_is_refused_at_first_sight_is_an_error_and_a_damaged_record_later_is_missing():
+    store = Refusing()
+    tracker, stranger = StateTracker(store, SystemClock()), StateTracker(store, SystemClock())
+    store.put(HEAD, encode_record(Head(run="r", version=0, round=0, model=Manifest("m", 0, 0))))
+    tracker.add_worker(WorkerRecord(id="w-0", host="h", pid=1))
+    assert tracker.head() is not None
+    store.damaged = {HEAD, Keys.worker("w-0"), "global/plan"}
+    with pytest.raises(NotAuthorisedError, match="'head' is refused"):
+        stranger.head()
+    assert tracker.head() is None
+    assert tracker.workers() == []
+    assert tracker.get("plan") is None

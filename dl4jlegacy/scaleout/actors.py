@@ -17,7 +17,6 @@ import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import pykka
@@ -25,11 +24,14 @@ import pykka
 from dl4jlegacy.errors import Dl4jError, NotFiniteError
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.checkpoint import ModelSaver
+from dl4jlegacy.scaleout.driven import Actor, DrivenActor, Poll
 from dl4jlegacy.scaleout.job import Job, JobIterator, Result, decode_work, encode_work
 from dl4jlegacy.scaleout.outcome import Outcome
+from dl4jlegacy.scaleout.oversight import Oversight
 from dl4jlegacy.scaleout.perform import WorkerPerformer
 from dl4jlegacy.scaleout.plan import SlotPlan
-from dl4jlegacy.scaleout.records import Failure, JobRecord, WorkerRecord
+from dl4jlegacy.scaleout.quorum import WORKER_TOPIC
+from dl4jlegacy.scaleout.records import Failure, JobRecord, Manifest, WorkerRecord
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
 
 __all__ = [
@@ -45,11 +47,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Poll:
-    """Look again: something may have changed. Told by hints of the store and by the ticker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,71 +78,7 @@ class Working:
     jobs_done: int
 
 
-class _Actor(pykka.ThreadingActor):
-    """An actor whose own failure ends the run, with its traceback."""
-
-    use_daemon_thread = True  # a forgotten actor must not keep the process alive
-
-    def __init__(self, outcome: Outcome) -> None:
-        super().__init__()
-        self._outcome = outcome
-
-    def on_failure(
-        self,
-        exception_type: type[BaseException] | None,
-        exception_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Runs on the actor's thread after one of its messages raised."""
-        if exception_value is not None:
-            self._outcome.fail(exception_value)
-
-
-class _Driven(_Actor):
-    """An actor that drives a generator of the protocol, woken by ``Poll``; hints that come together count once."""
-
-    def __init__(self, outcome: Outcome, tracker: StateTracker, topics: tuple[str, ...]) -> None:
-        super().__init__(outcome)
-        self._tracker, self._topics = tracker, topics
-        self._stops: list[Callable[[], None]] = []
-        self._hinted = threading.Event()
-
-    def on_start(self) -> None:
-        """Listen for hints; then look for work."""
-        self._stops = [self._tracker.store.listen(topic, self._hint) for topic in self._topics]
-        self._hint()
-
-    def _hint(self) -> None:
-        """Runs on whichever thread changed something: enqueues, and nothing else."""
-        if not self._hinted.is_set():
-            self._hinted.set()
-            try:
-                self.actor_ref.tell(Poll())
-            except pykka.ActorDeadError:
-                logger.debug("a hint came after %s had stopped", type(self).__name__)
-
-    def _deaf(self) -> None:
-        for stop in self._stops:
-            stop()
-
-    def on_receive(self, message: Any) -> None:
-        """Drive on."""
-        match message:
-            case Poll():
-                self._hinted.clear()
-                self._drive()
-            case _:
-                raise TypeError(f"{type(self).__name__} does not know the message {message!r}")
-
-    def _drive(self) -> None:
-        raise NotImplementedError
-
-    def on_stop(self) -> None:
-        """Leave nothing behind that would still be called."""
-        self._deaf()
-
-
-class MasterActor(_Driven):
+class MasterActor(DrivenActor):
     """Drives the master's part: watches the round, folds it, closes it, and asks the others for their parts."""
 
     def __init__(
@@ -157,13 +90,17 @@ class MasterActor(_Driven):
         saver: pykka.ActorRef[ModelSavingActor],
         *,
         checkpoint_every: int = 1,
+        oversight: Oversight | None = None,
     ) -> None:
         super().__init__(outcome, tracker, (protocol.UPDATE_TOPIC, protocol.HEAD_TOPIC))
-        self._batch, self._saver, self._every = batch, saver, checkpoint_every
+        self._batch, self._saver, self._every, self._oversight = batch, saver, checkpoint_every, oversight
+        self._held: protocol.MoreWork | None = None
         self._steps = protocol.master_steps(master)
         self._ended = self._due = self._saving = False
 
     def _drive(self) -> None:
+        if self._oversight is not None:
+            self._oversight.check_in()
         while not self._ended:
             try:
                 event = next(self._steps)
@@ -174,13 +111,22 @@ class MasterActor(_Driven):
                 return
             match event:
                 case protocol.Wait():
+                    self._issue(self._held)  # and while there are too few workers, count down
                     return
                 case protocol.MoreWork():
-                    self._batch.tell(event)
+                    self._issue(event)
                 case protocol.NewModel():
                     self._new_model(event)
                 case _:
                     continue
+
+    def _issue(self, work: protocol.MoreWork | None) -> None:
+        """Have jobs issued; hold them back while there are too few workers."""
+        if self._oversight is not None and not self._oversight.quorum.is_met():
+            self._held = work
+        elif work is not None:
+            self._batch.tell(work)
+            self._held = None
 
     def on_receive(self, message: Any) -> None:
         """Drive on; or note that the saver is free."""
@@ -198,7 +144,7 @@ class MasterActor(_Driven):
             self._due, self._saving = False, True
 
 
-class BatchActor(_Actor):
+class BatchActor(Actor):
     """Turns the slots of a round into jobs: takes their work from the ``JobIterator`` and issues them."""
 
     def __init__(
@@ -207,6 +153,7 @@ class BatchActor(_Actor):
         super().__init__(outcome)
         self._tracker, self._jobs = tracker, jobs
         self._binds_model, self._by_reference = binds_model, by_reference
+        self._put_ahead: dict[int, Manifest] = {}
 
     def on_receive(self, message: Any) -> None:
         """Issue the jobs that the master asks for."""
@@ -214,19 +161,28 @@ class BatchActor(_Actor):
             raise TypeError(f"BatchActor does not know the message {message!r}")
         load = None if self._by_reference else self._load
         drive(
-            protocol.issue_jobs(self._tracker.store, self._jobs.plan, message, binds_model=self._binds_model, load=load)
+            protocol.issue_jobs(
+                self._tracker.store,
+                self._jobs.plan,
+                message,
+                binds_model=self._binds_model,
+                load=load,
+                put_ahead=self._put_ahead,
+            )
         )
 
     def _load(self, slot: SlotPlan) -> Any:
         return encode_work(self._jobs.work(slot))
 
 
-class ModelSavingActor(_Actor):
+class ModelSavingActor(Actor):
     """Saves model versions, beside the training; a version that cannot be saved is a warning, not the end."""
 
-    def __init__(self, outcome: Outcome, saver: ModelSaver | None) -> None:
+    def __init__(
+        self, outcome: Outcome, saver: ModelSaver | None, on_failed: Callable[[str], None] = lambda message: None
+    ) -> None:
         super().__init__(outcome)
-        self._saver = saver
+        self._saver, self._on_failed = saver, on_failed
 
     def on_receive(self, message: Any) -> None:
         """Save, and after the last version end the run."""
@@ -239,13 +195,14 @@ class ModelSavingActor(_Actor):
             except Dl4jError as exc:
                 logger.warning("%s", exc)
                 self._outcome.warn(str(exc))
+                self._on_failed(str(exc))
         if message.reply_to.is_alive():
             message.reply_to.tell(Saved())
         if event.last:
             self._outcome.end(event.head, event.frame)
 
 
-class WorkerActor(_Driven):
+class WorkerActor(DrivenActor):
     """Leases jobs, performs them and commits their updates, one job to a message, so that it can be stopped between."""
 
     def __init__(
@@ -258,14 +215,21 @@ class WorkerActor(_Driven):
         jobs: JobIterator | None,
         *,
         ends_run: bool = False,
+        on_job_failed: Callable[[protocol.Perform, Failure], None] = lambda event, failure: None,
     ) -> None:
         super().__init__(outcome, tracker, (protocol.JOB_TOPIC, protocol.HEAD_TOPIC))
-        self._ends_run = ends_run
+        self._ends_run, self._on_job_failed = ends_run, on_job_failed
         self._worker, self._performer, self._heartbeat, self._jobs = worker, performer, heartbeat, jobs
         self._steps = protocol.worker_steps(worker)
         self._answer: Any = None
         self._ended = False
         self._done = 0
+        self._head_changed = threading.Event()
+
+    def on_start(self) -> None:
+        """Listen for hints, and separately for those on the head, which may make a job useless."""
+        super().on_start()
+        self._stops.append(self._tracker.store.listen(protocol.HEAD_TOPIC, self._head_changed.set))
 
     def _drive(self) -> None:
         while not self._ended:
@@ -301,8 +265,14 @@ class WorkerActor(_Driven):
         try:
             self._performer.update(Result.decode(event.model))
             phase = self._worker.plan.phases[event.plan.phase]
-            job = Job(event.plan, phase, self._work(event), self._worker.name, event.version)
-            frame = self._performer.perform(job).encode()
+            job = Job(
+                *(event.plan, phase, self._work(event), self._worker.name, event.version),
+                is_wanted=lambda: self._is_wanted(event),
+            )
+            result = self._performer.perform(job)
+            if result is None:
+                return protocol.ABANDONED
+            frame = result.encode()
         except Exception as exc:  # noqa: BLE001  # becomes a Failure that reaches the master
             code = exc.code if isinstance(exc, Dl4jError) else type(exc).__name__
             text = f"{exc}" if isinstance(exc, Dl4jError) else f"{type(exc).__name__}: {exc}"
@@ -310,9 +280,23 @@ class WorkerActor(_Driven):
             trace = "".join(traceback.format_exception(exc))
             level = logging.DEBUG if fatal else logging.WARNING  # a fatal one ends the run with the same words
             logger.log(level, "worker %s failed in round %s, slot %s: %s", self._worker.name, *event.plan[:2], text)
-            return Failure(code, text, self._worker.name, trace, fatal)
+            failure = Failure(code, text, self._worker.name, trace, fatal)
+            self._on_job_failed(event, failure)
+            return failure
         self._done += 1
         return frame
+
+    def _is_wanted(self, event: protocol.Perform) -> bool:
+        """Ask the store, but only after a hint that the head has changed since the job was taken up."""
+        if not self._head_changed.is_set():
+            return True
+        self._head_changed.clear()
+        try:
+            head, worker = self._tracker.head(), self._worker
+        except Dl4jError:  # the store is away: whoever is master then will say
+            return True
+        number = worker.plan.number(event.plan.round, event.plan.slot)
+        return head is None or protocol.is_wanted(worker.router, worker.plan, head, number, event.record)
 
     def _work(self, event: protocol.Perform) -> Any:
         if event.data is not None:
@@ -334,7 +318,7 @@ class WorkerActor(_Driven):
         self._tracker.remove_worker(self._worker.name)
 
 
-class HeartbeatActor(_Actor):
+class HeartbeatActor(Actor):
     """Extends the leases of this process's workers and renews their registration, apart from the computation.
 
     A worker whose performer makes no progress for ``stuck_seconds`` is reported and its lease left to run out.
@@ -347,11 +331,15 @@ class HeartbeatActor(_Actor):
         self._working: dict[str, tuple[Working, int, float]] = {}
 
     def on_receive(self, message: Any) -> None:
-        """Remember who works on what; with every ``Beat`` say so."""
+        """Remember who works on what; with every ``Beat`` say so, and at once of a worker that is new."""
         match message:
             case Working():
                 name = message.worker.name
+                is_new = name not in self._working
                 self._working[name] = (message, message.progress(), self._tracker.clock.now())
+                if is_new:
+                    self._beat(name)
+                    self._tracker.store.publish(WORKER_TOPIC)
             case Beat():
                 for name in list(self._working):
                     self._beat(name)

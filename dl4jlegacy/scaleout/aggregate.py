@@ -1,5 +1,8 @@
 """Job aggregators: how updates become the next model version. Arithmetic only, always in slot order.
 
+An aggregation takes the updates one after the other, or in groups, as they come; whoever feeds it need never hold more
+than one of them. The bits do not depend on the grouping.
+
 Legacy: ``JobAggregator`` and ``INDArrayAggregator``, whose mean was unweighted, aliased the first worker's array and
 was never reset; here every aggregation starts from the model it is given and returns a new frame.
 """
@@ -14,34 +17,72 @@ import numpy as np
 
 from dl4jlegacy import wire
 from dl4jlegacy.backend import Array
+from dl4jlegacy.errors import JobError
 from dl4jlegacy.kernels import Kernels
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.store import Buffer
 
-__all__ = ["CollectingAggregator", "DeltaAggregator", "JobAggregator", "ParameterAveragingAggregator", "mean_score"]
+__all__ = [
+    "Aggregation",
+    "CollectingAggregator",
+    "DeltaAggregator",
+    "JobAggregator",
+    "ParameterAveragingAggregator",
+    "aggregate",
+]
 
 PARAMS, STATE = "params", "updater_state"
+
+
+class Aggregation(Protocol):
+    """The next model version while it is being made. Used by one thread."""
+
+    def add(self, updates: Sequence[Buffer]) -> None:
+        """Fold the next updates, in slot order; they are not needed any more afterwards."""
+        ...
+
+    def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
+        """Return the next model's frame and its score, the mean of the updates' weighted by examples.
+
+        ``ends_phase`` says that the next job belongs to another phase, whose updater state starts at zero.
+        """
+        ...
 
 
 class JobAggregator(Protocol):
     """Makes the next model from the current one and some updates."""
 
-    def aggregate(
-        self, model: Buffer, updates: Sequence[Buffer], *, version: int, ends_phase: bool
-    ) -> tuple[Buffer, float | None]:
-        """Return the next model's frame and its score.
+    def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
+        """Begin with ``model``, whose number is ``version``; ``examples`` are those of the updates to come, in order.
 
-        ``updates`` are in slot order. ``version`` is the model's; ``ends_phase`` says that the next job belongs to
-        another phase, whose updater state starts at zero. Runs on the master's thread.
+        Runs on the master's thread.
         """
         ...
 
 
-def mean_score(updates: Sequence[Result]) -> float | None:
-    """Return the mean score of the updates weighted by examples; None if they have none."""
-    scored = [(u.values["score"], u.values["examples"]) for u in updates if u.values.get("score") is not None]
-    total = sum(examples for _, examples in scored)
-    return sum(score * examples for score, examples in scored) / total if total else None
+def aggregate(
+    aggregator: JobAggregator, model: Buffer, updates: Sequence[Buffer], *, version: int, ends_phase: bool
+) -> tuple[Buffer, float | None]:
+    """Return the next model's frame and score from all updates at once, weighted by what they say of themselves."""
+    examples = [int(Result.decode(update).values.get("examples", 1)) for update in updates]
+    begun = aggregator.begin(model, version=version, examples=examples)
+    begun.add(updates)
+    return begun.finish(ends_phase=ends_phase)
+
+
+class _Score:
+    """The mean score of updates, weighted by examples; None if none of them has one."""
+
+    def __init__(self) -> None:
+        self._sum, self._examples = 0.0, 0
+
+    def add(self, values: Any) -> None:
+        if values.get("score") is not None:
+            self._sum += values["score"] * values["examples"]
+            self._examples += values["examples"]
+
+    def mean(self) -> float | None:
+        return self._sum / self._examples if self._examples else None
 
 
 class ParameterAveragingAggregator:
@@ -54,23 +95,49 @@ class ParameterAveragingAggregator:
     def __init__(self, kernels: Kernels, *, weighted: bool = True, pool: Executor | None = None) -> None:
         self._kernels, self._weighted, self._pool = kernels, weighted, pool
 
-    def aggregate(
-        self, model: Buffer, updates: Sequence[Buffer], *, version: int, ends_phase: bool
-    ) -> tuple[Buffer, float | None]:
+    def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
         """See ``JobAggregator``."""
+        total = sum(examples) if self._weighted else len(examples)
+        weights = [float(count if self._weighted else 1) / total for count in examples]
+        return _Average(self._kernels, self._pool, model, weights)
+
+
+class _Average:
+    """The weighted mean; product and sum are rounded apart, so that it may be cut between any two updates."""
+
+    def __init__(self, kernels: Kernels, pool: Executor | None, model: Buffer, weights: Sequence[float]) -> None:
+        self._kernels, self._pool, self._model, self._weights = kernels, pool, model, weights
+        self._frame, self._arrays = _like(Result.decode(model))
+        self._added, self._score = 0, _Score()
+        self._names: frozenset[str] = frozenset()
+
+    def add(self, updates: Sequence[Buffer]) -> None:
+        """See ``Aggregation``."""
         results = [Result.decode(frame) for frame in updates]
-        counts = [float(r.values["examples"]) if self._weighted else 1.0 for r in results]
-        weights = [count / sum(counts) for count in counts]
-        score = mean_score(results)
-        frame, arrays = _like(Result.decode(model), score)
-        for name, out in arrays.items():
+        weights = self._weights[self._added : self._added + len(results)]
+        if self._added == 0:
+            self._names = frozenset(results[0].arrays) & frozenset(self._arrays)
+        for name in self._names:
+            out, vectors = self._arrays[name], [r.arrays[name] for r in results]
+            if self._added:
+                self._kernels.weighted_sum([out, *vectors], [1.0, *weights], out, self._pool)
+            else:
+                self._kernels.weighted_sum(vectors, weights, out, self._pool)
+        for result in results:
+            self._score.add(result.values)
+        self._added += len(results)
+
+    def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
+        """See ``Aggregation``."""
+        if self._added != len(self._weights):
+            raise JobError(f"{self._added} updates were folded where {len(self._weights)} were announced")
+        before = Result.decode(self._model).arrays
+        for name, out in self._arrays.items():
             if name == STATE and ends_phase:
                 out[:] = 0
-            elif name in results[0].arrays:
-                self._kernels.weighted_sum([r.arrays[name] for r in results], weights, out, self._pool)
-            else:
-                out[:] = Result.decode(model).arrays[name]
-        return frame, score
+            elif name not in self._names:
+                out[:] = before[name]
+        return self._frame, self._score.mean()
 
 
 class DeltaAggregator:
@@ -78,32 +145,47 @@ class DeltaAggregator:
 
     Source: Zhang, Gupta, Lian, Liu 2015 (arXiv 1511.05950): alpha(tau) = alpha / tau for tau > 0. The staleness of an
     update is the number of versions between the one it started from and the current one, plus those folded before it
-    in the same call. The updater state moves towards the worker's by the same factor, so it never leaves the range of
-    states that workers really had.
+    in the same aggregation. The updater state moves towards the worker's by the same factor, so it never leaves the
+    range of states that workers really had.
     """
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
 
-    def aggregate(
-        self, model: Buffer, updates: Sequence[Buffer], *, version: int, ends_phase: bool
-    ) -> tuple[Buffer, float | None]:
+    def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
         """See ``JobAggregator``."""
-        results = [Result.decode(frame) for frame in updates]
+        return _Deltas(self._kernels, model, version)
+
+
+class _Deltas:
+    """The model with the deltas that have been added so far."""
+
+    def __init__(self, kernels: Kernels, model: Buffer, version: int) -> None:
+        self._kernels, self._version = kernels, version
         current = Result.decode(model)
-        score = mean_score(results)
-        frame, arrays = _like(current, score)
-        for name, out in arrays.items():
+        self._frame, self._arrays = _like(current)
+        for name, out in self._arrays.items():
             out[:] = current.arrays[name]
-        for position, result in enumerate(results):
-            staleness = version - int(result.values["version"]) + position
+        self._added, self._score = 0, _Score()
+
+    def add(self, updates: Sequence[Buffer]) -> None:
+        """See ``Aggregation``."""
+        for frame in updates:
+            result = Result.decode(frame)
+            staleness = self._version - int(result.values["version"]) + self._added
             factor = 1.0 / max(1, staleness)
-            self._kernels.axpy(arrays[PARAMS], result.arrays["delta"], factor)
-            if STATE in result.arrays and STATE in arrays:
-                self._kernels.weighted_sum([arrays[STATE], result.arrays[STATE]], [1 - factor, factor], arrays[STATE])
-        if ends_phase and STATE in arrays:
-            arrays[STATE][:] = 0
-        return frame, score
+            self._kernels.axpy(self._arrays[PARAMS], result.arrays["delta"], factor)
+            if STATE in result.arrays and STATE in self._arrays:
+                state = self._arrays[STATE]
+                self._kernels.weighted_sum([state, result.arrays[STATE]], [1 - factor, factor], state)
+            self._score.add(result.values)
+            self._added += 1
+
+    def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
+        """See ``Aggregation``."""
+        if ends_phase and STATE in self._arrays:
+            self._arrays[STATE][:] = 0
+        return self._frame, self._score.mean()
 
 
 class CollectingAggregator:
@@ -115,18 +197,30 @@ class CollectingAggregator:
     def __init__(self, fold: Callable[[Any, Any], Any]) -> None:
         self._fold = fold
 
-    def aggregate(
-        self, model: Buffer, updates: Sequence[Buffer], *, version: int, ends_phase: bool
-    ) -> tuple[Buffer, float | None]:
+    def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
         """See ``JobAggregator``."""
-        total = Result.decode(model).values["value"]
-        results = [Result.decode(frame) for frame in updates]
-        for result in results:
-            total = self._fold(total, result.values["value"])
-        return Result({"value": total}).encode(), mean_score(results)
+        return _Collection(self._fold, Result.decode(model).values["value"])
 
 
-def _like(model: Result, score: float | None) -> tuple[Buffer, dict[str, Array]]:
+class _Collection:
+    """The total so far."""
+
+    def __init__(self, fold: Callable[[Any, Any], Any], total: Any) -> None:
+        self._fold, self._total, self._score = fold, total, _Score()
+
+    def add(self, updates: Sequence[Buffer]) -> None:
+        """See ``Aggregation``."""
+        for frame in updates:
+            values = Result.decode(frame).values
+            self._total = self._fold(self._total, values["value"])
+            self._score.add(values)
+
+    def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
+        """See ``Aggregation``."""
+        return Result({"value": self._total}).encode(), self._score.mean()
+
+
+def _like(model: Result) -> tuple[Buffer, dict[str, Array]]:
     """Return a new frame laid out as the model's, and its arrays to be written."""
     layout = {name: (np.dtype(array.dtype).str, array.shape) for name, array in model.arrays.items()}
-    return wire.allocate({**model.values, "score": score}, layout)
+    return wire.allocate(model.values, layout)

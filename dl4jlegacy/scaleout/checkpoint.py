@@ -89,6 +89,21 @@ class CheckpointSaver:
         found = (_NAME.fullmatch(name) for name in os.listdir(self.folder))
         return sorted((int(match[1]) for match in found if match), reverse=True)
 
+    def keep_conf(self, text: str) -> None:
+        """Write the run's Conf beside the checkpoints, unless it is there: who takes over may find a full disk.
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
+        path, content = self.folder / "conf.json", text.encode() + b"\n"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if not path.is_file() or path.read_bytes() != content:
+                write_atomically(path, content)
+        except OSError as exc:
+            reason = exc.strerror or exc
+            raise CheckpointError(f"{self.folder} cannot be written: {reason}; choose another folder") from exc
+
     def save(self, head: Head, frame: Buffer) -> None:
         """See ``ModelSaver``."""
         result = Result.decode(frame)

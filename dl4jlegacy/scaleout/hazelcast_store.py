@@ -23,9 +23,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
 from typing import TypeVar
 
-from dl4jlegacy.errors import TrackerClosedError, TrackerError, UsageError
+from dl4jlegacy.errors import NotAuthorisedError, TrackerClosedError, TrackerError, UsageError
 from dl4jlegacy.scaleout.envelope import Envelope
 from dl4jlegacy.scaleout.hazelcast_link import DisturbedError, HazelcastLink, Reply
 from dl4jlegacy.scaleout.store import Buffer, Clock, WallClock
@@ -37,7 +39,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _VALUE_NBYTES = 1 << 20
-_WINDOW = 8
+_WINDOW, _MANY = 8, 128  # requests that are on their way at a time, the latter if they are small
+_SMALL = 1 << 13  # bytes
 _PAUSES = (0.01, 0.5)  # seconds: the first pause before a request is repeated, and the longest
 _ADDRESS = re.compile(r"(?P<host>[^\s:/,]+|\[[0-9a-fA-F:]+\]):(?P<port>[0-9]{1,5})")
 _RUN = re.compile(r"[A-Za-z0-9_.-]{1,100}")
@@ -72,6 +75,8 @@ class HazelcastStore:
         self.chunk_nbytes = _VALUE_NBYTES - 256 - self._envelope.nbytes
         self.map_name = f"dl4j.{run}"
         self._cluster_name, self._deadline = cluster_name, deadline_seconds
+        self.on_refused: Callable[[str, str], None] = lambda key, reason: None
+        """Told of each value that is refused, on the reader's thread: its key, and why."""
         self._closed = threading.Event()
         self._link = HazelcastLink(_addresses(address), cluster_name, self.map_name)
         try:
@@ -92,8 +97,7 @@ class HazelcastStore:
 
     def put_if_absent(self, key: str, value: Buffer) -> bool:
         """See ``Store``."""
-        head = self._envelope.head(key, value)
-        return self._conditionally(key, None, value, lambda: self._link.put_if_absent(key, head, value))
+        return self._conditionally(key, None, value, lambda: self._add(key, value))
 
     def replace_if_same(self, key: str, expected: Buffer, value: Buffer) -> bool:
         """See ``Store``."""
@@ -133,15 +137,22 @@ class HazelcastStore:
 
     def put_many(self, items: Iterable[tuple[str, Buffer]]) -> None:
         """See ``BatchStore``."""
-        for (key, value), reply in _windowed(items, lambda item: self._set(*item)):
+        for (key, value), reply in self._windowed(items, lambda item: self._set(*item)):
             try:
                 self._wait(reply, f"write {key!r}", self._until())
             except DisturbedError:
                 self.put(key, value)
 
+    def put_many_if_absent(self, items: Iterable[tuple[str, Buffer]]) -> list[bool]:
+        """See ``BatchStore``."""
+        return [
+            self._conditionally(key, None, value, partial(self._add, key, value), started=reply)
+            for (key, value), reply in self._windowed(items, lambda item: self._add(*item))
+        ]
+
     def get_many(self, keys: Iterable[str]) -> Iterator[Buffer | None]:
         """See ``BatchStore``."""
-        for key, reply in _windowed(keys, self._link.get):
+        for key, reply in self._windowed(keys, self._link.get):
             try:
                 raw = self._wait(reply, f"read {key!r}", self._until())
             except DisturbedError:
@@ -151,7 +162,7 @@ class HazelcastStore:
 
     def delete_many(self, keys: Iterable[str]) -> None:
         """See ``BatchStore``."""
-        for key, reply in _windowed(keys, self._link.delete):
+        for key, reply in self._windowed(keys, self._link.delete):
             try:
                 self._wait(reply, f"delete {key!r}", self._until())
             except DisturbedError:
@@ -168,17 +179,51 @@ class HazelcastStore:
     def _set(self, key: str, value: Buffer) -> Reply[None]:
         return self._link.set(key, self._envelope.head(key, value), value)
 
+    def _add(self, key: str, value: Buffer) -> Reply[bool]:
+        return self._link.put_if_absent(key, self._envelope.head(key, value), value)
+
     def _open(self, key: str, raw: memoryview | None) -> memoryview | None:
-        return None if raw is None else self._envelope.open(key, raw)
+        try:
+            return None if raw is None else self._envelope.open(key, raw)
+        except NotAuthorisedError as exc:
+            self.on_refused(key, str(exc))
+            raise
+
+    def _windowed(self, items: Iterable[T], start: Callable[[T], Reply[R]]) -> Iterator[tuple[T, Reply[R]]]:
+        """Yield each item with its started request, in order, while more requests are on their way.
+
+        Small ones go out together, and more of them at a time. How small they are is known once one has been answered.
+        """
+        started: deque[tuple[T, Reply[R]]] = deque()
+        window, source = _WINDOW, iter(items)
+        while True:
+            more = list(islice(source, window - len(started)))  # first, for who makes them may use this very store
+            with self._link.gathered():
+                started.extend((item, start(item)) for item in more)
+            if not started:
+                return
+            for _ in range(max(1, len(started) - window // 2)):
+                item, reply = started.popleft()
+                yield item, reply
+                sent = len(item[1]) if isinstance(item, tuple) else 0
+                window = _WINDOW if max(sent, reply.nbytes()) > _SMALL else _MANY
 
     def _conditionally(
-        self, key: str, expected: Buffer | None, value: Buffer, request: Callable[[], Reply[bool]]
+        self,
+        key: str,
+        expected: Buffer | None,
+        value: Buffer,
+        request: Callable[[], Reply[bool]],
+        started: Reply[bool] | None = None,
     ) -> bool:
-        """Send a conditional request; if its outcome is unknown, look, and send it again unless that tells."""
+        """Send a conditional request, unless it has been ``started``; if its outcome is unknown, look, and send it
+        again unless that tells.
+        """
         until, what = self._until(), f"change {key!r}"
         for pause in _pauses():
+            reply, started = started or request(), None
             try:
-                return self._wait(request(), what, until)
+                return self._wait(reply, what, until)
             except DisturbedError as exc:
                 self._pause(pause, until, what, exc)
             found = self._open(key, self._repeat(lambda: self._link.get(key), what, until))
@@ -284,16 +329,6 @@ def _pauses() -> Iterator[float]:
     while True:
         yield pause * random.uniform(0.5, 1.5)
         pause = min(2 * pause, longest)
-
-
-def _windowed(items: Iterable[T], start: Callable[[T], Reply[R]]) -> Iterator[tuple[T, Reply[R]]]:
-    """Yield each item with its started request, in order, while some more requests are on their way."""
-    started: deque[tuple[T, Reply[R]]] = deque()
-    for item in items:
-        if len(started) == _WINDOW:
-            yield started.popleft()
-        started.append((item, start(item)))
-    yield from started
 
 
 def _diagnosis(where: str, cluster_name: str, deadline: float) -> str:

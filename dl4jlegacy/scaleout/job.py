@@ -9,7 +9,7 @@ Legacy: ``org.deeplearning4j.scaleout.job.Job``, ``JobIterator``, ``DataSetItera
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -40,6 +40,8 @@ class Job:
     work: Any
     worker_id: str = ""
     version: int = 0
+    is_wanted: Callable[[], bool] = field(default=lambda: True, compare=False)
+    """Whether anybody still needs the result; cheap, to be asked between batches."""
 
 
 @dataclass(frozen=True, slots=True)

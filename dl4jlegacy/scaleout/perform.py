@@ -32,14 +32,17 @@ class WorkerPerformer(Protocol):
         """Take over a model version (its arrays are read-only views, valid for this call only)."""
         ...
 
-    def perform(self, job: Job) -> Result:
-        """Return what the job comes to; must depend on the job and the model alone. Any error fails the job."""
+    def perform(self, job: Job) -> Result | None:
+        """Return what the job comes to, or None if it ``is_wanted`` no more. Any error fails the job.
+
+        The result must depend on the job and the model alone.
+        """
         ...
 
 
 def first_model(network: TrainableNetwork) -> Result:
     """Return version 0 of a network's model: a pure function of its configuration."""
-    return Result({"score": None}, {PARAMS: network.params, STATE: network.updater_state})
+    return Result({}, {PARAMS: network.params, STATE: network.updater_state})
 
 
 class MultiLayerNetworkPerformer:
@@ -75,13 +78,15 @@ class MultiLayerNetworkPerformer:
         if self._started is not None:
             self._started[:] = params
 
-    def perform(self, job: Job) -> Result:
+    def perform(self, job: Job) -> Result | None:
         """See ``WorkerPerformer``. The arrays of the result are the network's own: encode them before the next call."""
         if not self._shares_state:
             self._network.updater_state[:] = 0
         slot, batches = job.slot, _batches(job)
         examples, weighted = 0, 0.0
         for index, batch in enumerate(batches):
+            if index and not job.is_wanted():
+                return None
             stream = self._stream.at(slot.epoch, slot.round, slot.slot, index, purpose="train")
             try:
                 score = self._step(job, batch, slot.iteration + index, stream)

@@ -17,6 +17,7 @@ from dl4jlegacy.scaleout.store import Buffer
 
 __all__ = [
     "HEAD",
+    "MODEL_LOST",
     "Failure",
     "Head",
     "JobRecord",
@@ -33,6 +34,8 @@ __all__ = [
 ]
 
 HEAD = "head"
+MODEL_LOST = "DL4J-MODEL-LOST"
+"""The code of a ``Failure`` that is none of the job's: its worker could not read the model."""
 
 Status = Literal["running", "done", "failed", "stopped"]
 R = TypeVar("R", bound=msgspec.Struct)

@@ -12,6 +12,7 @@ its HogWild still waited for all jobs to clear.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import takewhile
 from typing import Protocol
 
 from dl4jlegacy.errors import ConfError, nearest
@@ -38,6 +39,13 @@ class WorkRouter(Protocol):
         """Return which of the done slots to fold now, in slot order; empty: not yet."""
         ...
 
+    def fold_ahead(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
+        """Return the done slots that may be folded before the others are done, in slot order.
+
+        Only if ``send_work`` will name all of ``opened`` in the end, and begin with these.
+        """
+        ...
+
 
 class IterativeReduceWorkRouter:
     """Synchronous: round by round, all slots of a round together."""
@@ -56,6 +64,10 @@ class IterativeReduceWorkRouter:
     def send_work(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
         """All of them, once all are done."""
         return list(opened) if all(number in done for number in opened) else []
+
+    def fold_ahead(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
+        """Those before the first that is not done."""
+        return list(takewhile(lambda number: number in done, opened))
 
 
 class HogWildWorkRouter:
@@ -85,6 +97,10 @@ class HogWildWorkRouter:
     def send_work(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
         """Whatever is done."""
         return [number for number in opened if number in done]
+
+    def fold_ahead(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
+        """None: what is done makes a new model version at once."""
+        return []
 
 
 ROUTERS: Mapping[str, type[IterativeReduceWorkRouter] | type[HogWildWorkRouter]] = {

@@ -18,7 +18,7 @@ __all__ = ["services_app"]
 
 services_app = typer.Typer(
     name="services",
-    help="Local Hazelcast and Zookeeper servers, for this machine only.",
+    help="Local Hazelcast and Zookeeper servers, for this machine only unless told otherwise.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -51,6 +51,9 @@ def up(
         str | None, typer.Option("--cluster-name", metavar="NAME", help="Clients must name it (random).")
     ] = None,
     heap: Annotated[str, typer.Option("--heap", metavar="SIZE", help="Memory of a member, like 512m (1g).")] = "1g",
+    host: Annotated[
+        str, typer.Option("--host", metavar="ADDRESS", help="The address that they bind (127.0.0.1).")
+    ] = "127.0.0.1",
     folder: Folder = None,
     format: Format = "text",
 ) -> None:
@@ -65,6 +68,7 @@ def up(
         cluster_name,
         folder,
         heap=heap,
+        host=host,
     )
     _show(state, as_json)
 

@@ -23,7 +23,7 @@ _ANSWER_SECONDS = 2.0
 _ANSWER_BYTES = 65_536
 
 
-def free_ports(count: int, taken: Sequence[int] = ()) -> list[int]:
+def free_ports(count: int, taken: Sequence[int] = (), host: str = HOST) -> list[int]:
     """Return different ports that nobody listens on, none of them among ``taken``.
 
     Raises:
@@ -32,30 +32,30 @@ def free_ports(count: int, taken: Sequence[int] = ()) -> list[int]:
     ports: list[int] = []
     for _ in range(_TRIES):
         port = _FIRST + secrets.randbelow(_LAST - _FIRST)
-        if port not in (*ports, *taken) and is_free(port):
+        if port not in (*ports, *taken) and is_free(port, host):
             ports.append(port)
         if len(ports) == count:
             return ports
-    raise TrackerError(f"no {count} free ports among {_FIRST} to {_LAST} of {HOST}; name some that are")
+    raise TrackerError(f"no {count} free ports among {_FIRST} to {_LAST} of {host}; name some that are")
 
 
-def is_free(port: int) -> bool:
+def is_free(port: int, host: str = HOST) -> bool:
     """Whether a server could listen there."""
     with contextlib.closing(socket.socket()) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, port))
+            probe.bind((host, port))
         except OSError:
             return False
         return True
 
 
-def zookeeper_serves(port: int) -> bool:
+def zookeeper_serves(port: int, host: str = HOST) -> bool:
     """Whether a Zookeeper server takes requests: ``srvr`` knows, ``ruok`` is answered too early."""
     answer = b""
     with (
         contextlib.suppress(OSError),
-        socket.create_connection((HOST, port), timeout=_ANSWER_SECONDS) as connection,
+        socket.create_connection((host, port), timeout=_ANSWER_SECONDS) as connection,
     ):
         connection.sendall(b"srvr")
         while len(answer) < _ANSWER_BYTES and (piece := connection.recv(_ANSWER_BYTES)):
@@ -63,13 +63,13 @@ def zookeeper_serves(port: int) -> bool:
     return b"Mode: " in answer
 
 
-def member_serves(port: int, members: int) -> bool:
+def member_serves(port: int, members: int, host: str = HOST) -> bool:
     """Whether a Hazelcast member has started and takes part in a cluster of at least ``members``.
 
     ``health`` alone calls a member active before it has joined anybody. With several, every entry must have its backup
     too, so that any one of them may be lost from then on.
     """
-    with contextlib.closing(http.client.HTTPConnection(HOST, port, timeout=_ANSWER_SECONDS)) as connection:
+    with contextlib.closing(http.client.HTTPConnection(host, port, timeout=_ANSWER_SECONDS)) as connection:
         try:
             if _get(connection, "/hazelcast/health/ready") is None:
                 return False

@@ -6,6 +6,7 @@ Each set of servers has a folder: their configurations, logs and data, and ``ser
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import re
 import secrets
 import shutil
@@ -45,6 +46,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     command: tuple[str, ...]
     process: ServerProcess | None = None
+    host: str = HOST
 
     @property
     def is_running(self) -> bool:
@@ -54,11 +56,13 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def address(self) -> str:
         """``host:port``."""
-        return f"{HOST}:{self.port}"
+        return f"{self.host}:{self.port}"
 
     def answers(self, members: int) -> bool:
         """Whether it serves; a Hazelcast member only once it sees all ``members``."""
-        return zookeeper_serves(self.port) if self.name == "zookeeper" else member_serves(self.port, members)
+        if self.name == "zookeeper":
+            return zookeeper_serves(self.port, self.host)
+        return member_serves(self.port, members, self.host)
 
 
 class ServicesState(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,6 +132,7 @@ class Services:
         *,
         zookeeper: bool = True,
         heap: str = "1g",
+        host: str = HOST,
         deadline_seconds: float = 60.0,
     ) -> ServicesState:
         """Start the servers and return once all answer.
@@ -140,6 +145,7 @@ class Services:
             folder: where configurations, logs, data and state go; one in the user's cache if ``None``.
             zookeeper: whether to start Zookeeper too.
             heap: the most memory for the data of one member, as Java writes it (``512m``, ``1g``).
+            host: the numeric address to bind, one of this machine; who reaches it can read and change everything.
             deadline_seconds: how long to wait for the answers; fetching Java's jars the first time comes on top.
 
         Raises:
@@ -147,7 +153,7 @@ class Services:
             TrackerError: no Java, no jars, or a server that does not start; nothing is left running.
         """
         _check(members, hazelcast_port, zookeeper_port, zookeeper)
-        _check_texts(cluster_name, heap)
+        _check_texts(cluster_name, heap, host)
         folder = Services.folder(folder)
         java = find_java()
         name = cluster_name or f"dl4j-{secrets.token_hex(8)}"
@@ -158,7 +164,7 @@ class Services:
                     f"the servers of {folder} run already (Hazelcast {before.hazelcast or 'none'}, Zookeeper "
                     f"{before.zookeeper or 'none'}); stop them with 'dl4j services down', or give another folder"
                 )
-            setup = _Setup(folder, java, name, heap)
+            setup = _Setup(folder, java, name, heap, host)
             for attempts_left in reversed(range(_ATTEMPTS)):
                 servers = setup.servers(members, hazelcast_port, zookeeper_port, zookeeper)
                 state = ServicesState(cluster_name=name, folder=str(folder), servers=servers)
@@ -214,13 +220,13 @@ class _PortTakenError(TrackerError):
 class _Setup:
     """Writes the servers' configurations and builds their command lines."""
 
-    def __init__(self, folder: Path, java: Java, cluster_name: str, heap: str) -> None:
-        self._folder, self._java, self._cluster, self._heap = folder, java, cluster_name, heap
+    def __init__(self, folder: Path, java: Java, cluster_name: str, heap: str, host: str) -> None:
+        self._folder, self._java, self._cluster, self._heap, self._host = folder, java, cluster_name, heap, host
 
     def servers(self, members: int, member_port: int, zookeeper_port: int, zookeeper: bool) -> tuple[Server, ...]:
         """Return the servers, none of them started; a port of 0 becomes a free one."""
         fixed = [member_port + i for i in range(members)] if member_port else []
-        free = free_ports(members + 1, taken=[*fixed, zookeeper_port])
+        free = free_ports(members + 1, taken=[*fixed, zookeeper_port], host=self._host)
         ports = fixed or free[:members]
         servers = [self._member(f"hazelcast-{i + 1}", port, ports) for i, port in enumerate(ports)]
         if zookeeper:
@@ -229,16 +235,18 @@ class _Setup:
 
     def _member(self, name: str, port: int, ports: Sequence[int]) -> Server:
         settings = self._folder / f"{name}.yaml"
-        _write_private(settings, member_settings(port, ports, self._cluster).encode())
+        _write_private(settings, member_settings(port, ports, self._cluster, self._host).encode())
         jars = fetch_jars(pinned_jars("hazelcast"))
-        return Server(name=name, port=port, command=tuple(member_command(self._java, jars, settings, self._heap)))
+        command = tuple(member_command(self._java, jars, settings, self._heap))
+        return Server(name=name, port=port, command=command, host=self._host)
 
     def _zookeeper(self, port: int) -> Server:
         settings, data = self._folder / "zookeeper.cfg", self._folder / "zookeeper-data"
         shutil.rmtree(data / "version-2", ignore_errors=True)  # what a run before left there
-        _write_private(settings, zookeeper_settings(port, data).encode())
+        _write_private(settings, zookeeper_settings(port, data, self._host).encode())
         jars = fetch_jars(pinned_jars("zookeeper"))
-        return Server(name="zookeeper", port=port, command=tuple(zookeeper_command(self._java, jars, settings, "256m")))
+        command = tuple(zookeeper_command(self._java, jars, settings, "256m"))
+        return Server(name="zookeeper", port=port, command=command, host=self._host)
 
 
 def _write_private(path: Path, content: bytes) -> None:
@@ -315,19 +323,23 @@ def _check(members: int, hazelcast_port: int, zookeeper_port: int, zookeeper: bo
         raise UsageError(f"port {zookeeper_port} is to be Zookeeper's and a Hazelcast member's; give another one")
 
 
-def _check_texts(cluster_name: str | None, heap: str) -> None:
+def _check_texts(cluster_name: str | None, heap: str, host: str) -> None:
     if cluster_name is not None and not _CLUSTER_NAME.fullmatch(cluster_name):
         raise UsageError(f"cluster name {cluster_name!r}: up to 64 letters, digits, dots, dashes and underscores")
+    try:
+        ipaddress.IPv4Address(host)
+    except ValueError:
+        raise UsageError(f"host {host!r}: the servers bind one numeric address, like 127.0.0.1") from None
     if not _HEAP.fullmatch(heap):
         raise UsageError(f"heap {heap!r}: megabytes or gigabytes as Java writes them, like 512m or 2g")
 
 
 def _check_ports(servers: Sequence[Server]) -> None:
     for server in servers:
-        if not is_free(server.port):
+        if not is_free(server.port, server.host):
             raise _PortTakenError(
-                f"{server.name} cannot have port {server.port} of {HOST}, which is taken; give another port, or 0 for "
-                "a free one"
+                f"{server.name} cannot have port {server.port} of {server.host}, which is taken; give another port, or "
+                "0 for a free one"
             )
 
 

@@ -1,7 +1,8 @@
 """What the servers are told: the member's YAML, Zookeeper's configuration file, and their command lines.
 
-Everything stays on this machine: both bind 127.0.0.1 only, members find each other by a fixed list of addresses,
-nothing is multicast, detected or reported to anybody. Community Hazelcast has neither passwords nor encryption.
+Everything stays on this machine: both bind one address, 127.0.0.1 unless told otherwise, members find each other by a
+fixed list of addresses, nothing is multicast, detected or reported to anybody. Community Hazelcast has neither
+passwords nor encryption.
 """
 
 from __future__ import annotations
@@ -37,27 +38,32 @@ _PROPERTIES = {
     "hazelcast.socket.send.buffer.size": "1024",
     "hazelcast.socket.client.receive.buffer.size": "1024",
     "hazelcast.socket.client.send.buffer.size": "1024",
+    # the workers need the processors; with as many threads as these a request takes half as much again of them
+    "hazelcast.io.input.thread.count": "1",
+    "hazelcast.io.output.thread.count": "1",
+    "hazelcast.operation.thread.count": "2",
     # a frozen member leaves after 15 s, not after 60
     "hazelcast.heartbeat.interval.seconds": "1",
     "hazelcast.max.no.heartbeat.seconds": "15",
 }
 
 
-def member_settings(port: int, ports: Sequence[int], cluster_name: str) -> str:
+def member_settings(port: int, ports: Sequence[int], cluster_name: str, host: str = HOST) -> str:
     """Return a Hazelcast member's configuration, JSON and so YAML: one backup of everything as soon as there are two.
 
     Args:
         port: this member's.
         ports: those of all members.
         cluster_name: a client must know it; nothing else is checked.
+        host: the address that all of them bind, one of this machine.
     """
     network = {
         "port": {"port": port, "auto-increment": False},
-        "interfaces": {"enabled": True, "interfaces": [HOST]},
+        "interfaces": {"enabled": True, "interfaces": [host]},
         "join": {
             "auto-detection": {"enabled": False},
             "multicast": {"enabled": False},
-            "tcp-ip": {"enabled": True, "member-list": [f"{HOST}:{p}" for p in ports]},
+            "tcp-ip": {"enabled": True, "member-list": [f"{host}:{p}" for p in ports]},
         },
         "rest-api": {"enabled": True, "endpoint-groups": {"HEALTH_CHECK": {"enabled": True}}},
     }
@@ -91,12 +97,12 @@ def member_command(java: Java, jars: Sequence[Path], settings: Path, heap: str) 
     return _java(java, [*options, *_MODULES], jars, "com.hazelcast.core.server.HazelcastMemberStarter")
 
 
-def zookeeper_settings(port: int, data: Path) -> str:
+def zookeeper_settings(port: int, data: Path, host: str = HOST) -> str:
     """Return a stand-alone Zookeeper server's ``zoo.cfg``: sessions of 1 s to 60 s, any number of local clients."""
     lines = {
         "dataDir": data,
         "clientPort": port,
-        "clientPortAddress": HOST,
+        "clientPortAddress": host,
         "tickTime": 500,  # ms; a session lasts two ticks at least
         "maxSessionTimeout": 60_000,
         "maxClientCnxns": 0,

@@ -10,6 +10,7 @@ before. Whoever wins that step has closed the round; everything else is immutabl
 """
 
 from dl4jlegacy.scaleout.protocol.events import (
+    ABANDONED,
     DROPPED,
     HEAD_TOPIC,
     JOB_TOPIC,
@@ -24,10 +25,12 @@ from dl4jlegacy.scaleout.protocol.events import (
     Wait,
 )
 from dl4jlegacy.scaleout.protocol.frames import increment, read_frame, write_frame
-from dl4jlegacy.scaleout.protocol.master import Begin, Master, issue_jobs, master_steps
-from dl4jlegacy.scaleout.protocol.worker import Worker, extend_lease, worker_steps
+from dl4jlegacy.scaleout.protocol.issue import issue_jobs
+from dl4jlegacy.scaleout.protocol.master import Begin, Master, master_steps
+from dl4jlegacy.scaleout.protocol.worker import Worker, extend_lease, is_wanted, worker_steps
 
 __all__ = [
+    "ABANDONED",
     "DROPPED",
     "HEAD_TOPIC",
     "JOB_TOPIC",
@@ -45,6 +48,7 @@ __all__ = [
     "Worker",
     "extend_lease",
     "increment",
+    "is_wanted",
     "issue_jobs",
     "master_steps",
     "read_frame",

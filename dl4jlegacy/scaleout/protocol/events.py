@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,11 +15,13 @@ from dl4jlegacy.scaleout.records import Head, JobRecord
 from dl4jlegacy.scaleout.store import Buffer
 
 __all__ = [
+    "ABANDONED",
     "DROPPED",
     "HEAD_TOPIC",
     "JOB_TOPIC",
     "STEP",
     "UPDATE_TOPIC",
+    "Abandoned",
     "Event",
     "Limits",
     "MoreWork",
@@ -43,10 +46,11 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class MoreWork:
-    """The jobs with these numbers belong to ``head`` and want to be issued."""
+    """The jobs with these numbers belong to ``head`` and want to be issued; those of ``ahead`` will be next."""
 
     head: Head
     numbers: tuple[int, ...]
+    ahead: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class NewModel:
 
 @dataclass(frozen=True, slots=True)
 class Perform:
-    """A job to perform; send back the update's frame, a ``Failure``, or None to give the lease back."""
+    """A job to perform; send back the update's frame, a ``Failure``, ``ABANDONED``, or None to give the lease back."""
 
     plan: SlotPlan
     record: JobRecord
@@ -69,18 +73,31 @@ class Perform:
     data: Buffer | None
 
 
+class Abandoned(Enum):
+    """The answer to a job that nobody needs any more: the model it belongs to is not the current one."""
+
+    ABANDONED = "abandoned"
+
+
+ABANDONED = Abandoned.ABANDONED
+
 Event = Wait | MoreWork | NewModel | Perform | None
 Steps = Generator[Event, Any, T]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The deadlines of a run, in seconds, and how often things are tried."""
+    """The deadlines of a run, in seconds, and how often things are tried.
+
+    A lease ends when its holder has not extended it for ``lease`` seconds by the master's own clock. A job that takes
+    longer than ``straggler_factor`` times the recent median (and six times their median deviation above it, and
+    ``straggler_least``) is handed to an idle worker as well; the first to commit wins.
+    """
 
     lease: float = 30.0
     poll: float = 0.5
     attempts: int = 3
-    straggler_factor: float = 6.0
-    straggler_least: float = 5.0
+    straggler_factor: float = 2.0
+    straggler_least: float = 0.25
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:

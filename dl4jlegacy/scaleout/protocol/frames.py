@@ -7,15 +7,28 @@ operation a step, which is what the simulator schedules.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from dl4jlegacy import wire
 from dl4jlegacy.errors import NotAuthorisedError
 from dl4jlegacy.scaleout.protocol.events import STEP, Steps
 from dl4jlegacy.scaleout.records import Head, Keys, Manifest
-from dl4jlegacy.scaleout.store import BatchStore, Buffer, Store
+from dl4jlegacy.scaleout.store import BatchStore, Buffer, Store, is_batch_store
 
-__all__ = ["delete_frame", "increment", "read_frame", "sweep", "write_frame"]
+__all__ = [
+    "delete_frame",
+    "delete_many",
+    "increment",
+    "keys_of",
+    "put_many_if_absent",
+    "read_frame",
+    "read_frames",
+    "read_many",
+    "sweep",
+    "write_frame",
+    "write_frames",
+]
 
 
 logger = logging.getLogger(__name__)
@@ -23,16 +36,39 @@ logger = logging.getLogger(__name__)
 
 def write_frame(store: Store, key: str, frame: Buffer) -> Steps[Manifest]:
     """Write a frame's chunks below ``key``, which nobody else writes, and return their manifest."""
+    manifest, items = _cut(store, key, frame)
+    yield from _put(store, items)
+    return manifest
+
+
+def write_frames(store: Store, frames: Iterable[tuple[str, Buffer]]) -> Steps[list[Manifest]]:
+    """Write several frames, each below its key; taken one by one, so that they need not all be in memory."""
+    manifests: list[Manifest] = []
+
+    def chunks() -> Iterator[tuple[str, Buffer]]:
+        for key, frame in frames:
+            manifest, items = _cut(store, key, frame)
+            manifests.append(manifest)
+            yield from items
+
+    yield from _put(store, chunks())
+    return manifests
+
+
+def _cut(store: Store, key: str, frame: Buffer) -> tuple[Manifest, Iterable[tuple[str, Buffer]]]:
     chunks = wire.chunks(frame, store.chunk_nbytes)
     manifest = Manifest(key, len(chunks), len(frame), wire.digest(frame) if store.checksums else "")
-    if isinstance(store, BatchStore):
+    return manifest, zip(keys_of(manifest), chunks, strict=True)
+
+
+def _put(store: Store, items: Iterable[tuple[str, Buffer]]) -> Steps[None]:
+    if is_batch_store(store):
         yield STEP
-        store.put_many(zip(_keys(manifest), chunks, strict=True))
-    else:
-        for name, chunk in zip(_keys(manifest), chunks, strict=True):
-            yield STEP
-            store.put(name, chunk)
-    return manifest
+        store.put_many(items)
+        return
+    for name, chunk in items:
+        yield STEP
+        store.put(name, chunk)
 
 
 def read_frame(store: Store, manifest: Manifest) -> Steps[Buffer | None]:
@@ -41,51 +77,114 @@ def read_frame(store: Store, manifest: Manifest) -> Steps[Buffer | None]:
     A chunk that is refused, since nobody of the run wrote it, is reported, and counts as missing: what it was part of
     can be done again.
     """
-    if manifest.nbytes > manifest.chunks * store.chunk_nbytes:
-        return None
+    return (yield from read_frames(store, [manifest]))[0]
+
+
+def read_frames(store: Store, manifests: Sequence[Manifest]) -> Steps[list[Buffer | None]]:
+    """Return the frames of several manifests, as ``read_frame`` does, all on their way at once."""
+    if is_batch_store(store):
+        yield STEP
+        frames = _read_at_once(store, manifests)
+        if frames is not None:
+            return frames
+    one_by_one: list[Buffer | None] = []
+    for manifest in manifests:
+        one_by_one.append((yield from _read_one_by_one(store, manifest)))
+    return one_by_one
+
+
+def _read_at_once(store: BatchStore, manifests: Sequence[Manifest]) -> list[Buffer | None] | None:
+    """Return the frames, or None if one of the chunks is refused."""
+    readable = [manifest for manifest in manifests if _is_possible(store, manifest)]
     try:
-        if isinstance(store, BatchStore):
-            yield STEP
-            frame: Buffer | None = _joined(store.get_many(_keys(manifest)), manifest.nbytes)
-        else:
-            frame = yield from _read_one_by_one(store, manifest)
-    except NotAuthorisedError as exc:
-        logger.warning("%s; it is taken as missing", exc)
+        chunks = store.get_many(key for manifest in readable for key in keys_of(manifest))
+        frames = {manifest.key: _joined(islice(chunks, manifest.chunks), manifest) for manifest in readable}
+    except NotAuthorisedError:
+        logger.debug("a chunk of %d frames is refused; they are read one by one", len(manifests))
         return None
-    if frame is None or (manifest.digest and wire.digest(frame) != manifest.digest):
+    return [frames.get(manifest.key) for manifest in manifests]
+
+
+def _read_one_by_one(store: Store, manifest: Manifest) -> Steps[Buffer | None]:
+    if not _is_possible(store, manifest):
+        return None
+    chunks = []
+    for key in keys_of(manifest):
+        yield STEP
+        try:
+            chunk = store.get(key)
+        except NotAuthorisedError as exc:
+            _report(exc)
+            return None
+        if chunk is None:
+            return None
+        chunks.append(chunk)
+    return _joined(iter(chunks), manifest)
+
+
+def _is_possible(store: Store, manifest: Manifest) -> bool:
+    """Whether so many bytes fit into so many chunks: nobody allocates what a manifest merely claims."""
+    return manifest.nbytes <= manifest.chunks * store.chunk_nbytes
+
+
+def _joined(chunks: Iterator[Buffer | None], manifest: Manifest) -> memoryview | None:
+    """Return the frame made of ``chunks``, each let go of when it is copied; None if it is not whole."""
+    frame, start, whole = wire.blank(manifest.nbytes), 0, True
+    for chunk in chunks:
+        whole = whole and chunk is not None and start + len(chunk) <= manifest.nbytes
+        if whole and chunk is not None:
+            frame[start : start + len(chunk)] = chunk
+            start += len(chunk)
+    if not whole or start != manifest.nbytes or (manifest.digest and wire.digest(frame) != manifest.digest):
         return None
     return frame
 
 
-def _read_one_by_one(store: Store, manifest: Manifest) -> Steps[Buffer | None]:
-    chunks: list[Buffer] = []
-    for key in _keys(manifest):
+def read_many(store: Store, keys: Sequence[str], *, clears: bool = False) -> Steps[list[Buffer | None]]:
+    """Return the values of some records; one that is refused counts as missing, and ``clears`` removes it."""
+    if is_batch_store(store):
         yield STEP
-        chunk = store.get(key)
-        if chunk is None:
-            return None
-        chunks.append(chunk)
-    return _joined(chunks, manifest.nbytes)
+        try:
+            return list(store.get_many(keys))
+        except NotAuthorisedError:
+            logger.debug("one of %d records is refused; they are read one by one", len(keys))
+    values: list[Buffer | None] = []
+    for key in keys:
+        yield STEP
+        try:
+            values.append(store.get(key))
+        except NotAuthorisedError as exc:
+            _report(exc)
+            values.append(None)
+            if clears:
+                yield STEP
+                store.delete(key)
+    return values
 
 
-def _joined(chunks: Iterable[Buffer | None], nbytes: int) -> memoryview | None:
-    """Return the frame of ``nbytes`` made of ``chunks``, each let go of when it is copied; None if it is not whole."""
-    frame, start = wire.blank(nbytes), 0
-    for chunk in chunks:
-        if chunk is None or start + len(chunk) > nbytes:
-            return None
-        frame[start : start + len(chunk)] = chunk
-        start += len(chunk)
-    return frame if start == nbytes else None
+def put_many_if_absent(store: Store, items: Sequence[tuple[str, Buffer]]) -> Steps[None]:
+    """Write each value if there is none under its key."""
+    if is_batch_store(store):
+        yield STEP
+        store.put_many_if_absent(items)
+        return
+    for key, value in items:
+        yield STEP
+        store.put_if_absent(key, value)
+
+
+def _report(refused: NotAuthorisedError) -> None:
+    logger.warning("%s; it is taken as missing", refused)
 
 
 def delete_frame(store: Store, manifest: Manifest) -> Steps[None]:
     """Remove a frame's chunks."""
-    yield from _delete(store, _keys(manifest))
+    yield from delete_many(store, keys_of(manifest))
 
 
-def _delete(store: Store, keys: Iterable[str]) -> Steps[None]:
-    if isinstance(store, BatchStore):
+def delete_many(store: Store, keys: Iterable[str]) -> Steps[None]:
+    """Remove keys."""
+    if is_batch_store(store):
         yield STEP
         store.delete_many(keys)
         return
@@ -94,7 +193,8 @@ def _delete(store: Store, keys: Iterable[str]) -> Steps[None]:
         store.delete(key)
 
 
-def _keys(manifest: Manifest) -> list[str]:
+def keys_of(manifest: Manifest) -> list[str]:
+    """Return the keys of a frame's chunks."""
     return [f"{manifest.key}/{index}" for index in range(manifest.chunks)]
 
 
@@ -116,4 +216,4 @@ def sweep(store: Store, head: Head) -> Steps[None]:
     yield STEP
     useless = [key for key in store.keys("") if Keys.is_useless(key, head)]
     if useless:
-        yield from _delete(store, useless)
+        yield from delete_many(store, useless)

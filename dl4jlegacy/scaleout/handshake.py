@@ -1,0 +1,185 @@
+"""How the two ends of a liveness connection prove that they belong to one run; no input or output (layer 3).
+
+    server  CHALLENGE   magic, 32 random bytes
+    client  HELLO       magic, 32 random bytes, whether it signs, proof, name of its process
+    server  WELCOME     its own proof -- or REFUSAL and a reason
+
+A proof is an HMAC-SHA256 under the run's secret over the prover's role, the run, the process and both random numbers,
+so that none can be replayed, reflected or moved to another process. Without a secret the key is empty: a proof then
+tells runs apart and vouches for nobody. After the handshake every message is a single byte.
+"""
+
+from __future__ import annotations
+
+import enum
+import hmac
+import os
+import struct
+
+from dl4jlegacy.errors import ConfError, NotAuthorisedError, WireError
+
+__all__ = [
+    "CHALLENGE_NBYTES",
+    "HELLO_NBYTES",
+    "WELCOME_NBYTES",
+    "ClientHandshake",
+    "Credentials",
+    "Refusal",
+    "RefusedError",
+    "ServerHandshake",
+]
+
+_MAGIC = b"DL4J liveness 1\n"
+_NONCE_NBYTES = 32
+_PROOF_NBYTES = 32
+_HELLO = struct.Struct(f">{len(_MAGIC)}s{_NONCE_NBYTES}sB{_PROOF_NBYTES}sB")
+_WELCOME, _REFUSAL = b"W", b"X"
+_NAME_NBYTES = 255
+
+CHALLENGE_NBYTES = len(_MAGIC) + _NONCE_NBYTES
+HELLO_NBYTES = _HELLO.size + _NAME_NBYTES
+"""The most that a client says; more is none of ours."""
+WELCOME_NBYTES = 1 + _PROOF_NBYTES
+"""Length of the server's answer, a refusal included."""
+
+
+class Refusal(enum.IntEnum):
+    """Why one end refuses the other."""
+
+    UNSIGNED = 1
+    SIGNED = 2
+    PROOF = 3
+
+    @property
+    def text(self) -> str:
+        """What it means, for both ends."""
+        what = {
+            Refusal.UNSIGNED: "the master has a secret and the worker has none",
+            Refusal.SIGNED: "the worker has a secret and the master has none",
+            Refusal.PROOF: "their secrets differ, or they are of different runs",
+        }
+        return f"{what[self]}; give all processes of a run the same secret"
+
+
+class RefusedError(NotAuthorisedError):
+    """The other end is none of this run's; ``answer`` is what it is to be told, empty if nothing."""
+
+    def __init__(self, message: str, answer: bytes = b"") -> None:
+        super().__init__(message)
+        self.answer = answer
+
+
+class Credentials:
+    """What a process proves itself with.
+
+    Args:
+        run: the run's id.
+        secret: the run's secret, or None. It is neither kept as it is nor shown.
+
+    Raises:
+        ConfError: the secret is empty.
+    """
+
+    def __init__(self, run: str, secret: bytes | None) -> None:
+        if secret is not None and not secret:
+            raise ConfError(f"the secret of run {run!r} is empty; give a longer one, or none at all")
+        self.is_signed = secret is not None
+        self._mac = hmac.new(secret or b"", _counted(_MAGIC, run.encode()), "sha256")
+
+    def proof(self, role: bytes, process: str, challenge: bytes, nonce: bytes) -> bytes:
+        """Return the proof of ``role`` (``b"client"`` or ``b"server"``) for one connection of one process."""
+        mac = self._mac.copy()
+        mac.update(_counted(role, process.encode(), challenge, nonce))
+        return mac.digest()
+
+
+class ServerHandshake:
+    """The server's side of one handshake."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self._nonce = os.urandom(_NONCE_NBYTES)
+        self.challenge = _MAGIC + self._nonce
+        """What is to be sent first."""
+
+    def hear(self, said: bytes) -> tuple[str, bytes] | None:
+        """Return (the client's process, the welcome for it) once ``said``, all that came, is a whole hello, else None.
+
+        Raises:
+            WireError: it is none and will be none. RefusedError: its sender does not prove itself.
+        """
+        if not said.startswith(_MAGIC[: len(said)]):
+            raise WireError(f"no hello of dl4jlegacy: {said[:16]!r}")
+        if len(said) < _HELLO.size:
+            return None
+        _, nonce, signs, proof, length = _HELLO.unpack_from(said)
+        if len(said) < _HELLO.size + length:
+            return None
+        process = _name(said[_HELLO.size :], length)
+        if signs != self._credentials.is_signed:
+            raise _refused(Refusal.SIGNED if signs else Refusal.UNSIGNED, process)
+        expected = self._credentials.proof(b"client", process, self._nonce, nonce)
+        if not hmac.compare_digest(proof, expected):
+            raise _refused(Refusal.PROOF, process)
+        return process, _WELCOME + self._credentials.proof(b"server", process, self._nonce, nonce)
+
+
+class ClientHandshake:
+    """The client's side of one handshake.
+
+    Raises:
+        ConfError: a process cannot have that name.
+    """
+
+    def __init__(self, credentials: Credentials, process: str) -> None:
+        raw = process.encode()
+        if not process.isprintable() or not 0 < len(raw) <= _NAME_NBYTES:
+            raise ConfError(f"a process cannot be named {process!r}: printable, at most {_NAME_NBYTES} bytes")
+        self._credentials, self._process = credentials, process
+        self._nonce = os.urandom(_NONCE_NBYTES)
+        self._challenge = b""
+
+    def hello(self, challenge: bytes) -> bytes:
+        """Return the answer to a server's challenge, of ``CHALLENGE_NBYTES``; raises ``WireError`` if it is none."""
+        if len(challenge) != CHALLENGE_NBYTES or not challenge.startswith(_MAGIC):
+            raise WireError(f"no challenge of dl4jlegacy: {challenge[:16]!r}")
+        self._challenge = challenge[len(_MAGIC) :]
+        raw = self._process.encode()
+        proof = self._credentials.proof(b"client", self._process, self._challenge, self._nonce)
+        return _HELLO.pack(_MAGIC, self._nonce, self._credentials.is_signed, proof, len(raw)) + raw
+
+    def check(self, answer: bytes) -> None:
+        """Check what the server answers, of ``WELCOME_NBYTES``.
+
+        Raises:
+            RefusedError: it refuses this process, or does not prove itself. WireError: it is no answer.
+        """
+        kind, proof = answer[:1], answer[1:]
+        if kind == _REFUSAL:
+            reason = Refusal(proof[0]) if proof[:1] and proof[0] in set(Refusal) else Refusal.PROOF
+            raise RefusedError(f"the master refuses this process: {reason.text}")
+        if kind != _WELCOME or len(answer) != WELCOME_NBYTES:
+            raise WireError(f"no answer of dl4jlegacy: {answer[:16]!r}")
+        expected = self._credentials.proof(b"server", self._process, self._challenge, self._nonce)
+        if not hmac.compare_digest(proof, expected):
+            raise RefusedError(f"the server does not prove to be the run's master: {Refusal.PROOF.text}")
+
+
+def _refused(reason: Refusal, process: str) -> RefusedError:
+    answer = (_REFUSAL + bytes([reason])).ljust(WELCOME_NBYTES, b"\0")
+    return RefusedError(f"process {process!r} is refused: {reason.text}", answer)
+
+
+def _name(raw: bytes, length: int) -> str:
+    """Return the name in a hello whose last field must be exactly ``raw``."""
+    try:
+        name = raw.decode() if len(raw) == length else ""
+    except UnicodeDecodeError:
+        name = ""
+    if not name or not name.isprintable():
+        raise WireError(f"a hello with {len(raw)} bytes where a name of {length} should be")
+    return name
+
+
+def _counted(*parts: bytes) -> bytes:
+    return b"".join(struct.pack(">I", len(part)) + part for part in parts)

@@ -1,0 +1,268 @@
+"""What happens in a run, as its processes tell it: entries in the tracker, for ``dl4j logs`` and the master (layer 3).
+
+An entry is written once under a key of its own, so that writers never meet. Keys begin with the writer's wall clock:
+they sort as things happened, as far as the clocks of the machines agree. Writing is best effort, since nothing in a
+run depends on it; the master drops the oldest entries.
+
+Legacy: none; each process had a log file of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import msgspec
+
+from dl4jlegacy.errors import CheckpointError, Dl4jError, NotAuthorisedError, WireError
+from dl4jlegacy.scaleout import protocol
+from dl4jlegacy.scaleout.records import Failure, decode_record, encode_record
+from dl4jlegacy.scaleout.store import BatchStore
+from dl4jlegacy.scaleout.tracker import StateTracker
+
+__all__ = ["JOURNAL_TOPIC", "MOST_ENTRIES", "Entry", "Event", "Journal", "JournalFile", "Reader"]
+
+logger = logging.getLogger(__name__)
+
+JOURNAL_TOPIC = "log"
+MOST_ENTRIES = 1000
+_MOST_CHARACTERS = 16_000
+_MOST_REFUSALS = 100
+_PREFIX = "log/"
+
+Event = Literal[
+    "run_began",
+    "run_ended",
+    "master_leads",
+    "master_took_over",
+    "worker_joined",
+    "worker_left",
+    "worker_gone",
+    "worker_back",
+    "lease_broken",
+    "job_failed",
+    "backup_issued",
+    "paused",
+    "went_on",
+    "checkpoint_failed",
+    "frame_refused",
+]
+
+
+@runtime_checkable
+class RefusingStore(Protocol):
+    """A store that tells whose values it refused: of which key, and why."""
+
+    on_refused: Callable[[str, str], None]
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that happened: ``time`` in seconds since 1970 by the clock of ``host``; ``source`` is a process."""
+
+    key: str
+    time: float
+    source: str
+    host: str
+    pid: int
+    event: str
+    fields: dict[str, Any] = {}
+
+    def line(self) -> str:
+        """Return the entry as one line of text; a traceback, which has many, is left out."""
+        shown = ", ".join(f"{name} {value}" for name, value in self.fields.items() if name != "traceback")
+        event = self.event.replace("_", " ")
+        return f"{event}: {shown}" if shown else event
+
+
+class Journal:
+    """Where one process of a run writes what happens. Thread-safe.
+
+    Args:
+        tracker: the run's.
+        source: the process's name.
+        on_entry: called with each entry that was made, on the writer's thread, whether or not it could be written.
+    """
+
+    def __init__(self, tracker: StateTracker, source: str, on_entry: Callable[[Entry], None] | None = None) -> None:
+        self._tracker, self._source, self._on_entry = tracker, source, on_entry
+        self._host, self._pid = socket.gethostname(), os.getpid()
+        self._lock = threading.Lock()
+        self._last = 0
+        self._refusals: set[str] = set()
+
+    def write(self, event: Event, **fields: Any) -> None:
+        """Write an entry. Never raises: an entry that cannot be written is only logged.
+
+        Args:
+            event: what happened.
+            fields: JSON values; long texts lose their middle.
+        """
+        entry = Entry(
+            key=self._key(),
+            time=time.time(),
+            source=self._source,
+            host=self._host,
+            pid=self._pid,
+            event=event,
+            fields={name: _bounded(value) for name, value in fields.items()},
+        )
+        logger.info("%s", entry.line())
+        try:
+            self._tracker.store.put(entry.key, encode_record(entry))
+            self._tracker.store.publish(JOURNAL_TOPIC)
+        except (Dl4jError, TypeError, ValueError, OverflowError) as exc:  # the last three: a field is no JSON value
+            logger.info("the journal's entry %s could not be written: %s", event, exc)
+        if self._on_entry is not None:
+            self._on_entry(entry)
+
+    def job_failed(self, event: protocol.Perform, failure: Failure) -> None:
+        """Write that a job failed in this process, and how."""
+        self.write(
+            "job_failed",
+            worker=failure.worker,
+            host=self._host,
+            pid=self._pid,
+            round=event.plan.round,
+            slot=event.plan.slot,
+            attempt=event.record.attempts + 1,
+            code=failure.code,
+            message=failure.message,
+            traceback=failure.traceback,
+        )
+
+    def watch_refusals(self) -> None:
+        """Write of each value that the store refuses from now on, once for a key: somebody else writes there."""
+        if isinstance(self._tracker.store, RefusingStore):
+            self._tracker.store.on_refused = self._refused
+
+    def _refused(self, key: str, reason: str) -> None:
+        with self._lock:
+            if key in self._refusals or len(self._refusals) >= _MOST_REFUSALS:
+                return
+            self._refusals.add(key)
+        self.write("frame_refused", key=key, reason=reason)
+
+    def _key(self) -> str:
+        """Return a key after all that this journal has written, even if the clock was put back."""
+        with self._lock:
+            self._last = max(self._last + 1, time.time_ns())
+            return f"{_PREFIX}{self._last:020}/{self._source}"
+
+    @staticmethod
+    def read(tracker: StateTracker, after: str = "") -> list[Entry]:
+        """Return the entries whose keys come after ``after``, oldest first; what is none of ours is left out."""
+        return _entries(tracker, [key for key in tracker.store.keys(_PREFIX) if key > after])
+
+    @staticmethod
+    def prune(tracker: StateTracker, most: int = MOST_ENTRIES) -> None:
+        """Delete all but the newest ``most`` entries; for the master."""
+        old = tracker.store.keys(_PREFIX)[:-most]
+        if isinstance(tracker.store, BatchStore):
+            tracker.store.delete_many(old)
+        else:
+            for key in old:
+                tracker.store.delete(key)
+
+
+class Reader:
+    """Reads what is new in a run's journal, each entry once, late ones of slow clocks too. For one thread."""
+
+    def __init__(self, tracker: StateTracker) -> None:
+        self._tracker = tracker
+        self._seen: set[str] = set()
+
+    @property
+    def count(self) -> int:
+        """How many entries there were at the last look."""
+        return len(self._seen)
+
+    def read(self) -> list[Entry]:
+        """Return the entries that were not returned before, oldest first."""
+        keys = self._tracker.store.keys(_PREFIX)
+        new = [key for key in keys if key not in self._seen]
+        self._seen = set(keys)
+        return _entries(self._tracker, new)
+
+
+class JournalFile:
+    """A copy of a run's journal in its checkpoint folder, one line of JSON an entry, which outlives the tracker.
+
+    For one thread of one process at a time. A file that cannot be written is a warning, once.
+    """
+
+    NAME = "journal.jsonl"
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / self.NAME
+        self._written: set[str] | None = None
+        self._failed = False
+
+    def read(self) -> list[Entry]:
+        """Return the entries, oldest first; a line that was cut off by a crash is left out.
+
+        Raises:
+            CheckpointError: there is no such file, or it cannot be read.
+        """
+        try:
+            lines = self.path.read_bytes().splitlines()
+        except OSError as exc:
+            raise CheckpointError(
+                f"{self.path} cannot be read: {exc.strerror or exc}; the journal is kept in the --checkpoint-dir of a "
+                "run on a cluster"
+            ) from exc
+        entries = []
+        for line in lines:
+            try:
+                entries.append(msgspec.json.decode(line, type=Entry))
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                logger.debug("a line of %s is no entry", self.path)
+        return sorted(entries, key=lambda entry: entry.key)
+
+    def append(self, entries: Iterable[Entry]) -> None:
+        """Add those of ``entries`` that are not in the file."""
+        try:
+            if self._written is None:
+                self._written = {entry.key for entry in self.read()} if self.path.exists() else set()
+            new = [entry for entry in entries if entry.key not in self._written]
+            if new:
+                self._write(b"".join(msgspec.json.encode(entry) + b"\n" for entry in new))
+                self._written.update(entry.key for entry in new)
+        except (OSError, CheckpointError) as exc:
+            if not self._failed:
+                logger.warning("the journal's copy %s cannot be written: %s", self.path, exc)
+            self._failed = True
+
+    def _write(self, lines: bytes) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab+") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                lines = lines if file.read(1) == b"\n" else b"\n" + lines  # a crash may have cut the last line off
+            file.write(lines)
+
+
+def _entries(tracker: StateTracker, keys: Iterable[str]) -> list[Entry]:
+    """Return the entries that are there under ``keys``; what is none of ours is reported and left out."""
+    entries = []
+    for key in keys:
+        try:
+            raw = tracker.store.get(key)
+            if raw is not None:
+                entries.append(decode_record(raw, Entry))
+        except (NotAuthorisedError, WireError) as exc:
+            logger.warning("an entry of the journal is left out: %s", exc)
+    return entries
+
+
+def _bounded(value: Any) -> Any:
+    """Return ``value``; a text that is too long without its middle."""
+    if not isinstance(value, str) or len(value) <= _MOST_CHARACTERS:
+        return value
+    half = _MOST_CHARACTERS // 2
+    return f"{value[:half]}\n... {len(value) - 2 * half:,} characters left out ...\n{value[-half:]}"

@@ -1,0 +1,58 @@
+"""The batch side: puts the jobs of a round into the store, and the data of the next one in advance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from dl4jlegacy.scaleout.plan import Plan, SlotPlan
+from dl4jlegacy.scaleout.protocol.events import JOB_TOPIC, MoreWork, Steps
+from dl4jlegacy.scaleout.protocol.frames import put_many_if_absent, read_many, write_frames
+from dl4jlegacy.scaleout.records import JobRecord, Keys, Manifest, encode_record
+from dl4jlegacy.scaleout.store import Buffer, Store
+
+__all__ = ["issue_jobs"]
+
+
+def issue_jobs(
+    store: Store,
+    plan: Plan,
+    work: MoreWork,
+    *,
+    binds_model: bool,
+    load: Callable[[SlotPlan], Buffer] | None,
+    put_ahead: dict[int, Manifest],
+) -> Steps[None]:
+    """Put the records of the slots in ``work`` that have none.
+
+    Args:
+        load: gives a slot's data when they go by value.
+        put_ahead: the data that earlier calls have put in advance, by slot; kept up to date here. An entry is used
+            once: a job that is issued again has its data written again, since they may be what was lost.
+    """
+    model = work.head.model.key if binds_model else ""
+    found = yield from read_many(store, [Keys.job(*plan.at(number)) for number in work.numbers], clears=True)
+    numbers = [number for number, raw in zip(work.numbers, found, strict=True) if raw is None]
+    data: dict[int, Manifest | None] = dict.fromkeys(numbers)
+    if load is not None:
+        lacking = [number for number in numbers if number not in put_ahead]
+        written = yield from write_frames(store, _frames(plan, lacking, load))
+        data |= dict(zip(lacking, written, strict=True))
+        data |= {number: put_ahead.pop(number) for number in numbers if number in put_ahead}
+    yield from put_many_if_absent(
+        store,
+        [(Keys.job(*plan.at(n)), encode_record(JobRecord(state="ready", model=model, data=data[n]))) for n in numbers],
+    )
+    store.publish(JOB_TOPIC)
+    if load is not None:
+        for number in [n for n in put_ahead if n not in work.ahead]:
+            del put_ahead[number]
+        ahead = [number for number in work.ahead if number not in put_ahead]
+        written = yield from write_frames(store, _frames(plan, ahead, load))
+        put_ahead |= dict(zip(ahead, written, strict=True))
+
+
+def _frames(plan: Plan, numbers: Sequence[int], load: Callable[[SlotPlan], Buffer]) -> Iterator[tuple[str, Buffer]]:
+    """Yield the keys and frames of the slots' data, each loaded when it is its turn."""
+    for number in numbers:
+        slot = plan.slot(*plan.at(number))
+        yield Keys.data(slot.round, slot.slot), load(slot)

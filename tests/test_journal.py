@@ -1,0 +1,147 @@
+"""The journal: what the processes of a run write is there for all to read, in order, and never too much of it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from dl4jlegacy.errors import CheckpointError, TrackerError
+from dl4jlegacy.scaleout import journal
+from dl4jlegacy.scaleout.journal import Entry, Journal, JournalFile, Reader
+from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
+
+
+@pytest.fixture
+def tracker() -> InMemoryStateTracker:
+    return InMemoryStateTracker()
+
+
+def events(entries: list[Entry]) -> list[str]:
+    return [entry.event for entry in entries]
+
+
+def test_an_entry_says_who_wrote_it_and_what_happened(tracker):
+    Journal(tracker, "host-1").write("worker_joined", worker="host-1-0", threads=2)
+    (entry,) = Journal.read(tracker)
+    assert (entry.source, entry.event) == ("host-1", "worker_joined")
+    assert entry.fields == {"worker": "host-1-0", "threads": 2}
+    assert entry.pid > 0 and entry.host and entry.time > 1e9
+    assert entry.line() == "worker joined: worker host-1-0, threads 2"
+
+
+def test_entries_come_in_the_order_in_which_they_were_written_even_if_the_clock_is_put_back(tracker, monkeypatch):
+    now = iter([50, 40, 40, 60])
+    monkeypatch.setattr(journal.time, "time_ns", lambda: next(now))
+    writer = Journal(tracker, "a")
+    for event in ("run_began", "master_leads", "paused", "went_on"):
+        writer.write(event)
+    assert events(Journal.read(tracker)) == ["run_began", "master_leads", "paused", "went_on"]
+
+
+def test_reading_goes_on_after_an_entry(tracker):
+    writer = Journal(tracker, "a")
+    writer.write("run_began")
+    (first,) = Journal.read(tracker)
+    writer.write("run_ended")
+    assert events(Journal.read(tracker, after=first.key)) == ["run_ended"]
+
+
+def test_a_reader_gives_each_entry_once_and_those_of_slow_clocks_too(tracker, monkeypatch):
+    reader = Reader(tracker)
+    Journal(tracker, "ahead").write("run_began")
+    assert events(reader.read()) == ["run_began"]
+    monkeypatch.setattr(journal.time, "time_ns", lambda: 1)
+    Journal(tracker, "behind").write("worker_joined")
+    assert events(reader.read()) == ["worker_joined"]
+    assert reader.read() == []
+
+
+def test_many_writers_lose_nothing(tracker):
+    writers = [Journal(tracker, f"process-{n}") for n in range(8)]
+    threads = [
+        threading.Thread(target=lambda w=w: [w.write("worker_joined", number=n) for n in range(50)]) for w in writers
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    found = {(entry.source, entry.fields["number"]) for entry in Journal.read(tracker)}
+    assert len(found) == 8 * 50
+
+
+def test_the_oldest_entries_are_dropped(tracker):
+    writer = Journal(tracker, "a")
+    for number in range(30):
+        writer.write("worker_joined", number=number)
+    Journal.prune(tracker, most=10)
+    assert [entry.fields["number"] for entry in Journal.read(tracker)] == list(range(20, 30))
+    Journal.prune(tracker, most=10)
+    assert len(Journal.read(tracker)) == 10
+
+
+def test_a_hint_tells_those_who_listen(tracker):
+    heard = threading.Event()
+    tracker.store.listen(journal.JOURNAL_TOPIC, heard.set)
+    Journal(tracker, "a").write("run_began")
+    assert heard.is_set()
+
+
+def test_writing_never_raises_and_the_writer_hears_of_its_entries_all_the_same(tracker):
+    heard: list[Entry] = []
+    writer = Journal(tracker, "a", heard.append)
+    writer.write("run_began", what=object())
+    tracker.shutdown()
+    writer.write("run_ended")
+    assert events(heard) == ["run_began", "run_ended"]
+    with pytest.raises(TrackerError):
+        Journal.read(tracker)
+
+
+def test_a_value_that_is_refused_is_told_once_for_a_key(tracker):
+    tracker.store.on_refused = lambda key, reason: None
+    Journal(tracker, "a").watch_refusals()
+    for _ in range(3):
+        tracker.store.on_refused("head", "it is not signed")
+    (entry,) = Journal.read(tracker)
+    assert (entry.event, entry.fields) == ("frame_refused", {"key": "head", "reason": "it is not signed"})
+
+
+def test_a_long_text_keeps_its_ends(tracker):
+    Journal(tracker, "a").write("job_failed", traceback="first line" + "x" * 100_000 + "the error itself")
+    text = Journal.read(tracker)[0].fields["traceback"]
+    assert text.startswith("first line") and text.endswith("the error itself")
+    assert len(text) < 17_000
+
+
+def test_what_is_no_entry_is_left_out_and_reported(tracker, caplog):
+    tracker.store.put("log/00000000000000000001/foreign", b"\xff nonsense")
+    Journal(tracker, "a").write("run_began")
+    assert events(Journal.read(tracker)) == ["run_began"]
+    assert "left out" in caplog.text
+
+
+def test_the_copy_in_a_folder_takes_each_entry_once_and_survives_a_line_that_was_cut_off(tracker, tmp_path):
+    writer = Journal(tracker, "a")
+    writer.write("run_began")
+    copy = JournalFile(tmp_path)
+    copy.append(Journal.read(tracker))
+    with copy.path.open("ab") as file:
+        file.write(b'{"key": "log/9')  # killed while writing
+    writer.write("run_ended", status="done")
+    JournalFile(tmp_path).append(Journal.read(tracker))
+    assert events(JournalFile(tmp_path).read()) == ["run_began", "run_ended"]
+
+
+def test_a_copy_that_cannot_be_written_is_told_once(tracker, tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    copy = JournalFile(tmp_path / "file" / "folder")
+    Journal(tracker, "a").write("run_began")
+    copy.append(Journal.read(tracker))
+    copy.append(Journal.read(tracker))
+    assert caplog.text.count("cannot be written") == 1
+
+
+def test_a_folder_without_a_journal_says_so(tmp_path):
+    with pytest.raises(CheckpointError, match=r"journal\.jsonl cannot be read.*--checkpoint-dir"):
+        JournalFile(tmp_path).read()
