@@ -18,6 +18,7 @@ import time  # noqa: E402
 from collections.abc import Callable  # noqa: E402
 from typing import Any  # noqa: E402
 
+import nn_rbm  # noqa: E402
 import nn_sequences  # noqa: E402
 import numpy as np  # noqa: E402
 
@@ -206,12 +207,13 @@ CONTENDERS: dict[str, Callable[[str, int], Epoch]] = {
     "jax": jax,
     "sklearn": sklearn,
 }
+OTHERS = {"lstm": nn_sequences.CONTENDERS, "rbm": nn_rbm.CONTENDERS}
 
 
 def main() -> int:
     case, who, batch = sys.argv[1], sys.argv[2], int(sys.argv[3])
     try:
-        epoch = (nn_sequences.CONTENDERS if case == "lstm" else CONTENDERS)[who](case, batch)
+        epoch = OTHERS.get(case, CONTENDERS)[who](case, batch)
     except ImportError as missing:
         print(f"MISSING {missing.name}", flush=True)
         return 0

@@ -167,6 +167,9 @@ def every_vertex() -> ComputationGraphConfiguration:
 # -- gradients -------------------------------------------------------------------------------------------------------
 
 
+CHECKED = 90  # parameters of a graph, evenly spread: all of them take minutes
+
+
 def vectors(n: int = 4, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(EXAMPLES, n))
 
@@ -191,10 +194,9 @@ MASK = np.array([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 
 
 
 def check(graph: ComputationGraph, x: list[np.ndarray], labels: list[np.ndarray], **masks: Any) -> None:
-    report = GradientCheckUtil.check_gradients(graph, x, labels, **masks)
+    report = GradientCheckUtil.check_gradients(graph, x, labels, max_params=CHECKED, **masks)
     assert report.passed, report.failures[:3]
-    assert report.checked == graph.num_params
-    assert np.abs(graph.gradient_and_score(x, labels, Stream.of(0), *masks.values())[0]).min() >= 0
+    assert report.checked >= min(CHECKED, graph.num_params)
 
 
 def both_sides(kind: str) -> GraphBuilder:
@@ -226,12 +228,12 @@ SINGLES = {
 KINDS = {"vectors": vectors, "sequences": sequences, "images": images}
 
 
+VERTICES = [(name, kind) for name in (*PAIRS, *SINGLES) for kind in KINDS if name != "pool_helper" or kind == "images"]
+
+
 @pytest.mark.parametrize("kernels", ["numpy", "numba"])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", [*PAIRS, *SINGLES])
+@pytest.mark.parametrize(("name", "kind"), VERTICES)
 def test_gradients_of_a_vertex_are_the_derivative_of_the_score(name: str, kind: str, kernels: str) -> None:
-    if name == "pool_helper" and kind != "images":
-        pytest.skip("takes images only")
     b = both_sides(kind)
     if name in PAIRS:
         b.add_vertex("v", PAIRS[name], "a", "b")

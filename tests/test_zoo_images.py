@@ -56,7 +56,7 @@ def test_image_networks_learn(name: str) -> None:
 def test_lenet_comes_out_the_same_for_any_number_of_workers() -> None:
     data = launch.Data(DataSource("bars", bars(300), bars(20), ()), None)
     hashes = set()
-    for workers in (1, 2, 4):
+    for workers in (1, 2, 3, 4):
         conf = Conf(multi_layer_conf=zoo.lenet(784, 4), workers=workers, jobs_per_round=4, batch_size=20, epochs=1,
                     averaging_frequency=2, run=f"lenet{workers}")  # fmt: skip
         hashes.add(launch.train(conf, data).fields["params_sha256"])

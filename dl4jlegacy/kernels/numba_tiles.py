@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 import llvmlite.binding
-import numba
 import numpy as np
 from numba import types
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.kernels import numpy_tiles
+from dl4jlegacy.kernels.numba_compile import compile_cached
 from dl4jlegacy.kernels.philox import LANES
 from dl4jlegacy.kernels.tile_blocks import forward_block, input_block, weights_block
 
@@ -57,12 +57,7 @@ def tiles_array(dimensions: int, kind: Any = types.float32, *, is_read: bool = T
 
 def compiled(signature: tuple[Any, ...], function: Callable[..., Any]) -> Any:
     """Return ``function`` compiled for ``signature``, from the cache if it is there; it releases the GIL."""
-    options = {"nogil": True, "error_model": "numpy"}
-    njit: Any = numba.njit
-    try:
-        return njit(signature, cache=True, **options)(function)
-    except RuntimeError:  # neither the package nor the user's cache folder can be written
-        return njit(signature, **options)(function)
+    return compile_cached(signature, function, {"nogil": True, "error_model": "numpy"})
 
 
 @functools.cache
