@@ -79,3 +79,24 @@ def test_the_sonnets_example_learns_and_goes_on_with_the_text() -> None:
     assert number_after("epoch 3:", output) < 2.8
     assert "From fairest creatures we desire increas" in output
     assert len(output.split("From fairest", 1)[1]) > 120
+
+
+def test_the_deep_autoencoder_example_rebuilds_digits_it_has_not_seen() -> None:
+    output = run("deep_autoencoder_digits.py", "--epochs", "6", "--pretrain-epochs", "4")
+    assert number_after("held-out pixel:", output) < 0.6 * number_after("mean image", output)
+    assert sum("@" in line or "#" in line for line in output.splitlines()) >= 7
+
+
+def test_the_vae_example_learns_and_draws() -> None:
+    output = run("vae_digits.py", "--epochs", "8", "--draw", "3")
+    assert number_after("after 8 epochs:", output) < 0.75 * number_after("before training:", output)
+    drawn = output.splitlines()[2:]
+    assert len(drawn) == 8 and {len(line) for line in drawn} == {3 * 16 + 2 * 3}
+
+
+@pytest.mark.mnist
+def test_the_alexnet_example_learns(mnist_dir: str) -> None:
+    found = {"DL4J_DATA_DIR": mnist_dir} if mnist_dir else {}
+    output = run("alexnet_mnist.py", "--examples", "1500", "--epochs", "2", "--workers", "2", **found)
+    assert "3000 examples" in output and ", 0 batches lost" in output
+    assert number_after("Accuracy:", output) > 0.5

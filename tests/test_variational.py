@@ -9,10 +9,15 @@ import numpy as np
 import pytest
 
 from dl4jlegacy.datasets import read_digits
-from dl4jlegacy.errors import ConfError
+from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn.conf import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.dl4j_json import from_dl4j, to_dl4j
+from dl4jlegacy.nn.generative import (
+    generate_at_mean_given_z,
+    generate_random_given_z,
+    reconstruction_log_probability,
+)
 from dl4jlegacy.nn.gradient_check import GradientCheckUtil
 from dl4jlegacy.nn.layers import DenseLayer, Layer, OutputLayer, VariationalAutoencoder
 from dl4jlegacy.nn.multilayer import MultiLayerNetwork
@@ -182,16 +187,26 @@ def test_training_is_the_same_for_the_same_position_and_learns_the_digits() -> N
 
 
 def test_it_generates_and_estimates_probabilities() -> None:
-    net = network(vae("bernoulli"))
-    layer, params, step = net.layers[0], net._stack.params[0], net._step().at(0)
-    assert isinstance(layer, VariationalAutoencoder)
-    z = np.zeros((3, LATENT))
-    mean = layer.generate_at_mean_given_z(params, z, step).copy()
-    assert mean.shape == (3, N_IN)
-    assert set(np.unique(layer.generate_random_given_z(params, z, step))) <= {0.0, 1.0}
-    some, many = (layer.reconstruction_log_probability(params, data(), step, n).copy() for n in (1, 50))
-    assert some.shape == many.shape == (7,)
-    assert (many < 0).all()
+    net = network(vae("bernoulli"), OutputLayer(n_out=2, activation="softmax"))
+    z = np.linspace(-2, 2, 3 * LATENT).reshape(3, LATENT)
+    mean = generate_at_mean_given_z(net, z)
+    assert mean.shape == (3, N_IN) and ((mean > 0) & (mean < 1)).all()
+    drawn = [generate_random_given_z(net, np.repeat(z, 2000, axis=0), Stream.of(seed)) for seed in (1, 1, 2)]
+    assert set(np.unique(drawn[0])) == {0.0, 1.0}
+    np.testing.assert_array_equal(drawn[0], drawn[1])
+    assert (drawn[0] != drawn[2]).any()
+    np.testing.assert_allclose(drawn[0].reshape(3, 2000, N_IN).mean(axis=1), mean, atol=0.06)
+    many = reconstruction_log_probability(net, data(), 3000, Stream.of(1))
+    few = [reconstruction_log_probability(net, data(), 1, Stream.of(seed)) for seed in range(300)]
+    assert many.shape == (7,) and (many < 0).all()
+    np.testing.assert_allclose(np.log(np.exp(few).mean(axis=0)), many, atol=0.1)  # unbiased before the logarithm
+    assert np.mean(few) < many.mean()
+    with pytest.raises(ConfError, match=r"layer 1 is no variational autoencoder; those that are: \[0\]"):
+        generate_at_mean_given_z(net, z, layer=1)
+    with pytest.raises(ShapeError, match=rf"z has shape \(3,\); .* wants \(examples, {LATENT}\)"):
+        generate_at_mean_given_z(net, z[:, 0])
+    with pytest.raises(ConfError, match="num_samples=0"):
+        reconstruction_log_probability(net, data(), 0, Stream.of(1))
 
 
 def test_configurations_that_cannot_be_are_refused() -> None:

@@ -17,6 +17,11 @@ from dl4jlegacy.nn.early_stopping import (
 from dl4jlegacy.nn.evaluation import Evaluation
 from dl4jlegacy.nn.evaluation_binary import EvaluationBinary
 from dl4jlegacy.nn.evaluation_calibration import EvaluationCalibration
+from dl4jlegacy.nn.generative import (
+    generate_at_mean_given_z,
+    generate_random_given_z,
+    reconstruction_log_probability,
+)
 from dl4jlegacy.nn.gradient_check import GradientCheckUtil
 from dl4jlegacy.nn.graph import ComputationGraph
 from dl4jlegacy.nn.graph_builder import GraphBuilder
@@ -214,6 +219,9 @@ __all__ = [
     "VariationalAutoencoder",
     "ZeroPadding1DLayer",
     "ZeroPaddingLayer",
+    "generate_at_mean_given_z",
+    "generate_random_given_z",
+    "reconstruction_log_probability",
     "restore_computation_graph",
     "restore_model",
     "restore_multi_layer_network",
