@@ -110,7 +110,8 @@ def _network(args: argparse.Namespace, n_in: int, n_out: int) -> Any:
     def updater(rate: float) -> Any:
         return AdaGrad(learning_rate=rate) if args.adg else Sgd(learning_rate=rate)
 
-    conf = zoo.select(args.a).build(n_in, n_out, hidden=args.hl, seed=args.r)
+    model = zoo.select(args.a)
+    conf = model.build(n_in, n_in if model.reconstructs else n_out, hidden=args.hl, seed=args.r)
     layers = []
     for layer in conf.layers:
         changes: dict[str, Any] = {}

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dl4jlegacy import cluster_cli
+from dl4jlegacy import cluster_cli, summary_cli
 from dl4jlegacy.chaos.command import bench_app
 from dl4jlegacy.cluster_flags import Id, Zookeeper, seconds
 from dl4jlegacy.console import Stopped, emit, open_console, run_guarded
@@ -40,6 +40,7 @@ app = typer.Typer(
 app.add_typer(services_app)
 app.add_typer(bench_app)
 cluster_cli.add_commands(app)
+summary_cli.add_commands(app)
 
 _LEAST = {
     "workers": 1,
@@ -81,7 +82,7 @@ MinWorkers = Annotated[
     str | None, _option("--min-workers", "N", "Workers below which a cluster's master issues no jobs (1).")
 ]
 WorkerWait = Annotated[str | None, _option("--worker-wait", "SECONDS", "How long it waits for them then (300).")]
-DatasetOption = _option("--dataset", "NAME", "digits, iris, mnist, a CSV file or a folder.")
+DatasetOption = _option("--dataset", "NAME", "digits, iris, mnist, sonnets, a CSV or .txt file, or a folder.")
 
 
 @app.callback(invoke_without_command=True)
@@ -243,7 +244,7 @@ def evaluate(
     as_json, part = _is_json("format", format), _choice("split", split, launch.SPLITS)
     name = _text("dataset", dataset) or ""
     evaluation, fields = launch.evaluate_model(model, name, _text("data_dir", data_dir) or "", split=part)
-    emit(json.dumps(fields) if as_json else evaluation.stats())
+    emit(json.dumps(fields) if as_json else evaluation.text())
 
 
 @app.command()
@@ -306,13 +307,13 @@ def _where_it_stopped(status: Any, checkpoints: str, goes_on: str) -> str:
 def _report_text(report: Any) -> str:
     fields: Mapping[str, Any] = report.fields
     lines = [
-        report.evaluation.stats().strip("\n"),
+        report.evaluation.text().strip("\n"),
         "",
         f"run       {fields['run']}: {fields['model'] or 'network'} on {fields['dataset']}, "
         f"{fields['workers']} workers, {fields['rounds']:,} rounds",
         f"examples  {fields['examples']:,} in {fields['seconds']:.1f} s ({fields['examples_per_second']:,.0f}/s)",
         f"batches   {fields['batches']:,}, lost {fields['batches_lost']}, duplicated {fields['batches_duplicated']}",
-        f"accuracy  {fields['accuracy']:.4f}, f1 {fields['f1']:.4f}",
+        *([] if fields["accuracy"] is None else [f"accuracy  {fields['accuracy']:.4f}, f1 {fields['f1']:.4f}"]),
         f"params    sha256 {fields['params_sha256']}",
     ]
     return "\n".join([*lines, f"model     {fields['model_path']}"] if fields["model_path"] else lines)

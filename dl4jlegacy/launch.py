@@ -21,8 +21,8 @@ from dl4jlegacy.datasets import DataSet, DataSource, ListDataSetIterator, load, 
 from dl4jlegacy.datasets.normalizers import Normalizer, NormalizerMinMaxScaler
 from dl4jlegacy.datasets.sources import NAMES
 from dl4jlegacy.errors import ConfError, ModelError, ShapeError
+from dl4jlegacy.held_out import HeldOut, evaluated, rebuilding, targets
 from dl4jlegacy.nn import zoo
-from dl4jlegacy.nn.evaluation import Evaluation
 from dl4jlegacy.nn.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.serializer import (
     restore_label_names,
@@ -73,7 +73,7 @@ class Report:
     """What a finished run has to say: the contract's JSON object, and the evaluation for people."""
 
     fields: dict[str, Any]
-    evaluation: Evaluation
+    evaluation: HeldOut
     warnings: tuple[str, ...]
 
 
@@ -106,13 +106,14 @@ def prepare(conf: Conf, data: Data, given: frozenset[str], *, learning_rate: flo
         given: the names of Conf fields that somebody has set.
         learning_rate, updater: instead of the model's own.
     """
-    train = data.source.train
+    train = targets(data.source, conf.model).train
     if conf.multi_layer_conf is not None:
         network = conf.multi_layer_conf
     else:
         model = zoo.select(conf.model or "mlp")
         defaults = {k: v for k, v in model.defaults(train.num_examples).items() if k not in given}
         conf = conf.replace(model=model.name, multi_layer_clazz=model.clazz, **defaults)
+        train = targets(data.source, model.name).train
         network = model.build(train.n_in, train.n_out, seed=conf.seed)
     if updater is not None or learning_rate is not None:
         base = create_updater(updater) if updater else network.conf.updater
@@ -163,21 +164,22 @@ def train(
     path = Path(out).expanduser() if out else None
     if path is not None:
         check_writable(path)
-    iterator = ListDataSetIterator(data.source.train, conf.batch_size, seed=conf.seed)
+    source = targets(data.source, conf.model)
+    iterator = ListDataSetIterator(source.train, conf.batch_size, seed=conf.seed)
     with ActorNetworkRunner(
         "master", iterator, tracker=tracker, local_workers=local_workers, oversight=oversight
     ) as runner:
         runner.setup(conf, resume=resume)
         result = runner.train(tick)
         network = runner.network(result)
-    evaluation = _evaluate(network, data.source.test, data.source.label_names)
+    evaluation = evaluated(network, source.test, source.label_names)
     if path is not None:
         write_model(network, path, normalizer=data.normalizer, label_names=data.source.label_names)
     return Report(_fields(result, network, evaluation, path), evaluation, result.warnings)
 
 
 def _fields(
-    result: TrainingResult, network: MultiLayerNetwork, evaluation: Evaluation, path: Path | None
+    result: TrainingResult, network: MultiLayerNetwork, evaluation: HeldOut, path: Path | None
 ) -> dict[str, Any]:
     conf, head = result.conf, result.head
     return {
@@ -199,8 +201,7 @@ def _fields(
         "seconds": round(result.seconds, 3),
         "examples_per_second": round(result.examples_per_second, 1),
         "score": head.score,
-        "accuracy": evaluation.accuracy(),
-        "f1": evaluation.f1(),
+        **evaluation.fields(),
         "params_sha256": params_sha256(network.params),
         "model_path": None if path is None else str(path),
         "kernels": conf.kernels,
@@ -230,7 +231,7 @@ def check_writable(path: Path) -> None:
 
 def evaluate_model(
     model: str, dataset: str, data_dir: str = "", *, split: str = "test"
-) -> tuple[Evaluation, dict[str, Any]]:
+) -> tuple[HeldOut, dict[str, Any]]:
     """Return the evaluation of a saved model on a part of a data set (one of ``SPLITS``), and its JSON object."""
     saved = _restored(model)
     network = saved.network
@@ -238,21 +239,20 @@ def evaluate_model(
     parts = {"test": (source.test,), "train": (source.train,), "all": (source.train, source.test)}[split]
     examples = DataSet.merge(parts) if len(parts) > 1 else parts[0]
     _check_width(network, examples.n_in, model, dataset)
-    if examples.n_out != network.n_out:
+    if not network.conf.backprop or (network.n_out == examples.n_in != examples.n_out):
+        examples = rebuilding(examples)
+    elif examples.n_out != network.n_out:
         raise ShapeError(
             f"model {model} has {network.n_out} outputs, data set {dataset} {examples.n_out} classes; "
             "is it the right data set?"
         )
-    evaluation = _evaluate(network, saved.scaled(examples), source.label_names)
+    evaluation = evaluated(network, saved.scaled(examples), source.label_names)
     fields = {
         "model": model,
         "dataset": dataset,
         "split": split,
         "examples": examples.num_examples,
-        "accuracy": evaluation.accuracy(),
-        "precision": evaluation.precision(),
-        "recall": evaluation.recall(),
-        "f1": evaluation.f1(),
+        **evaluation.fields(full=True),
     }
     return evaluation, fields
 
@@ -312,13 +312,6 @@ def _restored(model: str) -> _Saved:
     )
 
 
-def _evaluate(network: MultiLayerNetwork, test: DataSet, names: tuple[str, ...]) -> Evaluation:
-    evaluation = Evaluation(network.n_out, list(names) if len(names) == network.n_out else None)
-    for batch in test.batch_by(1024):
-        evaluation.eval(batch.labels, network.output(batch.features))
-    return evaluation
-
-
 def _check_width(network: MultiLayerNetwork, n_in: int, model: str, what: str) -> None:
-    if n_in != network.n_in:
+    if not network.stages[0].given.fits_columns(n_in):
         raise ShapeError(f"model {model} takes {network.n_in} features, {what} has {n_in}; is it the right data set?")

@@ -19,6 +19,7 @@ from rich.control import Control
 from rich.segment import ControlType
 from rich.text import Text
 
+from dl4jlegacy.kernels.compiling import compiling
 from dl4jlegacy.runner import RunStatus
 from dl4jlegacy.scaleout.journal import Entry
 from dl4jlegacy.scaleout.quorum import Waiting
@@ -163,13 +164,19 @@ def status_line(status: RunStatus, speed: float) -> str:
     if status.waiting is not None:
         return status.waiting.text()
     if head is None:
-        return f"starting ({status.seconds:.0f} s)"
+        return f"starting ({status.seconds:.0f} s){_compiling()}"
     working = sum(state.startswith("working") for _, state in status.workers)
     return (
         f"{_phase(status)}, round {head.round}/{plan.total_rounds}, {head.examples:,} examples, {speed:,.0f}/s, "
         f"score {_score(status)}, {working}/{len(status.workers)} workers busy, "
-        f"ETA {_duration((plan.total_examples - head.examples) / speed) if speed > 0 else '?'}"
+        f"ETA {_duration((plan.total_examples - head.examples) / speed) if speed > 0 else '?'}{_compiling()}"
     )
+
+
+def _compiling() -> str:
+    """Return a note while this process compiles kernels, which happens at their first use on a machine."""
+    names = compiling()
+    return f", compiling {', '.join(sorted(set(names)))} (once)" if names else ""
 
 
 def _phase(status: RunStatus) -> str:
@@ -201,7 +208,7 @@ def _lines(status: RunStatus, speed: float, console: Console) -> list[Text]:
         ("examples", f"{examples:,} of {plan.total_examples:,}"),
         ("speed", f"{speed:,.0f} examples/s" if speed > 0 else "-"),
         ("score", _score(status)),
-        ("time", f"{_duration(status.seconds)}{left}"),
+        ("time", f"{_duration(status.seconds)}{left}{_compiling()}"),
         *workers,
     )
     width = min(_MAX_WIDTH, console.width - 1) - _LABEL_WIDTH - 2
@@ -256,4 +263,5 @@ def _event(status: RunStatus, speed: float) -> dict[str, object]:
         "score": None if head is None else head.score,
         "workers": len(status.workers),
         **({} if waiting is None else {"waiting": dataclasses.asdict(waiting)}),
+        **({"compiling": names} if (names := sorted(set(compiling()))) else {}),
     }

@@ -27,7 +27,7 @@ from typing import Any, Self
 import pykka
 from threadpoolctl import threadpool_limits
 
-from dl4jlegacy.datasets import DataSetIterator
+from dl4jlegacy.datasets import DataSetIterator, ListMultiDataSetIterator
 from dl4jlegacy.errors import (
     CheckpointError,
     ConfError,
@@ -37,7 +37,7 @@ from dl4jlegacy.errors import (
 )
 from dl4jlegacy.kernels import Kernels
 from dl4jlegacy.kernels import load as load_kernels
-from dl4jlegacy.nn.multilayer import MultiLayerNetwork
+from dl4jlegacy.nn.networks import Network, build_network, input_type_of
 from dl4jlegacy.scaleout import actors, protocol
 from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, DeltaAggregator, JobAggregator, ParameterAveragingAggregator
 from dl4jlegacy.scaleout.checkpoint import CheckpointSaver, check_same_data
@@ -95,7 +95,7 @@ class ActorNetworkRunner:
     def __init__(
         self,
         type: str,  # the legacy constructor's first argument
-        iterator: DataSetIterator | JobIterator,
+        iterator: DataSetIterator | ListMultiDataSetIterator | JobIterator,
         *,
         tracker: StateTracker | None = None,
         performer: PerformerFactory | None = None,
@@ -154,9 +154,9 @@ class ActorNetworkRunner:
         return conf
 
     def _job_iterator(self, conf: Conf) -> JobIterator:
-        if not isinstance(self._iterator, DataSetIterator):
+        if not isinstance(self._iterator, DataSetIterator | ListMultiDataSetIterator):
             return self._iterator
-        if conf.multi_layer_conf is None:
+        if conf.network_conf is None:
             raise ConfError("Conf.multi_layer_conf is missing; a run over data sets needs the network to train")
         return DataSetJobIterator(
             self._iterator,
@@ -169,12 +169,12 @@ class ActorNetworkRunner:
         self, conf: Conf, kernels: Kernels, router: WorkRouter
     ) -> tuple[Callable[[], Result], PerformerFactory]:
         """Return version 0 of the model and what makes a worker's performer."""
-        if conf.multi_layer_conf is None:
+        if conf.network_conf is None:
             if self._first_model is None or self._performer is None or self._aggregator is None:
                 raise ConfError("jobs that are no network need performer, aggregator and first_model")
             model = self._first_model
             return (lambda: model), self._performer
-        network = MultiLayerNetwork(conf.multi_layer_conf, kernels=kernels)
+        network = build_network(conf.network_conf, kernels)
         _check_fits(network, self._iterator)
 
         def first() -> Result:
@@ -221,12 +221,12 @@ class ActorNetworkRunner:
             )
         return done
 
-    def network(self, result: TrainingResult) -> MultiLayerNetwork:
-        """Return the trained network."""
+    def network(self, result: TrainingResult) -> Any:
+        """Return the trained network: a ``MultiLayerNetwork``, or a ``ComputationGraph`` if the Conf has one."""
         parts = self._ready()
-        if parts.conf.multi_layer_conf is None:
+        if parts.conf.network_conf is None:
             raise ConfError("this run trained no network")
-        network = MultiLayerNetwork(parts.conf.multi_layer_conf, kernels=parts.kernels)
+        network = build_network(parts.conf.network_conf, parts.kernels)
         network.init()
         network.params[:] = result.model.arrays[PARAMS]
         network.updater_state[:] = result.model.arrays[STATE]
@@ -373,15 +373,20 @@ def _saver(conf: Conf, resume: bool) -> CheckpointSaver | None:
     return saver
 
 
-def _check_fits(network: MultiLayerNetwork, iterator: Any) -> None:
+def _check_fits(network: Network, iterator: Any) -> None:
     """Raise ``ConfError`` if the data and the network differ in inputs or outputs."""
     if not isinstance(iterator, DataSetIterator):
         return
-    for what, ours, theirs in (
-        ("inputs", network.n_in, iterator.input_columns),
-        ("outputs", network.n_out, iterator.total_outcomes),
+    for what, ours, theirs, fit in (
+        ("inputs", network.n_in, iterator.input_columns, input_type_of(network).fits_columns(iterator.input_columns)),
+        (
+            "outputs",
+            network.n_out,
+            iterator.total_outcomes,
+            network.n_out == iterator.total_outcomes or not network.conf.backprop,
+        ),
     ):
-        if ours != theirs:
+        if not fit:
             raise ConfError(f"the network has {ours} {what}, the data set {theirs}; make n_in and n_out fit the data")
 
 

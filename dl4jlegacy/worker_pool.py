@@ -17,7 +17,7 @@ import pykka
 
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels import Kernels
-from dl4jlegacy.nn.multilayer import MultiLayerNetwork
+from dl4jlegacy.nn.networks import build_network
 from dl4jlegacy.scaleout import actors, protocol
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import JobIterator
@@ -42,10 +42,10 @@ def process_name() -> str:
 
 def network_performer(conf: Conf, kernels: Kernels) -> WorkerPerformer:
     """Return a performer with its own replica of the Conf's network."""
-    if conf.multi_layer_conf is None:
+    if conf.network_conf is None:
         raise ConfError("Conf.multi_layer_conf is missing; there is no network to train")
     return MultiLayerNetworkPerformer(
-        MultiLayerNetwork(conf.multi_layer_conf, kernels=kernels),
+        build_network(conf.network_conf, kernels),
         seed=conf.seed,
         shares=create_router(conf.router, conf.window).shares,
         shares_updater_state=conf.average_updater_state,

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.nn.builder import classifier_override
-from dl4jlegacy.nn.conf import INHERITED, MultiLayerConfiguration, NeuralNetConfiguration
+from dl4jlegacy.nn.conf import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.nn.layers import RBM, AutoEncoder, DenseLayer, OutputLayer
 from dl4jlegacy.nn.schedules import ExponentialSchedule, MapSchedule
+from dl4jlegacy.nn.stages import INHERITED
 from dl4jlegacy.nn.updaters import AdaGrad, Adam, Nesterovs, Sgd
 from dl4jlegacy.nn.weights import WEIGHT_INITS, NormalDistribution
 

@@ -46,6 +46,14 @@ def test_the_mnist_example_takes_mnist_where_it_is_found(mnist_dir: str) -> None
     assert output.startswith("5000 examples")  # three layers pretrained once, two epochs of finetuning
 
 
+@pytest.mark.mnist
+def test_the_lenet_example_learns(mnist_dir: str) -> None:
+    found = {"DL4J_DATA_DIR": mnist_dir} if mnist_dir else {}
+    output = run("mnist_lenet.py", "--examples", "3000", "--epochs", "3", **found)
+    assert "9000 examples" in output and ", 0 batches lost" in output
+    assert number_after("Accuracy:", output) > 0.85
+
+
 def test_the_iris_example_learns_saves_and_restores(tmp_path: Path) -> None:
     path = tmp_path / "iris.zip"
     output = run("iris_dbn.py", str(path))
@@ -64,3 +72,31 @@ def test_the_word_count_example_counts_every_line_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("script", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
 def test_an_example_fits_on_a_page(script: Path) -> None:
     assert len(script.read_text(encoding="utf-8").splitlines()) <= 60
+
+
+def test_the_sonnets_example_learns_and_goes_on_with_the_text() -> None:
+    output = run("char_lstm_sonnets.py", "--epochs", "3", "--characters", "120")
+    assert number_after("epoch 3:", output) < 2.8
+    assert "From fairest creatures we desire increas" in output
+    assert len(output.split("From fairest", 1)[1]) > 120
+
+
+def test_the_deep_autoencoder_example_rebuilds_digits_it_has_not_seen() -> None:
+    output = run("deep_autoencoder_digits.py", "--epochs", "6", "--pretrain-epochs", "4")
+    assert number_after("held-out pixel:", output) < 0.6 * number_after("mean image", output)
+    assert sum("@" in line or "#" in line for line in output.splitlines()) >= 7
+
+
+def test_the_vae_example_learns_and_draws() -> None:
+    output = run("vae_digits.py", "--epochs", "8", "--draw", "3")
+    assert number_after("after 8 epochs:", output) < 0.75 * number_after("before training:", output)
+    drawn = output.splitlines()[2:]
+    assert len(drawn) == 8 and {len(line) for line in drawn} == {3 * 16 + 2 * 3}
+
+
+@pytest.mark.mnist
+def test_the_alexnet_example_learns(mnist_dir: str) -> None:
+    found = {"DL4J_DATA_DIR": mnist_dir} if mnist_dir else {}
+    output = run("alexnet_mnist.py", "--examples", "1500", "--epochs", "2", "--workers", "2", **found)
+    assert "3000 examples" in output and ", 0 batches lost" in output
+    assert number_after("Accuracy:", output) > 0.5

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -363,6 +364,22 @@ def test_kernels_are_chosen_by_argument_then_environment(monkeypatch):
 def test_importing_the_package_does_not_import_numba():
     code = "import sys, json, dl4jlegacy.kernels as k; k.load('numpy'); print(json.dumps('numba' in sys.modules))"
     assert json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout) is False
+
+
+def test_a_kernel_is_compiled_once_and_cached_and_the_log_says_so(tmp_path):
+    code = """
+import logging, numpy as np, dl4jlegacy.kernels as k
+logging.basicConfig(level=logging.INFO)
+k.load("numba").bias_activation(np.zeros((2, 3), np.float32), np.zeros(3, np.float32), "tanh")
+"""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    files, said = [], []
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+        files.append({path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.nbc")})
+        said.append(done.stderr)
+    assert files[0] and files[1] == files[0]
+    assert "tanh_lanes: compiling it for this processor" in said[0] and "tanh_lanes: ready after" in said[0]
 
 
 def test_two_threads_may_compile_and_run_the_same_kernel():

@@ -41,10 +41,12 @@ LAYERS = [  # the longest matching name decides
         "dl4jlegacy.cluster_show",
         "dl4jlegacy.cluster_worker",
         "dl4jlegacy.console",
+        "dl4jlegacy.held_out",
         "dl4jlegacy.launch",
         "dl4jlegacy.progress",
         "dl4jlegacy.runner",
         "dl4jlegacy.services",
+        "dl4jlegacy.summary_cli",
         "dl4jlegacy.worker_pool",
     },
 ]
@@ -79,6 +81,7 @@ LIBRARIES = {  # where each library may be imported
         "dl4jlegacy.cluster_flags",
         "dl4jlegacy.cluster_show",
         "dl4jlegacy.services.command",
+        "dl4jlegacy.summary_cli",
     ),
     "yaml": ("dl4jlegacy.nn.conf_text", "dl4jlegacy.scaleout.conf"),
 }

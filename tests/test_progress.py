@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
+from dl4jlegacy.kernels.compiling import announced
 from dl4jlegacy.progress import ProgressDisplay, status_line
 from dl4jlegacy.runner import RunStatus
 from dl4jlegacy.scaleout.plan import Phase, Plan
@@ -154,4 +155,17 @@ def test_as_json_every_line_is_an_object() -> None:
 
 
 def test_a_run_that_has_not_begun_says_so() -> None:
+    assert status_line(status(None, 3.0), 0.0) == "starting (3 s)"
+
+
+def test_while_kernels_are_compiled_the_display_says_so() -> None:
+    screen, file, now = Screen(width=100), io.StringIO(), [0.0]
+    plain = ProgressDisplay(Console(file=file, force_terminal=False), clock=lambda: now[0])
+    with plain, ProgressDisplay(screen.console) as display, announced("conv_forward"), announced("pool_forward"):
+        display.tick(status(None, 3.0))
+        assert "time        0:03, compiling conv_forward, pool_forward (once)" in screen.lines()
+        now[0] = 6.0
+        plain.tick(status(None, 6.0))
+        assert status_line(status(1, 3.0), 9.0).endswith(", compiling conv_forward, pool_forward (once)")
+    assert file.getvalue() == "starting (6 s), compiling conv_forward, pool_forward (once)\n"
     assert status_line(status(None, 3.0), 0.0) == "starting (3 s)"

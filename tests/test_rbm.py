@@ -54,7 +54,7 @@ def test_free_energy_of_the_data_falls_against_that_of_noise(kernels: str) -> No
     assert isinstance(layer, RBM)
 
     def gap() -> float:
-        params = net._views[0]
+        params = net._stack.params[0]
         return float(layer.free_energy(params, x).mean() - layer.free_energy(params, noise).mean())
 
     gaps = [gap()]
@@ -76,7 +76,7 @@ def test_free_energy_is_minus_the_log_of_the_summed_joint_probability() -> None:
     expected = -np.log(np.exp(-energies).sum())
     layer = net.layers[0]
     assert isinstance(layer, RBM)
-    assert layer.free_energy(net._views[0], v[None])[0] == pytest.approx(expected, rel=1e-5)
+    assert layer.free_energy(net._stack.params[0], v[None])[0] == pytest.approx(expected, rel=1e-5)
 
 
 def test_reconstruction_of_digits_is_at_least_as_good_as_that_of_scikit_learns_bernoulli_rbm() -> None:
@@ -169,7 +169,7 @@ def test_wrong_units_and_losses_are_refused_with_the_nearest_name() -> None:
     layer = net.layers[0]
     assert isinstance(layer, RBM)
     with pytest.raises(ConfError, match="no free energy"):
-        layer.free_energy(net._views[0], digits())
+        layer.free_energy(net._stack.params[0], digits())
     with pytest.raises(ConfError, match="layer 1 cannot pretrain"):
         net.pretrain_batch(1, digits(), iteration=0, stream=Stream.of(1))
 

@@ -19,7 +19,27 @@ from dl4jlegacy.errors import ModelError
 from dl4jlegacy.nn import dl4j_names
 from dl4jlegacy.nn.conf import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.dl4j_json import from_dl4j, to_dl4j
-from dl4jlegacy.nn.layers import RBM, AutoEncoder, DenseLayer, OutputLayer
+from dl4jlegacy.nn.input_type import InputType, InputTypeConvolutionalFlat
+from dl4jlegacy.nn.layers import (
+    RBM,
+    ActivationLayer,
+    AutoEncoder,
+    BatchNormalization,
+    CenterLossOutputLayer,
+    Convolution1DLayer,
+    ConvolutionLayer,
+    DenseLayer,
+    DropoutLayer,
+    FrozenLayer,
+    GlobalPoolingLayer,
+    LocalResponseNormalization,
+    LossLayer,
+    OutputLayer,
+    Subsampling1DLayer,
+    SubsamplingLayer,
+    ZeroPadding1DLayer,
+    ZeroPaddingLayer,
+)
 from dl4jlegacy.nn.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.normalizer_file import read_normalizer, write_normalizer
 from dl4jlegacy.nn.schedules import (
@@ -171,7 +191,37 @@ def layer_variants() -> list[MultiLayerConfiguration]:
         configuration(AutoEncoder(n_in=3, n_out=2), OutputLayer(n_out=2), updater=AdaGrad(epsilon=1e-3)),
         configuration(RBM(n_in=3, n_out=2, hidden_unit="rectified", sparsity=0.1), OutputLayer(n_out=2)),
     ]
-    return confs
+    return [*confs, image_variant(), sequence_variant()]
+
+
+def image_variant() -> MultiLayerConfiguration:
+    """One of each layer for images."""
+    layers = (
+        ZeroPaddingLayer(padding=(1, 0, 2, 1)),
+        ConvolutionLayer(n_out=4, kernel_size=(3, 2), stride=(2, 1), padding=(1, 0), activation="relu"),
+        BatchNormalization(decay=0.8, eps=1e-4, is_minibatch=False),
+        SubsamplingLayer(kernel_size=(2, 2), stride=(1, 1), pooling_type="pnorm", pnorm=3),
+        FrozenLayer(ConvolutionLayer(n_out=4, kernel_size=(2, 2), convolution_mode="same", activation="relu")),
+        LocalResponseNormalization(n=3, alpha=0.1),
+        ActivationLayer(activation="softsign"),
+        DropoutLayer(drop_out=0.5),
+        GlobalPoolingLayer(pooling_type="avg"),
+        DenseLayer(n_out=5, activation="tanh"),
+        CenterLossOutputLayer(n_out=3, activation="softmax", alpha=0.1, lambda_=0.01),
+    )
+    return MultiLayerConfiguration(layers=layers, input_type=InputType.convolutional_flat(8, 9, 2))
+
+
+def sequence_variant() -> MultiLayerConfiguration:
+    """One of each layer for sequences that has no memory."""
+    layers = (
+        ZeroPadding1DLayer(padding=(1, 2)),
+        Convolution1DLayer(n_out=4, kernel_size=3, dilation=2, activation="relu"),
+        Subsampling1DLayer(kernel_size=2, stride=2),
+        GlobalPoolingLayer(),
+        LossLayer(loss="mse", activation="sigmoid"),
+    )
+    return MultiLayerConfiguration(layers=layers, input_type=InputType.recurrent(3), backprop_type="truncated_bptt")
 
 
 @pytest.mark.parametrize("version", ["0.9.1", "1.0.0"])
@@ -179,6 +229,9 @@ def layer_variants() -> list[MultiLayerConfiguration]:
 def test_a_configuration_survives_dl4js_json(conf: MultiLayerConfiguration, version: str) -> None:
     back = from_dl4j(json.loads(json.dumps(to_dl4j(conf, version=version))))
     named = [layer.__class__.__name__ for layer in back.layers]
+    if back.input_pre_processors and isinstance(conf.input_type, InputTypeConvolutionalFlat):
+        assert [stage.pre_processor for stage in back.stages()] == [stage.pre_processor for stage in conf.stages()]
+    back = back.replace(input_type=conf.input_type)
     for ours, theirs in zip(conf.resolved(), back.resolved(), strict=True):
         for field in ours.__struct_fields__:
             if field != "name" or ours.name:
@@ -261,7 +314,8 @@ def golden_tree() -> dict:
         (lambda t: t.pop("confs"), "no list 'confs'"),
         (lambda t: t["confs"].append(7), "no list 'confs'"),
         (lambda t: t.update(inputPreProcessors={"0": {}}), "inputPreProcessors"),
-        (lambda t: t["confs"][0]["layer"].update({"@class": "x.ConvolutionLayer"}), "confs.0..layer is a Convolution"),
+        (lambda t: t["confs"][0]["layer"].update({"@class": "x.MagicLayer"}), "confs.0..layer is a Magic"),
+        (lambda t: t["confs"][0]["layer"].update({"@class": "x.ConvolutionLayer"}), "without kernelSize"),
         (lambda t: t["confs"][0].update(layer=3), "confs.0..layer does not say its type"),
         (lambda t: t["confs"][0]["layer"].update(nin=0), "nin is 0"),
         (lambda t: t["confs"][0]["layer"].update(nout=7), "n_out=7 but layer 1"),

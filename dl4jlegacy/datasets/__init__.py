@@ -1,11 +1,13 @@
 """Data sets, their iterators, readers and normalizers (layer 1); importing this reads no data."""
 
 from dl4jlegacy.datasets.bundled import DigitsDataSetIterator, IrisDataSetIterator, read_digits, read_iris
+from dl4jlegacy.datasets.characters import CharacterIterator, character_windows, read_sonnets
 from dl4jlegacy.datasets.csv_files import CsvDataSetIterator, read_csv
 from dl4jlegacy.datasets.dataset import DataSet, SplitTestAndTrain, one_hot
 from dl4jlegacy.datasets.idx import read_idx
 from dl4jlegacy.datasets.iterator import DataSetIterator, ListDataSetIterator
 from dl4jlegacy.datasets.mnist import MnistDataSetIterator, data_directory, read_mnist
+from dl4jlegacy.datasets.multi_dataset import ListMultiDataSetIterator, MultiDataSet
 from dl4jlegacy.datasets.normalizers import (
     ImagePreProcessingScaler,
     Normalizer,
@@ -17,6 +19,7 @@ from dl4jlegacy.datasets.sources import NAMES, DataSource, load
 
 __all__ = [
     "NAMES",
+    "CharacterIterator",
     "CsvDataSetIterator",
     "DataSet",
     "DataSetIterator",
@@ -25,11 +28,14 @@ __all__ = [
     "ImagePreProcessingScaler",
     "IrisDataSetIterator",
     "ListDataSetIterator",
+    "ListMultiDataSetIterator",
     "MnistDataSetIterator",
+    "MultiDataSet",
     "Normalizer",
     "NormalizerMinMaxScaler",
     "NormalizerStandardize",
     "SplitTestAndTrain",
+    "character_windows",
     "data_directory",
     "load",
     "normalizer_from_json",
@@ -39,4 +45,5 @@ __all__ = [
     "read_idx",
     "read_iris",
     "read_mnist",
+    "read_sonnets",
 ]

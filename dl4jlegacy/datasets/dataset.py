@@ -6,7 +6,7 @@ ones, so that threads can share it and a row range is a view and not a copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from dl4jlegacy.seeding import Stream
 __all__ = ["DataSet", "SplitTestAndTrain", "one_hot"]
 
 _LARGEST_LABELS = 1 << 31  # values
+_NAMES = ("features", "labels", "features_mask", "labels_mask")
 
 
 class SplitTestAndTrain(NamedTuple):
@@ -38,26 +39,39 @@ class DataSet:
     dtype of the features.
 
     Attributes:
-        features: ``(examples, n_in)``; images may have more dimensions.
-        labels: ``(examples, n_out)``, one-hot or real; None for none at all, kept as ``(examples, 0)``.
+        features: ``(examples, n_in)``; images ``(examples, channels, height, width)``; sequences
+            ``(examples, n_in, time steps)``.
+        labels: ``(examples, n_out)``, one-hot or real; ``(examples, n_out, time steps)`` for one label a time step;
+            None for none at all, kept as ``(examples, 0)``.
+        features_mask: ``(examples, time steps)``, 1 where a sequence goes on and 0 behind its end; None: all alike.
+        labels_mask: the same for labels; ``(examples,)`` or ``(examples, n_out)`` where they are no sequences.
 
     Raises:
-        DataError: not numeric, different numbers of examples, or a value that is NaN or infinite (named).
+        DataError: not numeric, different numbers of examples, a value that is NaN or infinite (named), or a mask that
+            does not fit its array.
     """
 
     features: Array
     labels: Array
+    features_mask: Array | None
+    labels_mask: Array | None
 
-    def __init__(self, features: npt.ArrayLike, labels: npt.ArrayLike | None = None) -> None:
+    def __init__(
+        self,
+        features: npt.ArrayLike,
+        labels: npt.ArrayLike | None = None,
+        features_mask: npt.ArrayLike | None = None,
+        labels_mask: npt.ArrayLike | None = None,
+    ) -> None:
         x = _numeric("features", features)
         y = np.zeros((len(x), 0), x.dtype) if labels is None else _numeric("labels", labels, x.dtype)
-        if y.ndim != 2:
-            raise DataError(f"labels have shape {y.shape}; expected (examples, n_out)")
+        if y.ndim != 2 and not (y.ndim == 3 and x.ndim > 2):
+            raise DataError(f"labels have shape {y.shape}; expected (examples, n_out) or (examples, n_out, time steps)")
         if len(x) != len(y):
             raise DataError(f"features have {len(x)} examples and labels have {len(y)}; every example needs its label")
         _check_finite("features", x)
         _check_finite("labels", y)
-        _set(self, x, y)
+        _set(self, x, y, _mask("features", x, features_mask), _mask("labels", y, labels_mask))
 
     @classmethod
     def of_classes(cls, features: npt.ArrayLike, classes: npt.ArrayLike, n_classes: int | None = None) -> DataSet:
@@ -92,11 +106,11 @@ class DataSet:
         """Return rows ``start`` to ``stop`` (exclusive) as a view."""
         if not 0 <= start <= stop <= self.num_examples:
             raise DataError(f"rows {start}:{stop} lie outside a data set of {self.num_examples} examples")
-        return _trusted(self.features[start:stop], self.labels[start:stop])
+        return self._each(lambda array: array[start:stop])
 
     def take(self, indices: npt.NDArray[np.intp]) -> DataSet:
         """Return the rows at ``indices`` in that order, copied; may be called from several threads at once."""
-        return _trusted(self.features.take(indices, axis=0), self.labels.take(indices, axis=0))
+        return self._each(lambda array: array.take(indices, axis=0))
 
     def batch_by(self, size: int) -> Iterator[DataSet]:
         """Return consecutive parts of ``size`` rows (the last may have fewer), as views."""
@@ -128,11 +142,21 @@ class DataSet:
     def merge(parts: Iterable[DataSet]) -> DataSet:
         """Return the rows of all ``parts`` in their order."""
         given = list(parts)
-        if len({(part.features.shape[1:], part.n_out) for part in given}) != 1:
+        if len({(part.features.shape[1:], part.labels.shape[1:]) for part in given}) != 1:
             shapes = ", ".join(f"{part.features.shape}/{part.labels.shape}" for part in given)
             raise DataError(f"data sets to merge must agree in columns and outcomes; got {shapes or 'none'}")
         x = np.concatenate([part.features for part in given])
-        return _trusted(x, np.concatenate([part.labels for part in given]).astype(x.dtype, copy=False))
+        y = np.concatenate([part.labels for part in given]).astype(x.dtype, copy=False)
+        return _trusted(x, y, _merged("features", given), _merged("labels", given))
+
+    def arrays(self) -> dict[str, Array]:
+        """Return what there is by name: ``features``, ``labels``, and those masks that are not None."""
+        every = {name: getattr(self, name) for name in _NAMES}
+        return {name: array for name, array in every.items() if array is not None}
+
+    def _each(self, rows: Callable[[Array], Array]) -> DataSet:
+        masks = [None if mask is None else rows(mask) for mask in (self.features_mask, self.labels_mask)]
+        return _trusted(rows(self.features), rows(self.labels), *masks)
 
     def __len__(self) -> int:
         return len(self.features)
@@ -140,9 +164,9 @@ class DataSet:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, DataSet):
             return NotImplemented
-        return all(
-            a.dtype == b.dtype and np.array_equal(a, b)
-            for a, b in ((self.features, other.features), (self.labels, other.labels))
+        ours, theirs = self.arrays(), other.arrays()
+        return ours.keys() == theirs.keys() and all(
+            a.dtype == theirs[name].dtype and np.array_equal(a, theirs[name]) for name, a in ours.items()
         )
 
     __hash__ = None  # type: ignore[assignment]  # equal by content, too large to hash
@@ -177,18 +201,46 @@ def one_hot(classes: npt.ArrayLike, n_classes: int | None = None, dtype: npt.DTy
     return labels
 
 
-def _trusted(features: Array, labels: Array) -> DataSet:
+def _trusted(
+    features: Array, labels: Array, features_mask: Array | None = None, labels_mask: Array | None = None
+) -> DataSet:
     """Return a DataSet of arrays that come from a checked one."""
     dataset = object.__new__(DataSet)
-    _set(dataset, features, labels)
+    _set(dataset, features, labels, features_mask, labels_mask)
     return dataset
 
 
-def _set(dataset: DataSet, *arrays: Array) -> None:
-    for name, array in zip(("features", "labels"), arrays, strict=True):
-        view = array.view()
-        view.flags.writeable = False
+def _set(dataset: DataSet, *arrays: Array | None) -> None:
+    for name, array in zip(_NAMES, arrays, strict=True):
+        view = None if array is None else array.view()
+        if view is not None:
+            view.flags.writeable = False
         object.__setattr__(dataset, name, view)  # the class is frozen
+
+
+def _mask(name: str, array: Array, values: npt.ArrayLike | None) -> Array | None:
+    """Return the checked mask of ``array`` as its dtype."""
+    if values is None:
+        return None
+    mask = np.ascontiguousarray(values, array.dtype)
+    fitting: list[tuple[int, ...]] = [(array.shape[0], array.shape[-1])]
+    if array.ndim != 3:
+        fitting = [(len(array),), (len(array), 1), array.shape] if name == "labels" else []
+    if mask.shape not in fitting:
+        wanted = " or ".join(map(str, fitting)) or "none, since only sequences have one"
+        raise DataError(f"the {name} mask has shape {mask.shape}, {name} have {array.shape}; expected {wanted}")
+    _check_finite(f"{name} mask", mask)
+    return mask
+
+
+def _merged(name: str, parts: list[DataSet]) -> Array | None:
+    """Return the masks of all parts below each other, ones where a part has none; None if none has one."""
+    masks = [getattr(part, f"{name}_mask") for part in parts]
+    known = next((mask for mask in masks if mask is not None), None)
+    if known is None:
+        return None
+    ones = [np.ones((len(part), *known.shape[1:]), known.dtype) for part in parts]
+    return np.concatenate([one if mask is None else mask for mask, one in zip(masks, ones, strict=True)])
 
 
 def _numeric(name: str, values: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> Array:

@@ -208,7 +208,8 @@ def _scaled(dataset: DataSet, scale: Array | float, shift: Array | float) -> Dat
     """Return ``features * scale + shift``, computed in float64 and kept in the features' dtype."""
     x = dataset.features
     rows = x.reshape(len(dataset), -1) * np.float64(scale) + np.float64(shift)
-    return DataSet(rows.reshape(x.shape).astype(x.dtype), dataset.labels)
+    scaled = rows.reshape(x.shape).astype(x.dtype)
+    return DataSet(scaled, dataset.labels, dataset.features_mask, dataset.labels_mask)
 
 
 def _check_range(low: float, high: float) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dl4jlegacy.datasets.bundled import DIGITS_NAMES, IRIS_NAMES, read_digits, read_iris
+from dl4jlegacy.datasets.characters import LENGTH, alphabet_of, character_windows, read_sonnets, read_text
 from dl4jlegacy.datasets.csv_files import read_csv, read_csv_files
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.mnist import find_idx_files, read_idx_dataset, read_mnist
@@ -18,7 +19,7 @@ from dl4jlegacy.errors import DataError, nearest
 
 __all__ = ["NAMES", "SPLIT_SEED", "DataSource", "load"]
 
-NAMES = ("digits", "iris", "mnist")
+NAMES = ("digits", "iris", "mnist", "sonnets")
 SPLIT_SEED = 123
 
 
@@ -51,13 +52,15 @@ def load(
     """Return the data set called ``name_or_path``.
 
     Args:
-        name_or_path: digits, iris, mnist; a CSV file; or a folder with four IDX files under MNIST's names (read
+        name_or_path: digits, iris, mnist, sonnets; a CSV file; a text (.txt), of which windows of characters are
+            taken whose labels are the characters that follow; or a folder with four IDX files under MNIST's names (read
             without comparing checksums), with train.csv and test.csv, or with other CSV files.
         data_dir: where MNIST is looked for and stored.
         test_fraction: the share held out where the data set does not come in two parts.
         seed: of the shuffling before that split.
         n_classes: the range of class numbers in CSV and IDX files, when the files alone do not tell.
-        label_names: the classes of CSV files in order, where they are known: a file may not hold all of them.
+        label_names: the classes of CSV files in order, where they are known: a file may not hold all of them; the
+            characters of texts.
 
     Raises:
         DataError: unknown, missing or damaged; says what was looked for and where.
@@ -70,26 +73,44 @@ def load(
         return _split(name, read_digits(), DIGITS_NAMES, test_fraction, seed)
     if name == "iris":
         return _split(name, read_iris(), IRIS_NAMES, test_fraction, seed)
+    if name == "sonnets":
+        return _text(name, read_sonnets(), test_fraction, label_names)
     path = Path(name).expanduser()
+    if path.is_file() and path.suffix.lower() == ".txt":
+        return _text(name, read_text(path), test_fraction, label_names)
     if path.is_dir():
         return _load_folder(name, path, test_fraction, seed, n_classes, label_names)
     if path.is_file():
         dataset, names = read_csv(path, n_classes=n_classes, label_names=label_names)
         return _split(name, dataset, names, test_fraction, seed)
     if _looks_like_path(name):
-        hint = f"; there is no such file or folder ({path.absolute()}); give {', '.join(NAMES)}, a CSV file or a folder"
+        known = f"{', '.join(NAMES)}, a CSV or .txt file or a folder"
+        hint = f"; there is no such file or folder ({path.absolute()}); give {known}"
     else:
-        hint = f"{nearest(name, NAMES)}; or the path of a CSV file or a folder"
+        hint = f"{nearest(name, NAMES)}; or the path of a CSV or .txt file or a folder"
     raise DataError(f"unknown data set {name!r}{hint}")
+
+
+def _text(name: str, text: str, test_fraction: float, alphabet: Sequence[str] | None) -> DataSource:
+    """Return windows of a text; its end is held out, so that no character is in both parts."""
+    _check_fraction(test_fraction)
+    letters = tuple(alphabet) if alphabet is not None else alphabet_of(text)
+    cut = round(len(text) * (1 - test_fraction))
+    train = character_windows(text[:cut], alphabet=letters, stride=LENGTH // 2)
+    return DataSource(name, train, character_windows(text[cut:], alphabet=letters), letters)
 
 
 def _looks_like_path(name: str) -> bool:
     return "/" in name or "." in name
 
 
-def _split(name: str, dataset: DataSet, label_names: tuple[str, ...], test_fraction: float, seed: int) -> DataSource:
+def _check_fraction(test_fraction: float) -> None:
     if not 0 < test_fraction < 1:
         raise DataError(f"test fraction is {test_fraction}; it must lie between 0 and 1 (exclusive)")
+
+
+def _split(name: str, dataset: DataSet, label_names: tuple[str, ...], test_fraction: float, seed: int) -> DataSource:
+    _check_fraction(test_fraction)
     train, test = dataset.split_test_and_train(1 - test_fraction, seed)
     return DataSource(name, train, test, label_names)
 

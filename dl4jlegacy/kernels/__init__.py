@@ -50,6 +50,72 @@ class Kernels(Protocol):
     def softmax_cross_entropy(self, p: Array, labels: Array, dz: Array) -> float:
         """Write ``dz = p - labels`` and return ``-sum(labels * log(max(p, 1e-10)))``; ``dz`` may be ``p``."""
 
+    # -- tiles: images ``(tiles, channels, height, width, lanes)``, ``lanes`` examples side by side --------------------
+    def lanes(self, char: str, rows: int) -> int:
+        """Return how many examples lie side by side in a tile of dtype ``char``, for a batch of ``rows``."""
+
+    def tile(self, x: Array, tiles: Array) -> None:
+        """Copy ``x (rows, n)`` to ``tiles (t, ..., lanes)`` with ``n`` values a lane; lanes without a row become 0."""
+
+    def untile(self, tiles: Array, x: Array) -> None:
+        """Copy the first rows of ``tiles (t, ..., lanes)`` back to ``x (rows, n)``."""
+
+    def conv_forward(self, x: Array, W: Array, b: Array, y: Array,
+                     stride: tuple[int, int], dilation: tuple[int, int], relu: bool) -> None:  # fmt: skip
+        """Correlate: ``y[f, i, j] = b[f] + sum W[f, c, u, v] x[c, i sh + u dh, j sw + v dw]``; rectify if ``relu``.
+
+        ``x (t, c, h, w, lanes)`` holds its padding already; ``y (t, f, out h, out w, lanes)``, ``W (f, c, kh, kw)``.
+        """
+
+    def conv_backward_weights(self, x: Array, dz: Array, gW: Array,
+                              stride: tuple[int, int], dilation: tuple[int, int]) -> None:  # fmt: skip
+        """Write the gradient of ``W``, given that of ``y``; lanes without an example hold zeros in ``dz``."""
+
+    def conv_backward_input(self, dz: Array, W: Array, dx: Array,
+                            stride: tuple[int, int], dilation: tuple[int, int]) -> None:  # fmt: skip
+        """Write the gradient of ``x``, padding included."""
+
+    def channel_backward(self, dy: Array, y: Array, gb: Array, activation: str) -> None:
+        """``dy *= f'`` for one of ``FUSED_ACTIVATIONS``, then ``gb`` = the sum of every channel; tiles."""
+
+    def pool_forward(self, x: Array, y: Array, winners: Array, kernel: tuple[int, int], stride: tuple[int, int],
+                     pad: tuple[int, int], kind: str, p: float = 2.0) -> None:  # fmt: skip
+        """Pool windows of tiles: ``kind`` max, avg, sum or pnorm, of values (``pad`` places above, left hold none).
+
+        ``winners``, int32 and of ``y``'s shape, is where ``max`` remembers which place of the window won.
+        """
+
+    def pool_backward(self, dy: Array, x: Array, y: Array, winners: Array, dx: Array, kernel: tuple[int, int],
+                      stride: tuple[int, int], pad: tuple[int, int], kind: str, p: float = 2.0) -> None:  # fmt: skip
+        """Write the gradient of ``x``, given that of ``y``."""
+
+    # -- sequences: T time steps of N examples, n units; gates in the order i f o g (i: the block's input) -------------
+    def lstm_forward(self, z: Array, recurrent: Array, b: Array, peepholes: Array, h: Array, c: Array, a: Array,
+                     mask: Array) -> None:  # fmt: skip
+        """Run an LSTM over time; with ``s = z_t + h_{t-1} recurrent^T + b`` in four parts, one for each gate:
+
+        ``i = tanh(s_i)``, ``f = sigmoid(s_f + p_f c_{t-1})``, ``g = sigmoid(s_g + p_g c_{t-1})``,
+        ``c_t = f c_{t-1} + g i``, ``o = sigmoid(s_o + p_o c_t)``, ``a_t = tanh(c_t)``, ``h_t = o a_t``; then
+        ``h_t`` and ``c_t`` become 0 where the mask is 0.
+
+        Args:
+            z: ``(T, N, 4n)``, the inputs times their weights; holds the four gates' values afterwards.
+            recurrent: ``(4n, n)``.
+            b: ``(4n,)``.
+            peepholes: ``(3n,)``: p_f, p_o, p_g; zeros for none.
+            h, c: ``(T + 1, N, n)``; the first entry is where the sequence starts, the others are written.
+            a: ``(T, N, n)``, written.
+            mask: ``(T, N)``, ones and zeros.
+        """
+
+    def lstm_backward(self, dh: Array, z: Array, recurrent: Array, peepholes: Array, c: Array, a: Array, mask: Array,
+                      first: int) -> None:  # fmt: skip
+        """Turn the gates in ``z`` into the gradient ``dz`` of what was in it before, for steps ``first`` to ``T - 1``.
+
+        ``dh (T, N, n)`` is the gradient of the outputs; the others as ``lstm_forward`` left them. ``z`` before step
+        ``first`` stays as it is: truncated backpropagation does not look there.
+        """
+
     # -- updaters: one pass, ``params -= up``; the formulas are DL4J's, t counts from 0 --------------------------------
     def noop(self, params: Array, gradient: Array) -> None:
         """``up = g``."""

@@ -26,11 +26,13 @@ __all__ = [
     "fence",
     "load",
     "mul",
+    "pick",
     "pointer",
     "sigmoid",
     "splat",
     "store",
     "stream",
+    "sub",
     "tanh",
     "uniform_block",
 ]
@@ -137,7 +139,14 @@ def _emit_below(builder: Any, a: Any, b: Any) -> Any:
     return builder.select(builder.fcmp_ordered("<", a, b), _constant(1.0), _constant(0.0))
 
 
+def _emit_pick(builder: Any, condition: Any, a: Any, b: Any) -> Any:
+    """``a`` where ``condition`` is positive, else ``b``."""
+    return builder.select(builder.fcmp_ordered(">", condition, _constant(0.0)), a, b)
+
+
 mul: Any = _operation(2, lambda builder, a, b: builder.fmul(a, b))
+sub: Any = _operation(2, lambda builder, a, b: builder.fsub(a, b))
+pick: Any = _operation(3, _emit_pick)
 add: Any = _operation(2, lambda builder, a, b: builder.fadd(a, b))
 below: Any = _operation(2, _emit_below)
 exp: Any = _operation(1, _emit_exp)

@@ -12,8 +12,9 @@ from typing import Any
 import numba
 
 from dl4jlegacy.errors import ConfError
+from dl4jlegacy.kernels.compiling import announced
 
-__all__ = ["EXACT", "ROUNDED", "Kernel", "kernel"]
+__all__ = ["EXACT", "ROUNDED", "Kernel", "compile_cached", "kernel"]
 
 EXACT: frozenset[str] = frozenset()
 """IEEE arithmetic as written: the same bits as NumPy."""
@@ -32,6 +33,15 @@ def _argument(role: str, char: str) -> Any:
         return numba.types.Array(_SCALARS["u" if role == "A" else "f"], 1, "C")
     element = {"f": numba.types.float32, "d": numba.types.float64}[char]
     return numba.types.Array(element, 1 if role.islower() else 2, "C", readonly=role in "rR")
+
+
+def compile_cached(signature: tuple[Any, ...], function: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """Return ``function`` compiled for ``signature``, from the cache if it is there."""
+    with announced(function.__name__.strip("_")):
+        try:
+            return _njit(signature, cache=True, **options)(function)
+        except RuntimeError:  # neither the package nor the user's cache folder can be written
+            return _njit(signature, **options)(function)
 
 
 class Kernel:
@@ -59,10 +69,7 @@ class Kernel:
             raise ConfError(f"kernel {self._function.__name__} works on float32 and float64, not on dtype {char!r}")
         signature = tuple(_argument(role, char) for role in self._roles)
         options = {"nogil": True, "error_model": "numpy", "fastmath": set(self._fastmath)}
-        try:
-            compiled = _njit(signature, cache=True, **options)(self._function)
-        except RuntimeError:  # neither the package nor the user's cache folder can be written
-            compiled = _njit(signature, **options)(self._function)
+        compiled = compile_cached(signature, self._function, options)
         self._compiled[char] = compiled
         result: Callable[..., Any] = compiled
         return result

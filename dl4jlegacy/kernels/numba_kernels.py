@@ -15,6 +15,9 @@ import numpy as np
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels import numba_layers, numba_sampling, numba_updaters, numba_vectors
+from dl4jlegacy.kernels.numba_pooling import channel_backward, pool_backward, pool_forward, tile, untile
+from dl4jlegacy.kernels.numba_recurrent import lstm_backward, lstm_forward
+from dl4jlegacy.kernels.numba_tiles import conv_backward_input, conv_backward_weights, conv_forward, lanes
 from dl4jlegacy.kernels.numpy_kernels import box_muller
 
 __all__ = [
@@ -29,21 +32,32 @@ __all__ = [
     "amsgrad",
     "axpy",
     "bias_activation",
+    "channel_backward",
+    "conv_backward_input",
+    "conv_backward_weights",
+    "conv_forward",
     "corrupt",
     "dropout",
     "dropout_backward",
     "gaussian",
+    "lanes",
+    "lstm_backward",
+    "lstm_forward",
     "nadam",
     "name",
     "nesterovs",
     "noop",
+    "pool_backward",
+    "pool_forward",
     "rmsprop",
     "sgd",
     "sigmoid_bias",
     "sigmoid_sample",
     "softmax",
     "softmax_cross_entropy",
+    "tile",
     "uniform",
+    "untile",
     "weighted_sum",
 ]
 

@@ -13,6 +13,17 @@ import numpy as np
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
+from dl4jlegacy.kernels.numpy_recurrent import lstm_backward, lstm_forward
+from dl4jlegacy.kernels.numpy_tiles import (
+    conv_backward_input,
+    conv_backward_weights,
+    conv_forward,
+    lanes,
+    pool_backward,
+    pool_forward,
+    tile,
+    untile,
+)
 from dl4jlegacy.kernels.philox import BLOCK, uniforms
 
 __all__ = [
@@ -28,21 +39,32 @@ __all__ = [
     "axpy",
     "bias_activation",
     "box_muller",
+    "channel_backward",
+    "conv_backward_input",
+    "conv_backward_weights",
+    "conv_forward",
     "corrupt",
     "dropout",
     "dropout_backward",
     "gaussian",
+    "lanes",
+    "lstm_backward",
+    "lstm_forward",
     "nadam",
     "name",
     "nesterovs",
     "noop",
+    "pool_backward",
+    "pool_forward",
     "rmsprop",
     "sgd",
     "sigmoid_bias",
     "sigmoid_sample",
     "softmax",
     "softmax_cross_entropy",
+    "tile",
     "uniform",
+    "untile",
     "weighted_sum",
 ]
 
@@ -100,6 +122,13 @@ def activation_backward_bias(dy: Array, y: Array, gb: Array, activation: str) ->
         case _:
             raise _unknown(activation)
     np.add.reduce(dy, axis=0, out=gb)
+
+
+def channel_backward(dy: Array, y: Array, gb: Array, activation: str) -> None:
+    """See ``Kernels``."""
+    rows = dy.reshape(-1, dy.shape[-1])
+    activation_backward_bias(rows, y.reshape(rows.shape), np.empty(dy.shape[-1], dy.dtype), activation)
+    gb[...] = dy.sum(axis=(0, 2, 3, 4))
 
 
 def softmax(z: Array) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import msgspec
 
@@ -17,29 +17,15 @@ from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.nn.builder import NeuralNetConfigurationBuilder
 from dl4jlegacy.nn.conf_text import decode_json, decode_yaml, encode_json, encode_yaml
 from dl4jlegacy.nn.functions import ACTIVATIONS
-from dl4jlegacy.nn.layers import Layer, OutputLayer
-from dl4jlegacy.nn.losses import LOSSES
+from dl4jlegacy.nn.input_type import AnyInputType, InputTypeFeedForward
+from dl4jlegacy.nn.layers import BaseOutputLayer, Layer
 from dl4jlegacy.nn.multilayer_updater import GRADIENT_NORMALIZATIONS
+from dl4jlegacy.nn.preprocessors import InputPreProcessor
+from dl4jlegacy.nn.stages import Stage, first_type, stages
 from dl4jlegacy.nn.updaters import Sgd, Updater
 from dl4jlegacy.nn.weights import WEIGHT_INITS, Distribution
 
-__all__ = ["MultiLayerConfiguration", "NeuralNetConfiguration"]
-
-INHERITED = (
-    "activation",
-    "weight_init",
-    "dist",
-    "bias_init",
-    "updater",
-    "l1",
-    "l2",
-    "l1_bias",
-    "l2_bias",
-    "drop_out",
-    "gradient_normalization",
-    "gradient_normalization_threshold",
-)
-"""Fields that a layer takes from ``NeuralNetConfiguration`` where its own is None."""
+__all__ = ["ConfText", "MultiLayerConfiguration", "NeuralNetConfiguration", "check_fields"]
 
 _TABLES: dict[str, dict[str, Any]] = {
     "activation": ACTIVATIONS,
@@ -49,7 +35,7 @@ _TABLES: dict[str, dict[str, Any]] = {
 _DTYPES = ("float32", "float64")
 
 
-def _check_fields(title: str, conf: NeuralNetConfiguration | Layer) -> None:
+def check_fields(title: str, conf: NeuralNetConfiguration | Layer) -> None:
     """Check the fields that networks and layers share; None (inherit) passes."""
     for field, table in _TABLES.items():
         name = getattr(conf, field)
@@ -72,7 +58,9 @@ def _check_range(title: str, field: str, value: float | None, low: float, high: 
     raise ConfError(f"{title}: {field} is {value}; it must be a finite number {bounds}".rstrip())
 
 
-class _Text(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ConfText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all configurations of networks can do: travel as text, and be changed."""
+
     def to_json(self) -> str:
         """Return canonical JSON: sorted keys, so that equal configurations give equal text."""
         return encode_json(self)
@@ -104,7 +92,7 @@ class _Text(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return msgspec.structs.replace(self, **changes)
 
 
-class NeuralNetConfiguration(_Text, frozen=True, kw_only=True):
+class NeuralNetConfiguration(ConfText, frozen=True, kw_only=True):
     """What holds for the whole network, and for every layer that does not say otherwise.
 
     Attributes:
@@ -142,7 +130,7 @@ class NeuralNetConfiguration(_Text, frozen=True, kw_only=True):
             raise ConfError(f"NeuralNetConfiguration.seed is {self.seed}; it must fit into 64 bits, signed")
         if self.dtype not in _DTYPES:
             raise ConfError(f"NeuralNetConfiguration.dtype is {self.dtype!r}{nearest(self.dtype, _DTYPES)}")
-        _check_fields("NeuralNetConfiguration", self)
+        check_fields("NeuralNetConfiguration", self)
 
     @staticmethod
     def builder() -> NeuralNetConfigurationBuilder:
@@ -150,30 +138,46 @@ class NeuralNetConfiguration(_Text, frozen=True, kw_only=True):
         return NeuralNetConfigurationBuilder(NeuralNetConfiguration, MultiLayerConfiguration)
 
 
-class MultiLayerConfiguration(_Text, frozen=True, kw_only=True):
+class MultiLayerConfiguration(ConfText, frozen=True, kw_only=True):
     """A stack of layers: ``conf`` for all, ``layers`` from input to output.
 
     ``pretrain``: ``fit`` first trains each pretrainable layer by itself; ``backprop``: ``fit`` then trains all of them.
     Construction refuses what can never work; sizes that are still open (0) may be filled by ``with_sizes``.
+
+    ``input_type`` says what the data is and lets sizes and preprocessors follow; without it the first layer's ``n_in``
+    must. ``input_pre_processors`` names, by index of the layer behind it, a preprocessor that cannot follow. With
+    "truncated_bptt" sequences are learned ``tbptt_fwd_length`` time steps at a time.
     """
 
     layers: tuple[Layer, ...]
     conf: NeuralNetConfiguration = NeuralNetConfiguration()
     pretrain: bool = False
     backprop: bool = True
+    input_type: AnyInputType | None = None
+    input_pre_processors: dict[int, InputPreProcessor] = {}
+    backprop_type: Literal["standard", "truncated_bptt"] = "standard"
+    tbptt_fwd_length: int = 20
+    tbptt_back_length: int = 20
 
     def __post_init__(self) -> None:
         if not self.layers:
             raise ConfError("MultiLayerConfiguration.layers is empty; a network needs at least one layer")
         for index, layer in enumerate(self.layers):
-            _check_fields(self._title(index), layer)
+            check_fields(self._title(index), layer)
             for field, size in (("n_in", layer.n_in), ("n_out", layer.n_out)):
                 if size < 0:
                     raise ShapeError(f"{self._title(index)}: {field} is {size}; it must be positive")
-            if isinstance(layer, OutputLayer) and index < len(self.layers) - 1:
+            if isinstance(layer, BaseOutputLayer) and index < len(self.layers) - 1:
                 raise ConfError(f"{self._title(index)} is followed by {self._title(index + 1)}; it must be the last")
+        for index in self.input_pre_processors:
+            if not 0 <= index < len(self.layers):
+                raise ConfError(f"input_pre_processors[{index}]: there are only layers 0 to {len(self.layers) - 1}")
+        for field in ("tbptt_fwd_length", "tbptt_back_length"):
+            if getattr(self, field) < 1:
+                raise ConfError(f"MultiLayerConfiguration.{field} is {getattr(self, field)}; it must be at least 1")
         for index, (below, above) in enumerate(pairwise(self.layers)):
-            if below.n_out and above.n_in and below.n_out != above.n_in:
+            plain = below.consumes == above.consumes == ("feed_forward",)
+            if plain and below.n_out and above.n_in and below.n_out != above.n_in:
                 raise ShapeError(
                     f"{self._title(index)} has n_out={below.n_out} but {self._title(index + 1)} has "
                     f"n_in={above.n_in}; they must be equal (leave n_in out to infer it)"
@@ -191,7 +195,20 @@ class MultiLayerConfiguration(_Text, frozen=True, kw_only=True):
             ShapeError: the configuration says otherwise; the message names both sizes.
         """
         changed = list(self.layers)
-        ends = ((0, "n_in", n_in, "feature columns"), (len(changed) - 1, "n_out", n_out, "label columns"))
+        ends = [(len(changed) - 1, "n_out", n_out, "label columns")]
+        if changed[-1].n_out and not self.backprop:
+            ends = []  # what only pretrains looks at no label
+        known = self.input_type or first_type(changed[0], self.input_pre_processors.get(0))
+        if known is None and changed[0].consumes[0] == "feed_forward":
+            changed[0] = msgspec.structs.replace(changed[0], n_in=n_in)
+        elif (
+            known == InputTypeFeedForward(size=changed[0].n_in or 1)
+            and self.input_type is None
+            and not self.input_pre_processors
+        ):
+            ends.insert(0, (0, "n_in", n_in, "feature columns"))
+        elif known is not None and not known.fits_columns(n_in):
+            raise ShapeError(f"the input type is {known} but the data has {n_in} feature columns; set the right one")
         for index, field, size, what in ends:
             present = getattr(changed[index], field)
             if present not in (0, size):
@@ -202,42 +219,33 @@ class MultiLayerConfiguration(_Text, frozen=True, kw_only=True):
             changed[index] = msgspec.structs.replace(changed[index], **{field: size})
         return self.replace(layers=tuple(changed))
 
-    def resolved(self) -> tuple[Layer, ...]:
-        """Return the layers with everything filled in: what they inherit, and ``n_in`` from the layer below.
+    def stages(self) -> tuple[Stage, ...]:
+        """Return the layers with everything filled in, each with the preprocessor before it and its input type.
 
         Raises:
-            ShapeError: a size is still open.
+            ShapeError: a size is open or does not fit what comes in.
             ConfError: weight init "distribution" without a distribution.
         """
-        layers: list[Layer] = []
-        for index, layer in enumerate(self.layers):
-            n_in = layer.n_in or (layers[-1].n_out if layers else 0)
-            for field, size in (("n_in", n_in), ("n_out", layer.n_out)):
-                if size < 1:
-                    raise ShapeError(f"{self._title(index)}: {field} is not set; give the number of units")
-            filled = msgspec.structs.replace(layer, n_in=n_in, **self._inherited(layer))
-            if filled.weight_init == "distribution" and filled.dist is None:
-                raise ConfError(f"{self._title(index)}: weight_init is 'distribution' but dist is not set")
-            layers.append(filled)
-        return tuple(layers)
+        return stages(self.layers, self.conf, self.input_type, self.input_pre_processors)
+
+    def resolved(self) -> tuple[Layer, ...]:
+        """Return the layers with everything filled in: what they inherit, and sizes; raises like ``stages``."""
+        return tuple(stage.layer for stage in self.stages())
 
     def validate(self) -> None:
         """Raise ``ConfError`` (``ShapeError`` for sizes) unless a network can be built and ``fit`` from this."""
-        self.resolved()
-        if self.backprop and not isinstance(self.layers[-1], OutputLayer):
+        for index, layer in enumerate(self.layers):
+            if self.backprop_type == "truncated_bptt" and layer.needs_whole:
+                raise ConfError(
+                    f"{self._title(index)} looks at a sequence from both ends, so backprop_type='truncated_bptt' "
+                    "cannot be had with it; choose 'standard'"
+                )
+        self.stages()
+        if self.backprop and not isinstance(self.layers[-1], BaseOutputLayer):
             raise ConfError(
                 f"{self._title(len(self.layers) - 1)} is the last layer, but backprop needs an OutputLayer there: "
                 "add one, or set backprop=False to pretrain only"
             )
-
-    def _inherited(self, layer: Layer) -> dict[str, Any]:
-        open_fields = {name: getattr(self.conf, name) for name in INHERITED if getattr(layer, name) is None}
-        if isinstance(layer, OutputLayer) and "activation" in open_fields:
-            # Legacy: 0.9.1's output layers inherit, say, "relu", which no cross-entropy can take; 1.0.0 uses softmax.
-            loss = LOSSES[layer.loss]
-            natural = "softmax" if loss.indices else loss.shortcut
-            open_fields["activation"] = natural or open_fields["activation"]
-        return open_fields
 
     def _title(self, index: int) -> str:
         return f"layer {index} ({self.layers[index].title()})"

@@ -17,7 +17,7 @@ from msgspec import inspect
 
 from dl4jlegacy.errors import ConfError, nearest
 
-__all__ = ["decode_json", "decode_yaml", "encode_json", "encode_yaml"]
+__all__ = ["decode_json", "decode_yaml", "encode_json", "encode_yaml", "top_keys"]
 
 T = TypeVar("T")
 
@@ -55,6 +55,15 @@ def decode_yaml(text: str | bytes, kind: type[T]) -> T:
     """Return the ``kind`` that the YAML ``text`` describes; raises like ``decode_json``."""
     # YAML 1.1 reads 1e-4 (no dot) as a string: strings that spell a number are taken for the number.
     return _decode(text, kind, "YAML", yaml.safe_load, strict=False)
+
+
+def top_keys(text: str) -> frozenset[str]:
+    """Return the keys at the top of a text of JSON or YAML, none if it is neither or no map."""
+    try:
+        raw = yaml.safe_load(text)  # JSON is YAML
+    except yaml.YAMLError:
+        return frozenset()
+    return frozenset(map(str, raw)) if isinstance(raw, dict) else frozenset()
 
 
 def _decode(text: str | bytes, kind: type[T], language: str, parse: Callable[[Any], Any], *, strict: bool) -> T:

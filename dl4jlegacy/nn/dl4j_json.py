@@ -13,8 +13,19 @@ from typing import Any, Literal
 
 from dl4jlegacy.nn import dl4j_names as names
 from dl4jlegacy.nn.conf import MultiLayerConfiguration
+from dl4jlegacy.nn.dl4j_layers import WRAPPERS, kind_of, pre_processor_tree
 from dl4jlegacy.nn.dl4j_reader import from_dl4j
-from dl4jlegacy.nn.layers import RBM, AutoEncoder, DenseLayer, Layer, OutputLayer
+from dl4jlegacy.nn.layers import (
+    RBM,
+    AutoEncoder,
+    BaseOutputLayer,
+    Bidirectional,
+    ConvolutionLayer,
+    DenseLayer,
+    EmbeddingLayer,
+    LastTimeStep,
+    Layer,
+)
 from dl4jlegacy.nn.schedules import (
     Changes,
     ExponentialSchedule,
@@ -28,7 +39,7 @@ from dl4jlegacy.nn.schedules import (
 )
 from dl4jlegacy.nn.updaters import Nesterovs, RmsProp, Sgd, Updater
 
-__all__ = ["Version", "from_dl4j", "to_dl4j"]
+__all__ = ["Version", "from_dl4j", "is_old", "layer_conf", "to_dl4j"]
 
 _LAYERS = "org.deeplearning4j.nn.conf.layers."
 _UPDATERS = "org.nd4j.linalg.learning.config."
@@ -51,17 +62,22 @@ def to_dl4j(conf: MultiLayerConfiguration, *, iteration: int = 0, version: Versi
         iteration: updates done so far.
         version: the shape to write, if everything in ``conf`` has a name there.
     """
-    layers = conf.resolved()
-    old = version == "0.9.1" and all(_is_old(layer) for layer in layers)
+    stages = conf.stages()
+    layers = [stage.layer for stage in stages]
+    old = version == "0.9.1" and all(is_old(layer) for layer in layers)
     tree: Tree = {
-        "backpropType": "Standard",
+        "backpropType": "TruncatedBPTT" if conf.backprop_type == "truncated_bptt" else "Standard",
         "cacheMode": "NONE",
-        "confs": [_old_conf(conf, layer, i) if old else _new_conf(conf, layer, i) for i, layer in enumerate(layers)],
+        "confs": [layer_conf(conf, layer, i, old=old) for i, layer in enumerate(layers)],
         "inferenceWorkspaceMode": "SEPARATE" if old else "ENABLED",
-        "inputPreProcessors": {},
+        "inputPreProcessors": {
+            str(i): pre_processor_tree(stage.pre_processor, old=old)
+            for i, stage in enumerate(stages)
+            if stage.pre_processor is not None
+        },
         "iterationCount": iteration,
-        "tbpttBackLength": 20,
-        "tbpttFwdLength": 20,
+        "tbpttBackLength": conf.tbptt_back_length,
+        "tbpttFwdLength": conf.tbptt_fwd_length,
         "trainingWorkspaceMode": "NONE" if old else "ENABLED",
     }
     if old:
@@ -70,16 +86,30 @@ def to_dl4j(conf: MultiLayerConfiguration, *, iteration: int = 0, version: Versi
     return tree | {"dataType": data_type, "epochCount": 0, "validateOutputLayerConfig": False}
 
 
-def _is_old(layer: Layer) -> bool:
+def layer_conf(conf: Any, layer: Layer, index: int, *, old: bool) -> Tree:
+    """Return the tree of a layer with what holds for the whole network, in 0.9.1's shape or that of 1.0.0.
+
+    Args:
+        conf: a configuration of any kind of network.
+        layer: resolved.
+        index: gives the layer a name if it has none.
+        old: 0.9.1.
+    """
+    return _old_conf(conf, layer, index) if old else _new_conf(conf, layer, index)
+
+
+def is_old(layer: Layer) -> bool:
     """Whether 0.9.1 can express the layer."""
-    updater, dist = layer.updater, layer.dist
+    updater, dist, kind = layer.updater or Sgd(), layer.dist, kind_of(layer)
     return (
-        layer.activation in names.OLD_ACTIVATIONS
+        kind.old is not None
+        and not kind.is_new(layer)
+        and (layer.activation or "identity") in names.OLD_ACTIVATIONS
         and type(updater).__name__ in names.OLD_UPDATERS
         and not isinstance(getattr(updater, "schedule", None), PolySchedule)
-        and layer.weight_init in names.OLD_WEIGHT_INITS
+        and (layer.weight_init or "xavier") in names.OLD_WEIGHT_INITS
         and (dist is None or type(dist).__name__ in names.OLD_DISTRIBUTIONS)
-        and (isinstance(layer, DenseLayer) or layer.loss in names.OLD_LOSSES)
+        and getattr(layer, "loss", "mcxent") in names.OLD_LOSSES
     )
 
 
@@ -113,17 +143,13 @@ def _body(layer: Layer, index: int) -> Tree:
         "gradientNormalization": names.gradient_normalization_name(layer.gradient_normalization),
         "gradientNormalizationThreshold": 1.0 if threshold is None else threshold,
         "layerName": layer.name or f"layer{index}",
-        "nin": layer.n_in,
-        "nout": layer.n_out,
     }
+    kind = kind_of(layer)
+    if kind.is_sized:
+        body |= {"nin": layer.n_in, "nout": layer.n_out}
     if isinstance(layer, RBM | AutoEncoder):
-        body |= {"lossFunction": names.LOSSES[layer.loss][1], "sparsity": layer.sparsity}
-        body["visibleBiasInit"] = layer.visible_bias_init
-    if isinstance(layer, AutoEncoder):
-        body["corruptionLevel"] = layer.corruption_level
-    if isinstance(layer, RBM):
-        body |= {"hiddenUnit": layer.hidden_unit.upper(), "visibleUnit": layer.visible_unit.upper(), "k": layer.k}
-    return body
+        body["lossFunction"] = names.LOSSES[layer.loss][1]
+    return body | kind.written(layer)
 
 
 def _updater_tree(updater: Updater) -> Tree:
@@ -144,35 +170,34 @@ def _distribution(layer: Layer) -> Tree | None:
 
 # -- 0.9.1 -----------------------------------------------------------------------------------------------------------
 
-_OLD_KINDS = {"dense": "dense", "output": "output", "rbm": "RBM", "autoencoder": "autoEncoder"}
-
-
-def _kind(layer: Layer) -> str:
-    return str(layer.__struct_config__.tag)
-
 
 def _old_conf(conf: MultiLayerConfiguration, layer: Layer, index: int) -> Tree:
-    rate, bias_names = _rate(layer), ("b", "vb")
+    rate = _rate(layer)
     by_param = {
         "l1ByParam": (layer.l1, layer.l1_bias),
         "l2ByParam": (layer.l2, layer.l2_bias),
         "learningRateByParam": (rate, rate),
     }
     tables = {
-        key: {name: float((of_bias if name in bias_names else of_weight) or 0.0) for name in _variables(layer)}
+        key: {name: float((of_weight if name in layer.weights else of_bias) or 0.0) for name in _variables(layer)}
         for key, (of_weight, of_bias) in by_param.items()
     }
     return {
         **_common(conf, layer),
         **tables,
         **_old_policy(getattr(layer.updater, "schedule", None)),
-        "layer": {_OLD_KINDS[_kind(layer)]: _old_body(layer, index, rate)},
+        "layer": _old_layer(layer, index, rate),
         "leakyreluAlpha": 0.0,
         "numIterations": 1,
         "pretrain": False,
         "useDropConnect": False,
         "useRegularization": any((layer.l1, layer.l2, layer.l1_bias, layer.l2_bias)),
     }
+
+
+def _old_layer(layer: Layer, index: int, rate: float) -> Tree:
+    wrapped = {str(kind_of(layer).old): _old_body(layer, index, rate)}
+    return {"FrozenLayer": {"layer": wrapped, "layerName": layer.name or f"layer{index}"}} if layer.frozen else wrapped
 
 
 def _rate(layer: Layer) -> float:
@@ -207,7 +232,7 @@ def _old_body(layer: Layer, index: int, rate: float) -> Tree:
     }
     if isinstance(layer, RBM | AutoEncoder):
         body["preTrainIterations"] = 1
-    if isinstance(layer, OutputLayer):
+    if isinstance(layer, BaseOutputLayer):
         short, enum = names.LOSSES[layer.loss]
         body |= {"lossFn": {short: _loss_fields(layer)}, "lossFunction": enum}
     return body
@@ -248,14 +273,13 @@ def _by_iteration(changes: Changes) -> Tree:
     return {str(start): value for start, value in changes.items()}
 
 
-def _loss_fields(layer: OutputLayer) -> Tree:
+def _loss_fields(layer: BaseOutputLayer) -> Tree:
     fields: Tree = {"softmaxClipEps": 1e-10} if layer.loss in ("mcxent", "negativeloglikelihood") else {}
     return fields | ({"weights": list(layer.loss_weights)} if layer.loss_weights else {})
 
 
 # -- 1.0.0 -----------------------------------------------------------------------------------------------------------
 
-_NEW_KINDS = {"dense": "DenseLayer", "output": "OutputLayer", "rbm": "RBM", "autoencoder": "AutoEncoder"}
 _NEW_WEIGHT_INITS: dict[str, tuple[str, Tree]] = {
     "zero": ("Constant", {"value": 0.0}),
     "ones": ("Constant", {"value": 1.0}),
@@ -267,10 +291,21 @@ _NEW_WEIGHT_INITS: dict[str, tuple[str, Tree]] = {
 
 
 def _new_conf(conf: MultiLayerConfiguration, layer: Layer, index: int) -> Tree:
+    body = _new_layer(layer, index)
+    if layer.frozen:
+        body = {"@class": _LAYERS + "misc.FrozenLayer", "layer": body, "layerName": body["layerName"]}
+    return _common(conf, layer) | {"dataType": _data_type(conf), "epochCount": 0, "layer": body}
+
+
+def _new_layer(layer: Layer, index: int) -> Tree:
+    if isinstance(layer, Bidirectional | LastTimeStep):
+        inner = dict.fromkeys(WRAPPERS[type(layer)], _new_layer(layer.inner(), index))
+        name = layer.name or f"layer{index}"
+        return {"@class": _LAYERS + kind_of(layer).new, "layerName": name, **inner, **kind_of(layer).written(layer)}
     updater = layer.updater or Sgd()
     short, constants = names.ACTIVATIONS[layer.activation or "sigmoid"]
     body: Tree = {
-        "@class": _LAYERS + _NEW_KINDS[_kind(layer)],
+        "@class": _LAYERS + kind_of(layer).new,
         **_body(layer, index),
         "activationFn": {"@class": _ACTIVATIONS + short, **constants},
         "biasUpdater": None,
@@ -283,13 +318,13 @@ def _new_conf(conf: MultiLayerConfiguration, layer: Layer, index: int) -> Tree:
         "weightInitFn": _new_weight_init(layer),
         "weightNoise": None,
     }
-    if isinstance(layer, DenseLayer | OutputLayer):
+    if isinstance(layer, DenseLayer | BaseOutputLayer | ConvolutionLayer | EmbeddingLayer):
         body["hasBias"] = True
     if isinstance(layer, DenseLayer):
         body["hasLayerNorm"] = False
-    if isinstance(layer, OutputLayer):
+    if isinstance(layer, BaseOutputLayer):
         body["lossFn"] = {"@class": _LOSSES + names.LOSSES[layer.loss][0], **_loss_fields(layer)}
-    return _common(conf, layer) | {"dataType": _data_type(conf), "epochCount": 0, "layer": body}
+    return body
 
 
 def _new_dropout(retain: float | None) -> Tree | None:

@@ -15,8 +15,9 @@ import msgspec
 from dl4jlegacy.errors import ConfError, ModelError
 from dl4jlegacy.nn import dl4j_names as names
 from dl4jlegacy.nn.conf import MultiLayerConfiguration, NeuralNetConfiguration
+from dl4jlegacy.nn.dl4j_layers import WRAPPERS, kind_named, pre_processor
 from dl4jlegacy.nn.dl4j_names import listed, number, tagged
-from dl4jlegacy.nn.layers import RBM, AutoEncoder, DenseLayer, Layer, OutputLayer
+from dl4jlegacy.nn.layers import RBM, AutoEncoder, BaseOutputLayer, Layer
 from dl4jlegacy.nn.schedules import (
     Changes,
     ExponentialSchedule,
@@ -31,18 +32,12 @@ from dl4jlegacy.nn.schedules import (
 from dl4jlegacy.nn.updaters import UPDATERS, Nesterovs, Updater
 from dl4jlegacy.nn.weights import Distribution
 
-__all__ = ["from_dl4j"]
+__all__ = ["from_dl4j", "read_layer", "read_network"]
 
 logger = logging.getLogger(__name__)
 
 Tree = dict[str, Any]
 
-_KINDS: Final[dict[str, type[Layer]]] = {
-    "dense": DenseLayer,
-    "output": OutputLayer,
-    "rbm": RBM,
-    "autoencoder": AutoEncoder,
-}
 _UPDATERS: Final = {cls.__name__.lower(): cls for cls in UPDATERS.values()}
 _DISTRIBUTIONS: Final = {cls.__name__.removesuffix("Distribution").lower(): cls for cls in Distribution.__args__}
 _ACTIVATIONS: Final = {short.lower(): name for name, (short, _) in names.ACTIVATIONS.items()}
@@ -62,20 +57,29 @@ def from_dl4j(tree: Tree) -> MultiLayerConfiguration:
     if not confs or not all(isinstance(conf, dict) for conf in confs):
         what = "a ComputationGraph" if "vertices" in tree else "no multi-layer network"
         raise ModelError(f"configuration.json describes {what} (it has no list 'confs'); this reads MultiLayerNetworks")
-    if tree.get("inputPreProcessors"):
-        raise ModelError(f"inputPreProcessors {list(tree['inputPreProcessors'])} are not known; only flat inputs are")
     try:
-        layers = tuple(_layer(conf, f"confs[{i}]") for i, conf in enumerate(confs))
-        return MultiLayerConfiguration(conf=_network(confs[0]), layers=layers, **_phases(tree))
+        layers = tuple(read_layer(conf, f"confs[{i}]") for i, conf in enumerate(confs))
+        return MultiLayerConfiguration(conf=read_network(confs[0]), layers=layers, **_phases(tree))
     except ConfError as exc:
         raise ModelError(f"configuration.json does not fit together: {exc}") from exc
 
 
-def _phases(tree: Tree) -> dict[str, bool]:
-    return {"pretrain": tree.get("pretrain") is True, "backprop": tree.get("backprop") is not False}
+def _phases(tree: Tree) -> Tree:
+    pres = tree.get("inputPreProcessors") or {}
+    if not isinstance(pres, dict) or not all(str(index).isdecimal() for index in pres):
+        raise ModelError(f"configuration.inputPreProcessors is no map from layer to preprocessor: {str(pres)[:80]}")
+    return {
+        "pretrain": tree.get("pretrain") is True,
+        "backprop": tree.get("backprop") is not False,
+        "backprop_type": "truncated_bptt" if tree.get("backpropType") == "TruncatedBPTT" else "standard",
+        "tbptt_fwd_length": int(number(tree, "tbpttFwdLength", 20, "configuration")) or 20,
+        "tbptt_back_length": int(number(tree, "tbpttBackLength", 20, "configuration")) or 20,
+        "input_pre_processors": {int(i): pre_processor(p, f"inputPreProcessors[{i}]") for i, p in pres.items()},
+    }
 
 
-def _network(conf: Tree) -> NeuralNetConfiguration:
+def read_network(conf: Tree) -> NeuralNetConfiguration:
+    """Return what holds for the whole network, as the tree of one of its layers says."""
     seed, data_type = conf.get("seed"), conf.get("dataType", "FLOAT")
     if data_type not in ("FLOAT", "DOUBLE"):
         raise ModelError(f"confs[0].dataType is {data_type!r}; FLOAT and DOUBLE are known")
@@ -90,37 +94,41 @@ def _network(conf: Tree) -> NeuralNetConfiguration:
 # -- layers ----------------------------------------------------------------------------------------------------------
 
 
-def _layer(conf: Tree, where: str) -> Layer:
-    kind, body = tagged(conf.get("layer"), f"{where}.layer")
+def read_layer(conf: Tree, where: str) -> Layer:
+    """Return the layer of a ``NeuralNetConfiguration``'s tree; ``where`` names the place in messages."""
+    name, body = tagged(conf.get("layer"), f"{where}.layer")
     where = f"{where}.layer"
-    cls = _KINDS.get(kind.lower().removesuffix("layer"))
-    if cls is None:
-        raise ModelError(f"{where} is a {kind}; known layers are {', '.join(sorted(_KINDS))}")
+    is_frozen = name == "FrozenLayer"
+    if is_frozen:
+        where = f"{where}.layer"
+        name, body = tagged(body.get("layer"), where)
+    kind = kind_named(name, where)
+    cls: Any = kind.cls
+    if cls in WRAPPERS:
+        inner = read_layer({**conf, "layer": body.get(WRAPPERS[cls][0])}, where)
+        wrapper: Layer = cls(layer=inner, name=body.get("layerName"), frozen=is_frozen, **kind.read(body, where))
+        return wrapper
     _check_plain(conf, body, where)
     fields: Tree = {
         "name": body.get("layerName"),
-        "n_in": _size(body, "nin", where),
-        "n_out": _size(body, "nout", where),
-        "activation": _activation(body, where),
-        "bias_init": number(body, "biasInit", 0.0, where),
-        "updater": _updater(conf, body, where),
-        "drop_out": _drop_out(body, where),
-        "gradient_normalization": names.snake(str(body.get("gradientNormalization") or "None")),
-        "gradient_normalization_threshold": number(body, "gradientNormalizationThreshold", 1.0, where) or 1.0,
-        **_weight_init(body, where),
-        **_penalties(conf, body, where),
+        "activation": lambda: _activation(body, where),
+        "bias_init": lambda: number(body, "biasInit", 0.0, where),
+        "updater": lambda: _updater(conf, body, where),
+        "drop_out": lambda: _drop_out(body, where),
+        "gradient_normalization": lambda: names.snake(str(body.get("gradientNormalization") or "None")),
+        "gradient_normalization_threshold": lambda: number(body, "gradientNormalizationThreshold", 1.0, where) or 1.0,
     }
-    if cls is OutputLayer:
+    fields = {key: read() if callable(read) else read for key, read in fields.items() if key not in cls.unused}
+    shared = {**_weight_init(body, where), **_penalties(conf, body, where)}
+    fields |= {key: value for key, value in shared.items() if key not in cls.unused}
+    if kind.is_sized:
+        fields |= {"n_in": _size(body, "nin", where), "n_out": _size(body, "nout", where)}
+    if issubclass(cls, BaseOutputLayer):
         fields |= _output_loss(body, where)
     if cls in (RBM, AutoEncoder):
-        fields |= _pretrain_fields(body, where)
-    if cls is AutoEncoder:
-        fields["corruption_level"] = number(body, "corruptionLevel", 0.3, where)
-    if cls is RBM:
-        units = {"hidden_unit": body.get("hiddenUnit"), "visible_unit": body.get("visibleUnit")}
-        fields |= {name: str(unit or "BINARY").lower() for name, unit in units.items()}
-        fields["k"] = int(number(body, "k", 1, where))
-    return cls(**fields)
+        fields["loss"] = _pretrain_loss(body, where)
+    layer: Layer = cls(**fields, **kind.read(body, where), frozen=is_frozen)
+    return layer
 
 
 def _check_plain(conf: Tree, body: Tree, where: str) -> None:
@@ -145,15 +153,11 @@ def _size(body: Tree, key: str, where: str) -> int:
     return value
 
 
-def _pretrain_fields(body: Tree, where: str) -> Tree:
+def _pretrain_loss(body: Tree, where: str) -> str:
     enum = body.get("lossFunction") or "RECONSTRUCTION_CROSSENTROPY"
     if enum not in _ENUM_LOSSES:
         raise ModelError(f"{where}.lossFunction is {str(enum)[:40]!r}; known are {', '.join(sorted(_ENUM_LOSSES))}")
-    return {
-        "loss": _ENUM_LOSSES[enum],
-        "sparsity": number(body, "sparsity", 0.0, where),
-        "visible_bias_init": number(body, "visibleBiasInit", 0.0, where),
-    }
+    return _ENUM_LOSSES[enum]
 
 
 # -- functions -------------------------------------------------------------------------------------------------------

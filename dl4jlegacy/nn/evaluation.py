@@ -14,8 +14,9 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from dl4jlegacy.backend import Array, to_host
-from dl4jlegacy.errors import ConfError, DataError, NotFiniteError, ShapeError
+from dl4jlegacy.backend import Array
+from dl4jlegacy.errors import ConfError, DataError, ShapeError
+from dl4jlegacy.nn.evaluation_rows import rows
 
 __all__ = ["Averaging", "Evaluation"]
 
@@ -64,25 +65,16 @@ class Evaluation:
         """Count one batch.
 
         Args:
-            labels: ``(examples, n_classes)``, one-hot or probabilities; or ``(examples, 1)`` holding 0 and 1.
+            labels: ``(examples, n_classes)``, one-hot or probabilities; or ``(examples, 1)`` holding 0 and 1; or
+                ``(examples, n_classes, time steps)``, where every time step counts.
             output: the network's output, same shape; a single column is read as the probability of class 1.
-            mask: ``(examples,)`` or ``(examples, 1)``; examples where it is 0 are left out.
+            mask: ``(examples,)`` or ``(examples, 1)``, for sequences ``(examples, time steps)``; 0 leaves out.
 
         Raises:
             ShapeError: the shapes do not agree with each other or with earlier batches.
             NotFiniteError: the output holds NaN.
         """
-        labels, output = to_host(labels), to_host(output)
-        if labels.ndim != 2 or labels.shape != output.shape:
-            raise ShapeError(
-                f"labels {labels.shape} and output {output.shape} must have the same shape (examples, classes)"
-            )
-        if mask is not None:
-            keep = to_host(mask).reshape(-1) != 0
-            if keep.shape[0] != labels.shape[0]:
-                raise ShapeError(f"mask has {keep.shape[0]} entries, the batch has {labels.shape[0]} examples")
-            labels, output = labels[keep], output[keep]
-        _check_no_nan(output)
+        labels, output, _ = rows(labels, output, mask)
         if output.shape[1] == 1:
             self._count((labels[:, 0] > 0.5).astype(np.intp), (output[:, 0] >= 0.5).astype(np.intp), 2)
             return
@@ -351,16 +343,6 @@ class Evaluation:
         if not self.examples:
             return "Evaluation(no examples)"
         return f"Evaluation({self.examples} examples, {self.n_classes} classes, accuracy {self.accuracy():.4f})"
-
-
-def _check_no_nan(output: Array) -> None:
-    bad = np.argwhere(np.isnan(output))
-    if bad.size:
-        row, column = bad[0]
-        raise NotFiniteError(
-            f"network output is NaN for example {row}, class {column}; the model has diverged: "
-            "train again with a lower learning rate or normalised features"
-        )
 
 
 def _ratio(part: Array, whole: Array) -> Array:

@@ -8,14 +8,15 @@ are views into the network's flat vector: ``W`` of shape ``(n_in, n_out)`` lies 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import msgspec
 
 from dl4jlegacy.backend import Array, get_array_module
-from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels import FUSED_ACTIVATIONS
 from dl4jlegacy.nn.functions import ACTIVATIONS
+from dl4jlegacy.nn.input_type import AnyInputType, InputTypeFeedForward
 from dl4jlegacy.nn.step import Step
 from dl4jlegacy.nn.updaters import Updater
 from dl4jlegacy.nn.weights import Distribution, init_weights
@@ -61,11 +62,18 @@ class FeedForwardLayer(
 ):
     """Fields shared by all layers; ``None`` (0 for a size) means: inherit, or infer from the neighbouring layer.
 
-    ``drop_out`` is the probability with which an input is *retained* (inverted drop-out; 0 switches it off).
+    ``drop_out`` is the probability with which an input is *retained* (inverted drop-out; 0 switches it off). A
+    ``frozen`` layer works as if not training, and its parameters never change.
     Legacy: ``org.deeplearning4j.nn.conf.layers.FeedForwardLayer``.
     """
 
     pretrains: ClassVar[bool] = False  # whether pretrain_gradient exists
+    consumes: ClassVar[tuple[str, ...]] = ("feed_forward",)  # kinds of input that forward takes, the preferred first
+    weights: ClassVar[frozenset[str]] = frozenset({"W"})  # parameters that l1 and l2 apply to; to others l1_bias ...
+    states: ClassVar[frozenset[str]] = frozenset()  # parameters that take no gradient step, see ParamSpan.is_state
+    c_ordered: ClassVar[frozenset[str]] = frozenset()  # matrices that lie row by row
+    needs_whole: ClassVar[bool] = False  # whether it needs whole sequences, and cannot run time step by time step
+    unused: ClassVar[tuple[str, ...]] = ()  # fields that mean nothing for this kind: refused, and not inherited
 
     name: str | None = None
     n_in: int = 0
@@ -82,8 +90,12 @@ class FeedForwardLayer(
     drop_out: float | None = None
     gradient_normalization: str | None = None
     gradient_normalization_threshold: float | None = None
+    frozen: bool = False
 
     def __post_init__(self) -> None:
+        for field in self.unused:
+            if getattr(self, field) is not None:
+                raise ConfError(f"{self.title()}: {field} means nothing here, since it has no such thing; leave it out")
         if self.activation is not None and self.activation not in ACTIVATIONS:
             raise ConfError(
                 f"{self.title()}: unknown activation {self.activation!r}{nearest(self.activation, list(ACTIVATIONS))}"
@@ -94,9 +106,39 @@ class FeedForwardLayer(
         kind = str(self.__struct_config__.tag)
         return f"{kind} {self.name!r}" if self.name else kind
 
+    def input_size(self) -> int:
+        """Return what the layer itself says about the size of its input; 0 if it says nothing."""
+        return self.n_in
+
+    def with_input(self, given: AnyInputType) -> Self:
+        """Return the layer with its sizes filled in for an input of type ``given``.
+
+        Raises:
+            ShapeError: a size is open, or ``n_in`` says something else.
+        """
+        layer = self if self.n_in else msgspec.structs.replace(self, n_in=given.n_in)
+        if layer.n_in != given.n_in:
+            raise ShapeError(f"n_in={layer.n_in}, but what comes in is {given}; set n_in={given.n_in} or leave it out")
+        if layer.n_out < 1:
+            raise ShapeError("n_out is not set; give the number of units")
+        return layer
+
+    def output_type(self, given: AnyInputType) -> AnyInputType:
+        """Return the type of what a resolved layer makes of an input of type ``given``."""
+        sequences = isinstance(given, InputTypeFeedForward) and given.sequences
+        return InputTypeFeedForward(size=self.n_out, sequences=sequences)
+
+    def forward_mask(self, mask: Array | None, step: Step) -> Array | None:
+        """Return the mask ``(time steps, examples)`` of the layer's output, given that of its input."""
+        return mask
+
     def param_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """Return name and shape of every parameter, in the order in which they lie in the flat vector."""
         return (("W", (self.n_in, self.n_out)), ("b", (self.n_out,)))
+
+    def is_pretrain_param(self, name: str) -> bool:
+        """Return whether only pretraining changes a parameter."""
+        return name == "vb"
 
     def init_params(self, params: Params, stream: Stream) -> None:
         """Fill ``params`` with initial values: ``W`` drawn from ``stream``, ``b`` constant."""

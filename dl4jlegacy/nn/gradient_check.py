@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError
+from dl4jlegacy.nn.graph import ComputationGraph, Several
 from dl4jlegacy.nn.multilayer import MultiLayerNetwork
 from dl4jlegacy.seeding import Stream
 
@@ -34,50 +36,55 @@ class GradientCheckReport:
 
 
 class GradientCheckUtil:
-    """Gradient checks of a ``MultiLayerNetwork`` whose ``dtype`` is ``float64``."""
+    """Gradient checks of a ``MultiLayerNetwork`` or ``ComputationGraph`` whose ``dtype`` is ``float64``."""
 
     @staticmethod
     def check_gradients(
-        network: MultiLayerNetwork,
-        x: Array,
-        labels: Array,
+        network: MultiLayerNetwork | ComputationGraph,
+        x: Several,
+        labels: Several,
         *,
         eps: float = 1e-6,
         max_rel_error: float = 1e-3,
         min_abs_error: float = 1e-8,
         max_params: int | None = None,
         stream: Stream | None = None,
+        features_mask: Any = None,
+        labels_mask: Any = None,
     ) -> GradientCheckReport:
         """Compare backpropagation (and regularization) with central differences, for every parameter.
 
         A parameter fails if its relative error ``|a - n| / (|a| + |n|)`` exceeds ``max_rel_error`` and its absolute
-        error ``min_abs_error``. Visible biases are skipped: backpropagation does not touch them.
+        error ``min_abs_error``. Skipped is what no gradient step touches: visible biases, layers' state, frozen layers.
 
         Args:
             network: in float64; its parameters are as before afterwards.
-            x: ``(examples, n_in)``.
-            labels: ``(examples, n_out)``.
+            x: ``(examples, n_in)``, or as in ``input_type``; for a graph one for every input.
+            labels: ``(examples, n_out)``; for a graph one for every output.
             eps: the step of the differences.
             max_rel_error: tolerance.
             min_abs_error: absolute errors below this never fail.
             max_params: check so many parameters, evenly spread, instead of all.
             stream: fixes the drop-out masks of all passes.
+            features_mask: as in ``fit_batch``.
+            labels_mask: as in ``fit_batch``.
 
         Raises:
             ConfError: the network is not float64, so the differences would be noise.
         """
         chosen = stream or Stream.of(0)
+        batch: Any = (x, labels, chosen, features_mask, labels_mask)
 
         def score() -> float:
-            return network.gradient_and_score(x, labels, chosen)[1]
+            return network.gradient_and_score(*batch)[1]
 
         def gradient() -> Array:
-            found = network.gradient_and_score(x, labels, chosen)[0]
+            found = network.gradient_and_score(*batch)[0]
             network.updater.regularize(network.params, found, network.kernels)
             return found.copy()
 
-        skipped = {s.start + i for s in network.layout.spans if s.is_pretrain for i in range(s.stop - s.start)}
-        places = [i for i in range(network.num_params) if i not in skipped]
+        spans = [span for span in network.layout.spans if not network.layers[span.layer].frozen]
+        places = [i for span in spans if not (span.is_pretrain or span.is_state) for i in span.indices]
         return _compare(network, score, gradient, places, eps, max_rel_error, min_abs_error, max_params)
 
     @staticmethod
@@ -113,7 +120,7 @@ class GradientCheckUtil:
 
 
 def _compare(
-    network: MultiLayerNetwork,
+    network: MultiLayerNetwork | ComputationGraph,
     score: Callable[[], float],
     gradient: Callable[[], Array],
     places: list[int],
@@ -152,6 +159,7 @@ def _central_difference(params: Array, i: int, score: Callable[[], float], eps: 
     return (up - down) / (2 * eps)
 
 
-def _name(network: MultiLayerNetwork, i: int) -> str:
-    span = next(s for s in network.layout.spans if s.start <= i < s.stop)
-    return f"{span.layer}_{span.name}"
+def _name(network: MultiLayerNetwork | ComputationGraph, i: int) -> str:
+    """Return the parameter of DL4J's ``param_table`` that place ``i`` of the flat vector belongs to."""
+    spans = zip(network.param_table, network.layout.spans, strict=True)
+    return next(name for name, span in spans if span.start <= i < span.stop)

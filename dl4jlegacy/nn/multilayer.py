@@ -8,7 +8,7 @@ with a position in the run and that position's random stream, and reads the two 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 import numpy as np
@@ -16,22 +16,24 @@ import numpy as np
 from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.iterator import DataSetIterator
-from dl4jlegacy.errors import ConfError, DataError, ShapeError
+from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.kernels import Kernels, load
+from dl4jlegacy.nn.batches import batches, chunks
 from dl4jlegacy.nn.conf import MultiLayerConfiguration
+from dl4jlegacy.nn.evaluating import do_evaluation
 from dl4jlegacy.nn.evaluation import Evaluation
-from dl4jlegacy.nn.feedforward import Backward
-from dl4jlegacy.nn.layers import RBM, AutoEncoder, Layer, OutputLayer
+from dl4jlegacy.nn.formats import enter_mask, leave
+from dl4jlegacy.nn.layers import Layer, PretrainLayer
 from dl4jlegacy.nn.listeners import TrainingListener
 from dl4jlegacy.nn.multilayer_updater import MultiLayerUpdater
 from dl4jlegacy.nn.not_finite import not_finite
 from dl4jlegacy.nn.parameters import ParamLayout
+from dl4jlegacy.nn.sequences import Memory, segments, states_of, time_steps
+from dl4jlegacy.nn.stack import Stack
 from dl4jlegacy.nn.step import Step, Workspace, aligned
 from dl4jlegacy.seeding import Stream
 
 __all__ = ["MultiLayerNetwork"]
-
-_ROWS = 1024  # examples per pass of output and score, so that work buffers stay small
 
 
 class MultiLayerNetwork:
@@ -52,7 +54,8 @@ class MultiLayerNetwork:
     def __init__(self, conf: MultiLayerConfiguration, *, kernels: Kernels | None = None) -> None:
         self.conf = conf
         self.kernels = kernels or load()
-        self.layers: tuple[Layer, ...] = conf.resolved()
+        self.stages = conf.stages()
+        self.layers: tuple[Layer, ...] = tuple(stage.layer for stage in self.stages)
         self.layout = ParamLayout.of(self.layers)
         self.updater = MultiLayerUpdater(self.layers, self.layout)
         self.listeners: list[TrainingListener] = []
@@ -61,18 +64,18 @@ class MultiLayerNetwork:
         self._stream = Stream.of(conf.conf.seed)
         self._dtype = np.dtype(conf.conf.dtype)
         self._workspace = Workspace()
+        self._memory: Memory = {}
         self._params = aligned(self.layout.size, self._dtype)
         self._gradient = aligned(self.layout.size, self._dtype)
         self._state = aligned(self.updater.state_size, self._dtype)
-        self._views = self.layout.views(self._params)
-        self._grads = self.layout.views(self._gradient)
+        self._stack = Stack(self.stages, self.layout.views(self._params), self.layout.views(self._gradient))
         self.init()
 
     def init(self) -> Self:
         """Draw the initial parameters from ``conf``'s seed and reset the updater; the constructor has done so once."""
         self._gradient.fill(0)
         self.updater.initial_state(self._state)
-        for index, (layer, views) in enumerate(zip(self.layers, self._views, strict=True)):
+        for index, (layer, views) in enumerate(zip(self.layers, self._stack.params, strict=True)):
             layer.init_params(views, self._stream.at(index, purpose="weights"))
         self.iteration = 0
         self.pretrain_iterations.clear()
@@ -106,8 +109,8 @@ class MultiLayerNetwork:
 
     @property
     def n_in(self) -> int:
-        """Values of one example."""
-        return self.layers[0].n_in
+        """Values of one example; for sequences, of one time step."""
+        return self.stages[0].given.columns
 
     @property
     def n_out(self) -> int:
@@ -122,7 +125,7 @@ class MultiLayerNetwork:
     @property
     def param_table(self) -> dict[str, Array]:
         """Parameters by DL4J's names (``0_W``, ``0_b``, ``0_vb``, ``1_W``, ...), live."""
-        return {f"{i}_{name}": view for i, views in enumerate(self._views) for name, view in views.items()}
+        return {f"{i}_{name}": view for i, views in enumerate(self._stack.params) for name, view in views.items()}
 
     def set_params(self, params: Array) -> None:
         """Copy ``params`` into the network; raises ``ShapeError`` if the length differs."""
@@ -140,32 +143,62 @@ class MultiLayerNetwork:
 
     # -- one step ----------------------------------------------------------------------------------------------------
 
-    def fit_batch(self, x: Array, labels: Array, *, iteration: int, stream: Stream) -> float:
+    def fit_batch(
+        self,
+        x: Array,
+        labels: Array,
+        *,
+        iteration: int,
+        stream: Stream,
+        features_mask: Array | None = None,
+        labels_mask: Array | None = None,
+    ) -> float:
         """Do one update from a batch, in place; return the score before it.
 
+        With truncated backpropagation it is one update a segment, and the sum of their scores.
+
         Args:
-            x: features ``(examples, n_in)``; may be read-only.
-            labels: ``(examples, n_out)``; may be read-only.
+            x: features ``(examples, n_in)``, or images or sequences as in ``input_type``; may be read-only.
+            labels: ``(examples, n_out)``, or ``(examples, n_out, time steps)``; may be read-only.
             iteration: updates done before this one; schedules and bias corrections depend on it.
             stream: the random numbers of this position in the run (drop-out).
+            features_mask: ``(examples, time steps)``, 0 behind the end of a sequence.
+            labels_mask: likewise; 0 also leaves out labels that do not count.
 
         Raises:
             ShapeError: sizes that do not fit the network.
             NotFiniteError: the score is NaN or infinite (nothing was updated), or the update made a parameter so.
         """
-        _, score = self.gradient_and_score(x, labels, stream)
-        self._apply(iteration)
-        return score
+        parts = segments(self.conf, x, labels, features_mask, labels_mask)
+        memory: Memory | None = {} if self.conf.backprop_type == "truncated_bptt" else None
+        total = 0.0
+        for index, part in enumerate(parts):
+            own = stream if index == 0 else stream.at(index, purpose="segment")
+            _, score = self.gradient_and_score(part[0], part[1], own, part[2], part[3], memory)
+            self._apply(iteration * len(parts) + index)
+            total += score
+        return total
 
-    def gradient_and_score(self, x: Array, labels: Array, stream: Stream) -> tuple[Array, float]:
+    def gradient_and_score(
+        self,
+        x: Array,
+        labels: Array,
+        stream: Stream,
+        features_mask: Array | None = None,
+        labels_mask: Array | None = None,
+        memory: Memory | None = None,
+    ) -> tuple[Array, float]:
         """Return the loss gradient of a batch (live flat vector, without regularization) and the score (with it).
 
         The gradient is that of the mean over the examples, or of their sum without ``mini_batch``. Raises like
         ``fit_batch``.
         """
-        x, labels = self._checked(x, labels)
+        x, labels = self._stack.checked(self._dtype, x, labels, features_mask, labels_mask)
+        step = self._step(stream, train=True, mask=enter_mask(features_mask, x), memory=memory)
+        back = 0 if memory is None else self.conf.tbptt_back_length
+        step = step.at(0, labels_mask=enter_mask(labels_mask, labels), back_length=back)
         with np.errstate(all="ignore"):  # what a warning could say, _finite says with the layer
-            loss = self._backpropagate(x, labels, self._step(stream, train=True))
+            loss = self._stack.backpropagate(x, labels, step, scale=self._scale(x.shape[0]))
             score = loss / x.shape[0] + self.updater.penalty(self._params)
         return self._gradient, self._finite(score, x)
 
@@ -182,13 +215,12 @@ class MultiLayerNetwork:
     def pretrain_gradient_and_score(self, layer: int, x: Array, stream: Stream) -> tuple[Array, float]:
         """Return what ``gradient_and_score`` does, for pretraining; only the layer's part of the vector is written."""
         trained = self._pretrain_layer(layer)
-        x, _ = self._checked(x, None)
+        x, _ = self._stack.checked(self._dtype, x, None)
         with np.errstate(all="ignore"):
-            below = self._activate(x, self._step(), layer)
-            step = self._step(stream, train=True).at(layer)
-            loss = trained.pretrain_gradient(
-                self._views[layer], below, self._grads[layer], step, scale=self._scale(x.shape[0])
-            )
+            below, step = self._stack.before(x, self._step(), layer)
+            step = step.at(layer, stream=stream, train=True)
+            views, grads = self._stack.params[layer], self._stack.grads[layer]
+            loss = trained.pretrain_gradient(views, below, grads, step, scale=self._scale(x.shape[0]))
             score = loss + self.updater.penalty(self._params, layer)
         return self._gradient, self._finite(score, x)
 
@@ -219,16 +251,23 @@ class MultiLayerNetwork:
         """
         if self.iteration == 0 and any(self.pretrain_iterations.values()):
             self.updater.initial_state(self._state)
-        for batch in _batches(data, epochs):
+        for batch in batches(data, epochs):
             stream = self._stream.at(self.iteration, purpose="finetune")
-            score = self.fit_batch(batch.features, batch.labels, iteration=self.iteration, stream=stream)
+            score = self.fit_batch(
+                batch.features,
+                batch.labels,
+                iteration=self.iteration,
+                stream=stream,
+                features_mask=batch.features_mask,
+                labels_mask=batch.labels_mask,
+            )
             self._tell(self.iteration, score, batch)
             self.iteration += 1
 
     def pretrain(self, data: DataSetIterator | DataSet, epochs: int = 1) -> None:
         """Train every pretrain layer by itself, from the input upwards, so many epochs each."""
         for layer in self.pretrain_layers:
-            for batch in _batches(data, epochs):
+            for batch in batches(data, epochs):
                 iteration = self.pretrain_iterations.get(layer, 0)
                 stream = self._stream.at(layer, iteration, purpose="pretrain")
                 score = self.pretrain_batch(layer, batch.features, iteration=iteration, stream=stream)
@@ -242,14 +281,15 @@ class MultiLayerNetwork:
 
     # -- using it ----------------------------------------------------------------------------------------------------
 
-    def output(self, x: Array) -> Array:
-        """Return the outputs ``(examples, n_out)`` for features ``(examples, n_in)``."""
-        x, _ = self._checked(x, None)
+    def output(self, x: Array, features_mask: Array | None = None) -> Array:
+        """Return the outputs, ``(examples, n_out)`` or as in ``input_type``, for features as in ``fit_batch``."""
+        x, _ = self._stack.checked(self._dtype, x, None, features_mask)
+        parts: list[Array] = []
+        for rows in chunks(x.shape[0]):
+            mask = None if features_mask is None else enter_mask(features_mask[rows], x)
+            parts.append(self._stack.output(x[rows], self._step(mask=mask)))
         xp = get_array_module(x)
-        y: Array = xp.empty((x.shape[0], self.n_out), self._dtype)
-        for rows in _chunks(x.shape[0]):
-            y[rows] = self._activate(x[rows], self._step(), len(self.layers))
-        return y
+        return parts[0] if len(parts) == 1 else xp.concatenate(parts)
 
     def predict(self, x: Array) -> Array:
         """Return the most probable class of every example, ``(examples,)``."""
@@ -257,19 +297,42 @@ class MultiLayerNetwork:
         return classes
 
     def feed_forward(self, x: Array) -> list[Array]:
-        """Return the input and every layer's output, copied."""
-        x, _ = self._checked(x, None)
-        activations = [x]
-        for index in range(len(self.layers)):
-            activations.append(self._forward(index, activations[-1], self._step())[0].copy())
+        """Return the input and every layer's output as they look outside (see ``input_type``), copied."""
+        x, _ = self._stack.checked(self._dtype, x, None)
+        activations = [x.copy()]
+        for stage, (y, step) in zip(self.stages, self._stack.walk(x, self._step()), strict=True):
+            activations.append(leave(y, stage.leaves, step.rows))
         return activations
 
     def reconstruct(self, x: Array, layer: int = 0) -> Array:
         """Return the input of a pretrain layer as that layer rebuilds it, for the network's input ``x``."""
         trained = self._pretrain_layer(layer)
-        x, _ = self._checked(x, None)
-        below = self._activate(x, self._step(), layer)
-        return trained.reconstruct(self._views[layer], below, self._step().at(layer)).copy()
+        x, _ = self._stack.checked(self._dtype, x, None)
+        below, step = self._stack.before(x, self._step(), layer)
+        return trained.reconstruct(self._stack.params[layer], below, step.at(layer)).copy()
+
+    def rnn_time_step(self, x: Array) -> Array:
+        """Return the outputs for the next time steps of the same sequences; every call goes on where the last ended.
+
+        ``x (examples, n_in)`` is one time step and gives ``(examples, n_out)``; ``(examples, n_in, time steps)`` are
+        several. Raises ``ShapeError`` if the number of sequences changes without ``rnn_clear_previous_state``.
+        """
+        steps, is_one = time_steps(x, self.stages[0].given)
+        steps, _ = self._stack.checked(self._dtype, steps, None)
+        y = self._stack.output(steps, self._step(memory=self._memory))
+        return y[:, :, -1] if is_one and y.ndim == 3 else y
+
+    def rnn_clear_previous_state(self) -> None:
+        """Let the next ``rnn_time_step`` begin new sequences."""
+        self._memory.clear()
+
+    def rnn_get_previous_state(self, layer: int) -> dict[str, Array]:
+        """Return what a layer remembers, by name (``h``, ``c``), each ``(examples, units)``; empty before a step."""
+        return states_of(self._memory, layer)
+
+    def rnn_set_previous_state(self, layer: int, state: Mapping[str, Array]) -> None:
+        """Let a layer go on from ``state``, as ``rnn_get_previous_state`` gave it."""
+        self._memory.update({(layer, name): np.array(value, self._dtype) for name, value in state.items()})
 
     def score(self, data: DataSet) -> float:
         """Return the mean loss of ``data`` plus the regularization term, without drop-out."""
@@ -277,47 +340,28 @@ class MultiLayerNetwork:
 
     def score_examples(self, data: DataSet) -> Array:
         """Return the loss of every example, without regularization, ``(examples,)``."""
-        _, labels = self._checked(data.features, data.labels)
-        return self._output_layer().scores(labels, self.output(data.features))
+        _, labels = self._stack.checked(self._dtype, data.features, data.labels, data.features_mask, data.labels_mask)
+        y = self.output(data.features, data.features_mask)
+        mask = data.features_mask if labels.ndim == 3 and data.labels_mask is None else data.labels_mask
+        return self._stack.output_layer().scores(labels, y, mask)
 
     def evaluate(self, data: DataSetIterator | DataSet, label_names: Sequence[str] | None = None) -> Evaluation:
         """Return the classification metrics on ``data`` (one epoch of an iterator)."""
         evaluation = Evaluation(self.n_out, label_names)
-        for batch in _batches(data, 1):
-            evaluation.eval(batch.labels, self.output(batch.features))
+        do_evaluation(self, data, evaluation)
         return evaluation
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    def _step(self, stream: Stream | None = None, *, train: bool = False) -> Step:
-        return Step(self.kernels, self._workspace, stream or Stream(0), train)
-
-    def _forward(self, index: int, x: Array, step: Step) -> tuple[Array, Backward]:
-        return self.layers[index].forward(self._views[index], x, step.at(index))
-
-    def _activate(self, x: Array, step: Step, stop: int) -> Array:
-        """Return the input of layer ``stop``: a work buffer, or ``x`` itself for the first."""
-        for index in range(stop):
-            x, _ = self._forward(index, x, step)
-        return x
-
-    def _backpropagate(self, x: Array, labels: Array, step: Step) -> float:
-        """Write the whole gradient; return the summed loss."""
-        last = len(self.layers) - 1
-        backwards: list[Backward] = []
-        y = x
-        for index in range(last):
-            y, backward = self._forward(index, y, step)
-            backwards.append(backward)
-        loss, dy = self._output_layer().loss_gradient(
-            self._views[last], y, labels, self._grads[last], step.at(last), scale=self._scale(len(x)), need_dx=last > 0
-        )
-        for index in reversed(range(last)):
-            assert dy is not None  # every layer but the first was asked for dx
-            dy = backwards[index](dy, self._grads[index], index > 0)
-            if "vb" in self._grads[index]:
-                self._grads[index]["vb"].fill(0)  # fine-tuning leaves the visible bias alone
-        return loss
+    def _step(
+        self,
+        stream: Stream | None = None,
+        *,
+        train: bool = False,
+        mask: Array | None = None,
+        memory: Memory | None = None,
+    ) -> Step:
+        return Step(self.kernels, self._workspace, stream or Stream(0), train, mask=mask, memory=memory)
 
     def _scale(self, examples: int) -> float:
         sign = 1.0 if self.conf.conf.minimize else -1.0
@@ -336,38 +380,11 @@ class MultiLayerNetwork:
         for listener in self.listeners:
             listener.iteration_done(self, iteration, score, examples=batch.num_examples)
 
-    def _output_layer(self) -> OutputLayer:
-        layer = self.layers[-1]
-        if not isinstance(layer, OutputLayer):
-            raise ConfError(f"the last layer is {layer.title()}; a loss needs an OutputLayer there")
-        return layer
-
-    def _pretrain_layer(self, index: int) -> RBM | AutoEncoder:
+    def _pretrain_layer(self, index: int) -> PretrainLayer:
         layer = self.layers[index] if 0 <= index < len(self.layers) else None
-        if not isinstance(layer, RBM | AutoEncoder):
+        if not isinstance(layer, PretrainLayer):
             raise ConfError(f"layer {index} cannot pretrain; those that can: {list(self.pretrain_layers)}")
         return layer
-
-    def _checked(self, x: Array, labels: Array | None) -> tuple[Array, Array]:
-        """Return both as C-contiguous arrays of the network's dtype; raise ``ShapeError`` where sizes do not fit."""
-        xp = get_array_module(self._params)
-        x = x.reshape(x.shape[0], -1) if x.ndim != 2 else x
-        if x.shape[1] != self.n_in:
-            title = self.layers[0].title()
-            raise ShapeError(f"examples have {x.shape[1]} features, layer 0 ({title}) has n_in={self.n_in}")
-        x = xp.ascontiguousarray(x, dtype=self._dtype)
-        if labels is None:
-            return x, x
-        if len(labels) != len(x) or not len(x):
-            raise DataError(f"a batch has {len(x)} examples and {len(labels)} labels; both must be equal and not 0")
-        columns = 1 if self._output_layer().takes_indices() else self.n_out
-        if labels.ndim != 2 or labels.shape[1] != columns:
-            title = self.layers[-1].title()
-            raise ShapeError(
-                f"labels have shape {labels.shape}, layer {len(self.layers) - 1} ({title}) has n_out={self.n_out} "
-                f"and wants ({len(x)}, {columns})"
-            )
-        return x, xp.ascontiguousarray(labels, dtype=self._dtype)
 
     def _finite(self, score: float, x: Array | None) -> float:
         """Return ``score``; if it is not finite, find the layer where that began and say so."""
@@ -375,20 +392,5 @@ class MultiLayerNetwork:
             return score
         parts = [self._params[part] for part in self.layer_slices]
         with np.errstate(all="ignore"):
-            error = not_finite(
-                self.layers, parts, lambda i, y: self._forward(i, y, self._step())[0], x, score, self.kernels
-            )
-        raise error
-
-
-def _chunks(rows: int) -> Iterable[slice]:
-    return (slice(start, min(start + _ROWS, rows)) for start in range(0, rows, _ROWS))
-
-
-def _batches(data: DataSetIterator | DataSet, epochs: int) -> Iterable[DataSet]:
-    """Yield the batches of so many epochs; a DataSet is one batch."""
-    for _ in range(epochs):
-        if isinstance(data, DataSet):
-            yield data
-        else:
-            yield from data
+            activations = () if x is None else (y for y, _ in self._stack.walk(x, self._step()))
+            raise not_finite(self.layers, parts, activations, score, self.kernels)

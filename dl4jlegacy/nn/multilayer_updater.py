@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.kernels import Kernels
-from dl4jlegacy.nn.layers import RBM, AutoEncoder, Layer
+from dl4jlegacy.nn.layers import Layer, PretrainLayer
 from dl4jlegacy.nn.parameters import ParamLayout, ParamSpan
-from dl4jlegacy.nn.updaters import Sgd, Updater, with_learning_rate
+from dl4jlegacy.nn.updaters import NoOp, Sgd, Updater, with_learning_rate
 
 __all__ = ["GRADIENT_NORMALIZATIONS", "MultiLayerUpdater", "UpdaterBlock"]
 
@@ -133,14 +133,14 @@ class MultiLayerUpdater:
 
     def normalize(self, gradient: Array, layer: int | None = None) -> None:
         """Apply the layers' gradient normalization, in place."""
-        for index, part in enumerate(self._layout.layer_slices):
-            conf = self._layers[index]
+        for index, conf in enumerate(self._layers):
             rule = GRADIENT_NORMALIZATIONS[conf.gradient_normalization or "none"]
-            if rule is None or layer not in (None, index):
+            if rule is None or layer not in (None, index) or conf.frozen:
                 continue
             function, per_param = rule
             threshold = 1.0 if conf.gradient_normalization_threshold is None else conf.gradient_normalization_threshold
-            slices = [slice(s.start, s.stop) for s in self._layout.of_layer(index)] if per_param else [part]
+            spans = [span for span in self._layout.of_layer(index) if not span.is_state]
+            slices = [slice(s.start, s.stop) for s in spans] if per_param else [self._layout.trained(index)]
             for piece in slices:
                 function(gradient[piece], threshold)
 
@@ -171,10 +171,12 @@ class MultiLayerUpdater:
 
 
 def _pretrain_rate(layer: Layer) -> float | None:
-    return layer.pretrain_learning_rate if isinstance(layer, RBM | AutoEncoder) else None
+    return layer.pretrain_learning_rate if isinstance(layer, PretrainLayer) else None
 
 
 def _coefficients(layer: Layer, span: ParamSpan) -> tuple[float, float]:
+    if span.is_state or layer.frozen:
+        return 0.0, 0.0
     l1, l2 = (layer.l1_bias, layer.l2_bias) if span.is_bias else (layer.l1, layer.l2)
     return l1 or 0.0, l2 or 0.0
 
@@ -191,7 +193,7 @@ def _blocks(layers: Sequence[Layer], layout: ParamLayout) -> tuple[UpdaterBlock,
     blocks: list[UpdaterBlock] = []
     end = 0
     for group in groups:
-        updater = layers[group[0].layer].updater or Sgd()
+        updater = _updater_of(layers, group[0])
         start, stop = group[0].start, group[-1].stop
         rows = updater.state_size(stop - start) // (stop - start)
         blocks.append(UpdaterBlock(updater, start, stop, end, rows, group[0].is_pretrain))
@@ -199,8 +201,14 @@ def _blocks(layers: Sequence[Layer], layout: ParamLayout) -> tuple[UpdaterBlock,
     return tuple(blocks)
 
 
+def _updater_of(layers: Sequence[Layer], span: ParamSpan) -> Updater:
+    """Return the updater of one parameter; state and frozen layers have none, which is DL4J's NoOp."""
+    layer = layers[span.layer]
+    return NoOp() if span.is_state or layer.frozen else layer.updater or Sgd()
+
+
 def _joinable(layers: Sequence[Layer], a: ParamSpan, b: ParamSpan) -> bool:
-    if layers[a.layer].updater != layers[b.layer].updater:
+    if _updater_of(layers, a) != _updater_of(layers, b):
         return False
     if a.is_pretrain or b.is_pretrain:
         return a.layer == b.layer and a.is_pretrain and b.is_pretrain

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import NotFiniteError
@@ -17,8 +17,7 @@ _REMEDY = "try a smaller learning rate, gradient clipping, or look for extreme v
 def not_finite(
     layers: Sequence[Layer],
     parts: Sequence[Array],
-    forward: Callable[[int, Array], Array],
-    x: Array | None,
+    activations: Iterable[Array],
     score: float,
     kernels: Kernels,
 ) -> NotFiniteError:
@@ -27,18 +26,16 @@ def not_finite(
     Args:
         layers: the network's, for their names.
         parts: each layer's flat parameters.
-        forward: ``forward(index, x) -> y`` of one layer.
-        x: the batch, or None to look at parameters only.
+        activations: each layer's output for the batch, made while it is asked for; empty to look at parameters only.
         score: what was found not to be finite.
         kernels: for ``all_finite``.
     """
     for index, part in enumerate(parts):
         if not kernels.all_finite(part):
             return NotFiniteError(f"layer {index} ({layers[index].title()}): a parameter is NaN or infinite; {_REMEDY}")
-    for index, layer in enumerate(layers if x is not None else ()):
-        assert x is not None
-        x = forward(index, x)
-        if not kernels.all_finite(x.reshape(-1)):
-            return NotFiniteError(f"layer {index} ({layer.title()}): an activation is NaN or infinite; {_REMEDY}")
+    for index, y in enumerate(activations):
+        if not kernels.all_finite(y.reshape(-1)):
+            title = layers[index].title()
+            return NotFiniteError(f"layer {index} ({title}): an activation is NaN or infinite; {_REMEDY}")
     last = len(layers) - 1
     return NotFiniteError(f"layer {last} ({layers[last].title()}): the score is {score}; {_REMEDY}")

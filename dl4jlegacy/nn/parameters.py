@@ -17,33 +17,39 @@ from dl4jlegacy.nn.layers import Layer
 
 __all__ = ["ParamLayout", "ParamSpan"]
 
-_PRETRAIN_PARAMS = frozenset({"vb"})
-
 
 @dataclass(frozen=True, slots=True)
 class ParamSpan:
-    """One parameter: ``flat[start:stop]`` holds ``name`` of layer ``layer``."""
+    """One parameter: ``flat[start:stop]`` holds ``name`` of layer ``layer``.
+
+    Attributes:
+        is_bias: bias regularization applies to it, not that of weights.
+        is_pretrain: only pretraining changes it.
+        is_state: it is no parameter at all but what a layer remembers, such as the running mean of a batch
+            normalization, and lies here so that averaging, saving and resuming treat it right. Its "gradient" is the
+            step itself, ``params -= gradient``, as in DL4J: no updater, regularization or normalization touches it.
+        is_c_ordered: it lies in 'c' order: everything but matrices.
+    """
 
     layer: int
     name: str
     shape: tuple[int, ...]
     start: int
     stop: int
+    is_bias: bool
+    is_pretrain: bool
+    is_state: bool
+    is_c_ordered: bool
 
     @property
-    def is_bias(self) -> bool:
-        """Whether bias regularization applies to it."""
-        return self.name != "W"
-
-    @property
-    def is_pretrain(self) -> bool:
-        """Whether only pretraining changes it."""
-        return self.name in _PRETRAIN_PARAMS
+    def indices(self) -> range:
+        """Its places in the flat vector."""
+        return range(self.start, self.stop)
 
     def view(self, flat: Array) -> Array:
-        """Return the parameter as a view of the flat vector; a matrix is 'f'-ordered."""
+        """Return the parameter as a view of the flat vector; a matrix is 'f'-ordered, unless it is said not to be."""
         part = flat[self.start : self.stop]
-        return part.reshape(self.shape[::-1]).T if len(self.shape) == 2 else part
+        return part.reshape(self.shape) if self.is_c_ordered else part.reshape(self.shape[::-1]).T
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,7 @@ class ParamLayout:
         for index, layer in enumerate(layers):
             start = end
             for name, shape in layer.param_shapes():
-                spans.append(ParamSpan(index, name, shape, end, end + math.prod(shape)))
+                spans.append(_span(index, layer, name, shape, end))
                 end = spans[-1].stop
             slices.append(slice(start, end))
         return cls(tuple(spans), tuple(slices), end)
@@ -79,9 +85,29 @@ class ParamLayout:
         """Return the spans of one layer."""
         return tuple(span for span in self.spans if span.layer == layer)
 
+    def trained(self, layer: int) -> slice:
+        """Return where those parameters of a layer lie that take gradient steps: all but its state, which is last."""
+        whole = self.layer_slices[layer]
+        states = [span.start for span in self.of_layer(layer) if span.is_state]
+        return slice(whole.start, min(states, default=whole.stop))
+
     def check(self, what: str, flat: Array) -> None:
         """Raise ``ShapeError`` unless ``flat`` is a vector of the right length."""
         if flat.shape != (self.size,):
             raise ShapeError(
                 f"{what} have shape {flat.shape}, the network has ({self.size},); was the configuration changed?"
             )
+
+
+def _span(index: int, layer: Layer, name: str, shape: tuple[int, ...], start: int) -> ParamSpan:
+    return ParamSpan(
+        layer=index,
+        name=name,
+        shape=shape,
+        start=start,
+        stop=start + math.prod(shape),
+        is_bias=name not in layer.weights,
+        is_pretrain=layer.is_pretrain_param(name),
+        is_state=name in layer.states,
+        is_c_ordered=len(shape) != 2 or name in layer.c_ordered,
+    )

@@ -29,11 +29,21 @@ from dl4jlegacy.datasets.normalizers import Normalizer, normalizer_from_json
 from dl4jlegacy.errors import ConfError, DataError, ModelError
 from dl4jlegacy.nn import nd4j
 from dl4jlegacy.nn.conf import MultiLayerConfiguration
+from dl4jlegacy.nn.dl4j_graph import graph_from_dl4j, graph_to_dl4j
 from dl4jlegacy.nn.dl4j_json import Version, from_dl4j, to_dl4j
+from dl4jlegacy.nn.graph import ComputationGraph
+from dl4jlegacy.nn.graph_conf import ComputationGraphConfiguration
 from dl4jlegacy.nn.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.normalizer_file import read_normalizer, write_normalizer
 
-__all__ = ["restore_label_names", "restore_multi_layer_network", "restore_normalizer", "write_model"]
+__all__ = [
+    "restore_computation_graph",
+    "restore_label_names",
+    "restore_model",
+    "restore_multi_layer_network",
+    "restore_normalizer",
+    "write_model",
+]
 
 _CONFIGURATION: Final = "configuration.json"
 _COEFFICIENTS: Final = "coefficients.bin"
@@ -53,7 +63,7 @@ _READING_ERRORS: Final = (
 
 
 def write_model(
-    network: MultiLayerNetwork,
+    network: MultiLayerNetwork | ComputationGraph,
     path: str | os.PathLike[str],
     *,
     save_updater: bool = True,
@@ -69,7 +79,8 @@ def write_model(
         save_updater: without it training can go on only with a fresh updater.
         normalizer: saved with the model, for ``restore_normalizer``.
         label_names: what the outputs stand for, for ``restore_label_names``.
-        dl4j_version: "0.9.1" is read by all later versions; "1.0.0" lets that version train on exactly as here.
+        dl4j_version: "0.9.1" is read by all later versions; "1.0.0" lets that version train on exactly as here. Graphs
+            are read only by the version whose shape they have: 1.0.0 does not read those of 0.9.1.
 
     Raises:
         ModelError: the file cannot be written.
@@ -80,7 +91,10 @@ def write_model(
         own["normalizer"] = json.loads(normalizer.to_json())
     if label_names:
         own["label_names"] = list(label_names)
-    tree = to_dl4j(network.conf, iteration=network.iteration, version=dl4j_version)
+    if isinstance(network, ComputationGraph):
+        tree = graph_to_dl4j(network.conf, iteration=network.iteration, version=dl4j_version)
+    else:
+        tree = to_dl4j(network.conf, iteration=network.iteration, version=dl4j_version)
     entries = {
         _CONFIGURATION: json.dumps(tree, indent=2).encode(),
         _COEFFICIENTS: _vector_bytes(network.params),
@@ -93,8 +107,8 @@ def write_model(
     _write_atomically(Path(path), entries)
 
 
-def restore_multi_layer_network(path: str | os.PathLike[str], *, load_updater: bool = True) -> MultiLayerNetwork:
-    """Return the network saved at ``path`` by this package or by Deeplearning4j (0.9 to 1.0.0).
+def restore_model(path: str | os.PathLike[str], *, load_updater: bool = True) -> MultiLayerNetwork | ComputationGraph:
+    """Return the network of either kind saved at ``path`` by this package or by Deeplearning4j (0.9 to 1.0.0).
 
     Args:
         path: the zip.
@@ -109,12 +123,29 @@ def restore_multi_layer_network(path: str | os.PathLike[str], *, load_updater: b
         params = _read_vector(archive, _COEFFICIENTS, expected)
         if _OWN not in archive.namelist() and params.dtype == np.float64:  # 0.x keeps its data type nowhere else
             conf = conf.replace(conf=conf.conf.replace(dtype="float64"))
-        network = MultiLayerNetwork(conf)
+        is_graph = isinstance(conf, ComputationGraphConfiguration)
+        network = ComputationGraph(conf) if is_graph else MultiLayerNetwork(conf)
         network.iteration = _iteration(archive)
         network.set_params(params.astype(network.params.dtype, copy=False))
         if load_updater and _UPDATER_STATE in archive.namelist():
             state = _read_vector(archive, _UPDATER_STATE, network.updater_state.size)
             network.set_updater_state(state.astype(network.params.dtype, copy=False))
+    return network
+
+
+def restore_multi_layer_network(path: str | os.PathLike[str], *, load_updater: bool = True) -> MultiLayerNetwork:
+    """Return the ``MultiLayerNetwork`` saved at ``path``; arguments and errors as ``restore_model``."""
+    network = restore_model(path, load_updater=load_updater)
+    if not isinstance(network, MultiLayerNetwork):
+        raise ModelError(f"model file {path} holds a ComputationGraph; read it with restore_computation_graph")
+    return network
+
+
+def restore_computation_graph(path: str | os.PathLike[str], *, load_updater: bool = True) -> ComputationGraph:
+    """Return the ``ComputationGraph`` saved at ``path``; arguments and errors as ``restore_model``."""
+    network = restore_model(path, load_updater=load_updater)
+    if not isinstance(network, ComputationGraph):
+        raise ModelError(f"model file {path} holds a MultiLayerNetwork; read it with restore_multi_layer_network")
     return network
 
 
@@ -233,10 +264,15 @@ def _check_entries(archive: zipfile.ZipFile, file_bytes: int) -> None:
         raise ModelError(f"entry {_CONFIGURATION} is missing, so it is no Deeplearning4j model; entries: {names[:8]}")
 
 
-def _configuration(archive: zipfile.ZipFile) -> MultiLayerConfiguration:
+def _configuration(archive: zipfile.ZipFile) -> Any:
+    """Return the configuration of whichever kind of network the file holds."""
     if _OWN in archive.namelist():
-        return MultiLayerConfiguration.from_json(json.dumps(_own(archive)["configuration"]))
-    return from_dl4j(_json(archive, _CONFIGURATION))
+        tree = _own(archive)["configuration"]
+        is_graph = isinstance(tree, dict) and "vertices" in tree
+        kind = ComputationGraphConfiguration if is_graph else MultiLayerConfiguration
+        return kind.from_json(json.dumps(tree))
+    tree = _json(archive, _CONFIGURATION)
+    return graph_from_dl4j(tree) if "vertices" in tree else from_dl4j(tree)
 
 
 def _iteration(archive: zipfile.ZipFile) -> int:

@@ -7,7 +7,8 @@ used by one thread at a time; several networks in several threads share nothing.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +53,14 @@ class Workspace:
 class Step:
     """One pass through one layer: is it training, which random numbers, which kernels, which buffers.
 
-    ``stream`` is that of the batch; ``layer`` tells the layers' buffers and random numbers apart.
+    ``stream`` is that of the batch; ``layer`` tells the layers' buffers and random numbers apart. ``examples`` are in
+    the batch; ``rows`` are the images that a convolutional layer sees: the examples, or all their time steps.
+
+    ``mask (time steps, examples)`` is 1 where a sequence goes on and 0 behind its end, None where there is no mask;
+    ``labels_mask`` says the same of the labels, ``(examples,)`` where they are no sequences. ``memory`` holds what
+    recurrent layers carry from one call to the next, by ``(layer, name)``; None: every sequence starts anew.
+    ``back_length`` limits how many time steps truncated backpropagation looks back; 0: all of them. ``part`` tells the
+    parts of a layer apart, such as the two directions of a bidirectional one.
     """
 
     kernels: Kernels
@@ -60,18 +68,25 @@ class Step:
     stream: Stream
     train: bool = False
     layer: int = 0
+    examples: int = 0
+    rows: int = 0
+    mask: Array | None = None
+    labels_mask: Array | None = None
+    memory: dict[tuple[int, str], Array] | None = None
+    back_length: int = 0
+    part: str = ""
 
-    def at(self, layer: int) -> Step:
-        """Return the same pass at another layer."""
-        return Step(self.kernels, self.workspace, self.stream, self.train, layer)
+    def at(self, layer: int, **changes: Any) -> Step:
+        """Return the same pass at another layer, with other ``changes``."""
+        return replace(self, layer=layer, **changes)
 
     def buffer(self, name: str, shape: tuple[int, ...], like: Array) -> Array:
         """Return this layer's buffer ``name``; valid until the layer's next pass asks for it again."""
-        return self.workspace.buffer((self.layer, name), shape, like)
+        return self.workspace.buffer((self.layer, self.part + name), shape, like)
 
     def random(self, purpose: str, index: int = 0) -> Stream:
         """Return this layer's random numbers for ``purpose``; asked again, the same ones."""
-        return self.stream.at(self.layer, index, purpose=purpose)
+        return self.stream.at(self.layer, index, purpose=self.part + purpose)
 
     def key(self, purpose: str, index: int = 0) -> int:
         """Return the 64-bit key of ``random``, for the kernels."""

@@ -16,8 +16,10 @@ from dl4jlegacy.errors import ConfError, nearest
 from dl4jlegacy.nn.conf import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.layers import RBM, AutoEncoder, DenseLayer, OutputLayer
 from dl4jlegacy.nn.updaters import AdaGrad, Adam
+from dl4jlegacy.nn.zoo_images import alexnet_small, lenet
+from dl4jlegacy.nn.zoo_models import char_lstm, deep_autoencoder, vae
 
-__all__ = ["ZOO", "ZooModel", "dbn", "mlp", "sda", "select"]
+__all__ = ["ZOO", "ZooModel", "alexnet_small", "dbn", "lenet", "mlp", "sda", "select"]
 
 _LARGE = 256  # inputs from which the large sizes are taken
 _MANY = 10_000  # examples from which the settings for large data are taken
@@ -82,13 +84,17 @@ def _first(layers: tuple[Any, ...], n_in: int) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ZooModel:
-    """A named network: its builder, its legacy class, and the Conf fields it is best trained with."""
+    """A named network: its builder, its legacy class, and the Conf fields it is best trained with.
+
+    One that ``reconstructs`` learns its features themselves, whatever labels there are.
+    """
 
     name: str
     clazz: str
     build: Callable[..., MultiLayerConfiguration]
     small: Mapping[str, int]
     large: Mapping[str, int]
+    reconstructs: bool = False
 
     def defaults(self, examples: int) -> dict[str, Any]:
         """Return Conf fields for a training set of that many examples."""
@@ -121,6 +127,43 @@ ZOO: Mapping[str, ZooModel] = {
             sda,
             {"batch_size": 16, "epochs": 30, "pretrain_epochs": 10, "averaging_frequency": 1},
             {"batch_size": 128, "epochs": 10, "pretrain_epochs": 3, "averaging_frequency": 5},
+        ),
+        ZooModel(
+            "lenet",
+            "MultiLayerNetwork",
+            lenet,
+            {"batch_size": 16, "epochs": 20, "averaging_frequency": 1},
+            {"batch_size": 32, "epochs": 5, "averaging_frequency": 5},
+        ),
+        ZooModel(
+            "alexnet-small",
+            "MultiLayerNetwork",
+            alexnet_small,
+            {"batch_size": 16, "epochs": 20, "averaging_frequency": 1},
+            {"batch_size": 32, "epochs": 3, "averaging_frequency": 5},
+        ),
+        ZooModel(
+            "char-lstm",
+            "MultiLayerNetwork",
+            char_lstm,
+            {"batch_size": 16, "epochs": 25, "averaging_frequency": 1},
+            {"batch_size": 32, "epochs": 10, "averaging_frequency": 5},
+        ),
+        ZooModel(
+            "deep-autoencoder",
+            "MultiLayerNetwork",
+            deep_autoencoder,
+            {"batch_size": 16, "epochs": 120, "pretrain_epochs": 10, "averaging_frequency": 1},
+            {"batch_size": 128, "epochs": 15, "pretrain_epochs": 1, "averaging_frequency": 5},
+            reconstructs=True,
+        ),
+        ZooModel(
+            "vae",
+            "MultiLayerNetwork",
+            vae,
+            {"batch_size": 16, "epochs": 1, "pretrain_epochs": 120, "averaging_frequency": 1},
+            {"batch_size": 128, "epochs": 1, "pretrain_epochs": 15, "averaging_frequency": 5},
+            reconstructs=True,
         ),
     )
 }

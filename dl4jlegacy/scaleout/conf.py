@@ -17,6 +17,8 @@ import yaml
 from dl4jlegacy.errors import ConfError, nearest
 from dl4jlegacy.nn.conf import MultiLayerConfiguration
 from dl4jlegacy.nn.conf_text import decode_json, decode_yaml, encode_json
+from dl4jlegacy.nn.graph_conf import ComputationGraphConfiguration
+from dl4jlegacy.nn.networks import NetworkConfiguration
 from dl4jlegacy.scaleout.plan import Phase
 from dl4jlegacy.scaleout.protocol import Limits
 from dl4jlegacy.scaleout.router import ROUTERS
@@ -32,6 +34,7 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     Attributes:
         multi_layer_conf: the network; None only for jobs that are no network.
+        computation_graph_conf: the network in its place, if it is a graph.
         multi_layer_clazz: the legacy class name, for the record; ``pretrain`` in the network's configuration decides.
         run: the run's name; chosen at ``setup`` if empty.
         model, dataset, data_dir: where the network and the data came from, so that ``resume`` finds them again.
@@ -53,6 +56,7 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """
 
     multi_layer_conf: MultiLayerConfiguration | None = None
+    computation_graph_conf: ComputationGraphConfiguration | None = None
     multi_layer_clazz: str = "MultiLayerNetwork"
     run: str = ""
     model: str = ""
@@ -92,6 +96,8 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         for name in ("heartbeat_seconds", "stuck_seconds", "worker_wait_seconds"):
             if not getattr(self, name) > 0:
                 raise ConfError(f"Conf.{name} is {getattr(self, name)}; it must be positive")
+        if self.multi_layer_conf is not None and self.computation_graph_conf is not None:
+            raise ConfError("Conf has multi_layer_conf and computation_graph_conf; a run trains one network")
         if self.router not in ROUTERS:
             raise ConfError(f"Conf.router is {self.router!r}{nearest(self.router, list(ROUTERS))}")
         if self.multi_layer_clazz not in NETWORK_CLASSES:
@@ -102,15 +108,21 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Return a copy with some fields changed, checked like a new one."""
         return msgspec.structs.replace(self, **changes)
 
+    @property
+    def network_conf(self) -> NetworkConfiguration | None:
+        """The network's configuration, of whichever kind it is; None for jobs that are no network."""
+        return self.multi_layer_conf or self.computation_graph_conf
+
     def phases(self) -> tuple[Phase, ...]:
         """Return the phases of the run: one for every pretrained layer, then finetune (with ``backprop``)."""
-        if self.multi_layer_conf is None:
+        network = self.network_conf
+        if network is None:
             return (Phase(kind="job", epochs=self.epochs),)
         phases = []
-        if self.multi_layer_conf.pretrain:
-            layers = [i for i, layer in enumerate(self.multi_layer_conf.resolved()) if layer.pretrains]
+        if network.pretrain:
+            layers = [i for i, layer in enumerate(network.resolved()) if layer.pretrains]
             phases = [Phase(kind="pretrain", layer=layer, epochs=self.pretrain_epochs) for layer in layers]
-        if self.multi_layer_conf.backprop:
+        if network.backprop:
             phases.append(Phase(kind="finetune", epochs=self.epochs))
         return tuple(phases)
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from dl4jlegacy import wire
 from dl4jlegacy.backend import Array
-from dl4jlegacy.datasets import DataSet, DataSetIterator
+from dl4jlegacy.datasets import DataSet, DataSetIterator, ListMultiDataSetIterator, MultiDataSet
 from dl4jlegacy.errors import WireError
 from dl4jlegacy.scaleout.plan import Phase, Plan, SlotPlan
 from dl4jlegacy.scaleout.store import Buffer
@@ -76,7 +76,7 @@ class DataSetJobIterator:
 
     def __init__(
         self,
-        iterator: DataSetIterator,
+        iterator: DataSetIterator | ListMultiDataSetIterator,
         *,
         jobs_per_round: int,
         averaging_frequency: int = 1,
@@ -92,7 +92,7 @@ class DataSetJobIterator:
             averaging_frequency=averaging_frequency,
         )
 
-    def work(self, slot: SlotPlan) -> list[DataSet]:
+    def work(self, slot: SlotPlan) -> list[DataSet | MultiDataSet]:
         """Return the slot's batches."""
         return [self.iterator.batch(slot.epoch, index) for index in range(slot.first, slot.last)]
 
@@ -118,18 +118,29 @@ class CollectionJobIterator:
 def encode_work(work: Any) -> Buffer:
     """Return the frame by which work travels by value."""
     if isinstance(work, list) and work and all(isinstance(item, DataSet) for item in work):
-        arrays = {f"features{i}": d.features for i, d in enumerate(work)}
-        arrays |= {f"labels{i}": d.labels for i, d in enumerate(work)}
+        arrays = {f"{name}{i}": array for i, data_set in enumerate(work) for name, array in data_set.arrays().items()}
         return wire.encode({"data_sets": len(work)}, arrays)
+    if isinstance(work, list) and work and all(isinstance(item, MultiDataSet) for item in work):
+        groups = [(len(item.features), len(item.labels)) for item in work]
+        arrays = {f"{name}.{i}": array for i, item in enumerate(work) for name, array in item.arrays().items()}
+        return wire.encode({"multi_data_sets": groups}, arrays)
     return wire.encode({"value": work})
 
 
 def decode_work(frame: Buffer) -> Any:
     """Return the work in a frame; raises ``WireError`` if it is none."""
     header, arrays = wire.decode(frame)
-    if "data_sets" not in header:
+    if "data_sets" not in header and "multi_data_sets" not in header:
         return header.get("value")
     try:
-        return [DataSet(arrays[f"features{i}"], arrays[f"labels{i}"]) for i in range(int(header["data_sets"]))]
+        if "multi_data_sets" in header:
+            return [_multi(arrays, i, x, y) for i, (x, y) in enumerate(header["multi_data_sets"])]
+        count = int(header["data_sets"])
+        masks = [(arrays.get(f"features_mask{i}"), arrays.get(f"labels_mask{i}")) for i in range(count)]
+        return [DataSet(arrays[f"features{i}"], arrays[f"labels{i}"], *masks[i]) for i in range(count)]
     except (KeyError, TypeError, ValueError) as exc:
         raise WireError(f"a job's data frame lacks what its header announces: {exc!r}") from exc
+
+
+def _multi(arrays: Mapping[str, Array], index: int, features: int, labels: int) -> MultiDataSet:
+    return MultiDataSet.from_arrays(features, labels, lambda name: arrays.get(f"{name}.{index}"))

@@ -7,14 +7,14 @@ Legacy: ``WorkerPerformer``, ``BaseMultiLayerNetworkWorkPerformer`` (one shared 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from dl4jlegacy.backend import Array
-from dl4jlegacy.datasets import DataSet
+from dl4jlegacy.datasets import DataSet, MultiDataSet
 from dl4jlegacy.errors import JobError, NotFiniteError
-from dl4jlegacy.nn.multilayer import MultiLayerNetwork
+from dl4jlegacy.nn.networks import TrainableNetwork
 from dl4jlegacy.scaleout.aggregate import PARAMS, STATE
 from dl4jlegacy.scaleout.job import Job, Result
 from dl4jlegacy.seeding import Stream
@@ -40,13 +40,13 @@ class WorkerPerformer(Protocol):
         ...
 
 
-def first_model(network: MultiLayerNetwork) -> Result:
+def first_model(network: TrainableNetwork) -> Result:
     """Return version 0 of a network's model: a pure function of its configuration."""
     return Result({}, {PARAMS: network.params, STATE: network.updater_state})
 
 
 class MultiLayerNetworkPerformer:
-    """Trains a ``MultiLayerNetwork`` on the batches of a job, from the model version the job starts from.
+    """Trains a network of either kind on the batches of a job, from the model version the job starts from.
 
     Args:
         network: this worker's own replica.
@@ -56,7 +56,7 @@ class MultiLayerNetworkPerformer:
     """
 
     def __init__(
-        self, network: MultiLayerNetwork, *, seed: int, shares: str = "params", shares_updater_state: bool = True
+        self, network: TrainableNetwork, *, seed: int, shares: str = "params", shares_updater_state: bool = True
     ) -> None:
         self.progress = 0
         self._network = network
@@ -99,10 +99,21 @@ class MultiLayerNetworkPerformer:
         values = {"examples": examples, "score": weighted / examples, "version": job.version}
         return Result(values, self._arrays())
 
-    def _step(self, job: Job, batch: DataSet, iteration: int, stream: Stream) -> float:
-        if job.phase.kind == "pretrain":
+    def _step(self, job: Job, batch: DataSet | MultiDataSet, iteration: int, stream: Stream) -> float:
+        if isinstance(batch, MultiDataSet):
+            masks: Any = (batch.features_masks, batch.labels_masks)
+        else:
+            masks = (batch.features_mask, batch.labels_mask)
+        if job.phase.kind == "pretrain" and isinstance(batch, DataSet):
             return self._network.pretrain_batch(job.phase.layer, batch.features, iteration=iteration, stream=stream)
-        return self._network.fit_batch(batch.features, batch.labels, iteration=iteration, stream=stream)
+        return self._network.fit_batch(
+            batch.features,
+            batch.labels,
+            iteration=iteration,
+            stream=stream,
+            features_mask=masks[0],
+            labels_mask=masks[1],
+        )
 
     def _arrays(self) -> dict[str, Array]:
         arrays: dict[str, Array] = {}
@@ -115,7 +126,7 @@ class MultiLayerNetworkPerformer:
         return arrays
 
 
-def _batches(job: Job) -> Sequence[DataSet]:
-    if not isinstance(job.work, list) or not all(isinstance(item, DataSet) for item in job.work):
+def _batches(job: Job) -> Sequence[DataSet | MultiDataSet]:
+    if not isinstance(job.work, list) or not all(isinstance(item, DataSet | MultiDataSet) for item in job.work):
         raise JobError(f"round {job.slot.round}, slot {job.slot.slot} holds {type(job.work).__name__}, not DataSets")
     return job.work

@@ -1,0 +1,40 @@
+"""Prints the seconds of the first and of the second batch that a zoo model trains: ``python nn_compile.py MODEL``.
+
+See ``nn_cpu.py``, which gives it an empty cache. A model that is pretrained takes a batch through that too.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import numpy as np
+
+from dl4jlegacy.datasets import DataSet
+from dl4jlegacy.nn import MultiLayerNetwork, zoo
+
+ROWS, CHARACTERS = 128, 64
+
+
+def main() -> int:
+    model, rng = zoo.select(sys.argv[1]), np.random.default_rng(1)
+    if model.name == "char-lstm":
+        letters = np.eye(CHARACTERS, dtype=np.float32)[rng.integers(0, CHARACTERS, (32, 64))].transpose(0, 2, 1).copy()
+        data, sizes = DataSet(letters, letters), (CHARACTERS * 64, CHARACTERS)
+    else:
+        data = DataSet.of_classes(rng.random((ROWS, 784), dtype=np.float32), rng.integers(0, 10, ROWS), 10)
+        data = DataSet(data.features, data.features) if model.reconstructs else data
+        sizes = (data.n_in, data.n_out)
+    network = MultiLayerNetwork(model.build(*sizes))
+    seconds = []
+    for _ in range(2):
+        start = time.perf_counter()
+        network.fit(data)
+        seconds.append(time.perf_counter() - start)
+    print(json.dumps(seconds))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

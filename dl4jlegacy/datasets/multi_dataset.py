@@ -1,0 +1,200 @@
+"""MultiDataSet: examples with several arrays of features or of labels, and batches of them (layer 1).
+
+Follows ``org.nd4j.linalg.dataset.MultiDataSet``. Like a ``DataSet`` it is checked once and never changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.datasets.dataset import DataSet
+from dl4jlegacy.errors import DataError
+from dl4jlegacy.seeding import Stream
+
+__all__ = ["ListMultiDataSetIterator", "MultiDataSet"]
+
+_NAMES = ("features", "labels", "features_masks", "labels_masks")
+Arrays = Sequence[npt.ArrayLike]
+Masks = Sequence["npt.ArrayLike | None"]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class MultiDataSet:
+    """Features for every input of a ``ComputationGraph`` and labels for every output, row by row.
+
+    Attributes:
+        features, labels: arrays as in ``DataSet``; all have the same number of examples.
+        features_masks, labels_masks: a mask or None for each of them.
+
+    Raises:
+        DataError: as ``DataSet``, or different numbers of examples; the message names the array.
+    """
+
+    features: tuple[Array, ...]
+    labels: tuple[Array, ...]
+    features_masks: tuple[Array | None, ...]
+    labels_masks: tuple[Array | None, ...]
+
+    def __init__(
+        self,
+        features: Arrays,
+        labels: Arrays,
+        features_masks: Masks | None = None,
+        labels_masks: Masks | None = None,
+    ) -> None:
+        if not features:
+            raise DataError("a MultiDataSet got no features; it needs at least one array")
+        x_masks, y_masks = _masks("features", features, features_masks), _masks("labels", labels, labels_masks)
+        rows = len(np.asarray(features[0]))
+        pairs = zip(features, x_masks, strict=True)
+        inputs = [_checked(f"features[{i}]", x, None, (m, None), rows) for i, (x, m) in enumerate(pairs)]
+        dtype = inputs[0].features.dtype
+        outputs = []
+        for i, (y, m) in enumerate(zip(labels, y_masks, strict=True)):
+            # A DataSet checks labels beside features, so each array of labels is given some of its own length.
+            outputs.append(_checked(f"labels[{i}]", _beside(y, dtype), y, (None, m), rows))
+        object.__setattr__(self, "features", tuple(part.features for part in inputs))
+        object.__setattr__(self, "features_masks", tuple(part.features_mask for part in inputs))
+        object.__setattr__(self, "labels", tuple(part.labels for part in outputs))
+        object.__setattr__(self, "labels_masks", tuple(part.labels_mask for part in outputs))
+
+    @classmethod
+    def of(cls, data: DataSet | MultiDataSet) -> MultiDataSet:
+        """Return a DataSet as one array of features and one of labels."""
+        if isinstance(data, MultiDataSet):
+            return data
+        return _trusted(((data.features,), (data.labels,), (data.features_mask,), (data.labels_mask,)))
+
+    @property
+    def num_examples(self) -> int:
+        """Number of rows."""
+        return len(self.features[0])
+
+    def rows(self, start: int, stop: int) -> MultiDataSet:
+        """Return rows ``start`` to ``stop`` (exclusive) as views."""
+        if not 0 <= start <= stop <= self.num_examples:
+            raise DataError(f"rows {start}:{stop} lie outside a data set of {self.num_examples} examples")
+        return self._each(lambda array: array[start:stop])
+
+    def take(self, indices: npt.NDArray[np.intp]) -> MultiDataSet:
+        """Return the rows at ``indices`` in that order, copied."""
+        return self._each(lambda array: array.take(indices, axis=0))
+
+    def arrays(self) -> dict[str, Array]:
+        """Return what there is by name: ``features0``, ..., ``labels0``, ..., and masks that are not None."""
+        return {
+            f"{name}{i}": array for name in _NAMES for i, array in enumerate(getattr(self, name)) if array is not None
+        }
+
+    @classmethod
+    def from_arrays(cls, features: int, labels: int, get: Callable[[str], Array | None]) -> MultiDataSet:
+        """Return the data set whose ``arrays`` ``get`` gives by name; raises ``DataError`` as the constructor."""
+        groups = [[get(f"{name}{i}") for i in range(labels if "labels" in name else features)] for name in _NAMES]
+        return cls([x for x in groups[0] if x is not None], [y for y in groups[1] if y is not None], *groups[2:])
+
+    def _each(self, rows: Callable[[Array], Array]) -> MultiDataSet:
+        every = (self.features, self.labels, self.features_masks, self.labels_masks)
+        return _trusted(tuple(tuple(None if a is None else rows(a) for a in group) for group in every))
+
+    def __len__(self) -> int:
+        return self.num_examples
+
+    def __repr__(self) -> str:
+        shapes = (", ".join(str(array.shape) for array in group) for group in (self.features, self.labels))
+        return f"MultiDataSet({' -> '.join(shapes)})"
+
+
+class ListMultiDataSetIterator:
+    """Batches of a MultiDataSet in memory, in a new order every epoch; the same ones as ``ListDataSetIterator``'s.
+
+    Args:
+        dataset: the examples.
+        batch_size: examples per batch; the last one may have fewer.
+        seed: of the shuffling.
+        shuffle: False keeps the order of the rows.
+    """
+
+    def __init__(self, dataset: MultiDataSet, batch_size: int, *, seed: int = 123, shuffle: bool = True) -> None:
+        if batch_size < 1:
+            raise DataError(f"batch size is {batch_size}; a batch has at least 1 example")
+        if not dataset.num_examples:
+            raise DataError(f"{dataset!r} has no examples")
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self._stream = Stream.of(seed)
+        self._shuffle = shuffle
+        self._epoch = 0
+
+    @property
+    def total_examples(self) -> int:
+        """Examples per epoch."""
+        return self.dataset.num_examples
+
+    @property
+    def total_batches(self) -> int:
+        """Batches per epoch."""
+        return -(-self.dataset.num_examples // self.batch_size)
+
+    def batch(self, epoch: int, index: int) -> MultiDataSet:
+        """Return batch ``index`` of ``epoch``, both from 0; the same whoever asks."""
+        if epoch < 0 or not 0 <= index < self.total_batches:
+            raise DataError(f"no batch {index} of epoch {epoch}: batches run from 0 to {self.total_batches - 1}")
+        rows = slice(index * self.batch_size, min((index + 1) * self.batch_size, len(self.dataset)))
+        if not self._shuffle:
+            return self.dataset.rows(rows.start, rows.stop)
+        order = self._stream.at(epoch, purpose="shuffle").generator().permutation(len(self.dataset))
+        return self.dataset.take(order[rows])
+
+    def __iter__(self) -> Iterator[MultiDataSet]:
+        """Go through one epoch; the next call goes through the next."""
+        epoch, self._epoch = self._epoch, self._epoch + 1
+        for index in range(self.total_batches):
+            yield self.batch(epoch, index)
+
+    def __len__(self) -> int:
+        return self.total_batches
+
+
+def _masks(name: str, arrays: Arrays, masks: Masks | None) -> Masks:
+    if masks is None:
+        return (None,) * len(arrays)
+    if len(masks) != len(arrays):
+        raise DataError(f"there are {len(masks)} masks for {len(arrays)} arrays of {name}; give one or None for each")
+    return masks
+
+
+def _checked(
+    name: str,
+    features: npt.ArrayLike,
+    labels: npt.ArrayLike | None,
+    masks: tuple[npt.ArrayLike | None, npt.ArrayLike | None],
+    rows: int,
+) -> DataSet:
+    try:
+        part = DataSet(features, labels, *masks)
+    except DataError as exc:
+        raise DataError(f"{name}: {exc}") from exc
+    if part.num_examples != rows:
+        raise DataError(f"features[0] have {rows} examples and {name} {part.num_examples}; every example needs both")
+    return part
+
+
+def _beside(labels: npt.ArrayLike, dtype: npt.DTypeLike) -> Array:
+    array = np.asarray(labels)
+    return np.zeros((len(array), 1, 1) if array.ndim == 3 else (len(array), 1), dtype)
+
+
+def _trusted(groups: tuple[tuple[Array | None, ...], ...]) -> MultiDataSet:
+    """Return a MultiDataSet of arrays that come from a checked one."""
+    dataset = object.__new__(MultiDataSet)
+    for name, group in zip(_NAMES, groups, strict=True):
+        for array in group:
+            if array is not None and array.flags.owndata:
+                array.flags.writeable = False
+        object.__setattr__(dataset, name, group)
+    return dataset

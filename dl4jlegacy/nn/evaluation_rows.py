@@ -1,0 +1,132 @@
+"""What every evaluation does first: batches, sequences and masks become rows; and what every evaluation can do (L2).
+
+Legacy: ``org.nd4j.evaluation.IEvaluation`` and ``BaseEvaluation.reshapeAndExtractNotMasked``.
+"""
+
+from __future__ import annotations
+
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from dl4jlegacy.backend import Array, to_host
+from dl4jlegacy.errors import ConfError, NotFiniteError, ShapeError
+
+__all__ = ["IEvaluation", "check_column", "check_names", "fixed", "rows", "scientific"]
+
+
+class IEvaluation(Protocol):
+    """Anything that looks at labels and output batch by batch and can be merged: parts of the data in any order."""
+
+    def eval(self, labels: Array, output: Array, mask: Array | None = None) -> None:
+        """Take in one batch, shapes as in ``rows``."""
+
+    def merge(self, other: Self) -> Self:
+        """Take in what ``other`` has seen; return this evaluation."""
+
+    def stats(self) -> str:
+        """Return a report for people."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return metrics and state as plain JSON values; the class's ``from_dict`` reads the state back."""
+
+
+def rows(
+    labels: Array, output: Array, mask: Array | None, *, per_output: bool = False
+) -> tuple[Array, Array, Array | None]:
+    """Return labels and output as ``(rows, columns)`` without what is masked, and a mask per output if there is one.
+
+    Args:
+        labels: ``(examples, columns)``, or ``(examples, columns, time steps)``: a row for every time step.
+        output: of the network, same shape.
+        mask: 0 leaves out: ``(examples,)`` or ``(examples, 1)``; ``(examples, time steps)`` for sequences; of the shape
+            of the labels: single outputs.
+        per_output: whether a mask of single outputs is allowed; it then comes back as ``(rows, columns)`` of 0 and 1.
+
+    Raises:
+        ShapeError: the three do not belong together.
+        NotFiniteError: the output holds NaN where it counts.
+    """
+    labels, output = to_host(labels), to_host(output)
+    if labels.ndim not in (2, 3) or labels.shape != output.shape:
+        raise ShapeError(
+            f"labels {labels.shape} and output {output.shape} must have the same shape (examples, classes), "
+            "or (examples, classes, time steps)"
+        )
+    shape = labels.shape
+    labels, output = _flat(labels), _flat(output)
+    single = None
+    if mask is not None:
+        mask = to_host(mask)
+        if mask.shape == shape and shape[1] != 1:
+            single = (_flat(mask) != 0).astype(np.float64)
+        else:
+            keep = _keep(mask, shape)
+            labels, output = labels[keep], output[keep]
+    if single is not None and not per_output:
+        raise ShapeError(f"a mask of shape {shape} leaves out single outputs; here it must leave out whole examples")
+    _check_no_nan(output if single is None else np.where(single != 0, output, 0))
+    return labels, output, single
+
+
+def check_names(kind: str, names: tuple[str, ...] | None, columns: int) -> None:
+    """Raise ``ShapeError`` unless there are as many names as columns, or none."""
+    if names and len(names) != columns:
+        raise ShapeError(f"{kind} got {len(names)} names for {columns} columns; give one per column")
+
+
+def check_column(kind: str, column: int, columns: int) -> None:
+    """Raise ``ConfError`` unless ``column`` is one of ``columns``; 0 columns: nothing was evaluated yet."""
+    if not columns:
+        raise ConfError(f"this {kind} has no data yet; evaluate a batch first")
+    if not 0 <= column < columns:
+        raise ConfError(f"column {column} asked for, but the columns are 0..{columns - 1}")
+
+
+def fixed(value: float, digits: int) -> str:
+    """Return what Java's ``%.<digits>f`` prints: it rounds half up what ``repr`` shows."""
+    if not np.isfinite(value):
+        return _odd(value)
+    return format(Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP), "f")
+
+
+def scientific(value: float, digits: int) -> str:
+    """Return what Java's ``%.<digits>e`` prints."""
+    if not np.isfinite(value):
+        return _odd(value)
+    number = Decimal(repr(float(value)))
+    if number:
+        number = number.quantize(Decimal(1).scaleb(number.adjusted() - digits), ROUND_HALF_UP)
+    return format(float(number), f".{digits}e")
+
+
+def _odd(value: float) -> str:
+    return "NaN" if np.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _flat(array: Array) -> Array:
+    """``(examples, columns, time steps)`` to ``(examples * time steps, columns)``."""
+    return array if array.ndim == 2 else array.transpose(0, 2, 1).reshape(-1, array.shape[1])
+
+
+def _keep(mask: Array, shape: tuple[int, ...]) -> Array:
+    wanted: list[tuple[int, ...]] = [(shape[0],), (shape[0], 1)]
+    if len(shape) == 3:
+        wanted = [(shape[0], shape[2]), (shape[0], 1, shape[2])]
+    if mask.shape not in wanted:
+        if len(shape) == 2 and mask.ndim < 3:
+            raise ShapeError(f"mask has {len(mask)} entries, the batch has {shape[0]} examples; one for each is needed")
+        raise ShapeError(f"mask has shape {mask.shape}, the labels have {shape}; expected {wanted[0]}")
+    keep: Array = mask.reshape(-1) != 0
+    return keep
+
+
+def _check_no_nan(output: Array) -> None:
+    bad = np.argwhere(np.isnan(output))
+    if bad.size:
+        row, column = bad[0]
+        raise NotFiniteError(
+            f"network output is NaN for example {row}, class {column}; the model has diverged: "
+            "train again with a lower learning rate or normalised features"
+        )

@@ -1,0 +1,89 @@
+"""A batch outside and inside a network: checked, and converted where it enters and leaves (L2).
+
+The two layouts stand in ``input_type``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.errors import ShapeError
+from dl4jlegacy.nn.input_type import (
+    AnyInputType,
+    InputTypeConvolutional,
+    InputTypeConvolutionalFlat,
+    InputTypeRecurrent,
+)
+from dl4jlegacy.nn.stages import Stage
+from dl4jlegacy.nn.step import Step
+
+__all__ = ["check_batch", "check_masks", "enter", "enter_mask", "leave"]
+
+
+def enter(x: Array, kind: AnyInputType, step: Step, name: str = "enter") -> Array:
+    """Return a batch as it lies inside the network, given as outside (see ``input_type``)."""
+    if isinstance(kind, InputTypeRecurrent):
+        inside = step.buffer(name, (x.shape[2], x.shape[0], x.shape[1]), x)
+        inside[...] = x.transpose(2, 0, 1)
+        return inside
+    if isinstance(kind, InputTypeConvolutional):
+        lanes = step.kernels.lanes(x.dtype.char, len(x))
+        inside = step.buffer(name, (-(-len(x) // lanes), *kind.shape, lanes), x)
+        step.kernels.tile(x.reshape(len(x), kind.columns), inside)
+        return inside
+    return x.reshape(len(x), kind.columns)
+
+
+def leave(y: Array, kind: AnyInputType, rows: int) -> Array:
+    """Return activations as they lie outside, copied; ``rows`` is the number of images."""
+    xp = get_array_module(y)
+    if isinstance(kind, InputTypeRecurrent):
+        outside: Array = xp.ascontiguousarray(y.transpose(1, 2, 0))
+        return outside if outside.base is None else outside.copy()
+    if isinstance(kind, InputTypeConvolutional):
+        images: Array = xp.moveaxis(y, -1, 1).reshape(-1, *y.shape[1:4])[:rows]
+        return images.copy()
+    copy: Array = y.copy()
+    return copy
+
+
+def enter_mask(mask: Array | None, like: Array) -> Array | None:
+    """Return a mask ``(examples, time steps)`` as ``(time steps, examples)``; one per example, or per output, as is."""
+    if mask is None:
+        return None
+    given: Array = np.ascontiguousarray(mask.T if like.ndim == 3 else mask, dtype=like.dtype)
+    return given
+
+
+def check_batch(x: Array, stage: Stage) -> None:
+    """Raise ``ShapeError`` unless a batch of this shape can enter the first stage."""
+    kind = stage.given
+    if kind.fits(x.shape):
+        return
+    title = f"layer 0 ({stage.layer.title()})"
+    if isinstance(kind, InputTypeRecurrent):
+        raise ShapeError(f"features have shape {x.shape}, {title} takes {kind}: (examples, {kind.size}, time steps)")
+    if isinstance(kind, InputTypeConvolutional | InputTypeConvolutionalFlat):
+        images = kind if isinstance(kind, InputTypeConvolutional) else kind.unflattened()
+        raise ShapeError(
+            f"features have shape {x.shape}, {title} takes {kind}: (examples, {', '.join(map(str, images.shape))}) "
+            f"or rows of {kind.columns} values"
+        )
+    features = x[:1].size
+    raise ShapeError(f"examples have {features} features, {title} has n_in={kind.n_in}")
+
+
+def check_masks(x: Array, labels: Array | None, features_mask: Array | None, labels_mask: Array | None) -> None:
+    """Raise ``ShapeError`` unless masks fit the arrays they belong to, all as outside the network."""
+    for what, array, mask in (("features", x, features_mask), ("labels", labels, labels_mask)):
+        if mask is None or array is None:
+            continue
+        wanted: list[tuple[int, ...]] = [(array.shape[0], array.shape[-1])]
+        if array.ndim != 3 and what == "labels":
+            wanted = [(len(array),), (len(array), 1), array.shape]
+        elif array.ndim != 3:
+            raise ShapeError(f"a features mask came with features of shape {array.shape}; only sequences can have one")
+        if mask.shape not in wanted:
+            shapes = " or ".join(map(str, wanted))
+            raise ShapeError(f"the {what} mask has shape {mask.shape}, {what} have {array.shape}; expected {shapes}")

@@ -1,0 +1,182 @@
+"""InputType: what one example looks like where it enters a layer, and how such a batch lies in memory (L2).
+
+Sizes, kernels and preprocessors follow from it, so a configuration that says what its data is needs no ``n_in``.
+Legacy: ``org.deeplearning4j.nn.conf.inputs.InputType``. Outside a network arrays have DL4J's shapes; inside they lie
+as the kernels like them and are converted once, where they enter and where they leave:
+
+================  ======================================  ==============================================
+kind              outside                                 inside (always C-contiguous)
+================  ======================================  ==============================================
+feed_forward      ``(examples, size)``                    the same
+recurrent         ``(examples, size, time steps)``        ``(time steps, examples, size)``
+convolutional     ``(examples, channels, height, width)`` ``(tiles, channels, height, width, lanes)``
+================  ======================================  ==============================================
+
+A tile holds ``lanes`` examples side by side, innermost; ``kernels.lanes`` says how many. Lanes of the last tile that
+no example fills hold finite rubbish in activations and zeros in gradients.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from dl4jlegacy.errors import ShapeError
+
+__all__ = [
+    "AnyInputType",
+    "InputType",
+    "InputTypeConvolutional",
+    "InputTypeConvolutionalFlat",
+    "InputTypeFeedForward",
+    "InputTypeRecurrent",
+]
+
+
+class _InputType(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True, omit_defaults=True
+):
+    def __post_init__(self) -> None:
+        for field in self.__struct_fields__:
+            size = getattr(self, field)
+            if not isinstance(size, bool) and size < (0 if field == "timesteps" else 1):
+                raise ShapeError(f"input type {self.kind}: {field} is {size}; it must be positive")
+
+    @property
+    def kind(self) -> str:
+        """``"feed_forward"``, ``"recurrent"``, ``"convolutional"`` or ``"convolutional_flat"``."""
+        return str(self.__struct_config__.tag)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one example, outside; 0 for a number of time steps that is not fixed."""
+        raise NotImplementedError
+
+    @property
+    def n_in(self) -> int:
+        """What a layer calls ``n_in``: values, values of one time step, or channels."""
+        return self.shape[0]
+
+    @property
+    def columns(self) -> int:
+        """All values of an example; for sequences, those of one time step."""
+        return math.prod(self.shape)
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Tell whether a batch of ``shape`` (examples first) can enter; flat rows of the right length can too."""
+        return shape[1:] == self.shape or (len(shape) == 2 and shape[1] == self.columns)
+
+    def fits_columns(self, columns: int) -> bool:
+        """Tell whether examples of so many values, all in all, can enter."""
+        return columns == self.columns
+
+    def __str__(self) -> str:
+        return f"{self.kind} {'x'.join(str(size or 'any') for size in self.shape)}"
+
+
+class InputTypeFeedForward(_InputType, frozen=True, kw_only=True, tag="feed_forward"):
+    """Vectors of ``size`` values; ``sequences``: a row for every time step of every example, time step by time step."""
+
+    size: int
+    sequences: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """``(size,)``."""
+        return (self.size,)
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Tell whether a batch of ``shape`` can enter; more dimensions are flattened."""
+        return math.prod(shape[1:]) == self.size
+
+
+class InputTypeRecurrent(_InputType, frozen=True, kw_only=True, tag="recurrent"):
+    """Sequences of vectors of ``size`` values; ``timesteps`` 0 means that their length is not fixed."""
+
+    size: int
+    timesteps: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """``(size, timesteps)``."""
+        return (self.size, self.timesteps)
+
+    @property
+    def columns(self) -> int:
+        """``size``."""
+        return self.size
+
+    def fits_columns(self, columns: int) -> bool:
+        """Tell whether examples of so many values, all in all, can enter."""
+        return columns == self.size * self.timesteps if self.timesteps else columns % self.size == 0
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Tell whether a batch of ``shape`` can enter: ``(examples, size, time steps)``."""
+        return len(shape) == 3 and shape[1] == self.size and shape[2] > 0
+
+
+class InputTypeConvolutional(_InputType, frozen=True, kw_only=True, tag="convolutional"):
+    """Images; ``sequences``: one for every time step of every example."""
+
+    height: int
+    width: int
+    channels: int
+    sequences: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """``(channels, height, width)``."""
+        return (self.channels, self.height, self.width)
+
+
+class InputTypeConvolutionalFlat(_InputType, frozen=True, kw_only=True, tag="convolutional_flat"):
+    """Images that come as rows of ``channels * height * width`` values, as MNIST does."""
+
+    height: int
+    width: int
+    channels: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """``(channels * height * width,)``."""
+        return (self.channels * self.height * self.width,)
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Tell whether a batch of ``shape`` can enter: rows, or the images themselves (of one channel: without it)."""
+        plain = self.channels == 1 and shape[1:] == (self.height, self.width)
+        return plain or shape[1:] in (self.shape, (self.channels, self.height, self.width))
+
+    def __str__(self) -> str:
+        return f"rows of {self.channels}x{self.height}x{self.width} images"
+
+    def unflattened(self) -> InputTypeConvolutional:
+        """Return the type of the images themselves."""
+        return InputTypeConvolutional(height=self.height, width=self.width, channels=self.channels)
+
+
+AnyInputType = InputTypeFeedForward | InputTypeRecurrent | InputTypeConvolutional | InputTypeConvolutionalFlat
+
+
+class InputType:
+    """DL4J's way to write an input type: ``InputType.convolutional(28, 28, 1)``."""
+
+    @staticmethod
+    def feed_forward(size: int) -> InputTypeFeedForward:
+        """Return the type of vectors of ``size`` values."""
+        return InputTypeFeedForward(size=size)
+
+    @staticmethod
+    def recurrent(size: int, timesteps: int = 0) -> InputTypeRecurrent:
+        """Return the type of sequences of vectors; ``timesteps`` 0: of any length."""
+        return InputTypeRecurrent(size=size, timesteps=timesteps)
+
+    @staticmethod
+    def convolutional(height: int, width: int, channels: int) -> InputTypeConvolutional:
+        """Return the type of images ``(examples, channels, height, width)``."""
+        return InputTypeConvolutional(height=height, width=width, channels=channels)
+
+    @staticmethod
+    def convolutional_flat(height: int, width: int, channels: int) -> InputTypeConvolutionalFlat:
+        """Return the type of images that come as rows."""
+        return InputTypeConvolutionalFlat(height=height, width=width, channels=channels)

@@ -1,0 +1,156 @@
+"""A network drawn as SVG: a box for every layer and vertex, arrows from input to output, top to bottom (L2).
+
+The layered drawing of Sugiyama, Tagawa and Toda 1981: every box stands below all of its inputs, arrows that pass boxes
+get a lane of their own, and lanes are ordered by the mean place of their neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from xml.sax.saxutils import escape
+
+from dl4jlegacy.nn.summary import NetworkSummary, SummaryRow
+
+__all__ = ["network_svg"]
+
+_WIDTH, _HEIGHT, _LANE = 190, 58, 24  # of a box; width of an arrow's lane
+_GAP, _STEP, _MARGIN = 26, 96, 20  # between boxes side by side; from one level to the next; around all
+_SWEEPS = 6
+_COLOURS = {  # fill and border by what a box is
+    "input": ("#eef2f7", "#5b6b7f"),
+    "vertex": ("#f3eefb", "#7a5ba8"),
+    "output": ("#fdeeee", "#b04a4a"),
+    "layer": ("#eaf5ee", "#3f8459"),
+    "frozen": ("#eef7fb", "#4a8fb0"),
+}
+
+
+@dataclass(slots=True)
+class _Place:
+    """A box, or where an arrow passes a level; ``x`` is its middle."""
+
+    row: SummaryRow | None
+    level: int
+    sources: list[_Place]
+    x: float = 0.0
+
+    @property
+    def width(self) -> int:
+        return _WIDTH if self.row is not None else _LANE
+
+
+def network_svg(summary: NetworkSummary, title: str) -> str:
+    """Return the drawing of a network as the text of an SVG file; ``title`` says what it is."""
+    levels = _levels(summary.rows)
+    _arrange(levels)
+    width = max(place.x + place.width / 2 for level in levels for place in level) + _MARGIN
+    height = _MARGIN * 2 + 34 + _STEP * (len(levels) - 1) + _HEIGHT
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" '
+        f'viewBox="0 0 {width:.0f} {height}" font-family="Helvetica, Arial, sans-serif" font-size="12">',
+        f"<title>{escape(title)}</title>",
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<path d="M0 0 L8 4 L0 8 z" fill="#555"/></marker></defs>',
+        f'<rect width="{width:.0f}" height="{height}" fill="#ffffff"/>',
+        f'<text x="{_MARGIN}" y="{_MARGIN + 12}" font-size="14" font-weight="bold" fill="#222">{escape(title)}</text>',
+        f'<text x="{_MARGIN}" y="{_MARGIN + 28}" fill="#555">{summary.parameters:,} parameters, '
+        f"{summary.multiply_adds:,} multiply-adds</text>",
+    ]
+    places = [place for level in levels for place in level]
+    parts += [_arrow(source, place) for place in places for source in place.sources]
+    parts += [_box(place.row, place, summary.outputs) for place in places if place.row is not None]
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _top(place: _Place) -> float:
+    return _MARGIN + 44 + _STEP * place.level
+
+
+def _levels(rows: Sequence[SummaryRow]) -> list[list[_Place]]:
+    """Return boxes and passing arrows, level by level; a box stands one level below its lowest input."""
+    boxes: dict[str, _Place] = {}
+    levels: list[list[_Place]] = []
+    for row in rows:
+        level = 1 + max((boxes[name].level for name in row.inputs), default=-1)
+        box = _Place(row, level, [])
+        while len(levels) <= level:
+            levels.append([])
+        for name in row.inputs:
+            source = boxes[name]
+            for between in range(source.level + 1, level):
+                source = _Place(None, between, [source])
+                levels[between].append(source)
+            box.sources.append(source)
+        levels[level].append(box)
+        boxes[row.name] = box
+    return levels
+
+
+def _arrange(levels: list[list[_Place]]) -> None:
+    """Order every level by the mean place of what it is joined to, and centre the levels above each other."""
+    readers: dict[int, list[_Place]] = {}
+    for level in levels:
+        for place in level:
+            for source in place.sources:
+                readers.setdefault(id(source), []).append(place)
+        _spread(level)
+    for sweep in range(_SWEEPS):
+        downward = sweep % 2 == 0
+        for level in levels if downward else reversed(levels):
+            wanted = {}
+            for place in level:
+                near = place.sources if downward else readers.get(id(place), [])
+                wanted[id(place)] = sum(other.x for other in near) / len(near) if near else place.x
+            level.sort(key=lambda place: wanted[id(place)])
+            _spread(level)
+    widest = max(level[-1].x + level[-1].width / 2 for level in levels)
+    for level in levels:
+        shift = (widest - level[-1].x - level[-1].width / 2) / 2 + _MARGIN
+        for place in level:
+            place.x += shift
+
+
+def _spread(level: list[_Place]) -> None:
+    left = 0.0
+    for place in level:
+        place.x = left + place.width / 2
+        left += place.width + _GAP
+
+
+def _arrow(source: _Place, place: _Place) -> str:
+    start = _top(source) + _HEIGHT
+    end = _top(place) - 2
+    middle = (start + end) / 2
+    path = (
+        f"M{source.x:.1f} {start:.1f} C{source.x:.1f} {middle:.1f} {place.x:.1f} {middle:.1f} {place.x:.1f} {end:.1f}"
+    )
+    if place.row is None:  # straight on past the boxes of that level
+        path += f" L{place.x:.1f} {_top(place) + _HEIGHT:.1f}"
+    tip = ' marker-end="url(#tip)"' if place.row is not None else ""
+    return f'<path d="{path}" fill="none" stroke="#555" stroke-width="1.3"{tip}/>'
+
+
+def _box(row: SummaryRow, place: _Place, outputs: Sequence[str]) -> str:
+    kind = "layer"
+    if row.kind == "network input":
+        kind = "input"
+    elif row.kind.endswith("_vertex"):
+        kind = "vertex"
+    elif row.frozen:
+        kind = "frozen"
+    elif row.name in outputs:
+        kind = "output"
+    fill, border = _COLOURS[kind]
+    x, y = place.x - _WIDTH / 2, _top(place)
+    detail = f"{row.parameters:,} parameters" if row.parameters else ""
+    lines = [(row.name, "bold", 17), (f"{row.kind}: {row.shape()}", "normal", 33), (detail, "normal", 49)]
+    texts = "".join(
+        f'<text x="{place.x:.1f}" y="{y + down:.1f}" text-anchor="middle" font-weight="{weight}" fill="#222">'
+        f"{escape(text if len(text) <= 30 else text[:29] + '…')}</text>"
+        for text, weight, down in lines
+        if text
+    )
+    hover = f"<title>{escape(row.name)}: {escape(row.kind)}, {row.multiply_adds:,} multiply-adds</title>"
+    rect = f'<rect x="{x:.1f}" y="{y:.1f}" width="{_WIDTH}" height="{_HEIGHT}" rx="7" fill="{fill}" stroke="{border}"/>'
+    return f"<g>{hover}{rect}{texts}</g>"

@@ -1,0 +1,64 @@
+"""Networks of either kind: what a worker needs of them, and making one from its configuration (L2).
+
+Legacy: ``org.deeplearning4j.nn.api.NeuralNetwork``, which both ``MultiLayerNetwork`` and ``ComputationGraph`` are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, Self
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.kernels import Kernels
+from dl4jlegacy.nn.conf import MultiLayerConfiguration
+from dl4jlegacy.nn.graph import ComputationGraph
+from dl4jlegacy.nn.graph_conf import ComputationGraphConfiguration
+from dl4jlegacy.nn.input_type import AnyInputType
+from dl4jlegacy.nn.multilayer import MultiLayerNetwork
+from dl4jlegacy.seeding import Stream
+
+__all__ = ["Network", "NetworkConfiguration", "TrainableNetwork", "build_network", "input_type_of"]
+
+Network = MultiLayerNetwork | ComputationGraph
+NetworkConfiguration = MultiLayerConfiguration | ComputationGraphConfiguration
+
+
+class TrainableNetwork(Protocol):
+    """A network as a worker sees it; a graph takes tuples of arrays where a stack of layers takes one."""
+
+    @property
+    def params(self) -> Array:
+        """The flat parameter vector, live."""
+
+    @property
+    def updater_state(self) -> Array:
+        """The flat updater state, live."""
+
+    def init(self) -> Self:
+        """Draw the initial parameters."""
+
+    def fit_batch(
+        self,
+        x: Any,
+        labels: Any,
+        *,
+        iteration: int,
+        stream: Stream,
+        features_mask: Any = None,
+        labels_mask: Any = None,
+    ) -> float:
+        """Do one update from a batch; return the score before it."""
+
+    def pretrain_batch(self, layer: int, x: Array, *, iteration: int, stream: Stream) -> float:
+        """Do one pretraining update of one layer."""
+
+
+def build_network(conf: NetworkConfiguration, kernels: Kernels | None = None) -> Network:
+    """Return a new network of the kind that ``conf`` describes."""
+    if isinstance(conf, ComputationGraphConfiguration):
+        return ComputationGraph(conf, kernels=kernels)
+    return MultiLayerNetwork(conf, kernels=kernels)
+
+
+def input_type_of(network: Network) -> AnyInputType:
+    """Return what the (first) input of a network holds."""
+    return network.input_types[0] if isinstance(network, ComputationGraph) else network.stages[0].given

@@ -1,0 +1,145 @@
+"""p(x|z) of a variational autoencoder: how well the decoder's numbers explain the data, and what data they describe.
+
+All arrays are ``(rows, ...)``: ``x (rows, n)`` and the decoder's output ``z (rows, inputs(n))`` before any activation.
+Legacy: ``org.deeplearning4j.nn.conf.layers.variational.*ReconstructionDistribution``.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.nn.functions import ACTIVATIONS
+from dl4jlegacy.seeding import Stream
+
+__all__ = [
+    "BernoulliReconstructionDistribution",
+    "ExponentialReconstructionDistribution",
+    "GaussianReconstructionDistribution",
+    "ReconstructionDistribution",
+]
+
+_CLIP = 1e-10  # a probability of 0 or 1 that rounding made must not cost an infinite loss
+
+
+class _Distribution(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
+    activation: str = "identity"
+
+    def __post_init__(self) -> None:
+        if self.activation not in ACTIVATIONS:
+            raise ConfError(
+                f"reconstruction distribution {self.title()}: unknown activation {self.activation!r}"
+                f"{nearest(self.activation, list(ACTIVATIONS))}"
+            )
+
+    def title(self) -> str:
+        """Return the kind, for messages."""
+        return str(self.__struct_config__.tag)
+
+    def inputs(self, n: int) -> int:
+        """Return how many numbers describe data of ``n`` values."""
+        return n
+
+    def loss(self, x: Array, z: Array) -> tuple[Array, Array]:
+        """Return ``-log p(x|z)`` of every row, ``(rows,)``, and its gradient with respect to ``z``."""
+        raise NotImplementedError
+
+    def mean(self, z: Array) -> Array:
+        """Return the mean data, ``(rows, n)``."""
+        raise NotImplementedError
+
+    def sample(self, z: Array, stream: Stream) -> Array:
+        """Return data drawn from the distribution, ``(rows, n)``."""
+        raise NotImplementedError
+
+    def _out(self, z: Array) -> Array:
+        return ACTIVATIONS[self.activation].forward(z)
+
+    def _back(self, dout: Array, z: Array, out: Array) -> Array:
+        return ACTIVATIONS[self.activation].backward(dout, z, out)
+
+
+class GaussianReconstructionDistribution(_Distribution, frozen=True, kw_only=True, tag="gaussian"):
+    """Independent normals: the first half of the numbers are their means, the second the logarithms of variances."""
+
+    def inputs(self, n: int) -> int:
+        """Return ``2 n``."""
+        return 2 * n
+
+    def loss(self, x: Array, z: Array) -> tuple[Array, Array]:
+        """Return ``sum(log(2 pi) + log v + (x - m)^2 / v) / 2`` and its gradient."""
+        xp, out, n = get_array_module(x), self._out(z), x.shape[1]
+        log_variance = out[:, n:]
+        difference, precision = out[:, :n] - x, xp.exp(-log_variance)
+        squares = difference * difference * precision
+        losses = 0.5 * (n * math.log(2 * math.pi) + (log_variance + squares).sum(axis=1))
+        dout = xp.concatenate([difference * precision, 0.5 * (1 - squares)], axis=1)
+        return losses, self._back(dout, z, out)
+
+    def mean(self, z: Array) -> Array:
+        """Return the means."""
+        return self._out(z)[:, : z.shape[1] // 2]
+
+    def sample(self, z: Array, stream: Stream) -> Array:
+        """Return normals."""
+        xp, out, n = get_array_module(z), self._out(z), z.shape[1] // 2
+        noise = xp.asarray(stream.generator().standard_normal((len(z), n)), dtype=z.dtype)
+        drawn: Array = out[:, :n] + noise * xp.exp(0.5 * out[:, n:])
+        return drawn
+
+
+class BernoulliReconstructionDistribution(_Distribution, frozen=True, kw_only=True, tag="bernoulli"):
+    """Independent coins with probabilities ``activation(z)``, for data between 0 and 1."""
+
+    activation: str = "sigmoid"
+
+    def loss(self, x: Array, z: Array) -> tuple[Array, Array]:
+        """Return the binary cross-entropy and its gradient."""
+        xp = get_array_module(x)
+        if self.activation == "sigmoid":
+            tail = xp.exp(-xp.abs(z))
+            losses: Array = (xp.maximum(z, 0) - x * z + xp.log1p(tail)).sum(axis=1)
+            return losses, xp.where(z >= 0, 1, tail) / (1 + tail) - x
+        out = self._out(z)
+        p = xp.clip(out, _CLIP, 1 - max(_CLIP, float(xp.finfo(z.dtype).eps)))
+        losses = -(x * xp.log(p) + (1 - x) * xp.log(1 - p)).sum(axis=1)
+        return losses, self._back((p - x) / (p * (1 - p)), z, out)
+
+    def mean(self, z: Array) -> Array:
+        """Return the probabilities."""
+        return self._out(z)
+
+    def sample(self, z: Array, stream: Stream) -> Array:
+        """Return zeros and ones."""
+        xp = get_array_module(z)
+        drawn: Array = (xp.asarray(stream.generator().random(z.shape)) < self._out(z)).astype(z.dtype)
+        return drawn
+
+
+class ExponentialReconstructionDistribution(_Distribution, frozen=True, kw_only=True, tag="exponential"):
+    """Independent exponentials of rates ``exp(activation(z))``, for data that is not negative."""
+
+    def loss(self, x: Array, z: Array) -> tuple[Array, Array]:
+        """Return ``sum(exp(g) x - g)`` and its gradient."""
+        out = self._out(z)
+        weighted = get_array_module(x).exp(out) * x
+        losses: Array = (weighted - out).sum(axis=1)
+        return losses, self._back(weighted - 1, z, out)
+
+    def mean(self, z: Array) -> Array:
+        """Return one over the rates."""
+        mean: Array = get_array_module(z).exp(-self._out(z))
+        return mean
+
+    def sample(self, z: Array, stream: Stream) -> Array:
+        """Return exponentials."""
+        drawn: Array = get_array_module(z).asarray(stream.generator().exponential(size=z.shape)) * self.mean(z)
+        return drawn.astype(z.dtype, copy=False)
+
+
+ReconstructionDistribution = (
+    GaussianReconstructionDistribution | BernoulliReconstructionDistribution | ExponentialReconstructionDistribution
+)

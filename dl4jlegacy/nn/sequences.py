@@ -1,0 +1,63 @@
+"""Sequences in pieces: truncated backpropagation through time, and time steps one by one (L2).
+
+Legacy: ``MultiLayerNetwork.doTruncatedBPTT`` and ``rnnTimeStep``. Source: Sutskever 2013, "Training recurrent neural
+networks", section 2.8.6.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.errors import ShapeError
+from dl4jlegacy.nn.formats import check_masks
+from dl4jlegacy.nn.input_type import AnyInputType, InputTypeRecurrent
+
+__all__ = ["Memory", "Part", "segments", "states_of", "time_steps"]
+
+Memory = dict[tuple[int, str], Array]
+"""What recurrent layers carry from one call to the next, by ``(layer, name)``: ``h`` and ``c``, ``(examples, n)``."""
+
+Part = tuple[Array, Array, "Array | None", "Array | None"]
+"""Features, labels, and their masks."""
+
+
+def segments(conf: Any, x: Array, labels: Array, features_mask: Array | None, labels_mask: Array | None) -> list[Part]:
+    """Return a batch in the pieces that are learned one by one: itself, unless ``conf`` truncates backpropagation.
+
+    Pieces have ``tbptt_fwd_length`` time steps, the last one what is left.
+
+    Raises:
+        ShapeError: features or labels that are no sequences of one length.
+    """
+    if conf.backprop_type != "truncated_bptt":
+        return [(x, labels, features_mask, labels_mask)]
+    if x.ndim != 3 or labels.ndim != 3 or x.shape[2] != labels.shape[2]:
+        raise ShapeError(
+            f"truncated_bptt cuts features and labels along time, but they have shapes {x.shape} and {labels.shape}; "
+            "both must be (examples, n, time steps), or choose backprop_type='standard'"
+        )
+    check_masks(x, labels, features_mask, labels_mask)
+    length, steps = conf.tbptt_fwd_length, x.shape[2]
+    cuts = [slice(start, min(start + length, steps)) for start in range(0, steps, length)]
+    return [
+        (
+            x[:, :, cut],
+            labels[:, :, cut],
+            None if features_mask is None else features_mask[:, cut],
+            None if labels_mask is None else labels_mask[:, cut],
+        )
+        for cut in cuts
+    ]
+
+
+def time_steps(x: Array, given: AnyInputType) -> tuple[Array, bool]:
+    """Return ``x`` as sequences, and whether it was a single time step ``(examples, n_in)``."""
+    if isinstance(given, InputTypeRecurrent) and x.ndim == 2:
+        return x[:, :, None], True
+    return x, False
+
+
+def states_of(memory: Memory, layer: int) -> dict[str, Array]:
+    """Return what ``memory`` has of a layer, copied."""
+    return {name: value.copy() for (index, name), value in memory.items() if index == layer}

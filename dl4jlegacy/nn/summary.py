@@ -1,0 +1,262 @@
+"""What a network is made of: layers, shapes, parameters, memory and multiply-adds, from its configuration alone (L2).
+
+Legacy: ``MultiLayerNetwork.summary()``, ``ComputationGraph.summary()`` and ``memoryInfo``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from dl4jlegacy.nn.graph_conf import ComputationGraphConfiguration
+from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional, InputTypeRecurrent
+from dl4jlegacy.nn.layers import BatchNormalization, EmbeddingLayer, Layer
+from dl4jlegacy.nn.multilayer_updater import MultiLayerUpdater
+from dl4jlegacy.nn.networks import NetworkConfiguration
+from dl4jlegacy.nn.parameters import ParamLayout
+from dl4jlegacy.nn.stages import Stage
+from dl4jlegacy.nn.vertices_examples import StackVertex, UnstackVertex
+
+__all__ = ["NetworkSummary", "SummaryRow", "summarize"]
+
+_WIDTH = 80
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryRow:
+    """One layer, vertex or network input.
+
+    Attributes:
+        name, kind: of a layer without a name, its number.
+        inputs: the rows that it reads, by name.
+        pre_processor: what stands before the layer, empty for nothing.
+        output: shape of what leaves for one example, outside; 0 for a number of time steps that is open.
+        parameters: all of them; ``trained``: those that training changes.
+        multiply_adds: of the weights (and of batch normalization) for one example; where the number of time steps is
+            open, for one of them.
+        activations: values of the output of one example, or time step.
+        frozen: whether the layer is.
+    """
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    pre_processor: str
+    output: tuple[int, ...]
+    parameters: int
+    trained: int
+    multiply_adds: int
+    activations: int
+    frozen: bool = False
+
+    def shape(self) -> str:
+        """Return the shape in words: ``20x24x24``, ``64xT``."""
+        return "x".join(str(size or "T") for size in self.output)
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSummary:
+    """A network in numbers; ``updater_state`` is in values, ``dtype`` says how large one is."""
+
+    kind: str
+    dtype: str
+    rows: tuple[SummaryRow, ...]
+    outputs: tuple[str, ...]
+    updater_state: int
+
+    @property
+    def parameters(self) -> int:
+        """All parameters."""
+        return sum(row.parameters for row in self.rows)
+
+    @property
+    def trained(self) -> int:
+        """Parameters that training changes."""
+        return sum(row.trained for row in self.rows)
+
+    @property
+    def multiply_adds(self) -> int:
+        """For one example forward; training takes about three times as many."""
+        return sum(row.multiply_adds for row in self.rows)
+
+    @property
+    def has_open_length(self) -> bool:
+        """Whether the number of time steps is open, so that numbers are those of one of them."""
+        return any(0 in row.output for row in self.rows)
+
+    def memory(self, batch_size: int) -> dict[str, int]:
+        """Return bytes: the vectors, and what a batch takes going forward, or forward and back."""
+        item = np.dtype(self.dtype).itemsize
+        vectors = {"parameters": self.parameters, "gradient": self.parameters, "updater_state": self.updater_state}
+        found = {name: values * item for name, values in vectors.items()}
+        found["activations_of_an_example"] = sum(row.activations for row in self.rows) * item
+        batch = batch_size * found["activations_of_an_example"]
+        found["output_of_a_batch"] = found["parameters"] + batch
+        found["training_of_a_batch"] = sum(vectors.values()) * item + 2 * batch
+        return found
+
+    def to_dict(self, batch_size: int) -> dict[str, Any]:
+        """Return everything as plain JSON values."""
+        rows = [asdict(row) | {"inputs": list(row.inputs), "output": list(row.output)} for row in self.rows]
+        return {
+            "kind": self.kind,
+            "dtype": self.dtype,
+            "layers": rows,
+            "outputs": list(self.outputs),
+            "parameters": self.parameters,
+            "trained_parameters": self.trained,
+            "multiply_adds": self.multiply_adds,
+            "per_time_step": self.has_open_length,
+            "batch_size": batch_size,
+            "memory_bytes": self.memory(batch_size),
+        }
+
+    def text(self, batch_size: int) -> str:
+        """Return a table of at most 80 columns."""
+        widths = (16, 23, 12, 12, 13)
+        lines = [_line(("layer", "kind", "output", "parameters", "multiply-adds"), widths), "-" * _WIDTH]
+        before = ""
+        for row in self.rows:
+            cells = (row.name, row.kind, row.shape(), f"{row.parameters:,}", f"{row.multiply_adds:,}")
+            lines.append(_line(cells, widths))
+            lines += [f"    {note}"[:_WIDTH] for note in _notes(row, before)]
+            before = row.name
+        total = (f"{self.parameters:,}", f"{self.multiply_adds:,}")
+        lines += ["-" * _WIDTH, _line(("total", "", "", *total), widths), "", *self._facts(batch_size)]
+        return "\n".join(lines)
+
+    def _facts(self, batch_size: int) -> Iterator[str]:
+        memory = {name: _size(size) for name, size in self.memory(batch_size).items()}
+        per = "a time step" if self.has_open_length else "an example"
+        yield f"{self.kind}, {self.dtype}; outputs: {', '.join(self.outputs)}"[:_WIDTH]
+        if self.trained != self.parameters:
+            yield f"trained     {self.trained:,} of {self.parameters:,} parameters"
+        yield (
+            f"memory      parameters {memory['parameters']}, updater state {memory['updater_state']}, gradient "
+            + (memory["gradient"])
+        )
+        yield f"            activations {memory['activations_of_an_example']} {per}"
+        yield (
+            f"            with batches of {batch_size}: output {memory['output_of_a_batch']}, training "
+            + (memory["training_of_a_batch"])
+        )
+        yield f"work        {self.multiply_adds:,} multiply-adds {per}, about three times that to train"[:_WIDTH]
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    texts = [_fit(text, width) for text, width in zip(cells, widths, strict=True)]
+    left = [f"{text:<{width}}" for text, width in zip(texts[:3], widths[:3], strict=True)]
+    right = [f"{text:>{width}}" for text, width in zip(texts[3:], widths[3:], strict=True)]
+    return " ".join([*left, *right]).rstrip()
+
+
+def _fit(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "~"
+
+
+def _notes(row: SummaryRow, before: str) -> Iterator[str]:
+    if row.inputs and row.inputs != (before,):
+        yield f"from {', '.join(row.inputs)}"
+    if row.pre_processor:
+        yield f"through {row.pre_processor}"
+    if row.frozen:
+        yield "frozen"
+
+
+def _size(count: float) -> str:
+    unit = 0
+    while count >= 1024 and unit < len(_UNITS) - 1:
+        count, unit = count / 1024, unit + 1
+    return f"{count:.0f} {_UNITS[unit]}" if unit == 0 else f"{count:.1f} {_UNITS[unit]}"
+
+
+def summarize(conf: NetworkConfiguration) -> NetworkSummary:
+    """Return what the network of ``conf`` is made of; raises like ``conf.resolved``."""
+    rows = tuple(_graph_rows(conf) if isinstance(conf, ComputationGraphConfiguration) else _stack_rows(conf))
+    layers = conf.resolved()
+    state = MultiLayerUpdater(layers, ParamLayout.of(layers)).state_size
+    is_graph = isinstance(conf, ComputationGraphConfiguration)
+    outputs = conf.network_outputs if isinstance(conf, ComputationGraphConfiguration) else (rows[-1].name,)
+    return NetworkSummary(
+        "ComputationGraph" if is_graph else "MultiLayerNetwork", conf.conf.dtype, rows, outputs, state
+    )
+
+
+def _stack_rows(conf: Any) -> Iterator[SummaryRow]:
+    stages: Sequence[Stage] = conf.stages()
+    yield _input_row("input", stages[0].given)
+    before = "input"
+    for index, stage in enumerate(stages):
+        name = f"{index} {stage.layer.name}" if stage.layer.name else str(index)
+        yield _layer_row(name, stage, (before,))
+        before = name
+
+
+def _graph_rows(conf: ComputationGraphConfiguration) -> Iterator[SummaryRow]:
+    nodes = conf.nodes()
+    copies: list[int] = []  # how many rows of a node one example of the network becomes
+    for node in nodes:
+        inputs = tuple(nodes[place].name for place in node.inputs)
+        copies.append(copies[node.inputs[0]] if node.inputs else 1)
+        if isinstance(node.vertex, StackVertex):
+            copies[-1] = sum(copies[place] for place in node.inputs)
+        elif isinstance(node.vertex, UnstackVertex):
+            copies[-1] = max(1, copies[-1] // node.vertex.stack_size)
+        if node.stage is not None:
+            yield _layer_row(node.name, node.stage, inputs, copies[-1])
+        elif node.vertex is not None:
+            size = _values(node.kind) * copies[-1]
+            yield SummaryRow(node.name, node.vertex.title(), inputs, "", node.kind.shape, 0, 0, 0, size)
+        else:
+            yield _input_row(node.name, node.kind)
+
+
+def _input_row(name: str, kind: AnyInputType) -> SummaryRow:
+    return SummaryRow(name, "network input", (), "", kind.shape, 0, 0, 0, _values(kind))
+
+
+def _layer_row(name: str, stage: Stage, inputs: tuple[str, ...], copies: int = 1) -> SummaryRow:
+    layer, leaves = stage.layer, stage.leaves
+    shapes = layer.param_shapes()
+    parameters = sum(math.prod(shape) for _, shape in shapes)
+    states = sum(math.prod(shape) for param, shape in shapes if param in layer.states)
+    return SummaryRow(
+        name=name,
+        kind=str(layer.__struct_config__.tag),
+        inputs=inputs,
+        pre_processor="" if stage.pre_processor is None else stage.pre_processor.title(),
+        output=leaves.shape,
+        parameters=parameters,
+        trained=0 if layer.frozen else parameters - states,
+        multiply_adds=_multiply_adds(layer, stage.enters, leaves) * copies,
+        activations=_values(leaves) * copies,
+        frozen=layer.frozen,
+    )
+
+
+def _values(kind: AnyInputType) -> int:
+    """Return the values of one example, of sequences of open length of one time step."""
+    return math.prod(size or 1 for size in kind.shape)
+
+
+def _multiply_adds(layer: Layer, enters: AnyInputType, leaves: AnyInputType) -> int:
+    """Return how often weights are used for one example: each once, at every place of an image or time step."""
+    if isinstance(layer, BatchNormalization):
+        return _values(leaves)
+    if isinstance(layer, EmbeddingLayer):
+        return 0  # a row is looked up
+    weights = 0
+    for name, shape in layer.param_shapes():
+        if name in layer.weights and not layer.is_pretrain_param(name):
+            weights += math.prod(shape)
+    if isinstance(leaves, InputTypeConvolutional):
+        return weights * leaves.height * leaves.width
+    steps = leaves.timesteps if isinstance(leaves, InputTypeRecurrent) else 0
+    if not steps and isinstance(enters, InputTypeRecurrent):
+        steps = enters.timesteps
+    return weights * (steps or 1)

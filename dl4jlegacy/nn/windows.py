@@ -1,0 +1,131 @@
+"""How a kernel or a pooling window goes along one axis: sizes, padding, and the unrolling of sequences (L2).
+
+Legacy: ``org.deeplearning4j.nn.conf.ConvolutionMode`` and ``ConvolutionUtils.getOutputSize``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.errors import ConfError, ShapeError, nearest
+
+__all__ = ["Mode", "Window", "check_name", "check_window"]
+
+Mode = Literal["truncate", "same", "strict"]
+
+
+def check_window(title: str, layer: Any, count: int) -> None:
+    """Check ``kernel_size, stride, padding, dilation, convolution_mode`` of a layer, ``count`` values each.
+
+    Raises:
+        ConfError: a size that is not positive or no number, an unknown mode, or padding besides the mode "same".
+    """
+    for field, least in (("kernel_size", 1), ("stride", 1), ("padding", 0), ("dilation", 1)):
+        given = getattr(layer, field, 1)
+        if hasattr(layer, field):
+            _check_dimensions(title, field, given, count)
+        for size in given if isinstance(given, tuple) else (given,):
+            if size < least:
+                raise ConfError(f"{title}: {field} is {_text(given)}; it must be at least {least}")
+    check_name(title, "convolution_mode", layer.convolution_mode, Mode)
+    if layer.convolution_mode == "same" and layer.padding not in (0, (0, 0)):
+        raise ConfError(
+            f"{title}: padding is {_text(layer.padding)}, but convolution_mode 'same' makes its own; leave padding out"
+        )
+
+
+def check_name(title: str, field: str, given: Any, names: Any) -> None:
+    """Raise ``ConfError`` unless ``given`` is one of the names of a ``Literal``; JSON has been checked before."""
+    known = get_args(names)
+    if given not in known:
+        raise ConfError(f"{title}: unknown {field} {given!r}{nearest(str(given), known)}")
+
+
+def _check_dimensions(title: str, field: str, given: Any, count: int) -> None:
+    """Raise ``ConfError`` unless ``given`` is a whole number, or for ``count`` 2 a pair of them."""
+    numbers = given if isinstance(given, tuple) else (given,)
+    is_right = isinstance(given, tuple) == (count > 1) and len(numbers) == count
+    if not is_right or not all(type(size) is int for size in numbers):
+        wanted = "(height, width), two whole numbers" if count > 1 else "one whole number"
+        raise ConfError(f"{title}: {field} is {given!r}; give {wanted}")
+
+
+def _text(size: Any) -> str:
+    return "x".join(map(str, size)) if isinstance(size, tuple) else str(size)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window of ``kernel`` places, ``dilation`` apart, that goes over ``size`` places in steps of ``stride``.
+
+    ``before`` and ``after`` are the places of padding at both ends, ``out`` the number of positions of the window.
+    """
+
+    size: int
+    kernel: int
+    stride: int
+    dilation: int
+    before: int
+    after: int
+    out: int
+
+    @property
+    def padded(self) -> int:
+        """Places with padding."""
+        return self.before + self.size + self.after
+
+    @classmethod
+    def over(cls, size: int, kernel: int, stride: int, padding: int, dilation: int, mode: Mode, axis: str) -> Window:
+        """Return the window of a layer; ``axis`` is the word for it in messages.
+
+        Raises:
+            ShapeError: the kernel is larger than the padded input, or in mode "strict" the stride leaves a rest.
+        """
+        reach = (kernel - 1) * dilation + 1
+        if mode == "same":
+            out = -(-size // stride)
+            total = max(0, (out - 1) * stride + reach - size)
+            return cls(size, kernel, stride, dilation, total // 2, total - total // 2, out)
+        rest = size + 2 * padding - reach
+        if rest < 0:
+            dilated = f" (dilated to {reach})" if dilation > 1 else ""
+            raise ShapeError(
+                f"kernel {axis} {kernel}{dilated} is larger than its input of {axis} {size} with padding {padding}; "
+                "use a smaller kernel, more padding, convolution_mode='same', or fewer layers that shrink the input"
+            )
+        if mode == "strict" and rest % stride:
+            raise ShapeError(
+                f"convolution_mode 'strict': input {axis} {size} with padding {padding} less kernel {reach} is {rest}, "
+                f"no multiple of stride {stride}; use 'truncate' or 'same', or sizes that fit"
+            )
+        return cls(size, kernel, stride, dilation, padding, padding, rest // stride + 1)
+
+    def unrolled(self, x: Array, fill: float = 0.0) -> Array:
+        """Return what the window sees of ``(size, examples, n)`` at each position: ``(out, examples, kernel, n)``."""
+        padded = np.full((self.padded, *x.shape[1:]), fill, x.dtype)
+        padded[self.before : self.before + self.size] = x
+        columns = np.empty((self.out, x.shape[1], self.kernel, x.shape[2]), x.dtype)
+        for place in range(self.kernel):
+            columns[:, :, place] = padded[self._met(place)]
+        return columns
+
+    def rolled(self, columns: Array, shape: tuple[int, ...]) -> Array:
+        """Return the sums that ``unrolled`` of sequences of ``shape`` leads back to."""
+        padded = np.zeros((self.padded, *shape[1:]), columns.dtype)
+        seen = columns.reshape(self.out, shape[1], self.kernel, shape[2])
+        for place in range(self.kernel):
+            padded[self._met(place)] += seen[:, :, place]
+        return np.ascontiguousarray(padded[self.before : self.before + self.size])
+
+    def reduced_mask(self, mask: Array) -> Array:
+        """Return the mask ``(out, examples)`` of the window's positions: the largest of what each meets."""
+        seen: Array = self.unrolled(mask[:, :, None]).max(axis=2)[:, :, 0]
+        return np.ascontiguousarray(seen)
+
+    def _met(self, place: int) -> slice:
+        start = place * self.dilation
+        return slice(start, start + (self.out - 1) * self.stride + 1, self.stride)
