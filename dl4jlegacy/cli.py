@@ -173,20 +173,18 @@ def resume(
     log_format: LogFormat = "text",
 ) -> None:
     """Go on where a run stopped; prints what train would have printed."""
-    from dl4jlegacy import launch
+    from dl4jlegacy import files, launch
     from dl4jlegacy.scaleout.conf import Conf
 
     as_json, json_lines = _is_json("format", format), _is_json("log_format", log_format)
     changes = _values({"workers": workers, "data_dir": data_dir})
     target = _text("out", out) or ""
-    path = Path(run).expanduser() / "conf.json"
-    if not path.is_file():
-        raise CheckpointError(f"{run} holds no run: there is no file {path}; give the folder of --checkpoint-dir")
+    path = Path(files.read_conf(run))
     try:
         conf = Conf.read(path)
     except ConfError as exc:
         raise CheckpointError(f"the run in {run} cannot go on: {exc}") from exc
-    conf = conf.replace(checkpoint_dir=str(path.parent), **changes)
+    conf = conf.replace(checkpoint_dir=run if files.is_remote(run) else str(path.parent), **changes)
     data = launch.load_data(conf.dataset, conf.data_dir)
     show_training(
         lambda tick: launch.train(conf, data, resume=True, out=target, tick=tick),
@@ -218,14 +216,14 @@ def evaluate(
 @app.command()
 def predict(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A saved model.")],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A CSV file: one example a row, features only.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A CSV file: one example a row, features only.")],
     format: Format = "text",
 ) -> None:
     """Print the class that a saved model gives each row of a CSV file."""
-    from dl4jlegacy import launch
+    from dl4jlegacy import files, launch
 
     as_json = _is_json("format", format)
-    prediction = launch.predict_file(model, file)
+    prediction = launch.predict_file(model, Path(files.local(file)))
     emit(json.dumps(prediction.fields) if as_json else "\n".join(prediction.lines))
 
 

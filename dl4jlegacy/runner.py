@@ -20,13 +20,13 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import pykka
 from threadpoolctl import threadpool_limits
 
+from dl4jlegacy import files
 from dl4jlegacy.datasets import DataSetIterator
 from dl4jlegacy.errors import (
     CheckpointError,
@@ -40,7 +40,7 @@ from dl4jlegacy.kernels import load as load_kernels
 from dl4jlegacy.nn.multilayer import MultiLayerNetwork
 from dl4jlegacy.scaleout import actors, protocol
 from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, DeltaAggregator, JobAggregator, ParameterAveragingAggregator
-from dl4jlegacy.scaleout.checkpoint import CheckpointSaver, check_same_data, write_atomically
+from dl4jlegacy.scaleout.checkpoint import CheckpointSaver, check_same_data
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import DataSetJobIterator, JobIterator, Result
 from dl4jlegacy.scaleout.outcome import Outcome, RunStatus, TrainingResult, failure_of
@@ -192,7 +192,7 @@ class ActorNetworkRunner:
         """
         parts = self._ready()
         if parts.saver is not None:
-            write_atomically(parts.saver.folder / "conf.json", parts.conf.to_json().encode() + b"\n")
+            parts.saver.begin(parts.conf.to_json())
         begun = parts.saver.newest() if parts.saver is not None else None  # the tracker may not know yet
         if begun is not None:
             check_same_data(begun[0], parts.jobs.plan)
@@ -335,19 +335,15 @@ def _saver(conf: Conf, resume: bool) -> CheckpointSaver | None:
         if resume:
             raise CheckpointError("resume needs Conf.checkpoint_dir")
         return None
-    saver = CheckpointSaver(Path(conf.checkpoint_dir), keep=conf.checkpoints_kept, seed=conf.seed)
+    saver = files.open_saver(conf.checkpoint_dir, keep=conf.checkpoints_kept, seed=conf.seed)
     if not resume and saver.versions():
         raise CheckpointError(
-            f"{saver.folder} already holds checkpoints of a run; `dl4j resume {saver.folder}` goes on with it, or "
+            f"{saver.place} already holds checkpoints of a run; `dl4j resume {saver.place}` goes on with it, or "
             "choose another --checkpoint-dir"
         )
     if resume:
         saver.newest()  # says now, not after the actors have started, if nothing is usable
-    try:
-        saver.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(saver.folder / "conf.json", conf.to_json().encode() + b"\n")
-    except OSError as exc:
-        raise CheckpointError(f"{saver.folder} cannot be written: {exc.strerror}; choose another folder") from exc
+    saver.begin(conf.to_json())
     return saver
 
 

@@ -70,6 +70,7 @@ class FaultProxy:
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
             disable_nagle_algorithm = True
+            timeout = 2  # of an idle connection
 
             def handle_any(self) -> None:
                 proxy.handle(self)

@@ -36,6 +36,7 @@ LAYERS = [  # the longest matching name decides
         "dl4jlegacy.cluster",
         "dl4jlegacy.cluster_cli",
         "dl4jlegacy.console",
+        "dl4jlegacy.files",
         "dl4jlegacy.launch",
         "dl4jlegacy.progress",
         "dl4jlegacy.runner",

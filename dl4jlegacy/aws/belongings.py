@@ -292,7 +292,10 @@ class Belongings:
     def _remove_role(self) -> None:
         iam, name = self._aws.client("iam"), self.names.role
         with translated(f"removing role {name}"):
-            self._removed(lambda: iam.remove_role_from_instance_profile(InstanceProfileName=name, RoleName=name))
+            profile = self._removed(lambda: iam.get_instance_profile(InstanceProfileName=name))
+            for role in profile["InstanceProfile"]["Roles"] if profile else ():
+                detach = partial(iam.remove_role_from_instance_profile, InstanceProfileName=name)
+                self._removed(partial(detach, RoleName=role["RoleName"]))
             self._removed(lambda: iam.delete_instance_profile(InstanceProfileName=name), {"DeleteConflict"})
             self._removed(lambda: iam.delete_role_policy(RoleName=name, PolicyName="dl4jlegacy"))
             self._removed(lambda: iam.delete_role(RoleName=name), {"DeleteConflict"})
