@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from dl4jlegacy import cluster_cli
+from dl4jlegacy.aws.command import aws_app
 from dl4jlegacy.console import Stopped, emit, open_console, run_guarded
 from dl4jlegacy.errors import CheckpointError, ConfError, NotFiniteError, UsageError, nearest
 from dl4jlegacy.services.command import services_app
@@ -36,6 +37,7 @@ app = typer.Typer(
 )
 
 app.add_typer(services_app)
+app.add_typer(aws_app)
 cluster_cli.add_commands(app)
 
 _LEAST = {

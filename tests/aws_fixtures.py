@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import http.client
 import http.server
 import json
-import logging
 import os
 import re
 import socket
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import parse_qs
 
 import pytest
@@ -32,6 +34,15 @@ __all__ = [
 ]
 
 REGION = "us-east-1"
+_SERVE = """
+import sys
+from moto.moto_server.threaded_moto_server import ThreadedMotoServer
+server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+server.start()
+print(server.get_host_and_port()[1], flush=True)
+sys.stdin.read()
+server.stop()
+"""
 
 
 @dataclass(frozen=True)
@@ -209,16 +220,23 @@ def stale(content: bytes) -> bytes:
 
 @pytest.fixture(scope="session")
 def moto_server() -> Iterator[tuple[str, int]]:
-    """moto's server, on a free port."""
+    """moto's server, in a process of its own that ends when this one does, on a free port."""
     pytest.importorskip("moto")
-    from moto.moto_server.threaded_moto_server import ThreadedMotoServer
+    command = [sys.executable, "-c", _SERVE]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
+        assert server.stdout is not None
+        port = int(server.stdout.readline() or 0)
+        assert port, "moto's server did not start"
+        threading.Thread(target=_swallow, args=(server.stdout,), daemon=True).start()
+        yield "127.0.0.1", port
+        server.stdin.close()
+        server.wait(timeout=30)
 
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield host, port
-    server.stop()
+
+def _swallow(stream: IO[bytes]) -> None:
+    """Read what moto prints, so that it never waits for a reader."""
+    while stream.read1(65536):  # type: ignore[attr-defined]
+        pass
 
 
 @pytest.fixture(scope="session")
@@ -245,7 +263,7 @@ def fault_proxy(session_proxy: FaultProxy) -> FaultProxy:
 
 
 @pytest.fixture
-def aws_environment(fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FaultProxy:
+def aws_environment(fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FaultProxy]:
     """An environment in which boto3 finds moto, and no configuration of whoever runs the tests."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
@@ -261,7 +279,8 @@ def aws_environment(fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, tm
         "AWS_MAX_ATTEMPTS": "1",
     }.items():
         monkeypatch.setenv(name, value)
-    return fault_proxy
+    yield fault_proxy
+    gc.collect()  # the traceback of a connection that was reset holds its socket
 
 
 class Clock:

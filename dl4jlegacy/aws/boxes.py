@@ -282,6 +282,17 @@ def size_info(aws: Aws, size: str) -> SizeInfo:
     )
 
 
+def check_ami(aws: Aws, ami: str, architecture: str) -> None:
+    """Raise ``ConfError`` if there is no such image in the region, or it is for other processors."""
+    with translated(f"image {ami} in {aws.region}"):
+        images = aws.client("ec2").describe_images(ImageIds=[ami])["Images"]
+    if not images:
+        raise ConfError(f"region {aws.region} has no image {ami}; give another -ami, or none for Debian's newest")
+    theirs = images[0].get("Architecture", architecture)
+    if theirs != architecture:
+        raise ConfError(f"image {ami} is for {theirs}, the size for {architecture}; give another -ami or -s")
+
+
 def newest_ami(aws: Aws, architecture: str) -> str:
     """Return the newest official Debian 12 image; raises ``ConfError`` if the region has none."""
     name = f"debian-12-{'arm64' if architecture == 'arm64' else 'amd64'}-*"

@@ -16,7 +16,16 @@ from datetime import datetime
 from pathlib import Path
 
 from dl4jlegacy.aws.belongings import Belongings
-from dl4jlegacy.aws.boxes import Box, Ec2BoxCreator, boxes_of, cancel_spot_requests, end_boxes, size_info
+from dl4jlegacy.aws.boxes import (
+    Box,
+    Ec2BoxCreator,
+    boxes_of,
+    cancel_spot_requests,
+    check_ami,
+    end_boxes,
+    newest_ami,
+    size_info,
+)
 from dl4jlegacy.aws.cluster_spec import CLUSTER, MASTER, WORKER, ClusterSpec, Names, Tags, buckets_in
 from dl4jlegacy.aws.node import HOSTS
 from dl4jlegacy.aws.payload import Payload
@@ -104,9 +113,7 @@ class ClusterSetup:
             ``down`` removes it. DeadlineError: the workers did not register in time.
         """
         spec.check()
-        size_info(self._aws, spec.size)
-        if spec.master_size:
-            size_info(self._aws, spec.master_size)
+        self.check(spec)
         boxes = [box for box in boxes_of(self._aws, spec.name) if box.state in ("pending", "running")]
         now = self._aws.pace.wall()
         expires = min((_seconds(b.expires) for b in boxes if b.expires), default=now + spec.ttl_seconds)
@@ -138,6 +145,16 @@ class ClusterSetup:
             self.wait_for_workers(spec.workers)
             self.provision(spec)
         return self.status(ask=wait)
+
+    def check(self, spec: ClusterSpec) -> None:
+        """Ask AWS for sizes, image and network; raises ``ConfError`` for what there is not. Makes nothing."""
+        for size in {spec.size, spec.master_size or spec.size}:
+            info = size_info(self._aws, size)
+            if spec.ami:
+                check_ami(self._aws, spec.ami, info.architecture)
+            else:
+                newest_ami(self._aws, info.architecture)
+        self.belongings.default_subnets(spec.subnet)
 
     def _check_out(self, spec: ClusterSpec) -> None:
         """Raise now if the model's bucket is somebody else's."""
