@@ -140,7 +140,7 @@ class Ec2BoxCreator:
         except NotEnoughWorkersError as exc:
             if not fall_back:
                 raise
-            logger.warning("no spot capacity, so on demand: %s", exc)
+            logger.warning("no spot capacity, so on demand: %s", str(exc))
             return self._start(spot=False)
 
     def _start(self, *, spot: bool) -> list[str]:

@@ -339,7 +339,7 @@ def _pump(
         try:
             channel = transport.open_channel("direct-tcpip", target, peer, timeout=_CONNECT_SECONDS)
         except (paramiko.SSHException, EOFError, OSError) as exc:
-            logger.debug("no tunnel to %s: %s", target, exc)
+            logger.debug("no tunnel to %s: %s", target, str(exc))
             return
         with contextlib.closing(channel), contextlib.suppress(OSError, EOFError):
             while not stop.is_set():

@@ -224,7 +224,7 @@ class ClusterSetup:
             try:
                 workers = tuple(self._ready(self, masters[0]))
             except Dl4jError as exc:
-                logger.warning("the master cannot be asked for its workers: %s", exc)
+                logger.warning("the master cannot be asked for its workers: %s", str(exc))
         return ClusterStatus(self.names.cluster, self._aws.region, tuple(boxes), tuple(self.belongings.left()), workers)
 
     def scale(self, count: int, spec: ClusterSpec | None = None, *, wait: bool = True) -> ClusterStatus:
