@@ -47,9 +47,7 @@ def ours(kernels: str, batch: int) -> Callable[[], int]:
 
     def step() -> int:
         row = state["row"]
-        network.fit_batch(
-            x[row : row + batch], labels[row : row + batch], iteration=state["iteration"], stream=stream
-        )
+        network.fit_batch(x[row : row + batch], labels[row : row + batch], iteration=state["iteration"], stream=stream)
         state["row"] = (row + batch) % (len(x) - batch + 1)
         state["iteration"] += 1
         return batch

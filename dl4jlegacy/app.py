@@ -125,9 +125,6 @@ def _network(args: argparse.Namespace, n_in: int, n_out: int) -> Any:
 
 def _check(args: argparse.Namespace) -> None:
     """Raise the error of flags that do not go together, or ask for what is not there."""
-    if args.t == "worker":
-        cluster_cli.work(os.environ.get("DL4J_ZOOKEEPER") or f"{args.ad or args.h}:2181")
-        return
     if args.t != "master":
         raise UsageError(f"-t {args.t}: the type is master or worker")
     if args.a is None:
@@ -151,6 +148,9 @@ def _run(arguments: list[str]) -> None:
     from dl4jlegacy.scaleout.conf import Conf
 
     args = _parser().parse_args(arguments)
+    if args.t == "worker":
+        cluster_cli.work(os.environ.get("DL4J_ZOOKEEPER") or f"{args.ad or args.h}:2181")
+        return
     _check(args)
     data = launch.load_data(_dataset(args))
     if args.e >= 0:

@@ -18,8 +18,10 @@ import typer
 
 from dl4jlegacy import cluster_cli
 from dl4jlegacy.aws.command import aws_app
+from dl4jlegacy.chaos.command import bench_app
+from dl4jlegacy.cluster_flags import Id, Zookeeper, seconds
 from dl4jlegacy.console import Stopped, emit, open_console, run_guarded
-from dl4jlegacy.errors import CheckpointError, ConfError, NotFiniteError, UsageError, nearest
+from dl4jlegacy.errors import CheckpointError, NotFiniteError, UsageError, nearest
 from dl4jlegacy.services.command import services_app
 from dl4jlegacy.version import __version__
 
@@ -38,6 +40,7 @@ app = typer.Typer(
 
 app.add_typer(services_app)
 app.add_typer(aws_app)
+app.add_typer(bench_app)
 cluster_cli.add_commands(app)
 
 _LEAST = {
@@ -48,13 +51,14 @@ _LEAST = {
     "pretrain_epochs": 0,
     "averaging_frequency": 1,
     "checkpoint_every": 1,
+    "min_workers": 0,
     "seed": -(2**63),
 }
 """The whole numbers among the flags, and the least that each may be."""
 
 _CONF_FLAGS = (
     *("model", "dataset", "data_dir", "workers", "jobs_per_round", "batch_size", "epochs", "pretrain_epochs"),
-    *("averaging_frequency", "router", "seed", "run", "checkpoint_dir", "checkpoint_every"),
+    *("averaging_frequency", "router", "seed", "run", "checkpoint_dir", "checkpoint_every", "min_workers"),
 )
 """Flags that are fields of ``Conf``."""
 
@@ -74,6 +78,11 @@ DataDir = Annotated[str | None, _option("--data-dir", "DIR", "Where MNIST's file
 Format = Annotated[str, _option("--format", "text|json", "Results as text, or as one JSON object.")]
 LogFormat = Annotated[str, _option("--log-format", "text|json", "Progress as text, or as lines of JSON.")]
 Out = Annotated[str | None, _option("--out", "FILE", "Save the trained model to this zip file.")]
+Bind = Annotated[str, _option("--bind", "HOST", "Where a cluster's master listens for signs of life (127.0.0.1).")]
+MinWorkers = Annotated[
+    str | None, _option("--min-workers", "N", "Workers below which a cluster's master issues no jobs (1).")
+]
+WorkerWait = Annotated[str | None, _option("--worker-wait", "SECONDS", "How long it waits for them then (300).")]
 DatasetOption = _option("--dataset", "NAME", "digits, iris, mnist, a CSV file or a folder.")
 
 
@@ -121,6 +130,10 @@ def train(
         str | None, _option("--cluster-name", "NAME", "Of the Hazelcast members (of dl4j services, else dev).")
     ] = None,
     zookeeper: Annotated[str | None, _option("--zookeeper", "HOST:PORT", "Where workers find the run.")] = None,
+    id: Id = None,
+    bind: Bind = "127.0.0.1",
+    min_workers: MinWorkers = None,
+    worker_wait: WorkerWait = None,
     standby: Annotated[bool, typer.Option("--standby", help="Wait behind a master, and take over if it dies.")] = False,
     run: Annotated[str | None, _option("--run", "NAME", "The run's name.")] = None,
     checkpoint_dir: Annotated[str | None, _option("--checkpoint-dir", "DIR", "Keep checkpoints here.")] = None,
@@ -156,44 +169,61 @@ def _train(flags: dict[str, Any]) -> None:
         given["multi_layer_conf"] = None  # a model named on the command line replaces the file's network
     conf = launch.with_absolute_paths(base.replace(**given))
     data = launch.load_data(conf.dataset, conf.data_dir)
+    conf = _with_wait(conf, flags["worker_wait"])
     ready = launch.prepare(conf, data, named, learning_rate=rate, updater=_text("updater", flags["updater"]))
-    show_training(
-        cluster_cli.starter(flags, ready, data, out),
-        as_json=as_json,
-        json_lines=json_lines,
-        checkpoints=ready.checkpoint_dir,
-    )
+    start, goes_on = cluster_cli.starter(flags, ready, data, out)
+    show_training(start, as_json=as_json, json_lines=json_lines, checkpoints=ready.checkpoint_dir, goes_on=goes_on)
+
+
+def _with_wait(conf: Any, worker_wait: str | None) -> Any:
+    return conf if worker_wait is None else conf.replace(worker_wait_seconds=seconds("--worker-wait", worker_wait))
 
 
 @app.command()
 def resume(
-    run: Annotated[str, typer.Argument(metavar="DIR", help="A run's checkpoint folder.")],
+    run: Annotated[
+        str, typer.Argument(metavar="RUN|DIR", help="A run's checkpoint folder, or its name or id in Zookeeper.")
+    ],
     workers: Workers = None,
     data_dir: DataDir = None,
+    zookeeper: Zookeeper = None,
+    id: Id = None,
+    bind: Bind = "127.0.0.1",
+    min_workers: MinWorkers = None,
+    worker_wait: WorkerWait = None,
     out: Out = None,
     format: Format = "text",
     log_format: LogFormat = "text",
 ) -> None:
     """Go on where a run stopped; prints what train would have printed."""
-    from dl4jlegacy import files, launch
-    from dl4jlegacy.scaleout.conf import Conf
+    from dl4jlegacy import files
 
     as_json, json_lines = _is_json("format", format), _is_json("log_format", log_format)
-    changes = _values({"workers": workers, "data_dir": data_dir})
+    changes = _values({"workers": workers, "data_dir": data_dir, "min_workers": min_workers})
+    if worker_wait is not None:
+        changes["worker_wait_seconds"] = seconds("--worker-wait", worker_wait)
     target = _text("out", out) or ""
-    path = Path(files.read_conf(run))
-    try:
-        conf = Conf.read(path)
-    except ConfError as exc:
-        raise CheckpointError(f"the run in {run} cannot go on: {exc}") from exc
-    conf = conf.replace(checkpoint_dir=run if files.is_remote(run) else str(path.parent), **changes)
+    path = files.find_conf(run)
+    if path is not None:
+        checkpoints = run if files.is_remote(run) else str(path.parent)
+        start, goes_on = _folder_resumer(run, path, {**changes, "checkpoint_dir": checkpoints}, target), ""
+    elif zookeeper:
+        flags = {"zookeeper": zookeeper, "id": id, "bind": bind}
+        start, goes_on, checkpoints = cluster_cli.resumer(run, flags, changes, target)
+    else:
+        raise CheckpointError(
+            f"{run} holds no run: it has no conf.json; give what --checkpoint-dir was, or a name and --zookeeper"
+        )
+    show_training(start, as_json=as_json, json_lines=json_lines, checkpoints=checkpoints, goes_on=goes_on)
+
+
+def _folder_resumer(run: str, path: Path, changes: Mapping[str, Any], out: str) -> Callable[..., Any]:
+    """Return what goes on with a run from its checkpoints, in this process."""
+    from dl4jlegacy import launch
+
+    conf = launch.read_run(run, path).replace(**changes)
     data = launch.load_data(conf.dataset, conf.data_dir)
-    show_training(
-        lambda tick: launch.train(conf, data, resume=True, out=target, tick=tick),
-        as_json=as_json,
-        json_lines=json_lines,
-        checkpoints=conf.checkpoint_dir,
-    )
+    return lambda tick: launch.train(conf, data, resume=True, out=out, tick=tick)
 
 
 @app.command()
@@ -235,8 +265,12 @@ def show_training(
     as_json: bool = False,
     json_lines: bool = False,
     checkpoints: str = "",
+    goes_on: str = "",
 ) -> None:
-    """Run a training with its display, and print its report."""
+    """Run a training with its display, and print its report.
+
+    ``checkpoints`` is the run's folder, ``goes_on`` the command that goes on with it in a cluster; "": none.
+    """
     from rich.text import Text
 
     from dl4jlegacy.progress import ProgressDisplay
@@ -247,7 +281,7 @@ def show_training(
         with display:
             report = start(display.tick)
     except Stopped as stop:
-        stop.hint = _where_it_stopped(display.last, checkpoints)
+        stop.hint = _where_it_stopped(display.last, checkpoints, goes_on)
         raise
     except NotFiniteError as error:
         if checkpoints:
@@ -258,8 +292,11 @@ def show_training(
     emit(json.dumps(report.fields) if as_json else _report_text(report))
 
 
-def _where_it_stopped(status: Any, checkpoints: str) -> str:
-    where = "" if status is None or status.head is None else f" in round {status.head.round}/{status.plan.total_rounds}"
+def _where_it_stopped(status: Any, checkpoints: str, goes_on: str) -> str:
+    has_begun = status is not None and status.head is not None
+    where = f" in round {status.head.round}/{status.plan.total_rounds}" if has_begun else ""
+    if goes_on:
+        return f"{where}; `{goes_on}` goes on from there" if has_begun else " before it began; nothing is left of it"
     if checkpoints:
         return f"{where}; `dl4j resume {checkpoints}` goes on from there"
     return f"{where}; nothing is kept: with --checkpoint-dir a run can go on later"

@@ -1,8 +1,8 @@
-"""A run spread over processes and machines: a master, standby masters, workers; who finds whom, and how it ends.
+"""A run spread over processes and machines: its master, and those who take over from it (layer 5).
 
 The master puts the ``Conf`` into Zookeeper, and the plan into the run's tracker; a worker needs nothing but
-Zookeeper's address. Everything that matters is in the tracker, so a master that dies is replaced by a standby, or by
-``dl4j resume``, and goes on in the round where it was.
+Zookeeper's address (``cluster_worker``). Everything that matters is in the tracker, so a master that dies is replaced
+by a standby, or by ``dl4j resume``, and goes on in the round where it was.
 
 Legacy: ``ActorNetworkRunnerApp``, ``ZooKeeperConfigurationRegister``, ``ZookeeperConfigurationRetriever``.
 """
@@ -11,140 +11,214 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import platform
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import msgspec
-import numpy as np
-from threadpoolctl import threadpool_limits
 
-from dl4jlegacy import launch, wire
-from dl4jlegacy.errors import TrackerError, UsageError, VersionError
+from dl4jlegacy import launch
+from dl4jlegacy.cluster_access import ClusterAddress, closing, find_conf, open_tracker, versions
+from dl4jlegacy.cluster_office import Office, destroy
+from dl4jlegacy.cluster_worker import run_worker
+from dl4jlegacy.errors import CheckpointError, ConfError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.kernels import load as load_kernels
 from dl4jlegacy.runner import RunStatus
+from dl4jlegacy.scaleout.checkpoint import CheckpointSaver
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.hazelcast_store import HazelcastStateTracker, HazelcastStore
-from dl4jlegacy.scaleout.outcome import Outcome, failure_of
-from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.records import Head
-from dl4jlegacy.scaleout.router import create_router
-from dl4jlegacy.scaleout.ticker import Ticker
-from dl4jlegacy.scaleout.tracker import StateTracker
+from dl4jlegacy.scaleout.hazelcast_store import HazelcastStateTracker
+from dl4jlegacy.scaleout.oversight import Oversight
 from dl4jlegacy.scaleout.zookeeper import (
     MasterElection,
-    WorkerRegistration,
-    ZooKeeperConfigurationRegister,
     ZookeeperConfigurationRetriever,
     ZooKeeperSession,
+    registered_workers,
 )
-from dl4jlegacy.version import __version__
-from dl4jlegacy.worker_pool import WorkerPool, network_performer, process_name
+from dl4jlegacy.worker_pool import process_name
 
-__all__ = ["ClusterAddress", "find_conf", "open_tracker", "run_master", "run_worker", "stand_by", "versions"]
+__all__ = [
+    "ClusterAddress",
+    "Lead",
+    "find_conf",
+    "find_run",
+    "forget",
+    "open_tracker",
+    "resume_run",
+    "run_master",
+    "run_worker",
+    "stand_by",
+    "versions",
+]
 
 logger = logging.getLogger(__name__)
 
-MASTER = "master"
-_FAREWELL_SECONDS = 5.0
-_MISSING_SECONDS = 30.0
-_LOOK_SECONDS = 1.0
+Tick = Callable[[RunStatus], None]
+_EXPIRY_SECONDS = 2.0  # Zookeeper looks for sessions that have ended about so often
+
+
+def _no_tick(status: RunStatus) -> None:
+    """Show nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterAddress:
-    """Where a cluster's Zookeeper is, and the run's secret (None: none)."""
+class Lead:
+    """How a master leads: workers of its own, the model's file, where it listens, who is told how the run stands."""
 
-    zookeeper: str
-    secret: bytes | None = None
-
-    def split(self) -> tuple[str, int]:
-        """Return host and port of the (first) server; raises ``UsageError``."""
-        host, _, port = self.zookeeper.split(",")[0].rpartition(":")
-        if not host or not port.isdigit():
-            raise UsageError(f"--zookeeper {self.zookeeper}: give it as host:port")
-        return host, int(port)
+    local_workers: int = 0
+    out: str = ""
+    bind: str = "127.0.0.1"
+    tick: Tick = field(default=_no_tick)
 
 
-def versions(kernels: str) -> dict[str, str]:
-    """Return what all processes of one run must have in common; others round or write differently."""
-    return {
-        "dl4jlegacy": __version__,
-        "wire": str(wire.VERSION),
-        "python": ".".join(platform.python_version_tuple()[:2]),
-        "numpy": ".".join(np.__version__.split(".")[:2]),
-        "kernels": kernels,
-    }
-
-
-def open_tracker(conf: Conf, secret: bytes | None) -> HazelcastStateTracker:
-    """Return the tracker that a Conf names; raises ``TrackerError`` if it cannot be reached."""
-    return HazelcastStateTracker(
-        conf.state_tracker_connection_string, cluster_name=conf.cluster_name or "dev", run=conf.run, secret=secret
-    )
-
-
-def find_conf(address: ClusterAddress, *, wait_seconds: float = 0.0) -> Conf:
-    """Return the Conf that a master has registered; raises ``TrackerError`` if there is none in time."""
-    host, port = address.split()
-    with ZookeeperConfigurationRetriever(host, port, MASTER, secret=address.secret) as retriever:
-        return retriever.retrieve(wait_seconds=wait_seconds)
-
-
-# --- master ----------------------------------------------------------------------------------------------------------
-
-
-def run_master(
-    conf: Conf,
-    data: launch.Data,
-    address: ClusterAddress,
-    *,
-    local_workers: int = 0,
-    resume: bool = False,
-    out: str = "",
-    tick: Callable[[RunStatus], None] | None = None,
-) -> launch.Report:
-    """Be the run's master to its end; return the report. Data travel with the jobs.
+def run_master(conf: Conf, data: launch.Data, address: ClusterAddress, lead: Lead) -> launch.Report:
+    """Be the master of a new run to its end; return the report. Data travel with the jobs.
 
     Raises:
         TrackerError: Hazelcast or Zookeeper cannot be reached, or another master holds the id.
+        NotEnoughWorkersError: too few workers for too long; the run can be resumed.
     """
     with ZooKeeperSession(address.zookeeper, secret=address.secret) as session:
-        election = MasterElection(session, group=MASTER, info={"run": conf.run}).claim()
+        election = MasterElection(session, group=address.id, info={"run": conf.run}).claim()
         try:
-            return _lead(conf, data, address, session, local_workers, resume, out, tick)
+            return _lead(conf, data, address, session, election, lead, takes_over="")
         finally:
             election.resign()
 
 
-def stand_by(
-    address: ClusterAddress, *, out: str = "", tick: Callable[[RunStatus], None] | None = None
-) -> launch.Report | None:
+def stand_by(address: ClusterAddress, lead: Lead) -> launch.Report | None:
     """Wait behind the present master, and finish its run if it dies; None if the run ended without that."""
     conf = find_conf(address, wait_seconds=60.0)
     data = launch.load_data(conf.dataset, conf.data_dir)
     with ZooKeeperSession(address.zookeeper, secret=address.secret) as session:
-        with _closing(open_tracker(conf, address.secret)) as tracker:
-            election = MasterElection(session, group=MASTER, info={"run": conf.run, "standby": True}).start()
-            try:
-                while not election.wait(0.5):
-                    head = tracker.head()
-                    if head is not None and head.status != "running":
-                        return None
-                head = tracker.head()
-                if head is None or head.status != "running":
-                    return None
-            except BaseException:
-                election.resign()
-                raise
+        election = MasterElection(session, group=address.id, info={"run": conf.run, "standby": True}).start()
         try:
-            logger.warning("the master of run %s is gone; this standby takes over in round %s", conf.run, head.round)
-            return _lead(conf, data, address, session, 0, True, out, tick)
+            with closing(open_tracker(conf, address.secret)) as tracker:
+                if not _outlives_master(conf, address, session, election, tracker):
+                    return None
+                head = tracker.head()
+            where = "before its first round" if head is None else f"in round {head.round}"
+            logger.warning("the master of run %s is gone; this standby takes over %s", conf.run, where)
+            return _lead(conf, data, address, session, election, lead, takes_over="standby")
         finally:
             election.resign()
+
+
+def _outlives_master(
+    conf: Conf,
+    address: ClusterAddress,
+    session: ZooKeeperSession,
+    election: MasterElection,
+    tracker: HazelcastStateTracker,
+) -> bool:
+    """Wait until this candidate leads, or the run is over; return whether there is something to be done."""
+    host, port = address.split()
+    registered = ZookeeperConfigurationRetriever(host, port, address.id, session=session)
+    while not election.wait(0.5):
+        head = tracker.head()
+        if head is not None and head.status != "running":
+            return False
+    head = tracker.head()
+    if head is None:  # over and cleared up, or lost with its member, or not begun
+        return registered.find() == conf
+    return head.status == "running"
+
+
+def resume_run(conf: Conf, address: ClusterAddress, lead: Lead, *, workers: int | None = None) -> launch.Report:
+    """Take over a registered run whose master is gone, and finish it; return what its master would have.
+
+    Args:
+        conf: the run's, as it is registered.
+        address: where.
+        lead: how; its ``local_workers`` do not count.
+        workers: in this process; None: none if others are registered, else as many as the Conf says.
+
+    Raises:
+        TrackerError: its master lives. CheckpointError: nothing is left of the run, in the tracker or elsewhere.
+    """
+    data = launch.load_data(conf.dataset, conf.data_dir)
+    with ZooKeeperSession(address.zookeeper, secret=address.secret) as session:
+        election = MasterElection(session, group=address.id, info={"run": conf.run}).claim()
+        try:
+            with closing(open_tracker(conf, address.secret)) as tracker:
+                _check_something_is_left(conf, tracker)
+                if workers is None:
+                    workers = 0 if _has_workers(session, address, tracker) else conf.workers
+            lead = replace(lead, local_workers=workers)
+            return _lead(conf, data, address, session, election, lead, takes_over="resume")
+        finally:
+            election.resign()
+
+
+def _has_workers(session: ZooKeeperSession, address: ClusterAddress, tracker: HazelcastStateTracker) -> bool:
+    """Whether a registered worker lives: one that was killed a moment ago is registered until its session ends."""
+    beats, until = tracker.heart_beats(), time.monotonic() + session.session_seconds + _EXPIRY_SECONDS
+    while registered_workers(session, address.id):
+        if any(beat != beats.get(worker) for worker, beat in tracker.heart_beats().items()):
+            return True
+        if time.monotonic() > until:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def find_run(address: ClusterAddress, name: str, *, id_given: bool) -> tuple[ClusterAddress, Conf]:
+    """Return where the run called ``name`` (its name, or its id) is registered, and its Conf.
+
+    Args:
+        address: where to look; its id counts only with ``id_given``.
+        name: what to look for.
+        id_given: whether the run must be the one with the address's id.
+
+    Raises:
+        TrackerError: there is no such run; the message says which there are.
+    """
+    host, port = address.split()
+    with ZooKeeperSession(address.zookeeper, secret=address.secret) as session:
+        ids = ZookeeperConfigurationRetriever(host, port, address.id, session=session).ids()
+        found: dict[str, Conf] = {}
+        for id in [address.id] if id_given else sorted(ids, key=lambda id: id != name):
+            try:
+                conf = ZookeeperConfigurationRetriever(host, port, id, session=session).find()
+            except (NotAuthorisedError, ConfError, VersionError):
+                if id_given or id == name:
+                    raise
+                continue  # not ours to read, and nobody asked for it
+            if conf is not None and name in (id, conf.run):
+                return replace(address, id=id), conf
+            if conf is not None:
+                found[id] = conf
+    there = ", ".join(f"{conf.run} (id {id})" for id, conf in found.items()) or "none"
+    raise TrackerError(
+        f"there is no run {name} registered in Zookeeper at {address.zookeeper}, and no folder of checkpoints of this "
+        f"name; registered are: {there}"
+    )
+
+
+def forget(conf: Conf, address: ClusterAddress, tracker: HazelcastStateTracker) -> None:
+    """Clear up after a run that has no master to do so."""
+    with ZooKeeperSession(address.zookeeper, secret=address.secret) as session:
+        Office(conf, address, session).clear_up(tracker)
+
+
+def _check_something_is_left(conf: Conf, tracker: HazelcastStateTracker) -> None:
+    """Raise ``CheckpointError`` if there is nothing to go on from."""
+    if tracker.head() is None and not (conf.checkpoint_dir and CheckpointSaver(conf.checkpoint_dir).versions()):
+        kept = f"and none of its checkpoints in {conf.checkpoint_dir}" if conf.checkpoint_dir else "and it kept none"
+        raise CheckpointError(
+            f"run {conf.run} cannot go on: the tracker at {conf.state_tracker_connection_string} has nothing of it "
+            f"any more, {kept}; start its master again (dl4j master)"
+        )
+
+
+def _check_is_new(conf: Conf, tracker: HazelcastStateTracker) -> None:
+    """Raise ``TrackerError`` if the tracker has a run of this name that is not over; remove the rest of one that is."""
+    head = tracker.head()
+    if head is not None and head.status == "running":
+        raise TrackerError(
+            f"the tracker at {conf.state_tracker_connection_string} has a run {conf.run} already, in round "
+            f"{head.round}; `dl4j resume {conf.run}` goes on with it, or give this one another name with --run"
+        )
+    destroy(tracker)
 
 
 def _lead(
@@ -152,164 +226,73 @@ def _lead(
     data: launch.Data,
     address: ClusterAddress,
     session: ZooKeeperSession,
-    local_workers: int,
-    resume: bool,
-    out: str,
-    tick: Callable[[RunStatus], None] | None,
+    election: MasterElection,
+    lead: Lead,
+    *,
+    takes_over: str,
 ) -> launch.Report:
-    """Register the Conf, share the plan, train, and clear up."""
+    """Register the Conf, share the plan, train, and clear up. ``takes_over`` says who did, "" for a new run."""
     conf = conf.replace(kernels=load_kernels(conf.kernels or None).name, data_by_reference=False)
     conf = conf.replace(jobs_per_round=conf.jobs_per_round or conf.workers, run=conf.run or process_name())
-    host, port = address.split()
-    with _closing(open_tracker(conf, address.secret)) as tracker:
-        tracker.define("conf", conf.to_json())
-        tracker.define("versions", versions(conf.kernels))
-        tracker.define("plan", msgspec.to_builtins(launch.plan_of(conf, data)))
-        register = ZooKeeperConfigurationRegister(conf, MASTER, host, port, session=session)
-        register.register()
+    office = Office(conf, address, session, election)
+    with closing(open_tracker(conf, address.secret)) as tracker:
+        if not takes_over:
+            _check_is_new(conf, tracker)
+        definitions = {
+            "conf": conf.to_json(),
+            "versions": versions(conf.kernels),
+            "plan": msgspec.to_builtins(launch.plan_of(conf, data)),
+        }
+        oversight = Oversight(
+            *(conf, tracker, process_name(), definitions, office),
+            takes_over=bool(takes_over),
+            secret=address.secret,
+            bind=lead.bind,
+        )
+        shown = _Shown(lead.tick, oversight)
         try:
-            return launch.train(
-                conf,
-                data,
-                resume=resume and bool(conf.checkpoint_dir),
-                out=out,
-                tick=tick,
-                tracker=tracker,
-                local_workers=local_workers,
-            )
+            with oversight:
+                office.register()
+                oversight.journal.write("master_leads", id=address.id, run=conf.run, takes_over=takes_over or "nobody")
+                try:
+                    return launch.train(
+                        conf,
+                        data,
+                        resume=bool(takes_over and conf.checkpoint_dir),
+                        out=lead.out,
+                        tick=shown.tick,
+                        tracker=tracker,
+                        local_workers=lead.local_workers,
+                        oversight=oversight,
+                    )
+                finally:
+                    oversight.end()
         finally:
-            head = tracker.head()
-            if head is not None and head.status != "running":  # over, in whatever way; else somebody may go on with it
-                register.remove()
-                _clear_up(tracker)
+            shown.finish()
+            with contextlib.suppress(TrackerError):  # what cannot be reached cannot be cleared up
+                _end(tracker, office, oversight, began=shown.began or bool(takes_over))
 
 
-def _clear_up(tracker: HazelcastStateTracker) -> None:
-    """Let the workers see the end, then delete what the run has in the grid."""
-    end = time.monotonic() + _FAREWELL_SECONDS
-    while tracker.num_workers() and time.monotonic() < end:
-        time.sleep(0.05)
-    store = tracker.store
-    if isinstance(store, HazelcastStore):
-        store.destroy()
+class _Shown:
+    """What the caller is shown of the run: its status, with the news of the journal, to the very end."""
+
+    def __init__(self, tick: Tick, oversight: Oversight) -> None:
+        self._tick, self._oversight = tick, oversight
+        self._last: RunStatus | None = None
+        self.began = False
+
+    def tick(self, status: RunStatus) -> None:
+        self.began = self.began or status.head is not None
+        self._last = status
+        self._tick(replace(status, news=self._oversight.news()))
+
+    def finish(self) -> None:
+        if self._last is not None:
+            self.tick(self._last)
 
 
-# --- worker ----------------------------------------------------------------------------------------------------------
-
-
-def run_worker(
-    address: ClusterAddress,
-    *,
-    workers: int = 1,
-    wait_seconds: float = 60.0,
-    on_event: Callable[[str, dict[str, Any]], None] = lambda name, fields: None,
-) -> Head:
-    """Work for the run that is registered, with ``workers`` threads, until it ends; return its last head.
-
-    A worker that came to a run whose master is gone goes over to the run of the next master that registers.
-
-    Raises:
-        TrackerError: nothing to be reached, or no run registered in time. VersionError: this process does not match.
-        NotAuthorisedError: the secret is another one. TrainingError: the run failed.
-    """
-    head = None
-    with ZooKeeperSession(address.zookeeper, secret=address.secret) as session:
-        while head is None:
-            host, port = address.split()
-            registered = ZookeeperConfigurationRetriever(host, port, MASTER, session=session)
-            head = _work(
-                registered.retrieve(wait_seconds=wait_seconds), address, session, registered, workers, on_event
-            )
-    if head.status == "failed":
-        raise failure_of(head)
-    return head
-
-
-def _work(
-    conf: Conf,
-    address: ClusterAddress,
-    session: ZooKeeperSession,
-    registered: ZookeeperConfigurationRetriever,
-    workers: int,
-    on_event: Callable[[str, dict[str, Any]], None],
-) -> Head | None:
-    """Work for one run; return its last head, or None when another run has taken its place."""
-    kernels = load_kernels(conf.kernels)
-    with _closing(open_tracker(conf, address.secret)) as tracker:
-        _check_versions(tracker, conf, versions(kernels.name))
-        plan = msgspec.convert(_defined(tracker, "plan", conf), Plan)
-        outcome, name = Outcome(tracker.clock), process_name()
-        pool = WorkerPool(
-            *(conf, plan, tracker, create_router(conf.router, conf.window), kernels, outcome, network_performer),
-            jobs=None,
-            ends_run=True,
-        )
-        on_event("joined", {"run": conf.run, "worker": name, "threads": workers})
-        with (
-            WorkerRegistration(session, name, {"run": conf.run, "threads": workers}, group=MASTER),
-            threadpool_limits(limits=1, user_api="blas"),
-        ):
-            ticker = Ticker(pool.start(name, workers))
-            ticker.start()
-            try:
-                head = _serve(outcome, conf, tracker, registered)
-            finally:
-                ticker.stop()
-                pool.stop(30.0)
-        on_event("left", {"run": conf.run, "worker": name, "status": "replaced" if head is None else head.status})
-        return head
-
-
-def _serve(
-    outcome: Outcome, conf: Conf, tracker: StateTracker, registered: ZookeeperConfigurationRetriever
-) -> Head | None:
-    """Wait for the end of the run; None when it has given way to another, or is not in the tracker any more."""
-    seen = looked = time.monotonic()
-    while True:
-        end = outcome.wait(0.2)
-        if end is not None:
-            return end[0]
-        now = time.monotonic()
-        if tracker.head() is not None:
-            seen = now
-        elif now - seen > _MISSING_SECONDS:
-            raise TrackerError(
-                f"run {conf.run} has not been in the tracker at {conf.state_tracker_connection_string} for "
-                f"{_MISSING_SECONDS:.0f} s; has it ended, or did its master not begin?"
-            )
-        if now - looked > _LOOK_SECONDS:
-            looked = now
-            with contextlib.suppress(TrackerError):  # no Conf, or no answer, just now: the tracker says how it stands
-                if registered.retrieve().run != conf.run:
-                    return None
-
-
-def _defined(tracker: StateTracker, key: str, conf: Conf) -> Any:
-    """Return a global of the run, which its master defines before it registers."""
-    value = tracker.get(key)
-    if value is None:
-        raise TrackerError(
-            f"run {conf.run} has no {key} in the tracker at {conf.state_tracker_connection_string}: it has ended, or "
-            "the member was started anew; start its master again"
-        )
-    return value
-
-
-def _check_versions(tracker: StateTracker, conf: Conf, ours: dict[str, str]) -> None:
-    theirs = _defined(tracker, "versions", conf)
-    different = [
-        f"{name} {theirs.get(name)} there, {own} here" for name, own in ours.items() if theirs.get(name) != own
-    ]
-    if different:
-        raise VersionError(
-            f"this worker cannot join run {conf.run}: {'; '.join(different)}; install what the master has"
-        )
-
-
-@contextmanager
-def _closing(tracker: HazelcastStateTracker) -> Iterator[HazelcastStateTracker]:
-    """Shut the tracker down at the end, whatever happens."""
-    try:
-        yield tracker
-    finally:
-        tracker.shutdown()
+def _end(tracker: HazelcastStateTracker, office: Office, oversight: Oversight, *, began: bool) -> None:
+    """Clear up after a run that is over, or never began; one that is under way is left for somebody to go on with."""
+    head = tracker.head()
+    if (head is None and not began) or (head is not None and head.status != "running"):
+        office.clear_up(tracker, oversight.is_gone)

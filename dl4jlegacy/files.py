@@ -13,7 +13,7 @@ from pathlib import Path
 from dl4jlegacy.errors import CheckpointError
 from dl4jlegacy.scaleout.checkpoint import CheckpointSaver
 
-__all__ = ["absolute", "is_remote", "local", "open_saver", "read_conf", "written"]
+__all__ = ["absolute", "find_conf", "is_remote", "local", "open_saver", "written"]
 
 _SCHEME = "s3://"
 
@@ -50,20 +50,22 @@ def open_saver(folder: str, *, keep: int, seed: int) -> CheckpointSaver:
     return S3ModelSaver.at(folder, keep=keep, seed=seed)
 
 
-def read_conf(folder: str) -> str:
-    """Return the path, on this machine, of the ``conf.json`` beside a run's checkpoints; raises ``CheckpointError``."""
+def find_conf(folder: str) -> Path | None:
+    """Return the ``conf.json`` beside a run's checkpoints, or a copy of it on this machine; None if there is none.
+
+    Raises:
+        CheckpointError: the folder is in S3, and has none. CloudError and its like: what AWS says.
+    """
     if is_remote(folder):
         from dl4jlegacy.aws.copies import fetch
         from dl4jlegacy.errors import DataError
 
         try:
-            return str(fetch(f"{folder.rstrip('/')}/conf.json"))
+            return Path(fetch(f"{folder.rstrip('/')}/conf.json"))
         except DataError as exc:
             raise CheckpointError(f"{folder} holds no run: {exc}; give what --checkpoint-dir was") from exc
     path = Path(folder).expanduser() / "conf.json"
-    if not path.is_file():
-        raise CheckpointError(f"{folder} holds no run: there is no file {path}; give the folder of --checkpoint-dir")
-    return str(path)
+    return path if path.is_file() else None
 
 
 @contextlib.contextmanager

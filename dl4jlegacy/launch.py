@@ -23,7 +23,7 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets import DataSet, DataSource, ListDataSetIterator, load, read_csv
 from dl4jlegacy.datasets.normalizers import Normalizer, NormalizerMinMaxScaler
 from dl4jlegacy.datasets.sources import NAMES
-from dl4jlegacy.errors import ConfError, ModelError, ShapeError
+from dl4jlegacy.errors import CheckpointError, ConfError, ModelError, ShapeError
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.evaluation import Evaluation
 from dl4jlegacy.nn.multilayer import MultiLayerNetwork
@@ -37,6 +37,7 @@ from dl4jlegacy.nn.updaters import create_updater, with_learning_rate
 from dl4jlegacy.runner import ActorNetworkRunner, RunStatus, TrainingResult
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import DataSetJobIterator
+from dl4jlegacy.scaleout.oversight import Oversight
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.tracker import StateTracker
 
@@ -54,6 +55,7 @@ __all__ = [
     "predict",
     "predict_file",
     "prepare",
+    "read_run",
     "train",
     "with_absolute_paths",
 ]
@@ -155,36 +157,25 @@ def train(
     tick: Callable[[RunStatus], None] | None = None,
     tracker: StateTracker | None = None,
     local_workers: int | None = None,
+    oversight: Oversight | None = None,
 ) -> Report:
     """Run ``conf`` on ``data`` to its end, evaluate on the held-out part, save the model; return the report.
 
-    ``tracker`` and ``local_workers`` are ``ActorNetworkRunner``'s.
+    ``tracker``, ``local_workers`` and ``oversight`` are ``ActorNetworkRunner``'s.
     """
-    with files.written(out) if out else contextlib.nullcontext() as path:
-        return _train(conf, data, resume, out, path, tick, tracker, local_workers)
-
-
-def _train(
-    conf: Conf,
-    data: Data,
-    resume: bool,
-    out: str,
-    path: Path | None,
-    tick: Callable[[RunStatus], None] | None,
-    tracker: StateTracker | None,
-    local_workers: int | None,
-) -> Report:
-    """Train, and write the model to ``path``, from where it goes to ``out``."""
-    if path is not None:
-        check_writable(path)
     iterator = ListDataSetIterator(data.source.train, conf.batch_size, seed=conf.seed)
-    with ActorNetworkRunner("master", iterator, tracker=tracker, local_workers=local_workers) as runner:
-        runner.setup(conf, resume=resume)
-        result = runner.train(tick)
-        network = runner.network(result)
-    evaluation = _evaluate(network, data.source.test, data.source.label_names)
-    if path is not None:
-        write_model(network, path, normalizer=data.normalizer, label_names=data.source.label_names)
+    with files.written(out) if out else contextlib.nullcontext() as path:
+        if path is not None:
+            check_writable(path)
+        with ActorNetworkRunner(
+            "master", iterator, tracker=tracker, local_workers=local_workers, oversight=oversight
+        ) as runner:
+            runner.setup(conf, resume=resume)
+            result = runner.train(tick)
+            network = runner.network(result)
+        evaluation = _evaluate(network, data.source.test, data.source.label_names)
+        if path is not None:
+            write_model(network, path, normalizer=data.normalizer, label_names=data.source.label_names)
     where = out if files.is_remote(out) else path
     return Report(_fields(result, network, evaluation, where), evaluation, result.warnings)
 
@@ -224,6 +215,14 @@ def _fields(
 def params_sha256(params: Array) -> str:
     """Return the SHA-256 of a flat parameter vector as little-endian float32."""
     return hashlib.sha256(np.ascontiguousarray(params, dtype="<f4").tobytes()).hexdigest()
+
+
+def read_run(run: str, path: Path) -> Conf:
+    """Return the Conf of the run in the folder ``run``, read from ``path``; raises ``CheckpointError``."""
+    try:
+        return Conf.read(path)
+    except ConfError as exc:
+        raise CheckpointError(f"the run in {run} cannot go on: {exc}") from exc
 
 
 def check_writable(path: Path) -> None:

@@ -6,6 +6,7 @@ the workers nothing and leaves nothing behind. Its lines keep their places, only
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections import deque
@@ -19,6 +20,8 @@ from rich.segment import ControlType
 from rich.text import Text
 
 from dl4jlegacy.runner import RunStatus
+from dl4jlegacy.scaleout.journal import Entry
+from dl4jlegacy.scaleout.quorum import Waiting
 
 __all__ = ["ProgressDisplay", "status_line"]
 
@@ -27,6 +30,7 @@ _WINDOW_SECONDS = 10.0
 _HEAD_LINES = 7  # bar, round, examples, speed, score, time, and the terminal's own last line
 _LABEL_WIDTH = 10
 _MAX_WIDTH = 78
+_SHOWN_ELSEWHERE = ("master_leads", "run_began", "run_ended", "checkpoint_failed")  # as log, or by how the run ends
 _DONE, _HALF, _LEFT = "━", "╸", "─"
 
 
@@ -46,6 +50,7 @@ class ProgressDisplay:
         self._panel: _Panel | None = None
         self._next_line = 0.0
         self._speed = _Speed()
+        self._traces: set[str] = set()
         self.last: RunStatus | None = None
 
     def __enter__(self) -> Self:
@@ -62,8 +67,10 @@ class ProgressDisplay:
             self._panel.stop()
 
     def tick(self, status: RunStatus) -> None:
-        """Show a new status, if it is time to."""
+        """Show a new status, if it is time to, and at once what has happened since the last one."""
         self.last = status
+        for entry in status.news:
+            self._tell(entry)
         if status.head is not None:
             self._speed.add(status.seconds, status.head.examples)
         if self._panel is not None:
@@ -73,6 +80,20 @@ class ProgressDisplay:
             speed = self._speed.now
             line = json.dumps(_event(status, speed)) if self._json else status_line(status, speed)
             self._console.print(Text(line), soft_wrap=True)
+
+    def _tell(self, entry: Entry) -> None:
+        """Print an entry of the run's journal; a traceback below it, but only once of those that are alike."""
+        if self._json:
+            fields = {"event": entry.event, "time": entry.time, "source": entry.source, **entry.fields}
+            self._console.print(Text(json.dumps(fields)), soft_wrap=True)
+            return
+        if entry.event in _SHOWN_ELSEWHERE:
+            return
+        self._console.print(Text(entry.line()), soft_wrap=True)
+        trace = str(entry.fields.get("traceback") or "").rstrip()
+        if trace and trace not in self._traces:
+            self._traces.add(trace)
+            self._console.print(Text(trace), soft_wrap=True)
 
 
 class _Panel(RenderHook):
@@ -139,6 +160,8 @@ class _Speed:
 def status_line(status: RunStatus, speed: float) -> str:
     """Return where a run is, in one line; ``speed`` in examples per second."""
     plan, head = status.plan, status.head
+    if status.waiting is not None:
+        return status.waiting.text()
     if head is None:
         return f"starting ({status.seconds:.0f} s)"
     working = sum(state.startswith("working") for _, state in status.workers)
@@ -182,8 +205,13 @@ def _lines(status: RunStatus, speed: float, console: Console) -> list[Text]:
         *workers,
     )
     width = min(_MAX_WIDTH, console.width - 1) - _LABEL_WIDTH - 2
-    first = _row(_phase(status), _bar(round_ / max(1, plan.total_rounds), width))
+    done = _bar(round_ / max(1, plan.total_rounds), width)
+    first = _row(_phase(status), done) if status.waiting is None else _row("waiting", Text(_countdown(status.waiting)))
     return [first, *(_row(label, Text(value)) for label, value in rows)]
+
+
+def _countdown(waiting: Waiting) -> str:
+    return waiting.text().removeprefix("waiting ")
 
 
 def _row(label: str, value: Text) -> Text:
@@ -217,7 +245,7 @@ def _doing(state: str, now: int) -> str:
 
 
 def _event(status: RunStatus, speed: float) -> dict[str, object]:
-    head = status.head
+    head, waiting = status.head, status.waiting
     return {
         "event": "progress",
         "phase": _phase(status),
@@ -227,4 +255,5 @@ def _event(status: RunStatus, speed: float) -> dict[str, object]:
         "examples_per_second": round(speed, 1),
         "score": None if head is None else head.score,
         "workers": len(status.workers),
+        **({} if waiting is None else {"waiting": dataclasses.asdict(waiting)}),
     }

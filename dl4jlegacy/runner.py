@@ -44,12 +44,13 @@ from dl4jlegacy.scaleout.checkpoint import CheckpointSaver, check_same_data
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import DataSetJobIterator, JobIterator, Result
 from dl4jlegacy.scaleout.outcome import Outcome, RunStatus, TrainingResult, failure_of
+from dl4jlegacy.scaleout.oversight import Oversight
 from dl4jlegacy.scaleout.perform import first_model
 from dl4jlegacy.scaleout.records import Head
 from dl4jlegacy.scaleout.router import WorkRouter, create_router
 from dl4jlegacy.scaleout.ticker import Ticker
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker, drive
-from dl4jlegacy.worker_pool import PerformerFactory, WorkerPool, network_performer, process_name, stop_actors
+from dl4jlegacy.worker_pool import PerformerFactory, WorkerPool, network_performer, process_name, stop_actors, tell
 
 __all__ = ["ActorNetworkRunner", "RunStatus", "TrainingResult"]
 
@@ -88,6 +89,7 @@ class ActorNetworkRunner:
         aggregator: for jobs that are no network.
         first_model: version 0 for jobs that are no network.
         local_workers: workers in this process; None: as many as the Conf says, 0: they are elsewhere.
+        oversight: of a cluster's master, entered by the caller.
     """
 
     def __init__(
@@ -100,13 +102,14 @@ class ActorNetworkRunner:
         aggregator: JobAggregator | None = None,
         first_model: Result | None = None,
         local_workers: int | None = None,
+        oversight: Oversight | None = None,
     ) -> None:
         if type != "master":
             raise UsageError(f"ActorNetworkRunner type {type!r}: only 'master' (with its workers) runs in one process")
         self._iterator = iterator
         self._tracker, self._performer = tracker, performer
         self._aggregator, self._first_model = aggregator, first_model
-        self._local_workers = local_workers
+        self._local_workers, self._oversight = local_workers, oversight
         self._parts: _Parts | None = None
 
     def __enter__(self) -> Self:
@@ -192,7 +195,7 @@ class ActorNetworkRunner:
         """
         parts = self._ready()
         if parts.saver is not None:
-            parts.saver.begin(parts.conf.to_json())
+            parts.saver.keep_conf(parts.conf.to_json())
         begun = parts.saver.newest() if parts.saver is not None else None  # the tracker may not know yet
         if begun is not None:
             check_same_data(begun[0], parts.jobs.plan)
@@ -237,26 +240,44 @@ class ActorNetworkRunner:
     def _start(self, parts: _Parts) -> None:
         """Start the actors: those that are told before those that tell."""
         conf, tracker, outcome, plan = parts.conf, parts.tracker, parts.outcome, parts.jobs.plan
-        saver = actors.ModelSavingActor.start(outcome, parts.saver)
+        saver = actors.ModelSavingActor.start(outcome, parts.saver, self._checkpoint_failed)
         batch = actors.BatchActor.start(
             outcome, tracker, parts.jobs, binds_model=parts.router.binds_model, by_reference=conf.data_by_reference
         )
-        name = process_name()
-        begin = protocol.Begin(
-            conf.run, lambda: parts.first_model().encode(), parts.saver.newest if parts.saver else lambda: None
-        )
+        oversight = self._oversight
+        name = process_name() if oversight is None else oversight.source
+        begin = protocol.Begin(conf.run, lambda: parts.first_model().encode(), lambda: self._restore(parts))
         me = protocol.Master(
-            name, tracker.store, tracker.clock, plan, parts.router, parts.aggregator, begin, conf.limits
+            *(name, tracker.store, tracker.clock, plan, parts.router, parts.aggregator, begin, conf.limits),
+            is_gone=(lambda worker: False) if oversight is None else oversight.is_gone,
+            on_reissued=(lambda slot, worker, why: None) if oversight is None else oversight.reissued,
         )
-        master = actors.MasterActor.start(outcome, tracker, me, batch, saver, checkpoint_every=conf.checkpoint_every)
+        master = actors.MasterActor.start(
+            *(outcome, tracker, me, batch, saver),
+            checkpoint_every=conf.checkpoint_every,
+            oversight=oversight,
+        )
         parts.refs = [master, batch, saver]
         parts.workers = WorkerPool(
             *(conf, plan, tracker, parts.router, parts.kernels, outcome, parts.performer),
             jobs=parts.jobs if conf.data_by_reference else None,
+            on_job_failed=(lambda event, failure: None) if oversight is None else oversight.journal.job_failed,
         )
         beats = parts.workers.start(name, self._local_workers if self._local_workers is not None else conf.workers)
         parts.ticker = Ticker([(conf.limits.poll / 4, master, actors.Poll()), *beats])  # it watches for what is late
         parts.ticker.start()
+        if oversight is not None:
+            oversight.begin(lambda: tell(master, actors.Poll()), outcome.fail)
+
+    def _checkpoint_failed(self, message: str) -> None:
+        if self._oversight is not None:
+            self._oversight.journal.write("checkpoint_failed", message=message)
+
+    def _restore(self, parts: _Parts) -> tuple[Head, Any] | None:
+        """Return the newest checkpoint for a run that is to begin, here or again; None if there is none."""
+        if self._oversight is not None:
+            self._oversight.office.check_begin()
+        return None if parts.saver is None else parts.saver.newest()
 
     def _wait(
         self, parts: _Parts, tick: Callable[[RunStatus], None] | None, deadline: float | None
@@ -270,6 +291,8 @@ class ActorNetworkRunner:
             elapsed = time.monotonic() - parts.started
             if deadline is not None and elapsed > deadline:
                 raise DeadlineError(f"run {parts.conf.run} was not done after {deadline:.0f} s; {self._where(parts)}")
+            if self._oversight is not None and self._oversight.quorum.waiting is not None:
+                parts.outcome.progressed()  # it has a deadline of its own
             if parts.outcome.idle_seconds > stall:
                 raise DeadlineError(
                     f"run {parts.conf.run} has stood still for {parts.outcome.idle_seconds:.0f} s; {self._where(parts)}"
@@ -283,9 +306,12 @@ class ActorNetworkRunner:
     def status(self) -> RunStatus:
         """Return a glance at the run. May be called from any thread while it runs."""
         parts = self._ready()
-        workers = tuple((w.id.rsplit("-", 1)[-1], f"{w.state} {w.job}".strip()) for w in parts.tracker.workers())
+        oversight = self._oversight
+        records = parts.tracker.workers() if oversight is None else oversight.workers()
+        workers = tuple((w.id.rsplit("-", 1)[-1], f"{w.state} {w.job}".strip()) for w in records)
         seconds = time.monotonic() - parts.started if parts.started else 0.0
-        return RunStatus(parts.jobs.plan, parts.tracker.head(), seconds, workers)
+        waiting = None if oversight is None else oversight.quorum.waiting
+        return RunStatus(parts.jobs.plan, parts.tracker.head(), seconds, workers, waiting)
 
     def shutdown(self, timeout: float = 30.0) -> None:
         """Stop everything and wait for it; workers finish and commit their job first. May be called more than once.
@@ -343,7 +369,7 @@ def _saver(conf: Conf, resume: bool) -> CheckpointSaver | None:
         )
     if resume:
         saver.newest()  # says now, not after the actors have started, if nothing is usable
-    saver.begin(conf.to_json())
+    saver.keep_conf(conf.to_json())
     return saver
 
 

@@ -5,6 +5,7 @@ Legacy: the worker pool of ``ActorNetworkRunner``, all of whose actors shared on
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -23,10 +24,11 @@ from dl4jlegacy.scaleout.job import JobIterator
 from dl4jlegacy.scaleout.outcome import Outcome
 from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, WorkerPerformer
 from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.records import Failure
 from dl4jlegacy.scaleout.router import WorkRouter, create_router
 from dl4jlegacy.scaleout.tracker import StateTracker
 
-__all__ = ["Beats", "PerformerFactory", "WorkerPool", "network_performer", "process_name", "stop_actors"]
+__all__ = ["Beats", "PerformerFactory", "WorkerPool", "network_performer", "process_name", "stop_actors", "tell"]
 
 PerformerFactory = Callable[[Conf, Kernels], WorkerPerformer]
 Beats = list[tuple[float, pykka.ActorRef[Any], Any]]
@@ -56,6 +58,7 @@ class WorkerPool:
     Args:
         jobs: where workers find data that go by reference; None where they travel with the jobs.
         ends_run: whether the workers' end is the end of ``outcome``: in a process that has no master.
+        on_job_failed: told of every job that failed here, on the worker's thread.
     """
 
     def __init__(
@@ -70,10 +73,11 @@ class WorkerPool:
         *,
         jobs: JobIterator | None,
         ends_run: bool = False,
+        on_job_failed: Callable[[protocol.Perform, Failure], None] = lambda event, failure: None,
     ) -> None:
         self._conf, self._plan, self._tracker, self._router = conf, plan, tracker, router
         self._kernels, self._outcome, self._performer = kernels, outcome, performer
-        self._jobs, self._ends_run = jobs, ends_run
+        self._jobs, self._ends_run, self._on_job_failed = jobs, ends_run, on_job_failed
         self._workers: list[pykka.ActorRef[Any]] = []
         self._heartbeat: pykka.ActorRef[Any] | None = None
 
@@ -91,7 +95,9 @@ class WorkerPool:
             performer = self._performer(conf, self._kernels)
             self._workers.append(
                 actors.WorkerActor.start(
-                    self._outcome, tracker, worker, performer, heartbeat, self._jobs, ends_run=self._ends_run
+                    *(self._outcome, tracker, worker, performer, heartbeat, self._jobs),
+                    ends_run=self._ends_run,
+                    on_job_failed=self._on_job_failed,
                 )
             )
         polls: Beats = [(conf.limits.poll, ref, actors.Poll()) for ref in self._workers]
@@ -115,3 +121,9 @@ def stop_actors(refs: Sequence[pykka.ActorRef[Any]], timeout: float) -> list[str
         except pykka.ActorDeadError:
             continue
     return late
+
+
+def tell(ref: pykka.ActorRef[Any], message: Any) -> None:
+    """Tell an actor, which may have stopped meanwhile; from any thread."""
+    with contextlib.suppress(pykka.ActorDeadError):
+        ref.tell(message)

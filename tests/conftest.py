@@ -17,6 +17,7 @@ from aws_fixtures import (  # noqa: F401  # fixtures for every test
     moto_server,
     session_proxy,
 )
+from cluster_commands import cluster  # noqa: F401  # a fixture for every test
 from cluster_fixtures import (  # noqa: F401  # fixtures for every test
     hazelcast_address,
     hazelcast_cluster_name,

@@ -112,3 +112,16 @@ def test_an_atomic_write_that_fails_leaves_the_old_file_and_nothing_beside_it(tm
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["x"]
+
+
+def test_who_takes_over_on_a_full_disk_needs_no_room_for_the_conf_that_is_there(tmp_path, monkeypatch):
+    def full(path, content):
+        raise OSError(28, "No space left on device")
+
+    saver = CheckpointSaver(tmp_path / "run")
+    saver.keep_conf("{}")
+    monkeypatch.setattr("dl4jlegacy.scaleout.checkpoint.write_atomically", full)
+    saver.keep_conf("{}")
+    with pytest.raises(CheckpointError, match="No space left on device; choose another folder"):
+        saver.keep_conf('{"seed": 1}')
+    assert (tmp_path / "run" / "conf.json").read_text() == "{}\n"

@@ -86,6 +86,9 @@ class Answer:
             raise self.value
         return self.value
 
+    def nbytes(self):
+        return 0
+
 
 class LossyLink:
     """A link on a dict; ``faults`` says for each request in turn whether it is lost before or after it took effect."""
@@ -95,6 +98,9 @@ class LossyLink:
 
     def connected(self):
         return True
+
+    def gathered(self):
+        return contextlib.nullcontext()
 
     def keys(self):
         return Answer(list(self.values))
@@ -488,21 +494,3 @@ def test_the_death_of_one_of_two_members_loses_no_value_and_changes_no_outcome(o
     assert [bytes(value).decode() for value in stores[0].get_many(keys)] == [key.split("/")[1] for key in keys]
     for store in stores:
         store.close()
-
-
-def test_a_wake_up_while_the_reactor_drains_its_pipe_is_not_lost() -> None:
-    """The client's own order leaves its waker awake with an empty pipe: every later request is then 10 ms late."""
-
-    class Waker:
-        awake = True
-
-    waker = Waker()
-
-    def read(waker: Waker) -> bytes:
-        waker.awake = True  # another thread wakes the reactor between the two steps
-        return b"x"
-
-    hazelcast_link._drain_then_sleep(read)(waker)
-    assert not waker.awake
-    for kind in (hazelcast_link._PIPED, hazelcast_link._SOCKETED):
-        assert kind.handle_read.__qualname__.startswith("_drain_then_sleep")

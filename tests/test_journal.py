@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from dl4jlegacy.errors import TrackerError
+from dl4jlegacy.errors import CheckpointError, TrackerError
 from dl4jlegacy.scaleout import journal
-from dl4jlegacy.scaleout.journal import Entry, Journal, Reader
+from dl4jlegacy.scaleout.journal import Entry, Journal, JournalFile, Reader
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
 
 
@@ -27,7 +27,7 @@ def test_an_entry_says_who_wrote_it_and_what_happened(tracker):
     assert (entry.source, entry.event) == ("host-1", "worker_joined")
     assert entry.fields == {"worker": "host-1-0", "threads": 2}
     assert entry.pid > 0 and entry.host and entry.time > 1e9
-    assert entry.line() == "worker_joined: worker host-1-0, threads 2"
+    assert entry.line() == "worker joined: worker host-1-0, threads 2"
 
 
 def test_entries_come_in_the_order_in_which_they_were_written_even_if_the_clock_is_put_back(tracker, monkeypatch):
@@ -98,6 +98,15 @@ def test_writing_never_raises_and_the_writer_hears_of_its_entries_all_the_same(t
         Journal.read(tracker)
 
 
+def test_a_value_that_is_refused_is_told_once_for_a_key(tracker):
+    tracker.store.on_refused = lambda key, reason: None
+    Journal(tracker, "a").watch_refusals()
+    for _ in range(3):
+        tracker.store.on_refused("head", "it is not signed")
+    (entry,) = Journal.read(tracker)
+    assert (entry.event, entry.fields) == ("frame_refused", {"key": "head", "reason": "it is not signed"})
+
+
 def test_a_long_text_keeps_its_ends(tracker):
     Journal(tracker, "a").write("job_failed", traceback="first line" + "x" * 100_000 + "the error itself")
     text = Journal.read(tracker)[0].fields["traceback"]
@@ -110,3 +119,29 @@ def test_what_is_no_entry_is_left_out_and_reported(tracker, caplog):
     Journal(tracker, "a").write("run_began")
     assert events(Journal.read(tracker)) == ["run_began"]
     assert "left out" in caplog.text
+
+
+def test_the_copy_in_a_folder_takes_each_entry_once_and_survives_a_line_that_was_cut_off(tracker, tmp_path):
+    writer = Journal(tracker, "a")
+    writer.write("run_began")
+    copy = JournalFile(tmp_path)
+    copy.append(Journal.read(tracker))
+    with copy.path.open("ab") as file:
+        file.write(b'{"key": "log/9')  # killed while writing
+    writer.write("run_ended", status="done")
+    JournalFile(tmp_path).append(Journal.read(tracker))
+    assert events(JournalFile(tmp_path).read()) == ["run_began", "run_ended"]
+
+
+def test_a_copy_that_cannot_be_written_is_told_once(tracker, tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    copy = JournalFile(tmp_path / "file" / "folder")
+    Journal(tracker, "a").write("run_began")
+    copy.append(Journal.read(tracker))
+    copy.append(Journal.read(tracker))
+    assert caplog.text.count("cannot be written") == 1
+
+
+def test_a_folder_without_a_journal_says_so(tmp_path):
+    with pytest.raises(CheckpointError, match=r"journal\.jsonl cannot be read.*--checkpoint-dir"):
+        JournalFile(tmp_path).read()

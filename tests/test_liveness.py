@@ -482,10 +482,11 @@ def test_a_listener_that_fails_is_logged_and_ends_nothing(caplog: pytest.LogCapt
         seen.next("left")
 
 
-def test_an_address_that_is_not_there_yet_cannot_be_found_or_is_none() -> None:
+def test_an_address_that_is_not_there_yet_cannot_be_found_or_is_none(caplog: pytest.LogCaptureFixture) -> None:
     seen, asked = Seen(), threading.Event()
     with serving(seen) as server:
-        answers = iter([None, OSError("no Zookeeper"), ConfError("no"), ValueError("a bug"), "none", "127.0.0.1:1"])
+        bugs = [ValueError("a bug")] * 3
+        answers = iter([None, OSError("no Zookeeper"), ConfError("no"), *bugs, "none", "127.0.0.1:1"])
 
         def find() -> str | None:
             answer = next(answers, server.address)
@@ -498,6 +499,7 @@ def test_an_address_that_is_not_there_yet_cannot_be_found_or_is_none() -> None:
             seen.next("alive")
             seen.next("alive")
     assert asked.is_set()
+    assert [record.levelname for record in caplog.records if "a bug" in record.getMessage()] == ["ERROR"]
 
 
 def test_closing_is_quick_whatever_the_link_waits_for() -> None:

@@ -26,7 +26,10 @@ from dl4jlegacy.scaleout.plan import Phase
 from dl4jlegacy.scaleout.protocol import master as master_module
 from dl4jlegacy.scaleout.protocol import watch as watch_module
 from dl4jlegacy.scaleout.protocol import worker as worker_module
-from dl4jlegacy.scaleout.records import Head, decode_record
+from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys, decode_record
+from dl4jlegacy.scaleout.router import create_router
+from dl4jlegacy.scaleout.store import MemoryStore, SystemClock
+from dl4jlegacy.scaleout.tracker import drive
 
 SCHEDULES = int(os.environ.get("DL4J_SCHEDULES", "2000"))
 KERNELS = load("numpy")
@@ -81,7 +84,7 @@ def network_work() -> simulator.Work:
         perform=perform,
         aggregator=aggregator,
         chunk_nbytes=300,
-        max_keys=170,
+        max_keys=130,
     )
 
 
@@ -233,3 +236,29 @@ def test_randomness_seeded_by_the_worker_is_noticed():
 
 def vars_of(work):
     return {name: getattr(work, name) for name in work.__dataclass_fields__}
+
+
+def test_a_slot_whose_update_was_lost_is_taken_again_by_the_only_worker_although_it_saw_it_done():
+    work, store, clock = network_work(), MemoryStore(), SystemClock()
+    begin = protocol.Begin("run", work.first_model, lambda: None)
+    router = create_router("iterative-reduce")
+    master = protocol.master_steps(
+        protocol.Master("m", store, clock, work.plan, router, work.aggregator("iterative-reduce"), begin)
+    )
+    more = next(event for event in master if isinstance(event, protocol.MoreWork))
+    drive(protocol.issue_jobs(store, work.plan, more, binds_model=True, load=work.load, put_ahead={}))
+    worker = protocol.worker_steps(protocol.Worker("w", store, clock, work.plan, router))
+    answer, done = None, 0
+    while not isinstance(event := worker.send(answer), protocol.Wait):
+        answer = None
+        if isinstance(event, protocol.Perform):
+            answer, done = work.perform(event.plan, event.version, event.model, event.data, router), done + 1
+    assert done == 4
+    for key in store.keys("update/0/2/"):
+        store.delete(key)
+    for _ in range(100):  # the master finds that an update is gone, and makes its slot ready again
+        next(master)
+    assert decode_record(store.get(Keys.job(0, 2)), JobRecord).state == "ready"
+    assert decode_record(store.get(HEAD), Head) == more.head
+    events = (next(worker) for _ in range(100))
+    assert next(e.plan.slot for e in events if isinstance(e, protocol.Perform)) == 2

@@ -6,14 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dl4jlegacy.errors import TrackerClosedError
+from dl4jlegacy.errors import NotAuthorisedError, TrackerClosedError
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.hazelcast_store import HazelcastStateTracker
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Phase, Plan
 from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys, Manifest, WorkerRecord, encode_record
 from dl4jlegacy.scaleout.router import create_router
-from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, drive
+from dl4jlegacy.scaleout.store import MemoryStore, SystemClock
+from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker, drive
 
 PLAN = Plan(phases=(Phase(),), batches=8, examples=8, batch_size=1, jobs_per_round=4)
 
@@ -235,3 +236,30 @@ def test_a_tracker_that_was_shut_down_says_so(tracker):
 def test_records_survive_their_bytes():
     record = JobRecord(state="done", model="m", token=3, update=Manifest("u", 2, 10, "d"))
     assert encode_record(record) == encode_record(JobRecord(state="done", model="m", token=3, update=record.update))
+
+
+class Refusing(MemoryStore):
+    """Refuses the values under some keys, as the grid's store does with damaged ones and with those of strangers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.damaged: set[str] = set()
+
+    def get(self, key):
+        if key in self.damaged:
+            raise NotAuthorisedError(f"the value under {key!r} is refused")
+        return super().get(key)
+
+
+def test_what_is_refused_at_first_sight_is_an_error_and_a_damaged_record_later_is_missing():
+    store = Refusing()
+    tracker, stranger = StateTracker(store, SystemClock()), StateTracker(store, SystemClock())
+    store.put(HEAD, encode_record(Head(run="r", version=0, round=0, model=Manifest("m", 0, 0))))
+    tracker.add_worker(WorkerRecord(id="w-0", host="h", pid=1))
+    assert tracker.head() is not None
+    store.damaged = {HEAD, Keys.worker("w-0"), "global/plan"}
+    with pytest.raises(NotAuthorisedError, match="'head' is refused"):
+        stranger.head()
+    assert tracker.head() is None
+    assert tracker.workers() == []
+    assert tracker.get("plan") is None

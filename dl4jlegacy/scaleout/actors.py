@@ -27,8 +27,10 @@ from dl4jlegacy.scaleout.checkpoint import ModelSaver
 from dl4jlegacy.scaleout.driven import Actor, DrivenActor, Poll
 from dl4jlegacy.scaleout.job import Job, JobIterator, Result, decode_work, encode_work
 from dl4jlegacy.scaleout.outcome import Outcome
+from dl4jlegacy.scaleout.oversight import Oversight
 from dl4jlegacy.scaleout.perform import WorkerPerformer
 from dl4jlegacy.scaleout.plan import SlotPlan
+from dl4jlegacy.scaleout.quorum import WORKER_TOPIC
 from dl4jlegacy.scaleout.records import Failure, JobRecord, Manifest, WorkerRecord
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
 
@@ -88,13 +90,17 @@ class MasterActor(DrivenActor):
         saver: pykka.ActorRef[ModelSavingActor],
         *,
         checkpoint_every: int = 1,
+        oversight: Oversight | None = None,
     ) -> None:
         super().__init__(outcome, tracker, (protocol.UPDATE_TOPIC, protocol.HEAD_TOPIC))
-        self._batch, self._saver, self._every = batch, saver, checkpoint_every
+        self._batch, self._saver, self._every, self._oversight = batch, saver, checkpoint_every, oversight
+        self._held: protocol.MoreWork | None = None
         self._steps = protocol.master_steps(master)
         self._ended = self._due = self._saving = False
 
     def _drive(self) -> None:
+        if self._oversight is not None:
+            self._oversight.check_in()
         while not self._ended:
             try:
                 event = next(self._steps)
@@ -105,13 +111,22 @@ class MasterActor(DrivenActor):
                 return
             match event:
                 case protocol.Wait():
+                    self._issue(self._held)  # and while there are too few workers, count down
                     return
                 case protocol.MoreWork():
-                    self._batch.tell(event)
+                    self._issue(event)
                 case protocol.NewModel():
                     self._new_model(event)
                 case _:
                     continue
+
+    def _issue(self, work: protocol.MoreWork | None) -> None:
+        """Have jobs issued; hold them back while there are too few workers."""
+        if self._oversight is not None and not self._oversight.quorum.is_met():
+            self._held = work
+        elif work is not None:
+            self._batch.tell(work)
+            self._held = None
 
     def on_receive(self, message: Any) -> None:
         """Drive on; or note that the saver is free."""
@@ -163,9 +178,11 @@ class BatchActor(Actor):
 class ModelSavingActor(Actor):
     """Saves model versions, beside the training; a version that cannot be saved is a warning, not the end."""
 
-    def __init__(self, outcome: Outcome, saver: ModelSaver | None) -> None:
+    def __init__(
+        self, outcome: Outcome, saver: ModelSaver | None, on_failed: Callable[[str], None] = lambda message: None
+    ) -> None:
         super().__init__(outcome)
-        self._saver = saver
+        self._saver, self._on_failed = saver, on_failed
 
     def on_receive(self, message: Any) -> None:
         """Save, and after the last version end the run."""
@@ -178,6 +195,7 @@ class ModelSavingActor(Actor):
             except Dl4jError as exc:
                 logger.warning("%s", exc)
                 self._outcome.warn(str(exc))
+                self._on_failed(str(exc))
         if message.reply_to.is_alive():
             message.reply_to.tell(Saved())
         if event.last:
@@ -197,9 +215,10 @@ class WorkerActor(DrivenActor):
         jobs: JobIterator | None,
         *,
         ends_run: bool = False,
+        on_job_failed: Callable[[protocol.Perform, Failure], None] = lambda event, failure: None,
     ) -> None:
         super().__init__(outcome, tracker, (protocol.JOB_TOPIC, protocol.HEAD_TOPIC))
-        self._ends_run = ends_run
+        self._ends_run, self._on_job_failed = ends_run, on_job_failed
         self._worker, self._performer, self._heartbeat, self._jobs = worker, performer, heartbeat, jobs
         self._steps = protocol.worker_steps(worker)
         self._answer: Any = None
@@ -261,7 +280,9 @@ class WorkerActor(DrivenActor):
             trace = "".join(traceback.format_exception(exc))
             level = logging.DEBUG if fatal else logging.WARNING  # a fatal one ends the run with the same words
             logger.log(level, "worker %s failed in round %s, slot %s: %s", self._worker.name, *event.plan[:2], text)
-            return Failure(code, text, self._worker.name, trace, fatal)
+            failure = Failure(code, text, self._worker.name, trace, fatal)
+            self._on_job_failed(event, failure)
+            return failure
         self._done += 1
         return frame
 
@@ -310,11 +331,15 @@ class HeartbeatActor(Actor):
         self._working: dict[str, tuple[Working, int, float]] = {}
 
     def on_receive(self, message: Any) -> None:
-        """Remember who works on what; with every ``Beat`` say so."""
+        """Remember who works on what; with every ``Beat`` say so, and at once of a worker that is new."""
         match message:
             case Working():
                 name = message.worker.name
+                is_new = name not in self._working
                 self._working[name] = (message, message.progress(), self._tracker.clock.now())
+                if is_new:
+                    self._beat(name)
+                    self._tracker.store.publish(WORKER_TOPIC)
             case Beat():
                 for name in list(self._working):
                     self._beat(name)

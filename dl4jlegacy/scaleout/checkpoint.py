@@ -91,17 +91,24 @@ class CheckpointSaver:
         """Where they are, as ``dl4j resume`` takes it."""
         return str(self.folder)
 
-    def begin(self, conf: str) -> None:
-        """Keep the run's Conf beside its checkpoints; raises ``CheckpointError`` if that place takes nothing."""
-        try:
-            self._write("conf.json", conf.encode() + b"\n")
-        except OSError as exc:
-            raise CheckpointError(f"{self.place} cannot be written: {exc.strerror}; choose another folder") from exc
-
     def versions(self) -> list[int]:
         """Return the versions that have a manifest, newest first."""
         found = (_NAME.fullmatch(name) for name in self._names())
         return sorted((int(match[1]) for match in found if match), reverse=True)
+
+    def keep_conf(self, text: str) -> None:
+        """Write the run's Conf beside the checkpoints, unless it is there: who takes over may find a full disk.
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
+        content = text.encode() + b"\n"
+        try:
+            if "conf.json" not in self._names() or self._read("conf.json") != content:
+                self._write("conf.json", content)
+        except OSError as exc:
+            reason = exc.strerror or exc
+            raise CheckpointError(f"{self.place} cannot be written: {reason}; choose another folder") from exc
 
     def save(self, head: Head, frame: Buffer) -> None:
         """See ``ModelSaver``."""

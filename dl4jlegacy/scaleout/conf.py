@@ -47,6 +47,8 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         state_tracker_connection_string, cluster_name: the Hazelcast members ``host:port[,host:port]`` that keep the
             run's state, and their cluster's name; empty: in the process.
         limits, heartbeat_seconds, stuck_seconds: the deadlines.
+        min_workers, worker_wait_seconds: live workers below which a cluster's master issues no new jobs, and for how
+            long it waits for more; for as long its workers wait for a master that is gone.
         kernels: the implementation that all workers of the run use; resolved at ``setup``.
     """
 
@@ -76,16 +78,18 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     limits: Limits = Limits()
     heartbeat_seconds: float = 1.0
     stuck_seconds: float = 300.0
+    min_workers: int = 1
+    worker_wait_seconds: float = 300.0
     kernels: str = ""
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "workers", "averaging_frequency", "checkpoint_every", "checkpoints_kept"):
             if getattr(self, name) < 1:
                 raise ConfError(f"Conf.{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("epochs", "pretrain_epochs", "jobs_per_round", "window"):
+        for name in ("epochs", "pretrain_epochs", "jobs_per_round", "window", "min_workers"):
             if getattr(self, name) < 0:
                 raise ConfError(f"Conf.{name} is {getattr(self, name)}; it must not be negative")
-        for name in ("heartbeat_seconds", "stuck_seconds"):
+        for name in ("heartbeat_seconds", "stuck_seconds", "worker_wait_seconds"):
             if not getattr(self, name) > 0:
                 raise ConfError(f"Conf.{name} is {getattr(self, name)}; it must be positive")
         if self.router not in ROUTERS:

@@ -24,9 +24,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import islice
 from typing import TypeVar
 
-from dl4jlegacy.errors import TrackerClosedError, TrackerError, UsageError
+from dl4jlegacy.errors import NotAuthorisedError, TrackerClosedError, TrackerError, UsageError
 from dl4jlegacy.scaleout.envelope import Envelope
 from dl4jlegacy.scaleout.hazelcast_link import DisturbedError, HazelcastLink, Reply
 from dl4jlegacy.scaleout.store import Buffer, Clock, WallClock
@@ -38,7 +39,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _VALUE_NBYTES = 1 << 20
-_WINDOW = 8
+_WINDOW, _MANY = 8, 128  # requests that are on their way at a time, the latter if they are small
+_SMALL = 1 << 13  # bytes
 _PAUSES = (0.01, 0.5)  # seconds: the first pause before a request is repeated, and the longest
 _ADDRESS = re.compile(r"(?P<host>[^\s:/,]+|\[[0-9a-fA-F:]+\]):(?P<port>[0-9]{1,5})")
 _RUN = re.compile(r"[A-Za-z0-9_.-]{1,100}")
@@ -73,6 +75,8 @@ class HazelcastStore:
         self.chunk_nbytes = _VALUE_NBYTES - 256 - self._envelope.nbytes
         self.map_name = f"dl4j.{run}"
         self._cluster_name, self._deadline = cluster_name, deadline_seconds
+        self.on_refused: Callable[[str, str], None] = lambda key, reason: None
+        """Told of each value that is refused, on the reader's thread: its key, and why."""
         self._closed = threading.Event()
         self._link = HazelcastLink(_addresses(address), cluster_name, self.map_name)
         try:
@@ -133,7 +137,7 @@ class HazelcastStore:
 
     def put_many(self, items: Iterable[tuple[str, Buffer]]) -> None:
         """See ``BatchStore``."""
-        for (key, value), reply in _windowed(items, lambda item: self._set(*item)):
+        for (key, value), reply in self._windowed(items, lambda item: self._set(*item)):
             try:
                 self._wait(reply, f"write {key!r}", self._until())
             except DisturbedError:
@@ -143,12 +147,12 @@ class HazelcastStore:
         """See ``BatchStore``."""
         return [
             self._conditionally(key, None, value, partial(self._add, key, value), started=reply)
-            for (key, value), reply in _windowed(items, lambda item: self._add(*item))
+            for (key, value), reply in self._windowed(items, lambda item: self._add(*item))
         ]
 
     def get_many(self, keys: Iterable[str]) -> Iterator[Buffer | None]:
         """See ``BatchStore``."""
-        for key, reply in _windowed(keys, self._link.get):
+        for key, reply in self._windowed(keys, self._link.get):
             try:
                 raw = self._wait(reply, f"read {key!r}", self._until())
             except DisturbedError:
@@ -158,7 +162,7 @@ class HazelcastStore:
 
     def delete_many(self, keys: Iterable[str]) -> None:
         """See ``BatchStore``."""
-        for key, reply in _windowed(keys, self._link.delete):
+        for key, reply in self._windowed(keys, self._link.delete):
             try:
                 self._wait(reply, f"delete {key!r}", self._until())
             except DisturbedError:
@@ -179,7 +183,30 @@ class HazelcastStore:
         return self._link.put_if_absent(key, self._envelope.head(key, value), value)
 
     def _open(self, key: str, raw: memoryview | None) -> memoryview | None:
-        return None if raw is None else self._envelope.open(key, raw)
+        try:
+            return None if raw is None else self._envelope.open(key, raw)
+        except NotAuthorisedError as exc:
+            self.on_refused(key, str(exc))
+            raise
+
+    def _windowed(self, items: Iterable[T], start: Callable[[T], Reply[R]]) -> Iterator[tuple[T, Reply[R]]]:
+        """Yield each item with its started request, in order, while more requests are on their way.
+
+        Small ones go out together, and more of them at a time. How small they are is known once one has been answered.
+        """
+        started: deque[tuple[T, Reply[R]]] = deque()
+        window, source = _WINDOW, iter(items)
+        while True:
+            more = list(islice(source, window - len(started)))  # first, for who makes them may use this very store
+            with self._link.gathered():
+                started.extend((item, start(item)) for item in more)
+            if not started:
+                return
+            for _ in range(max(1, len(started) - window // 2)):
+                item, reply = started.popleft()
+                yield item, reply
+                sent = len(item[1]) if isinstance(item, tuple) else 0
+                window = _WINDOW if max(sent, reply.nbytes()) > _SMALL else _MANY
 
     def _conditionally(
         self,
@@ -302,16 +329,6 @@ def _pauses() -> Iterator[float]:
     while True:
         yield pause * random.uniform(0.5, 1.5)
         pause = min(2 * pause, longest)
-
-
-def _windowed(items: Iterable[T], start: Callable[[T], Reply[R]]) -> Iterator[tuple[T, Reply[R]]]:
-    """Yield each item with its started request, in order, while some more requests are on their way."""
-    started: deque[tuple[T, Reply[R]]] = deque()
-    for item in items:
-        if len(started) == _WINDOW:
-            yield started.popleft()
-        started.append((item, start(item)))
-    yield from started
 
 
 def _diagnosis(where: str, cluster_name: str, deadline: float) -> str:

@@ -15,22 +15,25 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from dl4jlegacy.errors import Dl4jError, NotAuthorisedError, WireError
-from dl4jlegacy.scaleout.records import decode_record, encode_record
+from dl4jlegacy.errors import CheckpointError, Dl4jError, NotAuthorisedError, WireError
+from dl4jlegacy.scaleout import protocol
+from dl4jlegacy.scaleout.records import Failure, decode_record, encode_record
 from dl4jlegacy.scaleout.store import BatchStore
 from dl4jlegacy.scaleout.tracker import StateTracker
 
-__all__ = ["JOURNAL_TOPIC", "MOST_ENTRIES", "Entry", "Event", "Journal", "Reader"]
+__all__ = ["JOURNAL_TOPIC", "MOST_ENTRIES", "Entry", "Event", "Journal", "JournalFile", "Reader"]
 
 logger = logging.getLogger(__name__)
 
 JOURNAL_TOPIC = "log"
 MOST_ENTRIES = 1000
 _MOST_CHARACTERS = 16_000
+_MOST_REFUSALS = 100
 _PREFIX = "log/"
 
 Event = Literal[
@@ -52,6 +55,13 @@ Event = Literal[
 ]
 
 
+@runtime_checkable
+class RefusingStore(Protocol):
+    """A store that tells whose values it refused: of which key, and why."""
+
+    on_refused: Callable[[str, str], None]
+
+
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened: ``time`` in seconds since 1970 by the clock of ``host``; ``source`` is a process."""
 
@@ -66,7 +76,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     def line(self) -> str:
         """Return the entry as one line of text; a traceback, which has many, is left out."""
         shown = ", ".join(f"{name} {value}" for name, value in self.fields.items() if name != "traceback")
-        return f"{self.event}: {shown}" if shown else self.event
+        event = self.event.replace("_", " ")
+        return f"{event}: {shown}" if shown else event
 
 
 class Journal:
@@ -83,6 +94,7 @@ class Journal:
         self._host, self._pid = socket.gethostname(), os.getpid()
         self._lock = threading.Lock()
         self._last = 0
+        self._refusals: set[str] = set()
 
     def write(self, event: Event, **fields: Any) -> None:
         """Write an entry. Never raises: an entry that cannot be written is only logged.
@@ -108,6 +120,33 @@ class Journal:
             logger.info("the journal's entry %s could not be written: %s", event, exc)
         if self._on_entry is not None:
             self._on_entry(entry)
+
+    def job_failed(self, event: protocol.Perform, failure: Failure) -> None:
+        """Write that a job failed in this process, and how."""
+        self.write(
+            "job_failed",
+            worker=failure.worker,
+            host=self._host,
+            pid=self._pid,
+            round=event.plan.round,
+            slot=event.plan.slot,
+            attempt=event.record.attempts + 1,
+            code=failure.code,
+            message=failure.message,
+            traceback=failure.traceback,
+        )
+
+    def watch_refusals(self) -> None:
+        """Write of each value that the store refuses from now on, once for a key: somebody else writes there."""
+        if isinstance(self._tracker.store, RefusingStore):
+            self._tracker.store.on_refused = self._refused
+
+    def _refused(self, key: str, reason: str) -> None:
+        with self._lock:
+            if key in self._refusals or len(self._refusals) >= _MOST_REFUSALS:
+                return
+            self._refusals.add(key)
+        self.write("frame_refused", key=key, reason=reason)
 
     def _key(self) -> str:
         """Return a key after all that this journal has written, even if the clock was put back."""
@@ -138,12 +177,74 @@ class Reader:
         self._tracker = tracker
         self._seen: set[str] = set()
 
+    @property
+    def count(self) -> int:
+        """How many entries there were at the last look."""
+        return len(self._seen)
+
     def read(self) -> list[Entry]:
         """Return the entries that were not returned before, oldest first."""
         keys = self._tracker.store.keys(_PREFIX)
         new = [key for key in keys if key not in self._seen]
         self._seen = set(keys)
         return _entries(self._tracker, new)
+
+
+class JournalFile:
+    """A copy of a run's journal in its checkpoint folder, one line of JSON an entry, which outlives the tracker.
+
+    For one thread of one process at a time. A file that cannot be written is a warning, once.
+    """
+
+    NAME = "journal.jsonl"
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / self.NAME
+        self._written: set[str] | None = None
+        self._failed = False
+
+    def read(self) -> list[Entry]:
+        """Return the entries, oldest first; a line that was cut off by a crash is left out.
+
+        Raises:
+            CheckpointError: there is no such file, or it cannot be read.
+        """
+        try:
+            lines = self.path.read_bytes().splitlines()
+        except OSError as exc:
+            raise CheckpointError(
+                f"{self.path} cannot be read: {exc.strerror or exc}; the journal is kept in the --checkpoint-dir of a "
+                "run on a cluster"
+            ) from exc
+        entries = []
+        for line in lines:
+            try:
+                entries.append(msgspec.json.decode(line, type=Entry))
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                logger.debug("a line of %s is no entry", self.path)
+        return sorted(entries, key=lambda entry: entry.key)
+
+    def append(self, entries: Iterable[Entry]) -> None:
+        """Add those of ``entries`` that are not in the file."""
+        try:
+            if self._written is None:
+                self._written = {entry.key for entry in self.read()} if self.path.exists() else set()
+            new = [entry for entry in entries if entry.key not in self._written]
+            if new:
+                self._write(b"".join(msgspec.json.encode(entry) + b"\n" for entry in new))
+                self._written.update(entry.key for entry in new)
+        except (OSError, CheckpointError) as exc:
+            if not self._failed:
+                logger.warning("the journal's copy %s cannot be written: %s", self.path, exc)
+            self._failed = True
+
+    def _write(self, lines: bytes) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab+") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                lines = lines if file.read(1) == b"\n" else b"\n" + lines  # a crash may have cut the last line off
+            file.write(lines)
 
 
 def _entries(tracker: StateTracker, keys: Iterable[str]) -> list[Entry]:

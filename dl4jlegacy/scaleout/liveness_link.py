@@ -119,8 +119,8 @@ class LivenessLink:
                 pause = _REFUSED_SECONDS
             except (OSError, Dl4jError) as exc:
                 self._tell(exc, logging.DEBUG)
-            except Exception:  # of find_address: the link goes on
-                logger.exception("the master's address cannot be found")
+            except Exception as exc:  # noqa: BLE001  # find_address's own bug: the link goes on
+                self._tell(exc, logging.ERROR)
             self._stopping.wait(pause * random.uniform(0.5, 1.0))
         self._waker.close()
 
@@ -129,7 +129,8 @@ class LivenessLink:
         text = f"{type(exc).__name__}: {exc}"
         if text != self._told:
             self._told = text
-            logger.log(level, "no direct connection to the master (the run goes on without): %s", exc)
+            trace = exc if level == logging.ERROR else None
+            logger.log(level, "no direct connection to the master (the run goes on without): %s", exc, exc_info=trace)
 
     def _attend(self, address: str) -> bool:
         """Be connected for as long as it goes well; return whether it came to that."""

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from dl4jlegacy.errors import Dl4jError, JobError, NotFiniteError, TrainingError
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.journal import Entry
 from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.quorum import Waiting
 from dl4jlegacy.scaleout.records import Head, account
 from dl4jlegacy.scaleout.store import Buffer, Clock
 
@@ -53,6 +55,10 @@ class RunStatus:
     seconds: float
     workers: tuple[tuple[str, str], ...]
     """(worker id, what it does) of every worker here."""
+    waiting: Waiting | None = None
+    """Set while the run stands still for want of workers."""
+    news: tuple[Entry, ...] = ()
+    """What was written into the run's journal since the last glance."""
 
 
 class Outcome:

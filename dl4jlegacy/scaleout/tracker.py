@@ -10,11 +10,12 @@ model version replaces ``addReplicate/needsReplicate/doneReplicating``, job reco
 
 from __future__ import annotations
 
+import logging
 from typing import Any, TypeVar
 
 import msgspec
 
-from dl4jlegacy.errors import DeadlineError, TrackerError
+from dl4jlegacy.errors import DeadlineError, NotAuthorisedError, TrackerError
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Plan
@@ -29,11 +30,12 @@ from dl4jlegacy.scaleout.records import (
     decode_record,
     encode_record,
 )
-from dl4jlegacy.scaleout.store import Clock, MemoryStore, Store, SystemClock
+from dl4jlegacy.scaleout.store import Buffer, Clock, MemoryStore, Store, SystemClock
 
 __all__ = ["InMemoryStateTracker", "StateTracker", "drive"]
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 
 def drive(steps: protocol.Steps[T]) -> T:
@@ -49,11 +51,17 @@ def drive(steps: protocol.Steps[T]) -> T:
 
 
 class StateTracker:
-    """The state of one run. Thread-safe, as its store is."""
+    """The state of one run. Thread-safe, as its store is.
+
+    What is refused when something is read for the first time is a ``NotAuthorisedError``: this process may have another
+    secret. Whoever has read a value of the run knows better: a record that is refused then was damaged, which is told,
+    and it counts as missing until the master has mended it.
+    """
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self.store = store
         self.clock = clock
+        self._is_one_of_us = False
 
     # -- workers ------------------------------------------------------------------------------------------------------
 
@@ -67,7 +75,7 @@ class StateTracker:
 
     def workers(self) -> list[WorkerRecord]:
         """Return the registered workers, by id."""
-        raws = [self.store.get(key) for key in self.store.keys("worker/")]
+        raws = [self._read(key) for key in self.store.keys("worker/")]
         return [decode_record(raw, WorkerRecord) for raw in raws if raw is not None]
 
     def num_workers(self) -> int:
@@ -85,7 +93,7 @@ class StateTracker:
         head = self.head()
         if head is None or head.round >= plan.total_rounds:
             return {}
-        raws = {(head.round, s): self.store.get(Keys.job(head.round, s)) for s in range(plan.slots(head.round))}
+        raws = {(head.round, s): self._read(Keys.job(head.round, s)) for s in range(plan.slots(head.round))}
         return {address: decode_record(raw, JobRecord) for address, raw in raws.items() if raw is not None}
 
     def job_for(self, worker_id: str, plan: Plan) -> tuple[int, int] | None:
@@ -98,8 +106,8 @@ class StateTracker:
     # -- model --------------------------------------------------------------------------------------------------------
 
     def head(self) -> Head | None:
-        """Return the head, or None before the run has begun."""
-        raw = self.store.get(HEAD)
+        """Return the head, or None before the run has begun, and while it is damaged."""
+        raw = self._read(HEAD)
         return None if raw is None else decode_record(raw, Head)
 
     def get_current(self) -> Result | None:
@@ -121,7 +129,7 @@ class StateTracker:
 
     def count(self, key: str) -> int:
         """Return a counter; 0 if nobody has added to it."""
-        raw = self.store.get(f"counter/{key}")
+        raw = self._read(f"counter/{key}")
         return 0 if raw is None else int(bytes(raw))
 
     def define(self, key: str, value: Any) -> None:
@@ -130,8 +138,19 @@ class StateTracker:
 
     def get(self, key: str) -> Any:
         """Return a global value; None if it is not defined."""
-        raw = self.store.get(f"global/{key}")
+        raw = self._read(f"global/{key}")
         return None if raw is None else msgspec.json.decode(raw)
+
+    def _read(self, key: str) -> Buffer | None:
+        try:
+            raw = self.store.get(key)
+        except NotAuthorisedError as exc:
+            if not self._is_one_of_us:
+                raise
+            logger.warning("%s; it is taken as missing", exc)
+            return None
+        self._is_one_of_us = self._is_one_of_us or raw is not None
+        return raw
 
     # -- life cycle ---------------------------------------------------------------------------------------------------
 

@@ -38,6 +38,10 @@ _PROPERTIES = {
     "hazelcast.socket.send.buffer.size": "1024",
     "hazelcast.socket.client.receive.buffer.size": "1024",
     "hazelcast.socket.client.send.buffer.size": "1024",
+    # the workers need the processors; with as many threads as these a request takes half as much again of them
+    "hazelcast.io.input.thread.count": "1",
+    "hazelcast.io.output.thread.count": "1",
+    "hazelcast.operation.thread.count": "2",
     # a frozen member leaves after 15 s, not after 60
     "hazelcast.heartbeat.interval.seconds": "1",
     "hazelcast.max.no.heartbeat.seconds": "15",

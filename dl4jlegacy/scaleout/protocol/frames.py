@@ -14,7 +14,7 @@ from dl4jlegacy import wire
 from dl4jlegacy.errors import NotAuthorisedError
 from dl4jlegacy.scaleout.protocol.events import STEP, Steps
 from dl4jlegacy.scaleout.records import Head, Keys, Manifest
-from dl4jlegacy.scaleout.store import BatchStore, Buffer, Store
+from dl4jlegacy.scaleout.store import BatchStore, Buffer, Store, is_batch_store
 
 __all__ = [
     "delete_frame",
@@ -62,7 +62,7 @@ def _cut(store: Store, key: str, frame: Buffer) -> tuple[Manifest, Iterable[tupl
 
 
 def _put(store: Store, items: Iterable[tuple[str, Buffer]]) -> Steps[None]:
-    if isinstance(store, BatchStore):
+    if is_batch_store(store):
         yield STEP
         store.put_many(items)
         return
@@ -82,7 +82,7 @@ def read_frame(store: Store, manifest: Manifest) -> Steps[Buffer | None]:
 
 def read_frames(store: Store, manifests: Sequence[Manifest]) -> Steps[list[Buffer | None]]:
     """Return the frames of several manifests, as ``read_frame`` does, all on their way at once."""
-    if isinstance(store, BatchStore):
+    if is_batch_store(store):
         yield STEP
         frames = _read_at_once(store, manifests)
         if frames is not None:
@@ -142,7 +142,7 @@ def _joined(chunks: Iterator[Buffer | None], manifest: Manifest) -> memoryview |
 
 def read_many(store: Store, keys: Sequence[str], *, clears: bool = False) -> Steps[list[Buffer | None]]:
     """Return the values of some records; one that is refused counts as missing, and ``clears`` removes it."""
-    if isinstance(store, BatchStore):
+    if is_batch_store(store):
         yield STEP
         try:
             return list(store.get_many(keys))
@@ -164,7 +164,7 @@ def read_many(store: Store, keys: Sequence[str], *, clears: bool = False) -> Ste
 
 def put_many_if_absent(store: Store, items: Sequence[tuple[str, Buffer]]) -> Steps[None]:
     """Write each value if there is none under its key."""
-    if isinstance(store, BatchStore):
+    if is_batch_store(store):
         yield STEP
         store.put_many_if_absent(items)
         return
@@ -184,7 +184,7 @@ def delete_frame(store: Store, manifest: Manifest) -> Steps[None]:
 
 def delete_many(store: Store, keys: Iterable[str]) -> Steps[None]:
     """Remove keys."""
-    if isinstance(store, BatchStore):
+    if is_batch_store(store):
         yield STEP
         store.delete_many(keys)
         return

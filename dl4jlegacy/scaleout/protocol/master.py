@@ -20,7 +20,7 @@ from dl4jlegacy.scaleout.protocol.frames import (
     sweep,
     write_frame,
 )
-from dl4jlegacy.scaleout.protocol.watch import OpenSlots, watch
+from dl4jlegacy.scaleout.protocol.watch import Late, OpenSlots, watch
 from dl4jlegacy.scaleout.records import (
     HEAD,
     Failure,
@@ -59,7 +59,8 @@ class Master:
     """What a master works with; ``name`` is unique to this incarnation.
 
     ``is_gone(worker)`` says whether a worker's process is known to be dead or frozen: its jobs are then given to others
-    at once. It may be wrong, which costs a job done twice.
+    at once. It may be wrong, which costs a job done twice. ``on_reissued(slot, worker, why)`` is told of each job that
+    is taken from a worker, or given to another as well; it must only enqueue.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Master:
     begin: Begin
     limits: Limits = field(default_factory=Limits)
     is_gone: Callable[[str], bool] = lambda worker: False
+    on_reissued: Callable[[tuple[int, int], str, Late], None] = lambda slot, worker, why: None
     written: int = 0
     durations: list[float] = field(default_factory=list)
     known: tuple[Head, Buffer] | None = None
@@ -116,7 +118,7 @@ def _work(me: Master, slots: OpenSlots, *, is_new: bool) -> Steps[None]:
     head = slots.head
     yield MoreWork(head, tuple(slots.numbers), _ahead(me, head))
     slots.asked = me.clock.now()
-    yield from _tidy(me, head)
+    yield from _tidy(me, head, knows_all=is_new)
     if is_new and me.router.binds_model:  # nothing can be done yet; the first commit is a hint
         yield Wait(me.clock.now() + me.limits.poll)
     if (yield from watch(me, slots)):
@@ -189,13 +191,13 @@ def _finish(me: Master, head: Head, raw: Buffer) -> Steps[Head]:
     return done
 
 
-def _tidy(me: Master, head: Head) -> Steps[None]:
-    """Delete what this master knows to be useless; now and then look for what others left."""
+def _tidy(me: Master, head: Head, *, knows_all: bool) -> Steps[None]:
+    """Delete what this master knows to be useless; look for what others left now and then, and if one was at work."""
     useless = [key for key in me.left if Keys.is_useless(key, head)]
     if useless:
         me.left = [key for key in me.left if not Keys.is_useless(key, head)]
         yield from delete_many(me.store, useless)
-    if not 0 <= head.version - me.swept < SWEEP_VERSIONS:
+    if not knows_all or not 0 <= head.version - me.swept < SWEEP_VERSIONS:
         me.swept = head.version
         yield from sweep(me.store, head)
 

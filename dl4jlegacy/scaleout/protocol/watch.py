@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -32,10 +32,14 @@ from dl4jlegacy.scaleout.store import Buffer
 if TYPE_CHECKING:
     from dl4jlegacy.scaleout.protocol.master import Master
 
-__all__ = ["OpenSlots", "watch"]
+__all__ = ["Late", "OpenSlots", "watch"]
 
-WINDOW = 32
-"""Slots that are looked at whenever something happens; those behind them once a poll interval."""
+Late = Literal["gone", "expired", "slow"]
+"""Why a job is given to somebody else: its worker is gone, its lease has ended, or it takes longer than others do."""
+
+WINDOW = 4
+"""Slots that are looked at whenever something happens; twice as many as long as all of them are done. Those behind
+them are looked at once a poll interval."""
 GROUP_NBYTES = 8 << 20
 """Updates that are fetched together."""
 NOTHING = Manifest("", 0, 1)
@@ -102,11 +106,12 @@ def watch(me: Master, slots: OpenSlots) -> Steps[bool]:
 
 def _look(me: Master, slots: OpenSlots) -> Steps[bool]:
     """Read the records of the open slots again, put right what is wrong with them; False if the head is another."""
+    window = WINDOW
     while True:
         undone = [n for n in slots.numbers if n not in slots.records or slots.records[n].state != "done"]
         now = me.clock.now()
-        if len(undone) > WINDOW and now - slots.looked < me.limits.poll:
-            numbers = undone[:WINDOW]
+        if len(undone) > window and now - slots.looked < me.limits.poll:
+            numbers, window = undone[:window], 2 * window
         else:
             numbers, slots.looked = undone, now
         found = yield from read_many(
@@ -138,6 +143,8 @@ def _judge(me: Master, slots: OpenSlots, number: int, raw: Buffer | None) -> Ste
         if not me.store.replace_if_same(Keys.job(*me.plan.at(number)), raw, encode_record(again)):
             return  # somebody else was there; look again the next time round
         me.store.publish(JOB_TOPIC)
+        if record.state == "leased" and record.model == again.model:
+            me.on_reissued(me.plan.at(number), record.worker, _why_late(me, slots.leases[number], record) or "slow")
         record = again
     elif record.state == "done":
         me.durations = [*me.durations[1 - REMEMBERED :], record.deadline - record.since]
@@ -170,8 +177,17 @@ def _is_late(me: Master, slots: OpenSlots, number: int, record: JobRecord, raw: 
     elif lease.raw != raw:
         lease = Lease(record.token, raw, lease.since, now)
     slots.leases[number] = lease
-    expired = now - lease.changed > me.limits.lease or now - lease.since > _patience(me)
-    return expired or me.is_gone(record.worker)
+    return _why_late(me, lease, record) is not None
+
+
+def _why_late(me: Master, lease: Lease, record: JobRecord) -> Late | None:
+    """Return why somebody else should have a job that is leased, None if nobody should."""
+    now = me.clock.now()
+    if me.is_gone(record.worker):
+        return "gone"
+    if now - lease.changed > me.limits.lease:
+        return "expired"
+    return "slow" if now - lease.since > _patience(me) else None
 
 
 def _patience(me: Master) -> float:
@@ -200,6 +216,7 @@ def _fold(me: Master, slots: OpenSlots, ready: Sequence[int], *, announced: Sequ
             return False
         slots.aggregation.add(whole)
         slots.folded += group
+        del frames, whole  # before the next are fetched
     return True
 
 

@@ -23,13 +23,19 @@ from dl4jlegacy.scaleout.protocol.events import (
 from dl4jlegacy.scaleout.protocol.frames import delete_frame, increment, read_frames, read_many, write_frame
 from dl4jlegacy.scaleout.records import HEAD, MODEL_LOST, Failure, Head, JobRecord, Keys, decode_record, encode_record
 from dl4jlegacy.scaleout.router import WorkRouter
-from dl4jlegacy.scaleout.store import Buffer, Clock, Store
+from dl4jlegacy.scaleout.store import Buffer, Clock, Store, is_batch_store
 
 __all__ = ["Worker", "extend_lease", "is_wanted", "worker_steps"]
 
 
 BLOCK = 16
 """Records of jobs that are read at once in search of one that is free."""
+AHEAD_NBYTES = 1 << 20
+"""Data of such jobs that are fetched together."""
+HINT = 0.01
+"""Of a poll interval: so often others are told of commits, as long as there are more jobs to be had."""
+FRESH = 0.1
+"""Of a poll interval: for how long what was read of the head is new enough to take another job by."""
 
 
 @dataclass(slots=True)
@@ -50,6 +56,21 @@ class Worker:
     """The slot to begin the search with: apart from where other workers begin, and behind one's last one."""
     closed: set[int] = field(default_factory=set)
     """Slots under this head that were seen done."""
+    spare: list[tuple[int, JobRecord, Buffer]] = field(default_factory=list)
+    """Jobs under this head that nobody had when they were last read."""
+    fetched: dict[int, Buffer] = field(default_factory=dict)
+    """The data of those, where they are small."""
+    looked: float = float("-inf")
+    """When the head was last read."""
+    hinted: float = float("-inf")
+    """When others were last told of a commit."""
+    owes_hint: bool = False
+    """Whether there was a commit since then."""
+
+    def hint(self) -> None:
+        """Tell others of what was committed."""
+        self.hinted, self.owes_hint = self.clock.now(), False
+        self.store.publish(UPDATE_TOPIC)
 
     def update_key(self, slot: tuple[int, int]) -> str:
         """Return a key below which this worker has not written yet."""
@@ -57,10 +78,13 @@ class Worker:
         return Keys.update(*slot, f"{self.name}.{self.written}")
 
     def sees(self, raw: Buffer | None) -> None:
-        """Take note of the head's bytes."""
+        """Take note of the head's bytes, just read."""
+        self.looked = self.clock.now()
         if raw != self.raw:
             self.raw, self.head = raw, None if raw is None else decode_record(raw, Head)
             self.closed.clear()
+            self.spare.clear()
+            self.fetched.clear()
 
 
 class Claim(NamedTuple):
@@ -79,14 +103,19 @@ def worker_steps(me: Worker) -> Steps[Head]:
         if me.head is not None and me.head.status != "running":
             return me.head
         if claim is None or me.head is None:
+            me.closed.clear()  # the master makes a slot ready again if its update is lost
+            if me.owes_hint:
+                me.hint()
             yield Wait(me.clock.now() + me.limits.poll)
             continue
         head, (number, record, _) = me.head, claim
+        data = me.fetched.pop(number, None)
         wanted = [] if head.model.key == model_key else [head.model]
-        frames = yield from read_frames(me.store, [*wanted, *([record.data] if record.data is not None else [])])
+        lacking = [record.data] if record.data is not None and data is None else []
+        frames = (yield from read_frames(me.store, [*wanted, *lacking])) if wanted or lacking else []
         if wanted:
             model_key, model = head.model.key, frames[0]
-        data = frames[-1] if record.data is not None else None
+        data = frames[-1] if lacking else data
         if model is None or (record.data is not None and data is None):
             model_key = model_key if model is not None else ""
             yield from _cannot_read(me, number, record, lacks_model=model is None)
@@ -112,21 +141,28 @@ def is_wanted(router: WorkRouter, plan: Plan, head: Head, number: int, record: J
 def _claim(me: Worker) -> Steps[Claim | None]:
     """Take a job that is ready by compare-and-set: first those that nobody has, then those of somebody slow or gone.
 
-    Reads the head along with every block of records, and begins again if it is another than the last time.
+    Reads the head along with every block of records, and begins again if it is another than the last time. What else
+    was free in a block is tried first the next time, until somebody else turns out to have been faster.
     """
     while True:
+        claim = yield from _claim_spare(me)
+        if claim is not None:
+            return claim
         numbers = _search_order(me)
         second_hand: list[tuple[int, JobRecord, Buffer]] = []
         for start in range(0, max(1, len(numbers)), BLOCK):
             block = numbers[start : start + BLOCK]
             raws = yield from read_many(me.store, [HEAD, *(Keys.job(*me.plan.at(n)) for n in block)])
-            if raws[0] != me.raw:
-                me.sees(raws[0])
+            is_same = raws[0] == me.raw
+            me.sees(raws[0])
+            if not is_same:
                 break
             free = [] if me.head is None else _free(me, me.head, block, raws[1:])
             second_hand += [item for item in free if item[1].token]
-            for item in free:
-                if not item[1].token and (claim := (yield from _lease(me, *item))) is not None:
+            me.spare = [item for item in free if not item[1].token]
+            while me.spare:
+                if (claim := (yield from _lease(me, *me.spare.pop(0)))) is not None:
+                    yield from _fetch_ahead(me, claim)
                     return claim
         else:
             for item in second_hand:
@@ -135,6 +171,34 @@ def _claim(me: Worker) -> Steps[Claim | None]:
             return None
         if me.head is None or me.head.status != "running":
             return None
+
+
+def _claim_spare(me: Worker) -> Steps[Claim | None]:
+    """Take a job that was free when it was last read; None if there is none, or the head is another.
+
+    A job that is still ready belongs to an open round, so that the head need not be read for each: only now and then,
+    for whether the run goes on, and where jobs go with whatever model is the newest.
+    """
+    if not me.spare:
+        return None
+    if not me.router.binds_model or me.clock.now() - me.looked > me.limits.poll * FRESH:
+        me.sees((yield from read_many(me.store, [HEAD]))[0])
+    claim = (yield from _lease(me, *me.spare.pop(0))) if me.spare else None
+    if claim is None:
+        me.spare.clear()
+        me.fetched.clear()
+    return claim
+
+
+def _fetch_ahead(me: Worker, claim: Claim) -> Steps[None]:
+    """Fetch the data of a claimed job, and of what else was free, if they are small and the store takes batches."""
+    me.fetched.clear()
+    records = [(claim.number, claim.record), *((number, record) for number, record, _ in me.spare)]
+    wanted = [(number, record.data) for number, record in records if record.data is not None]
+    if not is_batch_store(me.store) or sum(manifest.nbytes for _, manifest in wanted) > AHEAD_NBYTES:
+        return
+    frames = yield from read_frames(me.store, [manifest for _, manifest in wanted])
+    me.fetched = {number: frame for (number, _), frame in zip(wanted, frames, strict=True) if frame is not None}
 
 
 def _search_order(me: Worker) -> list[int]:
@@ -199,7 +263,9 @@ def _commit(me: Worker, claim: Claim, frame: Buffer) -> Steps[None]:
         yield STEP
         if me.store.replace_if_same(Keys.job(*slot), raw, encode_record(done)):
             me.closed.add(claim.number)
-            me.store.publish(UPDATE_TOPIC)
+            me.owes_hint = True
+            if not me.spare or me.clock.now() - me.hinted > me.limits.poll * HINT:
+                me.hint()
             return
         raw = (yield from read_many(me.store, [Keys.job(*slot)]))[0]
         record = None if raw is None else decode_record(raw, JobRecord)

@@ -15,6 +15,7 @@ import logging
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Self
 
 import msgspec
@@ -176,15 +177,27 @@ class ZookeeperConfigurationRetriever:
         deadline = time.monotonic() + wait_seconds
         while True:
             appeared = threading.Event()
-            for path in self._paths:
-                node = self._session.get(path)
-                if node is not None:
-                    logger.debug("the Conf is at %s", path)
-                    return _open(node, path, self._id, self._session)
-                if wait_seconds and self._session.exists(path, watch=appeared.set):
-                    appeared.set()
+            conf = self.find(appeared.set if wait_seconds else None)
+            if conf is not None:
+                return conf
             if not appeared.wait(max(deadline - time.monotonic(), 0)):
                 raise TrackerError(self._missing(wait_seconds))
+
+    def find(self, appeared: Callable[[], None] | None = None) -> Conf | None:
+        """Return the Conf like ``retrieve``, None if it is not there; ``appeared`` is then called when it is."""
+        for path in self._paths:
+            node = self._session.get(path)
+            if node is not None:
+                logger.debug("the Conf is at %s", path)
+                return _open(node, path, self._id, self._session)
+            if appeared is not None and self._session.exists(path, watch=appeared):
+                appeared()
+        return None
+
+    def ids(self) -> list[str]:
+        """Return the ids under which somebody has registered a Conf with this server, sorted."""
+        folders = [path.rpartition("/")[0] for path in self._paths]
+        return sorted({name for folder in folders for name in self._session.children(folder) or []})
 
     def close(self) -> None:
         """Let the session go."""
@@ -236,8 +249,7 @@ def _open(node: Node, path: str, id: str, session: ZooKeeperSession) -> Conf:
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         what = "a Java-serialized object" if node.data.startswith(JAVA) else f"{node.data[:16]!r}..."
         raise ConfError(
-            f"{where} holds no Conf of dl4jlegacy but {len(node.data):,} bytes, {what}; "
-            "remove it, or use another id"
+            f"{where} holds no Conf of dl4jlegacy but {len(node.data):,} bytes, {what}; remove it, or use another id"
         ) from exc
     conf = bytes(envelope.conf)
     if session.secret and not hmac.compare_digest(envelope.signature, _sign(conf, id, session)):

@@ -306,9 +306,7 @@ class ZooKeeperSession:
         for step in self._steps:
             self.keeper.wake(step)
 
-    def _call(
-        self, path: str, start: Callable[[], Any], passing: Errors = (), late: Step | None = None
-    ) -> Any:
+    def _call(self, path: str, start: Callable[[], Any], passing: Errors = (), late: Step | None = None) -> Any:
         """Return the answer to what ``start`` asks, None for errors in ``passing``; go on through lost connections."""
         seconds = self.deadline_seconds
         if self.keeper.is_current():  # its steps look again soon and must not hold each other up

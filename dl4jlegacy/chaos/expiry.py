@@ -1,0 +1,68 @@
+"""Make Zookeeper forget a session that belongs to another process.
+
+Whoever knows a session's number and password can take it over, and close it. The server computes the password from the
+number (``ZooKeeperServer.generatePasswd``): ``java.util.Random`` of the number and a constant, sixteen bytes of it.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+from dl4jlegacy.errors import TrackerError
+
+__all__ = ["expire", "session_password"]
+
+_SERVERS_SECRET = 0xB3415C00
+_MULTIPLIER, _ADDEND, _MASK = 0x5DEECE66D, 0xB, (1 << 48) - 1
+_CLOSE = -11
+_MOST_NBYTES = 4096
+_CONNECT = struct.Struct(">iqiqi16s?")  # protocol, last change seen, milliseconds, session, length and password, reader
+
+
+def session_password(session: int) -> bytes:
+    """Return the password that a Zookeeper server gives to a session."""
+    state = (session ^ _SERVERS_SECRET ^ _MULTIPLIER) & _MASK
+    words = []
+    for _ in range(4):
+        state = (state * _MULTIPLIER + _ADDEND) & _MASK
+        words.append(state >> 16)
+    return struct.pack("<4I", *words)
+
+
+def expire(address: str, session: int, *, deadline_seconds: float = 5.0) -> None:
+    """End ``session`` at the server ``address`` (``host:port``); its owner is told that it has expired.
+
+    Raises:
+        TrackerError: the server does not answer, or knows no such session.
+    """
+    host, _, port = address.rpartition(":")
+    request = _CONNECT.pack(0, 0, 10_000, session, 16, session_password(session), False)
+    try:
+        with socket.create_connection((host, int(port)), timeout=deadline_seconds) as connection:
+            connection.sendall(struct.pack(">i", len(request)) + request)
+            answer = _frame(connection)
+            granted = struct.unpack_from(">i", answer, 4)[0]
+            if granted <= 0:
+                raise TrackerError(f"Zookeeper at {address} knows no session {session:#x}")
+            connection.sendall(struct.pack(">iii", 8, 1, _CLOSE))
+            _frame(connection)
+    except (OSError, struct.error) as exc:
+        raise TrackerError(f"the session {session:#x} at Zookeeper {address} could not be ended: {exc}") from exc
+
+
+def _frame(connection: socket.socket) -> bytes:
+    (length,) = struct.unpack(">i", _exactly(connection, 4))
+    if not 0 <= length <= _MOST_NBYTES:
+        raise OSError(f"an answer of {length} bytes")
+    return _exactly(connection, length)
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        piece = connection.recv(count - len(data))
+        if not piece:
+            raise OSError(f"the connection ended after {len(data)} of {count} bytes")
+        data += piece
+    return data

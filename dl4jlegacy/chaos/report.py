@@ -1,0 +1,138 @@
+"""What a chaos run has to say: each fault and how it was overcome, and whether anything was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from dl4jlegacy.chaos.faults import GOALS
+from dl4jlegacy.chaos.schedule import KINDS, Fault
+
+__all__ = ["ChaosReport", "Overcome", "RunEnd"]
+
+
+class Overcome(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault and what followed. Seconds count from the fault; None: not known, or not to be expected.
+
+    ``detection_seconds`` is until the run's journal named it (for a master: until another one had taken over),
+    ``full_seconds`` until all worked again and rounds were closed as fast as before.
+    """
+
+    fault: Fault
+    run: str
+    round: int
+    at_seconds: float
+    detection_seconds: float | None = None
+    full_seconds: float | None = None
+    note: str = ""
+
+    def line(self) -> str:
+        """Return it in one line."""
+        fault, noticed = self.fault, self.detection_seconds
+        lasted = f" for {fault.seconds:g} s" if fault.seconds else ""
+        parts = [] if noticed is None else [f"noticed after {noticed:.2f} s"]
+        full = self.full_seconds
+        parts.append("the run ended before all was well" if full is None else f"all well after {full:.1f} s")
+        note = f" ({self.note})" if self.note else ""
+        return f"{fault.number:4} {fault.kind} {fault.target}{note}{lasted} in round {self.round}: {', '.join(parts)}"
+
+
+class RunEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """How one of the consecutive runs ended."""
+
+    run: str
+    rounds: int
+    faults: int
+    seconds: float
+    batches_lost: int
+    batches_duplicated: int
+    updates_dropped: int
+    params_sha256: str
+
+
+class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole of it. ``problems`` is empty if nothing was found."""
+
+    seed: int
+    workers: int
+    kinds: tuple[str, ...]
+    not_run: dict[str, str]
+    schedule: tuple[Fault, ...]
+    faults: tuple[Overcome, ...]
+    runs: tuple[RunEnd, ...]
+    expected_sha256: str
+    hangs: int
+    problems: tuple[str, ...]
+    seconds: float
+    folder: str = ""
+
+    @property
+    def replay(self) -> str:
+        """The command that does the same again."""
+        kinds = "" if set(self.kinds) == set(KINDS) else f" --kinds {','.join(self.kinds)}"
+        count = len(self.schedule)
+        return f"dl4j bench chaos --faults {count} --seed {self.seed} --workers {self.workers}{kinds}"
+
+    @property
+    def hash_equal(self) -> bool:
+        """Whether every run gave the embedded tracker's parameters."""
+        return bool(self.runs) and all(run.params_sha256 == self.expected_sha256 for run in self.runs)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the contract's JSON object."""
+        return {
+            **msgspec.to_builtins(self),
+            "faults_done": len(self.faults),
+            "batches_lost": sum(run.batches_lost for run in self.runs),
+            "batches_duplicated": sum(run.batches_duplicated for run in self.runs),
+            "hash_equal": self.hash_equal,
+            "by_kind": {kind: _summary(kind, self.faults) for kind in self.kinds},
+            "replay": self.replay,
+        }
+
+    def text(self) -> str:
+        """Return it for people: a line for each kind, and the totals."""
+        fields = self.fields()
+        lines = [f"{'kind':16} {'faults':>6} {'noticed after':>22} {'all well after':>22}"]
+        for kind, summary in fields["by_kind"].items():
+            noticed, full = _span(summary["detection_seconds"]), _span(summary["full_seconds"])
+            lines.append(f"{kind:16} {summary['faults']:6} {noticed:>22} {full:>22}")
+        lines += [f"{kind:16} not run: {why}" for kind, why in self.not_run.items()]
+        equal = "equal to the embedded tracker's" if self.hash_equal else "NOT the embedded tracker's"
+        lines += [
+            "",
+            f"faults    {len(self.faults)} of {len(self.schedule)} in {len(self.runs)} runs, {self.seconds:.0f} s",
+            f"hangs     {self.hangs}",
+            f"batches   lost {fields['batches_lost']}, duplicated {fields['batches_duplicated']}",
+            f"params    {equal} (sha256 {self.expected_sha256})",
+            f"again     {self.replay}",
+        ]
+        lines += [f"problem   {problem}" for problem in self.problems]
+        return "\n".join([*lines, f"folder    {self.folder}"] if self.folder else lines)
+
+
+def _summary(kind: str, faults: Sequence[Overcome]) -> dict[str, Any]:
+    """Return how often a kind happened, and [least, median, most] of its times."""
+    ours = [f for f in faults if f.fault.kind == kind]
+    noticed = [f.detection_seconds for f in ours if f.detection_seconds is not None]
+    full = [f.full_seconds for f in ours if f.full_seconds is not None]
+    goal = GOALS.get(kind)
+    return {
+        "faults": len(ours),
+        "detection_seconds": _three(noticed),
+        "detection_goal": goal,
+        "later_than_goal": sum(goal is not None and seconds > goal for seconds in noticed),
+        "not_noticed": len(ours) - len(noticed) if goal is not None else 0,
+        "full_seconds": _three(full),
+    }
+
+
+def _three(values: Sequence[float]) -> list[float]:
+    return [round(value, 3) for value in (min(values), median(values), max(values))] if values else []
+
+
+def _span(three: Sequence[float]) -> str:
+    return f"{three[1]:.2f} ({three[0]:.2f}-{three[2]:.2f}) s" if three else "-"

@@ -1,0 +1,112 @@
+"""A wire between two network namespaces that can be cut, and that can lose packets: ``python -m ...wire``.
+
+The process opens one end (a TUN device, so that whole IP packets come and go) in the namespace in which it is started,
+makes a namespace of its own and opens the other end there; then it carries packets. It is told what to do on its
+standard input, a line each: ``loss 0.05`` (the share of packets that vanish, 1 cuts the wire). Both ends and the
+namespace are gone when it ends, which it does when its input ends.
+
+The kernel's own ``tc netem`` would do the same where its module ``sch_netem`` is there, and only with whole packets
+queued already; this needs nothing but ``/dev/net/tun`` and the right to use it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import random
+import selectors
+import struct
+import subprocess
+import sys
+
+__all__ = ["leave_namespace", "main", "open_tun"]
+
+_TUNSETIFF = 0x400454CA
+_IFF_TUN, _IFF_NO_PI = 0x0001, 0x1000
+_CLONE_NEWNET = 0x40000000
+_PACKET_NBYTES = 1 << 16
+_BURST = 64
+
+
+def open_tun(pattern: str) -> tuple[int, str]:
+    """Return a new TUN device in this thread's namespace, not blocking, and its name (``%d`` is replaced).
+
+    Raises:
+        OSError: no such device, or no right to it.
+    """
+    fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        made = fcntl.ioctl(fd, _TUNSETIFF, struct.pack("16sH22x", pattern.encode(), _IFF_TUN | _IFF_NO_PI))
+    except OSError:
+        os.close(fd)
+        raise
+    return fd, made[:16].rstrip(b"\0").decode()
+
+
+def leave_namespace(flags: int = _CLONE_NEWNET) -> None:
+    """Give this thread, and the threads and processes that it starts from now on, namespaces of their own.
+
+    Raises:
+        OSError: no right to do so.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(flags) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def main(arguments: list[str]) -> int:
+    """Carry packets between addresses ``arguments[0]`` here and ``arguments[1]`` there; the third is the seed."""
+    near_address, far_address, seed = arguments[0], arguments[1], int(arguments[2])
+    near, name = open_tun("dl4jwire%d")
+    _ip("addr", "add", near_address, "peer", far_address, "dev", name)
+    _ip("link", "set", name, "up")
+    leave_namespace()
+    far, name = open_tun("dl4jfar%d")
+    _ip("link", "set", "lo", "up")
+    _ip("addr", "add", far_address, "peer", near_address, "dev", name)
+    _ip("link", "set", name, "up")
+    _ip("route", "add", "default", "via", near_address, "dev", name)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    _carry(near, far, random.Random(seed))
+    return 0
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, timeout=10, stdin=subprocess.DEVNULL)
+
+
+def _carry(near: int, far: int, source: random.Random) -> None:
+    """Carry packets both ways until standard input ends."""
+    loss = 0.0
+    others = {near: far, far: near}
+    with selectors.DefaultSelector() as selector:
+        for fd in (near, far, 0):
+            selector.register(fd, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fd == 0:
+                    lines = os.read(0, 4096).decode().split("\n")
+                    if lines == [""]:
+                        return
+                    loss = [float(line.split()[1]) for line in lines if line.startswith("loss ")][-1]
+                else:
+                    _pass_on(key.fd, others[key.fd], loss, source)
+
+
+def _pass_on(here: int, there: int, loss: float, source: random.Random) -> None:
+    for _ in range(_BURST):
+        try:
+            packet = os.read(here, _PACKET_NBYTES)
+        except BlockingIOError:
+            return
+        if source.random() >= loss:
+            with contextlib.suppress(OSError):  # a device that is full, or down: the packet is lost, as packets are
+                os.write(there, packet)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

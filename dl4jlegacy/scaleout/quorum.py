@@ -1,0 +1,80 @@
+"""Whether a run has enough workers to go on with (layer 3).
+
+Legacy: none; a master without workers waited for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dl4jlegacy.errors import NotEnoughWorkersError
+
+__all__ = ["WORKER_TOPIC", "Quorum", "Waiting"]
+
+WORKER_TOPIC = "worker"
+"""Hints that a worker has registered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A run that issues no jobs for want of workers, and for how many more seconds it will wait."""
+
+    present: int
+    needed: int
+    seconds_left: float
+
+    def text(self) -> str:
+        """Return it in words."""
+        return f"waiting for workers: {self.present} of {self.needed}, giving up in {self.seconds_left:.0f} s"
+
+
+class Quorum:
+    """Whether enough workers are there. ``is_met`` is called by one thread; ``waiting`` may be read by any.
+
+    Args:
+        run: the run's name, for the message.
+        needed: workers below which no new jobs are issued.
+        wait_seconds: how long that may last.
+        present: how many workers there are.
+        clock: monotonic seconds.
+        on_change: told when waiting begins (True) and ends (False).
+    """
+
+    def __init__(
+        self,
+        run: str,
+        needed: int,
+        wait_seconds: float,
+        present: Callable[[], int],
+        clock: Callable[[], float],
+        on_change: Callable[[bool], None] = lambda waits: None,
+    ) -> None:
+        self._run, self._needed, self._seconds = run, needed, wait_seconds
+        self._present, self._clock, self._on_change = present, clock, on_change
+        self._until: float | None = None
+        self.waiting: Waiting | None = None
+
+    def is_met(self) -> bool:
+        """Return whether enough workers are there.
+
+        Raises:
+            NotEnoughWorkersError: there have been too few for too long.
+        """
+        present, now = self._present(), self._clock()
+        if present >= self._needed:
+            self.waiting = None
+            if self._until is not None:
+                self._until = None
+                self._on_change(False)
+            return True
+        if self._until is None:
+            self._until = now + self._seconds
+            self._on_change(True)
+        self.waiting = Waiting(present, self._needed, max(0.0, self._until - now))
+        if now >= self._until:
+            raise NotEnoughWorkersError(
+                f"run {self._run} has waited {self._seconds:g} s for workers: {present} of the {self._needed} that it "
+                "needs are there; start more (dl4j worker), or lower --min-workers, then resume the run"
+            )
+        return False

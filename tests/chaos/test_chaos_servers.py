@@ -1,0 +1,120 @@
+"""Sessions that Zookeeper is made to forget, and wires that lose packets."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dl4jlegacy.chaos.expiry import expire
+from dl4jlegacy.chaos.network import environment, wire_hindrance
+from dl4jlegacy.errors import TrackerError
+from dl4jlegacy.scaleout.zookeeper import WorkerRegistration, ZooKeeperSession
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = 15.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"not within {seconds:g} s: {what}"
+        time.sleep(0.02)
+
+
+@pytest.mark.cluster
+def test_a_session_that_is_ended_from_outside_is_lost_and_its_worker_registers_again(zookeeper_address: str) -> None:
+    with ZooKeeperSession(zookeeper_address) as session, WorkerRegistration(session, "w", {}, group="chaos") as worker:
+        before = session.get(worker.path)
+        assert before is not None
+        expire(zookeeper_address, before.owner)
+        until(lambda: worker.renewed == 1, "the worker's node is written again")
+        after = session.get(worker.path)
+        assert after is not None and after.owner != before.owner
+        with pytest.raises(TrackerError, match="knows no session"):
+            expire(zookeeper_address, before.owner)
+
+
+def test_a_server_that_is_not_there_is_named() -> None:
+    with pytest.raises(TrackerError, match=r"0x1 at Zookeeper 127\.0\.0\.1:1 could not be ended"):
+        expire("127.0.0.1:1", 1)
+
+
+WIRE = """
+import socket, subprocess, sys
+from dl4jlegacy.chaos.network import HOST, Wire, enter_own_namespaces
+enter_own_namespaces(network=True)
+wire, server = Wire(0, 5), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind((HOST, 7))
+server.settimeout(1.0)
+SEND = '''
+import socket, sys
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for _ in range(200):
+    sender.sendto(b"x", (sys.argv[1], 7))
+'''
+counts = []
+for loss in (0, 0.05, 1, 0):
+    wire.lose(loss)
+    subprocess.run(wire.command([sys.executable, "-c", SEND, HOST]), check=True, timeout=30)
+    got = 0
+    try:
+        while got < 200:
+            server.recv(10)
+            got += 1
+    except TimeoutError:
+        pass
+    counts.append(got)
+wire.close()
+server.close()
+print(*counts)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or wire_hindrance() != "", reason=f"no wires here: {wire_hindrance()}")
+def test_a_wire_carries_loses_and_cuts_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    script = tmp_path / "wire.py"
+    script.write_text(WIRE)
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=60, env=environment(), check=False
+    )
+    assert done.returncode == 0, done.stderr
+    whole, lossy, cut, healed = map(int, done.stdout.split())
+    assert (whole, cut, healed) == (200, 0, 200)
+    assert 170 <= lossy < 200
+    links = Path("/proc/net/dev").read_text(encoding="ascii")
+    assert "dl4jwire" not in links
+
+
+GUARDED = """
+import subprocess, sys
+from pathlib import Path
+from dl4jlegacy.chaos.guard import Guard
+guard = Guard(Path(sys.argv[1]))
+kept, waited = [subprocess.Popen(["sleep", "100"]) for _ in range(2)]
+guard.tell(f"+{kept.pid}")
+guard.tell(f"+{waited.pid}")
+waited.kill()
+waited.wait()
+guard.tell(f"-{waited.pid}")
+print(kept.pid, flush=True)
+input()
+"""
+
+
+def test_what_a_killed_run_has_started_is_ended_all_the_same(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", GUARDED, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    ) as run:
+        assert run.stdout is not None
+        started = psutil.Process(int(run.stdout.readline()))
+        run.kill()
+        run.communicate(timeout=10)
+    assert psutil.wait_procs([started], timeout=15)[1] == []
