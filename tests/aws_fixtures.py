@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import parse_qs
@@ -22,21 +23,49 @@ from urllib.parse import parse_qs
 import pytest
 
 __all__ = [
+    "IMAGE",
     "Fault",
     "FaultProxy",
     "Request",
     "aws",
     "aws_environment",
     "fault_proxy",
+    "image",
     "moto_server",
     "reset_moto",
     "session_proxy",
 ]
 
 REGION = "us-east-1"
+IMAGE = "ami-0debian12"
+_IMAGES = [
+    {
+        "ami_id": ami,
+        "name": f"debian-12-{name}-20260901-2222",
+        "architecture": architecture,
+        "owner_id": "136693071363",
+        "image_location": f"136693071363/debian-12-{name}-20260901-2222",
+        "description": "Debian 12",
+        "state": "available",
+        "public": True,
+        "image_type": "machine",
+        "virtualization_type": "hvm",
+        "hypervisor": "xen",
+        "root_device_name": "/dev/xvda",
+        "root_device_type": "ebs",
+        "sriov": "simple",
+    }
+    for ami, name, architecture in ((IMAGE, "amd64", "x86_64"), ("ami-0debian12arm", "arm64", "arm64"))
+]
+"""The images that moto's EC2 has: Debian's, as Debian names them."""
 _SERVE = """
-import sys
+import functools, sys
+import moto.backends, moto.core.responses, moto.core.utils
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
+# asked anew for every request, though nothing changes in them; a third of moto's time
+backends = tuple(moto.backends.list_of_moto_modules())
+moto.backends.list_of_moto_modules = lambda: iter(backends)
+moto.core.responses.method_names_from_class = functools.cache(moto.core.utils.method_names_from_class)
 server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
 server.start()
 print(server.get_host_and_port()[1], flush=True)
@@ -219,11 +248,13 @@ def stale(content: bytes) -> bytes:
 
 
 @pytest.fixture(scope="session")
-def moto_server() -> Iterator[tuple[str, int]]:
+def moto_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
     """moto's server, in a process of its own that ends when this one does, on a free port."""
-    pytest.importorskip("moto")
-    command = [sys.executable, "-c", _SERVE]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
+    images = tmp_path_factory.mktemp("moto") / "images.json"
+    images.write_text(json.dumps(_IMAGES), encoding="utf-8")
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    environment = {**os.environ, "MOTO_AMIS_PATH": str(images)}
+    with subprocess.Popen([sys.executable, "-c", _SERVE], env=environment, **pipes) as server:  # type: ignore[call-overload]
         assert server.stdout is not None
         port = int(server.stdout.readline() or 0)
         assert port, "moto's server did not start"
@@ -262,6 +293,19 @@ def fault_proxy(session_proxy: FaultProxy) -> FaultProxy:
     return session_proxy
 
 
+@cache
+def _shared_loader(search_path: str | None = None) -> Any:
+    from botocore.loaders import create_loader
+
+    return create_loader(search_path)
+
+
+@pytest.fixture
+def image(aws_environment: FaultProxy) -> str:
+    """The image that instances start from."""
+    return IMAGE
+
+
 @pytest.fixture
 def aws_environment(fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FaultProxy]:
     """An environment in which boto3 finds moto, and no configuration of whoever runs the tests."""
@@ -279,6 +323,8 @@ def aws_environment(fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, tm
         "AWS_MAX_ATTEMPTS": "1",
     }.items():
         monkeypatch.setenv(name, value)
+    # the descriptions of AWS's services are megabytes of JSON, read once and not by every session anew
+    monkeypatch.setattr("botocore.session.create_loader", _shared_loader)
     yield fault_proxy
     gc.collect()  # the traceback of a connection that was reset holds its socket
 

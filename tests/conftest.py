@@ -14,6 +14,7 @@ from aws_fixtures import (  # noqa: F401  # fixtures for every test
     aws,
     aws_environment,
     fault_proxy,
+    image,
     moto_server,
     session_proxy,
 )
@@ -26,6 +27,7 @@ from cluster_fixtures import (  # noqa: F401  # fixtures for every test
     zookeeper_address,
 )
 from hypothesis import settings
+from openssh_server import openssh_server, sshd_program  # noqa: F401  # fixtures for every test
 
 from dl4jlegacy.datasets import read_mnist
 from dl4jlegacy.errors import DataError

@@ -27,11 +27,6 @@ def registered(setup: ClusterSetup, master: Any) -> list[str]:
 
 
 @pytest.fixture
-def image(aws: Aws) -> str:
-    return str(aws.client("ec2").describe_images(Owners=["amazon"])["Images"][0]["ImageId"])
-
-
-@pytest.fixture
 def cluster(aws: Aws) -> Callable[..., ClusterSetup]:
     return lambda name="digits": ClusterSetup(aws, name, ready=registered)
 

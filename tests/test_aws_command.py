@@ -44,11 +44,6 @@ def dl4j(capsys: pytest.CaptureFixture[str], aws_environment: FaultProxy) -> Any
 
 
 @pytest.fixture
-def image(aws: Aws) -> str:
-    return str(aws.client("ec2").describe_images(Owners=["amazon"])["Images"][0]["ImageId"])
-
-
-@pytest.fixture
 def wheel(tmp_path: Path) -> str:
     path = tmp_path / "dl4jlegacy-0.1.0-py3-none-any.whl"
     path.write_bytes(b"a wheel")

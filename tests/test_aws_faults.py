@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from aws_fixtures import Fault, FaultProxy, Request, reset_moto
+from aws_fixtures import IMAGE, Fault, FaultProxy, Request, reset_moto
 from test_aws_cluster import PAYLOAD, SPEC, registered
 
 from dl4jlegacy.aws.boxes import boxes_of
@@ -96,12 +96,12 @@ def left_with_our_tag(aws: Aws) -> list[str]:
     return found + [bucket for bucket in buckets if bucket.startswith("dl4j-")]
 
 
-def attempt(aws: Aws, seed: int, proxy: FaultProxy, image: str) -> tuple[str, str]:
+def attempt(aws: Aws, seed: int, proxy: FaultProxy) -> tuple[str, str]:
     """Up and down under faults, then ``reap`` and ``down`` without; return how the first two ended."""
     saboteur = proxy.judge = Saboteur(seed)
     outcomes = []
     name = f"seed-{seed}"
-    spec = replace(SPEC, name=name, ami=image, spot=seed % 2 == 0)
+    spec = replace(SPEC, name=name, ami=IMAGE, spot=seed % 2 == 0)
     for step in ("up", "down"):
         try:
             setup = ClusterSetup(aws, name, ready=registered)
@@ -123,10 +123,9 @@ def attempt(aws: Aws, seed: int, proxy: FaultProxy, image: str) -> tuple[str, st
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(-(-SEEDS // CHUNK)))
 def test_nothing_is_left_after_failures_in_up_and_down(chunk: int, aws: Aws, fault_proxy: FaultProxy) -> None:
-    image = str(aws.client("ec2").describe_images(Owners=["amazon"])["Images"][0]["ImageId"])
     endings: Counter[tuple[str, str]] = Counter()
     for seed in range(chunk * CHUNK, min((chunk + 1) * CHUNK, SEEDS)):
-        endings[attempt(aws, seed, fault_proxy, image)] += 1
+        endings[attempt(aws, seed, fault_proxy)] += 1
         reset_moto(fault_proxy.target)
     print(dict(endings))
 
@@ -137,12 +136,11 @@ def test_with_the_retries_of_everyday_a_single_failure_is_not_even_noticed(
 ) -> None:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "4")
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda self, context: 0.0)
-    image = str(aws.client("ec2").describe_images(Owners=["amazon"])["Images"][0]["ImageId"])
     with Aws("us-east-1", pace=aws.pace) as patient:
         number = len(fault_proxy.requests) + 12
         throttled = Fault("error", "RequestLimitExceeded", 503)
         fault_proxy.judge = lambda request: throttled if request.number in (number, number + 7) else None
         setup = ClusterSetup(patient, "digits", ready=registered)
-        assert len(setup.up(replace(SPEC, ami=image), PAYLOAD).workers or ()) == 2
+        assert len(setup.up(replace(SPEC, ami=IMAGE), PAYLOAD).workers or ()) == 2
         setup.down()
         assert left_with_our_tag(patient) == []

@@ -53,6 +53,7 @@ LAYERS = [  # the longest matching name decides
 LIBRARIES = {  # where each library may be imported
     "boto3": ("dl4jlegacy.aws.session",),
     "botocore": ("dl4jlegacy.aws",),
+    "cryptography": ("dl4jlegacy.aws.provision",),
     "cupy": ("dl4jlegacy.backend", "dl4jlegacy.kernels"),
     "hazelcast": (
         "dl4jlegacy.scaleout.hazelcast_connection",

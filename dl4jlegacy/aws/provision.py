@@ -37,7 +37,7 @@ _CHUNK = 32768
 
 @dataclass(frozen=True, slots=True)
 class RemoteResult:
-    """How a remote command ended: its exit status and what it said."""
+    """How a remote command ended: its exit status (-1 if a signal ended it) and what it said."""
 
     status: int
     out: str
@@ -45,13 +45,17 @@ class RemoteResult:
 
 
 def new_key(path: Path) -> str:
-    """Return the public half of the private key at ``path`` (OpenSSH), made now (RSA, 3072 bits) if there is none."""
-    import paramiko
+    """Return the public half of the private key at ``path`` (OpenSSH), made now (Ed25519) if there is none."""
+    from cryptography.hazmat.primitives import serialization as forms
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         aside = path.with_name(f".{path.name}.{os.getpid()}")
-        paramiko.RSAKey.generate(3072).write_private_key_file(str(aside))
+        aside.unlink(missing_ok=True)
+        form = (forms.Encoding.PEM, forms.PrivateFormat.OpenSSH, forms.NoEncryption())
+        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(Ed25519PrivateKey.generate().private_bytes(*form))
         aside.replace(path)
     return public_key(path)
 
@@ -214,10 +218,13 @@ class HostProvisioner:
             with contextlib.closing(channel):
                 channel.exec_command(command)
                 channel.shutdown_write()
-                return _drain(channel, limit, on_line)
+                result = _drain(channel, limit, on_line)
+                if result.status < 0 and not channel.get_transport().is_active():
+                    raise EOFError("the host hung up before it told the exit status")
+                return result
         except TimeoutError as exc:
             self.close()
-            raise DeadlineError(f"{self.host}: a command did not end within {limit:.0f} s: {command[:80]}") from exc
+            raise DeadlineError(f"{self.host}: a command did not end within {limit:g} s: {command[:80]}") from exc
         except (paramiko.SSHException, OSError, EOFError) as exc:
             self.close()
             raise CloudError(f"{self.host}: the connection broke during {command[:80]!r}: {exc}") from exc
