@@ -26,7 +26,7 @@ def main() -> int:
     tables = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
     if any(connected(table.read_text(), port) for table in tables if table.exists()):
         return 0
-    print(f"no connection to Zookeeper at {zookeeper}")
+    sys.stdout.write(f"no connection to Zookeeper at {zookeeper}\n")
     return 1
 
 

@@ -5,6 +5,9 @@
 # that can go on, and says nothing. A standby gives the master $DL4J_LINGER seconds to finish and to say it itself: it
 # may have seen the run's end before the master has printed the evaluation, or the master may have died just then.
 set -u
+# a folder holds one run's checkpoints
+export DL4J_CHECKPOINT_DIR="${DL4J_CHECKPOINT_DIR:-/models/checkpoints/$(date -u +%Y-%m-%dT%H-%M-%S)}"
+over=${DL4J_OVER:-/run/over/over}
 "$@" &
 master=$!
 trap 'kill -TERM "$master" 2>/dev/null' TERM INT
@@ -18,10 +21,10 @@ case $code in
 esac
 [ "$code" -le 128 ] || exit "$code"
 left=${DL4J_LINGER:-0}
-while [ "$left" -gt 0 ] && [ ! -e /run/over/over ]; do
+while [ "$left" -gt 0 ] && [ ! -e "$over" ]; do
     sleep 1 &
     wait $! || exit "$code" # stopped
     left=$((left - 1))
 done
-[ -e /run/over/over ] || : >/run/over/over
+[ -e "$over" ] || : >"$over"
 exit "$code"
