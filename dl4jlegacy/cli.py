@@ -17,10 +17,11 @@ from typing import Annotated, Any
 import typer
 
 from dl4jlegacy import cluster_cli, summary_cli
+from dl4jlegacy.aws.command import aws_app
 from dl4jlegacy.chaos.command import bench_app
 from dl4jlegacy.cluster_flags import Id, Zookeeper, seconds
 from dl4jlegacy.console import Stopped, emit, open_console, run_guarded
-from dl4jlegacy.errors import CheckpointError, ConfError, NotFiniteError, UsageError, nearest
+from dl4jlegacy.errors import CheckpointError, NotFiniteError, UsageError, nearest
 from dl4jlegacy.services.command import services_app
 from dl4jlegacy.version import __version__
 
@@ -38,6 +39,7 @@ app = typer.Typer(
 )
 
 app.add_typer(services_app)
+app.add_typer(aws_app)
 app.add_typer(bench_app)
 cluster_cli.add_commands(app)
 summary_cli.add_commands(app)
@@ -195,21 +197,23 @@ def resume(
     log_format: LogFormat = "text",
 ) -> None:
     """Go on where a run stopped; prints what train would have printed."""
+    from dl4jlegacy import files
+
     as_json, json_lines = _is_json("format", format), _is_json("log_format", log_format)
     changes = _values({"workers": workers, "data_dir": data_dir, "min_workers": min_workers})
     if worker_wait is not None:
         changes["worker_wait_seconds"] = seconds("--worker-wait", worker_wait)
     target = _text("out", out) or ""
-    path = Path(run).expanduser() / "conf.json"
-    if path.is_file():
-        start, goes_on, checkpoints = _folder_resumer(run, path, changes, target), "", str(path.parent)
+    path = files.find_conf(run)
+    if path is not None:
+        checkpoints = run if files.is_remote(run) else str(path.parent)
+        start, goes_on = _folder_resumer(run, path, {**changes, "checkpoint_dir": checkpoints}, target), ""
     elif zookeeper:
         flags = {"zookeeper": zookeeper, "id": id, "bind": bind}
         start, goes_on, checkpoints = cluster_cli.resumer(run, flags, changes, target)
     else:
         raise CheckpointError(
-            f"{run} holds no run: there is no file {path}; give the folder of --checkpoint-dir, or with --zookeeper "
-            "the name of a run that is registered there"
+            f"{run} holds no run: it has no conf.json; give what --checkpoint-dir was, or a name and --zookeeper"
         )
     show_training(start, as_json=as_json, json_lines=json_lines, checkpoints=checkpoints, goes_on=goes_on)
 
@@ -217,13 +221,8 @@ def resume(
 def _folder_resumer(run: str, path: Path, changes: Mapping[str, Any], out: str) -> Callable[..., Any]:
     """Return what goes on with a run from its checkpoints, in this process."""
     from dl4jlegacy import launch
-    from dl4jlegacy.scaleout.conf import Conf
 
-    try:
-        conf = Conf.read(path)
-    except ConfError as exc:
-        raise CheckpointError(f"the run in {run} cannot go on: {exc}") from exc
-    conf = conf.replace(checkpoint_dir=str(path.parent), **changes)
+    conf = launch.read_run(run, path).replace(**changes)
     data = launch.load_data(conf.dataset, conf.data_dir)
     return lambda tick: launch.train(conf, data, resume=True, out=out, tick=tick)
 
@@ -250,14 +249,14 @@ def evaluate(
 @app.command()
 def predict(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A saved model.")],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A CSV file: one example a row, features only.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A CSV file: one example a row, features only.")],
     format: Format = "text",
 ) -> None:
     """Print the class that a saved model gives each row of a CSV file."""
-    from dl4jlegacy import launch
+    from dl4jlegacy import files, launch
 
     as_json = _is_json("format", format)
-    prediction = launch.predict_file(model, file)
+    prediction = launch.predict_file(model, Path(files.local(file)))
     emit(json.dumps(prediction.fields) if as_json else "\n".join(prediction.lines))
 
 

@@ -12,6 +12,7 @@
   x WireError                    DL4J-WIRE        1
   x TrackerError                 DL4J-TRACKER     4
     - TrackerClosedError         DL4J-CLOSED      4
+  x CloudError                   DL4J-CLOUD       4
   x DeadlineError                DL4J-DEADLINE    5
   x NotAuthorisedError           DL4J-AUTH        6
   x NotEnoughWorkersError        DL4J-WORKERS     7
@@ -30,6 +31,7 @@ from typing import ClassVar
 
 __all__ = [
     "CheckpointError",
+    "CloudError",
     "ConfError",
     "DataError",
     "DeadlineError",
@@ -133,6 +135,13 @@ class TrackerClosedError(TrackerError):
     """The state tracker was shut down while somebody still used it."""
 
     code = "DL4J-CLOSED"
+
+
+class CloudError(Dl4jError):
+    """A cloud provider cannot be reached, or failed at what it was asked."""
+
+    code = "DL4J-CLOUD"
+    exit_status = 4
 
 
 class DeadlineError(Dl4jError):

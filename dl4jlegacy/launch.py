@@ -6,6 +6,8 @@ What the command lines say ends up here as a ``Conf``; from there on a run start
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import hashlib
 import tempfile
 from collections.abc import Callable
@@ -16,11 +18,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from dl4jlegacy import files
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets import DataSet, DataSource, ListDataSetIterator, load, read_csv
 from dl4jlegacy.datasets.normalizers import Normalizer, NormalizerMinMaxScaler
 from dl4jlegacy.datasets.sources import NAMES
-from dl4jlegacy.errors import ConfError, ModelError, ShapeError
+from dl4jlegacy.errors import CheckpointError, ConfError, ModelError, ShapeError
 from dl4jlegacy.held_out import HeldOut, evaluated, rebuilding, targets
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.multilayer import MultiLayerNetwork
@@ -52,6 +55,7 @@ __all__ = [
     "predict",
     "predict_file",
     "prepare",
+    "read_run",
     "train",
     "with_absolute_paths",
 ]
@@ -79,7 +83,7 @@ class Report:
 
 def load_data(name: str, data_dir: str = "") -> Data:
     """Return the data set of that name, scaled; raises ``DataError``."""
-    source = load(name, data_dir=data_dir or None)
+    source = dataclasses.replace(load(files.local(name), data_dir=files.local(data_dir) or None), name=name)
     low, high = float(source.train.features.min()), float(source.train.features.max())
     if low >= 0.0 and high <= 1.0:
         return Data(source, None)
@@ -127,12 +131,11 @@ def prepare(conf: Conf, data: Data, given: frozenset[str], *, learning_rate: flo
 def with_absolute_paths(conf: Conf) -> Conf:
     """Return ``conf`` with its data named so that ``resume`` finds them from any folder; digits by default."""
     dataset = conf.dataset or "digits"
-    path = Path(dataset).expanduser()
-    if dataset not in NAMES and path.exists():
-        dataset = str(path.absolute())
-    data_dir = str(Path(conf.data_dir).expanduser().absolute()) if conf.data_dir else ""
-    checkpoint_dir = str(Path(conf.checkpoint_dir).expanduser()) if conf.checkpoint_dir else ""
-    return conf.replace(dataset=dataset, data_dir=data_dir, checkpoint_dir=checkpoint_dir)
+    if dataset not in NAMES and not files.is_remote(dataset) and Path(dataset).expanduser().exists():
+        dataset = files.absolute(dataset)
+    folder = conf.checkpoint_dir
+    checkpoint_dir = folder if not folder or files.is_remote(folder) else str(Path(folder).expanduser())
+    return conf.replace(dataset=dataset, data_dir=files.absolute(conf.data_dir), checkpoint_dir=checkpoint_dir)
 
 
 def plan_of(conf: Conf, data: Data) -> Plan:
@@ -161,25 +164,26 @@ def train(
 
     ``tracker``, ``local_workers`` and ``oversight`` are ``ActorNetworkRunner``'s.
     """
-    path = Path(out).expanduser() if out else None
-    if path is not None:
-        check_writable(path)
     source = targets(data.source, conf.model)
     iterator = ListDataSetIterator(source.train, conf.batch_size, seed=conf.seed)
-    with ActorNetworkRunner(
-        "master", iterator, tracker=tracker, local_workers=local_workers, oversight=oversight
-    ) as runner:
-        runner.setup(conf, resume=resume)
-        result = runner.train(tick)
-        network = runner.network(result)
-    evaluation = evaluated(network, source.test, source.label_names)
-    if path is not None:
-        write_model(network, path, normalizer=data.normalizer, label_names=data.source.label_names)
-    return Report(_fields(result, network, evaluation, path), evaluation, result.warnings)
+    with files.written(out) if out else contextlib.nullcontext() as path:
+        if path is not None:
+            check_writable(path)
+        with ActorNetworkRunner(
+            "master", iterator, tracker=tracker, local_workers=local_workers, oversight=oversight
+        ) as runner:
+            runner.setup(conf, resume=resume)
+            result = runner.train(tick)
+            network = runner.network(result)
+        evaluation = evaluated(network, source.test, source.label_names)
+        if path is not None:
+            write_model(network, path, normalizer=data.normalizer, label_names=data.source.label_names)
+    where = out if files.is_remote(out) else path
+    return Report(_fields(result, network, evaluation, where), evaluation, result.warnings)
 
 
 def _fields(
-    result: TrainingResult, network: MultiLayerNetwork, evaluation: HeldOut, path: Path | None
+    result: TrainingResult, network: MultiLayerNetwork, evaluation: HeldOut, path: Path | str | None
 ) -> dict[str, Any]:
     conf, head = result.conf, result.head
     return {
@@ -214,6 +218,14 @@ def params_sha256(params: Array) -> str:
     return hashlib.sha256(np.ascontiguousarray(params, dtype="<f4").tobytes()).hexdigest()
 
 
+def read_run(run: str, path: Path) -> Conf:
+    """Return the Conf of the run in the folder ``run``, read from ``path``; raises ``CheckpointError``."""
+    try:
+        return Conf.read(path)
+    except ConfError as exc:
+        raise CheckpointError(f"the run in {run} cannot go on: {exc}") from exc
+
+
 def check_writable(path: Path) -> None:
     """Raise ``ModelError`` now if ``path`` could not be written after hours of training."""
     folder = path.absolute().parent
@@ -235,7 +247,12 @@ def evaluate_model(
     """Return the evaluation of a saved model on a part of a data set (one of ``SPLITS``), and its JSON object."""
     saved = _restored(model)
     network = saved.network
-    source = load(dataset, data_dir=data_dir or None, n_classes=network.n_out, label_names=saved.label_names or None)
+    source = load(
+        files.local(dataset),
+        data_dir=files.local(data_dir) or None,
+        n_classes=network.n_out,
+        label_names=saved.label_names or None,
+    )
     parts = {"test": (source.test,), "train": (source.train,), "all": (source.train, source.test)}[split]
     examples = DataSet.merge(parts) if len(parts) > 1 else parts[0]
     _check_width(network, examples.n_in, model, dataset)
@@ -307,6 +324,7 @@ class _Saved:
 
 
 def _restored(model: str) -> _Saved:
+    model = files.local(model)
     return _Saved(
         restore_multi_layer_network(model, load_updater=False), restore_normalizer(model), restore_label_names(model)
     )

@@ -20,13 +20,13 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import pykka
 from threadpoolctl import threadpool_limits
 
+from dl4jlegacy import files
 from dl4jlegacy.datasets import DataSetIterator, ListMultiDataSetIterator
 from dl4jlegacy.errors import (
     CheckpointError,
@@ -361,10 +361,10 @@ def _saver(conf: Conf, resume: bool) -> CheckpointSaver | None:
         if resume:
             raise CheckpointError("resume needs Conf.checkpoint_dir")
         return None
-    saver = CheckpointSaver(Path(conf.checkpoint_dir), keep=conf.checkpoints_kept, seed=conf.seed)
+    saver = files.open_saver(conf.checkpoint_dir, keep=conf.checkpoints_kept, seed=conf.seed)
     if not resume and saver.versions():
         raise CheckpointError(
-            f"{saver.folder} already holds checkpoints of a run; `dl4j resume {saver.folder}` goes on with it, or "
+            f"{saver.place} already holds checkpoints of a run; `dl4j resume {saver.place}` goes on with it, or "
             "choose another --checkpoint-dir"
         )
     if resume:

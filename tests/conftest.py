@@ -10,6 +10,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from aws_fixtures import (  # noqa: F401  # fixtures for every test
+    aws,
+    aws_environment,
+    fault_proxy,
+    image,
+    moto_server,
+    session_proxy,
+)
 from cluster_commands import cluster  # noqa: F401  # a fixture for every test
 from cluster_fixtures import (  # noqa: F401  # fixtures for every test
     hazelcast_address,
@@ -19,6 +27,7 @@ from cluster_fixtures import (  # noqa: F401  # fixtures for every test
     zookeeper_address,
 )
 from hypothesis import settings
+from openssh_server import openssh_server, sshd_program  # noqa: F401  # fixtures for every test
 
 from dl4jlegacy.datasets import read_mnist
 from dl4jlegacy.errors import DataError

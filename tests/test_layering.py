@@ -31,6 +31,7 @@ LAYERS = [  # the longest matching name decides
         "dl4jlegacy",
         "dl4jlegacy.__main__",
         "dl4jlegacy.app",
+        "dl4jlegacy.aws",
         "dl4jlegacy.chaos",
         "dl4jlegacy.cli",
         "dl4jlegacy.cluster",
@@ -41,6 +42,7 @@ LAYERS = [  # the longest matching name decides
         "dl4jlegacy.cluster_show",
         "dl4jlegacy.cluster_worker",
         "dl4jlegacy.console",
+        "dl4jlegacy.files",
         "dl4jlegacy.held_out",
         "dl4jlegacy.launch",
         "dl4jlegacy.progress",
@@ -51,6 +53,9 @@ LAYERS = [  # the longest matching name decides
     },
 ]
 LIBRARIES = {  # where each library may be imported
+    "boto3": ("dl4jlegacy.aws.session",),
+    "botocore": ("dl4jlegacy.aws",),
+    "cryptography": ("dl4jlegacy.aws.provision",),
     "cupy": ("dl4jlegacy.backend", "dl4jlegacy.kernels"),
     "hazelcast": (
         "dl4jlegacy.scaleout.hazelcast_connection",
@@ -64,6 +69,7 @@ LIBRARIES = {  # where each library may be imported
     "msgspec": ("dl4jlegacy",),
     "numba": ("dl4jlegacy.kernels",),
     "numpy": ("dl4jlegacy",),
+    "paramiko": ("dl4jlegacy.aws",),
     "pykka": (
         "dl4jlegacy.scaleout.actors",
         "dl4jlegacy.scaleout.driven",
@@ -75,6 +81,7 @@ LIBRARIES = {  # where each library may be imported
     "safetensors": ("dl4jlegacy.scaleout.checkpoint",),
     "threadpoolctl": ("dl4jlegacy.runner", "dl4jlegacy.cluster_worker"),
     "typer": (
+        "dl4jlegacy.aws.command",
         "dl4jlegacy.chaos.command",
         "dl4jlegacy.cli",
         "dl4jlegacy.cluster_cli",
@@ -83,7 +90,7 @@ LIBRARIES = {  # where each library may be imported
         "dl4jlegacy.services.command",
         "dl4jlegacy.summary_cli",
     ),
-    "yaml": ("dl4jlegacy.nn.conf_text", "dl4jlegacy.scaleout.conf"),
+    "yaml": ("dl4jlegacy.aws.userdata", "dl4jlegacy.nn.conf_text", "dl4jlegacy.scaleout.conf"),
 }
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}

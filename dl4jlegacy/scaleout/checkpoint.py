@@ -76,17 +76,24 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 class CheckpointSaver:
-    """Checkpoints of one run in one folder; the newest ``keep`` are kept. Used by one thread at a time."""
+    """Checkpoints of one run in one folder; the newest ``keep`` are kept. Used by one thread at a time.
+
+    The folder is touched by ``_write``, ``_read``, ``_names`` and ``_delete`` alone, which raise ``OSError``;
+    ``S3ModelSaver`` has others.
+    """
 
     def __init__(self, folder: Path | str, *, keep: int = 3, seed: int = 0) -> None:
         self.folder = Path(folder)
         self._keep, self._seed = keep, seed
 
+    @property
+    def place(self) -> str:
+        """Where they are, as ``dl4j resume`` takes it."""
+        return str(self.folder)
+
     def versions(self) -> list[int]:
         """Return the versions that have a manifest, newest first."""
-        if not self.folder.is_dir():
-            return []
-        found = (_NAME.fullmatch(name) for name in os.listdir(self.folder))
+        found = (_NAME.fullmatch(name) for name in self._names())
         return sorted((int(match[1]) for match in found if match), reverse=True)
 
     def keep_conf(self, text: str) -> None:
@@ -95,20 +102,19 @@ class CheckpointSaver:
         Raises:
             CheckpointError: it cannot be written.
         """
-        path, content = self.folder / "conf.json", text.encode() + b"\n"
+        content = text.encode() + b"\n"
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if not path.is_file() or path.read_bytes() != content:
-                write_atomically(path, content)
+            if "conf.json" not in self._names() or self._read("conf.json") != content:
+                self._write("conf.json", content)
         except OSError as exc:
             reason = exc.strerror or exc
-            raise CheckpointError(f"{self.folder} cannot be written: {reason}; choose another folder") from exc
+            raise CheckpointError(f"{self.place} cannot be written: {reason}; choose another folder") from exc
 
     def save(self, head: Head, frame: Buffer) -> None:
         """See ``ModelSaver``."""
         result = Result.decode(frame)
         tensors = safetensors.numpy.save(dict(result.arrays))
-        model, manifest = self._paths(head.version)
+        model, manifest = self._files(head.version)
         body = {
             "format": _FORMAT,
             "head": msgspec.to_builtins(head),
@@ -116,15 +122,14 @@ class CheckpointSaver:
             "seed": self._seed,
             "values": dict(result.values),
             "arrays": list(result.arrays),
-            "model": {"file": model.name, "nbytes": len(tensors), "sha256": hashlib.sha256(tensors).hexdigest()},
+            "model": {"file": model, "nbytes": len(tensors), "sha256": hashlib.sha256(tensors).hexdigest()},
         }
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(model, tensors)
-            write_atomically(manifest, _signed(body))
+            self._write(model, tensors)
+            self._write(manifest, _signed(body))
         except OSError as exc:
             raise CheckpointError(
-                f"checkpoint {head.version} could not be written to {self.folder}: {exc.strerror or exc}; free some "
+                f"checkpoint {head.version} could not be written to {self.place}: {exc.strerror or exc}; free some "
                 "space or choose another --checkpoint-dir. The older checkpoints are untouched"
             ) from exc
         self._prune()
@@ -141,40 +146,54 @@ class CheckpointSaver:
             try:
                 return self._load(version)
             except CheckpointError as exc:
-                logger.warning("checkpoint %s in %s is passed over: %s", version, self.folder, exc)
+                logger.warning("checkpoint %s in %s is passed over: %s", version, self.place, exc)
                 reasons.append(str(exc))
         if not versions:
             return None
-        raise CheckpointError(f"none of the {len(versions)} checkpoints in {self.folder} is usable: {reasons[0]}")
+        raise CheckpointError(f"none of the {len(versions)} checkpoints in {self.place} is usable: {reasons[0]}")
 
-    def _paths(self, version: int) -> tuple[Path, Path]:
-        return self.folder / f"model-{version:08d}.safetensors", self.folder / f"checkpoint-{version:08d}.json"
+    def _write(self, name: str, content: bytes) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.folder / name, content)
+
+    def _read(self, name: str) -> bytes:
+        return (self.folder / name).read_bytes()
+
+    def _names(self) -> list[str]:
+        return os.listdir(self.folder) if self.folder.is_dir() else []
+
+    def _delete(self, name: str) -> None:
+        (self.folder / name).unlink(missing_ok=True)
+
+    @staticmethod
+    def _files(version: int) -> tuple[str, str]:
+        return f"model-{version:08d}.safetensors", f"checkpoint-{version:08d}.json"
 
     def _load(self, version: int) -> tuple[Head, Buffer]:
-        model, manifest = self._paths(version)
+        model, manifest = self._files(version)
         try:
-            body = _verified(manifest.read_bytes())
+            body = _verified(self._read(manifest))
             head = msgspec.convert(body["head"], Head)
-            tensors = model.read_bytes()
+            tensors = self._read(model)
             if hashlib.sha256(tensors).hexdigest() != body["model"]["sha256"]:
                 raise CheckpointError(
-                    f"{model.name} has {len(tensors)} bytes that do not match the SHA-256 of the "
+                    f"{model} has {len(tensors)} bytes that do not match the SHA-256 of the "
                     f"{body['model']['nbytes']} bytes written"
                 )
             arrays = safetensors.numpy.load(tensors)  # in an order of its own
             frame = Result(body["values"], {name: arrays[name] for name in body["arrays"]}).encode()
         except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError, safetensors.SafetensorError) as exc:
-            raise CheckpointError(f"{manifest.name} cannot be read: {exc}") from exc
+            raise CheckpointError(f"{manifest} cannot be read: {exc}") from exc
         return msgspec.structs.replace(head, model=Manifest("", 0, 0), status="running"), frame
 
     def _prune(self) -> None:
         """Delete all but the newest; what a killed process left half-written goes too."""
-        kept = {path.name for version in self.versions()[: self._keep] for path in self._paths(version)}
-        for name in os.listdir(self.folder):
+        kept = {name for version in self.versions()[: self._keep] for name in self._files(version)}
+        for name in self._names():
             ours = _NAME.fullmatch(name) or re.fullmatch(r"model-\d{8,}\.safetensors", name)
             stale = re.fullmatch(r"\.(model|checkpoint)-.*\.tmp", name)
             if (ours and name not in kept) or (stale and f".{os.getpid()}." not in name):
-                (self.folder / name).unlink(missing_ok=True)
+                self._delete(name)
 
 
 def _signed(body: dict[str, Any]) -> bytes:

@@ -1,0 +1,220 @@
+"""ClusterSpec: what a cluster on AWS is to be, its names and its tags. Nothing here talks to AWS.
+
+Everything that is made carries the same tags, and has a name that follows from cluster, account and region, so that it
+can be found again whatever happened to the process that made it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import stat
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from dl4jlegacy.errors import ConfError, UsageError
+
+__all__ = [
+    "CLUSTER",
+    "CREATED",
+    "EXPIRES",
+    "IAM_PATH",
+    "MASTER",
+    "ROLE",
+    "WORKER",
+    "ClusterSpec",
+    "Names",
+    "Tags",
+    "buckets_in",
+    "check_key_file",
+    "check_name",
+    "parse_cidr",
+    "parse_ttl",
+    "tag_list",
+    "utc",
+]
+
+CLUSTER, CREATED = "dl4jlegacy:cluster", "dl4jlegacy:created"
+EXPIRES, ROLE = "dl4jlegacy:expires", "dl4jlegacy:role"
+MASTER, WORKER = "master", "worker"
+IAM_PATH = "/dl4jlegacy/"
+Tags = dict[str, str]
+
+_NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,14}[a-z0-9])?")
+_TTL = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
+_SECONDS = {"s": 1, "m": 60, "": 60, "h": 3600, "d": 86400}
+_LEAST_TTL, _MOST_TTL = 300, 30 * 86400
+
+
+def check_name(name: str) -> str:
+    """Return ``name`` if a cluster can have it; raises ``UsageError``."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"a cluster cannot be called {name!r}: give up to 16 of a-z, 0-9 and -, beginning with a letter, not "
+            "ending with -"
+        )
+    return name
+
+
+def parse_ttl(text: str) -> int:
+    """Return a time to live in seconds: ``90m``, ``4h``, ``1d``, or minutes; raises ``UsageError``."""
+    found = _TTL.fullmatch(text.strip())
+    seconds = int(float(found[1]) * _SECONDS[found[2]]) if found else 0
+    if not _LEAST_TTL <= seconds <= _MOST_TTL:
+        raise UsageError(
+            f"--ttl is {text!r}; instances must end by themselves some time: give from 5m to 30d, for instance 4h"
+        )
+    return seconds
+
+
+def parse_cidr(text: str) -> str:
+    """Return an address or network as CIDR; raises ``UsageError`` for none, and for one that is half the world."""
+    try:
+        network = ipaddress.ip_network(text.strip(), strict=False)
+    except ValueError:
+        raise UsageError(
+            f"--allow is {text!r}; give your public address, such as 203.0.113.7 or 203.0.113.0/28"
+        ) from None
+    least = 16 if network.version == 4 else 32
+    if network.prefixlen < least:
+        raise UsageError(f"--allow {text} admits too many: give a network of at least /{least}, best one address")
+    return str(network)
+
+
+def check_key_file(path: Path) -> Path:
+    """Return the path of a private key that only its owner can read; raises ``ConfError``."""
+    path = path.expanduser()
+    try:
+        mode = path.stat().st_mode
+        path.open("rb").close()
+    except OSError as exc:
+        raise ConfError(f"the key file {path} cannot be read: {exc.strerror or exc}; give another -kpath") from exc
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfError(f"the key file {path} is open to other users (mode {stat.S_IMODE(mode):o}); 'chmod 600' it")
+    return path
+
+
+def utc(seconds: float) -> str:
+    """Return a time, in seconds since 1970, as tags have it."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def buckets_in(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the buckets of all ``s3://bucket/...`` in ``texts``, sorted."""
+    found = {match for text in texts for match in re.findall(r"s3://([a-z0-9][a-z0-9.-]+)", text)}
+    return tuple(sorted(found))
+
+
+def tag_list(tags: Tags, *, key: str = "Key", value: str = "Value") -> list[dict[str, str]]:
+    """Return tags as AWS wants them."""
+    return [{key: name, value: text} for name, text in tags.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What the belongings of a cluster are called."""
+
+    cluster: str
+    region: str
+    account: str
+
+    @property
+    def group(self) -> str:
+        """Its security group."""
+        return f"dl4j-{self.cluster}"
+
+    @property
+    def key_pair(self) -> str:
+        """Its key pair."""
+        return f"dl4j-{self.cluster}"
+
+    @property
+    def role(self) -> str:
+        """Its instances' role and instance profile, which are the account's and so name the region."""
+        return f"dl4j-{self.cluster}-{self.region}"
+
+    @property
+    def secret(self) -> str:
+        """The parameter that keeps the run's secret."""
+        return f"/dl4jlegacy/{self.cluster}/secret"
+
+    @property
+    def bucket(self) -> str:
+        """The bucket in which the wheel waits for its instances; bucket names are the world's."""
+        return f"dl4j-{self.cluster}-{self.account}-{self.region}"
+
+    @property
+    def key_folder(self) -> Path:
+        """Where this machine keeps the cluster's private key and host keys."""
+        return Path.home() / ".dl4jlegacy" / "aws" / f"{self.cluster}-{self.region}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSpec:
+    """What ``up`` is to make; the flags of the original's ``ClusterSetup``, and what it lacked.
+
+    Attributes:
+        name: of the cluster.
+        allow: the network (CIDR) from which its machines may be reached by SSH.
+        ttl_seconds: after which instances end by themselves.
+        run: what ``dl4j master`` is to do, its command line from after ``master``.
+        out: ``s3://bucket/key`` of the trained model.
+        workers, size, ami, security_group, key_pair, key_path, worker_script, master_script: ``-w -s -ami -sg -kp
+            -kpath -wscript -mscript``; empty ones are chosen, or made and removed again.
+        master_size: the master's size, if not ``size``.
+        spot: workers at the spot price; on demand where there is no capacity, unless ``spot_only``.
+        subnet: in which to start; else the default VPC's, one after the other.
+        threads: worker threads of an instance; 0 for one a core.
+        user: who SSH logs in as.
+    """
+
+    name: str
+    allow: str
+    ttl_seconds: int
+    out: str
+    run: tuple[str, ...] = ("--model", "dbn", "--dataset", "digits")
+    workers: int = 1
+    size: str = "m5.large"
+    master_size: str = ""
+    ami: str = ""
+    security_group: str = ""
+    key_pair: str = ""
+    key_path: str = ""
+    worker_script: str = ""
+    master_script: str = ""
+    spot: bool = False
+    spot_only: bool = False
+    subnet: str = ""
+    threads: int = 0
+    user: str = "admin"
+
+    def check(self) -> None:
+        """Raise ``UsageError`` or ``ConfError`` for what can be known to be wrong without asking AWS."""
+        check_name(self.name)
+        if not 1 <= self.workers <= 1000:
+            raise UsageError(f"-w {self.workers}: give a number of workers from 1 to 1000")
+        if not re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/.*[^/]", self.out):
+            raise UsageError(
+                f"--out is {self.out!r}; instances end and their disks with them, so give the model a place as "
+                "s3://bucket/name.zip"
+            )
+        if bool(self.key_pair) != bool(self.key_path):
+            raise UsageError("-kp (the key pair's name) and -kpath (its private key's file) go together")
+        if self.key_path:
+            check_key_file(Path(self.key_path))
+        for flag, script in (("-wscript", self.worker_script), ("-mscript", self.master_script)):
+            if script and not Path(script).expanduser().is_file():
+                raise ConfError(f"{flag} {script}: there is no such file")
+        if self.spot_only and not self.spot:
+            raise UsageError("--spot-only belongs to --spot")
+
+    def tags(self, role: str, now: float, expires: float) -> Tags:
+        """Return the tags of one belonging; times in seconds since 1970."""
+        return {
+            "Name": f"dl4j-{self.name}" + (f"-{role}" if role else ""),
+            CLUSTER: self.name,
+            CREATED: utc(now),
+            EXPIRES: utc(expires),
+            **({ROLE: role} if role else {}),
+        }

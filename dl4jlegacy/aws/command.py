@@ -1,0 +1,357 @@
+"""``dl4j aws``: clusters on AWS from the command line. ``cli.py`` mounts it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import urllib.request
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dl4jlegacy.console import emit, open_console
+from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, Dl4jError, UsageError, nearest
+
+if TYPE_CHECKING:
+    from dl4jlegacy.aws.boxes import Box
+    from dl4jlegacy.aws.cluster_spec import ClusterSpec
+    from dl4jlegacy.aws.session import Aws
+    from dl4jlegacy.aws.setup import ClusterSetup, ClusterStatus
+
+__all__ = ["aws_app"]
+
+aws_app = typer.Typer(
+    name="aws",
+    help="Clusters on AWS: start, look at, scale, end. Instances end by themselves when their time is over.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    no_args_is_help=False,
+)
+
+_WHO_AM_I = "https://checkip.amazonaws.com"
+_EXTRA = {"allow_extra_args": True, "ignore_unknown_options": False}
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The cluster's name.")]
+Region = Annotated[
+    str | None,
+    typer.Option("-region", "--region", metavar="REGION", help="Where (your default, else us-east-1)."),
+]
+Format = Annotated[str, typer.Option("--format", metavar="text|json", help="As text, or as one JSON object.")]
+User = Annotated[str, typer.Option("--user", metavar="USER", help="Who SSH logs in as (admin).")]
+KeyPath = Annotated[str, typer.Option("-kpath", metavar="FILE", help="The private key, if up did not make it.")]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait for the workers to register.")]
+Node = Annotated[str, typer.Option("--node", metavar="NODE", help="master, an instance's id, or a worker's number.")]
+Workers = Annotated[str, typer.Option("-w", "--workers", metavar="N", help="Worker instances (1).")]
+Size = Annotated[str, typer.Option("-s", "--size", metavar="TYPE", help="Instance type (m5.large).")]
+Ttl = Annotated[str, typer.Option("--ttl", metavar="TIME", help="When instances end by themselves: 90m, 4h, 1d (4h).")]
+Spot = Annotated[bool, typer.Option("--spot", help="Workers at the spot price, on demand where there is none.")]
+
+
+@aws_app.callback(invoke_without_command=True)
+def _root(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        raise UsageError("give a command: aws up, status, scale, ssh, logs, down, reap or price (see --help)")
+
+
+@aws_app.command(context_settings=_EXTRA)
+def up(
+    context: typer.Context,
+    name: Name,
+    out: Annotated[str, typer.Option("--out", metavar="S3", help="Where the model goes: s3://bucket/name.zip.")] = "",
+    workers: Workers = "1",
+    size: Size = "m5.large",
+    master_size: Annotated[str, typer.Option("--master-size", metavar="TYPE", help="The master's, if another.")] = "",
+    ami: Annotated[str, typer.Option("-ami", metavar="ID", help="Image (the newest Debian 12).")] = "",
+    security_group: Annotated[str, typer.Option("-sg", metavar="ID", help="Security group (one is made).")] = "",
+    key_pair: Annotated[str, typer.Option("-kp", metavar="NAME", help="Key pair (one is made).")] = "",
+    key_path: KeyPath = "",
+    worker_script: Annotated[str, typer.Option("-wscript", metavar="FILE", help="Run on every worker.")] = "",
+    master_script: Annotated[str, typer.Option("-mscript", metavar="FILE", help="Run on the master.")] = "",
+    region: Region = None,
+    ttl: Ttl = "4h",
+    spot: Spot = False,
+    spot_only: Annotated[bool, typer.Option("--spot-only", help="With --spot: never on demand.")] = False,
+    allow: Annotated[
+        str, typer.Option("--allow", metavar="CIDR", help="From where SSH is admitted (your public address).")
+    ] = "",
+    subnet: Annotated[str, typer.Option("--subnet", metavar="ID", help="Where to start (the default VPC's).")] = "",
+    threads: Annotated[str, typer.Option("--threads", metavar="N", help="Threads of an instance (its cores).")] = "0",
+    user: User = "admin",
+    wheel: Annotated[str, typer.Option("--wheel", metavar="FILE", help="This package's wheel (built here).")] = "",
+    constraints: Annotated[
+        str, typer.Option("--constraints", metavar="FILE", help="Versions of its requirements (as installed here).")
+    ] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, tell the price, make nothing.")] = False,
+    no_wait: NoWait = False,
+    format: Format = "text",
+) -> None:
+    """Start a cluster that trains; after -- comes what dl4j master is to do (--model dbn --dataset digits)."""
+    _up(dict(locals()))
+
+
+def _up(flags: dict[str, Any]) -> None:
+    """Do what ``up`` was asked to; ``flags`` are its arguments by name."""
+    from dl4jlegacy.aws.payload import load_payload
+    from dl4jlegacy.aws.prices import estimate
+
+    as_json, spec = _is_json(flags["format"]), _spec(flags)
+    open_console()
+    spec.check()
+    with _session(flags["region"]) as aws:
+        if flags["dry_run"]:
+            _setup(aws, spec.name, spec.user, spec.key_path).check(spec)
+            found = estimate(aws, spec)
+            emit(json.dumps({"dry_run": True, **found.fields()}) if as_json else found.text())
+            return
+        price: dict[str, Any] = {}
+        with contextlib.suppress(ConfError):  # a size whose price nobody tells may be started all the same
+            price = estimate(aws, spec).fields()
+        payload = load_payload(flags["wheel"], flags["constraints"])
+        setup = _setup(aws, spec.name, spec.user, spec.key_path)
+        existed = any(box.alive for box in setup.status(ask=False).boxes)
+        try:
+            status = setup.up(spec, payload, wait=not flags["no_wait"])
+        except DeadlineError as exc:
+            raise DeadlineError(f"{exc}. It still costs money: `dl4j aws down {spec.name}` ends it") from exc
+        except Dl4jError as exc:
+            raise type(exc)(f"{exc}. {_cleaned(setup, existed)}") from exc
+    _show(status, as_json, price)
+
+
+def _cleaned(setup: ClusterSetup, existed: bool) -> str:
+    """Undo an ``up`` that failed, unless the cluster was there before; return what to say."""
+    name = setup.names.cluster
+    if existed:
+        return f"The cluster was there before and is left as it is; `dl4j aws down {name}` ends it"
+    try:
+        setup.down()
+    except Dl4jError as exc:
+        return f"Not everything could be undone ({exc})"
+    return "Everything begun was undone"
+
+
+def _spec(flags: dict[str, Any]) -> ClusterSpec:
+    from dl4jlegacy.aws.cluster_spec import ClusterSpec, check_name, parse_cidr, parse_ttl
+
+    same = (
+        *("name", "out", "size", "master_size", "ami", "security_group", "key_pair", "key_path", "worker_script"),
+        *("master_script", "spot", "spot_only", "subnet", "user"),
+    )
+    check_name(flags["name"])
+    run = tuple(flags["context"].args) or ("--model", "dbn", "--dataset", "digits")
+    return ClusterSpec(
+        **{name: flags[name] for name in same},
+        ttl_seconds=parse_ttl(flags["ttl"]),
+        workers=_whole("-w", flags["workers"], 1),
+        threads=_whole("--threads", flags["threads"], 0),
+        allow=parse_cidr(flags["allow"] or _own_address()),
+        run=run,
+    )
+
+
+def _own_address() -> str:
+    """Return the public address of this machine, as AWS sees it."""
+    try:
+        with urllib.request.urlopen(_WHO_AM_I, timeout=10) as answer:  # a fixed https address
+            text = str(answer.read(64).decode("ascii")).strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise CloudError(
+            f"your public address could not be learnt from {_WHO_AM_I} ({exc}); give it with --allow"
+        ) from exc
+    if not re.fullmatch(r"[0-9a-f.:]+", text):
+        raise CloudError(f"{_WHO_AM_I} answers no address; give yours with --allow")
+    return text
+
+
+@aws_app.command()
+def status(
+    name: Name, region: Region = None, user: User = "admin", key_path: KeyPath = "", format: Format = "text"
+) -> None:
+    """Show a cluster: its instances, its other belongings, and who has registered."""
+    as_json = _is_json(format)
+    open_console()
+    with _session(region) as aws:
+        found = _setup(aws, name, user, key_path).status()
+    _show(found, as_json, {})
+
+
+@aws_app.command()
+def scale(
+    name: Name,
+    workers: Workers = "1",
+    region: Region = None,
+    user: User = "admin",
+    key_path: KeyPath = "",
+    no_wait: NoWait = False,
+    format: Format = "text",
+) -> None:
+    """Have N workers: start more like those that are there, or end the youngest."""
+    as_json, count = _is_json(format), _whole("-w", workers, 0)
+    open_console()
+    with _session(region) as aws:
+        found = _setup(aws, name, user, key_path).scale(count, wait=not no_wait)
+    _show(found, as_json, {})
+
+
+@aws_app.command(context_settings=_EXTRA)
+def ssh(
+    context: typer.Context,
+    name: Name,
+    node: Annotated[
+        str, typer.Option("--node", metavar="NODE", help="master, an instance's id, or worker number.")
+    ] = "master",
+    region: Region = None,
+    user: User = "admin",
+    key_path: KeyPath = "",
+) -> int:
+    """Log in on a node, whose host key is known; after -- comes a command to run instead. Exits as that does."""
+    from dl4jlegacy.aws.status_text import node_of
+
+    open_console()
+    with _session(region) as aws:
+        setup = _setup(aws, name, user, key_path)
+        box = node_of(setup, node)
+        keys = setup.host_keys(box)
+        key = setup.key_file()
+    known = setup.names.key_folder / "known_hosts"
+    known.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    known.write_text("".join(f"{box.public_address} {line}\n" for line in keys.splitlines()), encoding="ascii")
+    options = ("StrictHostKeyChecking=yes", f"UserKnownHostsFile={known}", "IdentitiesOnly=yes")
+    command = ["ssh", "-i", str(key), *(f"-o{option}" for option in options), f"{user}@{box.public_address}"]
+    try:
+        return subprocess.run([*command, *context.args]).returncode
+    except FileNotFoundError as exc:
+        raise ConfError("there is no ssh on this machine; install openssh-client") from exc
+
+
+@aws_app.command()
+def logs(
+    name: Name,
+    node: Annotated[
+        str, typer.Option("--node", metavar="NODE", help="master, an instance's id, or worker number.")
+    ] = "master",
+    lines: Annotated[str, typer.Option("-n", "--lines", metavar="N", help="How many lines (100).")] = "100",
+    region: Region = None,
+    user: User = "admin",
+    key_path: KeyPath = "",
+) -> None:
+    """Print what a node's services said; before it can be logged in to, what its console shows."""
+    from dl4jlegacy.aws.status_text import node_of
+
+    count = _whole("-n", lines, 1)
+    open_console()
+    with _session(region) as aws:
+        setup = _setup(aws, name, user, key_path)
+        box = node_of(setup, node)
+        try:
+            with setup.provisioner(box) as host:
+                command = (
+                    f"sudo journalctl --no-pager -n {count} -u 'dl4j-*'; sudo tail -n 20 /var/log/dl4j-install.log"
+                )
+                emit(host.run_remote_command(command, seconds=60).out.rstrip())
+        except CloudError as exc:
+            emit(f"{exc}\nthe console of {box.id} shows:\n{_console_output(aws, box)}")
+
+
+def _console_output(aws: Aws, box: Box) -> str:
+    from dl4jlegacy.aws.session import translated
+
+    with translated(f"the console of {box.id}"):
+        return str(aws.client("ec2").get_console_output(InstanceId=box.id).get("Output") or "nothing yet").rstrip()
+
+
+@aws_app.command()
+def down(name: Name, region: Region = None, format: Format = "text") -> None:
+    """End a cluster and remove all that belongs to it; returns when nothing is left. The model in S3 stays."""
+    as_json = _is_json(format)
+    open_console()
+    with _session(region) as aws:
+        removed = _setup(aws, name, "admin", "").down()
+    said = f"removed {', '.join(removed)}" if removed else f"there was nothing of cluster {name} in {aws.region}"
+    emit(json.dumps({"cluster": name, "region": aws.region, "removed": removed}) if as_json else said)
+
+
+@aws_app.command()
+def reap(
+    region: Region = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="End every cluster of the region, orphan or not.")] = False,
+    format: Format = "text",
+) -> None:
+    """Find clusters whose time is over, or of which only remains are there, and end them."""
+    from dl4jlegacy.aws.reaper import reap as reap_clusters
+
+    as_json = _is_json(format)
+    open_console()
+    with _session(region) as aws:
+        found = reap_clusters(aws, dry_run=dry_run, everything=everything)
+    if as_json:
+        emit(json.dumps({"region": aws.region, "dry_run": dry_run, "clusters": [asdict(each) for each in found]}))
+        return
+    verb = "would end" if dry_run else "ended"
+    texts = [f"{verb} {each.name}: {', '.join(each.belongings)}" for each in found]
+    emit("\n".join(texts) or f"nothing to reap in {aws.region}")
+
+
+@aws_app.command()
+def price(
+    workers: Workers = "1",
+    size: Size = "m5.large",
+    master_size: Annotated[str, typer.Option("--master-size", metavar="TYPE", help="The master's, if another.")] = "",
+    ttl: Ttl = "4h",
+    spot: Spot = False,
+    region: Region = None,
+    format: Format = "text",
+) -> None:
+    """Tell what a cluster would cost."""
+    from dl4jlegacy.aws.cluster_spec import ClusterSpec, parse_ttl
+    from dl4jlegacy.aws.prices import estimate
+
+    as_json, count, seconds = _is_json(format), _whole("-w", workers, 1), parse_ttl(ttl)
+    spec = ClusterSpec("price", "", seconds, "", workers=count, size=size, master_size=master_size, spot=spot)
+    with _session(region) as aws:
+        found = estimate(aws, spec)
+    emit(json.dumps(found.fields()) if as_json else found.text())
+
+
+# --- what they share --------------------------------------------------------------------------------------------------
+
+
+def _session(region: str | None) -> Aws:
+    from dl4jlegacy.aws.session import Aws
+
+    return Aws(region, environ=os.environ)
+
+
+def _setup(aws: Aws, name: str, user: str, key_path: str) -> ClusterSetup:
+    from dl4jlegacy.aws.cluster_spec import check_name
+    from dl4jlegacy.aws.setup import ClusterSetup
+
+    return ClusterSetup(aws, check_name(name), user=user, key_path=key_path)
+
+
+def _show(found: ClusterStatus, as_json: bool, price: dict[str, Any]) -> None:
+    from dl4jlegacy.aws.status_text import fields_of, text_of
+
+    emit(json.dumps(fields_of(found, price)) if as_json else text_of(found, price))
+
+
+def _whole(flag: str, text: str, least: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise UsageError(f"{flag} is {text!r}; it must be a whole number, at least {least}")
+    return value
+
+
+def _is_json(text: str) -> bool:
+    if text not in ("text", "json"):
+        raise UsageError(f"--format is {text!r}{nearest(text, ('text', 'json'))}")
+    return text == "json"

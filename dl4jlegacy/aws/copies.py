@@ -1,0 +1,94 @@
+"""Copies of what is in S3 on this machine: fetched once, again when it has changed there (layer 5).
+
+They are kept below ``$DL4J_S3_CACHE``, or ``~/.deeplearning4j/s3``, under bucket and key.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dl4jlegacy.aws.downloader import S3Downloader
+from dl4jlegacy.aws.locations import Location
+from dl4jlegacy.aws.session import Aws
+from dl4jlegacy.aws.uploader import S3Uploader
+from dl4jlegacy.errors import CheckpointError, DataError
+
+__all__ = ["cache_folder", "fetch", "open_target"]
+
+
+def cache_folder() -> Path:
+    """Return where copies are kept."""
+    given = os.environ.get("DL4J_S3_CACHE")
+    return Path(given).expanduser() if given else Path.home() / ".deeplearning4j" / "s3"
+
+
+def fetch(url: str, aws: Aws | None = None) -> Path:
+    """Return a copy of the object at ``url``, or a folder with copies of all objects directly below it.
+
+    Raises:
+        DataError: there is neither, or the copy cannot be written. CloudError, NotAuthorisedError: what AWS says.
+    """
+    location = Location.parse(url)
+    with aws if aws is not None else Aws() as session:
+        downloader = S3Downloader(session)
+        head = downloader.head(location) if location.key and not location.key.endswith("/") else None
+        if head is not None:
+            return _copied(downloader, location, head)
+        return _copied_folder(downloader, location)
+
+
+def _copied_folder(downloader: S3Downloader, location: Location) -> Path:
+    prefix = f"{location.key.rstrip('/')}/" if location.key else ""
+    found = [
+        o
+        for o in downloader.iterate_bucket(location.bucket, prefix).objects()
+        if (name := o["Key"].removeprefix(prefix)) and "/" not in name
+    ]
+    if not found:
+        raise DataError(f"there is nothing at {location}, neither an object nor any below it; is it spelt right?")
+    names = {Path(o["Key"]).name for o in found}
+    paths = [_copied(downloader, Location(location.bucket, o["Key"]), o) for o in found]
+    folder = paths[0].parent
+    for stale in folder.iterdir():  # what is no longer there is no longer part of the data
+        if stale.is_file() and not stale.name.startswith(".") and stale.name not in names:
+            stale.unlink()
+    return folder
+
+
+def _copied(downloader: S3Downloader, location: Location, found: dict[str, Any]) -> Path:
+    """Return the copy of one object; ``found`` has its ETag."""
+    parts = [part for part in location.key.split("/") if part]
+    if not parts or any(part in (".", "..") for part in parts):
+        raise DataError(f"{location} cannot be copied: its key is no path; give it another name")
+    path = cache_folder().joinpath(location.bucket, *parts)
+    note = path.with_name(f".{path.name}.etag")
+    if path.is_file() and note.is_file() and note.read_text(encoding="utf-8") == found["ETag"]:
+        return path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        note.unlink(missing_ok=True)
+    except OSError as exc:
+        raise DataError(
+            f"{path} cannot be written: {exc.strerror or exc}; name another folder in DL4J_S3_CACHE"
+        ) from exc
+    downloader.download(location.bucket, location.key, path)
+    note.write_text(found["ETag"], encoding="utf-8")
+    return path
+
+
+def open_target(url: str) -> Callable[[Path], None]:
+    """Return what uploads a file to ``url``; raises now if its bucket cannot be had."""
+    location = Location.parse(url)
+    if not location.key or location.key.endswith("/"):
+        raise CheckpointError(f"{url} names no object; give s3://{location.bucket}/model.zip, for instance")
+    with Aws() as aws:
+        S3Uploader(aws).ensure_bucket(location.bucket)
+
+    def upload(file: Path) -> None:
+        with Aws() as aws:
+            S3Uploader(aws).multi_part_upload(file, location.bucket, location.key)
+
+    return upload

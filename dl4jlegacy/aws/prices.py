@@ -1,0 +1,146 @@
+"""Prices of a cluster in US dollars: asked from AWS, or from a short table of list prices when that cannot be.
+
+On demand prices come from the price list (``pricing:GetProducts``), spot prices from the last ones paid.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from dl4jlegacy.aws.cluster_spec import ClusterSpec
+from dl4jlegacy.aws.session import Aws, translated
+from dl4jlegacy.errors import CloudError, ConfError, Dl4jError
+
+__all__ = ["LIST_PRICES", "Estimate", "Price", "estimate", "on_demand", "spot"]
+
+LIST_PRICES = {
+    "t3.medium": 0.0416,
+    "t3.large": 0.0832,
+    "t3.xlarge": 0.1664,
+    "m3.medium": 0.067,
+    "m3.xlarge": 0.266,
+    "m5.large": 0.096,
+    "m5.xlarge": 0.192,
+    "m5.2xlarge": 0.384,
+    "m6i.large": 0.096,
+    "m6i.xlarge": 0.192,
+    "c5.large": 0.085,
+    "c5.xlarge": 0.17,
+    "c5.2xlarge": 0.34,
+    "c6i.xlarge": 0.17,
+    "c6i.2xlarge": 0.34,
+    "g4dn.xlarge": 0.526,
+    "g5.xlarge": 1.006,
+}
+"""Dollars an hour on demand, Linux, us-east-1; elsewhere more. A fallback: AWS's own price list is asked first."""
+
+_DISK_AN_HOUR = 8 * 0.08 / 730  # 8 GB of gp3
+_ADDRESS_AN_HOUR = 0.005
+_PRICE_LIST_REGION = "us-east-1"
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Dollars an hour of one instance, and where that is from."""
+
+    size: str
+    dollars: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a cluster costs: dollars an hour, and at most until its time to live is over (data transfer apart)."""
+
+    master: Price
+    worker: Price
+    workers: int
+    hour: float
+    most: float
+    ttl_seconds: int
+
+    def fields(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {
+            "dollars_per_hour": round(self.hour, 4),
+            "dollars_at_most": round(self.most, 2),
+            "ttl_seconds": self.ttl_seconds,
+            "workers": self.workers,
+            **{
+                role: {"size": price.size, "dollars_per_hour": round(price.dollars, 4), "source": price.source}
+                for role, price in (("master", self.master), ("worker", self.worker))
+            },
+        }
+
+    def text(self) -> str:
+        """Return it for people."""
+        hours = self.ttl_seconds / 3600
+        lines = [
+            f"master   {self.master.size}: {self.master.dollars:.4f} $/h ({self.master.source})",
+            f"workers  {self.workers} x {self.worker.size}: {self.worker.dollars:.4f} $/h ({self.worker.source})",
+            f"together {self.hour:.2f} $/h, disks and addresses included",
+            f"at most  {self.most:.2f} $ in {hours:.1f} h, then it ends by itself; data transfer apart",
+        ]
+        return "\n".join(lines)
+
+
+def on_demand(aws: Aws, size: str) -> Price:
+    """Return the on demand price of a size (Linux, shared); raises ``ConfError`` if nobody knows it."""
+    filters = {
+        "instanceType": size,
+        "regionCode": aws.region,
+        "operatingSystem": "Linux",
+        "tenancy": "Shared",
+        "preInstalledSw": "NA",
+        "capacitystatus": "Used",
+    }
+    asked = [{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in filters.items()]
+    try:
+        with translated(f"the price of {size}"):
+            client = aws.client("pricing", _PRICE_LIST_REGION)
+            found = client.get_products(ServiceCode="AmazonEC2", Filters=asked, MaxResults=10)["PriceList"]
+        dollars = [value for text in found if (value := _dollars(json.loads(text)))]
+        if dollars:
+            return Price(size, min(dollars), f"AWS's price list, {aws.region}")
+    except (Dl4jError, ValueError, KeyError):
+        pass  # not allowed, or not reached: the table will do for an estimate
+    if size not in LIST_PRICES:
+        raise ConfError(
+            f"the price of {size} is not known: AWS's price list could not be asked (it needs pricing:GetProducts)"
+        )
+    return Price(size, LIST_PRICES[size], "list price of us-east-1")
+
+
+def _dollars(product: dict[str, Any]) -> float:
+    for term in product["terms"]["OnDemand"].values():
+        for dimension in term["priceDimensions"].values():
+            return float(dimension["pricePerUnit"]["USD"])
+    return 0.0
+
+
+def spot(aws: Aws, size: str) -> Price:
+    """Return the lowest last spot price of a size among the region's zones; raises ``CloudError`` if there is none."""
+    with translated(f"the spot price of {size}"):
+        history = aws.client("ec2").describe_spot_price_history(
+            InstanceTypes=[size],
+            ProductDescriptions=["Linux/UNIX", "Linux/UNIX (Amazon VPC)"],
+            StartTime=datetime.fromtimestamp(aws.pace.wall(), UTC),
+            MaxResults=100,
+        )["SpotPriceHistory"]
+    prices = [(float(entry["SpotPrice"]), entry["AvailabilityZone"]) for entry in history]
+    if not prices:
+        raise CloudError(f"AWS tells no spot price of {size} in {aws.region}; take another -s, or leave out --spot")
+    price, zone = min(prices)
+    return Price(size, price, f"spot, {zone}")
+
+
+def estimate(aws: Aws, spec: ClusterSpec) -> Estimate:
+    """Return what the cluster would cost."""
+    master = on_demand(aws, spec.master_size or spec.size)
+    worker = spot(aws, spec.size) if spec.spot else on_demand(aws, spec.size)
+    extras = (_DISK_AN_HOUR + _ADDRESS_AN_HOUR) * (spec.workers + 1)
+    hour = master.dollars + spec.workers * worker.dollars + extras
+    return Estimate(master, worker, spec.workers, hour, hour * spec.ttl_seconds / 3600, spec.ttl_seconds)

@@ -1,0 +1,177 @@
+"""reap: finds clusters that nobody will end any more, in one region, by tags and names; and ends them (layer 5).
+
+A cluster is an orphan when its time to live is over, or when it has no instance left and is older than an hour: then
+it is what a broken ``up`` or ``down`` left, or its instances have ended by themselves.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+
+from dl4jlegacy.aws.boxes import boxes_of
+from dl4jlegacy.aws.cluster_spec import CLUSTER, CREATED, EXPIRES, IAM_PATH
+from dl4jlegacy.aws.session import Aws, code_of, translated
+from dl4jlegacy.aws.setup import ClusterSetup
+from dl4jlegacy.errors import CloudError, Dl4jError
+
+__all__ = ["GRACE_SECONDS", "Found", "find_clusters", "reap"]
+
+GRACE_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A cluster of which there is something; times in seconds since 1970, 0 where no tag tells."""
+
+    name: str
+    belongings: tuple[str, ...]
+    alive: int
+    created: float
+    expires: float
+
+    def is_orphan(self, now: float) -> bool:
+        """Whether it should be ended."""
+        if self.expires and self.expires <= now:
+            return True
+        return not self.alive and self.created + GRACE_SECONDS <= now
+
+
+class _Finds:
+    """Collects what belongs to which cluster."""
+
+    def __init__(self) -> None:
+        self.things: dict[str, list[str]] = {}
+        self.alive: dict[str, int] = {}
+        self.created: dict[str, list[float]] = {}
+        self.expires: dict[str, list[float]] = {}
+
+    def add(self, cluster: str, what: str, tags: dict[str, str], *, alive: bool = False) -> None:
+        if not cluster:
+            return
+        self.things.setdefault(cluster, []).append(what)
+        self.alive[cluster] = self.alive.get(cluster, 0) + alive
+        for name, kept in ((CREATED, self.created), (EXPIRES, self.expires)):
+            if tags.get(name):
+                kept.setdefault(cluster, []).append(_seconds(tags[name]))
+
+    def clusters(self) -> list[Found]:
+        return [
+            Found(
+                name,
+                tuple(sorted(things)),
+                self.alive[name],
+                max(self.created.get(name, []), default=0.0),
+                max(self.expires.get(name, []), default=0.0),
+            )
+            for name, things in sorted(self.things.items())
+        ]
+
+
+def find_clusters(aws: Aws) -> list[Found]:
+    """Return every cluster of which the region has anything."""
+    finds = _Finds()
+    for box in boxes_of(aws):
+        if box.alive:
+            finds.add(box.cluster, f"instance {box.id}", {CREATED: box.created, EXPIRES: box.expires}, alive=True)
+    account = aws.account()
+    with translated(f"looking for clusters in {aws.region}"):
+        _find_in_ec2(aws, finds)
+        _find_in_iam(aws, finds)
+        _find_parameters(aws, finds)
+        _find_buckets(aws, finds, account)
+    return finds.clusters()
+
+
+def _tags(listed: list[dict[str, str]]) -> dict[str, str]:
+    return {tag["Key"]: tag["Value"] for tag in listed}
+
+
+def _find_in_ec2(aws: Aws, finds: _Finds) -> None:
+    ec2, tagged = aws.client("ec2"), [{"Name": "tag-key", "Values": [CLUSTER]}]
+    for page in ec2.get_paginator("describe_security_groups").paginate(Filters=tagged):
+        for group in page["SecurityGroups"]:
+            tags = _tags(group.get("Tags", []))
+            finds.add(tags.get(CLUSTER, ""), f"security group {group['GroupId']}", tags)
+    for pair in ec2.describe_key_pairs(Filters=tagged)["KeyPairs"]:
+        tags = _tags(pair.get("Tags", []))
+        finds.add(tags.get(CLUSTER, ""), f"key pair {pair['KeyName']}", tags)
+
+
+def _find_in_iam(aws: Aws, finds: _Finds) -> None:
+    """Roles and profiles are the account's; those of other regions are named so."""
+    from botocore.exceptions import ClientError
+
+    iam = aws.client("iam")
+    ours = re.compile(rf"dl4j-(.+)-{re.escape(aws.region)}")
+    listings = (
+        ("role", "list_roles", "Roles", "RoleName", "list_role_tags"),
+        ("instance profile", "list_instance_profiles", "InstanceProfiles", "InstanceProfileName", ""),
+    )
+    for kind, lister, plural, name_of, tagger in listings:
+        for page in iam.get_paginator(lister).paginate(PathPrefix=IAM_PATH):
+            for item in page[plural]:
+                found = ours.fullmatch(item[name_of])
+                if not found:
+                    continue
+                listed = item.get("Tags", [])
+                if tagger:
+                    try:
+                        listed = iam.list_role_tags(RoleName=item[name_of])["Tags"]
+                    except ClientError as exc:
+                        if code_of(exc) != "NoSuchEntity":
+                            raise
+                finds.add(found[1], f"{kind} {item[name_of]}", _tags(listed))
+
+
+def _find_parameters(aws: Aws, finds: _Finds) -> None:
+    filters = [{"Key": "Name", "Option": "BeginsWith", "Values": ["/dl4jlegacy/"]}]
+    for page in aws.client("ssm").get_paginator("describe_parameters").paginate(ParameterFilters=filters):
+        for parameter in page["Parameters"]:
+            found = re.fullmatch(r"/dl4jlegacy/([^/]+)/secret", parameter["Name"])
+            if found:
+                finds.add(found[1], f"parameter {parameter['Name']}", {})
+
+
+def _find_buckets(aws: Aws, finds: _Finds, account: str) -> None:
+    from botocore.exceptions import ClientError
+
+    s3, ours = aws.client("s3"), re.compile(rf"dl4j-(.+)-{account}-{re.escape(aws.region)}")
+    for bucket in s3.list_buckets()["Buckets"]:
+        found = ours.fullmatch(bucket["Name"])
+        if not found:
+            continue
+        tags: dict[str, str] = {}
+        try:
+            tags = _tags(s3.get_bucket_tagging(Bucket=bucket["Name"])["TagSet"])
+        except ClientError as exc:
+            if code_of(exc) not in ("NoSuchTagSet", "NoSuchBucket"):
+                raise
+        finds.add(found[1], f"bucket {bucket['Name']}", tags)
+
+
+def reap(aws: Aws, *, dry_run: bool = False, everything: bool = False) -> list[Found]:
+    """End every orphan, or every cluster with ``everything``; return those ended, or to be ended.
+
+    Raises:
+        CloudError: some could not be; all were tried.
+    """
+    now = aws.pace.wall()
+    chosen = [found for found in find_clusters(aws) if everything or found.is_orphan(now)]
+    failures = []
+    for found in [] if dry_run else chosen:
+        try:
+            ClusterSetup(aws, found.name).down()
+        except Dl4jError as exc:
+            failures.append(str(exc))
+    if failures:
+        raise CloudError("; ".join(failures))
+    return chosen
+
+
+def _seconds(text: str) -> float:
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return 0.0

@@ -1,0 +1,246 @@
+"""Aws: one region's clients, whose errors become ours; the package's only way to boto3 (layer 5).
+
+Credentials come by boto3's own chain; the original's two properties are accepted as environment variables before it.
+``AWS_ENDPOINT_URL`` and its kin are boto3's. No message and no ``repr`` shows a key.
+
+Legacy: ``BaseS3``, which made a new client for every call and knew two places for credentials.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, Dl4jError, NotAuthorisedError, NotEnoughWorkersError
+from dl4jlegacy.errors import nearest as nearest_of
+
+__all__ = ["ACCESS_KEY", "ACCESS_SECRET", "CAPACITY", "POLICY", "Aws", "Pace", "code_of", "translated"]
+
+ACCESS_KEY = "org.deeplearning4j.aws.accessKey"
+ACCESS_SECRET = "org.deeplearning4j.aws.accessSecret"
+"""The original's properties; as environment variables also in capitals with underscores."""
+
+POLICY = "docs/aws-iam-policy.json"
+_ATTEMPTS = 6
+_CONNECT_SECONDS = 10
+_READ_SECONDS = 60
+T = TypeVar("T")
+
+_UNKNOWN = {
+    *("AuthFailure", "UnrecognizedClientException", "InvalidClientTokenId", "SignatureDoesNotMatch", "ExpiredToken"),
+    *(
+        "ExpiredTokenException",
+        "RequestExpired",
+        "InvalidAccessKeyId",
+        "IncompleteSignature",
+        "MissingAuthenticationToken",
+    ),
+}
+_DENIED = {
+    *("UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "AllAccessDisabled", "OptInRequired", "403"),
+    "Forbidden",
+}
+_TAKEN = {"BucketAlreadyExists"}
+CAPACITY = frozenset(
+    {
+        *("InsufficientInstanceCapacity", "InsufficientHostCapacity", "InsufficientCapacity", "SpotMaxPriceTooLow"),
+        *("MaxSpotInstanceCountExceeded", "InsufficientFreeAddressesInSubnet", "InsufficientReservedInstanceCapacity"),
+    }
+)
+"""Codes of a request that may succeed elsewhere or at another price."""
+_QUOTA = {
+    *("InstanceLimitExceeded", "VcpuLimitExceeded", "VPCIdNotSpecified", "SecurityGroupLimitExceeded", "LimitExceeded"),
+    *("TooManyBuckets", "ResourceLimitExceeded", "ParameterLimitExceeded"),
+}
+_INVALID = re.compile(r"Invalid|Malformed|Unsupported|ValidationError|ValidationException|NotFound|NoSuch|Missing")
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The clock of waits, in seconds; tests put their own in."""
+
+    now: Callable[[], float] = time.monotonic
+    wait: Callable[[float], None] = time.sleep
+    wall: Callable[[], float] = time.time
+
+
+def code_of(exc: BaseException) -> str:
+    """Return the error code that AWS gave, or an empty text."""
+    response = getattr(exc, "response", None)
+    error = response.get("Error", {}) if isinstance(response, Mapping) else {}
+    return str(error.get("Code", ""))
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Turn boto3's errors into ours; ``what`` says what was being done to which object.
+
+    Raises:
+        NotAuthorisedError: no credentials, unknown ones, or ones that may not. NotEnoughWorkersError: a quota, or no
+        capacity. ConfError: AWS does not take what it was given. CloudError: not reached, or anything else.
+    """
+    import botocore.exceptions as theirs
+    from botocore.parsers import ResponseParserError
+
+    try:
+        yield
+    except (theirs.NoCredentialsError, theirs.PartialCredentialsError, theirs.CredentialRetrievalError) as exc:
+        raise NotAuthorisedError(
+            f"{what}: no AWS credentials were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a "
+            "profile in AWS_PROFILE, or run where an instance role gives them"
+        ) from exc
+    except theirs.ClientError as exc:
+        raise _explained(what, exc) from exc
+    except theirs.WaiterError as exc:
+        raise DeadlineError(f"{what}: AWS was not ready in time; look with `dl4j aws status`, then repeat") from exc
+    except (
+        theirs.ParamValidationError,
+        theirs.InvalidRegionError,
+        theirs.ProfileNotFound,
+        theirs.NoRegionError,
+    ) as exc:
+        raise ConfError(f"{what}: {_one_line(exc)}") from exc
+    except (theirs.BotoCoreError, ResponseParserError, OSError) as exc:
+        raise CloudError(f"{what}: AWS could not be reached: {_one_line(exc)}; check the network, then repeat") from exc
+
+
+def _one_line(exc: BaseException) -> str:
+    return " ".join(str(exc).split())[:400]
+
+
+def _explained(what: str, exc: Any) -> Dl4jError:
+    code, message = code_of(exc), exc.response.get("Error", {}).get("Message", "")
+    said = " ".join(re.sub(r"Encoded authorization failure message: \S+", "", message).split())[:400]
+    said = f"{code} ({said})" if said else code
+    action = exc.operation_name
+    if code in _UNKNOWN:
+        return NotAuthorisedError(
+            f"{what}: AWS does not accept these credentials: {code}; renew them, or check the clock"
+        )
+    if code in _TAKEN:
+        return NotAuthorisedError(f"{what}: that bucket belongs to somebody else; choose another name")
+    if code in _DENIED:
+        return NotAuthorisedError(f"{what}: AWS denies {action}: {said}; the policy in {POLICY} is what is needed")
+    if code in CAPACITY:
+        return NotEnoughWorkersError(
+            f"{what}: AWS has no capacity: {said}; try another -s, another -region, fewer workers, or no --spot"
+        )
+    if code in _QUOTA:
+        return NotEnoughWorkersError(
+            f"{what}: a quota of this account is reached: {said}; ask for more in AWS's Service Quotas, end what runs "
+            "(`dl4j aws reap`), or take fewer workers or a smaller -s size"
+        )
+    if _INVALID.search(code):
+        return ConfError(f"{what}: AWS does not take it: {said}")
+    return CloudError(f"{what}: {action} failed: {said}; repeat, or look at AWS's health page")
+
+
+def _legacy_credentials(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what the original's properties give boto3: both keys, or nothing."""
+    names = {"aws_access_key_id": ACCESS_KEY, "aws_secret_access_key": ACCESS_SECRET}
+    found = {
+        key: environ.get(name) or environ.get(re.sub(r"(?=[A-Z])|\.", "_", name).upper(), "")
+        for key, name in names.items()
+    }
+    given = [name for key, name in names.items() if found[key]]
+    if len(given) == 1:
+        other = ACCESS_SECRET if given[0] == ACCESS_KEY else ACCESS_KEY
+        raise NotAuthorisedError(f"{given[0]} is set, {other} is not; set both or neither")
+    return found if given else {}
+
+
+class Aws:
+    """The clients of one region, made when first used, closed with ``close``. Thread-safe.
+
+    Args:
+        region: such as ``us-east-1``; None takes boto3's, or else ``us-east-1`` as the original did.
+        environ: where the original's two properties are looked for.
+        pace: the clock of waits.
+
+    Raises:
+        ConfError: no boto3 here, an unknown region or profile. NotAuthorisedError: half of the original's properties.
+    """
+
+    def __init__(
+        self, region: str | None = None, *, environ: Mapping[str, str] = os.environ, pace: Pace | None = None
+    ) -> None:
+        try:
+            import boto3
+        except ImportError as exc:
+            raise ConfError("AWS needs boto3, which is not installed: pip install 'dl4jlegacy[aws]'") from exc
+        self.pace = pace or Pace()
+        with translated("AWS's configuration"):
+            keys: dict[str, Any] = _legacy_credentials(environ)
+            self._session = boto3.Session(region_name=region, **keys)
+            self.region: str = self._session.region_name or "us-east-1"
+            known = self._session.get_available_regions("ec2")
+        if self.region not in known and not self.region.startswith(("us-gov-", "cn-", "us-iso")):
+            raise ConfError(f"there is no AWS region {self.region!r}{nearest_of(self.region, known)}")
+        self._attempts = int(environ.get("AWS_MAX_ATTEMPTS") or _ATTEMPTS)
+        self._lock = threading.Lock()
+        self._clients: dict[tuple[str, str], Any] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Aws({self.region!r})"
+
+    def client(self, service: str, region: str = "") -> Any:
+        """Return boto3's client of a service, in another region if told so."""
+        key = (service, region or self.region)
+        with self._lock:
+            if key not in self._clients:
+                self._clients[key] = self._new_client(*key)
+            return self._clients[key]
+
+    def _new_client(self, service: str, region: str) -> Any:
+        from botocore.config import Config
+
+        config = Config(
+            retries={"mode": "standard", "total_max_attempts": self._attempts},
+            connect_timeout=_CONNECT_SECONDS,
+            read_timeout=_READ_SECONDS,
+            user_agent_extra="dl4jlegacy",
+        )
+        with translated(f"a client of {service} in {region}"):
+            return self._session.client(service, region_name=region, config=config)
+
+    def close(self) -> None:
+        """Close every connection."""
+        with self._lock:
+            clients, self._clients = list(self._clients.values()), {}
+        for client in clients:
+            client.close()
+
+    def account(self) -> str:
+        """Return the account's number; raises ``NotAuthorisedError`` if the credentials are none."""
+        with translated("asking AWS who we are"):
+            return str(self.client("sts").get_caller_identity()["Account"])
+
+    def eventually(self, call: Callable[[], T], codes: Collection[str], *, seconds: float = 90.0) -> T:
+        """Return what ``call`` returns once AWS has noticed what was just made: repeat while it fails with ``codes``.
+
+        Raises:
+            ClientError: the last one, after ``seconds``, or one with another code at once.
+        """
+        from botocore.exceptions import ClientError
+
+        end, pause = self.pace.now() + seconds, 0.5
+        while True:
+            try:
+                return call()
+            except ClientError as exc:
+                if code_of(exc) not in codes or self.pace.now() >= end:
+                    raise
+            self.pace.wait(pause)
+            pause = min(pause * 1.6, 10.0)

@@ -1,0 +1,207 @@
+"""user_data: what cloud-init does on a new instance, as text. A pure function.
+
+The instance first winds up its own end (time to live), then fetches the wheel and the pinned versions of everything
+else from the cluster's bucket with its role, checks their SHA-256, installs them, gets the run's secret from the
+parameter store, tells its SSH host key, and starts its systemd units. User data can be read by everybody on the
+instance, so nothing secret is in it.
+
+Legacy: ``provision-master.sh`` and the documentation's worker script, which built from the newest source.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+
+import yaml
+
+from dl4jlegacy.aws.cluster_spec import MASTER
+from dl4jlegacy.errors import ConfError
+
+__all__ = ["MOST_NBYTES", "Node", "user_data"]
+
+MOST_NBYTES = 16384
+"""Amazon's limit, before its encoding as base64."""
+
+_BOTO3 = "boto3>=1.35,<2"
+_FETCH = """\
+import hashlib, os, sys
+import boto3
+bucket, region, *pairs = sys.argv[1:]
+for key, digest in zip(pairs[::2], pairs[1::2]):
+    path = os.path.join("/var/cache/dl4j", os.path.basename(key))
+    boto3.client("s3", region_name=region).download_file(bucket, key, path)
+    if hashlib.sha256(open(path, "rb").read()).hexdigest() != digest:
+        sys.exit(key + " in bucket " + bucket + " is not what the cluster was started with")
+"""
+_INSTALL = """\
+#!/bin/sh
+set -eu
+again() { # a command that needs the network, up to 5 times
+    n=1
+    until "$@"; do
+        [ "$n" -lt 5 ] || return 1
+        sleep $((n * 5)); n=$((n + 1))
+    done
+}
+id dl4j >/dev/null 2>&1 || useradd --system --home-dir /var/lib/dl4j --shell /usr/sbin/nologin dl4j
+mkdir -p /var/cache/dl4j /var/lib/dl4j /etc/dl4j
+chown dl4j:dl4j /var/lib/dl4j
+[ -x /opt/dl4j/bin/python ] || python3 -m venv /opt/dl4j
+again /opt/dl4j/bin/pip install --quiet --disable-pip-version-check '@BOTO3@'
+again /opt/dl4j/bin/python /usr/local/lib/dl4j/fetch.py @FETCH@
+again /opt/dl4j/bin/pip install --quiet --disable-pip-version-check \\
+    --constraint /var/cache/dl4j/constraints.txt '/var/cache/dl4j/@WHEEL@[aws@SERVICES@]'
+again /opt/dl4j/bin/python -m dl4jlegacy.aws.node --cluster @CLUSTER@ --region @REGION@ --bucket @BUCKET@
+systemctl daemon-reload
+systemctl enable @UNITS@
+systemctl start --no-block @UNITS@
+"""
+_UNIT = """\
+[Unit]
+Description=@WHAT@
+After=network-online.target@AFTER@
+Wants=network-online.target
+StartLimitIntervalSec=0
+
+[Service]
+User=dl4j
+Environment=DL4J_SECRET_FILE=/etc/dl4j/secret AWS_DEFAULT_REGION=@REGION@
+Environment=HOME=/var/lib/dl4j DL4J_DATA_DIR=/var/lib/dl4j/data
+EnvironmentFile=/etc/dl4j/address
+WorkingDirectory=/var/lib/dl4j
+@SERVICE@
+NoNewPrivileges=yes
+ProtectSystem=strict
+ReadWritePaths=/var/lib/dl4j
+PrivateTmp=yes
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What one instance needs to know.
+
+    Attributes:
+        role: master or worker.
+        cluster, region, bucket: where it belongs and fetches from.
+        wheel, wheel_sha256, constraints_sha256: what it fetches.
+        expires: when it ends, in seconds since 1970.
+        master: the master's private address, for a worker.
+        run: the command line of ``dl4j master``, for a master.
+        workers: how many workers the master expects.
+        threads: of a worker; 0 for one a core.
+    """
+
+    role: str
+    cluster: str
+    region: str
+    bucket: str
+    wheel: str
+    wheel_sha256: str
+    constraints_sha256: str
+    expires: int
+    master: str = ""
+    run: tuple[str, ...] = ()
+    workers: int = 1
+    threads: int = 0
+
+
+def user_data(node: Node) -> str:
+    """Return the cloud-config of a node; raises ``ConfError`` if it is too long."""
+    units = _units(node)
+    files = {
+        "/usr/local/lib/dl4j/fetch.py": (_FETCH, "0644"),
+        "/usr/local/lib/dl4j/install": (_install(node, tuple(units)), "0755"),
+        **{f"/etc/systemd/system/{name}": (text, "0644") for name, text in units.items()},
+    }
+    config = {
+        "bootcmd": [["sh", "-c", _end(node.expires)]],
+        "package_update": True,
+        "packages": ["python3-venv"],
+        "write_files": [{"path": path, "permissions": mode, "content": text} for path, (text, mode) in files.items()],
+        "runcmd": [["sh", "-c", "/usr/local/lib/dl4j/install >/var/log/dl4j-install.log 2>&1"]],
+    }
+    text = "#cloud-config\n" + yaml.safe_dump(config, sort_keys=False, width=120)
+    if len(text.encode()) > MOST_NBYTES:
+        raise ConfError(
+            f"the user data of {node.cluster}'s {node.role} are {len(text.encode())} bytes, AWS takes {MOST_NBYTES}; "
+            "shorten the command line of the run, for instance by a Conf file in S3"
+        )
+    return text
+
+
+def _end(expires: int) -> str:
+    """Return the shell command, run at every boot before anything else, that powers the instance off in time."""
+    return (
+        f'left=$(({expires} - $(date +%s))); [ "$left" -gt 0 ] || {{ systemctl poweroff; exit 0; }}; '
+        'systemd-run --unit=dl4j-end --on-active="${left}s" systemctl poweroff'
+    )
+
+
+def _install(node: Node, units: tuple[str, ...]) -> str:
+    fetched = (node.wheel, node.wheel_sha256, "constraints.txt", node.constraints_sha256)
+    values = {
+        "BOTO3": _BOTO3,
+        "FETCH": " ".join(shlex.quote(word) for word in (node.bucket, node.region, *fetched)),
+        "WHEEL": node.wheel,
+        "SERVICES": ",services" if node.role == MASTER else "",
+        "CLUSTER": node.cluster,
+        "REGION": node.region,
+        "BUCKET": node.bucket,
+        "UNITS": " ".join(units),
+    }
+    return _filled(_INSTALL, values)
+
+
+def _filled(text: str, values: dict[str, str]) -> str:
+    return re.sub(r"@([A-Z0-9]+)@", lambda found: values[found[1]], text)
+
+
+def _units(node: Node) -> dict[str, str]:
+    """Return the node's systemd units by name."""
+    dl4j = "/opt/dl4j/bin/dl4j"
+    if node.role != MASTER:
+        threads = str(node.threads) if node.threads else '"$$(nproc)"'
+        command = f"exec {dl4j} worker --zookeeper {node.master}:2181 --workers {threads} --wait 600 --log-format json"
+        service = f"ExecStart=/bin/sh -c '{command}'\nRestart=on-failure\nRestartSec=5\nTimeoutStopSec=40"
+        return {"dl4j-worker.service": _unit(node, "dl4j worker", service)}
+    up = (
+        f"{dl4j} services up --folder /var/lib/dl4j/services --host ${{DL4J_ADDRESS}} --hazelcast-port 5701 "
+        f"--zookeeper-port 2181 --cluster-name {node.cluster}"
+    )
+    services = (
+        f"Type=oneshot\nRemainAfterExit=yes\nTimeoutStartSec=600\nExecStart={up}\n"
+        f"ExecStop={dl4j} services down --folder /var/lib/dl4j/services"
+    )
+    run = " ".join(_word(word) for word in node.run)
+    master = (
+        f"ExecStart={dl4j} master {run} --workers {node.workers} --tracker hazelcast://${{DL4J_ADDRESS}}:5701 "
+        f"--cluster-name {node.cluster} --zookeeper ${{DL4J_ADDRESS}}:2181 --log-format json\n"
+        "Restart=no\nTimeoutStopSec=40"
+    )
+    return {
+        "dl4j-services.service": _unit(node, "Hazelcast and Zookeeper of dl4j", services),
+        "dl4j-master.service": _unit(node, "dl4j master", master, " dl4j-services.service"),
+    }
+
+
+def _unit(node: Node, what: str, service: str, after: str = "") -> str:
+    text = _filled(_UNIT, {"WHAT": what, "AFTER": after, "REGION": node.region, "SERVICE": service})
+    return (
+        text.replace("Wants=network-online.target", f"Wants=network-online.target\nRequires={after.strip()}")
+        if after
+        else text
+    )
+
+
+def _word(text: str) -> str:
+    """Return a word of a command line as systemd reads it back; raises ``ConfError`` where it could not."""
+    if "\n" in text or "\0" in text:
+        raise ConfError(f"{text!r} has a line end in it and cannot be given to the master")
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return escaped if re.fullmatch(r"[\w@%+=:,./-]+", text) else f'"{escaped}"'

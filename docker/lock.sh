@@ -1,0 +1,22 @@
+#!/bin/sh
+# Writes the lock files anew from setup.cfg: exact versions with the hashes of all their files. Needs uv (pip install uv).
+#
+#     docker/lock.sh                        keeps what is locked as far as setup.cfg allows
+#     docker/lock.sh --upgrade              takes the newest versions
+#     docker/lock.sh --upgrade-package X    takes the newest X
+set -eu
+cd "$(dirname "$0")/.."
+export UV_CUSTOM_COMPILE_COMMAND=docker/lock.sh
+
+lock() { # lock FILE SOURCE [FLAG...]
+    file=docker/$1
+    shift
+    uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+        --output-file "$file" "$@"
+}
+
+lock requirements.txt setup.cfg "$@"
+lock requirements-aws.txt setup.cfg --extra aws --constraints docker/requirements.txt "$@"
+lock requirements-dev.txt setup.cfg --extra dev --constraints docker/requirements.txt "$@"
+lock requirements-gpu.txt docker/requirements-gpu.in --constraints docker/requirements.txt "$@"
+lock requirements-build.txt docker/requirements-build.in "$@"

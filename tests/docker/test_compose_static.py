@@ -1,0 +1,397 @@
+"""What can be known of ``docker/`` without a Docker engine; ``test_compose_cluster`` runs it."""
+
+from __future__ import annotations
+
+import configparser
+import copy
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+from dl4jlegacy.services.jars import pinned_jars
+from dl4jlegacy.services.settings import member_settings
+from dl4jlegacy.version import __version__
+
+REPOSITORY = Path(__file__).parent.parent.parent
+DOCKER = REPOSITORY / "docker"
+TOP = {"services", "networks", "volumes", "secrets", "configs", "name"}
+SERVICE = {  # what the Compose specification has, as far as it is used here
+    *("attach", "build", "cap_drop", "command", "depends_on", "deploy", "entrypoint", "environment", "healthcheck"),
+    *("image", "logging", "network_mode", "networks", "ports", "profiles", "read_only", "restart", "security_opt"),
+    *("stop_grace_period", "tmpfs", "user", "volumes", "working_dir"),
+}
+CONDITIONS = {"service_started", "service_healthy", "service_completed_successfully"}
+PINNED = re.compile(r"[a-z0-9./-]+:v?\d+\.\d+\.\d+(-[a-z0-9.-]+)?(@sha256:[0-9a-f]{64})?")
+SECRET_NAME = re.compile(r"SECRET|PASSWORD|PASSWD|TOKEN|CREDENTIAL|_KEY", re.IGNORECASE)
+
+
+def interpolated(text: str, environ: dict[str, str]) -> str:
+    """Replace ``${NAME:-default}`` as Compose does."""
+    return re.sub(r"\$\{(\w+)(?::-([^}]*))?\}", lambda m: environ.get(m[1]) or m[2] or "", text)
+
+
+def compose(environ: dict[str, str] | None = None) -> dict[str, Any]:
+    """The compose file as Compose reads it, without the parts that only others refer to."""
+    read = yaml.safe_load(interpolated((DOCKER / "docker-compose.yml").read_text(), environ or {}))
+    return {key: value for key, value in read.items() if not key.startswith("x-")}
+
+
+def defaults() -> dict[str, str]:
+    lines = (DOCKER / ".env").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))  # type: ignore[misc]
+
+
+# --- what may be wrong with a compose file ----------------------------------------------------------------------------
+
+
+def faults(file: dict[str, Any]) -> list[str]:
+    """Everything that is wrong with a compose file; each line names the service."""
+    found = [f"unknown section {key}" for key in set(file) - TOP]
+    for name, service in file["services"].items():
+        checks = (_schema, _references, _pins, _ports, _rights, _secrets)
+        found += [f"{name}: {fault}" for check in checks for fault in check(service, file)]
+    return found
+
+
+def _schema(service: dict[str, Any], file: dict[str, Any]) -> Iterator[str]:
+    for key in set(service) - SERVICE:
+        yield f"{key} is not known"
+    if "network_mode" in service and "networks" in service:
+        yield "network_mode and networks exclude each other"
+    for other, how in service.get("depends_on", {}).items():
+        if how.get("condition") not in CONDITIONS:
+            yield f"depends on {other} under an unknown condition"
+
+
+def _references(service: dict[str, Any], file: dict[str, Any]) -> Iterator[str]:
+    named = {
+        "services": list(service.get("depends_on", {})),
+        "networks": service.get("networks", []),
+        "volumes": [v.split(":")[0] for v in service.get("volumes", []) if not v.startswith((".", "/"))],
+        "secrets": service.get("build", {}).get("secrets", []),
+    }
+    for section, names in named.items():
+        yield from (f"{section} has no {name}" for name in names if name not in file.get(section, {}))
+
+
+def _pins(service: dict[str, Any], file: dict[str, Any]) -> Iterator[str]:
+    if not PINNED.fullmatch(service.get("image", "")):
+        yield f"image {service.get('image')} is not pinned to a version"
+
+
+def _ports(service: dict[str, Any], file: dict[str, Any]) -> Iterator[str]:
+    for port in service.get("ports", []):
+        host = port.get("host_ip") if isinstance(port, dict) else str(port).rpartition(":")[0].rpartition(":")[0]
+        if host not in ("127.0.0.1", "[::1]"):
+            yield f"port {port} is open to other machines"
+
+
+def _rights(service: dict[str, Any], file: dict[str, Any]) -> Iterator[str]:
+    if str(service.get("user", "")).split(":")[0] in ("", "0", "root"):
+        yield "runs as root"
+    if service.get("read_only") is not True:
+        yield "can write to its root file system"
+    if service.get("cap_drop") != ["ALL"] or service.get("cap_add") or service.get("privileged"):
+        yield "has capabilities"
+    if "no-new-privileges:true" not in service.get("security_opt", []):
+        yield "can get new privileges"
+    if service.get("network_mode") == "host" or any("docker.sock" in v for v in service.get("volumes", [])):
+        yield "reaches the host"
+    if service.get("stop_grace_period") != "30s":
+        yield "is not given 30 s to stop"
+
+
+def _secrets(service: dict[str, Any], file: dict[str, Any]) -> Iterator[str]:
+    for key, value in service.get("environment", {}).items():
+        if SECRET_NAME.search(key) and not str(value).startswith("/run/"):
+            yield f"{key} is in the file"
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_wrong_with_the_compose_file() -> None:
+    assert faults(compose()) == []
+    assert faults(compose(defaults())) == []
+
+
+def change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    def apply(file: dict[str, Any]) -> None:
+        *folders, last = path.split("/")
+        place = file
+        for folder in folders:
+            place = place[folder]
+        if value is None:
+            del place[last]
+        else:
+            place[last] = value
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "fault"),
+    [
+        ("extras", {}, "unknown section extras"),
+        ("services/worker/comand", "x", "worker: comand is not known"),
+        ("services/prepare/networks", ["cluster"], "prepare: network_mode and networks exclude each other"),
+        ("services/worker/depends_on/zookeeper/condition", "healthy", "worker: depends on zookeeper under an unknown"),
+        ("services/zookeeper", None, "master: services has no zookeeper"),
+        ("networks/cluster", None, "worker: networks has no cluster"),
+        ("volumes/secret", None, "prepare: volumes has no secret"),
+        ("secrets/pip", None, "worker: secrets has no pip"),
+        ("services/zookeeper/image", "zookeeper:latest", "zookeeper: image zookeeper:latest is not pinned"),
+        ("services/zookeeper/image", "zookeeper:3.9", "zookeeper: image zookeeper:3.9 is not pinned"),
+        ("services/zookeeper/image", "zookeeper", "zookeeper: image zookeeper is not pinned"),
+        ("services/zookeeper/ports", ["2181:2181"], "zookeeper: port 2181:2181 is open"),
+        ("services/zookeeper/ports", ["0.0.0.0:2181:2181"], "zookeeper: port 0.0.0.0:2181:2181 is open"),
+        ("services/zookeeper/ports", [{"target": 2181, "published": 2181}], "zookeeper: port {'target': 2181"),
+        ("services/master/user", None, "master: runs as root"),
+        ("services/master/user", "0:0", "master: runs as root"),
+        ("services/master/read_only", False, "master: can write"),
+        ("services/master/cap_drop", ["NET_RAW"], "master: has capabilities"),
+        ("services/master/privileged", True, "master: has capabilities"),
+        ("services/master/security_opt", [], "master: can get new privileges"),
+        ("services/master/network_mode", "host", "master: reaches the host"),
+        ("services/master/volumes", ["/var/run/docker.sock:/var/run/docker.sock"], "master: reaches the host"),
+        ("services/master/stop_grace_period", "10s", "master: is not given 30 s"),
+        ("services/master/environment", {"DL4J_SECRET": "abc"}, "master: DL4J_SECRET is in the file"),
+    ],
+)
+def test_every_fault_is_seen(path: str, value: Any, fault: str) -> None:
+    file = copy.deepcopy(compose())
+    change(path, value)(file)
+    assert [line for line in faults(file) if line.startswith(fault)], faults(file)
+
+
+def test_a_port_on_loopback_is_none() -> None:
+    file = compose()
+    file["services"]["zookeeper"]["ports"] = ["127.0.0.1:2181:2181", {"host_ip": "127.0.0.1", "target": 1}]
+    assert faults(file) == []
+
+
+def test_the_profiles_are_cpu_gpu_and_dev_and_cpu_is_taken_for_granted() -> None:
+    services = compose()["services"]
+    assert {p for service in services.values() for p in service.get("profiles", [])} == {"cpu", "gpu", "dev"}
+    assert defaults()["COMPOSE_PROFILES"] == "cpu"
+    assert services["worker"]["profiles"] == ["cpu"] and services["worker"]["deploy"]["replicas"] == 2
+    [device] = services["worker-gpu"]["deploy"]["resources"]["reservations"]["devices"]
+    assert device["driver"] == "nvidia" and device["capabilities"] == ["gpu"]
+
+
+def test_the_defaults_in_the_two_files_are_the_same() -> None:
+    assert compose(defaults()) == compose()
+
+
+def test_no_secret_is_in_any_file() -> None:
+    for path in DOCKER.rglob("*"):
+        if path.is_file() and not path.name.startswith("requirements"):
+            assert not re.search(r"(password|secret|token)\s*[:=]\s*[\"']?[A-Za-z0-9+/_-]{12,}", path.read_text(), re.I)
+    assert not [key for key in defaults() if SECRET_NAME.search(key)]
+
+
+def test_only_those_who_take_part_in_the_run_see_its_secret() -> None:
+    services = compose()["services"]
+    with_secret = {n for n, s in services.items() if any(v.startswith("secret:") for v in s.get("volumes", []))}
+    assert with_secret == {"prepare", "master", "standby", "worker", "worker-gpu"}
+    assert all("secret:/run/secret:ro" in services[name]["volumes"] for name in with_secret - {"prepare"})
+
+
+# --- versions ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_images_are_of_the_versions_that_everything_else_is() -> None:
+    services = compose()["services"]
+    [hazelcast] = [jar.coordinates.rpartition(":")[2] for jar in pinned_jars("hazelcast")]
+    zookeeper = pinned_jars("zookeeper")[0].coordinates.rpartition(":")[2]
+    assert {services[f"hazelcast-{n}"]["image"] for n in (1, 2)} == {f"hazelcast/hazelcast:{hazelcast}-slim"}
+    assert services["zookeeper"]["image"] == f"zookeeper:{zookeeper}"
+    assert services["master"]["image"] == services["worker"]["image"] == f"dl4jlegacy:{__version__}"
+
+
+def test_the_dockerfile_pins_its_base_and_ends_as_nobody_in_particular() -> None:
+    lines = (DOCKER / "Dockerfile").read_text().splitlines()
+    bases = {line.split()[1] for line in lines if line.startswith("FROM ")}
+    assert len(bases) == 1 and all(PINNED.fullmatch(base) for base in bases)
+    assert [line for line in lines if line.startswith("USER ")] == ["USER 10001:10001"]
+    assert any(line.startswith("HEALTHCHECK ") for line in lines)
+    installs = [line for line in lines if "pip" in line and "install " in line and "--no-index" not in line]
+    assert installs and all("--require-hashes" in line for line in installs)
+
+
+def locked(name: str) -> dict[str, list[str]]:
+    """The lock file's versions by name; fails for one without a hash."""
+    found: dict[str, list[str]] = {}
+    for entry in re.sub(r"\\\n\s*", "", (DOCKER / name).read_text()).splitlines():
+        if entry and not entry.startswith("#"):
+            match = re.fullmatch(
+                r"([a-z0-9-]+)==(\S+)( ; [^-]+(?:-[^-]+)*?)?((?: ?--hash=sha256:[0-9a-f]{64})+)", entry
+            )
+            assert match, f"{name}: {entry[:80]} is not locked"
+            found.setdefault(match[1], []).append(match[2])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "extra"), [("requirements.txt", ""), ("requirements-aws.txt", "aws"), ("requirements-dev.txt", "dev")]
+)
+def test_what_the_project_needs_is_locked(name: str, extra: str) -> None:
+    config = configparser.ConfigParser()
+    config.read(REPOSITORY / "setup.cfg")
+    wanted = config["options"]["install_requires"] + (config["options.extras_require"][extra] if extra else "")
+    versions, base = locked(name), locked("requirements.txt")
+    for line in wanted.split():
+        requirement = Requirement(line)
+        have = versions[requirement.name.lower().replace("_", "-")]
+        assert all(requirement.specifier.contains(version) for version in have), f"{line}: {have}; docker/lock.sh"
+    assert {name: versions[name] for name in base} == base, "an extra would replace what the image has"
+
+
+@pytest.mark.parametrize("name", ["requirements-gpu.txt", "requirements-build.txt"])
+def test_the_other_lock_files_have_hashes_too(name: str) -> None:
+    base = locked("requirements.txt")
+    assert all(base[name] == versions for name, versions in locked(name).items() if name in base)
+
+
+# --- the servers' settings --------------------------------------------------------------------------------------------
+
+
+def test_the_members_are_set_up_as_dl4j_services_does_it() -> None:
+    read = yaml.safe_load((DOCKER / "hazelcast.yaml").read_text())["hazelcast"]
+    ours = json.loads(member_settings(5701, [5701], "dl4j"))["hazelcast"]
+    assert read["map"] == ours["map"] and read["map"]["default"]["backup-count"] == 1
+    assert read["jet"] == ours["jet"] and read["metrics"] == ours["metrics"]
+    join = read["network"]["join"]
+    assert join["multicast"] == {"enabled": False} and join["auto-detection"] == {"enabled": False}
+    names = [name for name in compose()["services"] if name.startswith("hazelcast-")]
+    assert join["tcp-ip"]["enabled"] is True and join["tcp-ip"]["member-list"] == [f"{name}:5701" for name in names]
+    here_only = {"hazelcast.socket.bind.any", "hazelcast.socket.client.bind.any", "hazelcast.logging.type"}
+    theirs = {key: str(value).lower() for key, value in read["properties"].items()}
+    assert theirs == {key: value for key, value in ours["properties"].items() if key not in here_only}
+    assert f"--cluster-name {read['cluster-name']}" in compose()["services"]["master"]["command"]
+
+
+def test_zookeeper_keeps_its_data_in_volumes_and_has_no_admin_server() -> None:
+    lines = dict(line.split("=", 1) for line in (DOCKER / "zoo.cfg").read_text().splitlines())
+    mounted = {v.split(":")[1] for v in compose()["services"]["zookeeper"]["volumes"]}
+    assert {lines["dataDir"], lines["dataLogDir"]} <= mounted
+    assert lines["admin.enableServer"] == "false" and lines["clientPort"] == "2181"
+
+
+# --- the programs in the image ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def health() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("health", DOCKER / "bin" / "health.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+HEADER = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+
+
+@pytest.mark.parametrize(
+    ("state", "port", "healthy"), [("01", "0885", True), ("08", "0885", False), ("01", "1645", False)]
+)
+def test_a_container_is_healthy_while_it_is_connected_to_zookeeper(
+    health: ModuleType, state: str, port: str, healthy: bool
+) -> None:
+    row = f"   0: 060013AC:BB6E 020013AC:{port} {state} 00000000:00000000 00:00000000 00000000 10001 0 4711\n"
+    assert health.connected(HEADER + row, 2181) is healthy
+    assert health.connected(HEADER, 2181) is False
+
+
+def test_the_health_check_of_a_process_without_zookeeper_fails_where_it_should_have_one(tmp_path: Path) -> None:
+    def status(**environ: str) -> int:
+        command = ["python3", "-ISB", str(DOCKER / "bin" / "health.py")]
+        return subprocess.run(command, env={**os.environ, **environ}, capture_output=True, timeout=30).returncode
+
+    assert status(DL4J_ZOOKEEPER="nowhere:1") == 1
+    assert status(DL4J_ZOOKEEPER="") == 0
+
+
+def started(script: str, command: list[str], over: Path, **environ: str) -> subprocess.Popen[bytes]:
+    env = {**os.environ, "DL4J_OVER": str(over), **environ}
+    return subprocess.Popen([str(DOCKER / "bin" / script), *command], env=env, stderr=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize(
+    ("code", "told"), [(0, True), (1, True), (3, True), (4, False), (5, False), (7, False), (143, False)]
+)
+def test_the_end_of_a_run_is_told_but_not_that_of_a_master_whose_run_can_go_on(
+    code: int, told: bool, tmp_path: Path
+) -> None:
+    over = tmp_path / "over"
+    assert started("lead.sh", ["sh", "-c", f"exit {code}"], over).wait(30) == code
+    assert over.exists() is told
+
+
+def test_a_standby_leaves_it_to_the_master_to_tell(tmp_path: Path) -> None:
+    over = tmp_path / "over"
+    standby = started("lead.sh", ["true"], over, DL4J_LINGER="30")
+    over.touch()
+    assert standby.wait(10) == 0
+    assert started("lead.sh", ["true"], tmp_path / "alone", DL4J_LINGER="1").wait(30) == 0
+    assert (tmp_path / "alone").exists()
+
+
+PATIENT = ["bash", "-c", 'trap "exit 143" TERM; echo >"$1"; while :; do sleep 0.1 & wait; done', "patient"]
+
+
+def wait_for(path: Path) -> None:
+    end = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < end, f"no {path}"
+        time.sleep(0.01)
+
+
+def test_a_stopped_master_is_told_so_and_tells_nobody(tmp_path: Path) -> None:
+    master = started("lead.sh", [*PATIENT, str(tmp_path / "ready")], tmp_path / "over")
+    wait_for(tmp_path / "ready")
+    master.send_signal(signal.SIGTERM)
+    assert master.wait(30) == 143
+    assert not (tmp_path / "over").exists()
+
+
+def test_a_server_ends_with_the_run(tmp_path: Path) -> None:
+    server = started("until_over.sh", [*PATIENT, str(tmp_path / "ready")], tmp_path / "over")
+    wait_for(tmp_path / "ready")
+    (tmp_path / "over").touch()
+    assert server.wait(30) == 0
+
+
+def test_a_server_that_is_stopped_or_fails_says_so(tmp_path: Path) -> None:
+    server = started("until_over.sh", [*PATIENT, str(tmp_path / "ready")], tmp_path / "over")
+    wait_for(tmp_path / "ready")
+    server.send_signal(signal.SIGTERM)
+    assert server.wait(30) == 143
+    assert started("until_over.sh", ["sh", "-c", "exit 3"], tmp_path / "over").wait(30) == 3
+
+
+def test_the_secret_is_made_once_for_the_owner_alone_and_an_earlier_end_is_forgotten(tmp_path: Path) -> None:
+    script = (DOCKER / "bin" / "prepare.sh").read_text().replace("/run/", f"{tmp_path}/")
+    for folder in ("secret", "over"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "over" / "over").touch()
+    secrets = []
+    for _ in range(2):
+        subprocess.run(["sh", "-c", script], check=True, timeout=30)
+        secrets.append((tmp_path / "secret" / "secret").read_text())
+    assert secrets[0] == secrets[1] and len(secrets[0].strip()) >= 40
+    assert (tmp_path / "secret" / "secret").stat().st_mode & 0o777 == 0o600
+    assert not (tmp_path / "over" / "over").exists()
