@@ -135,14 +135,13 @@ def test_the_copy_in_a_folder_takes_each_entry_once_and_survives_a_line_that_was
 
 
 def test_what_two_masters_have_written_into_the_copy_is_read_once(tracker, tmp_path):
-    Journal(tracker, "a").write("master_took_over")
-    replaced, other = JournalFile(tmp_path), JournalFile(tmp_path)
-    replaced.append([])
-    for copy in (replaced, other):
-        copy._written = set()  # both had looked before there was anything
-        copy.append(Journal.read(tracker))
-    assert len(replaced.path.read_bytes().splitlines()) == 2
-    assert events(other.read()) == ["master_took_over"]
+    writer, replaced, other = Journal(tracker, "a"), JournalFile(tmp_path), JournalFile(tmp_path)
+    for event in ("run_began", "master_took_over"):
+        writer.write(event)
+        for copy in (replaced, other):  # each knows what it found at first, not what the other one has added since
+            copy.append(Journal.read(tracker))
+    assert len(replaced.path.read_bytes().splitlines()) == 3
+    assert events(other.read()) == ["run_began", "master_took_over"]
 
 
 def test_a_copy_that_cannot_be_written_is_told_once(tracker, tmp_path, caplog):
