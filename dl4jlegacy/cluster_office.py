@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -49,7 +47,8 @@ class Office:
         self._conf, self._id, self._session, self._election = conf, address.id, session, election
         self._register = ZooKeeperConfigurationRegister(conf, address.id, host, port, session=session)
         self._registered = ZookeeperConfigurationRetriever(host, port, address.id, session=session)
-        self._me = (socket.gethostname(), os.getpid())
+        info = {} if election is None else election.info  # the machine may have got another name since
+        self._me = (info.get("host"), info.get("pid"))
 
     def register(self) -> None:
         """Put the Conf where workers look for it."""

@@ -134,6 +134,16 @@ def test_the_copy_in_a_folder_takes_each_entry_once_and_survives_a_line_that_was
     assert events(JournalFile(tmp_path).read()) == ["run_began", "run_ended"]
 
 
+def test_what_two_masters_have_written_into_the_copy_is_read_once(tracker, tmp_path):
+    writer, replaced, other = Journal(tracker, "a"), JournalFile(tmp_path), JournalFile(tmp_path)
+    for event in ("run_began", "master_took_over"):
+        writer.write(event)
+        for copy in (replaced, other):  # each knows what it found at first, not what the other one has added since
+            copy.append(Journal.read(tracker))
+    assert len(replaced.path.read_bytes().splitlines()) == 3
+    assert events(other.read()) == ["run_began", "master_took_over"]
+
+
 def test_a_copy_that_cannot_be_written_is_told_once(tracker, tmp_path, caplog):
     (tmp_path / "file").write_text("")
     copy = JournalFile(tmp_path / "file" / "folder")

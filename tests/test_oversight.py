@@ -103,6 +103,26 @@ def test_a_process_whose_connection_breaks_is_gone_at_once_and_back_when_it_conn
     assert len(watched.events()) == told  # it said good-bye, which is no failure
 
 
+def test_of_several_that_go_each_is_told_before_anything_else_is_done(watched, monkeypatch):
+    for worker in ("p-0", "q-0"):
+        watched.register(worker)
+    wait_for(lambda: watched.oversight.live_count() == 2)
+    done: list[str] = []
+    write = watched.oversight.journal.write
+
+    def written(event: str, **fields: str) -> None:
+        write(event, **fields)
+        done.append(fields["process"])
+        if fields["process"] == "p":
+            watched.oversight._link_changed("q", "closed")
+
+    monkeypatch.setattr(watched.oversight.journal, "write", written)
+    monkeypatch.setattr(watched.oversight, "_define_again", lambda: done.append("the rest"))
+    watched.oversight._link_changed("p", "closed")
+    wait_for(lambda: "q" in done)
+    assert done[done.index("p") :] == ["p", "q", *["the rest"] * (len(done) - done.index("q") - 1)]
+
+
 def test_globals_that_a_member_took_along_are_put_back(watched):
     address = watched.tracker.get(LIVENESS)
     for key in ("plan", LIVENESS):

@@ -21,6 +21,8 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
+from dl4jlegacy.cluster_access import ClusterAddress
+from dl4jlegacy.cluster_office import Office
 from dl4jlegacy.errors import ConfError, NotAuthorisedError, TrackerClosedError, TrackerError, VersionError
 from dl4jlegacy.scaleout import Conf
 from dl4jlegacy.scaleout.zookeeper import (
@@ -748,6 +750,22 @@ def test_when_all_sessions_are_lost_the_master_stays_master(zookeeper_address: s
         assert master.wait(DEADLINE)
         assert not standby.is_leader
         assert elected == []
+
+
+@pytest.mark.cluster
+def test_a_master_is_not_taken_for_another_when_its_machine_gets_a_new_name(
+    session: ZooKeeperSession, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "before")
+    with MasterElection(session, group=group) as election:
+        assert election.wait(DEADLINE)
+        monkeypatch.setattr(socket, "gethostname", lambda: "after")
+        office = Office(Conf(run="r"), ClusterAddress(session.address, None, group), session, election)
+        monkeypatch.setattr(MasterElection, "is_leader", False)  # not confirmed just now: others are asked
+        office.check()
+        other = MasterElection(session, group=group, info={"pid": 0})
+        with pytest.raises(TrackerError, match=r"run r has another master, on before"):
+            Office(Conf(run="r"), ClusterAddress(session.address, None, group), session, other).check()
 
 
 @pytest.mark.cluster

@@ -207,7 +207,9 @@ class JournalFile:
         self._failed = False
 
     def read(self) -> list[Entry]:
-        """Return the entries, oldest first; a line that was cut off by a crash is left out.
+        """Return the entries, oldest first, each once: a master that was replaced may have written it too.
+
+        A line that was cut off by a crash is left out.
 
         Raises:
             CheckpointError: there is no such file, or it cannot be read.
@@ -225,7 +227,7 @@ class JournalFile:
                 entries.append(msgspec.json.decode(line, type=Entry))
             except (msgspec.DecodeError, UnicodeDecodeError):
                 logger.debug("a line of %s is no entry", self.path)
-        return sorted(entries, key=lambda entry: entry.key)
+        return sorted({entry.key: entry for entry in entries}.values(), key=lambda entry: entry.key)
 
     def append(self, entries: Iterable[Entry]) -> None:
         """Add those of ``entries`` that are not in the file, after those that could not be written before."""

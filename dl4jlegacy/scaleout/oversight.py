@@ -239,6 +239,8 @@ class Oversight:
             self._poll()
         if self._changes:
             self._tell_changes()
+        if self._links:  # more has happened meanwhile, which is to be known first; we are woken again at once
+            return
         self._tell_reissued()
         self._forget_stale()
         self._define_again()

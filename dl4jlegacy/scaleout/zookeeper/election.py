@@ -86,6 +86,11 @@ class MasterElection:
         self.resign()
 
     @property
+    def info(self) -> Info:
+        """What this candidate tells of itself."""
+        return self._entry.info
+
+    @property
     def is_leader(self) -> bool:
         """Whether this candidate leads for certain at this moment, by its own clock."""
         return self._leads and not self._session.closed and time.monotonic() < self._lease_end
