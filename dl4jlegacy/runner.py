@@ -37,7 +37,8 @@ from dl4jlegacy.errors import (
 )
 from dl4jlegacy.kernels import Kernels
 from dl4jlegacy.kernels import load as load_kernels
-from dl4jlegacy.nn.networks import Network, build_network, input_type_of
+from dl4jlegacy.nn.fitting import check_fits
+from dl4jlegacy.nn.networks import build_network
 from dl4jlegacy.scaleout import actors, protocol
 from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, DeltaAggregator, JobAggregator, ParameterAveragingAggregator
 from dl4jlegacy.scaleout.checkpoint import CheckpointSaver, check_same_data
@@ -175,7 +176,8 @@ class ActorNetworkRunner:
             model = self._first_model
             return (lambda: model), self._performer
         network = build_network(conf.network_conf, kernels)
-        _check_fits(network, self._iterator)
+        if isinstance(self._iterator, DataSetIterator):
+            check_fits(network, self._iterator)
 
         def first() -> Result:
             network.init()
@@ -371,23 +373,6 @@ def _saver(conf: Conf, resume: bool) -> CheckpointSaver | None:
         saver.newest()  # says now, not after the actors have started, if nothing is usable
     saver.keep_conf(conf.to_json())
     return saver
-
-
-def _check_fits(network: Network, iterator: Any) -> None:
-    """Raise ``ConfError`` if the data and the network differ in inputs or outputs."""
-    if not isinstance(iterator, DataSetIterator):
-        return
-    for what, ours, theirs, fit in (
-        ("inputs", network.n_in, iterator.input_columns, input_type_of(network).fits_columns(iterator.input_columns)),
-        (
-            "outputs",
-            network.n_out,
-            iterator.total_outcomes,
-            network.n_out == iterator.total_outcomes or not network.conf.backprop,
-        ),
-    ):
-        if not fit:
-            raise ConfError(f"the network has {ours} {what}, the data set {theirs}; make n_in and n_out fit the data")
 
 
 def _save_unfinished(parts: _Parts) -> None:

@@ -40,10 +40,10 @@ def explicit(x: np.ndarray, W: np.ndarray, b: np.ndarray, stride: Any, dilation:
 @given(
     tiles=st.integers(1, 6),
     channels=st.sampled_from([1, 3, 8]),
-    filters=st.sampled_from([1, 5, 11]),
-    kernel=st.tuples(st.integers(1, 5), st.sampled_from([1, 3, 4])),
-    out=st.tuples(st.integers(1, 7), st.sampled_from([1, 3, 9])),
-    stride=PAIRS,
+    filters=st.sampled_from([5, 11]),  # few values where every new one is another compilation
+    kernel=st.tuples(st.integers(1, 5), st.sampled_from([1, 3])),
+    out=st.tuples(st.integers(1, 7), st.sampled_from([1, 9])),
+    stride=st.tuples(SIZES, st.integers(1, 2)),
     dilation=st.sampled_from([(1, 1), (1, 1), (2, 1), (1, 2), (2, 3)]),
     rest=st.tuples(st.integers(0, 2), st.integers(0, 2)),
     relu=st.booleans(),
@@ -123,15 +123,14 @@ def test_compiled_activation_gradients_are_numpys(shape: tuple[int, ...], activa
         agree(ours, theirs)
 
 
-@pytest.mark.parametrize("kernels", KERNELS, ids=lambda kernels: kernels.name)
-@pytest.mark.parametrize("char", ["f", "d"])
-@pytest.mark.parametrize("rows", [1, 15, 16, 33])
-def test_rows_come_back_from_tiles_and_unused_lanes_are_zero(kernels: Any, char: str, rows: int) -> None:
-    x = random(1, rows, 37).astype(char)
+@settings(max_examples=60, deadline=None)
+@given(kernels=st.sampled_from(KERNELS), char=st.sampled_from("fd"), rows=st.integers(1, 67), size=st.integers(1, 70))
+def test_rows_come_back_from_tiles_and_unused_lanes_are_zero(kernels: Any, char: str, rows: int, size: int) -> None:
+    x = random(1, rows, size).astype(char)
     width = kernels.lanes(char, rows)
-    tiles = np.full((-(-rows // width), 1, 1, 37, width), 7, char)
+    tiles = np.full((-(-rows // width), 1, 1, size, width), 7, char)
     kernels.tile(x, tiles)
-    flat = tiles.transpose(0, 4, 1, 2, 3).reshape(-1, 37)
+    flat = tiles.transpose(0, 4, 1, 2, 3).reshape(-1, size)
     np.testing.assert_array_equal(flat[:rows], x)
     assert not flat[rows:].any()
     back = np.empty_like(x)
