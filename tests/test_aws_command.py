@@ -238,6 +238,16 @@ def test_without_boto3_the_extra_is_named(tmp_path: Path, repository: Path) -> N
     assert "pip install 'dl4jlegacy[aws]'" in done.stderr
 
 
+def test_the_documentation_names_commands_and_flags_that_there_are(dl4j, repository: Path) -> None:
+    text = "\n".join((repository / page).read_text(encoding="utf-8") for page in ("README.md", "docs/aws.md"))
+    found = re.findall(r"\bdl4j aws (\w+)((?: [^\n`|]*)?)", text)
+    assert {name for name, _ in found} == {"up", "status", "scale", "ssh", "logs", "down", "reap", "price"}
+    for name, rest in found:
+        help_text = dl4j("aws", name, "--help").out
+        for flag in re.findall(r"(?<=[ \[])--?[a-z][a-z-]*", rest.partition(" -- ")[0]):
+            assert re.search(rf"{flag}\b", help_text), f"dl4j aws {name} has no {flag}"
+
+
 def test_nothing_of_aws_is_loaded_before_it_is_used(repository: Path) -> None:
     for what in ("main(['--help'])", "main(['aws', 'up', '--help'])", "dl4jlegacy.aws"):
         run = "import dl4jlegacy.aws" if what == "dl4jlegacy.aws" else f"from dl4jlegacy.cli import main; {what}"
