@@ -89,7 +89,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Fault:
-    """What becomes of a request: an error in AWS's words, or a reset connection before or after it took effect."""
+    """What becomes of a request: an error in AWS's words, or a reset connection before or after it took effect.
+
+    ``stale``: EC2 shows nothing; ``says``: it shows another word, as in ``Fault("says", "terminated=shutting-down")``.
+    """
 
     kind: str
     code: str = ""
@@ -173,6 +176,8 @@ class FaultProxy:
             return
         if fault is not None and fault.kind == "stale":
             content = stale(content)
+        if fault is not None and fault.kind == "says":
+            content = content.replace(*(f"<name>{word}</name>".encode() for word in fault.code.split("=")))
         respond(handler, status, headers, content, self.cut_response(request, len(content)))
 
     cut_response: Callable[[Request, int], int | None] = staticmethod(lambda request, size: None)

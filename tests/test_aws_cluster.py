@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import yaml
+from aws_fixtures import Fault, FaultProxy, Request
 
 from dl4jlegacy.aws.boxes import boxes_of
 from dl4jlegacy.aws.cluster_spec import CLUSTER, EXPIRES, ROLE, ClusterSpec
 from dl4jlegacy.aws.payload import Payload
 from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.setup import ClusterSetup
-from dl4jlegacy.errors import ConfError
+from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, NotEnoughWorkersError
 
 PAYLOAD = Payload("dl4jlegacy-0.1.0-py3-none-any.whl", b"a wheel", b"numpy==2.4.6\n")
 SPEC = ClusterSpec("digits", "203.0.113.7/32", 4 * 3600, "s3://models-of-mine/dbn.zip", workers=2, size="m5.large")
@@ -199,3 +200,79 @@ def test_down_leaves_other_clusters_and_strangers_alone(cluster, image, aws) -> 
 
 def test_down_of_nothing_is_no_error(cluster) -> None:
     assert cluster("never").down() == []
+
+
+# --- waiting ----------------------------------------------------------------------------------------------------------
+
+
+def shown_late(times: int, after: str, says: str) -> Callable[[Request], Fault | None]:
+    """EC2 shows an old state in the first ``times`` descriptions after an action."""
+    left = {"asked": -1}
+
+    def judge(request: Request) -> Fault | None:
+        if request.action == after:
+            left["asked"] = times
+        elif request.action == "DescribeInstances" and left["asked"] > 0:
+            left["asked"] -= 1
+            return Fault("says", says)
+        return None
+
+    return judge
+
+
+def actions(proxy: FaultProxy) -> list[str]:
+    return [request.action for request in proxy.requests]
+
+
+def test_down_waits_until_instances_have_ended_before_it_removes_the_rest(cluster, image, fault_proxy) -> None:
+    setup = cluster()
+    setup.up(replace(SPEC, ami=image), PAYLOAD)
+    fault_proxy.requests.clear()
+    fault_proxy.judge = shown_late(5, "TerminateInstances", "terminated=shutting-down")
+    setup.down()
+    done = actions(fault_proxy)
+    ended, removed = done.index("TerminateInstances"), done.index("DeleteSecurityGroup")
+    assert done[ended:removed].count("DescribeInstances") >= 6
+    assert [name for name in done if name.startswith("Terminate")] == ["TerminateInstances"]
+    [asked] = fault_proxy.calls("TerminateInstances")
+    assert len([name for name in asked.parameters if name.startswith("InstanceId.")]) == 3
+
+
+def test_down_that_waits_in_vain_says_what_is_left_and_can_be_repeated(cluster, image, fault_proxy) -> None:
+    setup = cluster()
+    setup.up(replace(SPEC, ami=image), PAYLOAD)
+    fault_proxy.judge = shown_late(10_000, "TerminateInstances", "terminated=shutting-down")
+    with pytest.raises(CloudError, match=r"is not gone, instance i-.* have not ended within 600 s.*repeat"):
+        setup.down()
+    fault_proxy.judge = lambda request: None
+    setup.down()
+    assert setup.status().belongings == ()
+
+
+def test_up_waits_until_every_worker_has_registered(cluster, image, aws) -> None:
+    answers = [CloudError("no SSH yet"), [], ["a"], ["a", "b"]]
+
+    def ready(setup: ClusterSetup, master: Any) -> list[str]:
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return list(answer)
+
+    status = ClusterSetup(aws, "digits", ready=ready).up(replace(SPEC, ami=image), PAYLOAD)
+    assert status.workers == ("a", "b")
+    assert len(answers) == 1
+
+
+def test_up_that_waits_in_vain_says_for_whom(aws, image) -> None:
+    setup = ClusterSetup(aws, "digits", ready=lambda setup, master: ["a"])
+    with pytest.raises(DeadlineError, match=r"did not register within 1200 s: 1 of 2 have registered; see `dl4j aws"):
+        setup.up(replace(SPEC, ami=image), PAYLOAD)
+
+
+def test_up_does_not_wait_for_instances_that_have_ended(aws, image) -> None:
+    def ready(setup: ClusterSetup, master: Any) -> list[str]:
+        aws.client("ec2").terminate_instances(InstanceIds=[box.id for box in boxes_of(aws) if box.role == "worker"])
+        return []
+
+    with pytest.raises(NotEnoughWorkersError, match=r"needs a master and 2 workers; there are: .*terminated"):
+        ClusterSetup(aws, "digits", ready=ready).up(replace(SPEC, ami=image), PAYLOAD)

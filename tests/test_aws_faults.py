@@ -11,9 +11,8 @@ import pytest
 from aws_fixtures import IMAGE, Fault, FaultProxy, Request, reset_moto
 from test_aws_cluster import PAYLOAD, SPEC, registered
 
-from dl4jlegacy.aws.boxes import boxes_of
 from dl4jlegacy.aws.cluster_spec import CLUSTER
-from dl4jlegacy.aws.reaper import find_clusters, reap
+from dl4jlegacy.aws.reaper import reap
 from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.setup import ClusterSetup
 from dl4jlegacy.errors import Dl4jError
@@ -115,8 +114,6 @@ def attempt(aws: Aws, seed: int, proxy: FaultProxy) -> tuple[str, str]:
     reap(aws)
     ClusterSetup(aws, name).down()
     assert left_with_our_tag(aws) == [], f"seed {seed} after {saboteur.done}"
-    assert not [box for box in boxes_of(aws) if box.alive]
-    assert find_clusters(aws) == []
     return outcomes[0], outcomes[1]
 
 

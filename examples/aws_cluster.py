@@ -1,0 +1,120 @@
+"""From AWS credentials to a trained model in S3 and an empty account, with what it cost.
+
+python examples/aws_cluster.py s3://MY-BUCKET/digits.zip --allow MY.PUBLIC.IP.ADDRESS [--workers 2] [--spot] [--yes]
+
+It tells the price and asks; starts a master and workers, waits until the model is in S3, and ends everything, whatever
+happens on the way: an error, Ctrl-C, a training that fails. Should this machine vanish meanwhile, the instances end
+by themselves after --ttl, and `dl4j aws reap` removes the rest. docs/aws.md says more.
+"""
+
+import argparse
+import sys
+
+from dl4jlegacy.aws import Aws, S3Downloader, S3Uploader
+from dl4jlegacy.aws.cluster_spec import MASTER, ClusterSpec, parse_cidr, parse_ttl
+from dl4jlegacy.aws.copies import fetch
+from dl4jlegacy.aws.locations import Location
+from dl4jlegacy.aws.payload import load_payload
+from dl4jlegacy.aws.prices import estimate
+from dl4jlegacy.aws.setup import ClusterSetup, Ready, registered_over_ssh
+from dl4jlegacy.console import run_guarded
+from dl4jlegacy.datasets import DigitsDataSetIterator
+from dl4jlegacy.errors import CloudError, ConfError, Dl4jError, TrainingError
+from dl4jlegacy.nn.serializer import restore_multi_layer_network
+
+RUN = ("--model", "dbn", "--dataset", "digits", "--epochs", "10", "--jobs-per-round", "4", "--seed", "7")
+
+
+def main(arguments: list[str] | None = None, ready: Ready = registered_over_ssh) -> None:
+    """Do it; ``ready`` tells who has registered (the tests' instances run nothing that could)."""
+    args = parsed(arguments)
+    spec = ClusterSpec(
+        name=args.name,
+        out=args.out,
+        allow=parse_cidr(args.allow),
+        ttl_seconds=parse_ttl(args.ttl),
+        workers=args.workers,
+        size=args.size,
+        spot=args.spot,
+        run=tuple(args.run) or RUN,
+    )
+    spec.check()
+    with Aws(args.region) as aws:
+        setup = ClusterSetup(aws, spec.name, ready=ready)
+        setup.check(spec)
+        if any(box.alive for box in setup.status(ask=False).boxes):
+            raise ConfError(f"there is a cluster {spec.name} already, which this would end; give another --name")
+        price = estimate(aws, spec)
+        print(price.text())
+        if not args.yes and input("Start it? [y/N] ").strip().lower() not in ("y", "yes"):
+            return
+        S3Uploader(aws).ensure_bucket(Location.parse(spec.out).bucket)
+        began, before = aws.pace.wall(), version_of(aws, spec.out)
+        try:
+            setup.up(spec, load_payload(args.wheel))
+            print(f"{spec.workers} workers have registered; training")
+            wait_for_model(aws, setup, spec, before)
+        finally:
+            removed = setup.down()
+            hours = (aws.pace.wall() - began) / 3600
+            print(f"ended {len(removed)} things; nothing of cluster {spec.name} is left")
+            print(f"{hours * 60:.0f} minutes, about {price.hour * hours:.2f} $ (instances are billed by the second)")
+    network = restore_multi_layer_network(fetch(spec.out))
+    print(f"{spec.out}: {network.num_params} parameters")
+    if not args.run:
+        print(network.evaluate(DigitsDataSetIterator(100)).stats())
+
+
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Train on a cluster of EC2 instances; the model stays, all else goes.")
+    parser.add_argument("out", metavar="s3://BUCKET/MODEL.zip", help="where the model goes")
+    parser.add_argument("run", nargs="*", help="after --: what dl4j master is to do (a DBN on the digits)")
+    parser.add_argument("--allow", required=True, help="your public address: from it alone the instances admit SSH")
+    parser.add_argument("--name", default="example", help="of the cluster")
+    parser.add_argument("--region", help="your default, else us-east-1")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--size", default="m5.large", help="instance type")
+    parser.add_argument("--ttl", default="1h", help="when the instances end by themselves")
+    parser.add_argument("--spot", action="store_true", help="workers at the spot price")
+    parser.add_argument("--wheel", default="", help="this package's wheel; else one is built from this clone")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    return parser.parse_args(arguments)
+
+
+def version_of(aws: Aws, out: str) -> str:
+    """What tells a new model from one that was there before."""
+    head = S3Downloader(aws).head(Location.parse(out))
+    return f"{head['ETag']} {head['LastModified']}" if head else ""
+
+
+def wait_for_model(aws: Aws, setup: ClusterSetup, spec: ClusterSpec, before: str) -> None:
+    """Return once there is a new model; raise ``TrainingError`` if the master has ended without one."""
+    end, looks = aws.pace.now() + spec.ttl_seconds, 0
+    while version_of(aws, spec.out) in ("", before):
+        if aws.pace.now() >= end:
+            raise CloudError(
+                f"there is no model at {spec.out} after {spec.ttl_seconds / 3600:.1f} h; try a longer --ttl"
+            )
+        looks += 1
+        if looks % 6 == 0 and (said := why_ended(setup)) and version_of(aws, spec.out) in ("", before):
+            raise TrainingError(f"the master has ended without a model; it said: {said}")
+        aws.pace.wait(10.0)
+
+
+def why_ended(setup: ClusterSetup) -> str:
+    """What the master's service last said if it has ended; nothing if it runs, or cannot be asked."""
+    masters = [box for box in setup.status(ask=False).boxes if box.role == MASTER and box.alive]
+    if not masters:
+        return "its instance is gone"
+    try:
+        with setup.provisioner(masters[0]) as host:
+            if host.run_remote_command("systemctl is-active --quiet dl4j-master", seconds=60).status == 0:
+                return ""
+            done = host.run_remote_command("sudo journalctl --no-pager -n 3 -o cat -u dl4j-master", seconds=60)
+    except Dl4jError:
+        return ""
+    return " ".join(done.out.split())[-500:]
+
+
+if __name__ == "__main__":
+    sys.exit(run_guarded(main))
