@@ -11,6 +11,7 @@ model version replaces ``addReplicate/needsReplicate/doneReplicating``, job reco
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,7 +31,7 @@ from dl4jlegacy.scaleout.records import (
     decode_record,
     encode_record,
 )
-from dl4jlegacy.scaleout.store import Buffer, Clock, MemoryStore, Store, SystemClock
+from dl4jlegacy.scaleout.store import Buffer, Clock, MemoryStore, Store, SystemClock, is_batch_store
 
 __all__ = ["InMemoryStateTracker", "StateTracker", "drive"]
 
@@ -75,7 +76,7 @@ class StateTracker:
 
     def workers(self) -> list[WorkerRecord]:
         """Return the registered workers, by id."""
-        raws = [self._read(key) for key in self.store.keys("worker/")]
+        raws = self._read_many(self.store.keys("worker/"))
         return [decode_record(raw, WorkerRecord) for raw in raws if raw is not None]
 
     def num_workers(self) -> int:
@@ -93,7 +94,8 @@ class StateTracker:
         head = self.head()
         if head is None or head.round >= plan.total_rounds:
             return {}
-        raws = {(head.round, s): self._read(Keys.job(head.round, s)) for s in range(plan.slots(head.round))}
+        addresses = [(head.round, slot) for slot in range(plan.slots(head.round))]
+        raws = dict(zip(addresses, self._read_many([Keys.job(*address) for address in addresses]), strict=True))
         return {address: decode_record(raw, JobRecord) for address, raw in raws.items() if raw is not None}
 
     def job_for(self, worker_id: str, plan: Plan) -> tuple[int, int] | None:
@@ -151,6 +153,13 @@ class StateTracker:
             return None
         self._is_one_of_us = self._is_one_of_us or raw is not None
         return raw
+
+    def _read_many(self, keys: list[str]) -> list[Buffer | None]:
+        """Read at once, where the store can and all of it is accepted."""
+        if keys and self._is_one_of_us and is_batch_store(self.store):
+            with suppress(NotAuthorisedError):
+                return list(self.store.get_many(keys))
+        return [self._read(key) for key in keys]
 
     # -- life cycle ---------------------------------------------------------------------------------------------------
 
