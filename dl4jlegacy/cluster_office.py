@@ -65,13 +65,18 @@ class Office:
                 "over while this one stood still or was cut off, and goes on with the run"
             )
 
-    def check_begin(self) -> None:
-        """Raise ``TrackerError`` if there is another master, or the run is over: nobody may then begin it again."""
+    def check_begin(self) -> bool:
+        """Raise ``TrackerError`` if there is another master, or the run is over: nobody may then begin it again.
+
+        Returns whether Zookeeper has answered.
+        """
         self.check()
-        if self._ask(lambda: self._registered.find() or "nothing") == "nothing":
+        registered = self._ask(lambda: self._registered.find() or "nothing")
+        if registered == "nothing":
             raise TrackerError(
                 f"run {self._conf.run} is not registered any more: it has ended while this master stood still"
             )
+        return registered is not None
 
     def clear_up(self, tracker: HazelcastStateTracker, is_gone: Callable[[str], bool] = lambda worker: False) -> None:
         """Take back the Conf, let the workers see the end, a few seconds long, and delete what else the run has.

@@ -16,7 +16,7 @@ from dl4jlegacy.scaleout.journal import Journal, JournalFile
 from dl4jlegacy.scaleout.liveness_link import LivenessLink
 from dl4jlegacy.scaleout.oversight import GONE, LIVENESS, Oversight
 from dl4jlegacy.scaleout.quorum import WORKER_TOPIC
-from dl4jlegacy.scaleout.records import WorkerRecord
+from dl4jlegacy.scaleout.records import HEAD, Head, Manifest, WorkerRecord, encode_record
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
 
 
@@ -25,15 +25,17 @@ class Office:
 
     def __init__(self) -> None:
         self.error: TrackerError | None = None
+        self.answers = True
         self.asked = threading.Event()
 
     def check(self) -> None:
         if self.error is not None:
             raise self.error
 
-    def check_begin(self) -> None:
+    def check_begin(self) -> bool:
         self.asked.set()
         self.check()
+        return self.answers
 
 
 class Watched:
@@ -140,13 +142,31 @@ def test_another_master_ends_this_one(watched):
 def test_a_master_that_stood_still_asks_whether_it_still_is_one(watched, monkeypatch):
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    watched.oversight.check_in()
-    watched.oversight.check_in()
+    assert watched.oversight.check_in()
+    assert watched.oversight.check_in()
     assert not watched.office.asked.is_set()
     monkeypatch.setattr(time, "monotonic", lambda: now + 60.0)
     watched.office.error = TrackerError("another master")
     with pytest.raises(TrackerError, match="another master"):
         watched.oversight.check_in()
+
+
+def test_a_master_that_stood_still_does_not_begin_the_run_again_before_zookeeper_has_answered(watched, monkeypatch):
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert watched.oversight.check_in()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 60.0)
+    watched.office.answers = False
+    for _ in range(2):
+        assert not watched.oversight.check_in()  # there is no head
+    watched.tracker.store.put(HEAD, encode_record(Head(run="r", version=0, round=0, model=Manifest("m", 1, 1))))
+    assert watched.oversight.check_in()
+    watched.tracker.store.delete(HEAD)
+    assert not watched.oversight.check_in()
+    watched.office.answers = True
+    assert watched.oversight.check_in()
+    watched.office.answers = False
+    assert watched.oversight.check_in()
 
 
 def test_what_happened_is_news_once_and_is_kept_in_the_run_s_folder(watched, tmp_path: Path):

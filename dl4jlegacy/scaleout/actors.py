@@ -99,8 +99,8 @@ class MasterActor(DrivenActor):
         self._ended = self._due = self._saving = False
 
     def _drive(self) -> None:
-        if self._oversight is not None:
-            self._oversight.check_in()
+        if self._oversight is not None and not self._oversight.check_in():
+            return  # until it is known whether the run is over, nobody must begin it again
         while not self._ended:
             try:
                 event = next(self._steps)

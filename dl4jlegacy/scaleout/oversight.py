@@ -47,9 +47,28 @@ class Office(Protocol):
         """Raise ``TrackerError`` if another process is."""
         ...
 
-    def check_begin(self) -> None:
-        """Raise ``TrackerError`` if another process is, or the run is over."""
+    def check_begin(self) -> bool:
+        """Raise ``TrackerError`` if another process is, or the run is over; return whether that can be told now."""
         ...
+
+
+class _Pulse:
+    """Whether a thread has stood still, frozen with its process or its machine perhaps, and the run has moved on."""
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+        self._doubts = False
+
+    def may_go_on(self, office: Office, tracker: StateTracker) -> bool:
+        """Return whether the thread's work still is this process's; without Zookeeper's word as long as the run is there.
+
+        Raises:
+            TrackerError: it is not.
+        """
+        last, self._last = self._last, time.monotonic()
+        self._doubts = self._doubts or (last is not None and self._last - last > _STOOD_STILL_SECONDS)
+        self._doubts = self._doubts and not office.check_begin()
+        return not self._doubts or tracker.head() is not None
 
 
 class Oversight:
@@ -99,8 +118,7 @@ class Oversight:
         self._file: JournalFile | None = None
         self._news: deque[Entry] = deque(maxlen=MOST_ENTRIES)
         self._has_begun = False
-        self._driven: float | None = None
-        self._looked = float("inf")
+        self._master, self._me = _Pulse(), _Pulse()
         self._poll: Callable[[], None] = lambda: None
         self._fail: Callable[[BaseException], None] = lambda error: None
         self._woken, self._stopped = threading.Event(), threading.Event()
@@ -154,15 +172,13 @@ class Oversight:
         self._poll, self._fail = poll, fail
         self._woken.set()
 
-    def check_in(self) -> None:
-        """Say that the master is at work, on its thread.
+    def check_in(self) -> bool:
+        """Say that the master is at work, on its thread; return whether it may be, or has to wait.
 
         Raises:
             TrackerError: it stood still meanwhile, and another took over, or the run is over.
         """
-        before, self._driven = self._driven, time.monotonic()
-        if before is not None and self._driven - before > _STOOD_STILL_SECONDS:
-            self.office.check_begin()
+        return self._master.may_go_on(self.office, self._tracker)
 
     def reissued(self, slot: tuple[int, int], worker: str, why: Late) -> None:
         """Take note of a job that is given to somebody else, on the master's thread."""
@@ -248,17 +264,13 @@ class Oversight:
 
     def _still_leads(self) -> bool:
         """Whether this process still is the master: it must leave no trace in a run that is another's, or over."""
-        before, self._looked = self._looked, time.monotonic()
-        stood_still = self._looked - before > _STOOD_STILL_SECONDS
         try:
-            if stood_still:
-                self.office.check_begin()
-            else:
-                self.office.check()
+            self.office.check()
+            return self._me.may_go_on(self.office, self._tracker) and not self._stopped.is_set()
         except TrackerError as exc:
             self._stopped.set()
             self._fail(exc)
-        return not self._stopped.is_set()
+            return False
 
     def _silent_seconds(self, process: str, now: float) -> float:
         peer = None if self._server is None else self._server.peers().get(process)
