@@ -67,15 +67,15 @@ def _debian(engine: Engine) -> Path:
     if archive.exists():
         return archive
     archive.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder) / "root"
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch) / "root"
         packages = "--include=python3,python3-venv,ca-certificates"
         command = ["debootstrap", "--variant=minbase", packages, "bookworm", str(root), MIRROR]
         assert os.geteuid() == 0, "debootstrap needs root; pull the images where a registry can be reached"
         done = subprocess.run(command, env=engine.environ, capture_output=True, text=True, timeout=900)
         assert done.returncode == 0, f"debootstrap: {done.stdout[-2000:]}{done.stderr}"
-        for package in (root / "var/cache/apt/archives").glob("*.deb"):
-            package.unlink()
+        for folder in ("var/cache/apt/archives", "var/lib/apt/lists"):
+            shutil.rmtree(root / folder)
         part = archive.with_suffix(".part")
         subprocess.run(["tar", "-C", str(root), "-cf", str(part), "."], check=True, timeout=300)
         part.rename(archive)
