@@ -36,6 +36,15 @@ settings.register_profile("default", deadline=None, derandomize=True, print_blob
 settings.load_profile("default")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is marked ``docker`` unless the marker is asked for: it needs an engine, which few machines have."""
+    if "docker" in config.getoption("markexpr"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("docker")]
+    items[:] = [item for item in items if not item.get_closest_marker("docker")]
+    config.hook.pytest_deselected(items=left_out)
+
+
 def _sockets() -> set[int]:
     return {c.fd for c in psutil.Process().net_connections(kind="all")}
 

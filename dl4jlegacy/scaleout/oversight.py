@@ -60,10 +60,10 @@ class _Pulse:
         self._doubts = False
 
     def may_go_on(self, office: Office, tracker: StateTracker) -> bool:
-        """Return whether the thread's work still is this process's; without Zookeeper's word as long as the run is there.
+        """Return whether the thread may go on: Zookeeper says so, or it says nothing, and the run is there.
 
         Raises:
-            TrackerError: it is not.
+            TrackerError: another process is master, or the run is over.
         """
         last, self._last = self._last, time.monotonic()
         self._doubts = self._doubts or (last is not None and self._last - last > _STOOD_STILL_SECONDS)
