@@ -37,7 +37,7 @@ settings.load_profile("default")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked ``docker`` unless the marker is asked for: it needs an engine, which few machines have."""
+    """Leave out what is marked ``docker`` unless the marker is asked for: few machines have the engine it needs."""
     if "docker" in config.getoption("markexpr"):
         return
     left_out = [item for item in items if item.get_closest_marker("docker")]
