@@ -12,6 +12,8 @@ import sys
 THREADS = sys.argv[4] if len(sys.argv) > 4 else "1"
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ[variable] = THREADS  # before NumPy is imported
+if hasattr(os, "sched_setaffinity") and "workers" not in "".join(sys.argv[2:3]):  # JAX asks how many cores there are
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(THREADS)])
 
 import json  # noqa: E402
 import time  # noqa: E402

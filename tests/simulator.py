@@ -9,6 +9,7 @@ store's keys bounded. A failing seed is printed and replays exactly.
 
 from __future__ import annotations
 
+import logging
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -267,6 +268,7 @@ def simulate(work: Work, count: int, first: int, router: str = "iterative-reduce
 if __name__ == "__main__":
     from test_protocol import network_work
 
+    logging.disable(logging.WARNING)  # of what the schedules lose
     arguments = [a for a in sys.argv[1:] if not a.startswith("--")]
     schedules, first_seed = (int(a) for a in (arguments + ["400", "1"][len(arguments) :])[:2])
     name = "hogwild" if "--router=hogwild" in sys.argv else "iterative-reduce"

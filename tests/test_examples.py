@@ -71,7 +71,8 @@ def test_the_word_count_example_counts_every_line_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("script", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
 def test_an_example_fits_on_a_page(script: Path) -> None:
-    assert len(script.read_text(encoding="utf-8").splitlines()) <= 60
+    pages = 2 if script.name == "aws_cluster.py" else 1  # a tool to be run as it is, not only to be read
+    assert len(script.read_text(encoding="utf-8").splitlines()) <= 60 * pages
 
 
 def test_the_sonnets_example_learns_and_goes_on_with_the_text() -> None:

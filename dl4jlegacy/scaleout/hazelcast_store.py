@@ -23,9 +23,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dl4jlegacy.errors import NotAuthorisedError, TrackerClosedError, TrackerError, UsageError
 from dl4jlegacy.scaleout.envelope import Envelope
@@ -41,6 +43,7 @@ R = TypeVar("R")
 _VALUE_NBYTES = 1 << 20
 _WINDOW, _MANY = 8, 128  # requests that are on their way at a time, the latter if they are small
 _SMALL = 1 << 13  # bytes
+_SIGNERS, _SIGNED_ASIDE = 2, 1 << 17  # threads; bytes of a value from which on they sign it
 _PAUSES = (0.01, 0.5)  # seconds: the first pause before a request is repeated, and the longest
 _ADDRESS = re.compile(r"(?P<host>[^\s:/,]+|\[[0-9a-fA-F:]+\]):(?P<port>[0-9]{1,5})")
 _RUN = re.compile(r"[A-Za-z0-9_.-]{1,100}")
@@ -78,6 +81,7 @@ class HazelcastStore:
         self.on_refused: Callable[[str, str], None] = lambda key, reason: None
         """Told of each value that is refused, on the reader's thread: its key, and why."""
         self._closed = threading.Event()
+        self._signers = ThreadPoolExecutor(_SIGNERS, "dl4j-signer")  # threads start when they are needed
         self._link = HazelcastLink(_addresses(address), cluster_name, self.map_name)
         try:
             self._connect()
@@ -93,7 +97,7 @@ class HazelcastStore:
 
     def put(self, key: str, value: Buffer) -> None:
         """See ``Store``."""
-        self._repeat(lambda: self._set(key, value), f"write {key!r}")
+        self._repeat(lambda: self._set(key, value, partial(self._envelope.head, key, value)), f"write {key!r}")
 
     def put_if_absent(self, key: str, value: Buffer) -> bool:
         """See ``Store``."""
@@ -132,12 +136,13 @@ class HazelcastStore:
         """See ``Store``; what the run has in the grid stays there."""
         self._closed.set()
         self._link.close()
+        self._signers.shutdown()
 
     # -- BatchStore ---------------------------------------------------------------------------------------------------
 
     def put_many(self, items: Iterable[tuple[str, Buffer]]) -> None:
         """See ``BatchStore``."""
-        for (key, value), reply in self._windowed(items, lambda item: self._set(*item)):
+        for (key, value, _), reply in self._windowed(self._headed(items), lambda item: self._set(*item)):
             try:
                 self._wait(reply, f"write {key!r}", self._until())
             except DisturbedError:
@@ -176,8 +181,20 @@ class HazelcastStore:
 
     # -- how ----------------------------------------------------------------------------------------------------------
 
-    def _set(self, key: str, value: Buffer) -> Reply[None]:
-        return self._link.set(key, self._envelope.head(key, value), value)
+    def _headed(self, items: Iterable[tuple[str, Buffer]]) -> Iterator[tuple[str, Buffer, Callable[[], bytes]]]:
+        """Add to each key and value what gives its head; those of large values are made on threads of their own.
+
+        Signing a large value takes longer than sending it.
+        """
+        for key, value in items:
+            make: Callable[[], bytes] = partial(self._envelope.head, key, value)
+            if len(value) > _SIGNED_ASIDE and not self._closed.is_set():
+                with suppress(RuntimeError):  # closed just now; who sends is told
+                    make = self._signers.submit(make).result
+            yield key, value, make
+
+    def _set(self, key: str, value: Buffer, head: Callable[[], bytes]) -> Reply[None]:
+        return self._link.set(key, head(), value)
 
     def _add(self, key: str, value: Buffer) -> Reply[bool]:
         return self._link.put_if_absent(key, self._envelope.head(key, value), value)
@@ -198,15 +215,15 @@ class HazelcastStore:
         window, source = _WINDOW, iter(items)
         while True:
             more = list(islice(source, window - len(started)))  # first, for who makes them may use this very store
-            with self._link.gathered():
+            # large ones are signed while those before them are on their way
+            with nullcontext() if any(map(_is_large, more)) else self._link.gathered():
                 started.extend((item, start(item)) for item in more)
             if not started:
                 return
             for _ in range(max(1, len(started) - window // 2)):
                 item, reply = started.popleft()
                 yield item, reply
-                sent = len(item[1]) if isinstance(item, tuple) else 0
-                window = _WINDOW if max(sent, reply.nbytes()) > _SMALL else _MANY
+                window = _WINDOW if _is_large(item) or reply.nbytes() > _SMALL else _MANY
 
     def _conditionally(
         self,
@@ -321,6 +338,11 @@ def _addresses(text: str) -> list[str]:
         if match is None or not 0 < int(match["port"]) < 65536:
             raise UsageError(f"{part!r} in the tracker's address {text!r} is not host:port, such as 127.0.0.1:5701")
     return parts
+
+
+def _is_large(item: Any) -> bool:
+    """Whether a key, or a key and its value, make a request that is large."""
+    return isinstance(item, tuple) and len(item[1]) > _SMALL
 
 
 def _pauses() -> Iterator[float]:
