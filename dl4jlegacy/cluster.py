@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import msgspec
 
@@ -244,13 +245,8 @@ def _lead(
     with closing(open_tracker(conf, address.secret)) if tracker is None else nullcontext(tracker) as tracker:
         if not takes_over:
             _check_is_new(conf, tracker)
-        definitions = {
-            "conf": conf.to_json(),
-            "versions": versions(conf.kernels),
-            "plan": msgspec.to_builtins(launch.plan_of(conf, data)),
-        }
         oversight = Oversight(
-            *(conf, tracker, process_name(), definitions, office),
+            *(conf, tracker, process_name(), _definitions(conf, data), office),
             takes_over=bool(takes_over),
             secret=address.secret,
             bind=lead.bind,
@@ -277,6 +273,12 @@ def _lead(
             shown.finish()
             with contextlib.suppress(TrackerError):  # what cannot be reached cannot be cleared up
                 _end(tracker, office, oversight, began=shown.began or bool(takes_over))
+
+
+def _definitions(conf: Conf, data: launch.Data) -> dict[str, Any]:
+    """The run's globals, which workers need."""
+    plan = msgspec.to_builtins(launch.plan_of(conf, data))
+    return {"conf": conf.to_json(), "versions": versions(conf.kernels), "plan": plan}
 
 
 class _Shown:
