@@ -1,8 +1,8 @@
-"""CPU kernels: the few fused loops that training spends its time in (L0, below everything but ``errors``).
+"""Kernels: the few fused loops that training spends its time in (L0, below everything but ``errors``).
 
-``load()`` returns an implementation of ``Kernels``: the module ``numba_kernels`` (compiled loops, the fast one) or
-``numpy_kernels`` (plain NumPy: the oracle of the tests and the fallback where Numba is missing). A module *is* the
-object: it has no state, and every function works in place on the arrays it is given.
+``load()`` returns an implementation of ``Kernels`` for CPUs: the module ``numba_kernels`` (compiled loops, the fast
+one) or ``numpy_kernels`` (plain NumPy: the oracle of the tests and the fallback where Numba is missing). A module *is*
+the object: it has no state, and every function works in place on the arrays it is given.
 
 Every array is C-contiguous float32 or float64, all arrays of one call of one dtype. Arguments that are only read may
 be read-only arrays (decoded from a frame). Calls release the GIL for their whole run and use one thread.
@@ -15,6 +15,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Protocol, cast
 
 from dl4jlegacy.backend import Array
@@ -36,6 +37,13 @@ class Kernels(Protocol):
     @property
     def name(self) -> str:
         """``"numba"`` or ``"numpy"``."""
+
+    @property
+    def xp(self) -> ModuleType:
+        """The array module whose arrays these kernels work on: numpy, or cupy."""
+
+    def matmul(self, a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
+        """``out = a @ b``, or ``out += a @ b``, of matrices; each may be the transposed view of a C-ordered one."""
 
     # -- layers ------------------------------------------------------------------------------------------------------
     def bias_activation(self, z: Array, b: Array, activation: str) -> None:

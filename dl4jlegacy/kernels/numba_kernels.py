@@ -18,7 +18,7 @@ from dl4jlegacy.kernels import numba_layers, numba_sampling, numba_updaters, num
 from dl4jlegacy.kernels.numba_pooling import channel_backward, pool_backward, pool_forward, tile, untile
 from dl4jlegacy.kernels.numba_recurrent import lstm_backward, lstm_forward
 from dl4jlegacy.kernels.numba_tiles import conv_backward_input, conv_backward_weights, conv_forward, lanes
-from dl4jlegacy.kernels.numpy_kernels import box_muller
+from dl4jlegacy.kernels.numpy_kernels import box_muller, matmul
 
 __all__ = [
     "activation_backward_bias",
@@ -43,6 +43,7 @@ __all__ = [
     "lanes",
     "lstm_backward",
     "lstm_forward",
+    "matmul",
     "nadam",
     "name",
     "nesterovs",
@@ -59,9 +60,11 @@ __all__ = [
     "uniform",
     "untile",
     "weighted_sum",
+    "xp",
 ]
 
 name = "numba"
+xp = np
 _SPAN = 1 << 19  # elements that one task of the pool sums: 2 MB of float32
 _STREAMED = 1 << 22  # elements from which a sum is written past the caches: 16 MB do not stay in them anyway
 _FORWARD = {

@@ -50,6 +50,7 @@ __all__ = [
     "lanes",
     "lstm_backward",
     "lstm_forward",
+    "matmul",
     "nadam",
     "name",
     "nesterovs",
@@ -66,9 +67,11 @@ __all__ = [
     "uniform",
     "untile",
     "weighted_sum",
+    "xp",
 ]
 
 name = "numpy"
+xp = np
 _LEAK = 0.01
 _CLIP = 1e-10  # DL4J's LossMCXENT clips the softmax here
 _CHUNK = 1 << 16  # elements of weighted_sum that stay in the second-level cache; smaller ones fight for the GIL
@@ -86,6 +89,14 @@ def _sigmoid(z: Array) -> None:
 def _unknown(activation: str) -> ConfError:
     known = ("identity", "leakyrelu", "relu", "sigmoid", "tanh")
     return ConfError(f"activation {activation!r} has no fused kernel{nearest(activation, known)}")
+
+
+def matmul(a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
+    """See ``Kernels``."""
+    if accumulate:
+        out += a @ b
+    else:
+        np.matmul(a, b, out=out)
 
 
 def bias_activation(z: Array, b: Array, activation: str) -> None:
