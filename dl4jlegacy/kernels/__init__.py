@@ -58,6 +58,9 @@ class Kernels(Protocol):
     def softmax_cross_entropy(self, p: Array, labels: Array, dz: Array) -> float:
         """Write ``dz = p - labels`` and return ``-sum(labels * log(max(p, 1e-10)))``; ``dz`` may be ``p``."""
 
+    def embedding_gradient(self, dz: Array, index: Array, gW: Array) -> None:
+        """Write to ``gW (classes, n)`` the sums of the rows of ``dz (rows, n)`` by class, ``index (rows,)`` int64."""
+
     # -- tiles: images ``(tiles, channels, height, width, lanes)``, ``lanes`` examples side by side --------------------
     def lanes(self, char: str, rows: int) -> int:
         """Return how many examples lie side by side in a tile of dtype ``char``, for a batch of ``rows``."""

@@ -18,7 +18,7 @@ from dl4jlegacy.kernels import numba_layers, numba_sampling, numba_updaters, num
 from dl4jlegacy.kernels.numba_pooling import channel_backward, pool_backward, pool_forward, tile, untile
 from dl4jlegacy.kernels.numba_recurrent import lstm_backward, lstm_forward
 from dl4jlegacy.kernels.numba_tiles import conv_backward_input, conv_backward_weights, conv_forward, lanes
-from dl4jlegacy.kernels.numpy_kernels import box_muller, matmul
+from dl4jlegacy.kernels.numpy_kernels import box_muller, embedding_gradient, matmul
 
 __all__ = [
     "activation_backward_bias",
@@ -39,6 +39,7 @@ __all__ = [
     "corrupt",
     "dropout",
     "dropout_backward",
+    "embedding_gradient",
     "gaussian",
     "lanes",
     "lstm_backward",
