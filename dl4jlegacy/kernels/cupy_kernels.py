@@ -6,7 +6,6 @@ Implements ``dl4jlegacy.kernels.Kernels``; see there for what each method does. 
 
 from __future__ import annotations
 
-from dl4jlegacy.backend import Array
 from dl4jlegacy.kernels.cupy_layers import Layers
 from dl4jlegacy.kernels.cupy_recurrent import Recurrent
 from dl4jlegacy.kernels.cupy_tiles import Tiles
@@ -18,10 +17,3 @@ __all__ = ["CupyKernels"]
 
 class CupyKernels(Layers, Tiles, Recurrent, Updaters, Vectors):
     """See ``Launcher`` for what it is made from."""
-
-    def matmul(self, a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
-        """See ``Kernels``."""
-        if accumulate:  # to be replaced by cuBLAS itself: CuPy refuses matrix products while a graph is captured
-            out += a @ b
-        else:
-            self.xp.matmul(a, b, out=out)

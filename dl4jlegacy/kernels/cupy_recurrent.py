@@ -14,10 +14,6 @@ __all__ = ["Recurrent"]
 class Recurrent(Launcher):
     """See ``Kernels``."""
 
-    def matmul(self, a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
-        """See ``Kernels``."""
-        raise NotImplementedError  # the class that is put together of these has it
-
     def lstm_forward(self, z: Array, recurrent: Array, b: Array, peepholes: Array, h: Array, c: Array, a: Array,
                      mask: Array) -> None:  # fmt: skip
         """See ``Kernels``."""

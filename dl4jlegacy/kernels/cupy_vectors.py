@@ -19,7 +19,7 @@ _SPAN = 16 * BLOCK  # elements of the threshold codec that a block does
 class Vectors(Launcher):
     """See ``Kernels``."""
 
-    # -- random ---------------------------------------------------------------------------------------------------------
+    # -- random -------------------------------------------------------------------------------------------------------
     def _draw(self, name: str, what: tuple[Array, ...], *args: object, key: int) -> None:
         char = self._on_device(name, *what)
         size = what[0].size  # a thread computes four elements
@@ -56,7 +56,7 @@ class Vectors(Launcher):
         self._alike("corrupt", x, out)
         self._draw("corrupt", (x, out), float(level), key=key)
 
-    # -- flat vectors -----------------------------------------------------------------------------------------------------
+    # -- flat vectors -------------------------------------------------------------------------------------------------
     def weighted_sum(self, vectors: Sequence[Array], weights: Sequence[float], out: Array,
                      pool: Executor | None = None) -> None:  # fmt: skip
         """See ``Kernels``; a pass reads sixteen vectors, the next begins with what it left in ``out``."""
@@ -90,7 +90,7 @@ class Vectors(Launcher):
         self.launch("vectors", "all_finite", char, x.size, x, bad, x.size)
         return int(bad[0]) == 0
 
-    # -- threshold codec --------------------------------------------------------------------------------------------------
+    # -- threshold codec ----------------------------------------------------------------------------------------------
     def threshold_encode(self, residual: Array, tau: float, codes: Array) -> int:
         """See ``Kernels``; reads ``residual`` twice at most, and waits for the device to tell the count."""
         check_encode(residual, tau, codes)
