@@ -44,13 +44,13 @@ class Layers(Launcher):
     def activation_backward_bias(self, dy: Array, y: Array, gb: Array, activation: str) -> None:
         """See ``Kernels``."""
         self._alike("activation_backward_bias", dy, y)
-        self._columns("activation_backward_bias", dy, y, gb, _code(activation))
+        self._sum_columns("activation_backward_bias", dy, y, gb, _code(activation))
 
     def column_sums(self, x: Array, out: Array) -> None:
         """See ``Kernels``."""
-        self._columns("column_sums", x, x, out, 0)
+        self._sum_columns("column_sums", x, x, out, 0)
 
-    def _columns(self, what: str, dy: Array, y: Array, out: Array, activation: int) -> None:
+    def _sum_columns(self, what: str, dy: Array, y: Array, out: Array, activation: int) -> None:
         self._check_bias(what, dy, out)
         char = self._on_device(what, dy, out)
         m, n = dy.shape
