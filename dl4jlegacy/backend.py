@@ -16,9 +16,16 @@ import numpy.typing as npt
 
 from dl4jlegacy.errors import ConfError
 
-__all__ = ["Array", "asarray", "get_array_module", "to_host"]
+__all__ = ["Array", "asarray", "get_array_module", "import_cupy", "to_host"]
 
 Array = npt.NDArray[Any]
+
+
+def import_cupy() -> Any:
+    """Return the module cupy; raises what importing it raises (``devices`` says what that means)."""
+    import cupy
+
+    return cupy
 
 
 def get_array_module(*arrays: Any) -> ModuleType:

@@ -5,10 +5,12 @@
   x UsageError                   DL4J-USAGE       2
   x ConfError                    DL4J-CONF        3
     - ShapeError                 DL4J-SHAPE       3
+    - DeviceError                DL4J-DEVICE      3
   x DataError                    DL4J-DATA        3
   x TrainingError                DL4J-TRAINING    1
     - JobError                   DL4J-JOB         1
     - NotFiniteError             DL4J-NOTFINITE   1
+    - DeviceMemoryError          DL4J-MEMORY      1
   x WireError                    DL4J-WIRE        1
   x TrackerError                 DL4J-TRACKER     4
     - TrackerClosedError         DL4J-CLOSED      4
@@ -35,6 +37,8 @@ __all__ = [
     "ConfError",
     "DataError",
     "DeadlineError",
+    "DeviceError",
+    "DeviceMemoryError",
     "Dl4jError",
     "JobError",
     "ModelError",
@@ -87,6 +91,12 @@ class ShapeError(ConfError, ValueError):
     code = "DL4J-SHAPE"
 
 
+class DeviceError(ConfError):
+    """A GPU was asked for and cannot be had, or not in this combination; the message says what to do about it."""
+
+    code = "DL4J-DEVICE"
+
+
 class DataError(Dl4jError):
     """A data set is missing, cannot be read, or holds values that cannot be trained on."""
 
@@ -115,6 +125,12 @@ class NotFiniteError(TrainingError):
     """The score or the parameters became NaN or infinite."""
 
     code = "DL4J-NOTFINITE"
+
+
+class DeviceMemoryError(TrainingError):
+    """A GPU's memory is full; the message names layer and buffer, and the batch size that would fit."""
+
+    code = "DL4J-MEMORY"
 
 
 class WireError(Dl4jError):

@@ -17,7 +17,14 @@ MODULES = {
 }
 
 LAYERS = [  # the longest matching name decides
-    {"dl4jlegacy.errors", "dl4jlegacy.backend", "dl4jlegacy.seeding", "dl4jlegacy.version", "dl4jlegacy.kernels"},
+    {
+        "dl4jlegacy.errors",
+        "dl4jlegacy.backend",
+        "dl4jlegacy.devices",
+        "dl4jlegacy.seeding",
+        "dl4jlegacy.version",
+        "dl4jlegacy.kernels",
+    },
     {"dl4jlegacy.wire", "dl4jlegacy.datasets"},
     {"dl4jlegacy.nn"},
     {"dl4jlegacy.scaleout"},
