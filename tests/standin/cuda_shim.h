@@ -65,6 +65,8 @@ static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 static inline double rsqrt(double x) { return 1.0 / ::sqrt(x); }
 static inline float rsqrt(float x) { return rsqrtf(x); }
+static inline float __int_as_float(int x) { float y; memcpy(&y, &x, 4); return y; }
+static inline int __float_as_int(float x) { int y; memcpy(&y, &x, 4); return y; }
 template <class T> static inline T __ldg(const T* at) { return *at; }
 
 // -- barriers --------------------------------------------------------------------------------------------------------
