@@ -23,10 +23,23 @@ import numpy as np
 from dl4jlegacy.backend import import_cupy
 from dl4jlegacy.errors import DeviceError, UsageError, nearest
 
-__all__ = ["CHOICES", "Device", "check_choice", "choose", "limit_memory", "memory_limit", "memory_text", "used_memory"]
+__all__ = [
+    "CHOICES",
+    "PRECISIONS",
+    "Device",
+    "check_choice",
+    "choose",
+    "limit_memory",
+    "memory_limit",
+    "memory_text",
+    "used_memory",
+]
 
 CHOICES = ("auto", "cpu", "gpu", "gpu:N")
 """What ``choose`` understands."""
+
+PRECISIONS = ("float32", "tf32", "bf16")
+"""What matrix products and convolutions on a GPU may compute in; arrays are float32 in any case."""
 
 PACKAGES = ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x")
 """Packages that all bring a module called cupy, so that only one of them can be installed."""
@@ -90,14 +103,18 @@ class Device:
         return {**fields, "reason": self.reason} if self.reason else fields
 
 
-def check_choice(choice: str) -> int | None:
-    """Return the N of ``gpu:N``, None for the other ``CHOICES``; raises ``UsageError``, looks at no device."""
+def check_choice(choice: str, what: str = "device") -> int | None:
+    """Return the N of ``gpu:N``, None for the other ``CHOICES``; looks at no device.
+
+    Raises:
+        UsageError: it is none of them; ``what`` says where it came from.
+    """
     if choice in ("auto", "cpu", "gpu"):
         return None
     number = re.fullmatch(r"gpu:([0-9]{1,4})", choice)
     if number is None:
         hint = nearest(choice, CHOICES) if choice.isalpha() else f"; known: {', '.join(CHOICES)}"
-        raise UsageError(f"device {choice!r}{hint}" + ("; gpu takes all GPUs" if "," in choice else ""))
+        raise UsageError(f"{what} is {choice!r}{hint}" + ("; gpu takes all GPUs" if "," in choice else ""))
     return int(number[1])
 
 
@@ -337,8 +354,12 @@ def memory_text(size: int) -> str:
     return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"
 
 
-def memory_limit(text: str) -> int | float:
-    """Return what ``8GiB`` or ``80%`` means: bytes as an int, or a part of the memory as a float in (0, 1]."""
+def memory_limit(text: str, what: str = "--device-memory-limit") -> int | float:
+    """Return what ``8GiB`` or ``80%`` means: bytes as an int, or a part of the memory as a float in (0, 1].
+
+    Raises:
+        UsageError: it means nothing; ``what`` says where it came from.
+    """
     number = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([A-Za-z]*|%)", text.strip())
     if number is not None:
         value, unit = float(number[1]), number[2].upper()
@@ -346,7 +367,7 @@ def memory_limit(text: str) -> int | float:
             return value / 100
         if unit in _UNITS and value * _UNITS[unit] >= 1:
             return int(value * _UNITS[unit])
-    raise UsageError(f"--device-memory-limit {text}: give a size such as 8GiB, or a part such as 80%")
+    raise UsageError(f"{what} is {text!r}; give a size such as 8GiB, or a part such as 80%")
 
 
 def limit_memory(device: Device, limit: int | float) -> int:
