@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dl4jlegacy.devices import PRECISIONS
 from dl4jlegacy.errors import ConfError, DeviceError, ShapeError
-from dl4jlegacy.kernels.cublas import PRECISIONS, Cublas, load_library
+from dl4jlegacy.kernels.cublas import Cublas, load_library
 from tests.standin import engine, installed
 from tests.standin.cublas import FakeCublas
 

@@ -14,12 +14,10 @@ from typing import Any
 import numpy as np
 
 from dl4jlegacy.backend import Array
+from dl4jlegacy.devices import PRECISIONS
 from dl4jlegacy.errors import ConfError, DeviceError, ShapeError, nearest
 
-__all__ = ["PRECISIONS", "Cublas"]
-
-PRECISIONS = ("float32", "tf32", "bf16")
-"""What float32 products are computed with: float32 itself, or tensor cores on 10 or 8 bits of mantissa."""
+__all__ = ["SIGNATURES", "Cublas", "load_library"]
 
 _N, _T = 0, 1  # cublasOperation_t
 _TYPES = {"f": 0, "d": 1}  # cudaDataType: CUDA_R_32F, CUDA_R_64F
@@ -125,11 +123,11 @@ class Cublas:
             raise ShapeError(f"matmul: {list(a.shape)} times {list(b.shape)} has a size above {_LIMIT}")
         self._use_stream()
         zero, one = self._factors[char]
-        kind = _TYPES[char]
+        kind, address_a, address_b, address = _TYPES[char], _address(a), _address(b), _address(out)
         self._call(
             "cublasGemmEx", self._handle, of_b, of_a, columns, rows, inner,
-            ctypes.byref(one), b.data.ptr, kind, lead_b, a.data.ptr, kind, lead_a,
-            ctypes.byref(one if accumulate else zero), out.data.ptr, kind, lead,
+            ctypes.byref(one), address_b, kind, lead_b, address_a, kind, lead_a,
+            ctypes.byref(one if accumulate else zero), address, kind, lead,
             self._compute[char], _DEFAULT_ALGORITHM,
         )  # fmt: skip
 
@@ -138,13 +136,17 @@ class Cublas:
         if stream == self._stream:
             return
         self._call("cublasSetStream_v2", self._handle, stream)  # which also takes the workspace away again
-        self._call("cublasSetWorkspace_v2", self._handle, self._workspace.data.ptr, self._workspace.nbytes)
+        self._call("cublasSetWorkspace_v2", self._handle, _address(self._workspace), self._workspace.nbytes)
         self._stream = stream
 
     def _call(self, name: str, *arguments: Any) -> None:
         status = getattr(self._library, name)(*arguments)
         if status:
             raise DeviceError(f"{name} failed with {_STATUS.get(status, f'status {status}')}")
+
+
+def _address(x: Any) -> int:
+    return int(x.data.ptr)
 
 
 def _is_by_rows(x: Array) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.errors import CaptureError
 from dl4jlegacy.kernels.staging import Staging
 from dl4jlegacy.kernels.tape import Tape, TracedStream, traced
@@ -33,11 +33,11 @@ class Program:
             stream: the random numbers of the batch.
             scalars: of its updaters, in the order in which the step asked for them.
         """
-        on_host = [pair for pair in inputs if isinstance(pair[0], np.ndarray)]
+        on_host = [pair for pair in inputs if get_array_module(pair[0]) is np]
         words = self._tape.filled(stream, scalars)
         on_host.append((words, self._tape.words[: len(words)]))
         for source, target in inputs:
-            if not isinstance(source, np.ndarray):
+            if get_array_module(source) is not np:
                 target[...] = source
         self._staging.upload([source for source, _ in on_host], [target for _, target in on_host])
         self._graph.launch()

@@ -61,7 +61,7 @@ class CapturedSteps:
             numbers: goes through the step's updaters again, for the scalars of their iteration.
         """
         with self._kernels.use():
-            name = (kind, tuple(None if a is None else (a.shape, a.strides == () or a.dtype.char) for a in batch))
+            name = (kind, tuple(None if array is None else array.shape for array in batch))
             if name in self.refused:
                 return step(batch, stream)
             if name not in self._steps:
@@ -93,6 +93,7 @@ class CapturedSteps:
         return _Captured(inputs, program, score)
 
     def _replay(self, captured: _Captured, batch: Arrays, stream: Stream, numbers: Callable[[], None]) -> Any:
-        pairs = [(a, held) for a, held in zip(batch, captured.inputs, strict=True) if a is not None and held is not None]
-        captured.program.launch(pairs, stream, self._kernels.numbers(numbers))
+        pairs = zip(batch, captured.inputs, strict=True)
+        given = [(array, held) for array, held in pairs if array is not None and held is not None]
+        captured.program.launch(given, stream, self._kernels.numbers(numbers))
         return captured.score.copy()
