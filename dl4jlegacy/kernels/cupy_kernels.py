@@ -29,7 +29,7 @@ __all__ = ["CupyKernels"]
 _ON = ("", "1")
 
 
-class CupyKernels(Layers, Convolutions, Tiles, Recurrent, Updaters, Vectors):
+class CupyKernels(Layers, Tiles, Recurrent, Updaters, Vectors, Convolutions):
     """See ``Launcher`` for what it is made from.
 
     Attributes:

@@ -18,6 +18,7 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.devices import PRECISIONS
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels.compiling import announced
+from dl4jlegacy.kernels.cupy_scratch import Scratch
 from dl4jlegacy.kernels.tape import Tape
 
 __all__ = ["BLOCK", "Launcher", "options", "source"]
@@ -62,6 +63,7 @@ class Launcher:
             raise ConfError(f"unknown precision {precision!r}{nearest(precision, PRECISIONS)}")
         self.xp: Any = cupy
         self.device, self.precision = device, precision
+        self._scratch = Scratch(cupy)
         self._ready: dict[tuple[str, str, str], Any] = {}
         self._tape: Tape | None = None  # where a step that is being captured finds its numbers
         self._noted: list[float] | None = None  # what ``_scalars`` is asked for while nothing is launched
