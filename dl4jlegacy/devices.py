@@ -113,7 +113,7 @@ def check_choice(choice: str, what: str = "device") -> int | None:
         return None
     number = re.fullmatch(r"gpu:([0-9]{1,4})", choice)
     if number is None:
-        hint = nearest(choice, CHOICES) if choice.isalpha() else f"; known: {', '.join(CHOICES)}"
+        hint = nearest(choice.lower(), CHOICES) if choice.isalpha() else f"; known: {', '.join(CHOICES)}"
         raise UsageError(f"{what} is {choice!r}{hint}" + ("; gpu takes all GPUs" if "," in choice else ""))
     return int(number[1])
 

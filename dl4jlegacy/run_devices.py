@@ -99,16 +99,15 @@ def settle(conf: Conf, *, local: bool = True) -> tuple[Conf, Compute]:
     """
     asked = conf.kernels or os.environ.get("DL4J_KERNELS", "")
     choice = conf.device or ("gpu" if asked == GPU_KERNELS else "cpu")
-    if choice == "auto" and asked and asked != GPU_KERNELS:
-        devices: tuple[Device, ...] = _cpu_because(f"the kernels {asked} are a CPU's")
-    else:
-        devices = choose(choice if local or choice == "auto" else "cpu")
+    devices = choose(choice if local or choice == "auto" else "cpu")
+    if choice == "auto" and devices[0].is_gpu and asked and asked != GPU_KERNELS:
+        devices = (replace(choose("cpu")[0], reason=f"the kernels {asked} are a CPU's"),)
     on_gpu = devices[0].is_gpu or (not local and choice.startswith("gpu"))
     if asked and (asked == GPU_KERNELS) != on_gpu and not conf.mixed_devices:
         raise DeviceError(_contradiction(asked, choice, devices[0]))
     name = asked or (GPU_KERNELS if on_gpu else load(None).name)
     _check_precision(conf, name, devices[0])
-    device = choice if choice.startswith("gpu") else "gpu" if on_gpu else "cpu"
+    device = "gpu" if on_gpu and choice == "auto" else choice
     if conf.device_memory_limit and choice == "cpu":
         raise DeviceError("--device-memory-limit is for GPUs, and the device is cpu; add --device gpu, or leave it out")
     if local:
@@ -162,10 +161,6 @@ def _compute(conf: Conf, name: str, devices: tuple[Device, ...]) -> Compute:
     if devices[0].is_gpu:
         return Compute(devices, GPU_KERNELS, conf.precision)
     return Compute(devices, host_kernels(name).name)
-
-
-def _cpu_because(reason: str) -> tuple[Device, ...]:
-    return (replace(choose("cpu")[0], reason=reason),)
 
 
 def _contradiction(asked: str, choice: str, device: Device) -> str:
