@@ -86,9 +86,7 @@ class Cublas:
         self._handle = handle
         self._workspace = xp.empty(_WORKSPACE, np.uint8)
         self._stream: int | None = None
-        self._factors = {
-            char: (kind(0.0), kind(1.0)) for char, kind in (("f", ctypes.c_float), ("d", ctypes.c_double))
-        }
+        self._factors = {char: (kind(0.0), kind(1.0)) for char, kind in (("f", ctypes.c_float), ("d", ctypes.c_double))}
         weakref.finalize(self, self._library.cublasDestroy_v2, handle)
 
     def matmul(self, a: Array, b: Array, out: Array, accumulate: bool = False) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy.typing as npt
+
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import CaptureError
 from dl4jlegacy.kernels import DeviceKernels
@@ -42,11 +44,12 @@ class CapturedSteps:
 
     Args:
         kernels: of a GPU.
+        dtype: of the network.
         buffers: returns the work buffers that steps write to; a graph keeps alive those it has seen.
     """
 
-    def __init__(self, kernels: DeviceKernels, buffers: Callable[[], Sequence[Array]]) -> None:
-        self._kernels, self._buffers = kernels, buffers
+    def __init__(self, kernels: DeviceKernels, dtype: npt.DTypeLike, buffers: Callable[[], Sequence[Array]]) -> None:
+        self._kernels, self._dtype, self._buffers = kernels, dtype, buffers
         self._steps: OrderedDict[Hashable, _Captured | None] = OrderedDict()
         self.refused: dict[Hashable, str] = {}  # why a kind of step is not captured
 
@@ -86,9 +89,8 @@ class CapturedSteps:
                 self._kernels.synchronize()  # its memory may only go once it has run
 
     def _capture(self, batch: Arrays, stream: Stream, step: Run) -> _Captured:
-        like = self._buffers()[0]
         xp = self._kernels.xp
-        inputs = tuple(None if a is None else xp.empty(a.shape, like.dtype) for a in batch)
+        inputs = tuple(None if array is None else xp.empty(array.shape, self._dtype) for array in batch)
         program, score = self._kernels.captured(lambda own: step(inputs, own), stream, self._buffers)
         return _Captured(inputs, program, score)
 
