@@ -16,7 +16,7 @@ from test_kernels import COUNTED, DTYPES, KEY, SHAPES, SIZES, UPDATERS, close, n
 from test_recurrent_kernels import arrays as lstm_arrays
 
 from dl4jlegacy.errors import ConfError, ShapeError, VersionError
-from dl4jlegacy.kernels import FUSED_ACTIVATIONS, Kernels, load, philox
+from dl4jlegacy.kernels import FUSED_ACTIVATIONS, Kernels, cupy_launch, cupy_tiles, load, philox
 
 NUMPY = load("numpy")
 ANY = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -306,6 +306,32 @@ def test_no_result_depends_on_the_order_in_which_threads_run(gpu: Kernels, monke
             results.append(run(gpu, name, *args))
         for a, b in zip(*results, strict=True):
             assert a.tobytes() == b.tobytes(), name
+
+
+def test_a_grid_smaller_than_the_work_does_all_of_it(gpu: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cupy_launch, "_MOST_BLOCKS", 2)
+    monkeypatch.setattr(cupy_tiles, "_MOST_SQUARES", 2)
+    x, y = normal((90, 211), np.float32), normal((90, 211), np.float32, 2)
+    for turn in (0, 1):
+        monkeypatch.setattr(raw_module, "turn", turn)
+        agree(gpu, "bias_activation", x, x[0].copy(), "relu")
+        agree(gpu, "axpy", x, y, 0.3)
+        agree(gpu, "uniform", x, KEY)
+        agree(gpu, "tile", x, np.full((3, 1, 1, 211, 40), 7, np.float32))
+        agree(gpu, "untile", normal((3, 1, 1, 211, 40), np.float32), y)
+        agree(gpu, "pool_forward", x.reshape(1, 1, 90, 211, 1), np.zeros((1, 1, 45, 105, 1), np.float32),
+              np.zeros((1, 1, 45, 105, 1), np.int32), (2, 2), (2, 2), (0, 0), "max")  # fmt: skip
+
+
+@pytest.mark.parametrize("turn", [0, 1])
+def test_the_offsets_of_many_blocks_are_the_sums_of_what_is_before(
+    gpu: Any, monkeypatch: pytest.MonkeyPatch, turn: int
+) -> None:
+    monkeypatch.setattr(raw_module, "turn", turn)
+    counts = np.random.default_rng(1).integers(0, 4097, 10_001).astype(np.int32)
+    there = gpu.xp.asarray(counts)
+    gpu.launch_blocks("threshold", "threshold_offsets", "f", (1,), (256,), there, 10_000)
+    assert np.array_equal(there.get()[1:], np.cumsum(counts[:-1])) and there.get()[0] == 0
 
 
 def test_arrays_of_two_places_are_refused(gpu: Kernels) -> None:
