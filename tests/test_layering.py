@@ -66,6 +66,7 @@ LIBRARIES = {  # where each library may be imported
     "boto3": ("dl4jlegacy.aws.session",),
     "botocore": ("dl4jlegacy.aws",),
     "cryptography": ("dl4jlegacy.aws.provision",),
+    "cudnn": ("dl4jlegacy.kernels",),
     "cupy": ("dl4jlegacy.backend", "dl4jlegacy.kernels"),
     "hazelcast": (
         "dl4jlegacy.scaleout.hazelcast_connection",

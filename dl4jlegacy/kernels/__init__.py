@@ -65,6 +65,9 @@ class Kernels(Protocol):
         On a GPU the sum is a 0-d float64 array there: reading it is what waits for the device.
         """
 
+    def embedding_gradient(self, dz: Array, index: Array, gW: Array) -> None:
+        """Write to ``gW (classes, n)`` the sums of the rows of ``dz (rows, n)`` by class, ``index (rows,)`` int64."""
+
     # -- tiles: images ``(tiles, channels, height, width, lanes)``, ``lanes`` examples side by side --------------------
     def lanes(self, char: str, rows: int) -> int:
         """Return how many examples lie side by side in a tile of dtype ``char``, for a batch of ``rows``."""

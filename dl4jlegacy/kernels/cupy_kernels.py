@@ -6,6 +6,7 @@ Implements ``dl4jlegacy.kernels.Kernels``; see there for what each method does. 
 
 from __future__ import annotations
 
+from dl4jlegacy.kernels.cupy_convolution import Convolutions
 from dl4jlegacy.kernels.cupy_layers import Layers
 from dl4jlegacy.kernels.cupy_recurrent import Recurrent
 from dl4jlegacy.kernels.cupy_tiles import Tiles
@@ -15,5 +16,5 @@ from dl4jlegacy.kernels.cupy_vectors import Vectors
 __all__ = ["CupyKernels"]
 
 
-class CupyKernels(Layers, Tiles, Recurrent, Updaters, Vectors):
+class CupyKernels(Layers, Tiles, Recurrent, Updaters, Vectors, Convolutions):
     """See ``Launcher`` for what it is made from."""

@@ -17,6 +17,7 @@ import numpy as np
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels.compiling import announced
+from dl4jlegacy.kernels.cupy_scratch import Scratch
 
 __all__ = ["BLOCK", "PRECISIONS", "Launcher", "options", "source"]
 
@@ -62,6 +63,7 @@ class Launcher:
             raise ConfError(f"unknown precision {precision!r}{nearest(precision, PRECISIONS)}")
         self.xp: Any = cupy
         self.device, self.precision = device, precision
+        self._scratch = Scratch(cupy)
         self._ready: dict[tuple[str, str, str], Any] = {}
 
     # -- numbers that change from step to step: a captured graph reads them from memory, ``_key``, ``_scalars`` -------

@@ -39,7 +39,8 @@ class Recurrent(Launcher):
             "peepholes": (peepholes, (3 * gates // 4,)), "dh": (dh, (steps, *state)), "c": (c, (steps + 1, *state)),
             "a": (a, (steps, *state)), "mask": (mask, (steps, rows)),
         })  # fmt: skip
-        carried, dc = self.xp.empty(state, z.dtype), self.xp.empty(state, z.dtype)
+        both = self._scratch.buffer("lstm", (2, *state), z.dtype.char)
+        carried, dc = both[0], both[1]
         for t in range(steps - 1, first - 1, -1):
             last = t == steps - 1
             if not last:

@@ -97,7 +97,7 @@ class Vectors(Launcher):
         self._contiguous("threshold_encode", codes, "int32")
         char = self._on_device("threshold_encode", residual)
         n, blocks = residual.size, -(-residual.size // _SPAN)
-        offsets = self.xp.zeros(blocks + 1, "i")
+        offsets = self._scratch.buffer("offsets", (blocks + 1,), "i")
         grid, block = (blocks,), (BLOCK,)
         self.launch_blocks("threshold", "threshold_count", char, grid, block, residual, n, float(tau), offsets)
         self.launch_blocks("threshold", "threshold_offsets", char, (1,), block, offsets, blocks)

@@ -1,0 +1,141 @@
+// Convolution of images (channels, height, width, lanes) as matrix products: the columns, their way back, the bias.
+//
+// A column holds what one output pixel of one example sees: C * kh * kw values. The matrix of columns is (C * kh * kw,
+// count * lanes) for the `count` output pixels that begin with pixel `first`, so that neighbours in memory are the same
+// pixel of neighbouring examples, in the images as in the columns. Sixteen bytes are moved at a time where the lanes
+// and the addresses allow it. A block works on one row of a matrix at a time: what it divides to find its place is
+// the same for all its threads. Every sum is taken by one thread in the order of the kernel's places.
+
+struct alignas(16) Pack {
+    REAL v[16 / sizeof(REAL)];
+};
+
+#define PACKED (16 / (long long)sizeof(REAL))
+
+__device__ inline bool packs(const void* a, const void* b, long long lanes) {
+    return lanes % PACKED == 0 && ((unsigned long long)a | (unsigned long long)b) % 16 == 0;
+}
+
+__device__ inline void clear(REAL& x) { x = 0; }
+__device__ inline void clear(Pack& x) {
+    for (int i = 0; i < PACKED; ++i) x.v[i] = 0;
+}
+
+__device__ inline void add(REAL& x, const REAL& y) { x += y; }
+__device__ inline void add(Pack& x, const Pack& y) {
+    for (int i = 0; i < PACKED; ++i) x.v[i] += y.v[i];
+}
+
+// NaN stays NaN: a rectifier that hid it would hide a network that has blown up.
+__device__ inline void shift(REAL& x, REAL b, bool relu) {
+    x += b;
+    if (relu && x <= 0) x = 0;
+}
+__device__ inline void shift(Pack& x, REAL b, bool relu) {
+    for (int i = 0; i < PACKED; ++i) shift(x.v[i], b, relu);
+}
+
+template <typename T>
+__device__ inline void columns_of(const T* x, T* columns, long long rows, long long height, long long width,
+                                  unsigned lanes, unsigned kh, unsigned kw, unsigned sh, unsigned sw, unsigned dh,
+                                  unsigned dw, unsigned across, unsigned first, unsigned count) {
+    const unsigned items = count * lanes;
+    const long long parts = (items + blockDim.x - 1) / blockDim.x;
+    for (long long block = blockIdx.x; block < rows * parts; block += gridDim.x) {
+        const long long row = block / parts;
+        const unsigned item = (unsigned)(block - row * parts) * blockDim.x + threadIdx.x;
+        if (item >= items) continue;
+        const unsigned place = (unsigned)(row % (kh * kw)), pixel = first + item / lanes, lane = item % lanes;
+        const long long i = (long long)(pixel / across) * sh + place / kw * dh;
+        const long long j = (long long)(pixel % across) * sw + place % kw * dw;
+        columns[row * items + item] = x[((row / (kh * kw) * height + i) * width + j) * lanes + lane];
+    }
+}
+
+// x (C, height, width, lanes) -> columns (C * kh * kw, count * lanes); `across` output pixels are in a row.
+extern "C" __global__ void conv_columns(const REAL* x, REAL* columns, long long channels, long long height,
+                                        long long width, long long lanes, long long kh, long long kw, long long sh,
+                                        long long sw, long long dh, long long dw, long long across, long long first,
+                                        long long count) {
+    const long long rows = channels * kh * kw;
+    if (packs(x, columns, lanes))
+        columns_of((const Pack*)x, (Pack*)columns, rows, height, width, lanes / PACKED, kh, kw, sh, sw, dh, dw, across,
+                   first, count);
+    else
+        columns_of(x, columns, rows, height, width, lanes, kh, kw, sh, sw, dh, dw, across, first, count);
+}
+
+template <typename T>
+__device__ inline void bias_of(T* y, const REAL* b, long long rows, long long filters, unsigned items, bool relu) {
+    const long long parts = (items + blockDim.x - 1) / blockDim.x;
+    for (long long block = blockIdx.x; block < rows * parts; block += gridDim.x) {
+        const long long row = block / parts;
+        const unsigned item = (unsigned)(block - row * parts) * blockDim.x + threadIdx.x;
+        if (item >= items) continue;
+        T value = y[row * items + item];
+        shift(value, b[row % filters], relu);
+        y[row * items + item] = value;
+    }
+}
+
+// y (rows, items) += b (filters,), row r that of filter r % filters; then negative values become 0 if `relu`.
+extern "C" __global__ void conv_bias(REAL* y, const REAL* b, long long rows, long long filters, long long items,
+                                     long long relu) {
+    if (packs(y, y, items))
+        bias_of((Pack*)y, b, rows, filters, items / PACKED, relu != 0);
+    else
+        bias_of(y, b, rows, filters, items, relu != 0);
+}
+
+// The index of the output that place `place` of the kernel meets at `at`, or -1 if there is none.
+__device__ inline int met(int at, int place, int dilation, int stride, int out) {
+    const int start = at - place * dilation;
+    if (start < 0) return -1;
+    if (stride == 1) return start < out ? start : -1;
+    const int index = start / stride;
+    return index * stride == start && index < out ? index : -1;
+}
+
+template <typename T>
+__device__ inline void gather(const T* columns, T* dx, long long channels, long long height, unsigned width,
+                              unsigned lanes, int kh, int kw, int sh, int sw, int dh, int dw, int down, int across,
+                              int first, int count, long long top, unsigned lines, bool accumulate) {
+    const unsigned items = lines * width * lanes;
+    const long long parts = (items + blockDim.x - 1) / blockDim.x, steps = (long long)count * lanes;
+    for (long long block = blockIdx.x; block < channels * parts; block += gridDim.x) {
+        const long long channel = block / parts;
+        const unsigned item = (unsigned)(block - channel * parts) * blockDim.x + threadIdx.x;
+        if (item >= items) continue;
+        const unsigned pixel = item / lanes, lane = item % lanes;
+        const int row = (int)top + (int)(pixel / width), column = (int)(pixel % width);
+        const T* source = columns + channel * kh * kw * steps + lane;
+        T* target = dx + ((channel * height + row) * width + column) * lanes + lane;
+        T sum;
+        clear(sum);
+        if (accumulate) sum = *target;
+        for (int u = 0; u < kh; ++u) {
+            const int i = met(row, u, dh, sh, down);
+            if (i < 0) continue;
+            for (int v = 0; v < kw; ++v) {
+                const int j = met(column, v, dw, sw, across);
+                const int at = i * across + j - first;
+                if (j >= 0 && at >= 0 && at < count) add(sum, source[(u * kw + v) * steps + (long long)at * lanes]);
+            }
+        }
+        *target = sum;
+    }
+}
+
+// dx (C, height, width, lanes), `lines` rows from `top` on: what the columns of `count` pixels bring them, or add.
+extern "C" __global__ void conv_gather(const REAL* columns, REAL* dx, long long channels, long long height,
+                                       long long width, long long lanes, long long kh, long long kw, long long sh,
+                                       long long sw, long long dh, long long dw, long long down, long long across,
+                                       long long first, long long count, long long top, long long lines,
+                                       long long accumulate) {
+    if (packs(columns, dx, lanes))
+        gather((const Pack*)columns, (Pack*)dx, channels, height, width, lanes / PACKED, kh, kw, sh, sw, dh, dw, down,
+               across, first, count, top, lines, accumulate != 0);
+    else
+        gather(columns, dx, channels, height, width, lanes, kh, kw, sh, sw, dh, dw, down, across, first, count, top,
+               lines, accumulate != 0);
+}
