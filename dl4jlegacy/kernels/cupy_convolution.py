@@ -55,6 +55,9 @@ class Convolutions(Launcher):
     def conv_forward(self, x: Array, W: Array, b: Array, y: Array, stride: Pair, dilation: Pair, relu: bool) -> None:
         """See ``Kernels``."""
         _check(x, W, y, stride, dilation)
+        if b.shape != (len(W),):
+            raise ShapeError(f"convolution with weights {W.shape} needs {len(W)} biases, got shape {b.shape}")
+        self._on_device("conv_forward", x, W, b, y)
         if not y.size:
             return
         cudnn = self._for(x)
@@ -63,13 +66,12 @@ class Convolutions(Launcher):
             for index, columns, first, last in self._columns(x, W, y, stride, dilation):
                 self.matmul(weights, columns, y[index].reshape(len(W), -1)[:, first:last])
         rows, items = len(y) * len(W), y[0, 0].size
-        if len(b) != len(W):
-            raise ShapeError(f"convolution with weights {W.shape} needs {len(W)} biases, got {len(b)}")
         self._run("conv_bias", y, rows, items, (y, b, rows, len(W), items, int(relu)))
 
     def conv_backward_weights(self, x: Array, dz: Array, gW: Array, stride: Pair, dilation: Pair) -> None:
         """See ``Kernels``."""
         _check(x, gW, dz, stride, dilation)
+        self._on_device("conv_backward_weights", x, dz, gW)
         if not dz.size:
             gW.fill(0)
             return
@@ -84,6 +86,7 @@ class Convolutions(Launcher):
     def conv_backward_input(self, dz: Array, W: Array, dx: Array, stride: Pair, dilation: Pair) -> None:
         """See ``Kernels``."""
         _check(dx, W, dz, stride, dilation)
+        self._on_device("conv_backward_input", dz, W, dx)
         if not dz.size:
             dx.fill(0)
             return
@@ -177,10 +180,3 @@ def _check(x: Array, W: Array, y: Array, stride: Pair, dilation: Pair) -> None:
             f"convolution of tiles {x.shape} with weights {W.shape}, stride {stride}, dilation {dilation} gives "
             f"{wanted}, not {y.shape}"
         )
-    if not x.dtype == W.dtype == y.dtype or x.dtype.char not in "fd":
-        raise ShapeError(
-            f"convolution needs arrays of one dtype, float32 or float64, got {x.dtype}, {W.dtype} and {y.dtype}"
-        )
-    for array in (x, W, y):
-        if not array.flags.c_contiguous:
-            raise ShapeError(f"convolution needs C-contiguous arrays, got {array.shape} with strides {array.strides}")
