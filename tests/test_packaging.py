@@ -18,6 +18,8 @@ PACKAGED = {
     "dl4jlegacy/datasets/data/NOTICE",
     "dl4jlegacy/datasets/data/digits.csv.gz",
     "dl4jlegacy/datasets/data/iris.csv",
+    "dl4jlegacy/kernels/cuda/prelude.cuh",
+    "dl4jlegacy/kernels/cuda/vectors.cu",
     "dl4jlegacy/scaleout/protocol/master.py",
     "dl4jlegacy/services/jars.json",
 }

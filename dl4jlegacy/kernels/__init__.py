@@ -2,7 +2,8 @@
 
 ``load()`` returns an implementation of ``Kernels`` for CPUs: the module ``numba_kernels`` (compiled loops, the fast
 one) or ``numpy_kernels`` (plain NumPy: the oracle of the tests and the fallback where Numba is missing). A module *is*
-the object: it has no state, and every function works in place on the arrays it is given.
+the object: it has no state, and every function works in place on the arrays it is given. ``load("cupy")`` returns an
+object of ``cupy_kernels`` for one GPU, whose arrays are CuPy's; nobody gets it without asking.
 
 Every array is C-contiguous float32 or float64, all arrays of one call of one dtype. Arguments that are only read may
 be read-only arrays (decoded from a frame). Calls release the GIL for their whole run and use one thread.
@@ -28,15 +29,15 @@ FUSED_ACTIVATIONS = frozenset({"identity", "leakyrelu", "relu", "sigmoid", "tanh
 
 
 class Kernels(Protocol):
-    """What both implementations offer. ``z, y, dy, p`` are ``(m, n)``; ``params, gradient, ...`` are flat ``(n,)``.
+    """What all implementations offer. ``z, y, dy, p`` are ``(m, n)``; ``params, gradient, ...`` are flat ``(n,)``.
 
     Random kernels take a 64-bit ``key`` (``Stream.key``); element k of a stream depends only on (key, k), where k is
-    the flat index ``i * n + j``, and is the same in both implementations.
+    the flat index ``i * n + j``, and is the same in all implementations.
     """
 
     @property
     def name(self) -> str:
-        """``"numba"`` or ``"numpy"``."""
+        """``"numba"``, ``"numpy"`` or ``"cupy"``."""
 
     @property
     def xp(self) -> ModuleType:
@@ -52,11 +53,17 @@ class Kernels(Protocol):
     def activation_backward_bias(self, dy: Array, y: Array, gb: Array, activation: str) -> None:
         """``dy *= f'`` (expressed by the output ``y``), then ``gb = dy.sum(axis=0)``."""
 
+    def column_sums(self, x: Array, out: Array) -> None:
+        """``out = x.sum(axis=0)``, of ``(m, n)`` and ``(n,)``."""
+
     def softmax(self, z: Array) -> None:
         """Replace every row of ``z`` by its softmax."""
 
     def softmax_cross_entropy(self, p: Array, labels: Array, dz: Array) -> float:
-        """Write ``dz = p - labels`` and return ``-sum(labels * log(max(p, 1e-10)))``; ``dz`` may be ``p``."""
+        """Write ``dz = p - labels`` and return ``-sum(labels * log(max(p, 1e-10)))``; ``dz`` may be ``p``.
+
+        On a GPU the sum is a 0-d float64 array there: reading it is what waits for the device.
+        """
 
     # -- tiles: images ``(tiles, channels, height, width, lanes)``, ``lanes`` examples side by side --------------------
     def lanes(self, char: str, rows: int) -> int:
@@ -165,7 +172,7 @@ class Kernels(Protocol):
 
     # -- random ------------------------------------------------------------------------------------------------------
     def uniform(self, out: Array, key: int) -> None:
-        """Fill ``out`` with uniforms in [0, 1), multiples of 2^-24; the same bits in both implementations."""
+        """Fill ``out`` with uniforms in [0, 1), multiples of 2^-24; the same bits in all implementations."""
 
     def gaussian(self, out: Array, key: int) -> None:
         """Fill ``out`` with standard normals (Box and Muller 1958)."""
@@ -204,7 +211,33 @@ class Kernels(Protocol):
         """``gradient += l2 params + l1 sign(params)``."""
 
     def all_finite(self, x: Array) -> bool:
-        """Return whether ``x`` holds neither NaN nor infinity."""
+        """Return whether ``x`` holds neither NaN nor infinity; on a GPU this waits for the device."""
+
+    # -- threshold codec: what is sent of a vector is one quantum +-tau for each element of at least that size ---------
+    def threshold_encode(self, residual: Array, tau: float, codes: Array) -> int:
+        """Take one quantum off every element with ``|x| >= tau`` and write down which; return how many.
+
+        In ascending order of the index ``i``, ``+(i + 1)`` or ``-(i + 1)`` goes to ``codes`` (int32), and
+        ``sign(x) tau`` off ``residual (n,)``; only the first ``codes.size`` qualify, the others wait for the next time.
+        On a GPU this waits for the device.
+
+        Raises:
+            ConfError: ``tau`` is not positive.
+            ShapeError: arrays that do not fit, or 2^31 elements and more.
+        """
+
+    def threshold_decode(self, codes: Array, tau: float, target: Array) -> None:
+        """``target[|c| - 1] += sign(c) tau`` for every code ``c``, as ``threshold_encode`` wrote them.
+
+        On a GPU this waits for the device.
+
+        Raises:
+            ConfError: ``tau`` is not positive.
+            ShapeError: codes do not ascend in absolute value, or lie outside; nothing was added then.
+        """
+
+
+_CPU = ("numba", "numpy")
 
 
 @functools.cache
@@ -214,7 +247,7 @@ def _load(name: str) -> Kernels:
 
         return cast(Kernels, numpy_kernels)
     if name != "numba":
-        raise ConfError(f"unknown kernels {name!r}{nearest(name, ('numba', 'numpy'))}")
+        raise ConfError(f"unknown kernels {name!r}{nearest(name, (*_CPU, 'cupy'))}")
     try:
         from dl4jlegacy.kernels import numba_kernels
     except ImportError as exc:  # missing, or a Numba that does not fit this NumPy or Python
@@ -225,17 +258,35 @@ def _load(name: str) -> Kernels:
     return cast(Kernels, numba_kernels)
 
 
-def load(name: str | None = None) -> Kernels:
-    """Return the kernels called ``name``: ``"numba"`` or ``"numpy"``.
+def _load_cupy(device: int, precision: str) -> Kernels:
+    from dl4jlegacy.kernels.cupy_kernels import CupyKernels
+
+    try:
+        return cast(Kernels, CupyKernels(device, precision))
+    except ImportError as exc:
+        raise VersionError(f"kernels 'cupy' cannot be used here: {exc}; install dl4jlegacy[gpu]") from exc
+
+
+def load(name: str | None = None, device: int = 0, precision: str = "float32") -> Kernels:
+    """Return the kernels called ``name``: ``"numba"``, ``"numpy"`` or ``"cupy"``.
 
     ``None`` means the environment variable ``DL4J_KERNELS``, else numba where it can be imported, else numpy. Importing
     Numba takes about half a second; a kernel is compiled (or read from Numba's cache) when it is first called.
 
+    Args:
+        name: which; ``"cupy"`` gives a new object at every call, for one thread and one GPU.
+        device: number of the GPU, for cupy only.
+        precision: ``"float32"``, ``"tf32"`` or ``"bf16"``, what a GPU multiplies matrices in; for cupy only.
+
     Raises:
-        ConfError: there are no kernels of that name.
-        VersionError: numba was asked for by name and cannot be imported.
+        ConfError: there are no kernels of that name, or no such precision.
+        VersionError: numba or cupy was asked for by name and cannot be imported.
     """
+    if name == "cupy":
+        return _load_cupy(device, precision)
     chosen = name or os.environ.get("DL4J_KERNELS")
+    if chosen == "cupy":  # whoever asks for no kernels in particular has arrays in the host's memory
+        raise ConfError(f"DL4J_KERNELS=cupy: the variable names kernels for CPUs, {_CPU}; ask for a GPU with --device")
     if chosen:
         return _load(chosen)
     if find_spec("numba") is None:

@@ -16,7 +16,6 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.kernels.cudnn_convolution import CudnnConvolution, find_cudnn
 from dl4jlegacy.kernels.cupy_launch import BLOCK, Launcher
-from dl4jlegacy.kernels.cupy_scratch import Scratch
 
 __all__ = ["Convolutions"]
 
@@ -26,7 +25,7 @@ _FAR = 1 << 31  # what the kernels count in 32 bits must stay below
 
 
 class Convolutions(Launcher):
-    """The convolutions of ``Kernels`` for CuPy arrays; a part of ``CupyKernels``, which offers ``matmul``.
+    """The convolutions of ``Kernels`` for CuPy arrays; a part of ``CupyKernels``.
 
     ``matmul(a, b, out, accumulate)`` is given C-ordered matrices, ranges of columns of them, and transposed views.
 
@@ -40,13 +39,8 @@ class Convolutions(Launcher):
 
     def __init__(self, device: int = 0, precision: str = "float32") -> None:
         super().__init__(device, precision)
-        self._scratch = Scratch(self.xp)
         self._cudnn, self.convolution_reason = find_cudnn(self.xp, precision, self._scratch)
         self.convolution_path = self._cudnn.name if self._cudnn else "own"
-
-    def matmul(self, a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
-        """See ``Kernels``."""
-        raise NotImplementedError  # the class that is put together of these has it
 
     def lanes(self, char: str, rows: int) -> int:
         """See ``Kernels``: all rows side by side, or one for cuDNN."""

@@ -6,7 +6,7 @@ Implements ``dl4jlegacy.kernels.Kernels``; see there for what each method does. 
 
 from __future__ import annotations
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.kernels.cupy_convolution import Convolutions
 from dl4jlegacy.kernels.cupy_layers import Layers
 from dl4jlegacy.kernels.cupy_recurrent import Recurrent
 from dl4jlegacy.kernels.cupy_tiles import Tiles
@@ -16,12 +16,5 @@ from dl4jlegacy.kernels.cupy_vectors import Vectors
 __all__ = ["CupyKernels"]
 
 
-class CupyKernels(Layers, Tiles, Recurrent, Updaters, Vectors):
+class CupyKernels(Layers, Tiles, Recurrent, Updaters, Vectors, Convolutions):
     """See ``Launcher`` for what it is made from."""
-
-    def matmul(self, a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
-        """See ``Kernels``."""
-        if accumulate:  # to be replaced by cuBLAS itself: CuPy refuses matrix products while a graph is captured
-            out += a @ b
-        else:
-            self.xp.matmul(a, b, out=out)

@@ -17,6 +17,7 @@ import numpy as np
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels.compiling import announced
+from dl4jlegacy.kernels.cupy_scratch import Scratch
 
 __all__ = ["BLOCK", "PRECISIONS", "Launcher", "options", "source"]
 
@@ -62,18 +63,19 @@ class Launcher:
             raise ConfError(f"unknown precision {precision!r}{nearest(precision, PRECISIONS)}")
         self.xp: Any = cupy
         self.device, self.precision = device, precision
+        self._scratch = Scratch(cupy)
         self._ready: dict[tuple[str, str, str], Any] = {}
 
-    # -- numbers that change from step to step: a captured graph reads them from memory, see ``_key`` and ``_scalars`` --
+    # -- numbers that change from step to step: a captured graph reads them from memory, ``_key``, ``_scalars`` -------
     def _key(self, key: int) -> tuple[Any, Any]:
         """Return what a random kernel gets for ``key``: the value, and where to read it instead (0: nowhere)."""
         return np.uint64(key), 0
 
     def _scalars(self, *values: float) -> tuple[Any, ...]:
-        """Return what an updater's kernel gets for at most four numbers: four doubles, and where to read them instead."""
+        """Return what an updater's kernel gets for up to four numbers: doubles, and where to read them instead."""
         return (*map(float, values), *(0.0,) * (4 - len(values)), 0)
 
-    # -- checks: kernels trust what they are given ----------------------------------------------------------------------
+    # -- checks: kernels trust what they are given --------------------------------------------------------------------
     def _on_device(self, what: str, *arrays: Array) -> str:
         """Return the one dtype's character, ``"f"`` or ``"d"``, or say which array a kernel could not take."""
         char = arrays[0].dtype.char
@@ -109,7 +111,15 @@ class Launcher:
                 )
         return self._on_device(what, first, *others)
 
-    # -- launches -------------------------------------------------------------------------------------------------------
+    # -- products: to be replaced by cuBLAS itself, since CuPy refuses them while a graph is captured --
+    def matmul(self, a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
+        """See ``Kernels``."""
+        if accumulate:
+            out += a @ b
+        else:
+            self.xp.matmul(a, b, out=out)
+
+    # -- launches -----------------------------------------------------------------------------------------------------
     def launch(self, family: str, name: str, char: str, threads: int, *args: Any) -> None:
         """Run a kernel whose threads stride over the grid; nothing happens for no threads.
 

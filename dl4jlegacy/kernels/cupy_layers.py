@@ -44,18 +44,18 @@ class Layers(Launcher):
     def activation_backward_bias(self, dy: Array, y: Array, gb: Array, activation: str) -> None:
         """See ``Kernels``."""
         self._alike("activation_backward_bias", dy, y)
-        self._columns("activation_backward_bias", dy, y, gb, _code(activation))
+        self._sum_columns("activation_backward_bias", dy, y, gb, _code(activation))
 
     def column_sums(self, x: Array, out: Array) -> None:
         """See ``Kernels``."""
-        self._columns("column_sums", x, x, out, 0)
+        self._sum_columns("column_sums", x, x, out, 0)
 
-    def _columns(self, what: str, dy: Array, y: Array, out: Array, activation: int) -> None:
+    def _sum_columns(self, what: str, dy: Array, y: Array, out: Array, activation: int) -> None:
         self._check_bias(what, dy, out)
         char = self._on_device(what, dy, out)
         m, n = dy.shape
         parts, span = _span(m, _ROWS)
-        sums = out if parts == 1 else self.xp.empty((parts, n), out.dtype)
+        sums = out if parts == 1 else self._scratch.buffer("sums", (parts, n), char)
         self.launch_blocks("activations", "activation_backward_bias", char, (-(-n // 32), parts), (32, 8),
                            dy, y, sums, m, n, span, activation)  # fmt: skip
         if parts > 1:
@@ -72,7 +72,7 @@ class Layers(Launcher):
         tiles, channels, *rest = dy.shape
         area = rest[0] * rest[1] * rest[2]
         parts, span = _span(tiles * area, _PLACES)
-        sums = gb if parts == 1 else self.xp.empty((parts, channels), gb.dtype)
+        sums = gb if parts == 1 else self._scratch.buffer("sums", (parts, channels), char)
         self.launch_blocks("activations", "channel_backward", char, (parts, channels), (BLOCK,),
                            dy, y, sums, tiles, area, span, code)  # fmt: skip
         if parts > 1:
@@ -90,7 +90,7 @@ class Layers(Launcher):
         """Like ``Kernels``' own, but the loss is a 0-d float64 array on the device: nothing waits for it."""
         char = self._alike("softmax_cross_entropy", p, labels, dz)
         blocks = min(max(1, -(-p.size // BLOCK)), _LOSS_BLOCKS)
-        sums, loss = self.xp.empty(blocks, "d"), self.xp.empty((), "d")
+        sums, loss = self._scratch.buffer("sums", (blocks,), "d"), self.xp.empty((), "d")
         self.launch_blocks("softmax", "softmax_cross_entropy", char, (blocks,), (BLOCK,),
                            p, labels, dz, sums, p.size)  # fmt: skip
         self.launch_blocks("softmax", "sum_doubles", char, (1,), (BLOCK,), sums, loss, blocks)

@@ -14,10 +14,6 @@ __all__ = ["Recurrent"]
 class Recurrent(Launcher):
     """See ``Kernels``."""
 
-    def matmul(self, a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
-        """See ``Kernels``."""
-        raise NotImplementedError  # the class that is put together of these has it
-
     def lstm_forward(self, z: Array, recurrent: Array, b: Array, peepholes: Array, h: Array, c: Array, a: Array,
                      mask: Array) -> None:  # fmt: skip
         """See ``Kernels``."""
@@ -43,7 +39,8 @@ class Recurrent(Launcher):
             "peepholes": (peepholes, (3 * gates // 4,)), "dh": (dh, (steps, *state)), "c": (c, (steps + 1, *state)),
             "a": (a, (steps, *state)), "mask": (mask, (steps, rows)),
         })  # fmt: skip
-        carried, dc = self.xp.empty(state, z.dtype), self.xp.empty(state, z.dtype)
+        both = self._scratch.buffer("lstm", (2, *state), z.dtype.char)
+        carried, dc = both[0], both[1]
         for t in range(steps - 1, first - 1, -1):
             last = t == steps - 1
             if not last:

@@ -19,7 +19,7 @@ _SPAN = 16 * BLOCK  # elements of the threshold codec that a block does
 class Vectors(Launcher):
     """See ``Kernels``."""
 
-    # -- random ---------------------------------------------------------------------------------------------------------
+    # -- random -------------------------------------------------------------------------------------------------------
     def _draw(self, name: str, what: tuple[Array, ...], *args: object, key: int) -> None:
         char = self._on_device(name, *what)
         size = what[0].size  # a thread computes four elements
@@ -56,7 +56,7 @@ class Vectors(Launcher):
         self._alike("corrupt", x, out)
         self._draw("corrupt", (x, out), float(level), key=key)
 
-    # -- flat vectors -----------------------------------------------------------------------------------------------------
+    # -- flat vectors -------------------------------------------------------------------------------------------------
     def weighted_sum(self, vectors: Sequence[Array], weights: Sequence[float], out: Array,
                      pool: Executor | None = None) -> None:  # fmt: skip
         """See ``Kernels``; a pass reads sixteen vectors, the next begins with what it left in ``out``."""
@@ -90,14 +90,14 @@ class Vectors(Launcher):
         self.launch("vectors", "all_finite", char, x.size, x, bad, x.size)
         return int(bad[0]) == 0
 
-    # -- threshold codec --------------------------------------------------------------------------------------------------
+    # -- threshold codec ----------------------------------------------------------------------------------------------
     def threshold_encode(self, residual: Array, tau: float, codes: Array) -> int:
         """See ``Kernels``; reads ``residual`` twice at most, and waits for the device to tell the count."""
         check_encode(residual, tau, codes)
         self._contiguous("threshold_encode", codes, "int32")
         char = self._on_device("threshold_encode", residual)
         n, blocks = residual.size, -(-residual.size // _SPAN)
-        offsets = self.xp.zeros(blocks + 1, "i")
+        offsets = self._scratch.buffer("offsets", (blocks + 1,), "i")
         grid, block = (blocks,), (BLOCK,)
         self.launch_blocks("threshold", "threshold_count", char, grid, block, residual, n, float(tau), offsets)
         self.launch_blocks("threshold", "threshold_offsets", char, (1,), block, offsets, blocks)

@@ -26,9 +26,12 @@ _SCALARS = {"f": numba.types.float64, "i": numba.types.int64, "u": numba.types.u
 
 
 def _argument(role: str, char: str) -> Any:
-    """Numba's type of a role: m, M flat and 2-d array written to, r, R only read; A, W flat uint64, float64; f i u."""
+    """Numba's type of a role: m, M flat and 2-d array written to, r, R only read; A, W flat uint64, float64; C, c flat
+    int32 written to, only read; f i u."""
     if role in _SCALARS:
         return _SCALARS[role]
+    if role in "Cc":
+        return numba.types.Array(numba.types.int32, 1, "C", readonly=role == "c")
     if role in "AW":
         return numba.types.Array(_SCALARS["u" if role == "A" else "f"], 1, "C")
     element = {"f": numba.types.float32, "d": numba.types.float64}[char]

@@ -14,11 +14,12 @@ import numpy as np
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
-from dl4jlegacy.kernels import numba_layers, numba_sampling, numba_updaters, numba_vectors
+from dl4jlegacy.kernels import numba_layers, numba_sampling, numba_threshold, numba_updaters, numba_vectors
 from dl4jlegacy.kernels.numba_pooling import channel_backward, pool_backward, pool_forward, tile, untile
 from dl4jlegacy.kernels.numba_recurrent import lstm_backward, lstm_forward
 from dl4jlegacy.kernels.numba_tiles import conv_backward_input, conv_backward_weights, conv_forward, lanes
-from dl4jlegacy.kernels.numpy_kernels import box_muller, matmul
+from dl4jlegacy.kernels.numpy_kernels import box_muller, column_sums, matmul
+from dl4jlegacy.kernels.numpy_threshold import check_encode, check_tau, wrong_codes
 
 __all__ = [
     "activation_backward_bias",
@@ -33,6 +34,7 @@ __all__ = [
     "axpy",
     "bias_activation",
     "channel_backward",
+    "column_sums",
     "conv_backward_input",
     "conv_backward_weights",
     "conv_forward",
@@ -56,6 +58,8 @@ __all__ = [
     "sigmoid_sample",
     "softmax",
     "softmax_cross_entropy",
+    "threshold_decode",
+    "threshold_encode",
     "tile",
     "uniform",
     "untile",
@@ -314,3 +318,16 @@ def add_regularization(gradient: Array, params: Array, l1: float, l2: float) -> 
 def all_finite(x: Array) -> bool:
     """See ``Kernels``."""
     return bool(numba_vectors.finite(_flat(x)))
+
+
+def threshold_encode(residual: Array, tau: float, codes: Array) -> int:
+    """See ``Kernels``."""
+    check_encode(residual, tau, codes)
+    return int(numba_threshold.threshold_encode(residual, codes, tau))
+
+
+def threshold_decode(codes: Array, tau: float, target: Array) -> None:
+    """See ``Kernels``."""
+    check_tau(tau)
+    if not numba_threshold.threshold_decode(target, codes, tau):
+        raise wrong_codes(target.size)

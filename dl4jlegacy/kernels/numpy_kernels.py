@@ -14,6 +14,7 @@ import numpy as np
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels.numpy_recurrent import lstm_backward, lstm_forward
+from dl4jlegacy.kernels.numpy_threshold import threshold_decode, threshold_encode
 from dl4jlegacy.kernels.numpy_tiles import (
     conv_backward_input,
     conv_backward_weights,
@@ -40,6 +41,7 @@ __all__ = [
     "bias_activation",
     "box_muller",
     "channel_backward",
+    "column_sums",
     "conv_backward_input",
     "conv_backward_weights",
     "conv_forward",
@@ -63,6 +65,8 @@ __all__ = [
     "sigmoid_sample",
     "softmax",
     "softmax_cross_entropy",
+    "threshold_decode",
+    "threshold_encode",
     "tile",
     "uniform",
     "untile",
@@ -133,6 +137,11 @@ def activation_backward_bias(dy: Array, y: Array, gb: Array, activation: str) ->
         case _:
             raise _unknown(activation)
     np.add.reduce(dy, axis=0, out=gb)
+
+
+def column_sums(x: Array, out: Array) -> None:
+    """See ``Kernels``."""
+    np.add.reduce(x, axis=0, out=out)
 
 
 def channel_backward(dy: Array, y: Array, gb: Array, activation: str) -> None:

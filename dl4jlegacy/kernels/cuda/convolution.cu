@@ -53,7 +53,8 @@ __device__ inline void columns_of(const T* x, T* columns, long long rows, long l
 }
 
 // x (C, height, width, lanes) -> columns (C * kh * kw, count * lanes); `across` output pixels are in a row.
-extern "C" __global__ void conv_columns(const REAL* x, REAL* columns, long long channels, long long height,
+extern "C" __global__ void __launch_bounds__(BLOCK)
+conv_columns(const REAL* x, REAL* columns, long long channels, long long height,
                                         long long width, long long lanes, long long kh, long long kw, long long sh,
                                         long long sw, long long dh, long long dw, long long across, long long first,
                                         long long count) {
@@ -79,7 +80,8 @@ __device__ inline void bias_of(T* y, const REAL* b, long long rows, long long fi
 }
 
 // y (rows, items) += b (filters,), row r that of filter r % filters; then negative values become 0 if `relu`.
-extern "C" __global__ void conv_bias(REAL* y, const REAL* b, long long rows, long long filters, long long items,
+extern "C" __global__ void __launch_bounds__(BLOCK)
+conv_bias(REAL* y, const REAL* b, long long rows, long long filters, long long items,
                                      long long relu) {
     if (packs(y, y, items))
         bias_of((Pack*)y, b, rows, filters, items / PACKED, relu != 0);
@@ -127,7 +129,8 @@ __device__ inline void gather(const T* columns, T* dx, long long channels, long 
 }
 
 // dx (C, height, width, lanes), `lines` rows from `top` on: what the columns of `count` pixels bring them, or add.
-extern "C" __global__ void conv_gather(const REAL* columns, REAL* dx, long long channels, long long height,
+extern "C" __global__ void __launch_bounds__(BLOCK)
+conv_gather(const REAL* columns, REAL* dx, long long channels, long long height,
                                        long long width, long long lanes, long long kh, long long kw, long long sh,
                                        long long sw, long long dh, long long dw, long long down, long long across,
                                        long long first, long long count, long long top, long long lines,
