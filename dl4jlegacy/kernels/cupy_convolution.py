@@ -20,7 +20,7 @@ from dl4jlegacy.kernels.cupy_launch import BLOCK, Launcher
 __all__ = ["Convolutions"]
 
 Pair = tuple[int, int]
-_PACK = 16  # bytes that a thread moves at a time, where the lanes allow it
+_SPAN = 8 * BLOCK  # what a block works on at a time, as in convolution.cu
 _FAR = 1 << 31  # what the kernels count in 32 bits must stay below
 
 
@@ -60,7 +60,8 @@ class Convolutions(Launcher):
             for index, columns, first, last in self._columns(x, W, y, stride, dilation):
                 self.matmul(weights, columns, y[index].reshape(len(W), -1)[:, first:last])
         rows, items = len(y) * len(W), y[0, 0].size
-        self._run("conv_bias", y, rows, items, (y, b, rows, len(W), items, int(relu)))
+        packs = -(-y.size * y.itemsize // 16)  # threads for moving sixteen bytes each; they stride on if that cannot be
+        self.launch("convolution", "conv_bias", y.dtype.char, packs, y, b, rows, len(W), items, int(relu))
 
     def conv_backward_weights(self, x: Array, dz: Array, gW: Array, stride: Pair, dilation: Pair) -> None:
         """See ``Kernels``."""
@@ -115,7 +116,7 @@ class Convolutions(Launcher):
                 lines = ((pixel + count - 1) // across - pixel // across) * stride[0] + (kh - 1) * dilation[0] + 1
             args = (columns, dx, channels, height, width, lanes, kh, kw, *stride, *dilation, down, across,
                     pixel, count, top, lines, int(len(chunks) > 1))  # fmt: skip
-            self._run("conv_gather", dx, channels, lines * width * lanes, args)
+            self._by_rows("conv_gather", dx, channels, lines * width * lanes, args)
 
     def _columns(
         self, x: Array, W: Array, y: Array, stride: Pair, dilation: Pair
@@ -134,7 +135,7 @@ class Convolutions(Launcher):
                 columns = self._scratch.buffer("columns", (size, last - first), x.dtype.char)
                 args = (x[index], columns, channels, height, width, lanes, *W.shape[2:], *stride, *dilation, across,
                         first // lanes, (last - first) // lanes)  # fmt: skip
-                self._run("conv_columns", x, size, last - first, args)
+                self._by_rows("conv_columns", x, size, last - first, args)
                 yield index, columns, first, last
 
     def _chunks(self, size: int, y: Array) -> Iterator[Pair]:
@@ -146,17 +147,15 @@ class Convolutions(Launcher):
         for first in range(0, down * across, count):
             yield first * lanes, min(first + count, down * across) * lanes
 
-    def _run(self, name: str, like: Array, rows: int, items: int, args: tuple[object, ...]) -> None:
-        """Launch a kernel that works on ``rows`` of ``items`` elements, one row a block at a time."""
-        if items >= _FAR:
+    def _by_rows(self, name: str, like: Array, rows: int, items: int, args: tuple[object, ...]) -> None:
+        """Launch a kernel that works on ``rows`` of ``items`` elements, a span of one row a block."""
+        spans = -(-items // _SPAN)
+        if items >= _FAR or rows * spans >= _FAR:
             raise ShapeError(
-                f"{name}: {items} elements for each of {rows} rows, more than 2^31 for arrays like {like.shape}; "
-                "use a smaller batch"
+                f"{name}: {rows} rows of {items} elements for arrays like {like.shape} are more than can be counted "
+                "in 31 bits; use a smaller batch"
             )
-        pack = _PACK // like.dtype.itemsize
-        wide = items // pack if like.shape[-1] % pack == 0 else items
-        blocks = min(rows * -(-wide // BLOCK), _FAR - 1)
-        self.launch_blocks("convolution", name, like.dtype.char, (blocks,), (BLOCK,), *args)
+        self.launch_blocks("convolution", name, like.dtype.char, (rows * spans,), (BLOCK,), *args)
 
 
 def _is_pointwise(W: Array, stride: Pair) -> bool:
