@@ -235,8 +235,8 @@ class ActorNetworkRunner:
             raise ConfError("this run trained no network")
         network = build_network(parts.conf.network_conf, parts.kernels)
         network.init()
-        network.params[:] = result.model.arrays[PARAMS]
-        network.updater_state[:] = result.model.arrays[STATE]
+        network.set_params(result.model.arrays[PARAMS])
+        network.set_updater_state(result.model.arrays[STATE])
         return network
 
     def _ready(self) -> _Parts:

@@ -13,6 +13,7 @@ from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.kernels import Kernels, load
 from dl4jlegacy.nn.layers import Layer
 from dl4jlegacy.nn.listeners import TrainingListener
+from dl4jlegacy.nn.memory import Held
 from dl4jlegacy.nn.multilayer_updater import MultiLayerUpdater
 from dl4jlegacy.nn.not_finite import ScoreWatch, not_finite
 from dl4jlegacy.nn.parameters import ParamLayout
@@ -42,13 +43,14 @@ class FlatNetwork:
         self._numbers = conf
         self._stream = Stream.of(conf.seed)
         self._dtype = np.dtype(conf.dtype)
-        self._workspace = Workspace(titles)
         self._memory: Memory = {}
         self._watch = ScoreWatch()
         xp = self.kernels.xp
         self._params = flat_vector(self.layout.size, self._dtype, xp)
         self._gradient = flat_vector(self.layout.size, self._dtype, xp)
         self._state = flat_vector(self.updater.state_size, self._dtype, xp)
+        vectors = {"parameters": self._params, "gradient": self._gradient, "updater state": self._state}
+        self._workspace = Workspace(titles, [Held(what, int(vector.nbytes)) for what, vector in vectors.items()])
 
     def _draw(self) -> None:
         """Draw the initial parameters and reset the updater; on the host, so that all devices begin alike."""
