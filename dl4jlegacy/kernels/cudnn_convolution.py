@@ -22,6 +22,7 @@ __all__ = ["CudnnConvolution", "find_cudnn"]
 
 Pair = tuple[int, int]
 _OLDEST = 90000
+_MOST_WORKSPACE = 1 << 30  # bytes; what is faster with more than that is not worth the memory
 _INSTALL = "install the extra 'gpu' (CUDA 12) or 'gpu13' (CUDA 13)"
 
 
@@ -143,6 +144,7 @@ class _Plan:
         self._graph.build_operation_graph()
         self._graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
         self._graph.deselect_numeric_notes(barred)
+        self._graph.deselect_workspace_greater_than(_MOST_WORKSPACE)
         self._index = self._first_plan()
         self.workspace = int(self._graph.get_workspace_size_plan_at_index(self._index))
 
