@@ -19,8 +19,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from tests.standin import cudnn
-from tests.test_cupy_convolution import SHAPES, Arrays, kernels_of
+from standin import cudnn
+from test_cupy_convolution import SHAPES, Arrays, kernels_of
 
 SINGLE = [index for index, shape in enumerate(SHAPES) if shape[-1] == 1]
 
@@ -47,25 +47,25 @@ def images(index: int) -> Arrays:
 
 
 @pytest.mark.parametrize("index", range(len(SHAPES)))
-def test_through_cudnn_it_is_numpys(front: cudnn.Front, cupy: ModuleType, index: int) -> None:
-    kernels = kernels_of(cupy)
+def test_through_cudnn_it_is_numpys(front: cudnn.Front, device_arrays: ModuleType, index: int) -> None:
+    kernels = kernels_of(device_arrays)
     assert (kernels.convolution_path, kernels.convolution_reason) == ("cudnn 9.10.2", "")
     arrays = images(index)
-    arrays.agree(arrays.run(kernels, cupy.asarray, lambda array: array.get()))
+    arrays.agree(arrays.run(kernels, device_arrays.asarray, lambda array: array.get()))
     assert kernels.products == []
     assert [graph.kind for graph in front.graphs[1:]] == ["conv_fprop", "conv_wgrad", "conv_dgrad"]
-    arrays.run(kernels, cupy.asarray, lambda array: array.get())
+    arrays.run(kernels, device_arrays.asarray, lambda array: array.get())
     assert [graph.runs for graph in front.graphs] == [1, 2, 2, 2], "graphs are built once"
-    assert set(front.streams) == {cupy.cuda.get_current_stream().ptr}
+    assert set(front.streams) == {device_arrays.cuda.get_current_stream().ptr}
 
 
 def test_float32_images_lie_one_after_the_other_and_float64_goes_the_own_way(
-    front: cudnn.Front, cupy: ModuleType
+    front: cudnn.Front, device_arrays: ModuleType
 ) -> None:
-    kernels = kernels_of(cupy)
+    kernels = kernels_of(device_arrays)
     assert [kernels.lanes(char, 512) for char in "fd"] == [1, 512]
     for arrays in (Arrays(0, "d"), Arrays(0, "f"), Arrays(SINGLE[0], "d")):
-        arrays.agree(arrays.run(kernels, cupy.asarray, lambda array: array.get()))
+        arrays.agree(arrays.run(kernels, device_arrays.asarray, lambda array: array.get()))
     assert len(front.graphs) == 1, "only the first try"
 
 
@@ -73,26 +73,32 @@ def test_float32_images_lie_one_after_the_other_and_float64_goes_the_own_way(
     ("float32", ()), ("tf32", (cudnn.numerical_note.TENSOR_CORE,)), ("bf16", (cudnn.numerical_note.TENSOR_CORE,)),
 ])  # fmt: skip
 def test_tensor_cores_are_used_when_asked_for_and_nothing_that_rounds_anew_ever(
-    front: cudnn.Front, cupy: ModuleType, precision: str, notes: tuple[object, ...]
+    front: cudnn.Front, device_arrays: ModuleType, precision: str, notes: tuple[object, ...]
 ) -> None:
-    kernels = kernels_of(cupy, precision)
+    kernels = kernels_of(device_arrays, precision)
     assert kernels.convolution_path == "cudnn 9.10.2"
     assert cudnn.PLANS[front.graphs[0].built or 0] == notes
 
 
-def test_what_cudnn_has_no_plan_for_goes_the_own_way(front: cudnn.Front, cupy: ModuleType) -> None:
+def test_what_cudnn_has_no_plan_for_goes_the_own_way(front: cudnn.Front, device_arrays: ModuleType) -> None:
     front.refuses = {"conv_wgrad"}
-    kernels = kernels_of(cupy)
+    kernels = kernels_of(device_arrays)
     arrays = images(2)
-    arrays.agree(arrays.run(kernels, cupy.asarray, lambda array: array.get()))
-    arrays.run(kernels, cupy.asarray, lambda array: array.get())
+    arrays.agree(arrays.run(kernels, device_arrays.asarray, lambda array: array.get()))
+    arrays.run(kernels, device_arrays.asarray, lambda array: array.get())
     assert [graph.kind for graph in front.graphs[1:]] == ["conv_fprop", "conv_wgrad", "conv_dgrad"], "asked once"
     [(key, said)] = kernels._cudnn.refused.items()
     assert key[0] == "conv_wgrad" and said == "No valid engine configs for conv_wgrad"
     assert {(rows, columns) for rows, _, columns in kernels.products} == {(3, 18)}
 
 
-def test_why_it_is_not_cudnn(cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_that_wants_gigabytes_is_left_out(front: cudnn.Front, device_arrays: ModuleType) -> None:
+    front.workspaces = [1000, (1 << 30) + 1, 1000, 1000]
+    kernels_of(device_arrays, "tf32")
+    assert front.graphs[0].built == 3
+
+
+def test_why_it_is_not_cudnn(device_arrays: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong, refusing = cudnn.Front(), cudnn.Front()
     wrong.factor, refusing.refuses = 2.0, {"conv_fprop"}
     fails = RuntimeError("Unable to find symbol cudnnCreate")
@@ -106,12 +112,12 @@ def test_why_it_is_not_cudnn(cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) 
         (ModuleType("cudnn"), "cannot be used .*has no attribute 'backend_version'"),
     ):
         monkeypatch.setitem(sys.modules, "cudnn", front)
-        kernels = kernels_of(cupy)
+        kernels = kernels_of(device_arrays)
         assert kernels.convolution_path == "own" and kernels.lanes("f", 9) == 9
         assert re.search(reason, kernels.convolution_reason), kernels.convolution_reason
     monkeypatch.setitem(sys.modules, "cudnn", cudnn.Front())
     monkeypatch.setenv("DL4J_CUDNN", "0")
-    assert kernels_of(cupy).convolution_reason == "DL4J_CUDNN=0"
+    assert kernels_of(device_arrays).convolution_reason == "DL4J_CUDNN=0"
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +148,7 @@ def with_the_real_front_end(folder: Path, repository: Path, *command: str) -> su
 def test_the_real_front_end_takes_our_graphs_and_obeys(
     library: Path, repository: Path, precision: str, engine: int
 ) -> None:
-    done = with_the_real_front_end(library, repository, "-m", "tests.standin.cudnn_real", precision)
+    done = with_the_real_front_end(library, repository, "-P", "tests/standin/cudnn_real.py", precision)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.split("\n")
     assert "path cudnn 9.10.2" in lines and "stream 77" in lines

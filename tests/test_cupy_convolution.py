@@ -17,7 +17,7 @@ import pytest
 
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.kernels import load
-from tests.standin import raw_module
+from standin import raw_module
 
 ORACLE = load("numpy")
 TOLERANCE = {"f": 1e-5, "d": 1e-12}
@@ -77,10 +77,10 @@ class Arrays:
 
 
 @pytest.fixture
-def own(cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
+def own(device_arrays: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Kernels that go the own way."""
     monkeypatch.setenv("DL4J_CUDNN", "0")
-    return kernels_of(cupy)
+    return kernels_of(device_arrays)
 
 
 def kernels_of(cupy: ModuleType, precision: str = "float32") -> Any:
@@ -107,14 +107,14 @@ def kernels_of(cupy: ModuleType, precision: str = "float32") -> Any:
 @pytest.mark.parametrize("chunk", [1 << 28, 3000, 1], ids=["whole", "rows", "pixels"])
 @pytest.mark.parametrize("char", "fd")
 @pytest.mark.parametrize("index", range(len(SHAPES)))
-def test_the_own_way_is_numpys(own: Any, cupy: ModuleType, index: int, char: str, chunk: int) -> None:
+def test_the_own_way_is_numpys(own: Any, device_arrays: ModuleType, index: int, char: str, chunk: int) -> None:
     own.chunk_bytes = chunk
     arrays = Arrays(index, char, relu=bool(index % 2))
-    arrays.agree(arrays.run(own, cupy.asarray, lambda array: array.get()))
+    arrays.agree(arrays.run(own, device_arrays.asarray, lambda array: array.get()))
 
 
 @pytest.mark.parametrize("index", range(len(SHAPES)))
-def test_the_own_way_follows_the_definition(own: Any, cupy: ModuleType, index: int) -> None:
+def test_the_own_way_follows_the_definition(own: Any, device_arrays: ModuleType, index: int) -> None:
     arrays = Arrays(index, "f", relu=False)
     y, gW, dx = (np.zeros(like.shape) for like in (arrays.dz, arrays.W, arrays.x))
     y += arrays.b[:, None, None, None]
@@ -129,54 +129,56 @@ def test_the_own_way_follows_the_definition(own: Any, cupy: ModuleType, index: i
         gW[:, :, u, v] += np.einsum("tcl,tfl->fc", seen, dz)
         dx[(*at, slice(None))] += np.einsum("tfl,fc->tcl", dz, W)
     arrays.wanted = [y, gW, dx]
-    arrays.agree(arrays.run(own, cupy.asarray, lambda array: array.get()))
+    arrays.agree(arrays.run(own, device_arrays.asarray, lambda array: array.get()))
 
 
 @pytest.mark.parametrize("chunk", [1 << 28, 3000])
 def test_two_calls_give_the_same_bits_in_whatever_order_threads_run(
-    own: Any, cupy: ModuleType, chunk: int, monkeypatch: pytest.MonkeyPatch
+    own: Any, device_arrays: ModuleType, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The size of the chunks is a part of the result, so it is the same in both."""
     own.chunk_bytes = chunk
     for index in range(len(SHAPES)):
         arrays = Arrays(index, "f")
         monkeypatch.setattr(raw_module, "turn", 0)
-        first = arrays.run(own, cupy.asarray, lambda array: array.get())
+        first = arrays.run(own, device_arrays.asarray, lambda array: array.get())
         monkeypatch.setattr(raw_module, "turn", 1)
-        for a, b in zip(first, arrays.run(own, cupy.asarray, lambda array: array.get()), strict=True):
+        for a, b in zip(first, arrays.run(own, device_arrays.asarray, lambda array: array.get()), strict=True):
             np.testing.assert_array_equal(a, b)
 
 
-def test_addresses_that_do_not_allow_sixteen_bytes_at_a_time_give_the_same_bits(own: Any, cupy: ModuleType) -> None:
+def test_addresses_that_do_not_allow_sixteen_bytes_at_a_time_give_the_same_bits(
+    own: Any, device_arrays: ModuleType
+) -> None:
     def shifted(array: np.ndarray) -> Any:
-        flat = cupy.asarray(np.concatenate((np.zeros(1, array.dtype), array.ravel())))
+        flat = device_arrays.asarray(np.concatenate((np.zeros(1, array.dtype), array.ravel())))
         return flat[1:].reshape(array.shape)
 
     arrays = Arrays(1, "f")
     assert shifted(arrays.x).data.ptr % 16, "this test wants what it is named after"
-    straight = arrays.run(own, cupy.asarray, lambda array: array.get())
+    straight = arrays.run(own, device_arrays.asarray, lambda array: array.get())
     for a, b in zip(straight, arrays.run(own, shifted, lambda array: array.get()), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-def test_images_are_unrolled_into_memory_that_is_bounded_and_kept(own: Any, cupy: ModuleType) -> None:
+def test_images_are_unrolled_into_memory_that_is_bounded_and_kept(own: Any, device_arrays: ModuleType) -> None:
     arrays = Arrays(0, "f")  # 25 rows, 36 pixels of 8 lanes
-    arrays.run(own, cupy.asarray, lambda array: array.get())
+    arrays.run(own, device_arrays.asarray, lambda array: array.get())
     whole = own._scratch.size
     assert whole == 25 * 36 * 8 * 4
     assert own.products == [(4, 25, 288), (4, 288, 25), (25, 4, 288)]
     own.products.clear()
-    arrays.run(own, cupy.asarray, lambda array: array.get())
+    arrays.run(own, device_arrays.asarray, lambda array: array.get())
     assert own._scratch.size == whole, "the second time nothing is allocated"
     own.chunk_bytes = 25 * 13 * 8 * 4  # two rows of six pixels, and one that does not help
     own.products.clear()
-    arrays.run(own, cupy.asarray, lambda array: array.get())
+    arrays.run(own, device_arrays.asarray, lambda array: array.get())
     assert own.products == [(4, 25, 96)] * 3 + [(4, 96, 25)] * 3 + [(25, 4, 96)] * 3
 
 
-def test_a_kernel_of_one_pixel_needs_no_unrolling(own: Any, cupy: ModuleType) -> None:
+def test_a_kernel_of_one_pixel_needs_no_unrolling(own: Any, device_arrays: ModuleType) -> None:
     arrays = Arrays(5, "f")
-    arrays.run(own, cupy.asarray, lambda array: array.get())
+    arrays.run(own, device_arrays.asarray, lambda array: array.get())
     assert own._scratch.size == 0
     assert own.products == [(6, 4, 180), (6, 180, 4), (4, 6, 180)]
 
@@ -186,25 +188,29 @@ def test_all_rows_lie_side_by_side(own: Any) -> None:
     assert [own.lanes(char, rows) for char in "fd" for rows in (0, 1, 512)] == [1, 1, 512] * 2
 
 
-def test_a_rectifier_does_not_hide_what_is_not_a_number(own: Any, cupy: ModuleType) -> None:
+def test_a_rectifier_does_not_hide_what_is_not_a_number(own: Any, device_arrays: ModuleType) -> None:
     x, W, b = (np.ones(shape, np.float32) for shape in ((1, 1, 1, 1, 4), (1, 1, 1, 1), (1,)))
     x[..., 1], x[..., 2] = np.nan, -5
-    y = cupy.asarray(np.zeros_like(x))
-    own.conv_forward(cupy.asarray(x), cupy.asarray(W), cupy.asarray(b), y, (1, 1), (1, 1), True)
+    y = device_arrays.asarray(np.zeros_like(x))
+    own.conv_forward(
+        device_arrays.asarray(x), device_arrays.asarray(W), device_arrays.asarray(b), y, (1, 1), (1, 1), True
+    )
     np.testing.assert_array_equal(y.get().ravel(), [2, np.nan, 0, 2])
 
 
-def test_no_rows_are_no_work(own: Any, cupy: ModuleType) -> None:
-    x, W, b, y = (cupy.asarray(np.ones(s, np.float32)) for s in ((0, 2, 3, 3, 1), (4, 2, 2, 2), (4,), (0, 4, 2, 2, 1)))
+def test_no_rows_are_no_work(own: Any, device_arrays: ModuleType) -> None:
+    x, W, b, y = (
+        device_arrays.asarray(np.ones(s, np.float32)) for s in ((0, 2, 3, 3, 1), (4, 2, 2, 2), (4,), (0, 4, 2, 2, 1))
+    )
     own.conv_forward(x, W, b, y, (1, 1), (1, 1), True)
     own.conv_backward_weights(x, y, W, (1, 1), (1, 1))
     own.conv_backward_input(y, W, x, (1, 1), (1, 1))
     assert not W.get().any()
 
 
-def test_what_does_not_fit_is_refused_before_any_kernel_runs(own: Any, cupy: ModuleType) -> None:
+def test_what_does_not_fit_is_refused_before_any_kernel_runs(own: Any, device_arrays: ModuleType) -> None:
     arrays = Arrays(1, "f")
-    x, W, b, y = map(cupy.asarray, (arrays.x, arrays.W, arrays.b, arrays.dz))
+    x, W, b, y = map(device_arrays.asarray, (arrays.x, arrays.W, arrays.b, arrays.dz))
     steps = (arrays.stride, arrays.dilation)
     with pytest.raises(ShapeError, match=r"gives \(1, 5, 2, 7, 16\), not \(1, 5, 4, 7, 16\)"):
         own.conv_forward(x, W, b, y, (2, 1), (1, 1), False)
@@ -213,16 +219,16 @@ def test_what_does_not_fit_is_refused_before_any_kernel_runs(own: Any, cupy: Mod
     with pytest.raises(ShapeError, match="contiguous"):
         own.conv_forward(x[..., ::-1], W, b, y, *steps, False)
     with pytest.raises(ConfError, match="float32 and float64"):
-        own.conv_backward_weights(x, cupy.asarray(arrays.dz.astype("d")), W, *steps)
+        own.conv_backward_weights(x, device_arrays.asarray(arrays.dz.astype("d")), W, *steps)
     with pytest.raises(ConfError, match="numpy and cupy"):
         own.conv_backward_input(y, arrays.W, x, *steps)
     assert own.products == []
 
 
-def test_scratch_at_least_doubles_and_keeps_what_graphs_may_point_to(cupy: ModuleType) -> None:
+def test_scratch_at_least_doubles_and_keeps_what_graphs_may_point_to(device_arrays: ModuleType) -> None:
     from dl4jlegacy.kernels.cupy_scratch import Scratch
 
-    scratch = Scratch(cupy)
+    scratch = Scratch(device_arrays)
     first = scratch.buffer("a", (10,), "f")
     assert scratch.buffer("a", (2, 3), "d").data.ptr != first.data.ptr, "48 bytes are more than 40"
     assert scratch.size == 40 + 80

@@ -72,6 +72,7 @@ class Front(ModuleType):
         graphs: those built, in order.
         streams: which streams work was sent to, one for every execution.
         refuses: kinds of convolution that there is no plan for.
+        workspaces: how many bytes every plan needs.
         factor: what results are multiplied by; not 1 for a library that computes nonsense.
     """
 
@@ -82,6 +83,7 @@ class Front(ModuleType):
         self.streams: list[int] = []
         self.refuses: set[str] = set()
         self.factor = 1.0
+        self.workspaces = [1000] * len(PLANS)
         self._version, self._fails, self._stream = version, fails, -1
 
     def backend_version(self) -> int:
@@ -145,17 +147,21 @@ class Graph:
         self._after(4)
         self.barred.update(notes)
 
+    def deselect_workspace_greater_than(self, size: int) -> None:
+        self._after(5)
+        self.most = size
+
     def get_execution_plan_count(self) -> int:
         return len(PLANS)
 
     def build_plan_at_index(self, index: int) -> None:
-        if self.barred & set(PLANS[index]):
+        if self.barred & set(PLANS[index]) or self.front.workspaces[index] > self.most:
             raise RuntimeError("Deselecting execution plan")
         self.built = index
 
     def get_workspace_size_plan_at_index(self, index: int) -> int:
         assert index == self.built
-        return 1000
+        return self.front.workspaces[index]
 
     def execute_plan_at_index(self, given: dict[Tensor, int], workspace: int, index: int, handle: Any) -> None:
         assert index == self.built and handle is self.front and workspace % 16 == 0

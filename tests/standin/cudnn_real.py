@@ -23,10 +23,9 @@ class HostArray(np.ndarray):
 def host_module() -> Any:
     """NumPy's functions, as a module whose arrays have addresses."""
     module = ModuleType("host")
-    for name in ("ones", "zeros", "empty"):
+    for name in ("asarray", "empty"):
         function = getattr(np, name)
         setattr(module, name, lambda *args, function=function: function(*args).view(HostArray))
-    module.float32 = np.float32  # type: ignore[attr-defined]
     module.cuda = SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=77))  # type: ignore[attr-defined]
     return module
 
