@@ -28,6 +28,7 @@ from cluster_fixtures import (  # noqa: F401  # fixtures for every test
 )
 from hypothesis import settings
 from openssh_server import openssh_server, sshd_program  # noqa: F401  # fixtures for every test
+from standin import device_arrays  # noqa: F401  # a fixture for every test: CuPy on the CPU, see there
 
 from dl4jlegacy import devices
 from dl4jlegacy.datasets import read_mnist

@@ -56,10 +56,13 @@ class Layers(Launcher):
         m, n = dy.shape
         parts, span = _span(m, _ROWS)
         sums = out if parts == 1 else self._scratch.buffer("sums", (parts, n), char)
-        self.launch_blocks("activations", "activation_backward_bias", char, (-(-n // 32), parts), (32, 8),
-                           dy, y, sums, m, n, span, activation)  # fmt: skip
+        self._stage(char, parts, dy, y, sums, m, n, span, activation)
         if parts > 1:
-            self.launch("activations", "column_sums", char, n, sums, out, parts, n)
+            self._stage(char, 1, sums, sums, out, parts, n, parts, 0)
+
+    def _stage(self, char: str, parts: int, dy: Array, y: Array, sums: Array, m: int, n: int, *rest: int) -> None:
+        grid = (-(-n // 32), parts)
+        self.launch_blocks("activations", "activation_backward_bias", char, grid, (32, 8), dy, y, sums, m, n, *rest)
 
     def channel_backward(self, dy: Array, y: Array, gb: Array, activation: str) -> None:
         """See ``Kernels``."""
@@ -76,7 +79,7 @@ class Layers(Launcher):
         self.launch_blocks("activations", "channel_backward", char, (parts, channels), (BLOCK,),
                            dy, y, sums, tiles, area, span, code)  # fmt: skip
         if parts > 1:
-            self.launch("activations", "column_sums", char, channels, sums, gb, parts, channels)
+            self._stage(char, 1, sums, sums, gb, parts, channels, parts, 0)
 
     def softmax(self, z: Array) -> None:
         """See ``Kernels``."""

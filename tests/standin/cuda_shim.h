@@ -19,7 +19,7 @@
 #define __align__(n) __attribute__((aligned(n)))
 #define __shared__ static thread_local
 #define __constant__ static const
-#define __syncthreads() shim_barrier(__LINE__)
+#define __syncthreads() shim_barrier(__COUNTER__ + 1)
 
 struct uint3 { unsigned x, y, z; };
 struct dim3 { unsigned x, y, z; };
@@ -75,7 +75,7 @@ struct ShimFibre {
     jmp_buf at;
     char* stack = nullptr;
     bool begun = false, done = false;
-    int line = 0;  // of the barrier that it waits at
+    int barrier = 0;  // which barrier it waits at, counted through the source
 };
 static const size_t SHIM_STACK = 1 << 16;
 static thread_local struct ShimFibres {
@@ -97,9 +97,9 @@ static __noinline__ void shim_leave() {
     if (!_setjmp(shim.now->at)) _longjmp(shim.scheduler, 1);
 }
 
-[[maybe_unused]] static __noinline__ void shim_barrier(int line) {
+[[maybe_unused]] static __noinline__ void shim_barrier(int barrier) {
     if (!shim.now) abort();  // the kernel was taken for one without barriers
-    shim.now->line = line;
+    shim.now->barrier = barrier;
     shim_leave();
 }
 
@@ -118,7 +118,7 @@ static __noinline__ void shim_enter(int t) {
         f->stack = (char*)mmap(nullptr, SHIM_STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     }
     shim.now = f;
-    f->line = 0;
+    f->barrier = 0;
     threadIdx.x = t % blockDim.x;
     threadIdx.y = t / blockDim.x % blockDim.y;
     threadIdx.z = t / blockDim.x / blockDim.y;
@@ -134,18 +134,18 @@ static __noinline__ void shim_enter(int t) {
 }
 
 // One block; between two barriers the threads run in ascending or descending order by turns, so that a missing barrier
-// shows. Returns 0, or the line of a barrier that not every thread of the block came to.
+// shows. Returns 0, or the number of a barrier that not every thread of the block came to.
 static int shim_block(int threads, int turn) {
     for (int t = 0; t < threads; ++t)
         if (shim.all[t]) shim.all[t]->done = false;
     for (;; ++turn) {
         for (int i = 0; i < threads; ++i) shim_enter(turn % 2 ? threads - 1 - i : i);
-        int first = shim.all[0]->done ? -1 : shim.all[0]->line, line = 0;
+        int first = shim.all[0]->done ? -1 : shim.all[0]->barrier, barrier = 0;
         for (int t = 0; t < threads; ++t) {
-            int here = shim.all[t]->done ? -1 : shim.all[t]->line;
-            if (here != first) line = here > 0 ? here : first;
+            int here = shim.all[t]->done ? -1 : shim.all[t]->barrier;
+            if (here != first) barrier = here > 0 ? here : first;
         }
-        if (line) return line;
+        if (barrier) return barrier;
         if (first == -1) return 0;
     }
 }
@@ -156,7 +156,7 @@ struct ShimLaunch {
     int turn;
 };
 
-// Returns 0, the line of a barrier that only some threads reached, or -1: written past the dynamic shared memory.
+// Returns 0, the number of a barrier that only some threads reached, or -1: written past the dynamic shared memory.
 [[maybe_unused]] static int shim_launch(const ShimLaunch* l, void (*kernel)(void*), void* arguments, bool barriers) {
     const unsigned guard = 256;
     gridDim = {l->grid[0], l->grid[1], l->grid[2]};

@@ -40,21 +40,12 @@ __device__ __forceinline__ void backward(REAL *dy, const REAL *y, REAL *sums, lo
     }
 }
 
-// dy, y (m, n); sums (grid.y, n). With IDENTITY dy is only read and y not at all.
+// dy, y (m, n); sums (grid.y, n). With IDENTITY dy is only read and y not at all: the second stage, which sums the
+// sums of all parts, is this kernel too.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 activation_backward_bias(REAL *__restrict__ dy, const REAL *__restrict__ y, REAL *__restrict__ sums, long long m,
                          long long n, long long span, long long activation) {
     FOR_ACTIVATION(activation, backward, dy, y, sums, m, n, span)
-}
-
-// out (n) = the sums of the columns of x (m, n), m small, in order
-extern "C" __global__ void __launch_bounds__(BLOCK)
-column_sums(const REAL *__restrict__ x, REAL *__restrict__ out, long long m, long long n) {
-    EACH(column, n) {
-        REAL total = 0;
-        for (long long row = 0; row < m; ++row) total += x[row * n + column];
-        out[column] = total;
-    }
 }
 
 // Block (s, c) does places s * span ... of channel c; every channel has `tiles` runs of `area` places.

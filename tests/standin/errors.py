@@ -1,0 +1,60 @@
+"""The errors of CUDA and CuPy that the stand-in raises, with their numbers and words."""
+
+from __future__ import annotations
+
+__all__ = ["CUDARuntimeError", "NvrtcError", "OutOfMemoryError", "unsupported_while_capturing"]
+
+_RUNTIME = {
+    1: ("cudaErrorInvalidValue", "invalid argument"),
+    2: ("cudaErrorMemoryAllocation", "out of memory"),
+    35: ("cudaErrorInsufficientDriver", "CUDA driver version is insufficient for CUDA runtime version"),
+    100: ("cudaErrorNoDevice", "no CUDA-capable device is detected"),
+    101: ("cudaErrorInvalidDevice", "invalid device ordinal"),
+    401: ("cudaErrorIllegalState", "the operation cannot be performed in the present state"),
+    900: ("cudaErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"),
+    901: ("cudaErrorStreamCaptureInvalidated", "operation failed due to a previous error during capture"),
+    904: ("cudaErrorStreamCaptureUnjoined", "capturing stream has unjoined work"),
+    905: ("cudaErrorStreamCaptureIsolation", "dependency created on uncaptured work in another stream"),
+    906: (
+        "cudaErrorStreamCaptureImplicit",
+        "operation would make the legacy stream depend on a capturing blocking stream",
+    ),
+    908: (
+        "cudaErrorStreamCaptureWrongThread",
+        "attempt to terminate a thread-local capture sequence from another thread",
+    ),
+}
+
+
+class CUDARuntimeError(RuntimeError):
+    """An error of the CUDA runtime; ``status`` is its number."""
+
+    def __init__(self, status: int) -> None:
+        name, words = _RUNTIME.get(status, ("cudaErrorUnknown", "unknown error"))
+        super().__init__(f"{name}: {words}")
+        self.status = status
+
+    def __reduce__(self) -> tuple[type[CUDARuntimeError], tuple[int]]:
+        return type(self), (self.status,)
+
+
+class NvrtcError(RuntimeError):
+    """An error of the run-time compiler; ``status`` is its number."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"NVRTC_ERROR ({status})")
+        self.status = status
+
+
+class OutOfMemoryError(MemoryError):
+    """A pool cannot give ``size`` bytes more than the ``total`` it has given, by its limit or by the device's."""
+
+    def __init__(self, size: int, total: int, limit: int = 0) -> None:
+        words = f"Out of memory allocating {size:,} bytes (allocated so far: {total:,} bytes"
+        super().__init__(words + (f", limit set to: {limit:,} bytes)." if limit else ")."))
+        self._size, self._total, self._limit = size, total, limit
+
+
+def unsupported_while_capturing() -> CUDARuntimeError:
+    """What CUDA answers to a wait, or a copy that waits, on a stream that is capturing."""
+    return CUDARuntimeError(900)
