@@ -167,7 +167,7 @@ def _train(flags: dict[str, Any]) -> None:
     base = Conf() if path is None else Conf.read(path)
     named = frozenset(given) | (frozenset() if path is None else Conf.named_in(path))
     if "model" in given:
-        given["multi_layer_conf"] = None  # a model named on the command line replaces the file's network
+        given |= {"multi_layer_conf": None, "computation_graph_conf": None}  # it replaces the file's network
     conf = launch.with_absolute_paths(base.replace(**given))
     data = launch.load_data(conf.dataset, conf.data_dir)
     conf = _with_wait(conf, flags["worker_wait"])

@@ -134,10 +134,10 @@ class ActorNetworkRunner:
             raise UsageError("setup was called twice; make a new ActorNetworkRunner for another run")
         conf, kernels = _resolved(conf)
         jobs = self._job_iterator(conf)
-        saver = _saver(conf, resume)
-        tracker = self._tracker or InMemoryStateTracker()
         router = create_router(conf.router, conf.window)
         first, performer = self._network_parts(conf, kernels, router)
+        saver = _saver(conf, resume)  # the first to leave something
+        tracker = self._tracker or InMemoryStateTracker()
         pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="dl4j-aggregate")
         self._parts = _Parts(
             conf=conf,
@@ -176,7 +176,7 @@ class ActorNetworkRunner:
             model = self._first_model
             return (lambda: model), self._performer
         network = build_network(conf.network_conf, kernels)
-        if isinstance(self._iterator, DataSetIterator):
+        if isinstance(self._iterator, DataSetIterator | ListMultiDataSetIterator):
             check_fits(network, self._iterator)
 
         def first() -> Result:
