@@ -35,6 +35,7 @@ from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import DataSetJobIterator
 from dl4jlegacy.scaleout.oversight import Oversight
 from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.same_data import with_fingerprint
 from dl4jlegacy.scaleout.tracker import StateTracker
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "read_run",
     "train",
     "with_absolute_paths",
+    "with_data",
 ]
 
 SPLITS = ("test", "train", "all")
@@ -121,7 +123,13 @@ def prepare(conf: Conf, data: Data, given: frozenset[str], *, learning_rate: flo
     network = network.with_sizes(train.n_in, train.n_out)
     network.validate()
     field = "computation_graph_conf" if isinstance(network, ComputationGraphConfiguration) else "multi_layer_conf"
-    return conf.replace(**{field: network}, dataset=conf.dataset or data.source.name)
+    # A new run: its data are its own, whatever run the Conf was taken from.
+    return conf.replace(**{field: network}, dataset=conf.dataset or data.source.name, data_fingerprint="")
+
+
+def with_data(conf: Conf, data: Data) -> Conf:
+    """Return the Conf with the fingerprint of its data; raises ``CheckpointError`` if it has that of others."""
+    return with_fingerprint(conf, targets(data.source, conf.model).train)
 
 
 def with_absolute_paths(conf: Conf) -> Conf:

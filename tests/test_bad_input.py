@@ -313,6 +313,10 @@ def test_a_run_cannot_go_on_with_other_data(dl4j, tmp_path):
     assert dl4j("train", "--dataset", "data.csv", "--epochs", "2", "--checkpoint-dir", "run").status == 0
     (tmp_path / "data.csv").write_text("\n".join(rows[:-13]))
     dl4j("resume", "run").is_error(8, "has trained on 96 examples", "data that it began with")
+    kept = json.loads((tmp_path / "run" / "conf.json").read_text())
+    (tmp_path / "run" / "conf.json").write_text(json.dumps(kept | {"data_fingerprint": ""}))  # as it once was
+    dl4j("resume", "run").is_error(8, "has trained on 96 examples", "data that it began with")
+    assert json.loads((tmp_path / "run" / "conf.json").read_text())["data_fingerprint"] == ""
 
 
 def test_a_loss_that_becomes_nan_names_round_slot_and_layer_and_keeps_the_checkpoints(capsys, monkeypatch, tmp_path):
