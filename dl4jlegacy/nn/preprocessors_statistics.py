@@ -69,7 +69,11 @@ class _Columns(PreProcessor, frozen=True, kw_only=True):
             return y.reshape(x.shape), lambda dy: _centred_back(dy, counts, n)
         degrees = max(n - 1, 1) if counts is None else xp.maximum(n - 1, 1)
         deviation = xp.sqrt(_sum(centred * centred, counts) / degrees)
-        divisor = deviation + _EPS if counts is None and n > 1 else xp.where(n > 1, deviation + _EPS, 1).astype(x.dtype)
+        divisor = deviation + _EPS
+        if counts is not None:
+            divisor = xp.where(n > 1, divisor, xp.ones_like(divisor))
+        elif n == 1:
+            divisor = xp.ones_like(divisor)
         y = y / divisor
 
         def back(dy: Array) -> Array:
