@@ -76,9 +76,14 @@ def installed(*devices: DeviceConf) -> Iterator[ModuleType]:
     before = {name: sys.modules.pop(name) for name in ours}
     _reset(devices or (DeviceConf(),))
     sys.modules.update(MODULES)
+    hides_cudnn = "cudnn" not in sys.modules
+    if hides_cudnn:  # the real one would take addresses of the host for those of a GPU
+        sys.modules["cudnn"] = None  # type: ignore[assignment]
     try:
         yield cupy
     finally:
+        if hides_cudnn:
+            sys.modules.pop("cudnn", None)
         for name in [n for n in sys.modules if n.partition(".")[0] in ("cupy", "cupyx", "cupy_backends")]:
             del sys.modules[name]
         sys.modules.update(before)
