@@ -316,6 +316,9 @@ def test_a_grid_smaller_than_the_work_does_all_of_it(gpu: Kernels, monkeypatch: 
         monkeypatch.setattr(raw_module, "turn", turn)
         agree(gpu, "bias_activation", x, x[0].copy(), "relu")
         agree(gpu, "axpy", x, y, 0.3)
+        there: Any = [gpu.xp.asarray(a) for a in (x, y)]
+        gpu.weighted_sum(there, [0.5, 0.25], there[0])
+        assert np.array_equal(there[0].get(), x * np.float32(0.5) + y * np.float32(0.25))
         agree(gpu, "uniform", x, KEY)
         agree(gpu, "tile", x, np.full((3, 1, 1, 211, 40), 7, np.float32))
         agree(gpu, "untile", normal((3, 1, 1, 211, 40), np.float32), y)

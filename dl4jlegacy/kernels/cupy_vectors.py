@@ -67,7 +67,7 @@ class Vectors(Launcher):
         while True:
             now, given = left[:_AT_ONCE], factors[:_AT_ONCE]
             blank = _AT_ONCE - len(now)
-            self.launch("vectors", "weighted_sum", char, out.size, out, out.size, len(now),
+            self.launch("vectors", "weighted_sum", char, -(-out.size // 2), out, out.size, len(now),
                         *now, *(0,) * blank, *given, *(0.0,) * blank)  # fmt: skip
             if len(left) <= _AT_ONCE:
                 return

@@ -2,6 +2,27 @@
 
 #define MOST 16  // vectors of one pass
 
+// A thread does WIDE elements at a time of at most COUNT vectors: all of them are on their way before the first sum.
+template <int WIDE, int COUNT>
+__device__ __forceinline__ void sum_up(REAL *out, long long n, int count, const REAL *const *v, const REAL *w) {
+    const long long step = (long long)BLOCK * WIDE;
+    for (long long first = blockIdx.x * step + threadIdx.x; first < n; first += gridDim.x * step) {
+        REAL x[WIDE][COUNT];
+#pragma unroll
+        for (int j = 0; j < WIDE; ++j)
+#pragma unroll
+            for (int k = 0; k < COUNT; ++k) x[j][k] = k < count && first + j * BLOCK < n ? v[k][first + j * BLOCK] : 0;
+#pragma unroll
+        for (int j = 0; j < WIDE; ++j) {
+            REAL total = w[0] * x[j][0];
+#pragma unroll
+            for (int k = 1; k < COUNT; ++k)
+                if (k < count) total += w[k] * x[j][k];
+            if (first + j * BLOCK < n) out[first + j * BLOCK] = total;
+        }
+    }
+}
+
 // out = w[0] v[0] + ... + w[count - 1] v[count - 1] in this order; each vector is read once. out may be v[0].
 extern "C" __global__ void __launch_bounds__(BLOCK)
 weighted_sum(REAL *out, long long n, long long count, const REAL *v0, const REAL *v1, const REAL *v2, const REAL *v3,
@@ -12,16 +33,10 @@ weighted_sum(REAL *out, long long n, long long count, const REAL *v0, const REAL
     const REAL *v[MOST] = {v0, v1, v2, v3, v4, v5, v6, v7, v8, v9, v10, v11, v12, v13, v14, v15};
     REAL w[MOST] = {(REAL)w0, (REAL)w1, (REAL)w2,  (REAL)w3,  (REAL)w4,  (REAL)w5,  (REAL)w6,  (REAL)w7,
                     (REAL)w8, (REAL)w9, (REAL)w10, (REAL)w11, (REAL)w12, (REAL)w13, (REAL)w14, (REAL)w15};
-    EACH(i, n) {
-        REAL x[MOST];
-#pragma unroll
-        for (int k = 0; k < MOST; ++k) x[k] = k < count ? v[k][i] : (REAL)0;  // all on their way before the first sum
-        REAL total = w[0] * x[0];
-#pragma unroll
-        for (int k = 1; k < MOST; ++k)
-            if (k < count) total += w[k] * x[k];
-        out[i] = total;
-    }
+    if (count <= 4)
+        sum_up<4, 4>(out, n, (int)count, v, w);
+    else
+        sum_up<2, MOST>(out, n, (int)count, v, w);
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
