@@ -25,8 +25,10 @@ __all__ = ["MultiLayerNetworkPerformer", "WorkerPerformer", "first_model"]
 class WorkerPerformer(Protocol):
     """Performs jobs."""
 
-    progress: int
-    """Counts up while a job advances; a worker whose count stands still for too long loses its lease."""
+    @property
+    def progress(self) -> int:
+        """Counts up while a job advances; a worker whose count stands still for too long loses its lease."""
+        ...
 
     def update(self, model: Result) -> None:
         """Take over a model version (its arrays are read-only views, valid for this call only)."""
