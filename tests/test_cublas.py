@@ -92,7 +92,9 @@ def test_what_cannot_be_multiplied_is_told_with_its_shapes(xp: Any) -> None:
     with pytest.raises(ShapeError, match="float32, float64"):
         cublas.matmul(x, y.T, xp.empty((2, 2), np.float32))
     with pytest.raises(ShapeError, match="neither row by row nor column by column"):
-        cublas.matmul(xp.zeros((4, 6), np.float32)[::2, ::2], xp.zeros((3, 2), np.float32), xp.empty((2, 2), np.float32))
+        cublas.matmul(
+            xp.zeros((4, 6), np.float32)[::2, ::2], xp.zeros((3, 2), np.float32), xp.empty((2, 2), np.float32)
+        )
     with pytest.raises(ConfError, match="float16"):
         Cublas(xp, "float16", FakeCublas())
 

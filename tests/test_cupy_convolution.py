@@ -14,10 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from standin import raw_module
+from standin import counters, engine, raw_module
+from standin.cublas import FakeCublas
 
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.kernels import load
+from dl4jlegacy.kernels.cublas import Cublas
+from dl4jlegacy.kernels.cupy_convolution import Convolutions
+from dl4jlegacy.kernels.cupy_scratch import Scratch
 
 ORACLE = load("numpy")
 TOLERANCE = {"f": 1e-5, "d": 1e-12}
@@ -84,20 +88,15 @@ def own(device_arrays: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def kernels_of(cupy: ModuleType, precision: str = "float32") -> Any:
-    from dl4jlegacy.kernels.cupy_convolution import Convolutions
+    """Return the convolutions with products through our cuBLAS, which are noted in ``products``."""
+    cublas = Cublas(cupy, precision, FakeCublas(engine.launch))
 
     class Kernels(Convolutions):
         products: list[tuple[int, int, int]]
 
         def matmul(self, a: Any, b: Any, out: Any, accumulate: bool = False) -> None:
             self.products.append((*a.shape, b.shape[1]))
-            for matrix in (a, b, out):
-                rows = matrix if matrix.strides[1] == matrix.itemsize or matrix.shape[1] == 1 else matrix.T
-                assert rows.shape[1] == 1 or rows.strides[1] == rows.itemsize, "cuBLAS could not take this"
-            if accumulate:
-                out += a @ b
-            else:
-                cupy.matmul(a, b, out=out)
+            cublas.matmul(a, b, out, accumulate)
 
     kernels = Kernels(0, precision)
     kernels.products = []
@@ -176,6 +175,37 @@ def test_images_are_unrolled_into_memory_that_is_bounded_and_kept(own: Any, devi
     assert own.products == [(4, 25, 96)] * 3 + [(4, 96, 25)] * 3 + [(25, 4, 96)] * 3
 
 
+def test_nothing_waits_and_a_captured_graph_computes_with_what_is_in_the_arrays_when_it_is_launched(
+    own: Any, device_arrays: ModuleType
+) -> None:
+    own.chunk_bytes = 3000
+    arrays, later = Arrays(2, "f"), Arrays(2, "f", relu=False)
+    x, W, b, dz = (device_arrays.asarray(array) for array in (arrays.x, arrays.W, arrays.b, arrays.dz))
+    y, gW, dx = map(device_arrays.empty_like, (dz, W, x))
+
+    def step() -> None:
+        own.conv_forward(x, W, b, y, arrays.stride, arrays.dilation, arrays.relu)
+        own.conv_backward_weights(x, dz, gW, arrays.stride, arrays.dilation)
+        own.conv_backward_input(dz, W, dx, arrays.stride, arrays.dilation)
+
+    step()  # compiles, and allocates what is kept
+    held = own._scratch.size
+    counters.reset()
+    stream = device_arrays.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        step()
+        graph = stream.end_capture()
+    assert (counters.uploads, counters.downloads, counters.synchronisations) == (0, 0, 0)
+    assert own._scratch.size == held
+    later.x, later.relu = later.x[:, :, ::-1].copy(), arrays.relu
+    later.wanted = later.run(ORACLE, lambda array: array.copy(), lambda array: array)
+    x[...] = device_arrays.asarray(later.x)
+    graph.launch(stream)
+    stream.synchronize()
+    later.agree([array.get() for array in (y, gW, dx)])
+
+
 def test_a_kernel_of_one_pixel_needs_no_unrolling(own: Any, device_arrays: ModuleType) -> None:
     arrays = Arrays(5, "f")
     arrays.run(own, device_arrays.asarray, lambda array: array.get())
@@ -226,8 +256,6 @@ def test_what_does_not_fit_is_refused_before_any_kernel_runs(own: Any, device_ar
 
 
 def test_scratch_at_least_doubles_and_keeps_what_graphs_may_point_to(device_arrays: ModuleType) -> None:
-    from dl4jlegacy.kernels.cupy_scratch import Scratch
-
     scratch = Scratch(device_arrays)
     first = scratch.buffer("a", (10,), "f")
     assert scratch.buffer("a", (2, 3), "d").data.ptr != first.data.ptr, "48 bytes are more than 40"
