@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from standin import installed, launch
+from standin.cublas import FakeCublas
 
-from dl4jlegacy.devices import PRECISIONS
 from dl4jlegacy.errors import ConfError, DeviceError, ShapeError
-from dl4jlegacy.kernels.cublas import Cublas, load_library
-from tests.standin import engine, installed
-from tests.standin.cublas import FakeCublas
+from dl4jlegacy.kernels import cublas as binding
+from dl4jlegacy.kernels.cublas import Cublas
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,7 @@ def matrix(xp: Any, rows: int, columns: int, layout: str, dtype: type, seed: int
     return xp.asarray(np.ascontiguousarray(whole.T))[1 : 1 + columns, :rows].T, whole.T[1 : 1 + columns, :rows].T
 
 
+REAL = binding.load_library
 LAYOUTS = st.sampled_from(["rows", "transposed", "range of columns", "range of rows, transposed"])
 SIZES = st.integers(0, 5)
 
@@ -49,12 +50,12 @@ def test_products_of_any_size_and_layout_are_numpys(
     dtype = np.float32 if single else np.float64
     (left, left_host), (right, right_host) = matrix(xp, m, k, a, dtype, 1), matrix(xp, k, n, b, dtype, 2)
     out, before = matrix(xp, m, n, c, dtype, 3)
-    Cublas(xp, library=FakeCublas(engine.launch)).matmul(left, right, out, accumulate)
+    Cublas(xp, library=FakeCublas(launch)).matmul(left, right, out, accumulate)
     wanted = left_host @ right_host + (before if accumulate else 0)
     np.testing.assert_allclose(out.get(), wanted, rtol=1e-5 if single else 1e-12, atol=1e-5 if single else 1e-12)
 
 
-@pytest.mark.parametrize(("precision", "compute"), zip(PRECISIONS, (68, 77, 75), strict=True))
+@pytest.mark.parametrize(("precision", "compute"), [("float32", 68), ("tf32", 77), ("bf16", 75)])
 def test_the_precision_decides_the_compute_type_of_float32_only(xp: Any, precision: str, compute: int) -> None:
     library = FakeCublas()
     cublas = Cublas(xp, precision, library)
@@ -111,4 +112,4 @@ def test_a_failure_of_cublas_is_told_by_its_name(xp: Any) -> None:
 def test_a_library_that_is_not_there_is_told_with_its_remedy(xp: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xp.cuda.runtime, "runtimeGetVersion", lambda: 99000)
     with pytest.raises(DeviceError, match=r"cuBLAS for CUDA 99 cannot be loaded: .*pip install 'cupy-cuda99x\[ctk\]'"):
-        load_library(xp)
+        REAL(xp)

@@ -87,7 +87,7 @@ def own(device_arrays: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
     return kernels_of(device_arrays)
 
 
-def kernels_of(cupy: ModuleType, precision: str = "float32") -> Any:
+def kernels_of(cupy: ModuleType, precision: str = "float32", device: int = 0) -> Any:
     """Return the convolutions with products through our cuBLAS, which are noted in ``products``."""
     cublas = Cublas(cupy, precision, FakeCublas(engine.launch))
 
@@ -98,7 +98,7 @@ def kernels_of(cupy: ModuleType, precision: str = "float32") -> Any:
             self.products.append((*a.shape, b.shape[1]))
             cublas.matmul(a, b, out, accumulate)
 
-    kernels = Kernels(0, precision)
+    kernels = Kernels(device, precision)
     kernels.products = []
     return kernels
 

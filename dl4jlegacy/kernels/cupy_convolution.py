@@ -39,7 +39,7 @@ class Convolutions(Launcher):
 
     def __init__(self, device: int = 0, precision: str = "float32") -> None:
         super().__init__(device, precision)
-        self._cudnn, self.convolution_reason = find_cudnn(self.xp, precision, self._scratch)
+        self._cudnn, self.convolution_reason = find_cudnn(self.xp, device, precision, self._scratch)
         self.convolution_path = self._cudnn.name if self._cudnn else "own"
 
     def lanes(self, char: str, rows: int) -> int:

@@ -71,11 +71,14 @@ class Launcher:
     # -- numbers that change from step to step: a captured graph reads them from memory, ``_key``, ``_scalars`` -------
     def _key(self, key: int) -> tuple[Any, Any]:
         """Return what a random kernel gets for ``key``: the value, and where to read it instead (0: nowhere)."""
-        return np.uint64(key), 0
+        return (np.uint64(key), 0) if self._tape is None else (np.uint64(0), self._tape.key(key))
 
     def _scalars(self, *values: float) -> tuple[Any, ...]:
         """Return what an updater's kernel gets for up to four numbers: doubles, and where to read them instead."""
-        return (*map(float, values), *(0.0,) * (4 - len(values)), 0)
+        numbers = (*map(float, values), *(0.0,) * (4 - len(values)))
+        if self._noted is not None:
+            self._noted.extend(numbers)
+        return (*numbers, 0) if self._tape is None else (0.0, 0.0, 0.0, 0.0, self._tape.scalars(4))
 
     # -- checks: kernels trust what they are given --------------------------------------------------------------------
     def _on_device(self, what: str, *arrays: Array) -> str:
