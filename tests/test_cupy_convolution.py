@@ -37,6 +37,11 @@ SHAPES = [  # tiles, channels, filters, kernel, out, stride, dilation, rest of t
     (1, 2, 1, (4, 4), (1, 1), (1, 1), (1, 1), (0, 0), 7),
     (3, 2, 3, (3, 3), (4, 4), (1, 1), (1, 1), (0, 0), 4),
     (4, 2, 3, (3, 3), (3, 2), (2, 2), (1, 1), (1, 0), 1),
+    (1, 3, 4, (5, 5), (6, 6), (1, 1), (1, 1), (0, 0), 8),  # from here on more places than conv_direct takes
+    (1, 11, 9, (2, 3), (4, 3), (2, 1), (1, 2), (1, 0), 5),
+    (2, 9, 17, (3, 3), (3, 4), (1, 2), (2, 1), (0, 1), 4),
+    (3, 70, 5, (1, 1), (2, 3), (2, 1), (1, 1), (1, 0), 1),
+    (1, 4, 20, (4, 4), (3, 3), (1, 1), (1, 1), (0, 0), 4),  # and one that it just takes
 ]
 
 
@@ -161,18 +166,27 @@ def test_addresses_that_do_not_allow_sixteen_bytes_at_a_time_give_the_same_bits(
 
 
 def test_images_are_unrolled_into_memory_that_is_bounded_and_kept(own: Any, device_arrays: ModuleType) -> None:
-    arrays = Arrays(0, "f")  # 25 rows, 36 pixels of 8 lanes
+    arrays = Arrays(11, "f")  # 75 rows, 36 pixels of 8 lanes
     arrays.run(own, device_arrays.asarray, lambda array: array.get())
     whole = own._scratch.size
-    assert whole == 25 * 36 * 8 * 4
-    assert own.products == [(4, 25, 288), (4, 288, 25), (25, 4, 288)]
+    assert whole == 75 * 36 * 8 * 4
+    assert own.products == [(4, 75, 288), (4, 288, 75), (75, 4, 288)]
     own.products.clear()
     arrays.run(own, device_arrays.asarray, lambda array: array.get())
     assert own._scratch.size == whole, "the second time nothing is allocated"
-    own.chunk_bytes = 25 * 13 * 8 * 4  # two rows of six pixels, and one that does not help
+    own.chunk_bytes = 75 * 13 * 8 * 4  # two rows of six pixels, and one that does not help
     own.products.clear()
     arrays.run(own, device_arrays.asarray, lambda array: array.get())
-    assert own.products == [(4, 25, 96)] * 3 + [(4, 96, 25)] * 3 + [(25, 4, 96)] * 3
+    assert own.products == [(4, 75, 96)] * 3 + [(4, 96, 75)] * 3 + [(75, 4, 96)] * 3
+
+
+def test_a_small_kernel_is_applied_without_unrolling(own: Any, device_arrays: ModuleType) -> None:
+    for index in (0, 15):
+        arrays = Arrays(index, "f")
+        y = device_arrays.asarray(arrays.dz)
+        x, W, b = map(device_arrays.asarray, (arrays.x, arrays.W, arrays.b))
+        own.conv_forward(x, W, b, y, arrays.stride, arrays.dilation, True)
+    assert own.products == [] and own._scratch.size == 0
 
 
 def test_nothing_waits_and_a_captured_graph_computes_with_what_is_in_the_arrays_when_it_is_launched(
