@@ -80,10 +80,15 @@ def installed(*devices: DeviceConf) -> Iterator[ModuleType]:
     sys.modules.update(MODULES)
     library = binding.load_library
     binding.load_library = lambda xp: FakeCublas(engine.launch)
+    hides_cudnn = "cudnn" not in sys.modules
+    if hides_cudnn:  # the real one would take addresses of the host for those of a GPU
+        sys.modules["cudnn"] = None  # type: ignore[assignment]
     try:
         yield cupy
     finally:
         binding.load_library = library
+        if hides_cudnn:
+            sys.modules.pop("cudnn", None)
         for name in [n for n in sys.modules if n.partition(".")[0] in ("cupy", "cupyx", "cupy_backends")]:
             del sys.modules[name]
         sys.modules.update(before)
