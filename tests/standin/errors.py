@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["CUDARuntimeError", "NvrtcError", "OutOfMemoryError", "unsupported_while_capturing"]
+__all__ = ["CUDARuntimeError", "CudaError", "NvrtcError", "OutOfMemoryError", "unsupported_while_capturing"]
 
 _RUNTIME = {
     1: ("cudaErrorInvalidValue", "invalid argument"),
@@ -36,6 +36,10 @@ class CUDARuntimeError(RuntimeError):
 
     def __reduce__(self) -> tuple[type[CUDARuntimeError], tuple[int]]:
         return type(self), (self.status,)
+
+
+class CudaError(Exception):
+    """What a GPU would not have forgiven, or would have computed nonsense from: a launch that the stand-in refuses."""
 
 
 class NvrtcError(RuntimeError):

@@ -1,6 +1,7 @@
 """Device memory of the stand-in: pools with limits, which hand out again what was freed, as CuPy's do.
 
-Memory that is handed out is filled with ones (NaN, as a float): who reads what was never written sees it. What
+Memory that is handed out is filled with ones (NaN, as a float): who reads what was never written sees it. Around what
+was asked for lie guards, which kernels must leave as they are (``check_guards``). What
 a captured graph uses and its arrays give back may be handed out again, and the graph then writes into it, as on a
 device; a pool of its own (``using_allocator``) keeps the two apart.
 """
@@ -17,12 +18,13 @@ from typing import Any
 import numpy as np
 
 from standin.engine import launch, machine, thread, upload
-from standin.errors import OutOfMemoryError, unsupported_while_capturing
+from standin.errors import CudaError, OutOfMemoryError, unsupported_while_capturing
 
 __all__ = ["Memory", "MemoryPointer", "MemoryPool", "PinnedMemoryPointer", "PinnedMemoryPool", "alloc",
            "alloc_pinned_memory", "get_allocator", "is_pinned", "set_allocator", "using_allocator"]  # fmt: skip
 
 UNIT = 512
+_GUARD = 0xA5
 _lock = threading.RLock()
 _reserved: dict[int, int] = {}  # bytes that all pools have taken from a device
 
@@ -30,10 +32,23 @@ _reserved: dict[int, int] = {}  # bytes that all pools have taken from a device
 class Memory:
     """A block of device memory; it goes back to its pool when the last array and pointer to it is gone."""
 
-    def __init__(self, buffer: Any, size: int, device_id: int, give_back: Callable[[], None]) -> None:
+    def __init__(self, buffer: Any, size: int, device_id: int, give_back: Callable[[], None], asked: int = 0) -> None:
         self.buffer, self.size, self.device_id = buffer, size, device_id
         self.ptr = buffer.ctypes.data
+        self._asked = asked
         weakref.finalize(self, give_back).atexit = False
+
+    def check_guards(self, who: str) -> None:
+        """Raise ``CudaError`` if something was written just before or after what was asked for."""
+        if self.size and not all((guard == _GUARD).all() for guard in _guards(self.buffer, self._asked)):
+            raise CudaError(f"{who} wrote outside an array")
+
+
+def _guards(buffer: Any, asked: int) -> tuple[Any, Any]:
+    """What lies before the block and after its first ``asked`` bytes; see ``_reserve``."""
+    space = buffer.base
+    start = buffer.ctypes.data - space.ctypes.data
+    return space[start - UNIT : start], space[start + asked : start + buffer.size + UNIT]
 
 
 class MemoryPointer:
@@ -129,14 +144,16 @@ class MemoryPool:
         machine.check(device)
         if size == 0:
             return MemoryPointer(Memory(np.empty(0, np.uint8), 0, device, lambda: None), 0)
-        size = -(-size // UNIT) * UNIT
+        asked, size = size, -(-size // UNIT) * UNIT
         key = (device, 0 if thread.stream is None else thread.stream.ptr, size)
         with _lock:
             kept = self._free.get(key)
             buffer = kept.pop() if kept else self._reserve(device, size)
             self._used[device] = self._used.get(device, 0) + size
         buffer.fill(0xFF)
-        return MemoryPointer(Memory(buffer, size, device, _Return(self, key, buffer)), 0)
+        for guard in _guards(buffer, asked):
+            guard.fill(_GUARD)
+        return MemoryPointer(Memory(buffer, size, device, _Return(self, key, buffer), asked), 0)
 
     def _reserve(self, device: int, size: int) -> Any:
         limit, total = self._limit.get(device, 0), machine.devices[device].memory
@@ -145,8 +162,8 @@ class MemoryPool:
         if self._over(device, size):
             raise OutOfMemoryError(size, self.total_bytes(), limit if limit and limit < total else 0)
         _reserved[device] = _reserved.get(device, 0) + size
-        space = np.empty(size + UNIT, np.uint8)
-        start = -space.ctypes.data % UNIT
+        space = np.empty(size + 3 * UNIT, np.uint8)  # a multiple of UNIT for an address, and guards on both sides
+        start = UNIT + -space.ctypes.data % UNIT
         return space[start : start + size]
 
     def _over(self, device: int, size: int) -> bool:

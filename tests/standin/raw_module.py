@@ -15,11 +15,16 @@ import re
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from standin import engine
+from standin.arrays import ndarray
+from standin.errors import CudaError
+
+__all__ = ["CudaError", "Kernel", "RawModule"]
 
 SHIM = Path(__file__).with_name("cuda_shim.h")
 CACHE = Path(tempfile.gettempdir()) / f"dl4j-cuda-on-cpu-{os.getuid()}"
@@ -44,10 +49,6 @@ turn = 0
 
 _lock = threading.Lock()
 _libraries: dict[str, tuple[ctypes.CDLL, dict[str, Signature]]] = {}
-
-
-class CudaError(Exception):
-    """What a GPU would not have forgiven, or would have computed nonsense from."""
 
 
 class Signature:
@@ -77,10 +78,11 @@ class Signature:
         if pointer:
             if isinstance(arg, (int, np.uint64, np.uintp)) and not isinstance(arg, bool):
                 return int(arg)
-            if isinstance(arg, np.ndarray | np.generic) or not hasattr(arg, "data") or not hasattr(arg.data, "ptr"):
+            if not isinstance(arg, ndarray):
                 raise CudaError(f"{where}: {type(arg).__name__} is no device array")
             if arg.dtype != np.dtype(TYPES[kind][1]):
                 raise CudaError(f"{where}: {kind}* given an array of {arg.dtype}")
+            engine.raw(arg)  # it must live on the current device
             return int(arg.data.ptr)
         if type(arg) is int:
             given = "q"
@@ -243,9 +245,11 @@ class Kernel:
                     if wrong < 0
                     else f"kernel {self.name}: only some threads of a block came to the same barrier"
                 )
-            _check_guards(self.name, args)
+            for arg in args:
+                if isinstance(arg, ndarray):
+                    arg.data.mem.check_guards(f"kernel {self.name}")
 
-        _enqueue(work, args)
+        engine.launch(work)
 
 
 def _sizes(what: str, given: tuple[int, ...], most: tuple[int, int, int]) -> Any:
@@ -256,18 +260,6 @@ def _sizes(what: str, given: tuple[int, ...], most: tuple[int, int, int]) -> Any
         if not isinstance(size, (int, np.integer)) or not 1 <= size <= limit:
             raise CudaError(f"{what} {given}: every size must be a whole number from 1 to {limit}")
     return (ctypes.c_uint * 3)(*map(int, full))
-
-
-def _check_guards(name: str, args: tuple[Any, ...]) -> None:
-    """Ask every array that can tell whether something was written outside its memory."""
-    for arg in args:
-        check = getattr(getattr(arg, "data", None), "check_guards", None)
-        if check is not None:
-            check(f"kernel {name}")
-
-
-def _enqueue(work: Callable[[], None], args: tuple[Any, ...]) -> None:
-    work()
 
 
 class RawModule:
