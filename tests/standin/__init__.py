@@ -57,12 +57,12 @@ def _fill(module: ModuleType, names: dict[str, Any]) -> None:
 
 
 def _late(name: str) -> Any:
-    """Import what few tests need and what takes a compiler: kernels in CUDA C."""
-    if name != "RawModule":
+    """Import what few tests need: kernels in CUDA C."""
+    if name not in ("RawKernel", "RawModule"):
         raise AttributeError(f"module 'cupy' has no attribute {name!r} (in the stand-in)")
-    from standin.raw_module import RawModule
+    from standin import raw_module
 
-    return RawModule
+    return getattr(raw_module, name)
 
 
 MODULES = _modules()

@@ -22,9 +22,8 @@ import numpy as np
 
 from standin import engine
 from standin.arrays import ndarray
-from standin.errors import CudaError
 
-__all__ = ["CudaError", "Kernel", "RawModule"]
+__all__ = ["CudaError", "Kernel", "RawKernel", "RawModule"]
 
 SHIM = Path(__file__).with_name("cuda_shim.h")
 CACHE = Path(tempfile.gettempdir()) / f"dl4j-cuda-on-cpu-{os.getuid()}"
@@ -49,6 +48,10 @@ turn = 0
 
 _lock = threading.Lock()
 _libraries: dict[str, tuple[ctypes.CDLL, dict[str, Signature]]] = {}
+
+
+class CudaError(Exception):
+    """What a GPU would not have forgiven, or would have computed nonsense from."""
 
 
 class Signature:
@@ -247,7 +250,7 @@ class Kernel:
                 )
             for arg in args:
                 if isinstance(arg, ndarray):
-                    arg.data.mem.check_guards(f"kernel {self.name}")
+                    arg.data.check_guards(f"kernel {self.name}")
 
         engine.launch(work)
 
@@ -282,3 +285,8 @@ class RawModule:
         if name not in signatures:
             raise CudaError(f"no kernel {name!r}; there are {sorted(signatures)}")
         return Kernel(library, signatures[name])
+
+
+def RawKernel(code: str, name: str, options: tuple[str, ...] = (), backend: str = "nvrtc") -> Kernel:
+    """``cupy.RawKernel``: one kernel of a module of its own."""
+    return RawModule(code=code, options=options, backend=backend).get_function(name)
