@@ -16,9 +16,10 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from dl4jlegacy import cli, cluster_cli
+from dl4jlegacy import cluster_cli
 from dl4jlegacy.console import run_guarded
 from dl4jlegacy.errors import ConfError, UsageError, nearest
+from dl4jlegacy.show_training import show_training
 
 __all__ = ["main"]
 
@@ -171,7 +172,7 @@ def _run(arguments: list[str]) -> None:
         seed=args.r,
         averaging_frequency=5,
     )
-    cli.show_training(lambda tick: launch.train(conf, data, tick=tick))
+    show_training(lambda tick: launch.train(conf, data, tick=tick))
 
 
 def main(arguments: list[str] | None = None) -> None:

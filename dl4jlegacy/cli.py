@@ -20,12 +20,13 @@ from dl4jlegacy import cluster_cli, summary_cli
 from dl4jlegacy.aws.command import aws_app
 from dl4jlegacy.chaos.command import bench_app
 from dl4jlegacy.cluster_flags import Id, Zookeeper, seconds
-from dl4jlegacy.console import Stopped, emit, open_console, run_guarded
-from dl4jlegacy.errors import CheckpointError, NotFiniteError, UsageError, nearest
+from dl4jlegacy.console import emit, run_guarded
+from dl4jlegacy.errors import CheckpointError, UsageError, nearest
 from dl4jlegacy.services.command import services_app
+from dl4jlegacy.show_training import show_training
 from dl4jlegacy.version import __version__
 
-__all__ = ["app", "main", "show_training"]
+__all__ = ["app", "main"]
 
 # ClickException, which typer has in a place of its own or click's
 _CommandLineError: Any = typer.BadParameter.__mro__[2]
@@ -60,6 +61,7 @@ _LEAST = {
 _CONF_FLAGS = (
     *("model", "dataset", "data_dir", "workers", "jobs_per_round", "batch_size", "epochs", "pretrain_epochs"),
     *("averaging_frequency", "router", "seed", "run", "checkpoint_dir", "checkpoint_every", "min_workers"),
+    *("device", "precision", "mixed_devices", "device_memory_limit"),
 )
 """Flags that are fields of ``Conf``."""
 
@@ -84,6 +86,10 @@ MinWorkers = Annotated[
     str | None, _option("--min-workers", "N", "Workers below which a cluster's master issues no jobs (1).")
 ]
 WorkerWait = Annotated[str | None, _option("--worker-wait", "SECONDS", "How long it waits for them then (300).")]
+Device = Annotated[str | None, _option("--device", "cpu|gpu|gpu:N|auto", "What to compute on (cpu); gpu: all GPUs.")]
+MemoryLimit = Annotated[
+    str | None, _option("--device-memory-limit", "SIZE|PART", "Of each GPU, such as 8GiB or 80% (all).")
+]
 DatasetOption = _option("--dataset", "NAME", "digits, iris, mnist, sonnets, a CSV or .txt file, or a folder.")
 
 
@@ -135,6 +141,20 @@ def train(
     bind: Bind = "127.0.0.1",
     min_workers: MinWorkers = None,
     worker_wait: WorkerWait = None,
+    device: Device = None,
+    precision: Annotated[
+        str | None, _option("--precision", "NAME", "Of matrix products on GPUs: float32 (the default), tf32 or bf16.")
+    ] = None,
+    mixed_devices: Annotated[
+        bool,
+        typer.Option(
+            "--mixed-devices",
+            envvar="DL4J_MIXED_DEVICES",
+            show_envvar=False,
+            help="Let CPU and GPU workers train together; the answer is then not the same bit by bit.",
+        ),
+    ] = False,
+    device_memory_limit: MemoryLimit = None,
     standby: Annotated[bool, typer.Option("--standby", help="Wait behind a master, and take over if it dies.")] = False,
     run: Annotated[str | None, _option("--run", "NAME", "The run's name.")] = None,
     checkpoint_dir: Annotated[str | None, _option("--checkpoint-dir", "DIR", "Keep checkpoints here.")] = None,
@@ -169,6 +189,7 @@ def _train(flags: dict[str, Any]) -> None:
     if "model" in given:
         given["multi_layer_conf"] = None  # a model named on the command line replaces the file's network
     conf = launch.with_absolute_paths(base.replace(**given))
+    conf, named = launch.on_devices(conf, named, local=flags["context"].info_name != cluster_cli.MASTER)
     data = launch.load_data(conf.dataset, conf.data_dir)
     conf = _with_wait(conf, flags["worker_wait"])
     ready = launch.prepare(conf, data, named, learning_rate=rate, updater=_text("updater", flags["updater"]))
@@ -192,6 +213,8 @@ def resume(
     bind: Bind = "127.0.0.1",
     min_workers: MinWorkers = None,
     worker_wait: WorkerWait = None,
+    device: Device = None,
+    device_memory_limit: MemoryLimit = None,
     out: Out = None,
     format: Format = "text",
     log_format: LogFormat = "text",
@@ -200,7 +223,15 @@ def resume(
     from dl4jlegacy import files
 
     as_json, json_lines = _is_json("format", format), _is_json("log_format", log_format)
-    changes = _values({"workers": workers, "data_dir": data_dir, "min_workers": min_workers})
+    changes = _values(
+        {
+            "workers": workers,
+            "data_dir": data_dir,
+            "min_workers": min_workers,
+            "device": device,
+            "device_memory_limit": device_memory_limit,
+        }
+    )
     if worker_wait is not None:
         changes["worker_wait_seconds"] = seconds("--worker-wait", worker_wait)
     target = _text("out", out) or ""
@@ -260,71 +291,27 @@ def predict(
     emit(json.dumps(prediction.fields) if as_json else "\n".join(prediction.lines))
 
 
-def show_training(
-    start: Callable[[Callable[[Any], None]], Any],
-    *,
-    as_json: bool = False,
-    json_lines: bool = False,
-    checkpoints: str = "",
-    goes_on: str = "",
-) -> None:
-    """Run a training with its display, and print its report.
-
-    ``checkpoints`` is the run's folder, ``goes_on`` the command that goes on with it in a cluster; "": none.
-    """
-    from rich.text import Text
-
-    from dl4jlegacy.progress import ProgressDisplay
-
-    console = open_console(json_lines=json_lines)
-    display = ProgressDisplay(console, json_lines=json_lines)
-    try:
-        with display:
-            report = start(display.tick)
-    except Stopped as stop:
-        stop.hint = _where_it_stopped(display.last, checkpoints, goes_on)
-        raise
-    except NotFiniteError as error:
-        if checkpoints:
-            raise NotFiniteError(f"{error}; the checkpoints in {checkpoints} are from before") from error
-        raise
-    for warning in report.warnings:
-        console.print(Text(json.dumps({"event": "warning", "message": warning}) if json_lines else warning))
-    emit(json.dumps(report.fields) if as_json else _report_text(report))
-
-
-def _where_it_stopped(status: Any, checkpoints: str, goes_on: str) -> str:
-    has_begun = status is not None and status.head is not None
-    where = f" in round {status.head.round}/{status.plan.total_rounds}" if has_begun else ""
-    if goes_on:
-        return f"{where}; `{goes_on}` goes on from there" if has_begun else " before it began; nothing is left of it"
-    if checkpoints:
-        return f"{where}; `dl4j resume {checkpoints}` goes on from there"
-    return f"{where}; nothing is kept: with --checkpoint-dir a run can go on later"
-
-
-def _report_text(report: Any) -> str:
-    fields: Mapping[str, Any] = report.fields
-    lines = [
-        report.evaluation.text().strip("\n"),
-        "",
-        f"run       {fields['run']}: {fields['model'] or 'network'} on {fields['dataset']}, "
-        f"{fields['workers']} workers, {fields['rounds']:,} rounds",
-        f"examples  {fields['examples']:,} in {fields['seconds']:.1f} s ({fields['examples_per_second']:,.0f}/s)",
-        f"batches   {fields['batches']:,}, lost {fields['batches_lost']}, duplicated {fields['batches_duplicated']}",
-        *([] if fields["accuracy"] is None else [f"accuracy  {fields['accuracy']:.4f}, f1 {fields['f1']:.4f}"]),
-        f"params    sha256 {fields['params_sha256']}",
-    ]
-    return "\n".join([*lines, f"model     {fields['model_path']}"] if fields["model_path"] else lines)
-
-
 # -- reading flags ---------------------------------------------------------------------------------------------------
 
 
-def _values(texts: Mapping[str, str | None]) -> dict[str, Any]:
+def _values(texts: Mapping[str, str | bool | None]) -> dict[str, Any]:
     """Return the flags that were given, as the values that they spell."""
-    given = {name: _text(name, text) for name, text in texts.items() if text is not None}
-    return {name: _whole(name, str(text)) if name in _LEAST else text for name, text in given.items()}
+    return {name: _value(name, text) for name, text in texts.items() if text not in (None, False)}
+
+
+def _value(name: str, given: str | bool | None) -> Any:
+    from dl4jlegacy.devices import PRECISIONS, check_choice, memory_limit
+
+    if given is True:
+        return True
+    text = _text(name, str(given)) or ""
+    if name == "device":
+        check_choice(text, _label(name, text))
+    elif name == "precision":
+        _choice(name, text, PRECISIONS)
+    elif name == "device_memory_limit":
+        memory_limit(text, _label(name, text))
+    return _whole(name, text) if name in _LEAST else text
 
 
 def _label(name: str, text: str) -> str:

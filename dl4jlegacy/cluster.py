@@ -24,7 +24,7 @@ from dl4jlegacy.cluster_access import ClusterAddress, closing, find_conf, open_t
 from dl4jlegacy.cluster_office import Office, destroy
 from dl4jlegacy.cluster_worker import run_worker
 from dl4jlegacy.errors import CheckpointError, ConfError, NotAuthorisedError, TrackerError, VersionError
-from dl4jlegacy.kernels import load as load_kernels
+from dl4jlegacy.run_devices import host_kernels, settle
 from dl4jlegacy.runner import RunStatus
 from dl4jlegacy.scaleout.checkpoint import CheckpointSaver
 from dl4jlegacy.scaleout.conf import Conf
@@ -91,7 +91,7 @@ def stand_by(address: ClusterAddress, lead: Lead) -> launch.Report | None:
     """Wait behind the present master, and finish its run if it dies; None if the run ended without that."""
     conf = find_conf(address, wait_seconds=60.0)
     data = launch.load_data(conf.dataset, conf.data_dir)
-    load_kernels(conf.kernels or None)  # takes a second, which is better spent now than when the master is gone
+    host_kernels(conf.kernels)  # takes a second, which is better spent now than when the master is gone
     with ZooKeeperSession(address.zookeeper, secret=address.secret) as session:
         election = MasterElection(session, group=address.id, info={"run": conf.run, "standby": True}).start()
         try:
@@ -239,7 +239,7 @@ def _lead(
 
     ``takes_over`` says who did, "" for a new run; ``tracker`` is the run's, if it is open already: it stays open.
     """
-    conf = conf.replace(kernels=load_kernels(conf.kernels or None).name, data_by_reference=False)
+    conf = settle(conf, local=lead.local_workers > 0)[0].replace(data_by_reference=False)
     conf = conf.replace(jobs_per_round=conf.jobs_per_round or conf.workers, run=conf.run or process_name())
     office = Office(conf, address, session, election)
     with closing(open_tracker(conf, address.secret)) if tracker is None else nullcontext(tracker) as tracker:

@@ -126,19 +126,38 @@ def worker(
     master: Annotated[
         str | None, typer.Option("-ad", metavar="HOST", help="The master's host; Zookeeper is at its port 2181.")
     ] = None,
-    workers: Annotated[str, typer.Option("--workers", metavar="N", help="Worker threads of this process (1).")] = "1",
+    workers: Annotated[
+        str | None, typer.Option("--workers", metavar="N", help="Worker threads of this process (1; one for each GPU).")
+    ] = None,
     wait: Annotated[
         str, typer.Option("--wait", metavar="SECONDS", help="How long to wait for a master to register (60).")
     ] = "60",
     id: Id = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device", metavar="cpu|gpu|gpu:N|auto", help="What to compute on (as the run does).", envvar="DL4J_DEVICE"
+        ),
+    ] = None,
+    device_memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            "--device-memory-limit",
+            metavar="SIZE|PART",
+            help="Of each GPU, such as 8GiB or 80% (all).",
+            envvar="DL4J_DEVICE_MEMORY_LIMIT",
+        ),
+    ] = None,
     log_format: LogFormat = "text",
 ) -> None:
     """Work for the run that a master has registered, until it ends."""
     work(
         zookeeper or (f"{master}:2181" if master else None),
         id=id,
-        workers=whole("--workers", workers, least=1),
+        workers=None if workers is None else whole("--workers", workers, least=1),
         wait_seconds=float(whole("--wait", wait, least=0)),
+        device=device,
+        device_memory_limit=device_memory_limit or "",
         json_lines=is_json("--log-format", log_format),
     )
 
@@ -147,18 +166,34 @@ def work(
     zookeeper: str | None,
     *,
     id: str | None = None,
-    workers: int = 1,
+    workers: int | None = None,
     wait_seconds: float = 60.0,
+    device: str | None = None,
+    device_memory_limit: str = "",
     json_lines: bool = False,
 ) -> None:
-    """Be a worker, and say on stderr when it joins and leaves."""
+    """Be a worker, and say on stderr when it joins and leaves, and on which devices."""
     from dl4jlegacy import cluster
+    from dl4jlegacy.devices import check_choice, memory_limit
 
+    if device is not None:
+        check_choice(device, "--device")
+    if device_memory_limit:
+        memory_limit(device_memory_limit)
     address, console = access(zookeeper, id), open_console(json_lines=json_lines)
 
     def on_event(name: str, fields: dict[str, Any]) -> None:
         text = f"{name}: " + ", ".join(f"{key} {value}" for key, value in fields.items())
+        if name == "device":
+            text = f"worker {fields['worker']}: {fields['text']}"
         line = json.dumps({"event": name, **fields}) if json_lines else text
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    cluster.run_worker(address, workers=workers, wait_seconds=wait_seconds, on_event=on_event)
+    cluster.run_worker(
+        address,
+        workers=workers,
+        wait_seconds=wait_seconds,
+        device=device,
+        device_memory_limit=device_memory_limit,
+        on_event=on_event,
+    )

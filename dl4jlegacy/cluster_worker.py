@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from dl4jlegacy.cluster_access import ClusterAddress, check_fits, closing, defined, open_tracker, versions
 from dl4jlegacy.errors import TrackerError
-from dl4jlegacy.kernels import load as load_kernels
+from dl4jlegacy.run_devices import Compute, join
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast_store import HazelcastStateTracker, HazelcastStore
 from dl4jlegacy.scaleout.journal import Journal
@@ -48,16 +48,21 @@ _LOOK_SECONDS = 1.0
 def run_worker(
     address: ClusterAddress,
     *,
-    workers: int = 1,
+    workers: int | None = None,
     wait_seconds: float = 60.0,
+    device: str | None = None,
+    device_memory_limit: str = "",
     on_event: OnEvent = lambda name, fields: None,
 ) -> Head:
     """Work for the run that is registered, with ``workers`` threads, until it ends; return its last head.
+
+    ``workers`` None: one, or one for each GPU. ``device`` None: the run's kind, all GPUs if it is GPUs.
 
     A worker whose run has given way to another under the same id goes over to that one.
 
     Raises:
         TrackerError: nothing to be reached, no run registered in time, or its master gone for too long.
+        DeviceError: the device cannot be had, or is not of the run's kind.
         VersionError: this process does not match. NotAuthorisedError: the secret is another one.
         TrainingError: the run failed.
     """
@@ -68,7 +73,9 @@ def run_worker(
             registered = ZookeeperConfigurationRetriever(host, port, address.id, session=session)
             conf = registered.retrieve(wait_seconds=wait_seconds)
             with closing(open_tracker(conf, address.secret)) as tracker:
-                head = _work(conf, address, tracker, session, registered, workers, on_event)
+                compute = join(conf, device, device_memory_limit)
+                count = workers or len(compute.devices)
+                head = _work(conf, address, tracker, session, registered, compute, count, on_event)
     if head.status == "failed":
         raise failure_of(head)
     return head
@@ -80,23 +87,25 @@ def _work(
     tracker: HazelcastStateTracker,
     session: ZooKeeperSession,
     registered: ZookeeperConfigurationRetriever,
+    compute: Compute,
     workers: int,
     on_event: OnEvent,
 ) -> Head | None:
     """Work for one run; return its last head, or None when it is gone, or another has taken its place."""
-    kernels = load_kernels(conf.kernels)
-    check_fits(tracker, conf, versions(kernels.name))
+    check_fits(tracker, conf, versions(conf.kernels))
     plan = msgspec.convert(defined(tracker, "plan", conf), Plan)
     outcome, name = Outcome(tracker.clock), process_name()
     journal = Journal(tracker, name)
     journal.watch_refusals()
     pool = WorkerPool(
-        *(conf, plan, tracker, create_router(conf.router, conf.window), kernels, outcome, network_performer),
+        *(conf, plan, tracker, create_router(conf.router, conf.window), compute, outcome, network_performer),
         jobs=None,
         ends_run=True,
         on_job_failed=journal.job_failed,
     )
     on_event("joined", {"run": conf.run, "worker": name, "threads": workers})
+    for index, text, device in compute.told(workers):
+        on_event("device", {"worker": f"{name}-{index}", "text": text, **device.fields()})
     head, left = None, "stopped"
     with (
         WorkerRegistration(session, name, {"run": conf.run, "threads": workers}, group=address.id),
@@ -106,7 +115,7 @@ def _work(
         master = _MasterWatch(conf, tracker, registered, MasterElection(session, group=address.id), link)
         ticker = Ticker(pool.start(name, workers))
         ticker.start()
-        journal.write("worker_joined", worker=name, threads=workers, kernels=kernels.name)
+        journal.write("worker_joined", worker=name, threads=workers, kernels=compute.name)
         try:
             head = _serve(outcome, master)
             left = "replaced" if head is None else head.status

@@ -5,10 +5,13 @@
   x UsageError                   DL4J-USAGE       2
   x ConfError                    DL4J-CONF        3
     - ShapeError                 DL4J-SHAPE       3
+    - DeviceError                DL4J-DEVICE      3
   x DataError                    DL4J-DATA        3
   x TrainingError                DL4J-TRAINING    1
     - JobError                   DL4J-JOB         1
+    - CaptureError               DL4J-CAPTURE     1
     - NotFiniteError             DL4J-NOTFINITE   1
+    - DeviceMemoryError          DL4J-MEMORY      1
   x WireError                    DL4J-WIRE        1
   x TrackerError                 DL4J-TRACKER     4
     - TrackerClosedError         DL4J-CLOSED      4
@@ -30,11 +33,14 @@ from difflib import get_close_matches
 from typing import ClassVar
 
 __all__ = [
+    "CaptureError",
     "CheckpointError",
     "CloudError",
     "ConfError",
     "DataError",
     "DeadlineError",
+    "DeviceError",
+    "DeviceMemoryError",
     "Dl4jError",
     "JobError",
     "ModelError",
@@ -87,6 +93,12 @@ class ShapeError(ConfError, ValueError):
     code = "DL4J-SHAPE"
 
 
+class DeviceError(ConfError):
+    """A GPU was asked for and cannot be had, or not in this combination; the message says what to do about it."""
+
+    code = "DL4J-DEVICE"
+
+
 class DataError(Dl4jError):
     """A data set is missing, cannot be read, or holds values that cannot be trained on."""
 
@@ -111,10 +123,22 @@ class JobError(TrainingError):
         self.worker_traceback = worker_traceback
 
 
+class CaptureError(TrainingError):
+    """A step cannot become a CUDA graph; whoever captures steps then does this one launch by launch."""
+
+    code = "DL4J-CAPTURE"
+
+
 class NotFiniteError(TrainingError):
     """The score or the parameters became NaN or infinite."""
 
     code = "DL4J-NOTFINITE"
+
+
+class DeviceMemoryError(TrainingError):
+    """A GPU's memory is full; the message names layer and buffer, and the batch size that would fit."""
+
+    code = "DL4J-MEMORY"
 
 
 class WireError(Dl4jError):

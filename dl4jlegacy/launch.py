@@ -34,6 +34,7 @@ from dl4jlegacy.nn.serializer import (
     write_model,
 )
 from dl4jlegacy.nn.updaters import create_updater, with_learning_rate
+from dl4jlegacy.run_devices import settle
 from dl4jlegacy.runner import ActorNetworkRunner, RunStatus, TrainingResult
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import DataSetJobIterator
@@ -50,6 +51,7 @@ __all__ = [
     "evaluate_model",
     "first_examples",
     "load_data",
+    "on_devices",
     "params_sha256",
     "plan_of",
     "predict",
@@ -126,6 +128,17 @@ def prepare(conf: Conf, data: Data, given: frozenset[str], *, learning_rate: flo
     network = network.with_sizes(train.n_in, train.n_out)
     network.validate()
     return conf.replace(multi_layer_conf=network, dataset=conf.dataset or data.source.name)
+
+
+def on_devices(conf: Conf, given: frozenset[str], *, local: bool) -> tuple[Conf, frozenset[str]]:
+    """Return ``conf`` with its devices settled, a worker for each GPU, and the names of fields that are set by now.
+
+    ``given`` are the names that somebody has set; ``local`` says whether the workers are in this process.
+    """
+    conf, compute = settle(conf, local=local)
+    if compute.on_gpu and "workers" not in given:
+        return conf.replace(workers=len(compute.devices)), given | {"workers"}
+    return conf, given
 
 
 def with_absolute_paths(conf: Conf) -> Conf:
@@ -209,6 +222,10 @@ def _fields(
         "params_sha256": params_sha256(network.params),
         "model_path": None if path is None else str(path),
         "kernels": conf.kernels,
+        "device": ",".join(device.label for device in result.devices),
+        "devices": [device.fields() for device in result.devices],
+        "precision": conf.precision,
+        "mixed_devices": conf.mixed_devices,
         "seed": conf.seed,
     }
 

@@ -52,6 +52,7 @@ class ProgressDisplay:
         self._next_line = 0.0
         self._speed = _Speed()
         self._traces: set[str] = set()
+        self._told: set[int] = set()
         self.last: RunStatus | None = None
 
     def __enter__(self) -> Self:
@@ -70,6 +71,13 @@ class ProgressDisplay:
     def tick(self, status: RunStatus) -> None:
         """Show a new status, if it is time to, and at once what has happened since the last one."""
         self.last = status
+        for worker, text, device in status.devices:
+            if worker not in self._told:  # a worker stays on its device
+                self._told.add(worker)
+                fields = {"event": "device", "worker": str(worker), **device.fields(), "text": text}
+                self._console.print(
+                    Text(json.dumps(fields) if self._json else f"worker {worker}: {text}"), soft_wrap=True
+                )
         for entry in status.news:
             self._tell(entry)
         if status.head is not None:

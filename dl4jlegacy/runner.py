@@ -36,9 +36,9 @@ from dl4jlegacy.errors import (
     UsageError,
 )
 from dl4jlegacy.kernels import Kernels
-from dl4jlegacy.kernels import load as load_kernels
 from dl4jlegacy.nn.fitting import check_fits
 from dl4jlegacy.nn.networks import build_network
+from dl4jlegacy.run_devices import MIXED, Compute, host_kernels, settle
 from dl4jlegacy.scaleout import actors, protocol
 from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, DeltaAggregator, JobAggregator, ParameterAveragingAggregator
 from dl4jlegacy.scaleout.checkpoint import CheckpointSaver, check_same_data
@@ -67,7 +67,8 @@ class _Parts:
     tracker: StateTracker
     router: WorkRouter
     aggregator: JobAggregator
-    kernels: Kernels
+    compute: Compute
+    kernels: Kernels  # for what is done in host memory
     first_model: Callable[[], Result]
     performer: PerformerFactory
     saver: CheckpointSaver | None
@@ -128,11 +129,13 @@ class ActorNetworkRunner:
 
         Raises:
             ConfError: the Conf is invalid, or does not fit the data.
+            DeviceError: its devices cannot be had.
             CheckpointError: the folder holds another run's checkpoints, or ``resume`` finds none that is usable.
         """
         if self._parts is not None:
             raise UsageError("setup was called twice; make a new ActorNetworkRunner for another run")
-        conf, kernels = _resolved(conf)
+        conf, compute = settle(conf, local=self._local_workers != 0)
+        conf, kernels = _named(conf), host_kernels(conf.kernels)
         jobs = self._job_iterator(conf)
         saver = _saver(conf, resume)
         tracker = self._tracker or InMemoryStateTracker()
@@ -145,6 +148,7 @@ class ActorNetworkRunner:
             tracker=tracker,
             router=router,
             aggregator=self._aggregator or _aggregator(conf, kernels, pool),
+            compute=compute,
             kernels=kernels,
             first_model=first,
             performer=performer,
@@ -215,7 +219,8 @@ class ActorNetworkRunner:
             model=Result.decode(frame),
             seconds=seconds,
             examples_here=head.examples - (begun[0].examples if begun is not None else 0),
-            warnings=parts.outcome.warnings,
+            warnings=(*((MIXED,) if parts.conf.mixed_devices else ()), *parts.outcome.warnings),
+            devices=parts.compute.used(self._local(parts.conf)),
         )
         if done.batches_lost or done.batches_duplicated:
             raise TrainingError(
@@ -230,8 +235,8 @@ class ActorNetworkRunner:
             raise ConfError("this run trained no network")
         network = build_network(parts.conf.network_conf, parts.kernels)
         network.init()
-        network.params[:] = result.model.arrays[PARAMS]
-        network.updater_state[:] = result.model.arrays[STATE]
+        network.set_params(result.model.arrays[PARAMS])
+        network.set_updater_state(result.model.arrays[STATE])
         return network
 
     def _ready(self) -> _Parts:
@@ -261,15 +266,19 @@ class ActorNetworkRunner:
         )
         parts.refs = [master, batch, saver]
         parts.workers = WorkerPool(
-            *(conf, plan, tracker, parts.router, parts.kernels, outcome, parts.performer),
+            *(conf, plan, tracker, parts.router, parts.compute, outcome, parts.performer),
             jobs=parts.jobs if conf.data_by_reference else None,
             on_job_failed=(lambda event, failure: None) if oversight is None else oversight.journal.job_failed,
         )
-        beats = parts.workers.start(name, self._local_workers if self._local_workers is not None else conf.workers)
+        beats = parts.workers.start(name, self._local(conf))
         parts.ticker = Ticker([(conf.limits.poll / 4, master, actors.Poll()), *beats])  # it watches for what is late
         parts.ticker.start()
         if oversight is not None:
             oversight.begin(lambda: tell(master, actors.Poll()), outcome.fail)
+
+    def _local(self, conf: Conf) -> int:
+        """Return how many workers are here."""
+        return conf.workers if self._local_workers is None else self._local_workers
 
     def _checkpoint_failed(self, message: str) -> None:
         if self._oversight is not None:
@@ -313,7 +322,8 @@ class ActorNetworkRunner:
         workers = tuple((w.id.rsplit("-", 1)[-1], f"{w.state} {w.job}".strip()) for w in records)
         seconds = time.monotonic() - parts.started if parts.started else 0.0
         waiting = None if oversight is None else oversight.quorum.waiting
-        return RunStatus(parts.jobs.plan, parts.tracker.head(), seconds, workers, waiting)
+        devices = parts.compute.told(self._local(parts.conf))
+        return RunStatus(parts.jobs.plan, parts.tracker.head(), seconds, workers, waiting, devices=devices)
 
     def shutdown(self, timeout: float = 30.0) -> None:
         """Stop everything and wait for it; workers finish and commit their job first. May be called more than once.
@@ -341,14 +351,10 @@ class ActorNetworkRunner:
             raise DeadlineError(f"{', '.join(late)} did not stop within {timeout:.0f} s; the process should end now")
 
 
-def _resolved(conf: Conf) -> tuple[Conf, Kernels]:
-    """Return the Conf with run name, round size and kernels settled, and the kernels."""
-    kernels = load_kernels(conf.kernels or None)
-    return conf.replace(
-        run=conf.run or f"run-{uuid.uuid4().hex[:8]}",
-        jobs_per_round=conf.jobs_per_round or conf.workers,
-        kernels=kernels.name,
-    ), kernels
+def _named(conf: Conf) -> Conf:
+    """Return the Conf with run name and round size settled."""
+    run = conf.run or f"run-{uuid.uuid4().hex[:8]}"
+    return conf.replace(run=run, jobs_per_round=conf.jobs_per_round or conf.workers)
 
 
 def _aggregator(conf: Conf, kernels: Kernels, pool: ThreadPoolExecutor) -> JobAggregator:

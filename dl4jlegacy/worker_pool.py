@@ -6,6 +6,7 @@ Legacy: the worker pool of ``ActorNetworkRunner``, all of whose actors shared on
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import time
@@ -18,6 +19,8 @@ import pykka
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels import Kernels
 from dl4jlegacy.nn.networks import build_network
+from dl4jlegacy.performing import OnDevice
+from dl4jlegacy.run_devices import Compute
 from dl4jlegacy.scaleout import actors, protocol
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import JobIterator
@@ -56,6 +59,7 @@ class WorkerPool:
     """``conf.workers`` workers of one run, each with its own performer, and the heartbeat of them all.
 
     Args:
+        compute: the devices, and the kernels that each worker gets.
         jobs: where workers find data that go by reference; None where they travel with the jobs.
         ends_run: whether the workers' end is the end of ``outcome``: in a process that has no master.
         on_job_failed: told of every job that failed here, on the worker's thread.
@@ -67,7 +71,7 @@ class WorkerPool:
         plan: Plan,
         tracker: StateTracker,
         router: WorkRouter,
-        kernels: Kernels,
+        compute: Compute,
         outcome: Outcome,
         performer: PerformerFactory,
         *,
@@ -76,7 +80,7 @@ class WorkerPool:
         on_job_failed: Callable[[protocol.Perform, Failure], None] = lambda event, failure: None,
     ) -> None:
         self._conf, self._plan, self._tracker, self._router = conf, plan, tracker, router
-        self._kernels, self._outcome, self._performer = kernels, outcome, performer
+        self._compute, self._outcome, self._performer = compute, outcome, performer
         self._jobs, self._ends_run, self._on_job_failed = jobs, ends_run, on_job_failed
         self._workers: list[pykka.ActorRef[Any]] = []
         self._heartbeat: pykka.ActorRef[Any] | None = None
@@ -85,14 +89,17 @@ class WorkerPool:
         """Start ``count`` workers called ``name-0 ...``; return what the process's ticker has to tell them."""
         conf, tracker = self._conf, self._tracker
         heartbeat = actors.HeartbeatActor.start(
-            self._outcome, tracker, stuck_seconds=conf.stuck_seconds, kernels=self._kernels.name
+            *(self._outcome, tracker),
+            stuck_seconds=conf.stuck_seconds,
+            kernels=self._compute.name,
+            device=lambda worker: self._compute.memory(int(worker.rpartition("-")[2])),
         )
         self._heartbeat = heartbeat
         for index in range(count):
             worker = protocol.Worker(
                 f"{name}-{index}", tracker.store, tracker.clock, self._plan, self._router, conf.limits
             )
-            performer = self._performer(conf, self._kernels)
+            performer = self._make_performer(index)
             self._workers.append(
                 actors.WorkerActor.start(
                     *(self._outcome, tracker, worker, performer, heartbeat, self._jobs),
@@ -102,6 +109,13 @@ class WorkerPool:
             )
         polls: Beats = [(conf.limits.poll, ref, actors.Poll()) for ref in self._workers]
         return [*polls, (conf.heartbeat_seconds, heartbeat, actors.Beat())]
+
+    def _make_performer(self, index: int) -> WorkerPerformer:
+        """Return a worker's performer, with kernels of its own if it computes on a GPU."""
+        compute = self._compute
+        kernels = compute.kernels(index)
+        make = functools.partial(self._performer, self._conf, kernels)
+        return OnDevice(make, kernels, compute.device(index)) if compute.on_gpu else make()
 
     def stop(self, timeout: float) -> list[str]:
         """Stop the workers, which finish and commit their job first; return the names of actors that are late."""

@@ -30,20 +30,47 @@ from hypothesis import settings
 from openssh_server import openssh_server, sshd_program  # noqa: F401  # fixtures for every test
 from standin import device_arrays  # noqa: F401  # a fixture for every test: CuPy on the CPU, see there
 
+from dl4jlegacy import devices
 from dl4jlegacy.datasets import read_mnist
-from dl4jlegacy.errors import DataError
+from dl4jlegacy.errors import DataError, DeviceError
 
 settings.register_profile("default", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("default")
 
 
+NOT_RUN = pytest.StashKey[str]()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked ``docker`` unless the marker is asked for: few machines have the engine it needs."""
-    if "docker" in config.getoption("markexpr"):
-        return
-    left_out = [item for item in items if item.get_closest_marker("docker")]
-    items[:] = [item for item in items if not item.get_closest_marker("docker")]
+    """Leave out what this machine cannot run.
+
+    Tests marked ``docker`` run only where the marker is asked for, since few machines have the engine they need; those
+    marked ``gpu`` wherever there is a GPU, and where there is none the summary says so.
+    """
+    if "docker" not in config.getoption("markexpr"):
+        _leave_out(config, items, "docker")
+    if any(item.get_closest_marker("gpu") for item in items):
+        try:
+            devices.choose("gpu")
+        except DeviceError as exc:
+            count = _leave_out(config, items, "gpu")
+            config.stash[NOT_RUN] = f"{count} tests marked gpu were not run, nothing of them is tested here: {exc}"
+
+
+def _leave_out(config: pytest.Config, items: list[pytest.Item], marker: str) -> int:
+    """Deselect the tests that have the marker; return how many."""
+    left_out = [item for item in items if item.get_closest_marker(marker)]
+    items[:] = [item for item in items if not item.get_closest_marker(marker)]
     config.hook.pytest_deselected(items=left_out)
+    return len(left_out)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Name the device tests that were not run."""
+    not_run = config.stash.get(NOT_RUN, "")
+    if not_run:
+        terminalreporter.section("no GPU")
+        terminalreporter.line(not_run)
 
 
 def _sockets() -> set[int]:

@@ -17,7 +17,14 @@ MODULES = {
 }
 
 LAYERS = [  # the longest matching name decides
-    {"dl4jlegacy.errors", "dl4jlegacy.backend", "dl4jlegacy.seeding", "dl4jlegacy.version", "dl4jlegacy.kernels"},
+    {
+        "dl4jlegacy.errors",
+        "dl4jlegacy.backend",
+        "dl4jlegacy.devices",
+        "dl4jlegacy.seeding",
+        "dl4jlegacy.version",
+        "dl4jlegacy.kernels",
+    },
     {"dl4jlegacy.wire", "dl4jlegacy.datasets"},
     {"dl4jlegacy.nn"},
     {"dl4jlegacy.scaleout"},
@@ -45,9 +52,12 @@ LAYERS = [  # the longest matching name decides
         "dl4jlegacy.files",
         "dl4jlegacy.held_out",
         "dl4jlegacy.launch",
+        "dl4jlegacy.performing",
         "dl4jlegacy.progress",
+        "dl4jlegacy.run_devices",
         "dl4jlegacy.runner",
         "dl4jlegacy.services",
+        "dl4jlegacy.show_training",
         "dl4jlegacy.summary_cli",
         "dl4jlegacy.worker_pool",
     },
@@ -58,6 +68,7 @@ LIBRARIES = {  # where each library may be imported
     "cryptography": ("dl4jlegacy.aws.provision",),
     "cudnn": ("dl4jlegacy.kernels",),
     "cupy": ("dl4jlegacy.backend", "dl4jlegacy.kernels"),
+    "cupyx": ("dl4jlegacy.kernels",),
     "hazelcast": (
         "dl4jlegacy.scaleout.hazelcast_connection",
         "dl4jlegacy.scaleout.hazelcast_link",
@@ -78,7 +89,7 @@ LIBRARIES = {  # where each library may be imported
         "dl4jlegacy.runner",
         "dl4jlegacy.worker_pool",
     ),
-    "rich": ("dl4jlegacy.cli", "dl4jlegacy.console", "dl4jlegacy.progress"),
+    "rich": ("dl4jlegacy.console", "dl4jlegacy.progress", "dl4jlegacy.show_training"),
     "safetensors": ("dl4jlegacy.scaleout.checkpoint",),
     "threadpoolctl": ("dl4jlegacy.runner", "dl4jlegacy.cluster_worker"),
     "typer": (

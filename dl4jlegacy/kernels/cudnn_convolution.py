@@ -13,13 +13,16 @@ import os
 from types import ModuleType
 from typing import Any
 
-from dl4jlegacy.backend import Array
+import numpy as np
+
+from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.kernels.cupy_scratch import Scratch
 
 __all__ = ["CudnnConvolution", "find_cudnn"]
 
 Pair = tuple[int, int]
 _OLDEST = 90000
+_MOST_WORKSPACE = 1 << 30  # bytes; what is faster with more than that is not worth the memory
 _INSTALL = "install the extra 'gpu' (CUDA 12) or 'gpu13' (CUDA 13)"
 
 
@@ -76,12 +79,13 @@ class CudnnConvolution:
 
     def try_out(self) -> None:
         """Compute a small convolution; raises what cuDNN raises, or says that the sum is wrong."""
-        x, W = (self._xp.ones(shape, self._xp.float32) for shape in ((1, 1, 3, 3, 1), (1, 1, 3, 3)))
-        y = self._xp.zeros((1, 1, 1, 1, 1), self._xp.float32)
+        shapes = ((1, 1, 3, 3, 1), (1, 1, 3, 3), (1, 1, 1, 1, 1))
+        x, W, y = (self._xp.asarray(np.ones(shape, np.float32)) for shape in shapes)
         if not self.forward(x, W, y, (1, 1), (1, 1)):
             raise _UnusableError(next(iter(self.refused.values())))
-        if float(y.sum()) != 9:
-            raise _UnusableError(f"the sum of nine ones was {float(y.sum())}")
+        found = float(to_host(y).sum())
+        if found != 9:
+            raise _UnusableError(f"the sum of nine ones was {found}")
 
     def forward(self, x: Array, W: Array, y: Array, stride: Pair, dilation: Pair) -> bool:
         """Write ``y``, without the bias; return False, nothing done, if cuDNN has no plan for it."""
@@ -140,6 +144,7 @@ class _Plan:
         self._graph.build_operation_graph()
         self._graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
         self._graph.deselect_numeric_notes(barred)
+        self._graph.deselect_workspace_greater_than(_MOST_WORKSPACE)
         self._index = self._first_plan()
         self.workspace = int(self._graph.get_workspace_size_plan_at_index(self._index))
 

@@ -20,7 +20,7 @@ from dl4jlegacy.kernels.cupy_launch import BLOCK, Launcher
 __all__ = ["Convolutions"]
 
 Pair = tuple[int, int]
-_PACK = 16  # bytes that a thread moves at a time, where the lanes allow it
+_SPAN = 8 * BLOCK  # what a block works on at a time, as in convolution.cu
 _FAR = 1 << 31  # what the kernels count in 32 bits must stay below
 
 
@@ -49,28 +49,31 @@ class Convolutions(Launcher):
     def conv_forward(self, x: Array, W: Array, b: Array, y: Array, stride: Pair, dilation: Pair, relu: bool) -> None:
         """See ``Kernels``."""
         _check(x, W, y, stride, dilation)
+        if b.shape != (len(W),):
+            raise ShapeError(f"convolution with weights {W.shape} needs {len(W)} biases, got shape {b.shape}")
+        self._on_device("conv_forward", x, W, b, y)
         if not y.size:
             return
         cudnn = self._for(x)
         if cudnn is None or not cudnn.forward(x, W, y, stride, dilation):
             weights = W.reshape(len(W), -1)
-            for index, columns, first, last in self._columns(x, W, y, stride, dilation):
+            for index, columns, first, last in self._unrolled(x, W, y, stride, dilation):
                 self.matmul(weights, columns, y[index].reshape(len(W), -1)[:, first:last])
         rows, items = len(y) * len(W), y[0, 0].size
-        if len(b) != len(W):
-            raise ShapeError(f"convolution with weights {W.shape} needs {len(W)} biases, got {len(b)}")
-        self._run("conv_bias", y, rows, items, (y, b, rows, len(W), items, int(relu)))
+        packs = -(-y.size * y.itemsize // 16)  # threads for moving sixteen bytes each; they stride on if that cannot be
+        self.launch("convolution", "conv_bias", y.dtype.char, packs, y, b, rows, len(W), items, int(relu))
 
     def conv_backward_weights(self, x: Array, dz: Array, gW: Array, stride: Pair, dilation: Pair) -> None:
         """See ``Kernels``."""
         _check(x, gW, dz, stride, dilation)
+        self._on_device("conv_backward_weights", x, dz, gW)
         if not dz.size:
             gW.fill(0)
             return
         cudnn = self._for(x)
         if cudnn is None or not cudnn.backward_weights(x, dz, gW, stride, dilation):
             total, is_first = gW.reshape(len(gW), -1), True
-            for index, columns, first, last in self._columns(x, gW, dz, stride, dilation):
+            for index, columns, first, last in self._unrolled(x, gW, dz, stride, dilation):
                 slopes = dz[index].reshape(len(gW), -1)[:, first:last]
                 self.matmul(slopes, columns.T, total, not is_first)
                 is_first = False
@@ -78,6 +81,7 @@ class Convolutions(Launcher):
     def conv_backward_input(self, dz: Array, W: Array, dx: Array, stride: Pair, dilation: Pair) -> None:
         """See ``Kernels``."""
         _check(dx, W, dz, stride, dilation)
+        self._on_device("conv_backward_input", dz, W, dx)
         if not dz.size:
             dx.fill(0)
             return
@@ -112,9 +116,9 @@ class Convolutions(Launcher):
                 lines = ((pixel + count - 1) // across - pixel // across) * stride[0] + (kh - 1) * dilation[0] + 1
             args = (columns, dx, channels, height, width, lanes, kh, kw, *stride, *dilation, down, across,
                     pixel, count, top, lines, int(len(chunks) > 1))  # fmt: skip
-            self._run("conv_gather", dx, channels, lines * width * lanes, args)
+            self._by_rows("conv_gather", dx, channels, lines * width * lanes, args)
 
-    def _columns(
+    def _unrolled(
         self, x: Array, W: Array, y: Array, stride: Pair, dilation: Pair
     ) -> Iterator[tuple[int, Array, int, int]]:
         """Yield chunk after chunk of every tile: its index, the unrolled images, and which columns of ``y`` they are.
@@ -131,7 +135,7 @@ class Convolutions(Launcher):
                 columns = self._scratch.buffer("columns", (size, last - first), x.dtype.char)
                 args = (x[index], columns, channels, height, width, lanes, *W.shape[2:], *stride, *dilation, across,
                         first // lanes, (last - first) // lanes)  # fmt: skip
-                self._run("conv_columns", x, size, last - first, args)
+                self._by_rows("conv_columns", x, size, last - first, args)
                 yield index, columns, first, last
 
     def _chunks(self, size: int, y: Array) -> Iterator[Pair]:
@@ -143,17 +147,15 @@ class Convolutions(Launcher):
         for first in range(0, down * across, count):
             yield first * lanes, min(first + count, down * across) * lanes
 
-    def _run(self, name: str, like: Array, rows: int, items: int, args: tuple[object, ...]) -> None:
-        """Launch a kernel that works on ``rows`` of ``items`` elements, one row a block at a time."""
-        if items >= _FAR:
+    def _by_rows(self, name: str, like: Array, rows: int, items: int, args: tuple[object, ...]) -> None:
+        """Launch a kernel that works on ``rows`` of ``items`` elements, a span of one row a block."""
+        spans = -(-items // _SPAN)
+        if items >= _FAR or rows * spans >= _FAR:
             raise ShapeError(
-                f"{name}: {items} elements for each of {rows} rows, more than 2^31 for arrays like {like.shape}; "
-                "use a smaller batch"
+                f"{name}: {rows} rows of {items} elements for arrays like {like.shape} are more than can be counted "
+                "in 31 bits; use a smaller batch"
             )
-        pack = _PACK // like.dtype.itemsize
-        wide = items // pack if like.shape[-1] % pack == 0 else items
-        blocks = min(rows * -(-wide // BLOCK), _FAR - 1)
-        self.launch_blocks("convolution", name, like.dtype.char, (blocks,), (BLOCK,), *args)
+        self.launch_blocks("convolution", name, like.dtype.char, (rows * spans,), (BLOCK,), *args)
 
 
 def _is_pointwise(W: Array, stride: Pair) -> bool:
@@ -171,10 +173,3 @@ def _check(x: Array, W: Array, y: Array, stride: Pair, dilation: Pair) -> None:
             f"convolution of tiles {x.shape} with weights {W.shape}, stride {stride}, dilation {dilation} gives "
             f"{wanted}, not {y.shape}"
         )
-    if not x.dtype == W.dtype == y.dtype or x.dtype.char not in "fd":
-        raise ShapeError(
-            f"convolution needs arrays of one dtype, float32 or float64, got {x.dtype}, {W.dtype} and {y.dtype}"
-        )
-    for array in (x, W, y):
-        if not array.flags.c_contiguous:
-            raise ShapeError(f"convolution needs C-contiguous arrays, got {array.shape} with strides {array.strides}")

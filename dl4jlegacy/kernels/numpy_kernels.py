@@ -48,6 +48,7 @@ __all__ = [
     "corrupt",
     "dropout",
     "dropout_backward",
+    "embedding_gradient",
     "gaussian",
     "lanes",
     "lstm_backward",
@@ -163,6 +164,14 @@ def softmax_cross_entropy(p: Array, labels: Array, dz: Array) -> float:
     loss = -float(np.sum(labels * np.log(np.maximum(p, _CLIP)), dtype=np.float64))
     np.subtract(p, labels, out=dz)
     return loss
+
+
+def embedding_gradient(dz: Array, index: Array, gW: Array) -> None:
+    """See ``Kernels``."""
+    gW[...] = 0
+    order = np.argsort(index, kind="stable")  # rows of one class are summed in their order, whatever the size
+    there, first = np.unique(index[order], return_index=True)
+    gW[there] = np.add.reduceat(dz[order], first, axis=0)
 
 
 def noop(params: Array, gradient: Array) -> None:

@@ -7,10 +7,11 @@ Graves 2012, "Supervised sequence labelling with recurrent neural networks", cha
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.errors import ShapeError
 
 __all__ = [
@@ -26,6 +27,9 @@ __all__ = [
 
 Step = Callable[[int], None]
 """Does one time step, given its number."""
+
+Matmul = Callable[[Array, Array, Array], Any]
+"""``matmul(a, b, out)``: NumPy's, or that of the kernels."""
 
 
 def check_lstm(z: Array, recurrent: Array, rest: dict[str, tuple[Array, tuple[int, ...]]]) -> None:
@@ -74,9 +78,10 @@ def stepping_back(cell: Callable[..., None]) -> Callable[..., Step]:
 
 def over_time(
     begin: Callable[..., Step], z: Array, recurrent: Array, b: Array, peepholes: Array, h: Array, c: Array, a: Array,
-    mask: Array,
+    mask: Array, matmul: Matmul = np.matmul,
 ) -> None:  # fmt: skip
-    """Walk forward through time: one matrix product and one call of what ``begin`` returns a step."""
+    """Walk forward through time: one matrix product and one call of what ``begin`` returns a step; on any device."""
+    xp = get_array_module(z)
     steps, rows, gates = z.shape
     units = gates // 4
     state = (steps + 1, rows, units)
@@ -84,30 +89,31 @@ def over_time(
         "b": (b, (gates,)), "peepholes": (peepholes, (3 * units,)), "h": (h, state), "c": (c, state),
         "a": (a, (steps, rows, units)), "mask": (mask, (steps, rows)),
     })  # fmt: skip
-    fed_back = np.empty((rows, gates), z.dtype)
-    weights = np.ascontiguousarray(recurrent.T)  # BLAS would copy it at every step
+    fed_back = xp.empty((rows, gates), z.dtype)
+    weights = xp.ascontiguousarray(recurrent.T)  # BLAS would copy it at every step
     step = begin(b, peepholes, z, fed_back, h, c, a, mask)
     for t in range(steps):
-        np.matmul(h[t], weights, out=fed_back)
+        matmul(h[t], weights, fed_back)
         step(t)
 
 
 def over_time_back(
     begin: Callable[..., Step], dh: Array, z: Array, recurrent: Array, peepholes: Array, c: Array, a: Array,
-    mask: Array, first: int,
+    mask: Array, first: int, matmul: Matmul = np.matmul,
 ) -> None:  # fmt: skip
-    """Walk backward through time, down to step ``first``."""
+    """Walk backward through time, down to step ``first``; on any device."""
+    xp = get_array_module(z)
     steps, rows, gates = z.shape
     units = gates // 4
     check_lstm(z, recurrent, {
         "peepholes": (peepholes, (3 * units,)), "dh": (dh, (steps, rows, units)), "c": (c, (steps + 1, rows, units)),
         "a": (a, (steps, rows, units)), "mask": (mask, (steps, rows)),
     })  # fmt: skip
-    carried, dc = np.zeros((rows, units), z.dtype), np.zeros((rows, units), z.dtype)
+    carried, dc = xp.zeros((rows, units), z.dtype), xp.zeros((rows, units), z.dtype)
     step = begin(peepholes, z, dh, carried, dc, c, a, mask)
     for t in range(steps - 1, first - 1, -1):
         if t < steps - 1:
-            np.matmul(z[t + 1], recurrent, out=carried)
+            matmul(z[t + 1], recurrent, carried)
         step(t)
 
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
-import numpy as np
-
-from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.backend import Array, Scalar, get_array_module, scalar
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn.feedforward import FeedForwardLayer, Params, activate
 from dl4jlegacy.nn.losses import LOSSES
@@ -66,12 +64,11 @@ class AutoEncoder(FeedForwardLayer, frozen=True, kw_only=True, tag="autoencoder"
         encoder = self.forward_activation()
         return encoder if self.loss != CANONICAL or encoder == "sigmoid" else "identity"
 
-    def pretrain_gradient(self, params: Params, x: Array, grads: Params, step: Step, *, scale: float) -> float:
+    def pretrain_gradient(self, params: Params, x: Array, grads: Params, step: Step, *, scale: float) -> Scalar:
         """Write the gradient of ``scale * loss`` for ``x (examples, n_in)``; return the mean reconstruction loss.
 
         The loss is that of the first ``SCORED_ROWS`` examples, see there.
         """
-        xp = get_array_module(x)
         m = x.shape[0]
         visible = step.buffer("visible", (2 * m, self.n_in), x)  # x' above, dz below
         hidden = step.buffer("hidden", (2 * m, self.n_out), x)  # dy above, y below: W's gradient is one product
@@ -84,14 +81,14 @@ class AutoEncoder(FeedForwardLayer, frozen=True, kw_only=True, tag="autoencoder"
         hidden[m:] = y
         z, to_dz = self._decode(params, y, step)
         rows = slice(SCORED_ROWS)
-        score = float(reconstruction_scores(self.loss, x[rows], z[rows], self.decoder_activation()).mean())
-        visible[m:] = self._visible_gradient(x, z, to_dz, grads["vb"], scale)
+        score = scalar(reconstruction_scores(self.loss, x[rows], z[rows], self.decoder_activation()).mean())
+        visible[m:] = self._visible_gradient(x, z, to_dz, grads["vb"], step, scale)
         back = hidden[:m]
-        xp.matmul(visible[m:], params["W"], out=back)
+        step.kernels.matmul(visible[m:], params["W"], back)
         hidden[:m] = to_dy(back, grads["b"])
         if self.sparsity:
             grads["b"][...] += (y.mean(axis=0) - self.sparsity) * (m * scale)
-        xp.matmul(hidden.T, visible, out=grads["W"].T)
+        step.kernels.matmul(hidden.T, visible, grads["W"].T)
         return score
 
     def reconstruct(self, params: Params, x: Array, step: Step) -> Array:
@@ -102,17 +99,18 @@ class AutoEncoder(FeedForwardLayer, frozen=True, kw_only=True, tag="autoencoder"
 
     def _decode(self, params: Params, y: Array, step: Step) -> tuple[Array, Callable[[Array, Array], Array]]:
         z = step.buffer("reconstruction", (y.shape[0], self.n_in), y)
-        get_array_module(y).matmul(y, params["W"].T, out=z)
+        step.kernels.matmul(y, params["W"].T, z)
         return activate(z, params["vb"], self.decoder_activation(), step)
 
     def _visible_gradient(
-        self, x: Array, z: Array, to_dz: Callable[[Array, Array], Array], gvb: Array, scale: float
+        self, x: Array, z: Array, to_dz: Callable[[Array, Array], Array], gvb: Array, step: Step, scale: float
     ) -> Array:
         """Return the gradient with respect to the decoder's pre-activation, and write its column sums to ``gvb``."""
         factor = x.dtype.type(scale)
         if self.loss != CANONICAL:
-            return to_dz(np.ascontiguousarray(LOSSES[self.loss].gradient(x, z) * factor), gvb)
+            xp = get_array_module(x)
+            return to_dz(xp.ascontiguousarray(LOSSES[self.loss].gradient(x, z) * factor), gvb)
         z -= x
         z *= factor
-        get_array_module(z).add.reduce(z, axis=0, out=gvb)
+        step.kernels.column_sums(z, gvb)
         return z

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
-
-from dl4jlegacy.backend import Array
+from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.kernels import FUSED_ACTIVATIONS
-from dl4jlegacy.nn.feedforward import Backward, FeedForwardLayer, Params
+from dl4jlegacy.nn.feedforward import Backward, FeedForwardLayer, Params, sampled
 from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional, InputTypeRecurrent
 from dl4jlegacy.nn.step import Step
@@ -137,11 +135,11 @@ def _activate(y: Array, name: str, step: Step) -> Array:
         return y
     if name in FUSED_ACTIVATIONS:
         lanes = y.shape[-1]
-        step.kernels.bias_activation(y.reshape(-1, lanes), np.zeros(lanes, y.dtype), name)
+        zeros = get_array_module(y).zeros(lanes, y.dtype)
+        step.kernels.bias_activation(y.reshape(-1, lanes), zeros, name)
         return y
     function, z = ACTIVATIONS[name], y.copy()
-    sampled = function.sample if step.train else None
-    y[...] = function.forward(z) if sampled is None else sampled(z, step.random("activation"))
+    y[...] = sampled(function, z, step) if step.train else function.forward(z)
     return z
 
 
@@ -188,16 +186,17 @@ class Convolution1DLayer(_Convolution, frozen=True, kw_only=True, tag="convoluti
 
     def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
         """Return ``y (out steps, examples, n_out)`` and the backward pass: one product over the unrolled sequence."""
-        window = self.window(len(x))
+        xp, window, matmul = get_array_module(x), self.window(len(x)), step.kernels.matmul
         dropped = self.drop(x, step)
         if step.mask is not None:
             dropped = dropped * step.mask[:, :, None]
         columns = window.unrolled(dropped).reshape(window.out * x.shape[1], -1)
-        weights = np.ascontiguousarray(params["W"][..., 0].transpose(2, 1, 0)).reshape(-1, self.n_out)
-        z = columns @ weights
+        weights = xp.ascontiguousarray(params["W"][..., 0].transpose(2, 1, 0)).reshape(-1, self.n_out)
+        z = step.buffer("z", (len(columns), self.n_out), x)
+        matmul(columns, weights, z)
         name = self.forward_activation()
         z += params["b"]
-        y = np.ascontiguousarray(ACTIVATIONS[name].forward(z))
+        y = xp.ascontiguousarray(ACTIVATIONS[name].forward(z))
         out_mask = self.forward_mask(step.mask, step)
         shown = y.reshape(window.out, x.shape[1], self.n_out)
         if out_mask is not None:
@@ -207,12 +206,16 @@ class Convolution1DLayer(_Convolution, frozen=True, kw_only=True, tag="convoluti
             if out_mask is not None:
                 dy = dy * out_mask[:, :, None]
             dz = ACTIVATIONS[name].backward(dy.reshape(z.shape), z, y)
-            np.add.reduce(dz, axis=0, out=grads["b"])
+            step.kernels.column_sums(dz, grads["b"])
+            found = step.buffer("gW", weights.shape, x)
+            matmul(columns.T, dz, found)
             shape = (self.kernel_size, self.n_in, self.n_out)
-            grads["W"][..., 0] = (columns.T @ dz).reshape(shape).transpose(2, 1, 0)
+            grads["W"][..., 0] = found.reshape(shape).transpose(2, 1, 0)
             if not need_dx:
                 return None
-            dx = window.rolled(dz @ weights.T, x.shape)
+            unrolled = step.buffer("dcolumns", columns.shape, x)
+            matmul(dz, weights.T, unrolled)
+            dx = window.rolled(unrolled, x.shape)
             if step.mask is not None:
                 dx *= step.mask[:, :, None]
             if step.train and self.drop_out:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 import msgspec
-import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError
-from dl4jlegacy.nn.feedforward import Backward, Params
+from dl4jlegacy.nn.feedforward import Backward, Params, sampled
 from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional, InputTypeRecurrent
 from dl4jlegacy.nn.step import Step
@@ -32,30 +31,35 @@ class ActivationLayer(ParameterlessLayer, frozen=True, kw_only=True, tag="activa
 
     def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
         """Return ``y`` and the backward pass; softmax goes over channels (of sequences: over the values)."""
-        name = self.forward_activation()
+        xp, name = get_array_module(x), self.forward_activation()
         z = _last(self.drop(x, step), name)
         function = ACTIVATIONS[name]
         rows = z.reshape(-1, z.shape[-1])
-        sampled = function.sample if step.train else None
-        found = function.forward(rows) if sampled is None else sampled(rows, step.random("activation"))
-        y = np.ascontiguousarray(found)
+        y = xp.ascontiguousarray(sampled(function, rows, step) if step.train else function.forward(rows))
 
         def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
             if not need_dx:
                 return None
             dz = function.backward(_last(dy, name).reshape(rows.shape), rows, y)
-            return self.drop_backward(np.ascontiguousarray(_back(dz.reshape(z.shape), name, x.ndim)), step)
+            return self.drop_backward(xp.ascontiguousarray(_back(dz.reshape(z.shape), name, x.ndim)), step)
 
-        return np.ascontiguousarray(_back(y.reshape(z.shape), name, x.ndim)), backward
+        return xp.ascontiguousarray(_back(y.reshape(z.shape), name, x.ndim)), backward
 
 
 def _last(x: Array, name: str) -> Array:
     """Return ``x`` with what a softmax goes over as the last axis; other activations do not care."""
-    return np.ascontiguousarray(np.moveaxis(x, 1, -1)) if name == "softmax" and x.ndim == 5 else x
+    if name != "softmax" or x.ndim != 5:
+        return x
+    xp = get_array_module(x)
+    moved: Array = xp.ascontiguousarray(xp.moveaxis(x, 1, -1))
+    return moved
 
 
 def _back(x: Array, name: str, dimensions: int) -> Array:
-    return np.moveaxis(x, -1, 1) if name == "softmax" and dimensions == 5 else x
+    if name != "softmax" or dimensions != 5:
+        return x
+    moved: Array = get_array_module(x).moveaxis(x, -1, 1)
+    return moved
 
 
 class DropoutLayer(ParameterlessLayer, frozen=True, kw_only=True, tag="dropout"):
@@ -126,7 +130,7 @@ class ZeroPadding1DLayer(ParameterlessLayer, frozen=True, kw_only=True, tag="zer
         """Return the mask with the padding as time steps that count, as in DL4J."""
         if mask is None:
             return None
-        return np.pad(mask, (self.padding, (0, 0)), constant_values=1)
+        return self._padded(mask, 1)
 
     def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
         """Return the padded sequences and the backward pass."""
@@ -135,7 +139,16 @@ class ZeroPadding1DLayer(ParameterlessLayer, frozen=True, kw_only=True, tag="zer
         def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
             return self.drop_backward(dy[before : before + steps].copy(), step) if need_dx else None
 
-        return np.pad(self.drop(x, step), (self.padding, (0, 0), (0, 0))), backward
+        return self._padded(self.drop(x, step), 0), backward
+
+    def _padded(self, x: Array, fill: int) -> Array:
+        """Return ``x (time steps, ...)`` with ``fill`` before and behind."""
+        before, after = self.padding
+        padded: Array = get_array_module(x).empty((before + len(x) + after, *x.shape[1:]), x.dtype)
+        padded[:before] = fill
+        padded[before : before + len(x)] = x
+        padded[before + len(x) :] = fill
+        return padded
 
 
 def _check_padding(title: str, padding: tuple[int, ...]) -> None:

@@ -9,7 +9,7 @@ from typing import Self
 
 import msgspec
 
-from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.backend import Array, get_array_module, is_on_device
 from dl4jlegacy.errors import DataError, ShapeError
 from dl4jlegacy.nn.feedforward import Backward, FeedForwardLayer, Params, activate
 from dl4jlegacy.nn.input_type import AnyInputType
@@ -43,27 +43,30 @@ class EmbeddingLayer(FeedForwardLayer, frozen=True, kw_only=True, tag="embedding
         """Return ``y (examples, n_out)`` for ``x (examples, 1)``, and the backward pass.
 
         Raises:
-            DataError: a number that is no index; names it and its row.
+            DataError: a number that is no index; names it and its row. On a GPU, where looking at it would wait for
+                the device, its vector is no number instead, so that neither is the score.
         """
-        xp = get_array_module(x)
-        index = self._indices(x)
+        index, wrong = self._indices(x)
         z = step.buffer("y", (len(x), self.n_out), x)
         z[...] = params["W"][index]
+        if wrong is not None:
+            xp = get_array_module(z)
+            xp.add(z, xp.where(wrong, xp.nan, 0).astype(z.dtype)[:, None], out=z)
         y, to_dz = activate(z, params["b"], self.forward_activation(), step)
 
         def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
             dz = to_dz(dy, grads["b"])
-            grads["W"][...] = 0
-            order = xp.argsort(index, kind="stable")  # rows of one class are summed in their order, whatever the size
-            there, first = xp.unique(index[order], return_index=True)
-            grads["W"][there] = xp.add.reduceat(dz[order], first, axis=0)
-            return xp.zeros_like(x) if need_dx else None
+            step.kernels.embedding_gradient(dz, index, grads["W"])
+            return get_array_module(x).zeros_like(x) if need_dx else None
 
         return y, backward
 
-    def _indices(self, x: Array) -> Array:
+    def _indices(self, x: Array) -> tuple[Array, Array | None]:
+        """Return the class indices, and on a GPU which of them are none (and stand for class 0)."""
         xp, column = get_array_module(x), x.reshape(-1)
         wrong = ~((column >= 0) & (column < self.n_in) & (column == xp.floor(column)))
+        if is_on_device(wrong):
+            return xp.where(wrong, 0, column).astype(xp.int64), wrong
         if bool(wrong.any()):
             row = int(wrong.argmax())
             raise DataError(
@@ -71,4 +74,4 @@ class EmbeddingLayer(FeedForwardLayer, frozen=True, kw_only=True, tag="embedding
                 f"numbers from 0 to {self.n_in - 1}"
             )
         indices: Array = column.astype(xp.int64)
-        return indices
+        return indices, None

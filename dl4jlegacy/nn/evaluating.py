@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.multi_dataset import MultiDataSet
 from dl4jlegacy.nn.evaluation_rows import IEvaluation
 
-__all__ = ["Data", "batches_of", "counted", "do_evaluation"]
+__all__ = ["Data", "batches_of", "counted", "do_evaluation", "looked_at"]
 
 Data = Iterable[DataSet] | Iterable[MultiDataSet] | DataSet | MultiDataSet
 """A data set (one batch), or an iterator of batches."""
@@ -48,4 +48,9 @@ def do_evaluation(network: _Answers, data: Data, *evaluations: IEvaluation) -> N
         y = network.output(x, masks)
         mask = counted(batch.labels[0], batch.labels_masks[0], batch.features_masks[0])
         for evaluation in evaluations:
-            evaluation.eval(batch.labels[0], y, mask)
+            looked_at(evaluation, batch.labels[0], y, mask)
+
+
+def looked_at(evaluation: IEvaluation, labels: Array, y: Array, mask: Array | None) -> None:
+    """Let an evaluation, which counts on the host, look at outputs wherever they are."""
+    evaluation.eval(to_host(labels), to_host(y), None if mask is None else to_host(mask))

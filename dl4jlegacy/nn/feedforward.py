@@ -12,23 +12,28 @@ from typing import ClassVar, Self
 
 import msgspec
 
-from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels import FUSED_ACTIVATIONS
-from dl4jlegacy.nn.functions import ACTIVATIONS
+from dl4jlegacy.nn.functions import ACTIVATIONS, Activation
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeFeedForward
 from dl4jlegacy.nn.step import Step
 from dl4jlegacy.nn.updaters import Updater
 from dl4jlegacy.nn.weights import Distribution, init_weights
 from dl4jlegacy.seeding import Stream
 
-__all__ = ["Backward", "FeedForwardLayer", "Params", "activate"]
+__all__ = ["Backward", "FeedForwardLayer", "Params", "activate", "sampled"]
 
 Params = Mapping[str, Array]
 """Parameters (or gradients) of one layer by name: ``W (n_in, n_out)``, ``b (n_out,)``, ``vb (n_in,)``."""
 
 Backward = Callable[[Array, Params, bool], "Array | None"]
 """``backward(dy, grads, need_dx) -> dx``: consumes ``dy``, writes ``grads``, returns ``dx`` only if it is needed."""
+
+
+def sampled(function: Activation, z: Array, step: Step) -> Array:
+    """Return what an activation makes of ``z`` in training, drawing numbers if it is a randomised one."""
+    return function.forward(z) if function.sample is None else function.sample(z, step.uniforms("activation", z))
 
 
 def activate(z: Array, b: Array, name: str, step: Step) -> tuple[Array, Callable[[Array, Array], Array]]:
@@ -47,11 +52,11 @@ def activate(z: Array, b: Array, name: str, step: Step) -> tuple[Array, Callable
         return z, fused
     function = ACTIVATIONS[name]
     z += b
-    y = function.sample(z, step.random("activation")) if step.train and function.sample else function.forward(z)
+    y = sampled(function, z, step) if step.train else function.forward(z)
 
     def formula(dy: Array, gb: Array) -> Array:
         dz = function.backward(dy, z, y)
-        get_array_module(dz).add.reduce(dz, axis=0, out=gb)
+        kernels.column_sums(dz, gb)
         return dz
 
     return y, formula
@@ -163,19 +168,18 @@ class FeedForwardLayer(
     def linear(self, params: Params, x: Array, step: Step) -> Array:
         """Return ``x W`` in a work buffer of shape ``(examples, n_out)``."""
         z = step.buffer("y", (x.shape[0], self.n_out), x)
-        get_array_module(x).matmul(x, params["W"], out=z)
+        step.kernels.matmul(x, params["W"], z)
         return z
 
     def linear_backward(
         self, params: Params, x: Array, dz: Array, grads: Params, step: Step, need_dx: bool
     ) -> Array | None:
         """Write ``grads["W"] = x^T dz``; return ``dz W^T`` (through the drop-out of ``x``) if ``need_dx``."""
-        xp = get_array_module(x)
-        xp.matmul(dz.T, x, out=grads["W"].T)  # the transposed view is C-contiguous, so BLAS writes into it directly
+        step.kernels.matmul(dz.T, x, grads["W"].T)  # that view is C-contiguous: written into directly
         if not need_dx:
             return None
         dx = step.buffer("dx", x.shape, x)
-        xp.matmul(dz, params["W"].T, out=dx)
+        step.kernels.matmul(dz, params["W"].T, dx)
         if step.train and self.drop_out:
             step.kernels.dropout_backward(dx, self.drop_out, step.key("dropout"))
         return dx

@@ -5,9 +5,7 @@ The two layouts stand in ``input_type``.
 
 from __future__ import annotations
 
-import numpy as np
-
-from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.backend import Array, get_array_module, placed
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.nn.input_type import (
     AnyInputType,
@@ -52,8 +50,7 @@ def enter_mask(mask: Array | None, like: Array) -> Array | None:
     """Return a mask ``(examples, time steps)`` as ``(time steps, examples)``; one per example, or per output, as is."""
     if mask is None:
         return None
-    given: Array = np.ascontiguousarray(mask.T if like.ndim == 3 else mask, dtype=like.dtype)
-    return given
+    return placed(mask.T if like.ndim == 3 else mask, get_array_module(like), like.dtype)
 
 
 def check_batch(x: Array, stage: Stage) -> None:

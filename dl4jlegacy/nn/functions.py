@@ -13,7 +13,6 @@ from types import ModuleType
 
 from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError, nearest
-from dl4jlegacy.seeding import Stream
 
 __all__ = ["ACTIVATIONS", "Activation", "activation"]
 
@@ -32,15 +31,15 @@ class Activation:
     """An activation: ``y = forward(z)`` and ``dz = backward(dy, z, y)``; all arrays ``(m, n)``, none is changed.
 
     ``smooth`` says whether the derivative is continuous, so that a numerical gradient check means something. ``sample``
-    is what a randomised activation (``rrelu``) does in training in place of ``forward``, drawing from a stream;
-    ``backward`` fits both, since it finds the drawn slope in ``y / z``.
+    is what a randomised activation (``rrelu``) does in training in place of ``forward``, given a uniform in [0, 1) for
+    every value; ``backward`` fits both, since it finds the drawn slope in ``y / z``.
     """
 
     name: str
     forward: Callable[[Array], Array]
     backward: Callable[[Array, Array, Array], Array]
     smooth: bool = True
-    sample: Callable[[Array, Stream], Array] | None = None
+    sample: Callable[[Array, Array], Array] | None = None
 
 
 def activation(name: str) -> Activation:
@@ -115,10 +114,10 @@ def _mish_slope(xp: ModuleType, z: Array, g: Array) -> Array:
     return result
 
 
-def _rrelu_sample(z: Array, stream: Stream) -> Array:
-    xp = get_array_module(z)
-    slope = xp.asarray(stream.generator().uniform(RRELU_LOWER, RRELU_UPPER, size=z.shape).astype(z.dtype))
-    result: Array = xp.where(z < 0, slope * z, z)
+def _rrelu_sample(z: Array, uniforms: Array) -> Array:
+    slope = uniforms * (RRELU_UPPER - RRELU_LOWER)
+    slope += RRELU_LOWER
+    result: Array = get_array_module(z).where(z < 0, slope * z, z)
     return result
 
 
@@ -134,7 +133,7 @@ def _pointwise(
     slope: Slope,
     *,
     smooth: bool = True,
-    sample: Callable[[Array, Stream], Array] | None = None,
+    sample: Callable[[Array, Array], Array] | None = None,
 ) -> Activation:
     def apply(z: Array) -> Array:
         y: Array = forward(get_array_module(z), z).astype(z.dtype, copy=False)

@@ -6,9 +6,7 @@ Legacy: ``generateAtMeanGivenZ``, ``generateRandomGivenZ`` and ``reconstructionL
 
 from __future__ import annotations
 
-import numpy as np
-
-from dl4jlegacy.backend import Array
+from dl4jlegacy.backend import Array, placed
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.nn.feedforward import Params
 from dl4jlegacy.nn.multilayer import MultiLayerNetwork
@@ -67,4 +65,4 @@ def _parts(network: MultiLayerNetwork, index: int, stream: Stream) -> tuple[Vari
 def _latent(layer: VariationalAutoencoder, z: Array, network: MultiLayerNetwork) -> Array:
     if z.ndim != 2 or z.shape[1] != layer.n_out:
         raise ShapeError(f"z has shape {z.shape}; {layer.title()} wants (examples, {layer.n_out})")
-    return np.ascontiguousarray(z, network.params.dtype)
+    return placed(z, network.kernels.xp, network.params.dtype)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn.graph import ComputationGraph, Several
 from dl4jlegacy.nn.multilayer import MultiLayerNetwork
@@ -76,12 +76,12 @@ class GradientCheckUtil:
         batch: Any = (x, labels, chosen, features_mask, labels_mask)
 
         def score() -> float:
-            return network.gradient_and_score(*batch)[1]
+            return float(network.gradient_and_score(*batch)[1])
 
         def gradient() -> Array:
             found = network.gradient_and_score(*batch)[0]
             network.updater.regularize(network.params, found, network.kernels)
-            return found.copy()
+            return to_host(found).copy()
 
         spans = [span for span in network.layout.spans if not network.layers[span.layer].frozen]
         places = [i for span in spans if not (span.is_pretrain or span.is_state) for i in span.indices]
@@ -107,12 +107,12 @@ class GradientCheckUtil:
         chosen = stream or Stream.of(0)
 
         def score() -> float:
-            return network.pretrain_gradient_and_score(layer, x, chosen)[1]
+            return float(network.pretrain_gradient_and_score(layer, x, chosen)[1])
 
         def gradient() -> Array:
             found = network.pretrain_gradient_and_score(layer, x, chosen)[0]
             network.updater.regularize(network.params, found, network.kernels, layer)
-            return found.copy()
+            return to_host(found).copy()
 
         part = network.layer_slices[layer]
         places = list(range(part.start, part.stop))
@@ -150,7 +150,7 @@ def _compare(
 
 
 def _central_difference(params: Array, i: int, score: Callable[[], float], eps: float) -> float:
-    kept = params[i]
+    kept = float(params[i])
     params[i] = kept + eps
     up = score()
     params[i] = kept - eps

@@ -6,32 +6,26 @@ clusters. Legacy: ``org.deeplearning4j.nn.graph.ComputationGraph``.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.backend import Array, Scalar, asarray, get_array_module, to_host
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.multi_dataset import MultiDataSet
 from dl4jlegacy.errors import ConfError, ShapeError
-from dl4jlegacy.kernels import Kernels, load
+from dl4jlegacy.kernels import Kernels
 from dl4jlegacy.nn.batches import chunks
-from dl4jlegacy.nn.evaluating import Data, batches_of, counted
+from dl4jlegacy.nn.evaluating import Data, batches_of, counted, looked_at
 from dl4jlegacy.nn.evaluation import Evaluation
 from dl4jlegacy.nn.evaluation_rows import IEvaluation
+from dl4jlegacy.nn.flat_network import FlatNetwork
 from dl4jlegacy.nn.graph_conf import ComputationGraphConfiguration
 from dl4jlegacy.nn.graph_sequences import pieces, single_steps
 from dl4jlegacy.nn.graph_stack import Batch, GraphStack
 from dl4jlegacy.nn.input_type import AnyInputType
-from dl4jlegacy.nn.layers import Layer
-from dl4jlegacy.nn.listeners import TrainingListener
-from dl4jlegacy.nn.multilayer_updater import MultiLayerUpdater
-from dl4jlegacy.nn.not_finite import not_finite
-from dl4jlegacy.nn.parameters import ParamLayout
-from dl4jlegacy.nn.sequences import Memory
-from dl4jlegacy.nn.step import Step, Workspace, aligned
+from dl4jlegacy.nn.sequences import Memory, segment_count
 from dl4jlegacy.seeding import Stream
 
 __all__ = ["ComputationGraph", "Several"]
@@ -40,49 +34,37 @@ Several = Array | Sequence[Array]
 """One array for each input or output; a single array where there is one."""
 
 
-class ComputationGraph:
+class ComputationGraph(FlatNetwork):
     """A graph with its parameters, updater state and work buffers; used by one thread at a time.
 
     Args:
         conf: inputs, layers, vertices, outputs.
-        kernels: the CPU kernels; default ``kernels.load()``.
+        kernels: they decide where the network lives: on the CPU (default: ``kernels.load()``), or with
+            ``load("cupy")`` on a GPU.
 
     Attributes:
         iteration: updates done by ``fit`` (a worker counts for itself and passes the number).
         listeners: told about every update of ``fit``.
 
-    ``params`` and ``updater_state`` are live: writing into them changes the network.
+    ``params`` and ``updater_state`` are live: writing into them changes the network. What is different on a GPU stands
+    in ``FlatNetwork``.
     """
 
     pretrain_layers: tuple[int, ...] = ()
 
     def __init__(self, conf: ComputationGraphConfiguration, *, kernels: Kernels | None = None) -> None:
         self.conf = conf
-        self.kernels = kernels or load()
-        self.nodes = conf.nodes()
-        self.layers: tuple[Layer, ...] = tuple(node.stage.layer for node in self.nodes if node.stage is not None)
-        self.layout = ParamLayout.of(self.layers)
-        self.updater = MultiLayerUpdater(self.layers, self.layout)
-        self.listeners: list[TrainingListener] = []
-        self.iteration = 0
-        self._stream = Stream.of(conf.conf.seed)
-        self._dtype = np.dtype(conf.conf.dtype)
-        self._workspace = Workspace()
-        self._memory: Memory = {}
-        self._params = aligned(self.layout.size, self._dtype)
-        self._gradient = aligned(self.layout.size, self._dtype)
-        self._state = aligned(self.updater.state_size, self._dtype)
+        nodes = conf.nodes()
+        layers = [node.stage.layer for node in nodes if node.stage is not None]
+        super().__init__(conf.conf, layers, [node.title() for node in nodes], kernels)
+        self.nodes = nodes
         views = self.layout.views(self._params), self.layout.views(self._gradient)
-        self._stack = GraphStack(self.nodes, conf.network_outputs, *views)
+        self._stack = GraphStack(self.nodes, conf.network_outputs, *views, self.kernels.xp)
         self.init()
 
     def init(self) -> Self:
         """Draw the initial parameters from ``conf``'s seed and reset the updater; the constructor has done so once."""
-        self._gradient.fill(0)
-        self.updater.initial_state(self._state)
-        for index, (layer, views) in enumerate(zip(self.layers, self._stack.params, strict=True)):
-            layer.init_params(views, self._stream.at(index, purpose="weights"))
-        self.iteration = 0
+        self._draw()
         return self
 
     def clone(self) -> ComputationGraph:
@@ -94,21 +76,6 @@ class ComputationGraph:
         return copy
 
     # -- the flat vectors --------------------------------------------------------------------------------------------
-
-    @property
-    def params(self) -> Array:
-        """The flat parameter vector, live: the layers in topological order."""
-        return self._params
-
-    @property
-    def updater_state(self) -> Array:
-        """The flat updater state in DL4J's block layout, live."""
-        return self._state
-
-    @property
-    def num_params(self) -> int:
-        """Length of ``params``."""
-        return self.layout.size
 
     @property
     def n_in(self) -> int:
@@ -126,30 +93,11 @@ class ComputationGraph:
         return self.nodes[self._stack.outputs[0]].kind.n_in
 
     @property
-    def layer_slices(self) -> tuple[slice, ...]:
-        """Where each layer's parameters lie in ``params``."""
-        return self.layout.layer_slices
-
-    @property
     def param_table(self) -> dict[str, Array]:
         """Parameters by DL4J's names (``<vertex>_W``, ...), live."""
         names = [node.name for node in self.nodes if node.stage is not None]
         pairs = zip(names, self._stack.params, strict=True)
         return {f"{vertex}_{name}": view for vertex, views in pairs for name, view in views.items()}
-
-    def set_params(self, params: Array) -> None:
-        """Copy ``params`` into the network; raises ``ShapeError`` if the length differs."""
-        self.layout.check("the given params", params)
-        self._params[...] = params
-
-    def set_updater_state(self, state: Array) -> None:
-        """Copy ``state`` into the network; raises ``ShapeError`` if the length differs."""
-        if state.shape != self._state.shape:
-            raise ShapeError(
-                f"the given updater state has shape {state.shape}, the network's has {self._state.shape}; "
-                "do both sides use the same updaters?"
-            )
-        self._state[...] = state
 
     # -- one step ----------------------------------------------------------------------------------------------------
 
@@ -162,7 +110,7 @@ class ComputationGraph:
         stream: Stream,
         features_mask: Any = None,
         labels_mask: Any = None,
-    ) -> float:
+    ) -> Scalar:
         """Do one update from a batch, in place; return the score before it.
 
         With truncated backpropagation it is one update a segment, and the sum of their scores.
@@ -177,20 +125,34 @@ class ComputationGraph:
 
         Raises:
             ShapeError: sizes that do not fit the network.
-            NotFiniteError: the score is NaN or infinite (nothing was updated), or the update made a parameter so.
+            NotFiniteError: the score is NaN or infinite (nothing was updated), or the update made a parameter so; on a
+                GPU ``check_finite`` raises it.
         """
-        batch = self._stack.checked(self._dtype, _list(x), _list(labels), _masks(features_mask), _masks(labels_mask))
+        groups: list[Any] = [_list(x), _list(labels), _masks(features_mask), _masks(labels_mask)]
+        sizes = [0 if group is None else len(group) for group in groups]
+        count = max((segment_count(self.conf, array) for array in (*groups[0], *groups[1])), default=1)
+        iterations = range(iteration * count, (iteration + 1) * count)
+
+        def step(arrays: Any, own: Stream) -> Scalar:
+            given = iter(arrays)
+            parts: list[Any] = [None if group is None else [next(given) for _ in group] for group in groups]
+            return self._fit_batch(self._stack.checked(self._dtype, *parts), own, iterations)
+
+        flat = tuple(array for group in groups if group is not None for array in group)
+        return self._stepped(f"fit {sizes}", flat, stream, step, iterations)
+
+    def _fit_batch(self, batch: Batch, stream: Stream, iterations: range) -> Scalar:
         parts = pieces(self.conf, batch)
         memory: Memory | None = {} if self.conf.backprop_type == "truncated_bptt" else None
-        total = 0.0
-        for index, part in enumerate(parts):
+        total: Scalar = 0.0
+        for index, (part, iteration) in enumerate(zip(parts, iterations, strict=True)):
             total += self._backpropagate(part, stream if index == 0 else stream.at(index, purpose="segment"), memory)
-            self._apply(iteration * len(parts) + index)
+            self._apply(iteration)
         return total
 
     def gradient_and_score(
         self, x: Several, labels: Several, stream: Stream, features_mask: Any = None, labels_mask: Any = None
-    ) -> tuple[Array, float]:
+    ) -> tuple[Array, Scalar]:
         """Return the loss gradient of a batch (live flat vector, without regularization) and the score (with it).
 
         The gradient is that of the mean over the examples, or of their sum without ``mini_batch``; several outputs'
@@ -199,29 +161,24 @@ class ComputationGraph:
         batch = self._stack.checked(self._dtype, _list(x), _list(labels), _masks(features_mask), _masks(labels_mask))
         return self._gradient, self._backpropagate(batch, stream, None)
 
-    def _backpropagate(self, batch: Batch, stream: Stream, memory: Memory | None) -> float:
+    def _backpropagate(self, batch: Batch, stream: Stream, memory: Memory | None) -> Scalar:
         """Write the loss gradient of a batch; return the score."""
         back = 0 if memory is None else self.conf.tbptt_back_length
         step = self._step(stream, train=True, memory=memory).at(0, back_length=back)
         with np.errstate(all="ignore"):  # what a warning could say, _finite says with the layer
             loss = self._stack.backpropagate(batch, step, scale=self._scale(batch.examples))
             score = loss / batch.examples + self.updater.penalty(self._params)
-        return self._finite(score, batch)
+        return self._finite(score, self._activations(batch))
 
-    def pretrain_batch(self, layer: int, x: Array, *, iteration: int, stream: Stream) -> float:
+    def pretrain_batch(self, layer: int, x: Array, *, iteration: int, stream: Stream) -> Scalar:
         """Graphs do not pretrain: raises ``ConfError``."""
         raise ConfError(f"layer {layer} cannot pretrain: a ComputationGraph trains by backpropagation only")
 
     def update_from(self, gradient: Array, *, iteration: int) -> None:
         """Apply somebody else's gradient (regularization is added here) to the parameters, in place."""
         self.layout.check("the given gradient", gradient)
-        self._gradient[...] = gradient
+        self._gradient[...] = asarray(gradient, like=self._gradient)
         self._apply(iteration)
-
-    def check_finite(self) -> None:
-        """Raise ``NotFiniteError`` naming the first layer that has a NaN or infinite parameter."""
-        if not self.kernels.all_finite(self._params):
-            self._finite(math.nan, None)
 
     # -- training ----------------------------------------------------------------------------------------------------
 
@@ -236,9 +193,9 @@ class ComputationGraph:
                 features_mask=batch.features_masks,
                 labels_mask=batch.labels_masks,
             )
-            for listener in self.listeners:
-                listener.iteration_done(self, self.iteration, score, examples=batch.num_examples)
+            self._tell(self.iteration, score, batch.num_examples)
             self.iteration += 1
+        self._trained()
 
     # -- using it ----------------------------------------------------------------------------------------------------
 
@@ -257,7 +214,8 @@ class ComputationGraph:
         whole: list[tuple[Array, Array | None]] = []
         for column in zip(*parts, strict=True):
             masks = [mask for _, mask in column if mask is not None]
-            whole.append((np.concatenate([y for y, _ in column]), np.concatenate(masks) if masks else None))
+            xp = get_array_module(column[0][0])
+            whole.append((xp.concatenate([y for y, _ in column]), xp.concatenate(masks) if masks else None))
         return whole
 
     def rnn_time_step(self, *x: Array) -> list[Array]:
@@ -281,7 +239,7 @@ class ComputationGraph:
 
     def predict(self, x: Several) -> Array:
         """Return the most probable class of every example in the first output, ``(examples,)``."""
-        classes: Array = self.output(x).argmax(axis=1)
+        classes: Array = to_host(self.output(x)).argmax(axis=1)
         return classes
 
     def feed_forward(self, *x: Array, features_masks: Sequence[Array | None] | None = None) -> dict[str, Array]:
@@ -290,13 +248,13 @@ class ComputationGraph:
 
     def score(self, data: DataSet | MultiDataSet) -> float:
         """Return the mean loss of ``data``, all outputs added, plus the regularization term, without drop-out."""
-        return float(self.score_examples(data).mean()) + self.updater.penalty(self._params)
+        return float(self.score_examples(data).mean()) + float(self.updater.penalty(self._params))
 
     def score_examples(self, data: DataSet | MultiDataSet) -> Array:
-        """Return the loss of every example, all outputs added, without regularization, ``(examples,)``."""
+        """Return the loss of every example, all outputs added, without regularization, ``(examples,)``, on the host."""
         multi = MultiDataSet.of(data)
         batch = self._stack.checked(self._dtype, multi.features, multi.labels, multi.features_masks, multi.labels_masks)
-        total = np.zeros(batch.examples, self._dtype)
+        total: Array = self.kernels.xp.zeros(batch.examples, self._dtype)
         found = self._outputs(multi.features, multi.features_masks)
         pairs = zip(self._stack.outputs, found, batch.labels, batch.labels_masks, strict=True)
         for place, (y, own), labels, mask in pairs:
@@ -306,7 +264,7 @@ class ComputationGraph:
                 title = self.nodes[place].title()
                 raise ShapeError(f"labels have shape {labels.shape}, network output {title} wants {wanted}")
             total += layer.scores(labels, y, counted(labels, mask, own))
-        return total
+        return to_host(total)
 
     def evaluate(self, data: Data, label_names: Sequence[str] | None = None) -> Evaluation:
         """Return the classification metrics of the first output on ``data`` (one epoch of an iterator)."""
@@ -324,34 +282,16 @@ class ComputationGraph:
             triples = zip(self.conf.network_outputs, found, batch.labels, batch.labels_masks, strict=True)
             for name, (y, own), labels, mask in triples:
                 for evaluation in evaluations.get(name, ()):
-                    evaluation.eval(labels, y, counted(labels, mask, own))
+                    looked_at(evaluation, labels, y, counted(labels, mask, own))
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    def _step(self, stream: Stream | None = None, *, train: bool = False, memory: Memory | None = None) -> Step:
-        return Step(self.kernels, self._workspace, stream or Stream(0), train, memory=memory)
-
-    def _scale(self, examples: int) -> float:
-        sign = 1.0 if self.conf.conf.minimize else -1.0
-        return sign / examples if self.conf.conf.mini_batch else sign
-
-    def _apply(self, iteration: int) -> None:
+    def _activations(self, batch: Batch) -> Iterator[Array]:
         with np.errstate(all="ignore"):
-            self.updater.update(self._params, self._gradient, self._state, iteration=iteration, kernels=self.kernels)
-        self.check_finite()
-
-    def _finite(self, score: float, batch: Batch | None) -> float:
-        """Return ``score``; if it is not finite, find the layer where that began and say so."""
-        if math.isfinite(score):
-            return score
-        parts = [self._params[part] for part in self.layer_slices]
-        with np.errstate(all="ignore"):
-            found: list[Array] = []
-            if batch is not None:
-                values, _ = self._stack.forward(batch, self._step())
-                pairs = zip(self.nodes, values, strict=True)
-                found = [value.y for node, value in pairs if node.stage is not None and value is not None]
-            raise not_finite(self.layers, parts, found, score, self.kernels)
+            values, _ = self._stack.forward(batch, self._step())
+            for node, value in zip(self.nodes, values, strict=True):
+                if node.stage is not None and value is not None:
+                    yield value.y
 
 
 def _list(arrays: Several) -> Sequence[Array]:

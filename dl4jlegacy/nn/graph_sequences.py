@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from dl4jlegacy.backend import Array
+from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.nn.graph_stack import Batch
 from dl4jlegacy.nn.input_type import AnyInputType
@@ -42,7 +40,7 @@ def pieces(conf: Any, batch: Batch) -> list[Batch]:
 
 def _cut(batch: Batch, steps: slice) -> Batch:
     def arrays(group: Sequence[Array]) -> tuple[Array, ...]:
-        return tuple(np.ascontiguousarray(x[:, :, steps]) if x.ndim == 3 else x for x in group)
+        return tuple(get_array_module(x).ascontiguousarray(x[:, :, steps]) if x.ndim == 3 else x for x in group)
 
     def masks(group: Sequence[Array], given: Sequence[Array | None]) -> tuple[Array | None, ...]:
         pairs = zip(group, given, strict=True)

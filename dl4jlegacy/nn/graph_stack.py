@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.backend import Array, Scalar, get_array_module, placed
 from dl4jlegacy.errors import ConfError, DataError, ShapeError
 from dl4jlegacy.nn.feedforward import Backward, Params
 from dl4jlegacy.nn.formats import check_masks, enter, enter_mask, leave
@@ -40,11 +41,20 @@ class Batch:
 
 
 class GraphStack:
-    """A graph's nodes with the parameters and gradients of its layers, by name as views of the two flat vectors."""
+    """A graph's nodes with the parameters and gradients of its layers, by name as views of the two flat vectors.
+
+    ``xp`` is the array module whose memory they are in; batches are brought there.
+    """
 
     def __init__(
-        self, nodes: Sequence[Node], outputs: Sequence[str], params: Sequence[Params], grads: Sequence[Params]
+        self,
+        nodes: Sequence[Node],
+        outputs: Sequence[str],
+        params: Sequence[Params],
+        grads: Sequence[Params],
+        xp: ModuleType = np,
     ) -> None:
+        self.xp = xp
         self.nodes = tuple(nodes)
         self.params = tuple(params)
         self.grads = tuple(grads)
@@ -71,7 +81,7 @@ class GraphStack:
         features_masks: Sequence[Array | None] | None = None,
         labels_masks: Sequence[Array | None] | None = None,
     ) -> Batch:
-        """Return a batch ready to enter, without labels if there are none.
+        """Return a batch ready to enter, on the network's device, without labels if there are none.
 
         Raises:
             ShapeError: sizes that do not fit the network; the message names input or output.
@@ -91,7 +101,10 @@ class GraphStack:
             check_masks(array, None, mask, None)
         for array, mask in zip(y, y_masks, strict=True):
             check_masks(x[0], array, None, mask)
-        features, labels = ([np.ascontiguousarray(array, dtype=dtype) for array in group] for group in (x, y))
+        features, labels = ([placed(array, self.xp, dtype) for array in group] for group in (x, y))
+        if self.xp is not np:
+            x_masks = [None if mask is None else placed(mask, self.xp, dtype) for mask in x_masks]
+            y_masks = [None if mask is None else placed(mask, self.xp, dtype) for mask in y_masks]
         flat = [self._flattened(*pair) for pair in zip(self.inputs, features, strict=True)]
         return Batch(tuple(flat), tuple(labels), tuple(x_masks), tuple(y_masks))
 
@@ -141,6 +154,7 @@ class GraphStack:
 
     def _entered(self, index: int, number: int, batch: Batch, step: Step) -> Value:
         x, kind = batch.features[number], self.nodes[index].kind
+        step.workspace.batch = len(x)
         here = step.at(index, examples=len(x), rows=len(x), mask=enter_mask(batch.features_masks[number], x))
         return Value(enter(x, kind, here), here, kind)
 
@@ -181,13 +195,13 @@ class GraphStack:
 
     # -- backward ----------------------------------------------------------------------------------------------------
 
-    def backpropagate(self, batch: Batch, step: Step, *, scale: float) -> float:
+    def backpropagate(self, batch: Batch, step: Step, *, scale: float) -> Scalar:
         """Write the whole gradient of ``scale`` times all losses; return their sum."""
         for place in self.outputs:
             self.output_layer(place)
         values, backs = self.forward(batch, step, train=True)
         pending: list[Array | None] = [None] * len(self.nodes)
-        losses: dict[int, float] = {}
+        losses: dict[int, Scalar] = {}
         for index in reversed(range(len(self.nodes))):
             node = self.nodes[index]
             if index in self.outputs:
@@ -208,7 +222,7 @@ class GraphStack:
         pending: list[Array | None],
         step: Step,
         scale: float,
-    ) -> float:
+    ) -> Scalar:
         """Run an output layer there and back; return its loss."""
         node, number = self.nodes[index], self.outputs.index(index)
         layer, stage, source = self.output_layer(index), node.stage, node.inputs[0]
@@ -265,7 +279,7 @@ class GraphStack:
             total[...] = dx
             pending[source] = total
         else:
-            pending[source] = np.ascontiguousarray(dx)
+            pending[source] = get_array_module(dx).ascontiguousarray(dx)
 
 
 def _taken(pending: list[Array | None], index: int) -> Array:

@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import ClassVar, Self
 
 import msgspec
-import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.backend import Array, Scalar, get_array_module, scalar
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.nn.feedforward import Backward, Params, activate
 from dl4jlegacy.nn.input_type import AnyInputType
@@ -50,7 +49,7 @@ class LossLayer(BaseOutputLayer, frozen=True, kw_only=True, tag="loss"):
 
     def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
         """Return ``activation(x)`` and the backward pass."""
-        zeros = np.zeros(self.n_out, x.dtype)
+        zeros = self._zeros(x)
         y, to_dz = activate(self.linear(params, self.drop(x, step), step), zeros, self.forward_activation(), step)
 
         def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
@@ -60,12 +59,16 @@ class LossLayer(BaseOutputLayer, frozen=True, kw_only=True, tag="loss"):
 
     def loss_gradient(
         self, params: Params, x: Array, labels: Array, grads: Params, step: Step, *, scale: float, need_dx: bool
-    ) -> tuple[float, Array | None]:
+    ) -> tuple[Scalar, Array | None]:
         """See ``BaseOutputLayer``."""
         z = self.linear(params, self.drop(x, step), step)
-        score, dz = self.score_gradient(z, np.zeros(self.n_out, x.dtype), labels, np.empty(self.n_out, x.dtype), step,
-                                        scale=scale)  # fmt: skip
+        zeros = self._zeros(x)  # a bias, and then its gradient, which nobody asks for
+        score, dz = self.score_gradient(z, zeros, labels, zeros, step, scale=scale)
         return score, self._dropped(dz, step) if need_dx else None
+
+    def _zeros(self, x: Array) -> Array:
+        zeros: Array = get_array_module(x).zeros(self.n_out, x.dtype)
+        return zeros
 
     def _dropped(self, dx: Array, step: Step) -> Array:
         if step.train and self.drop_out:
@@ -106,14 +109,18 @@ class CenterLossOutputLayer(OutputLayer, frozen=True, kw_only=True, tag="center_
 
     def loss_gradient(
         self, params: Params, x: Array, labels: Array, grads: Params, step: Step, *, scale: float, need_dx: bool
-    ) -> tuple[float, Array | None]:
+    ) -> tuple[Scalar, Array | None]:
         """See ``BaseOutputLayer``; the gradient of ``centers`` is the step they take."""
-        weight = np.ones(len(x), x.dtype) if step.labels_mask is None else step.labels_mask.reshape(len(x), -1)[:, 0]
-        centers = params["centers"]
-        away = (x - labels @ centers) * weight[:, None]
+        xp, mask, centers, kernels = get_array_module(x), step.labels_mask, params["centers"], step.kernels
+        weight = xp.ones(len(x), x.dtype) if mask is None else mask.reshape(len(x), -1)[:, 0]
+        own = step.buffer("own centers", x.shape, x)
+        kernels.matmul(labels, centers, own)
+        away = (x - own) * weight[:, None]
         score, dx = super().loss_gradient(params, x, labels, grads, step, scale=scale, need_dx=need_dx)
         members = labels * weight[:, None]
-        grads["centers"][...] = -(members.T @ away) * x.dtype.type(self.alpha) / (1 + members.sum(axis=0))[:, None]
+        moved = step.buffer("moved centers", centers.shape, x)
+        kernels.matmul(members.T, away, moved)
+        grads["centers"][...] = -moved * x.dtype.type(self.alpha) / (1 + members.sum(axis=0))[:, None]
         if dx is not None:
             dx += away * x.dtype.type(scale * self.lambda_)
-        return score + 0.5 * self.lambda_ * float((away * away).sum()), dx
+        return score + 0.5 * self.lambda_ * scalar((away * away).sum()), dx

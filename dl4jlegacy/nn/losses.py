@@ -11,14 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dl4jlegacy.backend import Array, asarray, get_array_module
+from dl4jlegacy.backend import Array, asarray, get_array_module, is_on_device
 from dl4jlegacy.errors import ConfError, DataError, ShapeError, nearest
 
-__all__ = ["LOSSES", "Loss", "loss"]
+__all__ = ["LOSSES", "Loss", "Weights", "loss"]
 
 XENT_CLIP = 1e-5
 SOFTMAX_CLIP = 1e-10
 EPS = 1e-5
+
+Weights = Sequence[float] | Array
+"""One factor for each output; an array lives where the outputs do."""
 
 Terms = Callable[[Array, Array], Array]
 Weighted = Callable[[Array, Array, Array], Array]
@@ -38,7 +41,7 @@ class Loss:
     shortcut: str | None = None
     indices: bool = False
 
-    def score(self, labels: Array, y: Array, weights: Sequence[float] | None = None) -> Array:
+    def score(self, labels: Array, y: Array, weights: Weights | None = None) -> Array:
         """Return the loss of every example, ``(m,)``; ``weights`` has one factor for each of the ``n`` outputs.
 
         Raises:
@@ -51,7 +54,7 @@ class Loss:
         result: Array = terms.sum(axis=1)
         return result
 
-    def gradient(self, labels: Array, y: Array, weights: Sequence[float] | None = None) -> Array:
+    def gradient(self, labels: Array, y: Array, weights: Weights | None = None) -> Array:
         """Return ``dL/dy`` ``(m, n)`` of every example (not divided by ``m``); raises like ``score``."""
         labels = self._fit(labels, y)
         factor = get_array_module(y).ones(1, y.dtype) if weights is None else _weights(weights, y)
@@ -85,7 +88,7 @@ def loss(name: str) -> Loss:
         raise ConfError(f"unknown loss {name!r}{nearest(name, tuple(LOSSES))}") from None
 
 
-def _weights(weights: Sequence[float], y: Array) -> Array:
+def _weights(weights: Weights, y: Array) -> Array:
     if len(weights) != y.shape[1]:
         raise ShapeError(f"loss weights: {len(weights)} weights for {y.shape[1]} outputs; give one for each output")
     return asarray(weights, like=y)
@@ -97,6 +100,10 @@ def _one_hot(labels: Array, y: Array) -> Array:
     if index.shape[0] != m or labels.size != m:
         raise ShapeError(f"loss 'sparse_mcxent': labels of shape {labels.shape} for {m} examples; need ({m}, 1)")
     valid = (index >= 0) & (index < n) & (index == xp.floor(index))
+    if is_on_device(valid):  # to look at it would wait for the device: a loss that is no number says it later
+        found = xp.eye(n, dtype=y.dtype)[xp.where(valid, index, 0).astype(xp.int64)]
+        marked: Array = xp.where(valid[:, None], found, xp.nan)
+        return marked.astype(y.dtype, copy=False)
     if not bool(valid.all()):
         row = int(xp.argmin(valid))
         raise DataError(

@@ -9,6 +9,7 @@ layer's activation), ``f`` the forget gate, ``o`` the output gate and ``g`` the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import ClassVar
 
 from dl4jlegacy.backend import Array, get_array_module
@@ -72,10 +73,10 @@ class LSTM(FeedForwardLayer, frozen=True, kw_only=True, tag="lstm"):
 
     def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
         """Return ``h (time steps, examples, n_out)``, a work buffer, and the backward pass."""
-        xp, (steps, rows, _), n = get_array_module(x), x.shape, self.n_out
+        (steps, rows, _), n = x.shape, self.n_out
         x = self.drop(x, step)
         z = step.buffer("z", (steps, rows, 4 * n), x)
-        xp.matmul(x.reshape(steps * rows, -1), params["W"], out=z.reshape(steps * rows, -1))
+        step.kernels.matmul(x.reshape(steps * rows, -1), params["W"], z.reshape(steps * rows, -1))
         h, c, a = (step.buffer(name, (steps + late, rows, n), x) for name, late in (("h", 1), ("c", 1), ("a", 0)))
         recall(step, self.title(), {"h": h, "c": c})
         mask = step.mask
@@ -83,7 +84,7 @@ class LSTM(FeedForwardLayer, frozen=True, kw_only=True, tag="lstm"):
             mask = step.buffer("mask", (steps, rows), x)
             mask.fill(1)
         recurrent = params["RW"].T
-        peepholes = xp.zeros(3 * n, x.dtype)
+        peepholes = get_array_module(x).zeros(3 * n, x.dtype)
         if self.peepholes:
             peepholes[...] = recurrent[4 * n :].reshape(-1)
         ahead, back = self._cells(step)
@@ -93,7 +94,7 @@ class LSTM(FeedForwardLayer, frozen=True, kw_only=True, tag="lstm"):
         def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
             first = max(0, steps - step.back_length) if step.back_length else 0
             back(dy, z, recurrent[: 4 * n], peepholes, c, a, mask, first)
-            self._gradients(z, h, c, grads, x, first)
+            self._gradients(z, h, c, grads, x, step, first)
             return self._input_gradient(params, z, x, step, first) if need_dx else None
 
         return h[1:], backward
@@ -103,27 +104,26 @@ class LSTM(FeedForwardLayer, frozen=True, kw_only=True, tag="lstm"):
         if self.forward_activation() == "tanh" and self.gate_activation == "sigmoid":
             return step.kernels.lstm_forward, step.kernels.lstm_backward
         cell, cell_back = general_cells(self.forward_activation(), self.gate_activation)
-        there, back = stepping(cell), stepping_back(cell_back)
-        return (lambda *args: over_time(there, *args)), (lambda *args: over_time_back(back, *args))
+        there, back, matmul = stepping(cell), stepping_back(cell_back), step.kernels.matmul
+        return partial(over_time, there, matmul=matmul), partial(over_time_back, back, matmul=matmul)
 
-    def _gradients(self, dz: Array, h: Array, c: Array, grads: Params, x: Array, first: int) -> None:
+    def _gradients(self, dz: Array, h: Array, c: Array, grads: Params, x: Array, step: Step, first: int) -> None:
         """Write the parameters' gradients, one product over all time steps from ``first``."""
-        xp, (steps, _, gates), n = get_array_module(x), dz.shape, self.n_out
+        (steps, _, gates), n = dz.shape, self.n_out
         flat = dz[first:].reshape(-1, gates)
-        xp.matmul(flat.T, x[first:].reshape(len(flat), -1), out=grads["W"].T)
+        step.kernels.matmul(flat.T, x[first:].reshape(len(flat), -1), grads["W"].T)
         recurrent = grads["RW"].T
-        xp.matmul(flat.T, h[first:steps].reshape(-1, n), out=recurrent[:gates])
-        xp.add.reduce(flat, axis=0, out=grads["b"])
+        step.kernels.matmul(flat.T, h[first:steps].reshape(-1, n), recurrent[:gates])
+        step.kernels.column_sums(flat, grads["b"])
         if self.peepholes:
             for row, gate, late in ((0, 1, 0), (1, 2, 1), (2, 3, 0)):  # f and g look at the old cell, o at the new one
                 part = dz[first:, :, gate * n : (gate + 1) * n] * c[first + late : steps + late]
-                xp.add.reduce(part.reshape(-1, n), axis=0, out=recurrent[gates + row])
+                step.kernels.column_sums(part.reshape(-1, n), recurrent[gates + row])
 
     def _input_gradient(self, params: Params, dz: Array, x: Array, step: Step, first: int) -> Array:
-        xp = get_array_module(x)
         dx = step.buffer("dx", x.shape, x)
         dx[:first] = 0
-        xp.matmul(dz[first:].reshape(-1, dz.shape[2]), params["W"].T, out=dx[first:].reshape(-1, x.shape[2]))
+        step.kernels.matmul(dz[first:].reshape(-1, dz.shape[2]), params["W"].T, dx[first:].reshape(-1, x.shape[2]))
         if step.train and self.drop_out:
             step.kernels.dropout_backward(dx, self.drop_out, step.key("dropout"))
         return dx
@@ -175,7 +175,8 @@ def general_cells(activation: str, gate: str) -> tuple[Callable[..., None], Call
         new = f * before + g * i
         s[:, 2 * n : 3 * n] += to_o * new
         o = opens.forward(s[:, 2 * n : 3 * n])
-        z[...] = get_array_module(z).concatenate([i, f, o, g], axis=1)
+        for k, gate in enumerate((i, f, o, g)):
+            z[:, k * n : (k + 1) * n] = gate
         a[...] = act.forward(new)
         c[...], h[...] = mask[:, None] * new, mask[:, None] * (o * a)
         kept.append((s, new))

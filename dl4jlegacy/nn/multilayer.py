@@ -7,77 +7,61 @@ with a position in the run and that position's random stream, and reads the two 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from typing import Self
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 
-from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.backend import Array, Scalar, asarray, get_array_module, is_on_device, placed, to_host
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.iterator import DataSetIterator
-from dl4jlegacy.errors import ConfError, ShapeError
-from dl4jlegacy.kernels import Kernels, load
+from dl4jlegacy.errors import ConfError
+from dl4jlegacy.kernels import Kernels
 from dl4jlegacy.nn.batches import batches, chunks
 from dl4jlegacy.nn.conf import MultiLayerConfiguration
 from dl4jlegacy.nn.evaluating import do_evaluation
 from dl4jlegacy.nn.evaluation import Evaluation
+from dl4jlegacy.nn.flat_network import FlatNetwork
 from dl4jlegacy.nn.formats import enter_mask, leave
-from dl4jlegacy.nn.layers import Layer, PretrainLayer
-from dl4jlegacy.nn.listeners import TrainingListener
-from dl4jlegacy.nn.multilayer_updater import MultiLayerUpdater
-from dl4jlegacy.nn.not_finite import not_finite
-from dl4jlegacy.nn.parameters import ParamLayout
-from dl4jlegacy.nn.sequences import Memory, segments, states_of, time_steps
+from dl4jlegacy.nn.layers import PretrainLayer
+from dl4jlegacy.nn.sequences import Memory, segment_count, segments, states_of, time_steps
 from dl4jlegacy.nn.stack import Stack
-from dl4jlegacy.nn.step import Step, Workspace, aligned
 from dl4jlegacy.seeding import Stream
 
 __all__ = ["MultiLayerNetwork"]
 
 
-class MultiLayerNetwork:
+class MultiLayerNetwork(FlatNetwork):
     """A network with its parameters, updater state and work buffers; used by one thread at a time.
 
     Args:
         conf: layers, sizes, seed, updaters.
-        kernels: the CPU kernels; default ``kernels.load()``.
+        kernels: they decide where the network lives: on the CPU (default: ``kernels.load()``), or with
+            ``load("cupy")`` on a GPU.
 
     Attributes:
         iteration: updates done by ``finetune`` (a worker counts for itself and passes the number).
         pretrain_iterations: the same for every layer that ``pretrain`` has trained.
         listeners: told about every update of ``fit`` and ``pretrain``.
 
-    ``params`` and ``updater_state`` are live: writing into them changes the network.
+    ``params`` and ``updater_state`` are live: writing into them changes the network. What is different on a GPU stands
+    in ``FlatNetwork``.
     """
 
     def __init__(self, conf: MultiLayerConfiguration, *, kernels: Kernels | None = None) -> None:
         self.conf = conf
-        self.kernels = kernels or load()
-        self.stages = conf.stages()
-        self.layers: tuple[Layer, ...] = tuple(stage.layer for stage in self.stages)
-        self.layout = ParamLayout.of(self.layers)
-        self.updater = MultiLayerUpdater(self.layers, self.layout)
-        self.listeners: list[TrainingListener] = []
-        self.iteration = 0
+        stages = conf.stages()
+        layers = tuple(stage.layer for stage in stages)
+        super().__init__(conf.conf, layers, [layer.title() for layer in layers], kernels)
+        self.stages = stages
         self.pretrain_iterations: dict[int, int] = {}
-        self._stream = Stream.of(conf.conf.seed)
-        self._dtype = np.dtype(conf.conf.dtype)
-        self._workspace = Workspace()
-        self._memory: Memory = {}
-        self._params = aligned(self.layout.size, self._dtype)
-        self._gradient = aligned(self.layout.size, self._dtype)
-        self._state = aligned(self.updater.state_size, self._dtype)
-        self._stack = Stack(self.stages, self.layout.views(self._params), self.layout.views(self._gradient))
+        views = self.layout.views(self._params), self.layout.views(self._gradient)
+        self._stack = Stack(self.stages, *views, self.kernels.xp)
         self.init()
 
     def init(self) -> Self:
         """Draw the initial parameters from ``conf``'s seed and reset the updater; the constructor has done so once."""
-        self._gradient.fill(0)
-        self.updater.initial_state(self._state)
-        for index, (layer, views) in enumerate(zip(self.layers, self._stack.params, strict=True)):
-            layer.init_params(views, self._stream.at(index, purpose="weights"))
-        self.iteration = 0
+        self._draw()
         self.pretrain_iterations.clear()
         return self
 
@@ -93,21 +77,6 @@ class MultiLayerNetwork:
     # -- the flat vectors --------------------------------------------------------------------------------------------
 
     @property
-    def params(self) -> Array:
-        """The flat parameter vector, live."""
-        return self._params
-
-    @property
-    def updater_state(self) -> Array:
-        """The flat updater state in DL4J's block layout, live."""
-        return self._state
-
-    @property
-    def num_params(self) -> int:
-        """Length of ``params``."""
-        return self.layout.size
-
-    @property
     def n_in(self) -> int:
         """Values of one example; for sequences, of one time step."""
         return self.stages[0].given.columns
@@ -118,28 +87,9 @@ class MultiLayerNetwork:
         return self.layers[-1].n_out
 
     @property
-    def layer_slices(self) -> tuple[slice, ...]:
-        """Where each layer's parameters lie in ``params``."""
-        return self.layout.layer_slices
-
-    @property
     def param_table(self) -> dict[str, Array]:
         """Parameters by DL4J's names (``0_W``, ``0_b``, ``0_vb``, ``1_W``, ...), live."""
         return {f"{i}_{name}": view for i, views in enumerate(self._stack.params) for name, view in views.items()}
-
-    def set_params(self, params: Array) -> None:
-        """Copy ``params`` into the network; raises ``ShapeError`` if the length differs."""
-        self.layout.check("the given params", params)
-        self._params[...] = params
-
-    def set_updater_state(self, state: Array) -> None:
-        """Copy ``state`` into the network; raises ``ShapeError`` if the length differs."""
-        if state.shape != self._state.shape:
-            raise ShapeError(
-                f"the given updater state has shape {state.shape}, the network's has {self._state.shape}; "
-                "do both sides use the same updaters?"
-            )
-        self._state[...] = state
 
     # -- one step ----------------------------------------------------------------------------------------------------
 
@@ -152,7 +102,7 @@ class MultiLayerNetwork:
         stream: Stream,
         features_mask: Array | None = None,
         labels_mask: Array | None = None,
-    ) -> float:
+    ) -> Scalar:
         """Do one update from a batch, in place; return the score before it.
 
         With truncated backpropagation it is one update a segment, and the sum of their scores.
@@ -167,15 +117,22 @@ class MultiLayerNetwork:
 
         Raises:
             ShapeError: sizes that do not fit the network.
-            NotFiniteError: the score is NaN or infinite (nothing was updated), or the update made a parameter so.
+            NotFiniteError: the score is NaN or infinite (nothing was updated), or the update made a parameter so; on a
+                GPU ``check_finite`` raises it.
         """
-        parts = segments(self.conf, x, labels, features_mask, labels_mask)
+        count = segment_count(self.conf, x)
+        iterations = range(iteration * count, (iteration + 1) * count)
+        batch = (x, labels, features_mask, labels_mask)
+        return self._stepped("fit", batch, stream, lambda a, s: self._fit_batch(a, s, iterations), iterations)
+
+    def _fit_batch(self, batch: Any, stream: Stream, iterations: range) -> Scalar:
+        parts = segments(self.conf, *batch)
         memory: Memory | None = {} if self.conf.backprop_type == "truncated_bptt" else None
-        total = 0.0
-        for index, part in enumerate(parts):
+        total: Scalar = 0.0
+        for index, (part, iteration) in enumerate(zip(parts, iterations, strict=True)):
             own = stream if index == 0 else stream.at(index, purpose="segment")
             _, score = self.gradient_and_score(part[0], part[1], own, part[2], part[3], memory)
-            self._apply(iteration * len(parts) + index)
+            self._apply(iteration)
             total += score
         return total
 
@@ -187,7 +144,7 @@ class MultiLayerNetwork:
         features_mask: Array | None = None,
         labels_mask: Array | None = None,
         memory: Memory | None = None,
-    ) -> tuple[Array, float]:
+    ) -> tuple[Array, Scalar]:
         """Return the loss gradient of a batch (live flat vector, without regularization) and the score (with it).
 
         The gradient is that of the mean over the examples, or of their sum without ``mini_batch``. Raises like
@@ -200,19 +157,23 @@ class MultiLayerNetwork:
         with np.errstate(all="ignore"):  # what a warning could say, _finite says with the layer
             loss = self._stack.backpropagate(x, labels, step, scale=self._scale(x.shape[0]))
             score = loss / x.shape[0] + self.updater.penalty(self._params)
-        return self._gradient, self._finite(score, x)
+        return self._gradient, self._finite(score, self._activations(x))
 
-    def pretrain_batch(self, layer: int, x: Array, *, iteration: int, stream: Stream) -> float:
+    def pretrain_batch(self, layer: int, x: Array, *, iteration: int, stream: Stream) -> Scalar:
         """Do one pretraining update of one layer from a batch, in place; return its reconstruction loss.
 
         ``x (examples, n_in)`` is the network's input: it goes through the lower layers without drop-out. Only the
         layer's parameters and its part of the updater state change. Raises like ``fit_batch``.
         """
-        _, score = self.pretrain_gradient_and_score(layer, x, stream)
-        self._apply(iteration, layer)
-        return score
 
-    def pretrain_gradient_and_score(self, layer: int, x: Array, stream: Stream) -> tuple[Array, float]:
+        def step(batch: Any, own: Stream) -> Scalar:
+            _, score = self.pretrain_gradient_and_score(layer, batch[0], own)
+            self._apply(iteration, layer)
+            return score
+
+        return self._stepped("pretrain", (x,), stream, step, range(iteration, iteration + 1), layer)
+
+    def pretrain_gradient_and_score(self, layer: int, x: Array, stream: Stream) -> tuple[Array, Scalar]:
         """Return what ``gradient_and_score`` does, for pretraining; only the layer's part of the vector is written."""
         trained = self._pretrain_layer(layer)
         x, _ = self._stack.checked(self._dtype, x, None)
@@ -222,18 +183,13 @@ class MultiLayerNetwork:
             views, grads = self._stack.params[layer], self._stack.grads[layer]
             loss = trained.pretrain_gradient(views, below, grads, step, scale=self._scale(x.shape[0]))
             score = loss + self.updater.penalty(self._params, layer)
-        return self._gradient, self._finite(score, x)
+        return self._gradient, self._finite(score, self._activations(x))
 
     def update_from(self, gradient: Array, *, iteration: int) -> None:
         """Apply somebody else's gradient (regularization is added here) to the parameters, in place."""
         self.layout.check("the given gradient", gradient)
-        self._gradient[...] = gradient
+        self._gradient[...] = asarray(gradient, like=self._gradient)
         self._apply(iteration)
-
-    def check_finite(self) -> None:
-        """Raise ``NotFiniteError`` naming the first layer that has a NaN or infinite parameter."""
-        if not self.kernels.all_finite(self._params):
-            self._finite(math.nan, None)
 
     # -- training ----------------------------------------------------------------------------------------------------
 
@@ -261,8 +217,9 @@ class MultiLayerNetwork:
                 features_mask=batch.features_mask,
                 labels_mask=batch.labels_mask,
             )
-            self._tell(self.iteration, score, batch)
+            self._tell(self.iteration, score, batch.num_examples)
             self.iteration += 1
+        self._trained()
 
     def pretrain(self, data: DataSetIterator | DataSet, epochs: int = 1) -> None:
         """Train every pretrain layer by itself, from the input upwards, so many epochs each."""
@@ -271,8 +228,9 @@ class MultiLayerNetwork:
                 iteration = self.pretrain_iterations.get(layer, 0)
                 stream = self._stream.at(layer, iteration, purpose="pretrain")
                 score = self.pretrain_batch(layer, batch.features, iteration=iteration, stream=stream)
-                self._tell(iteration, score, batch)
+                self._tell(iteration, score, batch.num_examples)
                 self.pretrain_iterations[layer] = iteration + 1
+        self._trained()
 
     @property
     def pretrain_layers(self) -> tuple[int, ...]:
@@ -293,7 +251,7 @@ class MultiLayerNetwork:
 
     def predict(self, x: Array) -> Array:
         """Return the most probable class of every example, ``(examples,)``."""
-        classes: Array = self.output(x).argmax(axis=1)
+        classes: Array = to_host(self.output(x)).argmax(axis=1)
         return classes
 
     def feed_forward(self, x: Array) -> list[Array]:
@@ -332,18 +290,20 @@ class MultiLayerNetwork:
 
     def rnn_set_previous_state(self, layer: int, state: Mapping[str, Array]) -> None:
         """Let a layer go on from ``state``, as ``rnn_get_previous_state`` gave it."""
-        self._memory.update({(layer, name): np.array(value, self._dtype) for name, value in state.items()})
+        self._memory.update({(layer, name): asarray(value, like=self._params).copy() for name, value in state.items()})
 
     def score(self, data: DataSet) -> float:
         """Return the mean loss of ``data`` plus the regularization term, without drop-out."""
-        return float(self.score_examples(data).mean()) + self.updater.penalty(self._params)
+        return float(self.score_examples(data).mean()) + float(self.updater.penalty(self._params))
 
     def score_examples(self, data: DataSet) -> Array:
-        """Return the loss of every example, without regularization, ``(examples,)``."""
+        """Return the loss of every example, without regularization, ``(examples,)``, on the host."""
         _, labels = self._stack.checked(self._dtype, data.features, data.labels, data.features_mask, data.labels_mask)
         y = self.output(data.features, data.features_mask)
         mask = data.features_mask if labels.ndim == 3 and data.labels_mask is None else data.labels_mask
-        return self._stack.output_layer().scores(labels, y, mask)
+        if mask is not None and is_on_device(y):
+            mask = placed(mask, self.kernels.xp, self._dtype)
+        return to_host(self._stack.output_layer().scores(labels, y, mask))
 
     def evaluate(self, data: DataSetIterator | DataSet, label_names: Sequence[str] | None = None) -> Evaluation:
         """Return the classification metrics on ``data`` (one epoch of an iterator)."""
@@ -353,44 +313,12 @@ class MultiLayerNetwork:
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    def _step(
-        self,
-        stream: Stream | None = None,
-        *,
-        train: bool = False,
-        mask: Array | None = None,
-        memory: Memory | None = None,
-    ) -> Step:
-        return Step(self.kernels, self._workspace, stream or Stream(0), train, mask=mask, memory=memory)
-
-    def _scale(self, examples: int) -> float:
-        sign = 1.0 if self.conf.conf.minimize else -1.0
-        return sign / examples if self.conf.conf.mini_batch else sign
-
-    def _apply(self, iteration: int, layer: int | None = None) -> None:
-        with np.errstate(all="ignore"):
-            self.updater.update(
-                self._params, self._gradient, self._state, iteration=iteration, kernels=self.kernels, layer=layer
-            )
-        # A score can hide an infinite weight: sigmoid(inf) is 1.
-        if not self.kernels.all_finite(self._params if layer is None else self._params[self.layer_slices[layer]]):
-            self.check_finite()
-
-    def _tell(self, iteration: int, score: float, batch: DataSet) -> None:
-        for listener in self.listeners:
-            listener.iteration_done(self, iteration, score, examples=batch.num_examples)
-
     def _pretrain_layer(self, index: int) -> PretrainLayer:
         layer = self.layers[index] if 0 <= index < len(self.layers) else None
         if not isinstance(layer, PretrainLayer):
             raise ConfError(f"layer {index} cannot pretrain; those that can: {list(self.pretrain_layers)}")
         return layer
 
-    def _finite(self, score: float, x: Array | None) -> float:
-        """Return ``score``; if it is not finite, find the layer where that began and say so."""
-        if math.isfinite(score):
-            return score
-        parts = [self._params[part] for part in self.layer_slices]
+    def _activations(self, x: Array) -> Iterator[Array]:
         with np.errstate(all="ignore"):
-            activations = () if x is None else (y for y, _ in self._stack.walk(x, self._step()))
-            raise not_finite(self.layers, parts, activations, score, self.kernels)
+            yield from (y for y, _ in self._stack.walk(x, self._step()))

@@ -7,11 +7,10 @@ L1 and L2 are added; the updater turns it into a step and subtracts that. Legacy
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.backend import Array, Scalar, get_array_module, is_on_device, scalar, sum_of_squares
 from dl4jlegacy.kernels import Kernels
 from dl4jlegacy.nn.layers import Layer, PretrainLayer
 from dl4jlegacy.nn.parameters import ParamLayout, ParamSpan
@@ -20,20 +19,20 @@ from dl4jlegacy.nn.updaters import NoOp, Sgd, Updater, with_learning_rate
 __all__ = ["GRADIENT_NORMALIZATIONS", "MultiLayerUpdater", "UpdaterBlock"]
 
 
-def _norm(part: Array) -> float:
-    return math.sqrt(float(part @ part))
+def _norm(part: Array) -> Scalar:
+    return get_array_module(part).sqrt(sum_of_squares(part))
 
 
 def _renormalize(part: Array, threshold: float) -> None:
-    norm = _norm(part)
-    if norm > 0:
-        part /= part.dtype.type(norm)
+    xp, norm = get_array_module(part), _norm(part)
+    part /= xp.where(norm > 0, norm, 1).astype(part.dtype)
 
 
 def _clip_l2(part: Array, threshold: float) -> None:
     norm = _norm(part)
-    if norm > threshold:
-        part *= part.dtype.type(threshold / norm)
+    if is_on_device(part) or norm > threshold:  # a GPU is not asked: it multiplies by 1
+        xp = get_array_module(part)
+        part *= xp.where(norm > threshold, threshold / norm, 1).astype(part.dtype)
 
 
 def _clip_elements(part: Array, threshold: float) -> None:
@@ -114,16 +113,16 @@ class MultiLayerUpdater:
         """Fill ``state`` with the updaters' initial state, which is zero."""
         state.fill(0)
 
-    def penalty(self, params: Array, layer: int | None = None) -> float:
+    def penalty(self, params: Array, layer: int | None = None) -> Scalar:
         """Return the score's regularization term: ``l1 |w|_1 + l2 / 2 |w|^2`` of all parameters, or of one layer."""
         xp = get_array_module(params)
-        total = 0.0
+        total: Scalar = 0.0
         for place, l1, l2 in self._penalties(layer):
             part = params[place]
             if l2:
-                total += 0.5 * l2 * float(part @ part)
+                total = total + 0.5 * l2 * sum_of_squares(part)
             if l1:
-                total += l1 * float(xp.abs(part).sum())
+                total = total + l1 * scalar(xp.abs(part).sum())
         return total
 
     def regularize(self, params: Array, gradient: Array, kernels: Kernels, layer: int | None = None) -> None:
@@ -157,6 +156,19 @@ class MultiLayerUpdater:
         """Turn ``gradient`` (consumed) into new ``params`` and ``state``: all layers, or pretraining of one."""
         self.normalize(gradient, layer)
         self.regularize(params, gradient, kernels, layer)
+        self.step(params, gradient, state, iteration=iteration, kernels=kernels, layer=layer)
+
+    def step(
+        self,
+        params: Array,
+        gradient: Array,
+        state: Array,
+        *,
+        iteration: int,
+        kernels: Kernels,
+        layer: int | None = None,
+    ) -> None:
+        """Do the last part of ``update``, the only one that depends on ``iteration``."""
         part = slice(0, self._layout.size) if layer is None else self._layout.layer_slices[layer]
         rate = None if layer is None else _pretrain_rate(self._layers[layer])
         for block in self.blocks:

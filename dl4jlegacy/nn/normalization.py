@@ -9,9 +9,8 @@ import math
 from typing import ClassVar, Self
 
 import msgspec
-import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn.feedforward import Backward, FeedForwardLayer, Params
 from dl4jlegacy.nn.input_type import AnyInputType
@@ -73,16 +72,17 @@ class BatchNormalization(FeedForwardLayer, frozen=True, kw_only=True, tag="batch
 
     def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
         """Return ``y`` as ``x`` lies and the backward pass."""
-        axis = _Channels(x, step.rows)
+        xp, axis = get_array_module(x), _Channels(x, step.rows)
         mean, var = axis.moments(x) if step.train else (params["mean"], params["var"])
-        scale = 1 / np.sqrt(var + x.dtype.type(self.eps))
-        gamma = params.get("gamma", np.full(self.n_in, self.gamma, x.dtype))
-        beta = params.get("beta", np.full(self.n_in, self.beta, x.dtype))
+        scale = 1 / xp.sqrt(var + x.dtype.type(self.eps))
+        gamma, beta = (params.get("gamma"), params.get("beta"))
+        if gamma is None or beta is None:
+            gamma, beta = (xp.full(self.n_in, value, x.dtype) for value in (self.gamma, self.beta))
         normal = step.buffer("normal", x.shape, x)
-        np.subtract(x, axis.spread(mean), out=normal)
+        xp.subtract(x, axis.spread(mean), out=normal)
         normal *= axis.spread(scale)
         y = step.buffer("y", x.shape, x)
-        np.multiply(normal, axis.spread(gamma), out=y)
+        xp.multiply(normal, axis.spread(gamma), out=y)
         y += axis.spread(beta)
 
         def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
@@ -98,7 +98,8 @@ class BatchNormalization(FeedForwardLayer, frozen=True, kw_only=True, tag="batch
             if step.train:
                 dy = dy - (normal * axis.spread(slopes[0]) + axis.spread(slopes[1])) / axis.count
                 axis.clear_unused(dy)
-            return np.multiply(dy, axis.spread(gamma * scale))
+            dx: Array = xp.multiply(dy, axis.spread(gamma * scale))
+            return dx
 
         return y, backward
 
@@ -164,13 +165,13 @@ class LocalResponseNormalization(ParameterlessLayer, frozen=True, kw_only=True, 
         below += kind(self.k)
         factor = below ** kind(-self.beta)
         y = step.buffer("y", x.shape, x)
-        np.multiply(x, factor, out=y)
+        get_array_module(x).multiply(x, factor, out=y)
 
         def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
             if not need_dx:
                 return None
             across = _neighbours(dy * y / below, self.n // 2)
-            dx = dy * factor - kind(2 * self.alpha * self.beta) * x * across
+            dx = dy * factor - x * kind(2 * self.alpha * self.beta) * across
             return self.drop_backward(dx, step)
 
         return y, backward

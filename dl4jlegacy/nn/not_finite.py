@@ -4,14 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.backend import Array, Scalar, is_on_device
 from dl4jlegacy.errors import NotFiniteError
 from dl4jlegacy.kernels import Kernels
 from dl4jlegacy.nn.layers import Layer
 
-__all__ = ["not_finite"]
+__all__ = ["ScoreWatch", "not_finite"]
 
 _REMEDY = "try a smaller learning rate, gradient clipping, or look for extreme values in the data"
+
+
+class ScoreWatch:
+    """Remembers on a GPU whether a score was NaN or infinite, so that nobody has to wait for each of them."""
+
+    __slots__ = ("_sum",)
+
+    def __init__(self) -> None:
+        self._sum: Scalar = None
+
+    def add(self, score: Scalar) -> None:
+        """Remember a score that is on a device; one on the host is looked at by who computed it."""
+        if not is_on_device(score):
+            return
+        if self._sum is None:
+            self._sum = score.copy()
+        else:
+            self._sum += score
+
+    def take(self) -> float:
+        """Return the sum of the scores since the last call, NaN or infinite if one was. Waits for the device."""
+        if self._sum is None:
+            return 0.0
+        total = float(self._sum)
+        self._sum.fill(0)
+        return total
 
 
 def not_finite(

@@ -5,12 +5,10 @@ Legacy: ``org.deeplearning4j.nn.conf.layers.BaseOutputLayer`` and ``OutputLayer`
 
 from __future__ import annotations
 
-import numpy as np
-
-from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.backend import Array, Scalar, get_array_module, scalar
 from dl4jlegacy.errors import ConfError, nearest
 from dl4jlegacy.nn.feedforward import FeedForwardLayer, Params, activate
-from dl4jlegacy.nn.losses import LOSSES
+from dl4jlegacy.nn.losses import LOSSES, Weights
 from dl4jlegacy.nn.step import Step
 
 __all__ = ["BaseOutputLayer", "OutputLayer"]
@@ -47,12 +45,11 @@ class BaseOutputLayer(FeedForwardLayer, frozen=True, kw_only=True):
 
         ``mask`` has one factor for every example, ``(examples,)``, or for every output, ``(examples, n_out)``.
         """
-        scores = LOSSES[self.loss].score(labels, y, self.loss_weights)
-        return scores if mask is None else scores * mask.reshape(scores.shape)
+        return _scores(self.loss, labels, y, self.loss_weights, mask)
 
     def loss_gradient(
         self, params: Params, x: Array, labels: Array, grads: Params, step: Step, *, scale: float, need_dx: bool
-    ) -> tuple[float, Array | None]:
+    ) -> tuple[Scalar, Array | None]:
         """Run the layer forward and back: write ``grads``, return the summed loss and ``dx``.
 
         All gradients are those of ``scale * loss``; ``scale = 1 / examples`` gives the mean. ``labels`` lie as inside
@@ -65,36 +62,43 @@ class BaseOutputLayer(FeedForwardLayer, frozen=True, kw_only=True):
 
     def score_gradient(
         self, z: Array, b: Array, labels: Array, gb: Array, step: Step, *, scale: float
-    ) -> tuple[float, Array]:
+    ) -> tuple[Scalar, Array]:
         """Return the summed loss of ``f(z + b)`` and ``dz``, all ``(rows, n_out)``; write ``gb``; ``z`` is consumed."""
         mask = step.labels_mask
         plain = self.loss_weights is None and mask is None
         if self.forward_activation() == "softmax" and self.loss in _CROSS_ENTROPY and plain:
             score, dz = self._softmax_cross_entropy(z, b, labels, step)
-            self._scale(dz, scale, gb)
+            _scale(dz, scale, gb, step)
         elif self.forward_activation() == "sigmoid" and self.loss == "xent" and plain:
             step.kernels.bias_activation(z, b, "sigmoid")
-            score, dz = float(BaseOutputLayer.scores(self, labels, z).sum()), z - labels
-            self._scale(dz, scale, gb)
+            score, dz = scalar(_scores(self.loss, labels, z, None, None).sum()), z - labels
+            _scale(dz, scale, gb, step)
         else:
             y, to_dz = activate(z, b, self.forward_activation(), step)
-            score = float(BaseOutputLayer.scores(self, labels, y, mask).sum())
-            dy = LOSSES[self.loss].gradient(labels, y, self.loss_weights) * y.dtype.type(scale)
+            given = self.loss_weights
+            weights = None if given is None else step.constant("loss_weights", given, y)
+            score = scalar(_scores(self.loss, labels, y, weights, mask).sum())
+            dy = LOSSES[self.loss].gradient(labels, y, weights) * y.dtype.type(scale)
             if mask is not None:
                 dy *= mask.reshape(len(y), -1)
-            dz = to_dz(np.ascontiguousarray(dy), gb)
+            dz = to_dz(get_array_module(dy).ascontiguousarray(dy), gb)
         return score, dz
 
-    def _softmax_cross_entropy(self, z: Array, b: Array, labels: Array, step: Step) -> tuple[float, Array]:
+    def _softmax_cross_entropy(self, z: Array, b: Array, labels: Array, step: Step) -> tuple[Scalar, Array]:
         step.kernels.bias_activation(z, b, "identity")
         step.kernels.softmax(z)
         dz = step.buffer("dz", z.shape, z)
         return step.kernels.softmax_cross_entropy(z, labels, dz), dz
 
-    @staticmethod
-    def _scale(dz: Array, scale: float, gb: Array) -> None:
-        dz *= dz.dtype.type(scale)
-        get_array_module(dz).add.reduce(dz, axis=0, out=gb)
+
+def _scale(dz: Array, scale: float, gb: Array, step: Step) -> None:
+    dz *= dz.dtype.type(scale)
+    step.kernels.column_sums(dz, gb)
+
+
+def _scores(loss: str, labels: Array, y: Array, weights: Weights | None, mask: Array | None) -> Array:
+    scores = LOSSES[loss].score(labels, y, weights)
+    return scores if mask is None else scores * mask.reshape(scores.shape)
 
 
 class OutputLayer(BaseOutputLayer, frozen=True, kw_only=True, tag="output"):

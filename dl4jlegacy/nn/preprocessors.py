@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
-import numpy as np
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ShapeError
@@ -201,7 +200,7 @@ class CnnToRnnPreProcessor(_Images, frozen=True, kw_only=True, tag="cnn_to_rnn")
         """Untile the images."""
         rows = self._untiled("pre", x, step.rows, step)
         y = rows.reshape(-1, step.examples, self._size())
-        return y, lambda dy: self._tiled("pre_back", np.reshape(dy, rows.shape), step)
+        return y, lambda dy: self._tiled("pre_back", dy.reshape(rows.shape), step)
 
 
 InputPreProcessor = (

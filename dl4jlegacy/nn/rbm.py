@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.backend import Array, Scalar, get_array_module, scalar
 from dl4jlegacy.errors import ConfError, nearest
 from dl4jlegacy.nn.feedforward import FeedForwardLayer, Params
 from dl4jlegacy.nn.reconstruction import (
@@ -76,28 +76,30 @@ class RBM(FeedForwardLayer, frozen=True, kw_only=True, tag="rbm"):
         """Return the activation that gives the hidden units' mean."""
         return UNITS[self.hidden_unit]
 
-    def pretrain_gradient(self, params: Params, x: Array, grads: Params, step: Step, *, scale: float) -> float:
+    def pretrain_gradient(self, params: Params, x: Array, grads: Params, step: Step, *, scale: float) -> Scalar:
         """Write the CD-k gradient of ``x (examples, n_in)`` times ``scale``; return the mean reconstruction loss.
 
         The gradient points uphill in the loss, so that ``params -= learning_rate * gradient`` descends. The loss is
         that of the first ``SCORED_ROWS`` examples: it is for listeners, and logarithms are dear.
         """
-        xp = get_array_module(x)
         m = x.shape[0]
         visible = step.buffer("visible", (2 * m, self.n_in), x)  # data above, reconstruction below:
         hidden = step.buffer("hidden", (2 * m, self.n_out), x)  # both phases' gradient is then one product
         reconstruction = self._chain(params, x, visible[m:], hidden, step)
         score = self._score(x, reconstruction)
         visible[:m] = x
-        xp.subtract(xp.add.reduce(reconstruction, axis=0), xp.add.reduce(x, axis=0), out=grads["vb"])
+        sums = step.buffer("sums", (2, self.n_in), x)
+        step.kernels.column_sums(reconstruction, sums[0])
+        step.kernels.column_sums(x, sums[1])
+        get_array_module(x).subtract(sums[0], sums[1], out=grads["vb"])
         grads["vb"][...] *= x.dtype.type(scale)
         if self.sparsity:
             grads["b"][...] = (hidden[:m].mean(axis=0) - self.sparsity) * (m * scale)
         hidden[:m] *= x.dtype.type(-scale)
         hidden[m:] *= x.dtype.type(scale)
         if not self.sparsity:
-            xp.add.reduce(hidden, axis=0, out=grads["b"])
-        xp.matmul(hidden.T, visible, out=grads["W"].T)
+            step.kernels.column_sums(hidden, grads["b"])
+        step.kernels.matmul(hidden.T, visible, grads["W"].T)
         return score
 
     def free_energy(self, params: Params, x: Array) -> Array:
@@ -123,32 +125,31 @@ class RBM(FeedForwardLayer, frozen=True, kw_only=True, tag="rbm"):
         hidden = self.linear(params, x, step)
         _mean(self.hidden_unit, hidden, params["b"], step)
         visible = step.buffer("reconstruction", x.shape, x)
-        get_array_module(x).matmul(hidden, params["W"].T, out=visible)
+        step.kernels.matmul(hidden, params["W"].T, visible)
         _mean(self.visible_unit, visible, params["vb"], step)
         return visible
 
     def _chain(self, params: Params, x: Array, v: Array, hidden: Array, step: Step) -> Array:
         """Run the Gibbs chain from ``x``; fill ``hidden`` (both phases' means), ``v`` (samples); return v's means."""
-        xp = get_array_module(x)
-        W, b = params["W"], params["b"]
+        W, b, matmul = params["W"], params["b"], step.kernels.matmul
         m = x.shape[0]
         data, fantasy = hidden[:m], hidden[m:]
         h = step.buffer("hidden_sample", data.shape, x)
         mean = step.buffer("visible_mean", v.shape, x)
-        xp.matmul(x, W, out=data)
+        matmul(x, W, data)
         _sample(self.hidden_unit, data, b, h, step, step.key("hidden"))
         for i in range(1, self.k + 1):
-            xp.matmul(h, W.T, out=mean)
+            matmul(h, W.T, mean)
             _sample(self.visible_unit, mean, params["vb"], v, step, step.key("visible", i))
-            xp.matmul(v, W, out=fantasy)
+            matmul(v, W, fantasy)
             if i < self.k:
                 _sample(self.hidden_unit, fantasy, b, h, step, step.key("hidden", i))
         _mean(self.hidden_unit, fantasy, b, step)
         return mean
 
-    def _score(self, x: Array, reconstruction: Array) -> float:
+    def _score(self, x: Array, reconstruction: Array) -> Scalar:
         rows = slice(SCORED_ROWS)
-        return float(reconstruction_scores(self.loss, x[rows], reconstruction[rows], UNITS[self.visible_unit]).mean())
+        return scalar(reconstruction_scores(self.loss, x[rows], reconstruction[rows], UNITS[self.visible_unit]).mean())
 
 
 def _mean(unit: str, z: Array, bias: Array, step: Step) -> None:

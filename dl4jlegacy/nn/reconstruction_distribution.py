@@ -76,7 +76,8 @@ class GaussianReconstructionDistribution(_Distribution, frozen=True, kw_only=Tru
         difference, precision = out[:, :n] - x, xp.exp(-log_variance)
         squares = difference * difference * precision
         losses = 0.5 * (n * math.log(2 * math.pi) + (log_variance + squares).sum(axis=1))
-        dout = xp.concatenate([difference * precision, 0.5 * (1 - squares)], axis=1)
+        dout = xp.empty_like(out)
+        dout[:, :n], dout[:, n:] = difference * precision, 0.5 * (1 - squares)
         return losses, self._back(dout, z, out)
 
     def mean(self, z: Array) -> Array:

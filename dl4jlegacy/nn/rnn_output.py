@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
-
-from dl4jlegacy.backend import Array
+from dl4jlegacy.backend import Array, Scalar, get_array_module
 from dl4jlegacy.nn.feedforward import Backward, Params
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeRecurrent
 from dl4jlegacy.nn.output import BaseOutputLayer
@@ -36,7 +34,8 @@ class RnnOutputLayer(BaseOutputLayer, frozen=True, kw_only=True, tag="rnn_output
 
     def scores(self, labels: Array, y: Array, mask: Array | None = None) -> Array:
         """Return the loss of every example, ``(examples,)``; arrays ``(examples, n, time steps)``, mask without n."""
-        rows = [np.ascontiguousarray(array.transpose(0, 2, 1)).reshape(-1, array.shape[1]) for array in (labels, y)]
+        xp = get_array_module(y)
+        rows = [xp.ascontiguousarray(array.transpose(0, 2, 1)).reshape(-1, array.shape[1]) for array in (labels, y)]
         scores = super().scores(rows[0], rows[1]).reshape(len(y), -1)
         total: Array = (scores if mask is None else scores * mask).sum(axis=1)
         return total
@@ -53,7 +52,7 @@ class RnnOutputLayer(BaseOutputLayer, frozen=True, kw_only=True, tag="rnn_output
 
     def loss_gradient(
         self, params: Params, x: Array, labels: Array, grads: Params, step: Step, *, scale: float, need_dx: bool
-    ) -> tuple[float, Array | None]:
+    ) -> tuple[Scalar, Array | None]:
         """Run the layer forward and back; ``labels (time steps, examples, n)``."""
         mask = step.mask if step.labels_mask is None else step.labels_mask
         loss, dx = super().loss_gradient(

@@ -6,10 +6,12 @@ Stateless but for the views it holds: everything that changes from pass to pass 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from types import ModuleType
 
+import numpy as np
 import numpy.typing as npt
 
-from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.backend import Array, Scalar, placed
 from dl4jlegacy.errors import ConfError, DataError, ShapeError
 from dl4jlegacy.nn.feedforward import Backward, Params
 from dl4jlegacy.nn.formats import check_batch, check_masks, enter, leave
@@ -22,9 +24,15 @@ __all__ = ["Stack"]
 
 
 class Stack:
-    """A network's stages with their parameters and gradients, by name as views of the two flat vectors."""
+    """A network's stages with their parameters and gradients, by name as views of the two flat vectors.
 
-    def __init__(self, stages: Sequence[Stage], params: Sequence[Params], grads: Sequence[Params]) -> None:
+    ``xp`` is the array module whose memory they are in; batches are brought there.
+    """
+
+    def __init__(
+        self, stages: Sequence[Stage], params: Sequence[Params], grads: Sequence[Params], xp: ModuleType = np
+    ) -> None:
+        self.xp = xp
         self.stages = tuple(stages)
         self.params = tuple(params)
         self.grads = tuple(grads)
@@ -39,15 +47,18 @@ class Stack:
         features_mask: Array | None = None,
         labels_mask: Array | None = None,
     ) -> tuple[Array, Array]:
-        """Return features and labels C-contiguous and of the network's dtype; without labels, ``x`` in their place.
+        """Return features and labels as the network takes them; without labels, ``x`` in their place.
+
+        They are C-contiguous, of the network's dtype and on its device: NumPy arrays are uploaded for a GPU, here and
+        nowhere further in.
 
         Raises:
             ShapeError: sizes that do not fit the network; the message names the layer.
+            ConfError: arrays on a GPU for a network on the host.
             DataError: not as many labels as examples.
         """
-        xp = get_array_module(self.params[-1].get("b", x))
         check_batch(x, self.stages[0])
-        x = xp.ascontiguousarray(x, dtype=dtype)
+        x = placed(x, self.xp, dtype)
         if x.ndim != 2 and isinstance(self.stages[0].given, InputTypeFeedForward):
             x = x.reshape(len(x), -1)
         check_masks(x, labels, features_mask, labels_mask)
@@ -62,10 +73,11 @@ class Stack:
                 f"labels have shape {labels.shape}, layer {len(self.stages) - 1} ({layer.title()}) has "
                 f"n_out={layer.n_out} and wants {wanted}"
             )
-        return x, xp.ascontiguousarray(labels, dtype=dtype)
+        return x, placed(labels, self.xp, dtype)
 
     def start(self, x: Array, step: Step) -> tuple[Array, Step]:
         """Return a batch and its pass at the entrance of the first stage."""
+        step.workspace.batch = len(x)
         inside = enter(x, self.stages[0].given, step.at(-1))
         return inside, step.at(0, examples=len(x), rows=len(x))
 
@@ -105,7 +117,7 @@ class Stack:
             raise ConfError(f"the last layer is {layer.title()}; a loss needs an OutputLayer there")
         return layer
 
-    def backpropagate(self, x: Array, labels: Array, step: Step, *, scale: float) -> float:
+    def backpropagate(self, x: Array, labels: Array, step: Step, *, scale: float) -> Scalar:
         """Write the whole gradient of ``scale * loss``; return the summed loss. ``x`` and ``labels`` as outside."""
         last = len(self.stages) - 1
         backwards: list[Backward] = []
@@ -127,7 +139,7 @@ class Stack:
                 grads["vb"].fill(0)  # fine-tuning leaves the visible bias alone
         return loss
 
-    def _loss(self, y: Array, labels: Array, step: Step, scale: float) -> tuple[float, Array | None]:
+    def _loss(self, y: Array, labels: Array, step: Step, scale: float) -> tuple[Scalar, Array | None]:
         """Run the last stage there and back; return the summed loss and the gradient at its entrance."""
         stage, layer = self.stages[-1], self.output_layer()
         y, step, back = stage.before(y, step)

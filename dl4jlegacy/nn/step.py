@@ -7,17 +7,23 @@ used by one thread at a time; several networks in several threads share nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.backend import Array, asarray, get_array_module, out_of_memory
+from dl4jlegacy.devices import current, used_memory
+from dl4jlegacy.errors import DeviceMemoryError
 from dl4jlegacy.kernels import Kernels
+from dl4jlegacy.nn.memory import Held
+from dl4jlegacy.nn.memory import out_of_memory as memory_full
 from dl4jlegacy.seeding import Stream
 
-__all__ = ["Step", "Workspace", "aligned"]
+__all__ = ["Step", "Workspace", "aligned", "flat_vector"]
 
 _CACHE_LINE = 64
 
@@ -30,23 +36,94 @@ def aligned(size: int, dtype: npt.DTypeLike) -> Array:
     return raw[start : start + size * item].view(dtype)
 
 
+def flat_vector(size: int, dtype: npt.DTypeLike, xp: ModuleType) -> Array:
+    """Return an uninitialised flat array in the memory that ``xp`` works on."""
+    if xp is np:
+        return aligned(size, dtype)
+    vector: Array = xp.empty(size, dtype)
+    return vector
+
+
 class Workspace:
-    """Named buffers that grow to the largest size asked for; the memory of one network's forward and backward pass."""
+    """Named buffers that grow to the largest size asked for; the memory of one network's forward and backward pass.
 
-    __slots__ = ("_flat",)
+    Args:
+        titles: what messages call the layers, by their numbers.
+        besides: what else of the network is in the same memory.
 
-    def __init__(self) -> None:
+    Attributes:
+        batch: examples of the batch that is worked on; 0 where nobody has said it.
+    """
+
+    __slots__ = ("_constants", "_flat", "batch", "besides", "titles")
+
+    def __init__(self, titles: Sequence[str] = (), besides: Sequence[Held] = ()) -> None:
+        self.titles, self.besides, self.batch = tuple(titles), tuple(besides), 0
         self._flat: dict[tuple[int, str], Array] = {}
+        self._constants: dict[tuple[int, str], Array] = {}
 
-    def buffer(self, key: tuple[int, str], shape: tuple[int, ...], like: Array) -> Array:
-        """Return an array of ``shape`` with the dtype and device of ``like``; its content is whatever was there."""
-        size = math.prod(shape)
+    def buffer(
+        self, key: tuple[int, str], shape: tuple[int, ...], like: Array, dtype: npt.DTypeLike | None = None
+    ) -> Array:
+        """Return an array of ``shape`` on the device of ``like``; its content is whatever was there.
+
+        Args:
+            key: the layer's number, and the buffer's name.
+            shape: of the array.
+            like: whose device it is to have, and whose ``dtype`` unless that is given.
+            dtype: of the array.
+
+        Raises:
+            DeviceMemoryError: the GPU's memory is full.
+        """
+        size, kind = math.prod(shape), np.dtype(like.dtype if dtype is None else dtype)
         flat = self._flat.get(key)
-        if flat is None or flat.size < size or flat.dtype != like.dtype or type(flat) is not type(like):
-            xp = get_array_module(like)
-            flat = aligned(size, like.dtype) if xp is np else xp.empty(size, like.dtype)
-            self._flat[key] = flat
+        if flat is None or flat.size < size or flat.dtype != kind or type(flat) is not type(like):
+            self._flat.pop(key, None)  # a smaller one makes room first
+            del flat
+            try:
+                flat = self._flat[key] = flat_vector(size, kind, get_array_module(like))
+            except out_of_memory() as exc:
+                raise self._full(key, shape, size * kind.itemsize) from exc
         return flat[:size].reshape(shape)
+
+    def constant(self, key: tuple[int, str], values: Sequence[float], like: Array) -> Array:
+        """Return ``values`` with the dtype and device of ``like``; they are uploaded once, and must stay the same."""
+        known = self._constants.get(key)
+        if known is None or known.dtype != like.dtype or type(known) is not type(like):
+            known = self._constants[key] = asarray(values, like=like)
+        return known
+
+    def arrays(self) -> list[Array]:
+        """Return the buffers as they are now."""
+        return [*self._flat.values(), *self._constants.values()]
+
+    def bytes_by_layer(self) -> dict[int, int]:
+        """Return how much memory the buffers of each layer take, by the layer's number."""
+        total: dict[int, int] = {}
+        for (layer, _), flat in self._flat.items():
+            total[layer] = total.get(layer, 0) + int(flat.nbytes)
+        return total
+
+    def title(self, layer: int) -> str:
+        """Return what messages call a layer: ``layer 1 (dense)``, ``the network's input`` before the first."""
+        if layer < 0:
+            return "the network's input"
+        return f"layer {layer} ({self.titles[layer]})" if layer < len(self.titles) else f"layer {layer}"
+
+    def _full(self, key: tuple[int, str], shape: tuple[int, ...], asked: int) -> DeviceMemoryError:
+        device = current()
+        buffers = [Held(self.title(layer), size, True) for layer, size in self.bytes_by_layer().items()]
+        return memory_full(
+            device=device.text,
+            layer=self.title(key[0]),
+            buffer=key[1],
+            shape=shape,
+            asked=asked,
+            held=[*self.besides, *buffers],
+            batch=self.batch,
+            available=used_memory(device)[1] or device.memory,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +157,19 @@ class Step:
         """Return the same pass at another layer, with other ``changes``."""
         return replace(self, layer=layer, **changes)
 
-    def buffer(self, name: str, shape: tuple[int, ...], like: Array) -> Array:
+    def buffer(self, name: str, shape: tuple[int, ...], like: Array, dtype: npt.DTypeLike | None = None) -> Array:
         """Return this layer's buffer ``name``; valid until the layer's next pass asks for it again."""
-        return self.workspace.buffer((self.layer, self.part + name), shape, like)
+        return self.workspace.buffer((self.layer, self.part + name), shape, like, dtype)
+
+    def constant(self, name: str, values: Sequence[float], like: Array) -> Array:
+        """Return numbers of this layer's configuration as an array like ``like``, uploaded once."""
+        return self.workspace.constant((self.layer, self.part + name), values, like)
+
+    def uniforms(self, purpose: str, like: Array) -> Array:
+        """Return uniforms in [0, 1) of the shape of ``like`` in a buffer, drawn for ``purpose`` where ``like`` is."""
+        drawn = self.buffer(f"{purpose} uniforms", like.shape, like)
+        self.kernels.uniform(drawn, self.key(purpose))
+        return drawn
 
     def random(self, purpose: str, index: int = 0) -> Stream:
         """Return this layer's random numbers for ``purpose``; asked again, the same ones."""

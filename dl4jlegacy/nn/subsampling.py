@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, Self
 import msgspec
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn.feedforward import Backward, FeedForwardLayer, Params
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional, InputTypeFeedForward, InputTypeRecurrent
@@ -101,7 +101,7 @@ class SubsamplingLayer(_Pooling, frozen=True, kw_only=True, tag="subsampling"):
         rows, columns = self.windows((x.shape[2], x.shape[3]))
         x = self.drop(x, step)
         y = step.buffer("y", (*x.shape[:2], rows.out, columns.out, x.shape[4]), x)
-        winners = step.workspace.buffer((step.layer, "winners"), y.shape, np.empty(0, np.int32))
+        winners = step.buffer("winners", y.shape, x, np.int32)
         place = (self.kernel_size, self.stride, (rows.before, columns.before))
         step.kernels.pool_forward(x, y, winners, *place, self.pooling_type, float(self.pnorm))
 
@@ -147,7 +147,7 @@ class Subsampling1DLayer(_Pooling, frozen=True, kw_only=True, tag="subsampling1d
         """Return ``y (out steps, examples, n)`` and the backward pass."""
         window = self.window(len(x))
         seen = window.unrolled(self.drop(x, step))  # (out, examples, kernel, n)
-        mask = np.ones(x.shape[:2], x.dtype) if step.mask is None else step.mask
+        mask = get_array_module(x).ones(x.shape[:2], x.dtype) if step.mask is None else step.mask
         valid = window.unrolled(mask[:, :, None]) > 0
         y, slope = pooled(seen, valid, 2, self.pooling_type, self.pnorm)
 
@@ -164,22 +164,22 @@ def pooled(x: Array, valid: Array, axis: int, kind: Pooling, p: int) -> tuple[Ar
 
     Where nothing is valid the result is 0, and so is the gradient.
     """
-    weight = np.broadcast_to(valid, x.shape).astype(x.dtype)
+    xp = get_array_module(x)
+    weight = xp.broadcast_to(valid, x.shape).astype(x.dtype)
     if kind == "max":
-        shown = np.where(valid, x, -np.inf)
-        winner = np.expand_dims(shown.argmax(axis=axis), axis)
-        slope = np.zeros_like(x)
-        np.put_along_axis(slope, winner, 1, axis)
+        winner = xp.expand_dims(xp.where(valid, x, -xp.inf).argmax(axis=axis), axis)
+        places = xp.arange(x.shape[axis]).reshape((-1,) + (1,) * (x.ndim - axis - 1))
+        slope = (places == winner).astype(x.dtype)
         slope *= weight
-        return np.ascontiguousarray((np.where(valid, x, 0) * slope).sum(axis=axis)), slope
+        return xp.ascontiguousarray((xp.where(valid, x, 0) * slope).sum(axis=axis)), slope
     if kind == "pnorm":
-        powers = np.abs(x) ** p * weight
+        powers = xp.abs(x) ** p * weight
         y: Array = powers.sum(axis=axis) ** (1 / p)
-        below = np.expand_dims(np.maximum(y ** (p - 1), x.dtype.type(_SMALL)), axis)
-        return y.astype(x.dtype, copy=False), np.sign(x) * np.abs(x) ** (p - 1) * weight / below
+        below = xp.expand_dims(xp.maximum(y ** (p - 1), x.dtype.type(_SMALL)), axis)
+        return y.astype(x.dtype, copy=False), xp.sign(x) * xp.abs(x) ** (p - 1) * weight / below
     if kind == "avg":
-        weight /= np.maximum(weight.sum(axis=axis, keepdims=True), 1)
-    return np.ascontiguousarray((x * weight).sum(axis=axis)), weight
+        weight /= xp.maximum(weight.sum(axis=axis, keepdims=True), 1)
+    return xp.ascontiguousarray((x * weight).sum(axis=axis)), weight
 
 
 class GlobalPoolingLayer(_Pooling, frozen=True, kw_only=True, tag="global_pooling"):
@@ -211,7 +211,7 @@ class GlobalPoolingLayer(_Pooling, frozen=True, kw_only=True, tag="global_poolin
         return self._sequences(x, step) if x.ndim == 3 else self._images(x, step)
 
     def _sequences(self, x: Array, step: Step) -> tuple[Array, Backward]:
-        mask = np.ones(x.shape[:2], x.dtype) if step.mask is None else step.mask
+        mask = get_array_module(x).ones(x.shape[:2], x.dtype) if step.mask is None else step.mask
         y, slope = pooled(self.drop(x, step), mask[:, :, None] > 0, 0, self.pooling_type, self.pnorm)
 
         def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
@@ -220,10 +220,11 @@ class GlobalPoolingLayer(_Pooling, frozen=True, kw_only=True, tag="global_poolin
         return y if self.collapse_dimensions else y[None], backward
 
     def _images(self, x: Array, step: Step) -> tuple[Array, Backward]:
+        xp = get_array_module(x)
         places = self.drop(x, step).reshape(*x.shape[:2], -1, x.shape[4])
-        y, slope = pooled(places, np.ones((1, 1, 1, 1), bool), 2, self.pooling_type, self.pnorm)
+        y, slope = pooled(places, xp.ones((1, 1, 1, 1), bool), 2, self.pooling_type, self.pnorm)
         tiled = y.reshape(*y.shape[:2], 1, 1, y.shape[2])
-        rows = np.empty((step.rows, y.shape[1]), x.dtype)
+        rows = xp.empty((step.rows, y.shape[1]), x.dtype)
         if self.collapse_dimensions:
             step.kernels.untile(tiled, rows)
 
@@ -231,7 +232,7 @@ class GlobalPoolingLayer(_Pooling, frozen=True, kw_only=True, tag="global_poolin
             if not need_dx:
                 return None
             if self.collapse_dimensions:
-                step.kernels.tile(np.ascontiguousarray(dy), tiled)
+                step.kernels.tile(xp.ascontiguousarray(dy), tiled)
                 dy = tiled
             return self.drop_backward((slope * dy.reshape(*y.shape[:2], 1, -1)).reshape(x.shape), step)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
-from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.backend import Array, Scalar, get_array_module, scalar
 from dl4jlegacy.errors import ConfError, nearest
 from dl4jlegacy.nn.feedforward import Backward, FeedForwardLayer, Params, activate
 from dl4jlegacy.nn.functions import ACTIVATIONS
@@ -102,7 +102,7 @@ class VariationalAutoencoder(FeedForwardLayer, frozen=True, kw_only=True, tag="v
 
         return mean, backward
 
-    def pretrain_gradient(self, params: Params, x: Array, grads: Params, step: Step, *, scale: float) -> float:
+    def pretrain_gradient(self, params: Params, x: Array, grads: Params, step: Step, *, scale: float) -> Scalar:
         """Write the gradient of ``scale`` times the bound, summed over ``x (examples, n_in)``; return its mean."""
         xp, rows, samples, factor = get_array_module(x), len(x), self.num_samples, x.dtype.type(scale)
         hidden, encoder_back = self._chain(params, "e", len(self.encoder_layer_sizes), x, step)
@@ -114,9 +114,9 @@ class VariationalAutoencoder(FeedForwardLayer, frozen=True, kw_only=True, tag="v
         z = (mean + sigma * noise).reshape(samples * rows, -1)
         decoded, decoder_back = self._chain(params, "d", len(self.decoder_layer_sizes), z, step)
         out, out_back = _dense(params, _OUT, decoded, "identity", step)
-        losses, dout = self.reconstruction_distribution.loss(xp.tile(x, (samples, 1)) if samples > 1 else x, out)
+        losses, dout = self.reconstruction_distribution.loss(_repeated(x, samples), out)
         kl = 0.5 * (mean * mean + sigma * sigma - 1 - log_variance).sum(axis=1)
-        score = float(losses.mean() + kl.mean())
+        score = scalar(losses.mean() + kl.mean())
 
         dout *= factor / samples
         ddecoded = out_back(xp.ascontiguousarray(dout, x.dtype), grads, True)
@@ -124,8 +124,8 @@ class VariationalAutoencoder(FeedForwardLayer, frozen=True, kw_only=True, tag="v
         dz = decoder_back(ddecoded, grads, True)
         assert dz is not None
         dz = dz.reshape(noise.shape)
-        dmean = factor * mean + dz.sum(axis=0)
-        dlog = 0.5 * (factor * (sigma * sigma - 1) + sigma * (dz * noise).sum(axis=0))
+        dmean = mean * factor + dz.sum(axis=0)
+        dlog = 0.5 * ((sigma * sigma - 1) * factor + sigma * (dz * noise).sum(axis=0))
         dhidden = mean_back(dmean, grads, True)
         other = variance_back(dlog, grads, True)
         assert dhidden is not None and other is not None  # both were asked for
@@ -198,20 +198,30 @@ class VariationalAutoencoder(FeedForwardLayer, frozen=True, kw_only=True, tag="v
         return x, backward
 
 
+def _repeated(x: Array, times: int) -> Array:
+    """Return the rows of ``x`` so many times, one whole after the other."""
+    if times == 1:
+        return x
+    several = get_array_module(x).empty((times, *x.shape), x.dtype)
+    several[...] = x
+    rows: Array = several.reshape(times * len(x), -1)
+    return rows
+
+
 def _dense(params: Params, name: str, x: Array, activation: str, step: Step) -> tuple[Array, _Back]:
     """Return ``y = activation(x W + b)`` of one part, a work buffer, and its backward pass."""
-    xp, W = get_array_module(x), params[f"{name}W"]
+    matmul, W = step.kernels.matmul, params[f"{name}W"]
     z = step.buffer(f"{name} y", (len(x), W.shape[1]), x)
-    xp.matmul(x, W, out=z)
+    matmul(x, W, z)
     y, to_dz = activate(z, params[f"{name}b"], activation, step)
 
     def backward(dy: Array, grads: Grads, need_dx: bool) -> Array | None:
         dz = to_dz(dy, grads[f"{name}b"])
-        xp.matmul(dz.T, x, out=grads[f"{name}W"].T)
+        matmul(dz.T, x, grads[f"{name}W"].T)
         if not need_dx:
             return None
         dx = step.buffer(f"{name} dx", x.shape, x)
-        xp.matmul(dz, W.T, out=dx)
+        matmul(dz, W.T, dx)
         return dx
 
     return y, backward

@@ -7,14 +7,14 @@ examples or time steps there are stand in ``vertices_examples``. Legacy: ``org.d
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import msgspec
-import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.nn.input_type import (
     AnyInputType,
@@ -111,7 +111,7 @@ def _behind(values: Sequence[Value], step: Step) -> Step:
     if len(known) == len(masks):
         mask = known[0]
         for other in known[1:]:
-            mask = np.maximum(mask, other)
+            mask = get_array_module(mask).maximum(mask, other)
     return first.at(step.layer, mask=mask)
 
 
@@ -139,16 +139,18 @@ class MergeVertex(GraphVertex, frozen=True, kw_only=True, tag="merge_vertex"):
         """See ``GraphVertex``."""
         axis = feature_axis(values[0].kind)
         parts = [value.y for value in values]
-        ends = np.cumsum([part.shape[axis] for part in parts])
-        shape = (*parts[0].shape[:axis], int(ends[-1]), *parts[0].shape[axis + 1 :])
+        ends = [0, *itertools.accumulate(part.shape[axis] for part in parts)]
+        places = [(slice(None),) * axis + (slice(*pair),) for pair in itertools.pairwise(ends)]
+        shape = (*parts[0].shape[:axis], ends[-1], *parts[0].shape[axis + 1 :])
         y = step.buffer("y", shape, parts[0])
-        np.concatenate(parts, axis=axis, out=y)
+        for place, part in zip(places, parts, strict=True):
+            y[place] = part
 
         def backward(dy: Array) -> Sequence[Array]:
             grads = []
-            for i, piece in enumerate(np.split(dy, ends[:-1], axis=axis)):
-                grads.append(step.buffer(f"dx{i}", piece.shape, piece))
-                grads[-1][...] = piece
+            for i, place in enumerate(places):
+                grads.append(step.buffer(f"dx{i}", dy[place].shape, dy))
+                grads[-1][...] = dy[place]
             return grads
 
         return y, _behind(values, step), backward
@@ -188,7 +190,8 @@ class ElementWiseVertex(GraphVertex, frozen=True, kw_only=True, tag="element_wis
             raise ShapeError(f"{self.title()} got arrays of different shapes: {', '.join(str(p.shape) for p in parts)}")
         y = step.buffer("y", parts[0].shape, parts[0])
         y[...] = parts[0]
-        combine = {"subtract": np.subtract, "product": np.multiply, "max": np.maximum}.get(self.op, np.add)
+        xp = get_array_module(y)
+        combine = {"subtract": xp.subtract, "product": xp.multiply, "max": xp.maximum}.get(self.op, xp.add)
         for part in parts[1:]:
             combine(y, part, out=y)
         if self.op == "average":
@@ -197,11 +200,12 @@ class ElementWiseVertex(GraphVertex, frozen=True, kw_only=True, tag="element_wis
 
     def _back(self, dy: Array, parts: Sequence[Array], y: Array, step: Step) -> Sequence[Array]:
         grads = [step.buffer(f"dx{i}", dy.shape, dy) for i in range(len(parts))]
-        taken = np.zeros(dy.shape, bool) if self.op == "max" else None
+        xp = get_array_module(dy)
+        taken = xp.zeros(dy.shape, bool) if self.op == "max" else None
         for i, dx in enumerate(grads):
             dx[...] = dy
             if self.op == "subtract" and i == 1:
-                np.negative(dx, out=dx)
+                xp.negative(dx, out=dx)
             elif self.op == "average":
                 dx /= dx.dtype.type(len(parts))
             elif self.op == "product":
@@ -263,7 +267,7 @@ class ScaleVertex(GraphVertex, frozen=True, kw_only=True, tag="scale_vertex"):
         x = values[0].y
         y = step.buffer("y", x.shape, x)
         factor = x.dtype.type(self.scale_factor)
-        np.multiply(x, factor, out=y)
+        get_array_module(x).multiply(x, factor, out=y)
 
         def backward(dy: Array) -> Sequence[Array]:
             dy *= factor
@@ -283,7 +287,7 @@ class ShiftVertex(GraphVertex, frozen=True, kw_only=True, tag="shift_vertex"):
         """See ``GraphVertex``."""
         x = values[0].y
         y = step.buffer("y", x.shape, x)
-        np.add(x, x.dtype.type(self.shift_factor), out=y)
+        get_array_module(x).add(x, x.dtype.type(self.shift_factor), out=y)
         return y, _behind(values, step), lambda dy: [dy]
 
 
@@ -305,10 +309,11 @@ class L2NormalizeVertex(GraphVertex, frozen=True, kw_only=True, tag="l2_normaliz
     ) -> tuple[Array, Step, VertexBackward]:
         """See ``GraphVertex``."""
         axes, x = _of_example(values[0], values[0].y)
-        raw = np.sqrt(np.square(x).sum(axis=axes, keepdims=True))
-        norm = np.maximum(raw, x.dtype.type(self.eps))
+        xp = get_array_module(x)
+        raw = xp.sqrt(xp.square(x).sum(axis=axes, keepdims=True))
+        norm = xp.maximum(raw, x.dtype.type(self.eps))
         y = step.buffer("y", x.shape, x)
-        np.divide(x, norm, out=y)
+        xp.divide(x, norm, out=y)
 
         def backward(dy: Array) -> Sequence[Array]:
             if x is not values[0].y:
@@ -344,17 +349,18 @@ class L2Vertex(GraphVertex, frozen=True, kw_only=True, tag="l2_vertex"):
         """See ``GraphVertex``."""
         first = values[0]
         axes, away = _of_example(first, first.y - values[1].y)
-        distance = np.sqrt(np.square(away).sum(axis=axes))
+        xp = get_array_module(away)
+        distance = xp.sqrt(xp.square(away).sum(axis=axes))
         rows = first.step.rows if isinstance(first.kind, InputTypeConvolutional) else distance.size
-        y = np.ascontiguousarray(distance.reshape(-1)[:rows].reshape(-1, 1))
+        y = xp.ascontiguousarray(distance.reshape(-1)[:rows].reshape(-1, 1))
         back = _behind(values, step)
         if not isinstance(first.kind, InputTypeFeedForward):
             back = back.at(step.layer, mask=None)
 
         def backward(dy: Array) -> Sequence[Array]:
-            slope = np.zeros(distance.size, dy.dtype)
-            slope[: len(dy)] = dy[:, 0] / np.maximum(distance.reshape(-1)[: len(dy)], dy.dtype.type(self.eps))
-            dx = away * np.expand_dims(slope.reshape(distance.shape), axes)
+            slope = xp.zeros(distance.size, dy.dtype)
+            slope[: len(dy)] = dy[:, 0] / xp.maximum(distance.reshape(-1)[: len(dy)], dy.dtype.type(self.eps))
+            dx = away * xp.expand_dims(slope.reshape(distance.shape), axes)
             return [dx, -dx]
 
         return y, back, backward

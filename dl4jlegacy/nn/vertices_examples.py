@@ -5,14 +5,14 @@ See ``vertices``. Legacy: ``org.deeplearning4j.nn.conf.graph`` and ``...conf.gra
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import msgspec
-import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError, DataError, ShapeError
 from dl4jlegacy.nn.formats import enter, leave
 from dl4jlegacy.nn.input_type import (
@@ -90,17 +90,21 @@ class StackVertex(GraphVertex, frozen=True, kw_only=True, tag="stack_vertex"):
         parts = [_by_example(value, step, f"rows{i}") for i, value in enumerate(values)]
         if len({len(part) for part in parts}) > 1:
             raise ShapeError(f"{self.title()} got sequences of {', '.join(str(len(p)) for p in parts)} time steps")
-        whole = np.concatenate(parts, axis=1)
+        ends = [0, *itertools.accumulate(part.shape[1] for part in parts)]
+        places = [slice(*pair) for pair in itertools.pairwise(ends)]
+        xp = get_array_module(parts[0])
+        whole = xp.empty((len(parts[0]), ends[-1], parts[0].shape[2]), parts[0].dtype)
+        for place, part in zip(places, parts, strict=True):
+            whole[:, place] = part
         y = _as_inside(whole, kind, step, "y")
-        ends = np.cumsum([part.shape[1] for part in parts])
-        behind = step.at(step.layer, examples=int(ends[-1]), rows=sum(v.step.rows for v in values))
+        behind = step.at(step.layer, examples=ends[-1], rows=sum(v.step.rows for v in values))
         behind = behind.at(step.layer, mask=_stacked_mask(values), memory=None)
 
         def backward(dy: Array) -> Sequence[Array]:
             rows = _by_example(Value(dy, behind, kind), step, "dy")
             grads = []
-            for i, piece in enumerate(np.split(rows, ends[:-1], axis=1)):
-                grads.append(_as_inside(np.ascontiguousarray(piece), kind, step, f"dx{i}"))
+            for i, place in enumerate(places):
+                grads.append(_as_inside(xp.ascontiguousarray(rows[:, place]), kind, step, f"dx{i}"))
             return grads
 
         return y, behind, backward
@@ -111,8 +115,12 @@ def _stacked_mask(values: Sequence[Value]) -> Array | None:
     known = next((value.step.mask for value in values if value.step.mask is not None), None)
     if known is None:
         return None
-    ones = [np.ones((len(known), value.step.examples), known.dtype) for value in values]
-    return np.concatenate([one if v.step.mask is None else v.step.mask for v, one in zip(values, ones, strict=True)], 1)
+    ends = [0, *itertools.accumulate(value.step.examples for value in values)]
+    whole: Array = get_array_module(known).ones((len(known), ends[-1]), known.dtype)
+    for value, (start, stop) in zip(values, itertools.pairwise(ends), strict=True):
+        if value.step.mask is not None:
+            whole[:, start:stop] = value.step.mask
+    return whole
 
 
 class UnstackVertex(GraphVertex, frozen=True, kw_only=True, tag="unstack_vertex"):
@@ -138,12 +146,13 @@ class UnstackVertex(GraphVertex, frozen=True, kw_only=True, tag="unstack_vertex"
         if rest:
             raise ShapeError(f"{self.title()}: {rows.shape[1]} examples are no stack of {self.stack_size} equal parts")
         part = slice(self.from_index * examples, (self.from_index + 1) * examples)
-        y = _as_inside(np.ascontiguousarray(rows[:, part]), value.kind, step, "y")
-        mask = None if value.step.mask is None else np.ascontiguousarray(value.step.mask[:, part])
+        xp = get_array_module(rows)
+        y = _as_inside(xp.ascontiguousarray(rows[:, part]), value.kind, step, "y")
+        mask = None if value.step.mask is None else xp.ascontiguousarray(value.step.mask[:, part])
         behind = step.at(step.layer, examples=examples, rows=value.step.rows // self.stack_size, mask=mask, memory=None)
 
         def backward(dy: Array) -> Sequence[Array]:
-            whole = np.zeros(rows.shape, dy.dtype)
+            whole = xp.zeros(rows.shape, dy.dtype)
             whole[:, part] = _by_example(Value(dy, behind, value.kind), step, "dy")
             return [_as_inside(whole, value.kind, step, "dx")]
 
@@ -225,16 +234,17 @@ class LastTimeStepVertex(GraphVertex, frozen=True, kw_only=True, tag="last_time_
         x = values[0].y
         source = values[0] if self.mask_array_input is None else inputs[self.mask_array_input]
         mask = source.step.mask
-        examples = np.arange(x.shape[1])
-        last = np.full(x.shape[1], len(x) - 1)
+        xp = get_array_module(x)
+        examples = xp.arange(x.shape[1])
+        last = xp.full(x.shape[1], len(x) - 1)
         if mask is not None:
             if mask.shape != x.shape[:2]:
                 raise DataError(
                     f"{self.title()}: the mask of {self.mask_array_input!r} is of {mask.shape[::-1]} examples and time "
                     f"steps, the sequences are of {x.shape[1::-1]}"
                 )
-            last = len(mask) - 1 - np.argmax(mask[::-1] != 0, axis=0)
-        y = np.ascontiguousarray(x[last, examples])
+            last = len(mask) - 1 - xp.argmax(mask[::-1] != 0, axis=0)
+        y = xp.ascontiguousarray(x[last, examples])
 
         def backward(dy: Array) -> Sequence[Array]:
             dx = step.buffer("dx", x.shape, x)
@@ -288,7 +298,7 @@ class PreprocessorVertex(GraphVertex, frozen=True, kw_only=True, tag="preprocess
         here = values[0].step.at(step.layer)
         y, back = pre.forward(x, here)
         behind = here.at(step.layer, rows=pre.rows(x, here), mask=pre.forward_mask(here.mask, here))
-        return y, behind, lambda dy: [np.ascontiguousarray(back(dy))]
+        return y, behind, lambda dy: [get_array_module(dy).ascontiguousarray(back(dy))]
 
 
 class PoolHelperVertex(GraphVertex, frozen=True, kw_only=True, tag="pool_helper_vertex"):
@@ -306,7 +316,7 @@ class PoolHelperVertex(GraphVertex, frozen=True, kw_only=True, tag="pool_helper_
     ) -> tuple[Array, Step, VertexBackward]:
         """See ``GraphVertex``."""
         x = values[0].y
-        y = np.ascontiguousarray(x[:, :, 1:, 1:])
+        y = get_array_module(x).ascontiguousarray(x[:, :, 1:, 1:])
 
         def backward(dy: Array) -> Sequence[Array]:
             dx = step.buffer("dx", x.shape, x)

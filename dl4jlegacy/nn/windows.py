@@ -8,9 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-import numpy as np
-
-from dl4jlegacy.backend import Array
+from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 
 __all__ = ["Mode", "Window", "check_name", "check_window"]
@@ -106,25 +104,29 @@ class Window:
 
     def unrolled(self, x: Array, fill: float = 0.0) -> Array:
         """Return what the window sees of ``(size, examples, n)`` at each position: ``(out, examples, kernel, n)``."""
-        padded = np.full((self.padded, *x.shape[1:]), fill, x.dtype)
+        xp = get_array_module(x)
+        padded = xp.full((self.padded, *x.shape[1:]), fill, x.dtype)
         padded[self.before : self.before + self.size] = x
-        columns = np.empty((self.out, x.shape[1], self.kernel, x.shape[2]), x.dtype)
+        columns: Array = xp.empty((self.out, x.shape[1], self.kernel, x.shape[2]), x.dtype)
         for place in range(self.kernel):
             columns[:, :, place] = padded[self._met(place)]
         return columns
 
     def rolled(self, columns: Array, shape: tuple[int, ...]) -> Array:
         """Return the sums that ``unrolled`` of sequences of ``shape`` leads back to."""
-        padded = np.zeros((self.padded, *shape[1:]), columns.dtype)
+        xp = get_array_module(columns)
+        padded = xp.zeros((self.padded, *shape[1:]), columns.dtype)
         seen = columns.reshape(self.out, shape[1], self.kernel, shape[2])
         for place in range(self.kernel):
             padded[self._met(place)] += seen[:, :, place]
-        return np.ascontiguousarray(padded[self.before : self.before + self.size])
+        whole: Array = xp.ascontiguousarray(padded[self.before : self.before + self.size])
+        return whole
 
     def reduced_mask(self, mask: Array) -> Array:
         """Return the mask ``(out, examples)`` of the window's positions: the largest of what each meets."""
         seen: Array = self.unrolled(mask[:, :, None]).max(axis=2)[:, :, 0]
-        return np.ascontiguousarray(seen)
+        reduced: Array = get_array_module(seen).ascontiguousarray(seen)
+        return reduced
 
     def _met(self, place: int) -> slice:
         start = place * self.dilation

@@ -14,7 +14,8 @@ from typing import Any, Self
 import msgspec
 import yaml
 
-from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.devices import PRECISIONS, check_choice, memory_limit
+from dl4jlegacy.errors import ConfError, UsageError, nearest
 from dl4jlegacy.nn.conf import MultiLayerConfiguration
 from dl4jlegacy.nn.conf_text import decode_json, decode_yaml, encode_json
 from dl4jlegacy.nn.graph_conf import ComputationGraphConfiguration
@@ -52,7 +53,12 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         limits, heartbeat_seconds, stuck_seconds: the deadlines.
         min_workers, worker_wait_seconds: live workers below which a cluster's master issues no new jobs, and for how
             long it waits for more; for as long its workers wait for a master that is gone.
-        kernels: the implementation that all workers of the run use; resolved at ``setup``.
+        kernels: the implementation that all workers of the run use, ``cupy`` on GPUs; resolved at ``setup``.
+        device: what the workers of the master's process compute on, one of ``devices.CHOICES``; "": what ``kernels``
+            says. Workers elsewhere choose for themselves, of the kind that ``kernels`` says.
+        precision: of matrix products and convolutions on GPUs, one of ``devices.PRECISIONS``.
+        mixed_devices: whether workers of the other kind may join, which costs the run its bit-equality with others.
+        device_memory_limit: how much of each GPU's memory a process of the run may take (``8GiB``, ``80%``); "": all.
     """
 
     multi_layer_conf: MultiLayerConfiguration | None = None
@@ -85,6 +91,10 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     min_workers: int = 1
     worker_wait_seconds: float = 300.0
     kernels: str = ""
+    device: str = ""
+    precision: str = "float32"
+    mixed_devices: bool = False
+    device_memory_limit: str = ""
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "workers", "averaging_frequency", "checkpoint_every", "checkpoints_kept"):
@@ -103,6 +113,18 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if self.multi_layer_clazz not in NETWORK_CLASSES:
             known = nearest(self.multi_layer_clazz, NETWORK_CLASSES)
             raise ConfError(f"Conf.multi_layer_clazz is {self.multi_layer_clazz!r}{known}")
+        self._check_devices()
+
+    def _check_devices(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise ConfError(f"Conf.precision is {self.precision!r}{nearest(self.precision, PRECISIONS)}")
+        try:
+            if self.device:
+                check_choice(self.device, "Conf.device")
+            if self.device_memory_limit:
+                memory_limit(self.device_memory_limit, "Conf.device_memory_limit")
+        except UsageError as exc:
+            raise ConfError(str(exc)) from exc
 
     def replace(self, **changes: Any) -> Conf:
         """Return a copy with some fields changed, checked like a new one."""

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dl4jlegacy.errors import Dl4jError, JobError, NotFiniteError, TrainingError
+from dl4jlegacy.devices import Device
+from dl4jlegacy.errors import DeviceMemoryError, Dl4jError, JobError, NotFiniteError, TrainingError
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.journal import Entry
@@ -29,6 +30,8 @@ class TrainingResult:
     seconds: float
     examples_here: int
     warnings: tuple[str, ...] = ()
+    devices: tuple[Device, ...] = ()
+    """What the workers here computed on."""
 
     @property
     def batches_lost(self) -> int:
@@ -59,6 +62,8 @@ class RunStatus:
     """Set while the run stands still for want of workers."""
     news: tuple[Entry, ...] = ()
     """What was written into the run's journal since the last glance."""
+    devices: tuple[tuple[int, str, Device], ...] = ()
+    """(number, one line of text, device) of every worker here whose device is worth telling."""
 
 
 class Outcome:
@@ -127,6 +132,8 @@ def failure_of(head: Head) -> Dl4jError:
         return TrainingError(f"run {head.run} was {head.status} in round {head.round}")
     if failure.code == NotFiniteError.code:
         return NotFiniteError(f"{failure.message} (worker {failure.worker})")
+    if failure.code == DeviceMemoryError.code:
+        return DeviceMemoryError(f"{failure.message} (worker {failure.worker})")
     return JobError(
         f"run {head.run}: a job of round {head.round} failed on every attempt, last on worker {failure.worker}: "
         f"{failure.message}",

@@ -3,13 +3,15 @@
 // A column holds what one output pixel of one example sees: C * kh * kw values. The matrix of columns is (C * kh * kw,
 // count * lanes) for the `count` output pixels that begin with pixel `first`, so that neighbours in memory are the same
 // pixel of neighbouring examples, in the images as in the columns. Sixteen bytes are moved at a time where the lanes
-// and the addresses allow it. A block works on one row of a matrix at a time: what it divides to find its place is
-// the same for all its threads. Every sum is taken by one thread in the order of the kernel's places.
+// and the addresses allow it. A block works on a span of one row of a matrix, so that it divides for its row once; what
+// is counted in 32 bits Python has looked at, since a division in 64 takes longer than the memory. Every sum is taken by
+// one thread in the order of the kernel's places.
 
 struct alignas(16) Pack {
     REAL v[16 / sizeof(REAL)];
 };
 
+#define SPAN (8 * BLOCK)  // elements, or sixteen bytes, of one row that a block works on
 #define PACKED (16 / (long long)sizeof(REAL))
 
 __device__ inline bool packs(const void* a, const void* b, long long lanes) {
@@ -36,28 +38,30 @@ __device__ inline void shift(Pack& x, REAL b, bool relu) {
 }
 
 template <typename T>
-__device__ inline void columns_of(const T* x, T* columns, long long rows, long long height, long long width,
-                                  unsigned lanes, unsigned kh, unsigned kw, unsigned sh, unsigned sw, unsigned dh,
-                                  unsigned dw, unsigned across, unsigned first, unsigned count) {
-    const unsigned items = count * lanes;
-    const long long parts = (items + blockDim.x - 1) / blockDim.x;
-    for (long long block = blockIdx.x; block < rows * parts; block += gridDim.x) {
-        const long long row = block / parts;
-        const unsigned item = (unsigned)(block - row * parts) * blockDim.x + threadIdx.x;
-        if (item >= items) continue;
-        const unsigned place = (unsigned)(row % (kh * kw)), pixel = first + item / lanes, lane = item % lanes;
-        const long long i = (long long)(pixel / across) * sh + place / kw * dh;
-        const long long j = (long long)(pixel % across) * sw + place % kw * dw;
-        columns[row * items + item] = x[((row / (kh * kw) * height + i) * width + j) * lanes + lane];
+__device__ inline void columns_of(const T* __restrict__ x, T* __restrict__ columns, unsigned rows, long long height,
+                                  long long width, unsigned lanes, unsigned kh, unsigned kw, unsigned sh, unsigned sw,
+                                  unsigned dh, unsigned dw, unsigned across, unsigned first, unsigned count) {
+    const unsigned items = count * lanes, parts = (items + SPAN - 1) / SPAN;
+    for (unsigned block = blockIdx.x; block < rows * parts; block += gridDim.x) {
+        const unsigned row = block / parts, begin = block % parts * SPAN;
+        const unsigned channel = row / (kh * kw), place = row % (kh * kw);
+        const unsigned down = place / kw * dh, right = place % kw * dw;
+        const T* source = x + channel * height * width * lanes;
+        T* target = columns + (long long)row * items;
+        for (unsigned item = begin + threadIdx.x; item < begin + SPAN && item < items; item += BLOCK) {
+            const unsigned pixel = first + item / lanes, lane = item % lanes;
+            const long long i = (long long)(pixel / across) * sh + down, j = (long long)(pixel % across) * sw + right;
+            target[item] = source[(i * width + j) * lanes + lane];
+        }
     }
 }
 
 // x (C, height, width, lanes) -> columns (C * kh * kw, count * lanes); `across` output pixels are in a row.
-extern "C" __global__ void conv_columns(const REAL* x, REAL* columns, long long channels, long long height,
-                                        long long width, long long lanes, long long kh, long long kw, long long sh,
-                                        long long sw, long long dh, long long dw, long long across, long long first,
-                                        long long count) {
-    const long long rows = channels * kh * kw;
+extern "C" __global__ void __launch_bounds__(BLOCK)
+conv_columns(const REAL* __restrict__ x, REAL* __restrict__ columns, long long channels, long long height,
+             long long width, long long lanes, long long kh, long long kw, long long sh, long long sw, long long dh,
+             long long dw, long long across, long long first, long long count) {
+    const unsigned rows = (unsigned)(channels * kh * kw);
     if (packs(x, columns, lanes))
         columns_of((const Pack*)x, (Pack*)columns, rows, height, width, lanes / PACKED, kh, kw, sh, sw, dh, dw, across,
                    first, count);
@@ -66,25 +70,22 @@ extern "C" __global__ void conv_columns(const REAL* x, REAL* columns, long long 
 }
 
 template <typename T>
-__device__ inline void bias_of(T* y, const REAL* b, long long rows, long long filters, unsigned items, bool relu) {
-    const long long parts = (items + blockDim.x - 1) / blockDim.x;
-    for (long long block = blockIdx.x; block < rows * parts; block += gridDim.x) {
-        const long long row = block / parts;
-        const unsigned item = (unsigned)(block - row * parts) * blockDim.x + threadIdx.x;
-        if (item >= items) continue;
-        T value = y[row * items + item];
-        shift(value, b[row % filters], relu);
-        y[row * items + item] = value;
+__device__ inline void bias_of(T* y, const REAL* __restrict__ b, long long total, long long filters, long long items,
+                               bool relu) {
+    EACH(k, total) {
+        T value = y[k];
+        shift(value, b[column_of(row_of(k, items), filters)], relu);
+        y[k] = value;
     }
 }
 
 // y (rows, items) += b (filters,), row r that of filter r % filters; then negative values become 0 if `relu`.
-extern "C" __global__ void conv_bias(REAL* y, const REAL* b, long long rows, long long filters, long long items,
-                                     long long relu) {
+extern "C" __global__ void __launch_bounds__(BLOCK)
+conv_bias(REAL* y, const REAL* __restrict__ b, long long rows, long long filters, long long items, long long relu) {
     if (packs(y, y, items))
-        bias_of((Pack*)y, b, rows, filters, items / PACKED, relu != 0);
+        bias_of((Pack*)y, b, rows * (items / PACKED), filters, items / PACKED, relu != 0);
     else
-        bias_of(y, b, rows, filters, items, relu != 0);
+        bias_of(y, b, rows * items, filters, items, relu != 0);
 }
 
 // The index of the output that place `place` of the kernel meets at `at`, or -1 if there is none.
@@ -97,41 +98,41 @@ __device__ inline int met(int at, int place, int dilation, int stride, int out) 
 }
 
 template <typename T>
-__device__ inline void gather(const T* columns, T* dx, long long channels, long long height, unsigned width,
-                              unsigned lanes, int kh, int kw, int sh, int sw, int dh, int dw, int down, int across,
-                              int first, int count, long long top, unsigned lines, bool accumulate) {
-    const unsigned items = lines * width * lanes;
-    const long long parts = (items + blockDim.x - 1) / blockDim.x, steps = (long long)count * lanes;
-    for (long long block = blockIdx.x; block < channels * parts; block += gridDim.x) {
-        const long long channel = block / parts;
-        const unsigned item = (unsigned)(block - channel * parts) * blockDim.x + threadIdx.x;
-        if (item >= items) continue;
-        const unsigned pixel = item / lanes, lane = item % lanes;
-        const int row = (int)top + (int)(pixel / width), column = (int)(pixel % width);
-        const T* source = columns + channel * kh * kw * steps + lane;
-        T* target = dx + ((channel * height + row) * width + column) * lanes + lane;
-        T sum;
-        clear(sum);
-        if (accumulate) sum = *target;
-        for (int u = 0; u < kh; ++u) {
-            const int i = met(row, u, dh, sh, down);
-            if (i < 0) continue;
-            for (int v = 0; v < kw; ++v) {
-                const int j = met(column, v, dw, sw, across);
-                const int at = i * across + j - first;
-                if (j >= 0 && at >= 0 && at < count) add(sum, source[(u * kw + v) * steps + (long long)at * lanes]);
+__device__ inline void gather(const T* __restrict__ columns, T* __restrict__ dx, unsigned channels, long long height,
+                              unsigned width, unsigned lanes, int kh, int kw, int sh, int sw, int dh, int dw, int down,
+                              int across, int first, int count, unsigned top, unsigned lines, bool accumulate) {
+    const unsigned items = lines * width * lanes, parts = (items + SPAN - 1) / SPAN;
+    const long long steps = (long long)count * lanes;
+    for (unsigned block = blockIdx.x; block < channels * parts; block += gridDim.x) {
+        const unsigned channel = block / parts, begin = block % parts * SPAN;
+        const T* from = columns + channel * kh * kw * steps;
+        T* to = dx + (channel * height + top) * width * lanes;
+        for (unsigned item = begin + threadIdx.x; item < begin + SPAN && item < items; item += BLOCK) {
+            const unsigned pixel = item / lanes;
+            const int row = (int)(top + pixel / width), column = (int)(pixel % width);
+            const T* source = from + item % lanes;
+            T sum;
+            clear(sum);
+            if (accumulate) sum = to[item];
+            for (int u = 0; u < kh; ++u) {
+                const int i = met(row, u, dh, sh, down);
+                if (i < 0) continue;
+                for (int v = 0; v < kw; ++v) {
+                    const int j = met(column, v, dw, sw, across), at = i * across + j - first;
+                    if (j >= 0 && at >= 0 && at < count) add(sum, source[(u * kw + v) * steps + (long long)at * lanes]);
+                }
             }
+            to[item] = sum;
         }
-        *target = sum;
     }
 }
 
 // dx (C, height, width, lanes), `lines` rows from `top` on: what the columns of `count` pixels bring them, or add.
-extern "C" __global__ void conv_gather(const REAL* columns, REAL* dx, long long channels, long long height,
-                                       long long width, long long lanes, long long kh, long long kw, long long sh,
-                                       long long sw, long long dh, long long dw, long long down, long long across,
-                                       long long first, long long count, long long top, long long lines,
-                                       long long accumulate) {
+extern "C" __global__ void __launch_bounds__(BLOCK)
+conv_gather(const REAL* __restrict__ columns, REAL* __restrict__ dx, long long channels, long long height,
+            long long width, long long lanes, long long kh, long long kw, long long sh, long long sw, long long dh,
+            long long dw, long long down, long long across, long long first, long long count, long long top,
+            long long lines, long long accumulate) {
     if (packs(columns, dx, lanes))
         gather((const Pack*)columns, (Pack*)dx, channels, height, width, lanes / PACKED, kh, kw, sh, sw, dh, dw, down,
                across, first, count, top, lines, accumulate != 0);
