@@ -10,6 +10,7 @@ import pytest
 from standin import counters, raw_module
 from test_cupy_kernels import agree, run
 from test_kernels import KEY, normal
+from test_recurrent_kernels import arrays as lstm_arrays
 
 from dl4jlegacy.errors import ConfError, ShapeError, VersionError
 from dl4jlegacy.kernels import Kernels, cupy_launch, cupy_tiles, load
@@ -93,6 +94,12 @@ def work(gpu: Any, x: Any, y: Any, b: Any, slots: Any, winners: Any) -> Any:
     return loss
 
 
+def through_time(gpu: Any, x: dict[str, Any]) -> None:
+    """An LSTM there and back."""
+    gpu.lstm_forward(*(x[key] for key in ("z", "recurrent", "b", "peepholes", "h", "c", "a", "mask")))
+    gpu.lstm_backward(*(x[key] for key in ("dh", "z", "recurrent", "peepholes", "c", "a", "mask")), 1)
+
+
 def given_to(cupy: Any) -> list[Any]:
     arrays = [normal((300, 37), np.float32), normal((300, 37), np.float32, 2), normal(37, np.float32), normal(50, "f")]
     return [cupy.asarray(a) for a in (*arrays, np.zeros((1, 3, 100, 37, 1), np.int32))]
@@ -122,6 +129,26 @@ def test_kernels_are_recorded_in_a_graph_and_do_the_same_when_it_is_launched(gpu
         assert float(loss) == earlier
     for a, b in zip(arrays, expected, strict=True):
         assert a.get().tobytes() == b.get().tobytes()
+
+
+def test_an_lstm_is_recorded_in_a_graph_and_waits_for_nothing(gpu: Any, cupy: Any) -> None:
+    def moved() -> dict[str, Any]:
+        return {key: cupy.asarray(a) for key, a in lstm_arrays(4, 3, 5, np.float32, masked=True).items()}
+
+    expected, own, stream = moved(), moved(), cupy.cuda.Stream(non_blocking=True)
+    counters.reset()
+    for _ in range(2):
+        through_time(gpu, expected)
+    assert (counters.synchronisations, counters.downloads, counters.uploads) == (0, 0, 0)
+    with stream:
+        stream.begin_capture()
+        through_time(gpu, own)
+        graph = stream.end_capture()
+    graph.launch(stream)
+    graph.launch(stream)
+    stream.synchronize()
+    for key, array in expected.items():
+        assert own[key].get().tobytes() == array.get().tobytes(), key
 
 
 def test_arrays_of_two_places_are_refused(gpu: Kernels) -> None:
