@@ -166,7 +166,7 @@ def test_arrays_of_two_places_are_refused(gpu: Kernels) -> None:
         "tile": (here, there.reshape(1, 1, 1, 4, 3)),
         "threshold_encode": (there[0], 0.5, np.zeros(3, np.int32)),
     }.items():
-        with pytest.raises(ConfError, match=r"numpy and cupy arrays met in one operation; move the data with backend"):
+        with pytest.raises(ConfError, match=r"NumPy and CuPy arrays met in one operation; move the data with backend"):
             getattr(gpu, name)(*args)
 
 

@@ -98,7 +98,7 @@ class Launcher:
     def _contiguous(self, what: str, array: Array, dtype: str | None = None) -> None:
         if not isinstance(array, self.xp.ndarray):
             raise ConfError(
-                f"{what}: numpy and cupy arrays met in one operation; move the data with backend.asarray first"
+                f"{what}: NumPy and CuPy arrays met in one operation; move the data with backend.asarray first"
             )
         if not array.flags.c_contiguous:
             raise ShapeError(
