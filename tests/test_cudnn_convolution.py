@@ -18,7 +18,6 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-
 from standin import cudnn
 from test_cupy_convolution import SHAPES, Arrays, kernels_of
 

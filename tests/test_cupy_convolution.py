@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from standin import raw_module
 
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.kernels import load
-from standin import raw_module
 
 ORACLE = load("numpy")
 TOLERANCE = {"f": 1e-5, "d": 1e-12}

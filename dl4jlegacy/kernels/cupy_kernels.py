@@ -6,6 +6,9 @@ Implements ``dl4jlegacy.kernels.Kernels``; see there for what each method does. 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from dl4jlegacy.kernels.cupy_convolution import Convolutions
 from dl4jlegacy.kernels.cupy_layers import Layers
 from dl4jlegacy.kernels.cupy_recurrent import Recurrent
@@ -18,3 +21,9 @@ __all__ = ["CupyKernels"]
 
 class CupyKernels(Layers, Tiles, Recurrent, Updaters, Vectors, Convolutions):
     """See ``Launcher`` for what it is made from."""
+
+    @contextmanager
+    def use(self) -> Iterator[None]:
+        """Enter the GPU for the calling thread: what it makes and computes inside is there."""
+        with self.xp.cuda.Device(self.device):
+            yield
