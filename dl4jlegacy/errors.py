@@ -9,6 +9,7 @@
   x DataError                    DL4J-DATA        3
   x TrainingError                DL4J-TRAINING    1
     - JobError                   DL4J-JOB         1
+    - CaptureError               DL4J-CAPTURE     1
     - NotFiniteError             DL4J-NOTFINITE   1
     - DeviceMemoryError          DL4J-MEMORY      1
   x WireError                    DL4J-WIRE        1
@@ -32,6 +33,7 @@ from difflib import get_close_matches
 from typing import ClassVar
 
 __all__ = [
+    "CaptureError",
     "CheckpointError",
     "CloudError",
     "ConfError",
@@ -119,6 +121,12 @@ class JobError(TrainingError):
     def __init__(self, message: str, worker_traceback: str = "") -> None:
         super().__init__(message)
         self.worker_traceback = worker_traceback
+
+
+class CaptureError(TrainingError):
+    """A step cannot become a CUDA graph; whoever captures steps then does this one launch by launch."""
+
+    code = "DL4J-CAPTURE"
 
 
 class NotFiniteError(TrainingError):

@@ -68,6 +68,7 @@ LIBRARIES = {  # where each library may be imported
     "cryptography": ("dl4jlegacy.aws.provision",),
     "cudnn": ("dl4jlegacy.kernels",),
     "cupy": ("dl4jlegacy.backend", "dl4jlegacy.kernels"),
+    "cupyx": ("dl4jlegacy.kernels",),
     "hazelcast": (
         "dl4jlegacy.scaleout.hazelcast_connection",
         "dl4jlegacy.scaleout.hazelcast_link",

@@ -13,16 +13,20 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
+
+import numpy as np
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, VersionError, nearest
+from dl4jlegacy.seeding import Stream
 
-__all__ = ["FUSED_ACTIVATIONS", "Kernels", "load"]
+__all__ = ["FUSED_ACTIVATIONS", "DeviceKernels", "Kernels", "device_kernels", "load"]
 
 FUSED_ACTIVATIONS = frozenset({"identity", "leakyrelu", "relu", "sigmoid", "tanh"})
 """Names that ``bias_activation`` and ``activation_backward_bias`` know; for others use the NumPy formulas."""
@@ -241,6 +245,34 @@ class Kernels(Protocol):
 
 
 _CPU = ("numba", "numpy")
+
+
+class DeviceKernels(Kernels, Protocol):
+    """What kernels on a GPU offer besides: streams, uploads that nobody waits for, captured steps."""
+
+    @property
+    def captures(self) -> bool:
+        """Whether training steps are to be captured into CUDA graphs."""
+
+    def use(self) -> AbstractContextManager[None]:
+        """Make the device current on this thread, and a stream of these kernels' own, in order with the one outside."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has done everything."""
+
+    def upload(self, sources: Sequence[Array], targets: Sequence[Array]) -> None:
+        """Copy host arrays to device arrays of the same shapes, in order with what is launched, without waiting."""
+
+    def captured(self, run: Callable[[Any], Any], stream: Stream, buffers: Callable[[], Sequence[Array]]) -> Any:
+        """Return a step as a program to be launched again and again, and its result; see ``cuda_graph.capture``."""
+
+    def numbers(self, updates: Callable[[], None]) -> list[float]:
+        """Return the scalars that the updaters in ``updates`` ask for, which launches nothing."""
+
+
+def device_kernels(kernels: Kernels) -> DeviceKernels | None:
+    """Return ``kernels`` as those of a GPU; None if they are a CPU's."""
+    return None if kernels.xp is np else cast(DeviceKernels, kernels)
 
 
 @functools.cache

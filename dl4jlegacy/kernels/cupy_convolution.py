@@ -57,7 +57,7 @@ class Convolutions(Launcher):
         cudnn = self._for(x)
         if cudnn is None or not cudnn.forward(x, W, y, stride, dilation):
             weights = W.reshape(len(W), -1)
-            for index, columns, first, last in self._columns(x, W, y, stride, dilation):
+            for index, columns, first, last in self._unrolled(x, W, y, stride, dilation):
                 self.matmul(weights, columns, y[index].reshape(len(W), -1)[:, first:last])
         rows, items = len(y) * len(W), y[0, 0].size
         packs = -(-y.size * y.itemsize // 16)  # threads for moving sixteen bytes each; they stride on if that cannot be
@@ -73,7 +73,7 @@ class Convolutions(Launcher):
         cudnn = self._for(x)
         if cudnn is None or not cudnn.backward_weights(x, dz, gW, stride, dilation):
             total, is_first = gW.reshape(len(gW), -1), True
-            for index, columns, first, last in self._columns(x, gW, dz, stride, dilation):
+            for index, columns, first, last in self._unrolled(x, gW, dz, stride, dilation):
                 slopes = dz[index].reshape(len(gW), -1)[:, first:last]
                 self.matmul(slopes, columns.T, total, not is_first)
                 is_first = False
@@ -118,7 +118,7 @@ class Convolutions(Launcher):
                     pixel, count, top, lines, int(len(chunks) > 1))  # fmt: skip
             self._by_rows("conv_gather", dx, channels, lines * width * lanes, args)
 
-    def _columns(
+    def _unrolled(
         self, x: Array, W: Array, y: Array, stride: Pair, dilation: Pair
     ) -> Iterator[tuple[int, Array, int, int]]:
         """Yield chunk after chunk of every tile: its index, the unrolled images, and which columns of ``y`` they are.

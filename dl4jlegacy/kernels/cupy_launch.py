@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 
 from dl4jlegacy.backend import Array
+from dl4jlegacy.devices import PRECISIONS
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels.compiling import announced
 from dl4jlegacy.kernels.cupy_scratch import Scratch
+from dl4jlegacy.kernels.tape import Tape
 
-__all__ = ["BLOCK", "PRECISIONS", "Launcher", "options", "source"]
+__all__ = ["BLOCK", "Launcher", "options", "source"]
 
 BLOCK = 256
 """Threads of a block, unless a kernel says otherwise; the sources count on it."""
-
-PRECISIONS = ("float32", "tf32", "bf16")
 
 _MOST_BLOCKS = 1 << 16  # of a kernel whose threads stride over the grid: more than any device runs at once
 _REALS = {"f": "float", "d": "double"}
@@ -65,15 +65,20 @@ class Launcher:
         self.device, self.precision = device, precision
         self._scratch = Scratch(cupy)
         self._ready: dict[tuple[str, str, str], Any] = {}
+        self._tape: Tape | None = None  # where a step that is being captured finds its numbers
+        self._noted: list[float] | None = None  # what ``_scalars`` is asked for while nothing is launched
 
     # -- numbers that change from step to step: a captured graph reads them from memory, ``_key``, ``_scalars`` -------
     def _key(self, key: int) -> tuple[Any, Any]:
         """Return what a random kernel gets for ``key``: the value, and where to read it instead (0: nowhere)."""
-        return np.uint64(key), 0
+        return (np.uint64(key), 0) if self._tape is None else (np.uint64(0), self._tape.key(key))
 
     def _scalars(self, *values: float) -> tuple[Any, ...]:
         """Return what an updater's kernel gets for up to four numbers: doubles, and where to read them instead."""
-        return (*map(float, values), *(0.0,) * (4 - len(values)), 0)
+        numbers = (*map(float, values), *(0.0,) * (4 - len(values)))
+        if self._noted is not None:
+            self._noted.extend(numbers)
+        return (*numbers, 0) if self._tape is None else (0.0, 0.0, 0.0, 0.0, self._tape.scalars(4))
 
     # -- checks: kernels trust what they are given --------------------------------------------------------------------
     def _on_device(self, what: str, *arrays: Array) -> str:
@@ -130,7 +135,7 @@ class Launcher:
             threads: how many there is work for.
             args: arrays, addresses (``int``, 0 for none), ``int`` for ``long long``, ``float`` for ``double``.
         """
-        if threads > 0:
+        if threads > 0 and self._noted is None:
             blocks = min(-(-threads // BLOCK), _MOST_BLOCKS)
             self._function(family, name, char)((blocks,), (BLOCK,), args)
 
@@ -139,7 +144,7 @@ class Launcher:
         shared: int = 0,
     ) -> None:  # fmt: skip
         """Run a kernel on a grid of blocks, with ``shared`` bytes of dynamic shared memory."""
-        if all(grid):
+        if all(grid) and self._noted is None:
             self._function(family, name, char)(grid, block, args, shared_mem=shared)
 
     def _function(self, family: str, name: str, char: str) -> Any:

@@ -38,6 +38,10 @@ class Scratch:
             flat = self._flat[name] = self._xp.empty(grown, np.uint8)
         return flat[:size].view(dtype).reshape(shape)
 
+    def arrays(self) -> list[Array]:
+        """Return the buffers as they are now."""
+        return list(self._flat.values())
+
     @property
     def size(self) -> int:
         """How many bytes are held, those that were outgrown among them."""

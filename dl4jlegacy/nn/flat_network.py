@@ -10,7 +10,8 @@ import numpy as np
 
 from dl4jlegacy.backend import Array, Scalar, asarray, is_on_device
 from dl4jlegacy.errors import ShapeError
-from dl4jlegacy.kernels import Kernels, load
+from dl4jlegacy.kernels import Kernels, device_kernels, load
+from dl4jlegacy.nn.captured import Arrays, CapturedSteps, Run
 from dl4jlegacy.nn.layers import Layer
 from dl4jlegacy.nn.listeners import TrainingListener
 from dl4jlegacy.nn.memory import Held
@@ -51,6 +52,10 @@ class FlatNetwork:
         self._state = flat_vector(self.updater.state_size, self._dtype, xp)
         vectors = {"parameters": self._params, "gradient": self._gradient, "updater state": self._state}
         self._workspace = Workspace(titles, [Held(what, int(vector.nbytes)) for what, vector in vectors.items()])
+        device = device_kernels(self.kernels)
+        self._captured: CapturedSteps | None = None
+        if device is not None and device.captures:
+            self._captured = CapturedSteps(device, self._dtype, self._workspace.arrays)
 
     def _draw(self) -> None:
         """Draw the initial parameters and reset the updater; on the host, so that all devices begin alike."""
@@ -118,6 +123,30 @@ class FlatNetwork:
     def _scale(self, examples: int) -> float:
         sign = 1.0 if self._numbers.minimize else -1.0
         return sign / examples if self._numbers.mini_batch else sign
+
+    def _stepped(
+        self, kind: str, batch: Arrays, stream: Stream, step: Run, iterations: range, layer: int | None = None
+    ) -> Scalar:
+        """Do one training step and return its score; on a GPU as a CUDA graph, once a batch of its shape has come.
+
+        Args:
+            kind: tells steps apart that do different things to a batch of one shape.
+            batch: its arrays.
+            stream: its random numbers.
+            step: does the step.
+            iterations: of its updates, one for each segment.
+            layer: what is pretrained; None: everything is trained.
+        """
+        if self._captured is None:
+            return step(batch, stream)
+
+        def updates() -> None:
+            for iteration in iterations:
+                self.updater.step(
+                    self._params, self._gradient, self._state, iteration=iteration, kernels=self.kernels, layer=layer
+                )
+
+        return self._captured.run((kind, layer), batch, stream, step, updates)
 
     def _apply(self, iteration: int, layer: int | None = None) -> None:
         with np.errstate(all="ignore"):

@@ -25,7 +25,7 @@ from dl4jlegacy.nn.graph_conf import ComputationGraphConfiguration
 from dl4jlegacy.nn.graph_sequences import pieces, single_steps
 from dl4jlegacy.nn.graph_stack import Batch, GraphStack
 from dl4jlegacy.nn.input_type import AnyInputType
-from dl4jlegacy.nn.sequences import Memory
+from dl4jlegacy.nn.sequences import Memory, segment_count
 from dl4jlegacy.seeding import Stream
 
 __all__ = ["ComputationGraph", "Several"]
@@ -128,13 +128,26 @@ class ComputationGraph(FlatNetwork):
             NotFiniteError: the score is NaN or infinite (nothing was updated), or the update made a parameter so; on a
                 GPU ``check_finite`` raises it.
         """
-        batch = self._stack.checked(self._dtype, _list(x), _list(labels), _masks(features_mask), _masks(labels_mask))
+        groups: list[Any] = [_list(x), _list(labels), _masks(features_mask), _masks(labels_mask)]
+        sizes = [0 if group is None else len(group) for group in groups]
+        count = max((segment_count(self.conf, array) for array in (*groups[0], *groups[1])), default=1)
+        iterations = range(iteration * count, (iteration + 1) * count)
+
+        def step(arrays: Any, own: Stream) -> Scalar:
+            given = iter(arrays)
+            parts: list[Any] = [None if group is None else [next(given) for _ in group] for group in groups]
+            return self._fit_batch(self._stack.checked(self._dtype, *parts), own, iterations)
+
+        flat = tuple(array for group in groups if group is not None for array in group)
+        return self._stepped(f"fit {sizes}", flat, stream, step, iterations)
+
+    def _fit_batch(self, batch: Batch, stream: Stream, iterations: range) -> Scalar:
         parts = pieces(self.conf, batch)
         memory: Memory | None = {} if self.conf.backprop_type == "truncated_bptt" else None
         total: Scalar = 0.0
-        for index, part in enumerate(parts):
+        for index, (part, iteration) in enumerate(zip(parts, iterations, strict=True)):
             total += self._backpropagate(part, stream if index == 0 else stream.at(index, purpose="segment"), memory)
-            self._apply(iteration * len(parts) + index)
+            self._apply(iteration)
         return total
 
     def gradient_and_score(

@@ -8,7 +8,7 @@ with a position in the run and that position's random stream, and reads the two 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from dl4jlegacy.nn.evaluation import Evaluation
 from dl4jlegacy.nn.flat_network import FlatNetwork
 from dl4jlegacy.nn.formats import enter_mask, leave
 from dl4jlegacy.nn.layers import PretrainLayer
-from dl4jlegacy.nn.sequences import Memory, segments, states_of, time_steps
+from dl4jlegacy.nn.sequences import Memory, segment_count, segments, states_of, time_steps
 from dl4jlegacy.nn.stack import Stack
 from dl4jlegacy.seeding import Stream
 
@@ -120,13 +120,19 @@ class MultiLayerNetwork(FlatNetwork):
             NotFiniteError: the score is NaN or infinite (nothing was updated), or the update made a parameter so; on a
                 GPU ``check_finite`` raises it.
         """
-        parts = segments(self.conf, x, labels, features_mask, labels_mask)
+        count = segment_count(self.conf, x)
+        iterations = range(iteration * count, (iteration + 1) * count)
+        batch = (x, labels, features_mask, labels_mask)
+        return self._stepped("fit", batch, stream, lambda a, s: self._fit_batch(a, s, iterations), iterations)
+
+    def _fit_batch(self, batch: Any, stream: Stream, iterations: range) -> Scalar:
+        parts = segments(self.conf, *batch)
         memory: Memory | None = {} if self.conf.backprop_type == "truncated_bptt" else None
         total: Scalar = 0.0
-        for index, part in enumerate(parts):
+        for index, (part, iteration) in enumerate(zip(parts, iterations, strict=True)):
             own = stream if index == 0 else stream.at(index, purpose="segment")
             _, score = self.gradient_and_score(part[0], part[1], own, part[2], part[3], memory)
-            self._apply(iteration * len(parts) + index)
+            self._apply(iteration)
             total += score
         return total
 
@@ -159,9 +165,13 @@ class MultiLayerNetwork(FlatNetwork):
         ``x (examples, n_in)`` is the network's input: it goes through the lower layers without drop-out. Only the
         layer's parameters and its part of the updater state change. Raises like ``fit_batch``.
         """
-        _, score = self.pretrain_gradient_and_score(layer, x, stream)
-        self._apply(iteration, layer)
-        return score
+
+        def step(batch: Any, own: Stream) -> Scalar:
+            _, score = self.pretrain_gradient_and_score(layer, batch[0], own)
+            self._apply(iteration, layer)
+            return score
+
+        return self._stepped("pretrain", (x,), stream, step, range(iteration, iteration + 1), layer)
 
     def pretrain_gradient_and_score(self, layer: int, x: Array, stream: Stream) -> tuple[Array, Scalar]:
         """Return what ``gradient_and_score`` does, for pretraining; only the layer's part of the vector is written."""

@@ -156,6 +156,19 @@ class MultiLayerUpdater:
         """Turn ``gradient`` (consumed) into new ``params`` and ``state``: all layers, or pretraining of one."""
         self.normalize(gradient, layer)
         self.regularize(params, gradient, kernels, layer)
+        self.step(params, gradient, state, iteration=iteration, kernels=kernels, layer=layer)
+
+    def step(
+        self,
+        params: Array,
+        gradient: Array,
+        state: Array,
+        *,
+        iteration: int,
+        kernels: Kernels,
+        layer: int | None = None,
+    ) -> None:
+        """Do the last part of ``update``, the only one that depends on ``iteration``."""
         part = slice(0, self._layout.size) if layer is None else self._layout.layer_slices[layer]
         rate = None if layer is None else _pretrain_rate(self._layers[layer])
         for block in self.blocks:

@@ -13,7 +13,7 @@ from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.nn.formats import check_masks
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeRecurrent
 
-__all__ = ["Memory", "Part", "segments", "states_of", "time_steps"]
+__all__ = ["Memory", "Part", "segment_count", "segments", "states_of", "time_steps"]
 
 Memory = dict[tuple[int, str], Array]
 """What recurrent layers carry from one call to the next, by ``(layer, name)``: ``h`` and ``c``, ``(examples, n)``."""
@@ -49,6 +49,12 @@ def segments(conf: Any, x: Array, labels: Array, features_mask: Array | None, la
         )
         for cut in cuts
     ]
+
+
+def segment_count(conf: Any, x: Array) -> int:
+    """Return in how many pieces ``segments`` cuts features."""
+    truncates = conf.backprop_type == "truncated_bptt" and x.ndim == 3
+    return -(-x.shape[2] // conf.tbptt_fwd_length) if truncates else 1
 
 
 def time_steps(x: Array, given: AnyInputType) -> tuple[Array, bool]:

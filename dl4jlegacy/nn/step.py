@@ -94,6 +94,10 @@ class Workspace:
             known = self._constants[key] = asarray(values, like=like)
         return known
 
+    def arrays(self) -> list[Array]:
+        """Return the buffers as they are now."""
+        return [*self._flat.values(), *self._constants.values()]
+
     def bytes_by_layer(self) -> dict[int, int]:
         """Return how much memory the buffers of each layer take, by the layer's number."""
         total: dict[int, int] = {}

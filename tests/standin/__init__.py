@@ -18,8 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dl4jlegacy.kernels import cublas as binding
 from standin import calculations, cuda, engine, errors, functions, memory, ufuncs
 from standin.arrays import ndarray
+from standin.cublas import FakeCublas
 from standin.engine import DeviceConf, counters, launch, machine
 
 __all__ = ["DeviceConf", "counters", "cupy", "cupyx", "device_arrays", "installed", "launch", "machine"]
@@ -57,12 +59,12 @@ def _fill(module: ModuleType, names: dict[str, Any]) -> None:
 
 
 def _late(name: str) -> Any:
-    """Import what few tests need and what takes a compiler: kernels in CUDA C."""
-    if name != "RawModule":
+    """Import what few tests need: kernels in CUDA C."""
+    if name not in ("RawKernel", "RawModule"):
         raise AttributeError(f"module 'cupy' has no attribute {name!r} (in the stand-in)")
-    from standin.raw_module import RawModule
+    from standin import raw_module
 
-    return RawModule
+    return getattr(raw_module, name)
 
 
 MODULES = _modules()
@@ -76,9 +78,12 @@ def installed(*devices: DeviceConf) -> Iterator[ModuleType]:
     before = {name: sys.modules.pop(name) for name in ours}
     _reset(devices or (DeviceConf(),))
     sys.modules.update(MODULES)
+    library = binding.load_library
+    binding.load_library = lambda xp: FakeCublas(engine.launch)
     try:
         yield cupy
     finally:
+        binding.load_library = library
         for name in [n for n in sys.modules if n.partition(".")[0] in ("cupy", "cupyx", "cupy_backends")]:
             del sys.modules[name]
         sys.modules.update(before)

@@ -238,7 +238,9 @@ class ndarray:
     # -- arithmetic: methods -------------------------------------------------------------------------------------------
     def clip(self, min: Any = None, max: Any = None, out: ndarray | None = None) -> ndarray:
         """Return the elements within bounds."""
-        return _result(lambda a, lo, hi: np.clip(a, _none(lo), _none(hi)), out, self, _nan(min), _nan(max))
+        if min is None:
+            return self.copy() if max is None else _result(np.minimum, out, self, max)
+        return _result(np.maximum, out, self, min) if max is None else _result(np.clip, out, self, min, max)
 
     def round(self, decimals: int = 0, out: ndarray | None = None) -> ndarray:
         """Return the elements, rounded."""
@@ -275,14 +277,6 @@ class ndarray:
     def __rmatmul__(self, other: Any) -> ndarray:
         cublas()
         return fresh(np.matmul, other, self)
-
-
-def _none(x: Any) -> Any:
-    return None if isinstance(x, str) else x
-
-
-def _nan(x: Any) -> Any:
-    return np.str_("") if x is None else x
 
 
 def _check_kind(kind: Any) -> None:

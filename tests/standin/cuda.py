@@ -1,18 +1,13 @@
-"""``cupy.cuda``: devices, streams that capture, events, and the runtime's questions."""
+"""``cupy.cuda``: devices, and the runtime's questions."""
 
 from __future__ import annotations
 
-import itertools
-import time
-import weakref
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from standin import engine, memory
-from standin.engine import Capture, Graph, counters, machine, thread
+from standin.engine import Graph, machine, thread
 from standin.errors import CUDARuntimeError
+from standin.streams import Event, Stream, get_current_stream, get_elapsed_time, streams
 
 __all__ = ["Device", "Event", "Graph", "Stream", "get_current_stream", "get_device_id", "get_elapsed_time"]
 
@@ -58,7 +53,7 @@ class Device:
             for capture in engine.capturing():
                 raise capture.refuse()
             engine.synchronise(Stream.null)
-            for stream in list(_streams):
+            for stream in streams():
                 if stream.device_id == self.id:
                     stream.deliver()
 
@@ -92,215 +87,9 @@ class Device:
         }  # fmt: skip
 
 
-# -- streams -----------------------------------------------------------------------------------------------------------
-_handles = itertools.count(0x1000, 0x10)
-_streams: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-class Stream:
-    """A sequence of work. What is launched is done at once, unless the stream is capturing; see ``engine``."""
-
-    null: Stream
-    ptds: Stream
-
-    def __init__(self, null: bool = False, non_blocking: bool = False, ptds: bool = False,
-                 priority: int | None = None) -> None:  # fmt: skip
-        self.capture: Capture | None = None
-        self._non_blocking, self.priority = non_blocking, priority or 0
-        self._later: list[tuple[Any, Any]] = []
-        self._before: list[Any] = []
-        if null or ptds:
-            self.ptr, self.device_id = (0 if null else 2), -1
-        else:
-            machine.check(thread.device)
-            self.ptr, self.device_id = next(_handles), thread.device
-        _streams.add(self)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and self.ptr == other.ptr
-
-    def __hash__(self) -> int:
-        return self.ptr
-
-    def __repr__(self) -> str:
-        return f"<Stream {self.ptr} (device {self.device_id})>"
-
-    def _check_device(self) -> None:
-        if self.device_id not in (-1, thread.device):
-            raise RuntimeError(
-                f"The device that the stream is created on ({self.device_id})"
-                f" does not match with the current device ({thread.device})"
-            )
-
-    def __enter__(self) -> Stream:
-        self._check_device()
-        self._before.append((thread.device, thread.streams.get(thread.device)))
-        thread.streams[thread.device] = self
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        device, before = self._before.pop()
-        thread.streams[device] = before
-
-    def use(self) -> Stream:
-        """Make it the current stream of the thread."""
-        self._check_device()
-        thread.streams[thread.device] = self
-        return self
-
-    @property
-    def done(self) -> bool:
-        """Whether all work is done: always, except for copies that nobody has waited for."""
-        if self.capture is not None:
-            raise self.capture.refuse()
-        return not self._later
-
-    @property
-    def is_non_blocking(self) -> bool:
-        """Whether it goes on beside the default stream."""
-        return self._non_blocking
-
-    def synchronize(self) -> None:
-        """Wait for all its work."""
-        engine.synchronise(self)
-
-    def deliver_later(self, out: Any, content: Any) -> None:
-        """Let ``out`` get ``content`` when somebody waits; until then it holds garbage."""
-        np.copyto(out.view(np.uint8) if out.flags.c_contiguous and out.ndim else out, 0xFF, casting="unsafe")
-        self._later.append((out, content))
-
-    def deliver(self) -> None:
-        """Hand over the copies that were asked for."""
-        later, self._later = self._later, []
-        for out, content in later:
-            np.copyto(out, content)
-
-    def add_callback(self, callback: Callable[..., object], arg: object) -> None:
-        """Call ``callback(stream, status, arg)`` when the work so far is done; not while capturing."""
-        if self.capture is not None:
-            raise self.capture.refuse()
-        callback(self, 0, arg)
-
-    def launch_host_func(self, callback: Callable[..., object], arg: object) -> None:
-        """Call ``callback(arg)`` when the work so far is done; recorded while capturing."""
-        with engine._on(self):
-            engine.launch(lambda: callback(arg))
-
-    def record(self, event: Any = None) -> Any:
-        """Record an event here."""
-        event = Event() if event is None else event
-        event.record(self)
-        return event
-
-    def wait_event(self, event: Any) -> None:
-        """Let later work here wait for ``event``; one that was recorded by a capture takes this stream into it."""
-        other = event.capture
-        if self.capture is not None and other is not self.capture:
-            if event.recorded:
-                self.capture.invalid = True
-                raise CUDARuntimeError(905)
-            return
-        if other is None or other not in engine.capturing():
-            return
-        if self.capture is None:
-            self.capture = other
-            other.streams.append(self)
-            other.unjoined.append(self)
-        elif self is other.origin and event.stream in other.unjoined:
-            other.unjoined.remove(event.stream)
-
-    def begin_capture(self, mode: Any = None) -> None:
-        """Record work from now on instead of doing it."""
-        if self.ptr in (0, 1, 2):
-            raise RuntimeError("cannot capture on the default (legacy) stream")
-        if self.capture is not None:
-            raise CUDARuntimeError(401)
-        self.capture = Capture(self, streams=[self])
-        engine.begin(self.capture)
-
-    def end_capture(self) -> Graph:
-        """Return what was recorded.
-
-        Raises:
-            CUDARuntimeError: a call that is not permitted has spoilt the capture, another stream that was taken into it
-                was not waited for, or there is none.
-        """
-        capture = self.capture
-        if capture is None or capture.origin is not self:
-            raise CUDARuntimeError(401)
-        for stream in capture.streams:
-            stream.capture = None
-        engine.end(capture)
-        if capture.invalid:
-            raise CUDARuntimeError(901)
-        if capture.unjoined:
-            raise CUDARuntimeError(904)
-        return Graph._of(capture.work)
-
-    def is_capturing(self) -> bool:
-        """Return whether work is recorded."""
-        return self.capture is not None
-
-
-Stream.null, Stream.ptds = Stream(null=True), Stream(ptds=True)
-
-
-def get_current_stream(device_id: int = -1) -> Stream:
-    """Return the current stream of the thread on a device (default: the current one)."""
-    machine.check(thread.device)
-    stream: Stream | None = thread.streams.get(thread.device if device_id == -1 else device_id)
-    return stream or Stream.null
-
-
 def get_device_id() -> int:
     """Return the current device's number."""
     return getDevice()
-
-
-class Event:
-    """A mark in the work of a stream."""
-
-    def __init__(self, block: bool = False, disable_timing: bool = False, interprocess: bool = False) -> None:
-        machine.check(thread.device)
-        if interprocess and not disable_timing:
-            raise ValueError("Timing must be disabled for interprocess events")
-        self.ptr = next(_handles)
-        self.capture: Capture | None = None
-        self.stream: Stream | None = None
-        self.recorded = False
-        self.time: float | None = None
-        self._timing = not disable_timing
-
-    @property
-    def done(self) -> bool:
-        """Whether the work before it is done."""
-        if self.capture is not None:
-            raise CUDARuntimeError(900)
-        return self.stream is None or self.stream.done
-
-    def record(self, stream: Stream | None = None) -> None:
-        """Put it behind the work so far of ``stream``, or of the current one."""
-        self.stream = stream or get_current_stream()
-        self.recorded, self.capture = True, self.stream.capture
-        if self.capture is None:
-            self.time = time.perf_counter()
-
-    def synchronize(self) -> None:
-        """Wait for the work before it."""
-        if self.capture is not None and self.capture in engine.capturing():
-            raise self.capture.refuse()
-        if thread.capture is not None:
-            raise thread.capture.refuse()
-        counters.add("synchronisations")
-        if self.stream is not None:
-            self.stream.deliver()
-
-
-def get_elapsed_time(start_event: Event, end_event: Event) -> float:
-    """Return the milliseconds between two events."""
-    if start_event.time is None or end_event.time is None or not (start_event._timing and end_event._timing):
-        raise CUDARuntimeError(400)
-    return 1000 * (end_event.time - start_event.time)
 
 
 # -- the runtime -------------------------------------------------------------------------------------------------------
@@ -394,7 +183,7 @@ def memsetAsync(ptr: int, value: int, size: int, stream: int) -> None:
 
 
 def _by_handle(handle: int) -> Stream:
-    for stream in list(_streams):
+    for stream in streams():
         if stream.ptr == handle:
             found: Stream = stream
             return found

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from standin.errors import CUDARuntimeError, unsupported_while_capturing
+from standin.errors import CUDARuntimeError
 
 if TYPE_CHECKING:
     from standin.arrays import ndarray
@@ -34,16 +34,25 @@ _lock = threading.RLock()
 
 @dataclass
 class Counters:
-    """How often something happened since ``reset``; replays of a graph count as one launch each."""
+    """How often something happened since ``reset``.
+
+    Attributes:
+        uploads: copies from ordinary memory of the host to the device.
+        downloads: copies to ordinary memory of the host; each waits, and counts as a synchronisation, too.
+        staged: copies from or to pinned memory, for which nobody waits.
+        synchronisations: waits for the device.
+        launches: pieces of work done; the launch of a graph is one.
+    """
 
     uploads: int = 0
     downloads: int = 0
+    staged: int = 0
     synchronisations: int = 0
     launches: int = 0
 
     def reset(self) -> None:
         """Begin again at 0."""
-        self.uploads = self.downloads = self.synchronisations = self.launches = 0
+        self.uploads = self.downloads = self.staged = self.synchronisations = self.launches = 0
 
     def add(self, name: str) -> None:
         """Count one more of ``name``."""
@@ -123,7 +132,7 @@ class Capture:
     def refuse(self) -> CUDARuntimeError:
         """Spoil the capture, as CUDA does after a call that is not permitted, and return the error to raise."""
         self.invalid = True
-        return unsupported_while_capturing()
+        return CUDARuntimeError(900)  # what CUDA answers to a wait, or a copy that waits
 
 
 class Graph:
@@ -228,7 +237,7 @@ def synchronise(stream: Any = None) -> None:
 
 
 def _null() -> Any:
-    from standin.cuda import Stream
+    from standin.streams import Stream
 
     return thread.stream or Stream.null
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["CUDARuntimeError", "NvrtcError", "OutOfMemoryError", "unsupported_while_capturing"]
+__all__ = ["CUDARuntimeError", "OutOfMemoryError"]
 
 _RUNTIME = {
     1: ("cudaErrorInvalidValue", "invalid argument"),
@@ -11,6 +11,7 @@ _RUNTIME = {
     100: ("cudaErrorNoDevice", "no CUDA-capable device is detected"),
     101: ("cudaErrorInvalidDevice", "invalid device ordinal"),
     401: ("cudaErrorIllegalState", "the operation cannot be performed in the present state"),
+    400: ("cudaErrorInvalidResourceHandle", "invalid resource handle"),
     900: ("cudaErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"),
     901: ("cudaErrorStreamCaptureInvalidated", "operation failed due to a previous error during capture"),
     904: ("cudaErrorStreamCaptureUnjoined", "capturing stream has unjoined work"),
@@ -38,14 +39,6 @@ class CUDARuntimeError(RuntimeError):
         return type(self), (self.status,)
 
 
-class NvrtcError(RuntimeError):
-    """An error of the run-time compiler; ``status`` is its number."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(f"NVRTC_ERROR ({status})")
-        self.status = status
-
-
 class OutOfMemoryError(MemoryError):
     """A pool cannot give ``size`` bytes more than the ``total`` it has given, by its limit or by the device's."""
 
@@ -53,8 +46,3 @@ class OutOfMemoryError(MemoryError):
         words = f"Out of memory allocating {size:,} bytes (allocated so far: {total:,} bytes"
         super().__init__(words + (f", limit set to: {limit:,} bytes)." if limit else ")."))
         self._size, self._total, self._limit = size, total, limit
-
-
-def unsupported_while_capturing() -> CUDARuntimeError:
-    """What CUDA answers to a wait, or a copy that waits, on a stream that is capturing."""
-    return CUDARuntimeError(900)

@@ -1,8 +1,8 @@
 """Device memory of the stand-in: pools with limits, which hand out again what was freed, as CuPy's do.
 
-Memory that is handed out is filled with ones (NaN, as a float): who reads what was never written sees it. What
-a captured graph uses and its arrays give back may be handed out again, and the graph then writes into it, as on a
-device; a pool of its own (``using_allocator``) keeps the two apart.
+Blocks lie between guards, which tell who wrote outside. What is handed out is filled with ones (NaN, as a float): who
+reads what was never written sees it. What a captured graph uses and its arrays give back may be handed out again, and
+the graph then writes into it, as on a device; a pool of its own (``using_allocator``) keeps the two apart.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from standin.engine import launch, machine, thread, upload
-from standin.errors import OutOfMemoryError, unsupported_while_capturing
+from standin.engine import counters, launch, machine, thread, upload
+from standin.errors import OutOfMemoryError
 
 __all__ = ["Memory", "MemoryPointer", "MemoryPool", "PinnedMemoryPointer", "PinnedMemoryPool", "alloc",
            "alloc_pinned_memory", "get_allocator", "is_pinned", "set_allocator", "using_allocator"]  # fmt: skip
 
 UNIT = 512
+_GUARD = 0xA5  # what lies around every block, and in what it is rounded up by
 _lock = threading.RLock()
 _reserved: dict[int, int] = {}  # bytes that all pools have taken from a device
 
@@ -30,10 +31,20 @@ _reserved: dict[int, int] = {}  # bytes that all pools have taken from a device
 class Memory:
     """A block of device memory; it goes back to its pool when the last array and pointer to it is gone."""
 
-    def __init__(self, buffer: Any, size: int, device_id: int, give_back: Callable[[], None]) -> None:
-        self.buffer, self.size, self.device_id = buffer, size, device_id
-        self.ptr = buffer.ctypes.data
+    def __init__(self, block: Any, size: int, device_id: int, give_back: Callable[[], None]) -> None:
+        block[UNIT : UNIT + size] = 0xFF
+        block[:UNIT] = block[UNIT + size :] = _GUARD
+        self._block, self.buffer = block, block[UNIT:]
+        self.size, self.device_id = size, device_id
+        self.ptr = self.buffer.ctypes.data
         weakref.finalize(self, give_back).atexit = False
+
+    def check_guards(self, who: str) -> None:
+        """Raise ``CudaError`` if somebody wrote just before or behind what was asked for."""
+        if not (self._block[:UNIT] == _GUARD).all() or not (self.buffer[self.size :] == _GUARD).all():
+            from standin.raw_module import CudaError
+
+            raise CudaError(f"{who} wrote outside an array")
 
 
 class MemoryPointer:
@@ -50,6 +61,10 @@ class MemoryPointer:
         from standin.cuda import Device
 
         return Device(self.device_id)
+
+    def check_guards(self, who: str) -> None:
+        """See ``Memory.check_guards``."""
+        self.mem.check_guards(who)
 
     def __int__(self) -> int:
         return int(self.ptr)
@@ -75,7 +90,9 @@ class MemoryPointer:
         """Copy ``size`` bytes from the pinned host memory at ``mem``; recorded while capturing."""
         to, start = self.ptr, _address(mem)
         with _stream(stream):
-            if not _pinned_at(start, size):
+            if _pinned_at(start, size):
+                counters.add("staged")
+            else:
                 upload()
             launch(lambda: ctypes.memmove(to, start, size))
 
@@ -83,8 +100,12 @@ class MemoryPointer:
         """Copy ``size`` bytes to the pinned host memory at ``mem``; recorded while capturing."""
         to, start = _address(mem), self.ptr
         with _stream(stream):
-            if thread.capture is not None and not _pinned_at(to, size):
-                raise unsupported_while_capturing()
+            if _pinned_at(to, size):
+                counters.add("staged")
+            elif thread.capture is not None:
+                raise thread.capture.refuse()
+            else:
+                counters.add("downloads")
             launch(lambda: ctypes.memmove(to, start, size))
 
     def memset_async(self, value: int, size: int, stream: Any = None) -> None:
@@ -127,16 +148,16 @@ class MemoryPool:
         """
         device = thread.device
         machine.check(device)
-        if size == 0:
-            return MemoryPointer(Memory(np.empty(0, np.uint8), 0, device, lambda: None), 0)
+        wanted = size
+        if wanted == 0:
+            return MemoryPointer(Memory(np.empty(2 * UNIT, np.uint8), 0, device, lambda: None), 0)
         size = -(-size // UNIT) * UNIT
         key = (device, 0 if thread.stream is None else thread.stream.ptr, size)
         with _lock:
             kept = self._free.get(key)
-            buffer = kept.pop() if kept else self._reserve(device, size)
+            block = kept.pop() if kept else self._reserve(device, size)
             self._used[device] = self._used.get(device, 0) + size
-        buffer.fill(0xFF)
-        return MemoryPointer(Memory(buffer, size, device, _Return(self, key, buffer)), 0)
+        return MemoryPointer(Memory(block, wanted, device, _Return(self, key, block)), 0)
 
     def _reserve(self, device: int, size: int) -> Any:
         limit, total = self._limit.get(device, 0), machine.devices[device].memory
@@ -145,9 +166,9 @@ class MemoryPool:
         if self._over(device, size):
             raise OutOfMemoryError(size, self.total_bytes(), limit if limit and limit < total else 0)
         _reserved[device] = _reserved.get(device, 0) + size
-        space = np.empty(size + UNIT, np.uint8)
+        space = np.empty(size + 3 * UNIT, np.uint8)
         start = -space.ctypes.data % UNIT
-        return space[start : start + size]
+        return space[start : start + size + 2 * UNIT]
 
     def _over(self, device: int, size: int) -> bool:
         limit = self._limit.get(device, 0)
@@ -156,10 +177,10 @@ class MemoryPool:
             return True
         return _reserved.get(device, 0) + size > machine.devices[device].memory
 
-    def _take_back(self, key: tuple[int, int, int], buffer: Any) -> None:
+    def _take_back(self, key: tuple[int, int, int], block: Any) -> None:
         with _lock:
             self._used[key[0]] -= key[2]
-            self._free.setdefault(key, []).append(buffer)
+            self._free.setdefault(key, []).append(block)
 
     def free_all_blocks(self, stream: Any = None) -> None:
         """Give the blocks that nobody uses back to the device."""
@@ -203,13 +224,13 @@ class MemoryPool:
 class _Return:
     """Gives a block back to its pool, or to the device if the pool is gone; holds neither pool nor block's owner."""
 
-    def __init__(self, pool: MemoryPool, key: tuple[int, int, int], buffer: Any) -> None:
-        self._pool, self._key, self._buffer = weakref.ref(pool), key, buffer
+    def __init__(self, pool: MemoryPool, key: tuple[int, int, int], block: Any) -> None:
+        self._pool, self._key, self._block = weakref.ref(pool), key, block
 
     def __call__(self) -> None:
         pool = self._pool()
         if pool is not None:
-            pool._take_back(self._key, self._buffer)
+            pool._take_back(self._key, self._block)
         else:
             with _lock:
                 _reserved[self._key[0]] -= self._key[2]
@@ -288,6 +309,8 @@ def copy_at(dst: int, src: int, size: int, host: int | None) -> None:
     """Copy ``size`` bytes between addresses; ``host``: the one that lies in memory of the host."""
     if host is not None and not _pinned_at(host, size) and thread.capture is not None:
         raise thread.capture.refuse()
+    if host is not None:
+        counters.add("staged" if _pinned_at(host, size) else "uploads" if host == src else "downloads")
     launch(lambda: ctypes.memmove(dst, src, size))
 
 

@@ -21,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from standin.engine import launch
+
 SHIM = Path(__file__).with_name("cuda_shim.h")
 CACHE = Path(tempfile.gettempdir()) / f"dl4j-cuda-on-cpu-{os.getuid()}"
 TYPES: dict[str, tuple[Any, str]] = {
@@ -226,17 +228,17 @@ class Kernel:
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], *, shared_mem: int = 0
     ) -> None:
-        launch = _Launch(_sizes("grid", grid, (2**31 - 1, 65535, 65535)), _sizes("block", block, (1024, 1024, 64)))
-        if launch.block[0] * launch.block[1] * launch.block[2] > 1024:
+        sizes = _Launch(_sizes("grid", grid, (2**31 - 1, 65535, 65535)), _sizes("block", block, (1024, 1024, 64)))
+        if sizes.block[0] * sizes.block[1] * sizes.block[2] > 1024:
             raise CudaError(f"kernel {self.name}: a block of {block} has more than 1024 threads")
         if not 0 <= shared_mem <= 48 << 10:
             raise CudaError(f"kernel {self.name}: {shared_mem} bytes of shared memory")
-        launch.shared = shared_mem
+        sizes.shared = shared_mem
         packed = self.signature.pack(args)
 
         def work() -> None:
-            launch.turn = turn
-            wrong = self._run(ctypes.byref(launch), ctypes.byref(packed))
+            sizes.turn = turn
+            wrong = self._run(ctypes.byref(sizes), ctypes.byref(packed))
             if wrong:
                 raise CudaError(
                     f"kernel {self.name} wrote past its {shared_mem} bytes of shared memory"
@@ -267,7 +269,8 @@ def _check_guards(name: str, args: tuple[Any, ...]) -> None:
 
 
 def _enqueue(work: Callable[[], None], args: tuple[Any, ...]) -> None:
-    work()
+    """Run the kernel, or let a capture keep it."""
+    launch(work)
 
 
 class RawModule:
@@ -290,3 +293,8 @@ class RawModule:
         if name not in signatures:
             raise CudaError(f"no kernel {name!r}; there are {sorted(signatures)}")
         return Kernel(library, signatures[name])
+
+
+def RawKernel(code: str, name: str, options: tuple[str, ...] = (), backend: str = "nvrtc") -> Kernel:
+    """``cupy.RawKernel``: one kernel of a module of its own."""
+    return RawModule(code=code, options=options, backend=backend).get_function(name)

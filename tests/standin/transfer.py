@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from standin import memory
-from standin.engine import Raw, _null, _on, counters, launch, raw, synchronise, thread, upload
+from standin.engine import Raw, _null, _on, counters, launch, raw, synchronise, upload
 
 if TYPE_CHECKING:
     from standin.arrays import ndarray
@@ -29,15 +29,13 @@ def download(array: ndarray, stream: Any, order: str, out: Any, blocking: bool) 
             out = np.empty(array.shape, array.dtype, "F" if order == "F" else "C")
         else:
             _check_out(array, out)
-        counters.add("downloads")
-        if blocking:
+        if blocking or not memory.is_pinned(out):  # CUDA waits for a copy into ordinary memory anyway
             synchronise()
-            np.copyto(out, source)
-            return out
-        if not memory.is_pinned(out):
-            synchronise()  # CUDA copies into ordinary memory in the order of the stream, and waits
+            counters.add("downloads")
+            array.data.check_guards("somebody")
             np.copyto(out, source)
         else:
+            counters.add("staged")
             target = _null()
             launch(lambda: target.deliver_later(out, source.copy()))
         return out
@@ -67,8 +65,7 @@ def upload_into(array: ndarray, arr: Raw, stream: Any) -> None:
     with _on(stream):
         target = raw(array)
         if memory.is_pinned(arr) and arr.flags.c_contiguous:
-            if thread.capture is None:
-                counters.add("uploads")
+            counters.add("staged")
             launch(lambda: np.copyto(target, arr))
             return
         upload()

@@ -1,0 +1,118 @@
+"""The numbers that change from step to step, kept where a captured CUDA graph reads them.
+
+A graph repeats the same launches with the same arguments. What differs between two training steps of equal shapes are
+the random keys, which follow from the position in the run, and the updaters' scalars, which follow from the iteration.
+While a step is captured, kernels get the place of such a number instead of the number: one 8-byte word on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.errors import CaptureError
+from dl4jlegacy.seeding import Stream
+
+__all__ = ["Tape", "TracedStream", "traced"]
+
+_WORD = 8
+Path = tuple[tuple[tuple[int, ...], str], ...]
+"""How a stream is reached from the batch's: the position and purpose of every ``at`` on the way."""
+
+
+class _TracedKey(int):
+    """A key that knows how it was reached; as a number it is the one of the step that is captured."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class TracedStream(Stream):
+    """A stream that can be found again below another batch's stream."""
+
+    path: Path = ()
+
+    def at(self, *position: int, purpose: str = "") -> TracedStream:
+        """See ``Stream``."""
+        return traced(Stream(int(self.key)).at(*position, purpose=purpose), (*self.path, (position, purpose)))
+
+    def generator(self) -> np.random.Generator:
+        """Raise ``CaptureError``: numbers drawn on the host would be the same in every replay."""
+        raise CaptureError("a step draws random numbers on the host; it cannot become a CUDA graph")
+
+
+def traced(stream: Stream, path: Path = ()) -> TracedStream:
+    """Return ``stream`` as one that traces how it is used."""
+    key = _TracedKey(stream.key)
+    key.path = path
+    return TracedStream(key, path)
+
+
+class Tape:
+    """Where the changing numbers of one captured step lie, in the order in which its kernels asked for them.
+
+    Args:
+        words: ``(capacity,)`` uint64 on the device.
+    """
+
+    def __init__(self, words: Array) -> None:
+        self.words = words
+        self._entries: list[Path | None] = []  # None: the next scalar
+        self._places: dict[Path, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def key(self, key: int) -> int:
+        """Return the address of a random key.
+
+        Raises:
+            CaptureError: the key does not come from the batch's stream, or there are too many numbers.
+        """
+        path: Path | None = getattr(key, "path", None)
+        if path is None:
+            raise CaptureError("a step uses a random key that does not follow from its position in the run")
+        if path not in self._places:
+            self._places[path] = self._append(path)
+        return self._address(self._places[path])
+
+    def scalars(self, count: int) -> int:
+        """Return the address of the next ``count`` scalars, doubles; raises ``CaptureError`` if they are too many."""
+        place = len(self._entries)
+        for _ in range(count):
+            self._append(None)
+        return self._address(place)
+
+    def filled(self, stream: Stream, scalars: Sequence[float]) -> Array:
+        """Return the words of a step, ``(len,)`` uint64 on the host, for its ``stream`` and its scalars in order."""
+        words = np.empty(len(self._entries), np.uint64)
+        doubles = words.view(np.float64)
+        given = iter(scalars)
+        known: dict[Path, Stream] = {(): stream}
+        for place, path in enumerate(self._entries):
+            if path is None:
+                doubles[place] = next(given)
+            else:
+                words[place] = _follow(path, known).key
+        if next(given, None) is not None:
+            raise CaptureError(f"a step has {len(scalars)} scalars, more than when it was captured")
+        return words
+
+    def _append(self, entry: Path | None) -> int:
+        if len(self._entries) == self.words.size:
+            raise CaptureError(f"a step has more than {self.words.size} keys and scalars")
+        self._entries.append(entry)
+        return len(self._entries) - 1
+
+    def _address(self, place: int) -> int:
+        return int(self.words.data.ptr) + place * _WORD  # type: ignore[attr-defined]
+
+
+def _follow(path: Path, known: dict[Path, Stream]) -> Stream:
+    if path not in known:
+        position, purpose = path[-1]
+        known[path] = _follow(path[:-1], known).at(*position, purpose=purpose)
+    return known[path]
