@@ -5,8 +5,8 @@
 Cases: mlp (784-2048-2048-10, batch 512), lenet (batch 512), lstm (512 units, batch 128, 64 time steps), dbn (one step
 of contrastive divergence, 784-1024, batch 512), averaging and threshold (vectors of 14.6 million floats, against the
 card's own copy). Both sides run in this process and take turns, in reversed order every second round; a turn is so many
-steps between two synchronisations. Printed are the device, the precision, medians, and the median of the rounds' ratios.
-The case "profile" counts the calls inside our loop that wait for the device. Exit status 1 if a goal is missed, 3 if
+steps between two synchronisations. Printed are device, precision, medians, and the median of the rounds' ratios. The
+case "profile" counts the calls inside our loop that wait for the device. Exit status 1 if a goal is missed, 3 if
 there is no GPU: then nothing was measured.
 """
 
