@@ -23,7 +23,7 @@ from dl4jlegacy.cluster_flags import Id, Zookeeper, seconds
 from dl4jlegacy.console import emit, run_guarded
 from dl4jlegacy.errors import CheckpointError, UsageError, nearest
 from dl4jlegacy.services.command import services_app
-from dl4jlegacy.show_training import show_training
+from dl4jlegacy.show_training import entered, show_training
 from dl4jlegacy.version import __version__
 
 __all__ = ["app", "main"]
@@ -266,6 +266,7 @@ def evaluate(
         str, _option("--split", "PART", "Which examples: test (held out in training), train or all.")
     ] = "test",
     data_dir: DataDir = None,
+    device: Device = None,
     format: Format = "text",
 ) -> None:
     """Evaluate a saved model on a data set."""
@@ -273,7 +274,10 @@ def evaluate(
 
     as_json, part = _is_json("format", format), _choice("split", split, launch.SPLITS)
     name = _text("dataset", dataset) or ""
-    evaluation, fields = launch.evaluate_model(model, name, _text("data_dir", data_dir) or "", split=part)
+    with entered(_device(device)) as (kernels, used):
+        folder = _text("data_dir", data_dir) or ""
+        evaluation, fields = launch.evaluate_model(model, name, folder, split=part, kernels=kernels)
+    fields["device"] = used.label
     emit(json.dumps(fields) if as_json else evaluation.text())
 
 
@@ -281,13 +285,15 @@ def evaluate(
 def predict(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A saved model.")],
     file: Annotated[str, typer.Argument(metavar="FILE", help="A CSV file: one example a row, features only.")],
+    device: Device = None,
     format: Format = "text",
 ) -> None:
     """Print the class that a saved model gives each row of a CSV file."""
     from dl4jlegacy import files, launch
 
     as_json = _is_json("format", format)
-    prediction = launch.predict_file(model, Path(files.local(file)))
+    with entered(_device(device)) as (kernels, _):
+        prediction = launch.predict_file(model, Path(files.local(file)), kernels=kernels)
     emit(json.dumps(prediction.fields) if as_json else "\n".join(prediction.lines))
 
 
@@ -297,6 +303,10 @@ def predict(
 def _values(texts: Mapping[str, str | bool | None]) -> dict[str, Any]:
     """Return the flags that were given, as the values that they spell."""
     return {name: _value(name, text) for name, text in texts.items() if text not in (None, False)}
+
+
+def _device(text: str | None) -> str | None:
+    return None if text is None else str(_value("device", text))
 
 
 def _value(name: str, given: str | bool | None) -> Any:

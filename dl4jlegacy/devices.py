@@ -296,7 +296,7 @@ def _try(cupy: Any, index: int) -> None:
     try:
         with cupy.cuda.Device(index):
             x = cupy.zeros(4, np.float32)
-            cupy.RawKernel(_TRIAL, "dl4j_trial")((1,), (4,), (x,))
+            cupy.RawModule(code=_TRIAL).get_function("dl4j_trial")((1,), (4,), (x,))
             x = (x + x).reshape(2, 2)
             found = cupy.matmul(x, x).get().tolist()
     except Exception as exc:  # as above

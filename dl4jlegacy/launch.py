@@ -19,12 +19,13 @@ import msgspec
 import numpy as np
 
 from dl4jlegacy import files
-from dl4jlegacy.backend import Array
+from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.datasets import DataSet, DataSource, ListDataSetIterator, load, read_csv
 from dl4jlegacy.datasets.normalizers import Normalizer, NormalizerMinMaxScaler
 from dl4jlegacy.datasets.sources import NAMES
 from dl4jlegacy.errors import CheckpointError, ConfError, ModelError, ShapeError
 from dl4jlegacy.held_out import HeldOut, evaluated, rebuilding, targets
+from dl4jlegacy.kernels import Kernels
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.graph_conf import ComputationGraphConfiguration
 from dl4jlegacy.nn.networks import Network, NetworkConfiguration, input_type_of
@@ -261,10 +262,13 @@ def check_writable(path: Path) -> None:
 
 
 def evaluate_model(
-    model: str, dataset: str, data_dir: str = "", *, split: str = "test"
+    model: str, dataset: str, data_dir: str = "", *, split: str = "test", kernels: Kernels | None = None
 ) -> tuple[HeldOut, dict[str, Any]]:
-    """Return the evaluation of a saved model on a part of a data set (one of ``SPLITS``), and its JSON object."""
-    saved = _restored(model)
+    """Return the evaluation of a saved model on a part of a data set (one of ``SPLITS``), and its JSON object.
+
+    ``kernels`` decide where it is computed, in ``run_devices.entered``; None: on the CPU.
+    """
+    saved = _restored(model, kernels)
     network = saved.network
     source = load(
         files.local(dataset),
@@ -301,9 +305,12 @@ class Prediction:
     lines: tuple[str, ...]
 
 
-def predict_file(model: str, path: Path) -> Prediction:
-    """Return a saved model's predictions for a CSV file of features; a label column with a header is left out."""
-    saved = _restored(model)
+def predict_file(model: str, path: Path, *, kernels: Kernels | None = None) -> Prediction:
+    """Return a saved model's predictions for a CSV file of features; a label column with a header is left out.
+
+    ``kernels`` as in ``evaluate_model``.
+    """
+    saved = _restored(model, kernels)
     features = read_csv(path, labelled=False)[0].features
     classes, output = _predict(saved, features, model, str(path))
     names = saved.label_names or tuple(str(number) for number in range(saved.network.n_out))
@@ -326,7 +333,7 @@ def predict(model: str, features: Array, what: str) -> tuple[Array, Array]:
 
 def _predict(saved: _Saved, features: Array, model: str, what: str) -> tuple[Array, Array]:
     _check_width(saved.network, features.shape[1], model, what)
-    output = np.asarray(saved.network.output(saved.scaled(DataSet(features)).features))
+    output = np.asarray(to_host(saved.network.output(saved.scaled(DataSet(features)).features)))
     return output.argmax(axis=1), output
 
 
@@ -342,9 +349,10 @@ class _Saved:
         return examples if self.normalizer is None else self.normalizer.transform(examples)
 
 
-def _restored(model: str) -> _Saved:
+def _restored(model: str, kernels: Kernels | None = None) -> _Saved:
     model = files.local(model)
-    return _Saved(restore_model(model, load_updater=False), restore_normalizer(model), restore_label_names(model))
+    network = restore_model(model, load_updater=False, kernels=kernels)
+    return _Saved(network, restore_normalizer(model), restore_label_names(model))
 
 
 def _check_width(network: Network, n_in: int, model: str, what: str) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from dl4jlegacy.devices import Device, memory_text, used_memory
-from dl4jlegacy.errors import DeviceMemoryError
+from dl4jlegacy.devices import Device
+from dl4jlegacy.run_devices import on_gpu
 from dl4jlegacy.scaleout.job import Job, Result
 from dl4jlegacy.scaleout.perform import WorkerPerformer
 
@@ -48,13 +48,5 @@ class OnDevice:
         return self._entered(lambda: self._performer.perform(job))
 
     def _entered(self, call: Callable[[], T]) -> T:
-        try:
-            with self._kernels.use():
-                return call()
-        except MemoryError as exc:  # CuPy's own, of an array that is no buffer of a layer
-            used, limit = used_memory(self._device)
-            limited = f", limited to {memory_text(limit)}" if limit else ""
-            raise DeviceMemoryError(
-                f"the memory of {self._device.text} is full: {exc}; this process has {memory_text(used)} in use"
-                f"{limited}; take a smaller --batch-size, fewer workers on one GPU, or a larger --device-memory-limit"
-            ) from exc
+        with on_gpu(self._kernels, self._device):
+            return call()

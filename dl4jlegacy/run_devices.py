@@ -7,14 +7,17 @@ differently, and every process follows. Only in a run with ``mixed_devices`` may
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 from dl4jlegacy.devices import Device, choose, limit_memory, memory_limit, memory_text, used_memory
-from dl4jlegacy.errors import DeviceError, VersionError
+from dl4jlegacy.errors import DeviceError, DeviceMemoryError, VersionError
 from dl4jlegacy.kernels import Kernels, load
 from dl4jlegacy.scaleout.conf import Conf
 
-__all__ = ["MIXED", "Compute", "host_kernels", "join", "settle"]
+__all__ = ["MIXED", "Compute", "entered", "host_kernels", "join", "on_gpu", "settle"]
 
 GPU_KERNELS = "cupy"
 MIXED = (
@@ -138,6 +141,41 @@ def join(conf: Conf, choice: str | None, limit: str = "") -> Compute:
             f"{told}: they round differently; leave --device out, or start the run with --mixed-devices"
         )
     return _compute(conf, conf.kernels, _limited(devices, limit))
+
+
+@contextmanager
+def entered(choice: str | None) -> Iterator[tuple[Kernels, Device]]:
+    """Enter a device for the calling thread, to use a model on it; yield kernels for it, and the device.
+
+    Of several GPUs it is the first. None means the CPU, or what ``DL4J_KERNELS`` says.
+
+    Raises:
+        DeviceError: it cannot be had.
+    """
+    compute = settle(Conf(device=choice or ""))[1]
+    kernels, device = compute.kernels(0), compute.devices[0]
+    with on_gpu(kernels, device) if compute.on_gpu else nullcontext():
+        yield kernels, device
+
+
+@contextmanager
+def on_gpu(kernels: Any, device: Device) -> Iterator[None]:
+    """Enter a GPU for the calling thread, by its kernels.
+
+    Raises:
+        DeviceMemoryError: something inside did not fit into its memory.
+    """
+    try:
+        with kernels.use():
+            yield
+    except MemoryError as exc:  # CuPy's own, of an array that is no buffer of a layer
+        used, limit = used_memory(device)
+        limited = f", limited to {memory_text(limit)}" if limit else ""
+        words = str(exc).rstrip(".")
+        raise DeviceMemoryError(
+            f"the memory of {device.text} is full: {words}; this process has {memory_text(used)} in use{limited}; take "
+            "a smaller --batch-size, fewer workers on one GPU, or a larger --device-memory-limit"
+        ) from exc
 
 
 def host_kernels(name: str) -> Kernels:

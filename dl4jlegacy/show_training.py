@@ -1,15 +1,27 @@
-"""How a training is shown while it runs, and what is printed when it has ended (layer 5)."""
+"""What the commands show of their work: the devices, a training while it runs, and what came of it (layer 5)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from dl4jlegacy.console import Stopped, emit, open_console
 from dl4jlegacy.errors import NotFiniteError
 
-__all__ = ["show_training"]
+__all__ = ["entered", "show_training"]
+
+
+@contextmanager
+def entered(device: str | None) -> Iterator[Any]:
+    """Enter a device to use a model on it, as ``run_devices.entered``, and say which it is where that is worth it."""
+    from dl4jlegacy import run_devices
+
+    with run_devices.entered(device) as (kernels, used):
+        if used.is_gpu or used.reason:
+            open_console().print(used.text, markup=False, soft_wrap=True)
+        yield kernels, used
 
 
 def show_training(

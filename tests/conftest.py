@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             devices.choose("gpu")
         except DeviceError as exc:
             count = _leave_out(config, items, "gpu")
-            config.stash[NOT_RUN] = f"{count} tests marked gpu were not run, nothing of them is tested here: {exc}"
+            config.stash[NOT_RUN] = f"{count} tests marked gpu were not run on any GPU: {exc}"
 
 
 def _leave_out(config: pytest.Config, items: list[pytest.Item], marker: str) -> int:

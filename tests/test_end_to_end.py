@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -76,10 +77,14 @@ def test_a_run_killed_in_the_middle_resumes_to_the_same_answer(model, tmp_path):
     exact(report, undisturbed["examples"])
 
 
-def kill_after_a_checkpoint(arguments: list[str], folder: Path) -> None:
+def kill_after_a_checkpoint(
+    arguments: list[str], folder: Path, command: Sequence[str] = COMMAND, environment: dict[str, str] | None = None
+) -> None:
     """Start the command, and kill it when it has written a checkpoint that was not there before."""
     before = checkpoints(folder)
-    process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [*command, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+    )
     try:
         while process.poll() is None and not checkpoints(folder) - before:
             try:

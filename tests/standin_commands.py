@@ -1,0 +1,48 @@
+"""The command line on a machine with a GPU: this one, or a stand-in (``standin.command``)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["REAL", "STANDIN", "Place"]
+
+TESTS = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Place:
+    """A machine with a GPU: this one, or a stand-in."""
+
+    command: Sequence[str]
+    environment: dict[str, str]
+
+    def dl4j(self, *arguments: str, timeout: float = 240) -> dict[str, Any]:
+        """Run ``dl4j ... --format json``; return its one JSON object."""
+        done = subprocess.run(
+            [*self.command, *arguments, "--format", "json"],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        report: dict[str, Any] = json.loads(done.stdout)
+        return report
+
+
+def _environment() -> dict[str, str]:
+    path = [str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("DL4J_")}
+    return {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+
+
+REAL = Place((sys.executable, "-m", "dl4jlegacy"), _environment())
+STANDIN = Place((sys.executable, "-m", "standin.command", "1"), _environment())
