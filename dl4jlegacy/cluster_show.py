@@ -114,9 +114,10 @@ def _status_lines(fields: dict[str, Any]) -> Iterable[str]:
         yield "workers: none"
     for worker in fields["workers"]:
         job = f" on job {worker['job']}" if worker["job"] else ""
+        device = f"{worker['device']}, " if worker["device"] else ""
         yield (
             f"worker {worker['id']}: {worker['state']}{job}, {worker['host']}, pid {worker['pid']}, "
-            f"{worker['jobs_done']} jobs done, last beat {worker['beat_age']:.1f} s ago"
+            f"{device}{worker['jobs_done']} jobs done, last beat {worker['beat_age']:.1f} s ago"
         )
     for failure in fields["failures"]:
         yield (

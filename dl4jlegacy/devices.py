@@ -29,6 +29,7 @@ __all__ = [
     "Device",
     "check_choice",
     "choose",
+    "current",
     "limit_memory",
     "memory_limit",
     "memory_text",
@@ -247,10 +248,11 @@ def _no_such(cupy: Any, number: int, count: int) -> str:
     return f"there is no gpu:{number}: this process sees {gpus}, {there}{hidden}; choose one of these, or gpu for all"
 
 
-def _gpu(cupy: Any, index: int) -> Device:
-    """Return a GPU that has passed its trial; raises ``DeviceError``."""
+def _gpu(cupy: Any, index: int, *, tried: bool = True) -> Device:
+    """Return a GPU, one that has passed its trial unless it is not to be ``tried``; raises ``DeviceError``."""
     properties = _properties(cupy, index)
-    _try(cupy, index)
+    if tried:
+        _try(cupy, index)
     return Device(
         kind="gpu",
         index=index,
@@ -380,6 +382,12 @@ def limit_memory(device: Device, limit: int | float) -> int:
         else:
             pool.set_limit(fraction=limit)
         return int(pool.get_limit())
+
+
+def current() -> Device:
+    """Return the GPU that this thread's arrays are made on; raises ``DeviceError``."""
+    cupy = _cupy()
+    return _gpu(cupy, int(cupy.cuda.Device().id), tried=False)
 
 
 def used_memory(device: Device) -> tuple[int, int]:

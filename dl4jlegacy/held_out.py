@@ -10,8 +10,10 @@ from typing import Any
 
 from dl4jlegacy.datasets import DataSet, DataSource
 from dl4jlegacy.nn import zoo
+from dl4jlegacy.nn.evaluating import looked_at
 from dl4jlegacy.nn.evaluation import Evaluation
 from dl4jlegacy.nn.multilayer import MultiLayerNetwork
+from dl4jlegacy.nn.networks import Network
 from dl4jlegacy.seeding import Stream
 
 __all__ = ["HeldOut", "evaluated", "rebuilding", "targets"]
@@ -55,9 +57,9 @@ def targets(source: DataSource, model: str) -> DataSource:
     return DataSource(source.name, rebuilding(source.train), rebuilding(source.test), source.label_names)
 
 
-def evaluated(network: MultiLayerNetwork, test: DataSet, names: tuple[str, ...]) -> HeldOut:
+def evaluated(network: Network, test: DataSet, names: tuple[str, ...]) -> HeldOut:
     """Return what ``network`` makes of ``test``; labels that are the features themselves are no classes."""
-    if not network.conf.backprop:
+    if isinstance(network, MultiLayerNetwork) and not network.conf.backprop:
         return HeldOut(_bound(network, test), None)
     total, evaluation = 0.0, Evaluation(network.n_out, list(names) if len(names) == network.n_out else None)
     classifies = test.labels is not test.features and not _same(test)
@@ -65,7 +67,7 @@ def evaluated(network: MultiLayerNetwork, test: DataSet, names: tuple[str, ...])
         total += float(network.score_examples(batch).sum())
         if classifies:
             mask = batch.features_mask if batch.labels_mask is None and batch.labels.ndim == 3 else batch.labels_mask
-            evaluation.eval(batch.labels, network.output(batch.features, batch.features_mask), mask)
+            looked_at(evaluation, batch.labels, network.output(batch.features, batch.features_mask), mask)
     return HeldOut(total / len(test), evaluation if classifies else None)
 
 
@@ -76,10 +78,10 @@ def _same(data: DataSet) -> bool:
 def _bound(network: MultiLayerNetwork, data: DataSet) -> float:
     """Return the mean loss of the last layer that pretrains."""
     layer, total = network.pretrain_layers[-1], 0.0
-    penalty = network.updater.penalty(network.params, layer)
+    penalty = float(network.updater.penalty(network.params, layer))
     for index, batch in enumerate(data.batch_by(_ROWS)):
         score = network.pretrain_gradient_and_score(layer, batch.features, Stream.of(0).at(index, purpose="held out"))[
             1
         ]
-        total += (score - penalty) * len(batch)
+        total += (float(score) - penalty) * len(batch)
     return total / len(data)

@@ -89,7 +89,10 @@ class WorkerPool:
         """Start ``count`` workers called ``name-0 ...``; return what the process's ticker has to tell them."""
         conf, tracker = self._conf, self._tracker
         heartbeat = actors.HeartbeatActor.start(
-            self._outcome, tracker, stuck_seconds=conf.stuck_seconds, kernels=self._compute.name
+            *(self._outcome, tracker),
+            stuck_seconds=conf.stuck_seconds,
+            kernels=self._compute.name,
+            device=lambda worker: self._compute.memory(int(worker.rpartition("-")[2])),
         )
         self._heartbeat = heartbeat
         for index in range(count):

@@ -18,6 +18,7 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.devices import PRECISIONS
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels.compiling import announced
+from dl4jlegacy.kernels.cublas import Cublas
 from dl4jlegacy.kernels.cupy_scratch import Scratch
 from dl4jlegacy.kernels.tape import Tape
 
@@ -64,6 +65,7 @@ class Launcher:
         self.xp: Any = cupy
         self.device, self.precision = device, precision
         self._scratch = Scratch(cupy)
+        self._cublas: Cublas | None = None
         self._ready: dict[tuple[str, str, str], Any] = {}
         self._tape: Tape | None = None  # where a step that is being captured finds its numbers
         self._noted: list[float] | None = None  # what ``_scalars`` is asked for while nothing is launched
@@ -96,7 +98,7 @@ class Launcher:
     def _contiguous(self, what: str, array: Array, dtype: str | None = None) -> None:
         if not isinstance(array, self.xp.ndarray):
             raise ConfError(
-                f"{what}: numpy and cupy arrays met in one operation; move the data with backend.asarray first"
+                f"{what}: NumPy and CuPy arrays met in one operation; move the data with backend.asarray first"
             )
         if not array.flags.c_contiguous:
             raise ShapeError(
@@ -116,13 +118,14 @@ class Launcher:
                 )
         return self._on_device(what, first, *others)
 
-    # -- products: to be replaced by cuBLAS itself, since CuPy refuses them while a graph is captured --
+    # -- products -----------------------------------------------------------------------------------------------------
     def matmul(self, a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
         """See ``Kernels``."""
-        if accumulate:
-            out += a @ b
-        else:
-            self.xp.matmul(a, b, out=out)
+        if self._noted is not None:
+            return
+        if self._cublas is None:
+            self._cublas = Cublas(self.xp, self.precision)
+        self._cublas.matmul(a, b, out, accumulate)
 
     # -- launches -----------------------------------------------------------------------------------------------------
     def launch(self, family: str, name: str, char: str, threads: int, *args: Any) -> None:

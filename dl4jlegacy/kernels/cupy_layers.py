@@ -50,6 +50,17 @@ class Layers(Launcher):
         """See ``Kernels``."""
         self._sum_columns("column_sums", x, x, out, 0)
 
+    def embedding_gradient(self, dz: Array, index: Array, gW: Array) -> None:
+        """See ``Kernels``; the rows of a class are summed in their order."""
+        rows, n = dz.shape
+        if index.shape != (rows,) or gW.ndim != 2 or gW.shape[1] != n:
+            raise ShapeError(f"embedding_gradient: gradients {dz.shape}, indices {index.shape} and {gW.shape}")
+        self._contiguous("embedding_gradient", index, "int64")
+        columns = gW.T  # a class's weights lie in a column
+        char = self._on_device("embedding_gradient", dz, columns)
+        columns.fill(0)
+        self.launch("embedding", "embedding_gradient", char, dz.size, dz, index, columns, rows, n, len(gW))
+
     def _sum_columns(self, what: str, dy: Array, y: Array, out: Array, activation: int) -> None:
         self._check_bias(what, dy, out)
         char = self._on_device(what, dy, out)

@@ -82,7 +82,7 @@ class AutoEncoder(FeedForwardLayer, frozen=True, kw_only=True, tag="autoencoder"
         z, to_dz = self._decode(params, y, step)
         rows = slice(SCORED_ROWS)
         score = scalar(reconstruction_scores(self.loss, x[rows], z[rows], self.decoder_activation()).mean())
-        visible[m:] = self._visible_gradient(x, z, to_dz, grads["vb"], scale)
+        visible[m:] = self._visible_gradient(x, z, to_dz, grads["vb"], step, scale)
         back = hidden[:m]
         step.kernels.matmul(visible[m:], params["W"], back)
         hidden[:m] = to_dy(back, grads["b"])
@@ -103,7 +103,7 @@ class AutoEncoder(FeedForwardLayer, frozen=True, kw_only=True, tag="autoencoder"
         return activate(z, params["vb"], self.decoder_activation(), step)
 
     def _visible_gradient(
-        self, x: Array, z: Array, to_dz: Callable[[Array, Array], Array], gvb: Array, scale: float
+        self, x: Array, z: Array, to_dz: Callable[[Array, Array], Array], gvb: Array, step: Step, scale: float
     ) -> Array:
         """Return the gradient with respect to the decoder's pre-activation, and write its column sums to ``gvb``."""
         factor = x.dtype.type(scale)
@@ -112,5 +112,5 @@ class AutoEncoder(FeedForwardLayer, frozen=True, kw_only=True, tag="autoencoder"
             return to_dz(xp.ascontiguousarray(LOSSES[self.loss].gradient(x, z) * factor), gvb)
         z -= x
         z *= factor
-        get_array_module(z).add.reduce(z, axis=0, out=gvb)
+        step.kernels.column_sums(z, gvb)
         return z

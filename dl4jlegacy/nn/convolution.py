@@ -206,7 +206,7 @@ class Convolution1DLayer(_Convolution, frozen=True, kw_only=True, tag="convoluti
             if out_mask is not None:
                 dy = dy * out_mask[:, :, None]
             dz = ACTIVATIONS[name].backward(dy.reshape(z.shape), z, y)
-            xp.add.reduce(dz, axis=0, out=grads["b"])
+            step.kernels.column_sums(dz, grads["b"])
             found = step.buffer("gW", weights.shape, x)
             matmul(columns.T, dz, found)
             shape = (self.kernel_size, self.n_in, self.n_out)

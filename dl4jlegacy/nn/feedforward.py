@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 
 import msgspec
 
-from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels import FUSED_ACTIVATIONS
 from dl4jlegacy.nn.functions import ACTIVATIONS, Activation
@@ -56,7 +56,7 @@ def activate(z: Array, b: Array, name: str, step: Step) -> tuple[Array, Callable
 
     def formula(dy: Array, gb: Array) -> Array:
         dz = function.backward(dy, z, y)
-        get_array_module(dz).add.reduce(dz, axis=0, out=gb)
+        kernels.column_sums(dz, gb)
         return dz
 
     return y, formula

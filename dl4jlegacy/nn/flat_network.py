@@ -14,6 +14,7 @@ from dl4jlegacy.kernels import Kernels, device_kernels, load
 from dl4jlegacy.nn.captured import Arrays, CapturedSteps, Run
 from dl4jlegacy.nn.layers import Layer
 from dl4jlegacy.nn.listeners import TrainingListener
+from dl4jlegacy.nn.memory import Held
 from dl4jlegacy.nn.multilayer_updater import MultiLayerUpdater
 from dl4jlegacy.nn.not_finite import ScoreWatch, not_finite
 from dl4jlegacy.nn.parameters import ParamLayout
@@ -43,13 +44,14 @@ class FlatNetwork:
         self._numbers = conf
         self._stream = Stream.of(conf.seed)
         self._dtype = np.dtype(conf.dtype)
-        self._workspace = Workspace(titles)
         self._memory: Memory = {}
         self._watch = ScoreWatch()
         xp = self.kernels.xp
         self._params = flat_vector(self.layout.size, self._dtype, xp)
         self._gradient = flat_vector(self.layout.size, self._dtype, xp)
         self._state = flat_vector(self.updater.state_size, self._dtype, xp)
+        vectors = {"parameters": self._params, "gradient": self._gradient, "updater state": self._state}
+        self._workspace = Workspace(titles, [Held(what, int(vector.nbytes)) for what, vector in vectors.items()])
         device = device_kernels(self.kernels)
         self._captured: CapturedSteps | None = None
         if device is not None and device.captures:

@@ -154,6 +154,7 @@ class GraphStack:
 
     def _entered(self, index: int, number: int, batch: Batch, step: Step) -> Value:
         x, kind = batch.features[number], self.nodes[index].kind
+        step.workspace.batch = len(x)
         here = step.at(index, examples=len(x), rows=len(x), mask=enter_mask(batch.features_masks[number], x))
         return Value(enter(x, kind, here), here, kind)
 

@@ -109,16 +109,16 @@ class LSTM(FeedForwardLayer, frozen=True, kw_only=True, tag="lstm"):
 
     def _gradients(self, dz: Array, h: Array, c: Array, grads: Params, x: Array, step: Step, first: int) -> None:
         """Write the parameters' gradients, one product over all time steps from ``first``."""
-        xp, (steps, _, gates), n = get_array_module(x), dz.shape, self.n_out
+        (steps, _, gates), n = dz.shape, self.n_out
         flat = dz[first:].reshape(-1, gates)
         step.kernels.matmul(flat.T, x[first:].reshape(len(flat), -1), grads["W"].T)
         recurrent = grads["RW"].T
         step.kernels.matmul(flat.T, h[first:steps].reshape(-1, n), recurrent[:gates])
-        xp.add.reduce(flat, axis=0, out=grads["b"])
+        step.kernels.column_sums(flat, grads["b"])
         if self.peepholes:
             for row, gate, late in ((0, 1, 0), (1, 2, 1), (2, 3, 0)):  # f and g look at the old cell, o at the new one
                 part = dz[first:, :, gate * n : (gate + 1) * n] * c[first + late : steps + late]
-                xp.add.reduce(part.reshape(-1, n), axis=0, out=recurrent[gates + row])
+                step.kernels.column_sums(part.reshape(-1, n), recurrent[gates + row])
 
     def _input_gradient(self, params: Params, dz: Array, x: Array, step: Step, first: int) -> Array:
         dx = step.buffer("dx", x.shape, x)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, Self
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.backend import Array, Scalar
 from dl4jlegacy.kernels import Kernels
 from dl4jlegacy.nn.conf import MultiLayerConfiguration
 from dl4jlegacy.nn.graph import ComputationGraph
@@ -33,6 +33,15 @@ class TrainableNetwork(Protocol):
     def updater_state(self) -> Array:
         """The flat updater state, live."""
 
+    def set_params(self, params: Array) -> None:
+        """Copy ``params``, from wherever they are, into the network."""
+
+    def set_updater_state(self, state: Array) -> None:
+        """Copy ``state``, from wherever it is, into the network."""
+
+    def check_finite(self) -> None:
+        """Raise ``NotFiniteError`` if a parameter, or of a GPU a score, is NaN or infinite."""
+
     def init(self) -> Self:
         """Draw the initial parameters."""
 
@@ -45,10 +54,10 @@ class TrainableNetwork(Protocol):
         stream: Stream,
         features_mask: Any = None,
         labels_mask: Any = None,
-    ) -> float:
+    ) -> Scalar:
         """Do one update from a batch; return the score before it."""
 
-    def pretrain_batch(self, layer: int, x: Array, *, iteration: int, stream: Stream) -> float:
+    def pretrain_batch(self, layer: int, x: Array, *, iteration: int, stream: Stream) -> Scalar:
         """Do one pretraining update of one layer."""
 
 

@@ -68,11 +68,11 @@ class BaseOutputLayer(FeedForwardLayer, frozen=True, kw_only=True):
         plain = self.loss_weights is None and mask is None
         if self.forward_activation() == "softmax" and self.loss in _CROSS_ENTROPY and plain:
             score, dz = self._softmax_cross_entropy(z, b, labels, step)
-            self._scale(dz, scale, gb)
+            _scale(dz, scale, gb, step)
         elif self.forward_activation() == "sigmoid" and self.loss == "xent" and plain:
             step.kernels.bias_activation(z, b, "sigmoid")
             score, dz = scalar(_scores(self.loss, labels, z, None, None).sum()), z - labels
-            self._scale(dz, scale, gb)
+            _scale(dz, scale, gb, step)
         else:
             y, to_dz = activate(z, b, self.forward_activation(), step)
             given = self.loss_weights
@@ -90,10 +90,10 @@ class BaseOutputLayer(FeedForwardLayer, frozen=True, kw_only=True):
         dz = step.buffer("dz", z.shape, z)
         return step.kernels.softmax_cross_entropy(z, labels, dz), dz
 
-    @staticmethod
-    def _scale(dz: Array, scale: float, gb: Array) -> None:
-        dz *= dz.dtype.type(scale)
-        get_array_module(dz).add.reduce(dz, axis=0, out=gb)
+
+def _scale(dz: Array, scale: float, gb: Array, step: Step) -> None:
+    dz *= dz.dtype.type(scale)
+    step.kernels.column_sums(dz, gb)
 
 
 def _scores(loss: str, labels: Array, y: Array, weights: Weights | None, mask: Array | None) -> Array:

@@ -82,21 +82,23 @@ class RBM(FeedForwardLayer, frozen=True, kw_only=True, tag="rbm"):
         The gradient points uphill in the loss, so that ``params -= learning_rate * gradient`` descends. The loss is
         that of the first ``SCORED_ROWS`` examples: it is for listeners, and logarithms are dear.
         """
-        xp = get_array_module(x)
         m = x.shape[0]
         visible = step.buffer("visible", (2 * m, self.n_in), x)  # data above, reconstruction below:
         hidden = step.buffer("hidden", (2 * m, self.n_out), x)  # both phases' gradient is then one product
         reconstruction = self._chain(params, x, visible[m:], hidden, step)
         score = self._score(x, reconstruction)
         visible[:m] = x
-        xp.subtract(xp.add.reduce(reconstruction, axis=0), xp.add.reduce(x, axis=0), out=grads["vb"])
+        sums = step.buffer("sums", (2, self.n_in), x)
+        step.kernels.column_sums(reconstruction, sums[0])
+        step.kernels.column_sums(x, sums[1])
+        get_array_module(x).subtract(sums[0], sums[1], out=grads["vb"])
         grads["vb"][...] *= x.dtype.type(scale)
         if self.sparsity:
             grads["b"][...] = (hidden[:m].mean(axis=0) - self.sparsity) * (m * scale)
         hidden[:m] *= x.dtype.type(-scale)
         hidden[m:] *= x.dtype.type(scale)
         if not self.sparsity:
-            xp.add.reduce(hidden, axis=0, out=grads["b"])
+            step.kernels.column_sums(hidden, grads["b"])
         step.kernels.matmul(hidden.T, visible, grads["W"].T)
         return score
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, Protocol
 
-import numpy as np
-
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.multi_dataset import MultiDataSet
 from dl4jlegacy.errors import ConfError, nearest
-from dl4jlegacy.nn.evaluating import Data, batches_of, do_evaluation
+from dl4jlegacy.nn.evaluating import Data, batches_of, do_evaluation, looked_at
 from dl4jlegacy.nn.evaluation import Evaluation
 from dl4jlegacy.nn.graph import ComputationGraph
 from dl4jlegacy.nn.networks import Network
@@ -164,7 +162,7 @@ class AutoencoderScoreCalculator:
         for multi in batches_of(self._data):
             x = multi.features[0]
             below = x if self._layer == 0 else network.feed_forward(x)[self._layer]
-            evaluation.eval(np.asarray(below), network.reconstruct(x, self._layer))
+            looked_at(evaluation, below, network.reconstruct(x, self._layer), None)
         return evaluation.average(self._metric)
 
 

@@ -27,6 +27,7 @@ import numpy as np
 from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.datasets.normalizers import Normalizer, normalizer_from_json
 from dl4jlegacy.errors import ConfError, DataError, ModelError
+from dl4jlegacy.kernels import Kernels
 from dl4jlegacy.nn import nd4j
 from dl4jlegacy.nn.conf import MultiLayerConfiguration
 from dl4jlegacy.nn.dl4j_graph import graph_from_dl4j, graph_to_dl4j
@@ -107,12 +108,15 @@ def write_model(
     _write_atomically(Path(path), entries)
 
 
-def restore_model(path: str | os.PathLike[str], *, load_updater: bool = True) -> MultiLayerNetwork | ComputationGraph:
+def restore_model(
+    path: str | os.PathLike[str], *, load_updater: bool = True, kernels: Kernels | None = None
+) -> MultiLayerNetwork | ComputationGraph:
     """Return the network of either kind saved at ``path`` by this package or by Deeplearning4j (0.9 to 1.0.0).
 
     Args:
         path: the zip.
         load_updater: also restore the updater's state, if the file has it; otherwise it is all zero.
+        kernels: the network's; they decide where it lives.
 
     Raises:
         ModelError: missing, truncated, corrupt, foreign, or a network that this package does not have.
@@ -124,7 +128,7 @@ def restore_model(path: str | os.PathLike[str], *, load_updater: bool = True) ->
         if _OWN not in archive.namelist() and params.dtype == np.float64:  # 0.x keeps its data type nowhere else
             conf = conf.replace(conf=conf.conf.replace(dtype="float64"))
         is_graph = isinstance(conf, ComputationGraphConfiguration)
-        network = ComputationGraph(conf) if is_graph else MultiLayerNetwork(conf)
+        network = ComputationGraph(conf, kernels=kernels) if is_graph else MultiLayerNetwork(conf, kernels=kernels)
         network.iteration = _iteration(archive)
         network.set_params(params.astype(network.params.dtype, copy=False))
         if load_updater and _UPDATER_STATE in archive.namelist():
@@ -133,17 +137,21 @@ def restore_model(path: str | os.PathLike[str], *, load_updater: bool = True) ->
     return network
 
 
-def restore_multi_layer_network(path: str | os.PathLike[str], *, load_updater: bool = True) -> MultiLayerNetwork:
+def restore_multi_layer_network(
+    path: str | os.PathLike[str], *, load_updater: bool = True, kernels: Kernels | None = None
+) -> MultiLayerNetwork:
     """Return the ``MultiLayerNetwork`` saved at ``path``; arguments and errors as ``restore_model``."""
-    network = restore_model(path, load_updater=load_updater)
+    network = restore_model(path, load_updater=load_updater, kernels=kernels)
     if not isinstance(network, MultiLayerNetwork):
         raise ModelError(f"model file {path} holds a ComputationGraph; read it with restore_computation_graph")
     return network
 
 
-def restore_computation_graph(path: str | os.PathLike[str], *, load_updater: bool = True) -> ComputationGraph:
+def restore_computation_graph(
+    path: str | os.PathLike[str], *, load_updater: bool = True, kernels: Kernels | None = None
+) -> ComputationGraph:
     """Return the ``ComputationGraph`` saved at ``path``; arguments and errors as ``restore_model``."""
-    network = restore_model(path, load_updater=load_updater)
+    network = restore_model(path, load_updater=load_updater, kernels=kernels)
     if not isinstance(network, ComputationGraph):
         raise ModelError(f"model file {path} holds a MultiLayerNetwork; read it with restore_multi_layer_network")
     return network

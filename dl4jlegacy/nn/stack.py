@@ -77,6 +77,7 @@ class Stack:
 
     def start(self, x: Array, step: Step) -> tuple[Array, Step]:
         """Return a batch and its pass at the entrance of the first stage."""
+        step.workspace.batch = len(x)
         inside = enter(x, self.stages[0].given, step.at(-1))
         return inside, step.at(0, examples=len(x), rows=len(x))
 

@@ -16,8 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dl4jlegacy.backend import Array, asarray, get_array_module, out_of_memory
+from dl4jlegacy.devices import current, used_memory
 from dl4jlegacy.errors import DeviceMemoryError
 from dl4jlegacy.kernels import Kernels
+from dl4jlegacy.nn.memory import Held
+from dl4jlegacy.nn.memory import out_of_memory as memory_full
 from dl4jlegacy.seeding import Stream
 
 __all__ = ["Step", "Workspace", "aligned", "flat_vector"]
@@ -44,13 +47,18 @@ def flat_vector(size: int, dtype: npt.DTypeLike, xp: ModuleType) -> Array:
 class Workspace:
     """Named buffers that grow to the largest size asked for; the memory of one network's forward and backward pass.
 
-    ``titles`` are what messages call the layers, by their numbers.
+    Args:
+        titles: what messages call the layers, by their numbers.
+        besides: what else of the network is in the same memory.
+
+    Attributes:
+        batch: examples of the batch that is worked on; 0 where nobody has said it.
     """
 
-    __slots__ = ("_constants", "_flat", "titles")
+    __slots__ = ("_constants", "_flat", "batch", "besides", "titles")
 
-    def __init__(self, titles: Sequence[str] = ()) -> None:
-        self.titles = tuple(titles)
+    def __init__(self, titles: Sequence[str] = (), besides: Sequence[Held] = ()) -> None:
+        self.titles, self.besides, self.batch = tuple(titles), tuple(besides), 0
         self._flat: dict[tuple[int, str], Array] = {}
         self._constants: dict[tuple[int, str], Array] = {}
 
@@ -103,11 +111,18 @@ class Workspace:
             return "the network's input"
         return f"layer {layer} ({self.titles[layer]})" if layer < len(self.titles) else f"layer {layer}"
 
-    def _full(self, key: tuple[int, str], shape: tuple[int, ...], size: int) -> DeviceMemoryError:
-        used = sum(self.bytes_by_layer().values())
-        return DeviceMemoryError(
-            f"{self.title(key[0])}: the GPU's memory is full: buffer {key[1]!r} {shape} takes {size} bytes, this "
-            f"network's other buffers take {used}; choose a smaller batch size"
+    def _full(self, key: tuple[int, str], shape: tuple[int, ...], asked: int) -> DeviceMemoryError:
+        device = current()
+        buffers = [Held(self.title(layer), size, True) for layer, size in self.bytes_by_layer().items()]
+        return memory_full(
+            device=device.text,
+            layer=self.title(key[0]),
+            buffer=key[1],
+            shape=shape,
+            asked=asked,
+            held=[*self.besides, *buffers],
+            batch=self.batch,
+            available=used_memory(device)[1] or device.memory,
         )
 
 

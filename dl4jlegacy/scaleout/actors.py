@@ -322,11 +322,20 @@ class HeartbeatActor(Actor):
     """Extends the leases of this process's workers and renews their registration, apart from the computation.
 
     A worker whose performer makes no progress for ``stuck_seconds`` is reported and its lease left to run out.
+    ``device`` says what a worker of that name has of its GPU.
     """
 
-    def __init__(self, outcome: Outcome, tracker: StateTracker, *, stuck_seconds: float, kernels: str) -> None:
+    def __init__(
+        self,
+        outcome: Outcome,
+        tracker: StateTracker,
+        *,
+        stuck_seconds: float,
+        kernels: str,
+        device: Callable[[str], str] = lambda worker: "",
+    ) -> None:
         super().__init__(outcome)
-        self._tracker, self._stuck_seconds, self._kernels = tracker, stuck_seconds, kernels
+        self._tracker, self._stuck_seconds, self._kernels, self._device = tracker, stuck_seconds, kernels, device
         self._host, self._pid = socket.gethostname(), os.getpid()
         self._working: dict[str, tuple[Working, int, float]] = {}
 
@@ -369,5 +378,6 @@ class HeartbeatActor(Actor):
                 jobs_done=working.jobs_done,
                 beat=now,
                 kernels=self._kernels,
+                device=self._device(name),
             )
         )

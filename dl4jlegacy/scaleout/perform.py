@@ -6,12 +6,11 @@ Legacy: ``WorkerPerformer``, ``BaseMultiLayerNetworkWorkPerformer`` (one shared 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-import numpy as np
-
-from dl4jlegacy.backend import Array
+from dl4jlegacy.backend import Array, Scalar, get_array_module, is_on_device, to_host
 from dl4jlegacy.datasets import DataSet, MultiDataSet
 from dl4jlegacy.errors import JobError, NotFiniteError
 from dl4jlegacy.nn.networks import TrainableNetwork
@@ -44,11 +43,13 @@ class WorkerPerformer(Protocol):
 
 def first_model(network: TrainableNetwork) -> Result:
     """Return version 0 of a network's model: a pure function of its configuration."""
-    return Result({}, {PARAMS: network.params, STATE: network.updater_state})
+    return Result({}, {PARAMS: to_host(network.params), STATE: to_host(network.updater_state)})
 
 
 class MultiLayerNetworkPerformer:
     """Trains a network of either kind on the batches of a job, from the model version the job starts from.
+
+    A network on a GPU is waited for once, at the end of a job: then the score is read, and whether all is finite.
 
     Args:
         network: this worker's own replica.
@@ -64,7 +65,7 @@ class MultiLayerNetworkPerformer:
         self._network = network
         self._stream = Stream.of(seed)
         self._shares, self._shares_state = shares, shares_updater_state
-        self._started = np.empty_like(network.params) if shares == "delta" else None
+        self._started = get_array_module(network.params).empty_like(network.params) if shares == "delta" else None
 
     def update(self, model: Result) -> None:
         """See ``WorkerPerformer``."""
@@ -75,33 +76,34 @@ class MultiLayerNetworkPerformer:
                 f"network {self._network.params.size} and {self._network.updater_state.size}; was the Conf changed "
                 "during the run?"
             )
-        self._network.params[:] = params
-        self._network.updater_state[:] = state
+        self._network.set_params(params)
+        self._network.set_updater_state(state)
         if self._started is not None:
-            self._started[:] = params
+            self._started[:] = self._network.params
 
     def perform(self, job: Job) -> Result | None:
         """See ``WorkerPerformer``. The arrays of the result are the network's own: encode them before the next call."""
         if not self._shares_state:
-            self._network.updater_state[:] = 0
+            self._network.updater_state.fill(0)
         slot, batches = job.slot, _batches(job)
-        examples, weighted = 0, 0.0
+        weighted: Scalar = 0.0
+        examples = 0
         for index, batch in enumerate(batches):
             if index and not job.is_wanted():
                 return None
             stream = self._stream.at(slot.epoch, slot.round, slot.slot, index, purpose="train")
-            try:
+            with _told(job, f"batch {slot.first + index}"):
                 score = self._step(job, batch, slot.iteration + index, stream)
-            except NotFiniteError as exc:
-                where = f"round {slot.round}, slot {slot.slot}, batch {slot.first + index} of epoch {slot.epoch}"
-                raise NotFiniteError(f"{where} ({job.phase.kind}): {exc}") from exc
             examples += batch.num_examples
-            weighted += score * batch.num_examples
+            weighted = weighted + score * batch.num_examples
             self.progress += 1
-        values = {"examples": examples, "score": weighted / examples, "version": job.version}
+        if is_on_device(weighted):
+            with _told(job, f"batches {slot.first} to {slot.first + len(batches) - 1}"):
+                self._network.check_finite()
+        values = {"examples": examples, "score": float(weighted) / examples, "version": job.version}
         return Result(values, self._arrays())
 
-    def _step(self, job: Job, batch: DataSet | MultiDataSet, iteration: int, stream: Stream) -> float:
+    def _step(self, job: Job, batch: DataSet | MultiDataSet, iteration: int, stream: Stream) -> Scalar:
         if isinstance(batch, MultiDataSet):
             masks: Any = (batch.features_masks, batch.labels_masks)
         else:
@@ -120,12 +122,23 @@ class MultiLayerNetworkPerformer:
     def _arrays(self) -> dict[str, Array]:
         arrays: dict[str, Array] = {}
         if self._started is None:
-            arrays[PARAMS] = self._network.params
+            arrays[PARAMS] = to_host(self._network.params)
         else:
-            arrays["delta"] = self._network.params - self._started
+            arrays["delta"] = to_host(self._network.params - self._started)
         if self._shares_state:
-            arrays[STATE] = self._network.updater_state
+            arrays[STATE] = to_host(self._network.updater_state)
         return arrays
+
+
+@contextlib.contextmanager
+def _told(job: Job, batches: str) -> Iterator[None]:
+    """Say of numbers that are not finite where in the run they came up."""
+    slot = job.slot
+    try:
+        yield
+    except NotFiniteError as exc:
+        where = f"round {slot.round}, slot {slot.slot}, {batches} of epoch {slot.epoch}"
+        raise NotFiniteError(f"{where} ({job.phase.kind}): {exc}") from exc
 
 
 def _batches(job: Job) -> Sequence[DataSet | MultiDataSet]:

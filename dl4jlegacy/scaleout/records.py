@@ -97,7 +97,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker says of itself with every heartbeat."""
+    """What a worker says of itself with every heartbeat; ``device`` is its GPU and the memory in use there, if any."""
 
     id: str
     host: str
@@ -107,6 +107,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     jobs_done: int = 0
     beat: float = 0.0
     kernels: str = ""
+    device: str = ""
     versions: dict[str, str] = {}
 
 
