@@ -47,7 +47,7 @@ def _modules() -> dict[str, ModuleType]:
              "get_allocator", "set_allocator", "using_allocator")  # fmt: skip
     _fill(cuda_module, {name: getattr(memory, name) for name in names})
     _fill(cuda_module, {"runtime": runtime, "memory": memory_module, "is_available": functions.is_available})
-    _fill(cuda_module, {"__path__": []})
+    _fill(cuda_module, {"__path__": [], "__getattr__": _library})
     pinned = ("empty_pinned", "zeros_pinned", "empty_like_pinned", "zeros_like_pinned")
     _fill(extra, {name: getattr(memory, name) for name in pinned})
     return {m.__name__: m for m in (top, cuda_module, runtime, memory_module, extra)}
@@ -65,6 +65,13 @@ def _late(name: str) -> Any:
     from standin import raw_module
 
     return getattr(raw_module, name)
+
+
+def _library(name: str) -> Any:
+    """Say what CuPy says where a library of CUDA is missing; it looks for them when they are first asked for."""
+    if name == "cublas":
+        raise ImportError('Failure finding "libcublasLt.so.13 or libcublasLt.so.12": No such file')
+    raise AttributeError(f"module 'cupy.cuda' has no attribute {name!r} (in the stand-in)")
 
 
 MODULES = _modules()
