@@ -72,6 +72,7 @@ conv_columns(const REAL* __restrict__ x, REAL* __restrict__ columns, long long c
 template <typename T>
 __device__ inline void bias_of(T* y, const REAL* __restrict__ b, long long total, long long filters, long long items,
                                bool relu) {
+#pragma unroll 1
     EACH(k, total) {
         T value = y[k];
         shift(value, b[column_of(row_of(k, items), filters)], relu);
@@ -97,7 +98,7 @@ __device__ inline void multiply(Pack& sum, REAL w, const Pack& x) {
 }
 
 template <typename T>
-__device__ inline void direct(const T* __restrict__ x, const REAL* weights, const REAL* __restrict__ b,
+__device__ inline void direct(const T* __restrict__ x, const Pack* weights, const REAL* __restrict__ b,
                               T* __restrict__ y, int filters, int channels, long long height, long long width,
                               unsigned lanes, int kh, int kw, int sh, int sw, int dh, int dw, unsigned pixels,
                               unsigned across, bool relu) {
@@ -106,16 +107,19 @@ __device__ inline void direct(const T* __restrict__ x, const REAL* weights, cons
     for (unsigned item = blockIdx.x * BLOCK + threadIdx.x; item < items; item += gridDim.x * BLOCK) {
         const unsigned pixel = item / lanes;
         const T* corner = x + ((pixel / across * sh) * width + pixel % across * sw) * lanes + item % lanes;
-        const REAL* weight = weights;
+        const Pack* weight = weights;
         T sums[FILTERS];
 #pragma unroll
         for (int f = 0; f < FILTERS; ++f) clear(sums[f]);
         for (int c = 0; c < channels; ++c)
             for (int u = 0; u < kh; ++u)
-                for (int v = 0; v < kw; ++v, weight += FILTERS) {
+                for (int v = 0; v < kw; ++v, weight += FILTERS / PACKED) {
                     const T seen = corner[((c * height + u * dh) * width + v * dw) * lanes];
 #pragma unroll
-                    for (int f = 0; f < FILTERS; ++f) multiply(sums[f], weight[f], seen);
+                    for (int g = 0; g < FILTERS / PACKED; ++g) {
+                        const Pack several = weight[g];
+                        for (int f = 0; f < PACKED; ++f) multiply(sums[g * PACKED + f], several.v[f], seen);
+                    }
                 }
 #pragma unroll
         for (int f = 0; f < FILTERS; ++f)
@@ -133,11 +137,11 @@ conv_direct(const REAL* __restrict__ x, const REAL* __restrict__ W, const REAL* 
             long long filters, long long channels, long long height, long long width, long long lanes, long long kh,
             long long kw, long long sh, long long sw, long long dh, long long dw, long long pixels, long long across,
             long long relu) {
-    __shared__ __align__(16) REAL weights[PLACES * FILTERS];
+    __shared__ Pack weights[PLACES * FILTERS / PACKED];
     const int places = (int)(channels * kh * kw);
     for (int k = threadIdx.x; k < places * FILTERS; k += BLOCK) {
         const long long f = (long long)blockIdx.y * FILTERS + k % FILTERS;
-        weights[k] = f < filters ? W[f * places + k / FILTERS] : 0;
+        ((REAL*)weights)[k] = f < filters ? W[f * places + k / FILTERS] : 0;
     }
     __syncthreads();
     if (packs(x, y, lanes))
