@@ -187,7 +187,7 @@ def _train(flags: dict[str, Any]) -> None:
     base = Conf() if path is None else Conf.read(path)
     named = frozenset(given) | (frozenset() if path is None else Conf.named_in(path))
     if "model" in given:
-        given["multi_layer_conf"] = None  # a model named on the command line replaces the file's network
+        given |= {"multi_layer_conf": None, "computation_graph_conf": None}  # it replaces the file's network
     conf = launch.with_absolute_paths(base.replace(**given))
     conf, named = launch.on_devices(conf, named, local=flags["context"].info_name != cluster_cli.MASTER)
     data = launch.load_data(conf.dataset, conf.data_dir)

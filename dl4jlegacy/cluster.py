@@ -91,6 +91,7 @@ def stand_by(address: ClusterAddress, lead: Lead) -> launch.Report | None:
     """Wait behind the present master, and finish its run if it dies; None if the run ended without that."""
     conf = find_conf(address, wait_seconds=60.0)
     data = launch.load_data(conf.dataset, conf.data_dir)
+    launch.with_data(conf, data)  # with other data it could take nothing over
     host_kernels(conf.kernels)  # takes a second, which is better spent now than when the master is gone
     with ZooKeeperSession(address.zookeeper, secret=address.secret) as session:
         election = MasterElection(session, group=address.id, info={"run": conf.run, "standby": True}).start()
@@ -239,6 +240,8 @@ def _lead(
 
     ``takes_over`` says who did, "" for a new run; ``tracker`` is the run's, if it is open already: it stays open.
     """
+    checked = launch.with_data(conf, data)
+    conf = conf if takes_over else checked  # a run that is registered keeps the Conf that its workers have
     conf = settle(conf, local=lead.local_workers > 0)[0].replace(data_by_reference=False)
     conf = conf.replace(jobs_per_round=conf.jobs_per_round or conf.workers, run=conf.run or process_name())
     office = Office(conf, address, session, election)

@@ -13,6 +13,7 @@ from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.evaluating import looked_at
 from dl4jlegacy.nn.evaluation import Evaluation
 from dl4jlegacy.nn.multilayer import MultiLayerNetwork
+from dl4jlegacy.nn.networks import Network
 from dl4jlegacy.seeding import Stream
 
 __all__ = ["HeldOut", "evaluated", "rebuilding", "targets"]
@@ -56,9 +57,9 @@ def targets(source: DataSource, model: str) -> DataSource:
     return DataSource(source.name, rebuilding(source.train), rebuilding(source.test), source.label_names)
 
 
-def evaluated(network: MultiLayerNetwork, test: DataSet, names: tuple[str, ...]) -> HeldOut:
+def evaluated(network: Network, test: DataSet, names: tuple[str, ...]) -> HeldOut:
     """Return what ``network`` makes of ``test``; labels that are the features themselves are no classes."""
-    if not network.conf.backprop:
+    if isinstance(network, MultiLayerNetwork) and not network.conf.backprop:
         return HeldOut(_bound(network, test), None)
     total, evaluation = 0.0, Evaluation(network.n_out, list(names) if len(names) == network.n_out else None)
     classifies = test.labels is not test.features and not _same(test)

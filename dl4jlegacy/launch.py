@@ -27,13 +27,9 @@ from dl4jlegacy.errors import CheckpointError, ConfError, ModelError, ShapeError
 from dl4jlegacy.held_out import HeldOut, evaluated, rebuilding, targets
 from dl4jlegacy.kernels import Kernels
 from dl4jlegacy.nn import zoo
-from dl4jlegacy.nn.multilayer import MultiLayerNetwork
-from dl4jlegacy.nn.serializer import (
-    restore_label_names,
-    restore_multi_layer_network,
-    restore_normalizer,
-    write_model,
-)
+from dl4jlegacy.nn.graph_conf import ComputationGraphConfiguration
+from dl4jlegacy.nn.networks import Network, NetworkConfiguration, input_type_of
+from dl4jlegacy.nn.serializer import restore_label_names, restore_model, restore_normalizer, write_model
 from dl4jlegacy.nn.updaters import create_updater, with_learning_rate
 from dl4jlegacy.run_devices import settle
 from dl4jlegacy.runner import ActorNetworkRunner, RunStatus, TrainingResult
@@ -41,6 +37,7 @@ from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import DataSetJobIterator
 from dl4jlegacy.scaleout.oversight import Oversight
 from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.same_data import with_fingerprint
 from dl4jlegacy.scaleout.tracker import StateTracker
 
 __all__ = [
@@ -61,6 +58,7 @@ __all__ = [
     "read_run",
     "train",
     "with_absolute_paths",
+    "with_data",
 ]
 
 SPLITS = ("test", "train", "all")
@@ -114,9 +112,8 @@ def prepare(conf: Conf, data: Data, given: frozenset[str], *, learning_rate: flo
         learning_rate, updater: instead of the model's own.
     """
     train = targets(data.source, conf.model).train
-    if conf.multi_layer_conf is not None:
-        network = conf.multi_layer_conf
-    else:
+    network: NetworkConfiguration | None = conf.network_conf
+    if network is None:
         model = zoo.select(conf.model or "mlp")
         defaults = {k: v for k, v in model.defaults(train.num_examples).items() if k not in given}
         conf = conf.replace(model=model.name, multi_layer_clazz=model.clazz, **defaults)
@@ -128,7 +125,14 @@ def prepare(conf: Conf, data: Data, given: frozenset[str], *, learning_rate: flo
         network = msgspec.structs.replace(network, conf=msgspec.structs.replace(network.conf, updater=chosen))
     network = network.with_sizes(train.n_in, train.n_out)
     network.validate()
-    return conf.replace(multi_layer_conf=network, dataset=conf.dataset or data.source.name)
+    field = "computation_graph_conf" if isinstance(network, ComputationGraphConfiguration) else "multi_layer_conf"
+    # A new run: its data are its own, whatever run the Conf was taken from.
+    return conf.replace(**{field: network}, dataset=conf.dataset or data.source.name, data_fingerprint="")
+
+
+def with_data(conf: Conf, data: Data) -> Conf:
+    """Return the Conf with the fingerprint of its data; raises ``CheckpointError`` if it has that of others."""
+    return with_fingerprint(conf, targets(data.source, conf.model).train)
 
 
 def on_devices(conf: Conf, given: frozenset[str], *, local: bool) -> tuple[Conf, frozenset[str]]:
@@ -196,9 +200,7 @@ def train(
     return Report(_fields(result, network, evaluation, where), evaluation, result.warnings)
 
 
-def _fields(
-    result: TrainingResult, network: MultiLayerNetwork, evaluation: HeldOut, path: Path | str | None
-) -> dict[str, Any]:
+def _fields(result: TrainingResult, network: Network, evaluation: HeldOut, path: Path | str | None) -> dict[str, Any]:
     conf, head = result.conf, result.head
     return {
         "run": head.run,
@@ -339,7 +341,7 @@ def _predict(saved: _Saved, features: Array, model: str, what: str) -> tuple[Arr
 class _Saved:
     """What a model file holds."""
 
-    network: MultiLayerNetwork
+    network: Network
     normalizer: Normalizer | None
     label_names: tuple[str, ...]
 
@@ -349,10 +351,10 @@ class _Saved:
 
 def _restored(model: str, kernels: Kernels | None = None) -> _Saved:
     model = files.local(model)
-    network = restore_multi_layer_network(model, load_updater=False, kernels=kernels)
+    network = restore_model(model, load_updater=False, kernels=kernels)
     return _Saved(network, restore_normalizer(model), restore_label_names(model))
 
 
-def _check_width(network: MultiLayerNetwork, n_in: int, model: str, what: str) -> None:
-    if not network.stages[0].given.fits_columns(n_in):
+def _check_width(network: Network, n_in: int, model: str, what: str) -> None:
+    if not input_type_of(network).fits_columns(n_in):
         raise ShapeError(f"model {model} takes {network.n_in} features, {what} has {n_in}; is it the right data set?")

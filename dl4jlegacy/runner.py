@@ -47,8 +47,10 @@ from dl4jlegacy.scaleout.job import DataSetJobIterator, JobIterator, Result
 from dl4jlegacy.scaleout.outcome import Outcome, RunStatus, TrainingResult, failure_of
 from dl4jlegacy.scaleout.oversight import Oversight
 from dl4jlegacy.scaleout.perform import first_model
+from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Head
 from dl4jlegacy.scaleout.router import WorkRouter, create_router
+from dl4jlegacy.scaleout.same_data import with_fingerprint
 from dl4jlegacy.scaleout.ticker import Ticker
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker, drive
 from dl4jlegacy.worker_pool import PerformerFactory, WorkerPool, network_performer, process_name, stop_actors, tell
@@ -130,17 +132,21 @@ class ActorNetworkRunner:
         Raises:
             ConfError: the Conf is invalid, or does not fit the data.
             DeviceError: its devices cannot be had.
-            CheckpointError: the folder holds another run's checkpoints, or ``resume`` finds none that is usable.
+            CheckpointError: the folder holds another run's checkpoints, ``resume`` finds none that is usable, or the
+                run began with other data.
         """
         if self._parts is not None:
             raise UsageError("setup was called twice; make a new ActorNetworkRunner for another run")
         conf, compute = settle(conf, local=self._local_workers != 0)
         conf, kernels = _named(conf), host_kernels(conf.kernels)
         jobs = self._job_iterator(conf)
-        saver = _saver(conf, resume)
-        tracker = self._tracker or InMemoryStateTracker()
         router = create_router(conf.router, conf.window)
         first, performer = self._network_parts(conf, kernels, router)
+        saver = _saver(conf, jobs.plan, resume)
+        conf = with_fingerprint(conf, self._iterator, saver, resume=resume)
+        if saver is not None:
+            saver.keep_conf(conf.to_json())
+        tracker = self._tracker or InMemoryStateTracker()
         pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="dl4j-aggregate")
         self._parts = _Parts(
             conf=conf,
@@ -180,7 +186,7 @@ class ActorNetworkRunner:
             model = self._first_model
             return (lambda: model), self._performer
         network = build_network(conf.network_conf, kernels)
-        if isinstance(self._iterator, DataSetIterator):
+        if isinstance(self._iterator, DataSetIterator | ListMultiDataSetIterator):
             check_fits(network, self._iterator)
 
         def first() -> Result:
@@ -203,8 +209,6 @@ class ActorNetworkRunner:
         if parts.saver is not None:
             parts.saver.keep_conf(parts.conf.to_json())
         begun = parts.saver.newest() if parts.saver is not None else None  # the tracker may not know yet
-        if begun is not None:
-            check_same_data(begun[0], parts.jobs.plan)
         with threadpool_limits(limits=1, user_api="blas"):  # one pool only: the workers' own threads
             parts.started = time.monotonic()
             self._start(parts)
@@ -363,7 +367,7 @@ def _aggregator(conf: Conf, kernels: Kernels, pool: ThreadPoolExecutor) -> JobAg
     return ParameterAveragingAggregator(kernels, weighted=conf.weighted_average, pool=pool)
 
 
-def _saver(conf: Conf, resume: bool) -> CheckpointSaver | None:
+def _saver(conf: Conf, plan: Plan, resume: bool) -> CheckpointSaver | None:
     """Return the run's checkpoint saver, its folder ready to be written."""
     if not conf.checkpoint_dir:
         if resume:
@@ -376,8 +380,9 @@ def _saver(conf: Conf, resume: bool) -> CheckpointSaver | None:
             "choose another --checkpoint-dir"
         )
     if resume:
-        saver.newest()  # says now, not after the actors have started, if nothing is usable
-    saver.keep_conf(conf.to_json())
+        newest = saver.newest()  # says now, not after the actors have started, if nothing is usable
+        if newest is not None:
+            check_same_data(newest[0], plan)
     return saver
 
 

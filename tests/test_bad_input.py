@@ -9,12 +9,23 @@ import gzip
 import json
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 from progress_lines import without_progress
 
 from dl4jlegacy import cli
-from dl4jlegacy.nn import zoo
+from dl4jlegacy.nn import (
+    LSTM,
+    DenseLayer,
+    InputType,
+    NeuralNetConfiguration,
+    OutputLayer,
+    RnnOutputLayer,
+    zoo,
+)
+from dl4jlegacy.nn.graph_builder import GraphBuilder
+from dl4jlegacy.nn.updaters import Adam
 from dl4jlegacy.scaleout.checkpoint import CheckpointSaver
 from dl4jlegacy.scaleout.conf import Conf
 
@@ -302,6 +313,10 @@ def test_a_run_cannot_go_on_with_other_data(dl4j, tmp_path):
     assert dl4j("train", "--dataset", "data.csv", "--epochs", "2", "--checkpoint-dir", "run").status == 0
     (tmp_path / "data.csv").write_text("\n".join(rows[:-13]))
     dl4j("resume", "run").is_error(8, "has trained on 96 examples", "data that it began with")
+    kept = json.loads((tmp_path / "run" / "conf.json").read_text())
+    (tmp_path / "run" / "conf.json").write_text(json.dumps(kept | {"data_fingerprint": ""}))  # as it once was
+    dl4j("resume", "run").is_error(8, "has trained on 96 examples", "data that it began with")
+    assert json.loads((tmp_path / "run" / "conf.json").read_text())["data_fingerprint"] == ""
 
 
 def test_a_loss_that_becomes_nan_names_round_slot_and_layer_and_keeps_the_checkpoints(capsys, monkeypatch, tmp_path):
@@ -317,3 +332,47 @@ def test_a_loss_that_becomes_nan_names_round_slot_and_layer_and_keeps_the_checkp
     assert not (tmp_path / "model.zip").exists()
     head, _ = CheckpointSaver(tmp_path / "run").newest()
     assert head.round >= 1
+
+
+# -- graphs in a Conf file -------------------------------------------------------------------------------------------
+
+
+def graph_file(tmp_path: Path, *inputs: str, end: Any = None, input_type: Any = None) -> str:
+    """Write a Conf with a graph in which every input has a layer, and all lead to one output; return its name."""
+    b = GraphBuilder(NeuralNetConfiguration(activation="tanh", updater=Adam(learning_rate=0.01))).add_inputs(*inputs)
+    if input_type is not None:
+        b.set_input_types(*[input_type] * len(inputs))
+    for name in inputs:
+        layer = DenseLayer(n_out=8) if input_type is None else LSTM(n_out=8)
+        b.add_layer(f"from {name}", layer, name)
+    b.add_layer("end", end or OutputLayer(activation="softmax"), *(f"from {name}" for name in inputs))
+    graph = b.set_outputs("end").build()
+    (tmp_path / "graph.json").write_text(Conf(computation_graph_conf=graph, dataset="iris", epochs=40).to_json())
+    return "graph.json"
+
+
+def test_a_graph_is_trained_evaluated_and_predicts(tmp_path, dl4j) -> None:
+    trained = dl4j("train", graph_file(tmp_path, "flower"), "--out", "graph.zip", "--checkpoint-dir", "kept")
+    assert trained.status == 0, trained.err
+    fields = json.loads(trained.out)
+    assert fields["accuracy"] > 0.8 and fields["batches_lost"] == 0
+    again = dl4j("resume", "kept")
+    assert json.loads(again.out)["params_sha256"] == fields["params_sha256"]
+    assert json.loads(dl4j("evaluate", "graph.zip", "--dataset", "iris").out)["accuracy"] == fields["accuracy"]
+    (tmp_path / "rows.csv").write_text("5.1,3.5,1.4,0.2\n")
+    assert json.loads(dl4j("predict", "graph.zip", "rows.csv").out)["predictions"] == [0]
+    named = dl4j("train", "graph.json", "--model", "mlp", "--epochs", "1")  # a model's name wins
+    assert json.loads(named.out)["model"] == "mlp"
+
+
+def test_data_that_do_not_fit_a_graph_are_refused_by_name(tmp_path, dl4j) -> None:
+    two = graph_file(tmp_path, "a", "b")
+    dl4j("train", two).is_error(3, "inputs ['a', 'b']", "MultiDataSets")
+    steps = graph_file(tmp_path, "flower", end=RnnOutputLayer(activation="softmax"), input_type=InputType.recurrent(4))
+    dl4j("train", steps, "--checkpoint-dir", "kept").is_error(
+        3, "network input 'flower' takes recurrent 4xany", "(examples, 4"
+    )
+    relu = graph_file(tmp_path, "flower", end=OutputLayer(activation="relu", loss="xent"))
+    dl4j("train", relu).is_error(3, "network output 'end' (output): loss 'xent' takes probabilities", "'relu'")
+    hinge = graph_file(tmp_path, "flower", end=OutputLayer(activation="identity", loss="hinge"))
+    dl4j("train", hinge).is_error(3, "network output 'end' (output): loss 'hinge' wants labels that are -1 or 1")

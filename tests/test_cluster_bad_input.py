@@ -110,6 +110,27 @@ def test_a_worker_of_another_version_is_refused(cluster: Cluster) -> None:
     error(stranger, 9, "DL4J-VERSION", "wire 1 there, 99 here")
 
 
+def test_who_takes_over_with_other_data_is_refused_and_the_run_goes_on(cluster: Cluster, tmp_path: Path) -> None:
+    file, rows = tmp_path / "data.csv", [f"{i},{i % 7},{i % 3}" for i in range(60)]
+    file.write_text("\n".join(rows))
+    run = ["--model", "mlp", "--dataset", str(file), "--jobs-per-round", "2", "--seed", "7"]
+    master = cluster.master("--epochs", "800", "--run", "r1", run=run)
+    cluster.worker()
+    cluster.wait_for_round(1)
+    file.write_text("\n".join([*rows[:7], "7,0,2", *rows[8:]]))  # it was 7,0,1
+    where = ("--zookeeper", cluster.zookeeper)
+    error(
+        cluster.start("master", "--standby", *where), 8, "DL4J-CHECKPOINT", "data.csv of fingerprint", "give it the da"
+    )
+    master.process.kill()
+    error(cluster.start("resume", "r1", *where), 8, "DL4J-CHECKPOINT", "data.csv of fingerprint")
+    file.write_text("\n".join(rows))
+    resumed = cluster.start("resume", "r1", *where, "--format", "json")
+    assert resumed.wait() == 0, resumed.err()
+    assert json.loads(resumed.out())["batches_lost"] == 0
+    assert cluster.left_over() == []
+
+
 def test_a_conf_that_is_too_large_for_zookeeper_is_refused_before_anything_is_written(
     cluster: Cluster, tmp_path: Path
 ) -> None:

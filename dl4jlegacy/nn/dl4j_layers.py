@@ -285,36 +285,41 @@ def kind_named(name: str, where: str) -> Kind:
 # -- preprocessors ---------------------------------------------------------------------------------------------------
 
 _PRES: Final[dict[str, type[InputPreProcessor]]] = {
-    cls.__name__.removesuffix("PreProcessor"): cls
-    for cls in (
-        preprocessors.CnnToFeedForwardPreProcessor,
-        preprocessors.CnnToRnnPreProcessor,
-        preprocessors.FeedForwardToCnnPreProcessor,
-        preprocessors.FeedForwardToRnnPreProcessor,
-        preprocessors.RnnToCnnPreProcessor,
-        preprocessors.RnnToFeedForwardPreProcessor,
-    )
+    cls.__name__: cls for cls in get_args(preprocessors.InputPreProcessor)
 }
+_ENDINGS: Final = ("PrePreProcessor", "PreProcessor", "Processor")
+_WRAPPED_PRES: Final[dict[str, str]] = {}
+"""The classes' names by their wrappers in 0.9.1: ``zeroMean`` is a ``ZeroMeanPrePreProcessor``."""
+for _name in _PRES:
+    _short = _name.removesuffix(next(_end for _end in _ENDINGS if _name.endswith(_end)))
+    _WRAPPED_PRES[_short[0].lower() + _short[1:]] = _name
+_WRAPPERS_OF_PRES: Final = {name: wrapper for wrapper, name in _WRAPPED_PRES.items()}
 _IMAGE: Final = {"height": "inputHeight", "width": "inputWidth", "channels": "numChannels"}
+_PARTS: Final = "inputPreProcessors"
 
 
 def pre_processor_tree(pre: InputPreProcessor, *, old: bool) -> Tree:
     """Return a preprocessor as DL4J writes it."""
-    fields = {_IMAGE[field]: getattr(pre, field) for field in pre.__struct_fields__}
+    if isinstance(pre, preprocessors.ComposableInputPreProcessor):
+        fields: Tree = {_PARTS: [pre_processor_tree(part, old=old) for part in pre.input_pre_processors]}
+    else:
+        fields = {_IMAGE[field]: getattr(pre, field) for field in pre.__struct_fields__}
     name = type(pre).__name__
-    if old:
-        short = name.removesuffix("PreProcessor")
-        return {short[0].lower() + short[1:]: fields}
-    return {"@class": _PRE_PROCESSORS + name, **fields}
+    return {_WRAPPERS_OF_PRES[name]: fields} if old else {"@class": _PRE_PROCESSORS + name, **fields}
 
 
 def pre_processor(node: object, where: str) -> InputPreProcessor:
     """Return the preprocessor that DL4J wrote; raise ``ModelError`` if it is none that is known here."""
     short, fields = tagged(node, where)
-    name = short.removesuffix("PreProcessor")
-    cls = _PRES.get(name[:1].upper() + name[1:])
+    cls: Any = _PRES.get(_WRAPPED_PRES.get(short, short))
     if cls is None:
         raise ModelError(f"{where} is a {short}; known preprocessors are {', '.join(sorted(_PRES))}")
+    if cls is preprocessors.ComposableInputPreProcessor:
+        parts = fields.get(_PARTS)
+        if not isinstance(parts, list) or not parts:
+            raise ModelError(f"{where} is a {short} without a list {_PARTS}: {str(parts)[:80]}")
+        found = [pre_processor(part, f"{where}.{_PARTS}[{i}]") for i, part in enumerate(parts)]
+        return preprocessors.ComposableInputPreProcessor(input_pre_processors=tuple(found))
     sizes = {field: _whole(_IMAGE[field]).read(fields.get(_IMAGE[field]), where) for field in cls.__struct_fields__}
     made: InputPreProcessor = cls(**sizes)
     return made

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.iterator import DataSetIterator
-from dl4jlegacy.errors import ConfError, DataError
+from dl4jlegacy.datasets.multi_dataset import ListMultiDataSetIterator, MultiDataSet
+from dl4jlegacy.errors import ConfError, DataError, ShapeError
+from dl4jlegacy.kernels import load
+from dl4jlegacy.nn.graph import ComputationGraph
+from dl4jlegacy.nn.graph_stack import GraphStack
+from dl4jlegacy.nn.graph_stages import Node
+from dl4jlegacy.nn.input_type import InputTypeRecurrent
 from dl4jlegacy.nn.losses import LOSSES
 from dl4jlegacy.nn.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.networks import Network, input_type_of
 from dl4jlegacy.nn.output import BaseOutputLayer
 from dl4jlegacy.nn.stack import Stack
+from dl4jlegacy.nn.vertices_examples import StackVertex, UnstackVertex
 
 __all__ = ["check_fits", "check_labels", "check_output"]
 
@@ -30,13 +37,24 @@ _WANTED: dict[str, tuple[str, Callable[[Array], Array]]] = {
 }
 
 
-def check_fits(network: Network, iterator: DataSetIterator) -> None:
-    """Raise ``ConfError`` or ``DataError`` unless a network can be trained with what ``iterator`` gives.
+def check_fits(network: Network, iterator: DataSetIterator | ListMultiDataSetIterator) -> None:
+    """Raise ``ConfError``, ``ShapeError`` or ``DataError`` unless a network can be trained with what is given.
 
     Looked at are the numbers of inputs and outputs, and the first batch: its shapes, and its labels where there is a
-    loss.
+    loss. Of a graph all inputs and outputs are looked at.
     """
-    trained = network.conf.backprop if isinstance(network, MultiLayerNetwork) else True
+    if isinstance(network, ComputationGraph):
+        _check_graph(network, iterator)
+        return
+    if not isinstance(iterator, DataSetIterator):
+        raise ConfError("a MultiLayerNetwork takes DataSets, the data are MultiDataSets; make it a ComputationGraph")
+    _check_columns(network, iterator)
+    _check_batch(network, iterator.batch(0, 0))
+
+
+def _check_columns(network: Network, iterator: DataSetIterator) -> None:
+    """Raise unless examples have as many values as a network with one input and one output takes and gives."""
+    trained = network.conf.backprop
     columns, outcomes = iterator.input_columns, iterator.total_outcomes
     last = network.layers[-1]
     takes_indices = isinstance(last, BaseOutputLayer) and last.takes_indices()
@@ -46,8 +64,6 @@ def check_fits(network: Network, iterator: DataSetIterator) -> None:
     ):
         if not fit:
             raise ConfError(f"the network has {ours} {what}, the data set {theirs}; make n_in and n_out fit the data")
-    if isinstance(network, MultiLayerNetwork):
-        _check_batch(network, iterator.batch(0, 0))
 
 
 def _check_batch(network: MultiLayerNetwork, batch: DataSet) -> None:
@@ -62,6 +78,46 @@ def _check_batch(network: MultiLayerNetwork, batch: DataSet) -> None:
         title = f"layer {len(network.layers) - 1} ({last.title()})"
         check_output(last, title)
         check_labels(last, labels, title)
+
+
+def _check_graph(network: ComputationGraph, iterator: DataSetIterator | ListMultiDataSetIterator) -> None:
+    """Raise unless the first batch fits every input and output of a graph, and every loss."""
+    conf = network.conf
+    conf.validate()  # every output has a loss
+    if isinstance(iterator, DataSetIterator) and len(conf.network_inputs) == len(conf.network_outputs) == 1:
+        _check_columns(network, iterator)
+    batch = MultiDataSet.of(iterator.batch(0, 0))
+    nothing: list[dict[str, Array]] = [{} for _ in network.layers]
+    GraphStack(network.nodes, conf.network_outputs, nothing, nothing).checked(
+        network.params.dtype, batch.features, batch.labels, batch.features_masks, batch.labels_masks
+    )
+    by_name = {node.name: node for node in network.nodes}
+    ends = [by_name[name] for name in conf.network_outputs]
+    for node, labels, shape in zip(ends, batch.labels, _output_shapes(network, ends, batch), strict=True):
+        assert node.stage is not None
+        layer, title = node.stage.layer, f"network output {node.title()}"
+        assert isinstance(layer, BaseOutputLayer)
+        wanted = layer.label_shape(shape)
+        if labels.shape != wanted:
+            raise ShapeError(f"labels have shape {labels.shape}, {title} has n_out={layer.n_out} and wants {wanted}")
+        check_output(layer, title)
+        check_labels(layer, labels, title)
+
+
+def _output_shapes(network: ComputationGraph, ends: Sequence[Node], batch: MultiDataSet) -> list[tuple[int, ...]]:
+    """Return the shape of every output, ``ends``, for a batch, as outside the network.
+
+    How long sequences are when they leave, and how many examples behind vertices that put batches together, only
+    running it tells. A copy of the network does that on the host, uncompiled, with few examples where it can.
+    """
+    count = batch.num_examples
+    regroups = any(isinstance(node.vertex, StackVertex | UnstackVertex) for node in network.nodes)
+    if not regroups and not any(isinstance(node.kind, InputTypeRecurrent) for node in ends):
+        return [(count, node.kind.n_in) for node in ends]
+    some = batch if regroups else batch.rows(0, min(2, count))
+    with np.errstate(all="ignore"):  # only the shapes are wanted
+        found = ComputationGraph(network.conf, kernels=load("numpy")).outputs(*some.features)
+    return [(len(y) if regroups else count, *y.shape[1:]) for y in found]
 
 
 def check_output(layer: BaseOutputLayer, title: str) -> None:

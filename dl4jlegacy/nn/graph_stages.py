@@ -11,7 +11,7 @@ import msgspec
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.nn.input_type import AnyInputType
 from dl4jlegacy.nn.layers import FeedForwardLayer, Layer
-from dl4jlegacy.nn.preprocessors import InputPreProcessor, automatic
+from dl4jlegacy.nn.preprocessors import InputPreProcessor, placed
 from dl4jlegacy.nn.stages import Stage, filled, first_type
 from dl4jlegacy.nn.vertices import plain
 from dl4jlegacy.nn.vertices_examples import Vertex
@@ -116,8 +116,7 @@ def _stage(node: GraphNode, below: Node, conf: Any) -> Stage:
     if layer.name is None:
         layer = msgspec.structs.replace(layer, name=node.name)
     try:
-        pre = node.pre_processor or automatic(below.kind, layer.consumes)
-        enters = below.kind if pre is None else pre.output_type(below.kind)
+        pre, enters = placed(node.pre_processor, below.kind, layer.consumes)
     except ShapeError as exc:
         raise ShapeError(f"{title} {exc}") from exc
     layer = filled(layer, enters, conf, title)

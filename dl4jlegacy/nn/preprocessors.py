@@ -7,12 +7,10 @@ where sizes cannot be known: from vectors or sequences to images. All work on ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import msgspec
+from collections.abc import Iterator
 
 from dl4jlegacy.backend import Array
-from dl4jlegacy.errors import ShapeError
+from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.nn.input_type import (
     AnyInputType,
     InputTypeConvolutional,
@@ -20,52 +18,34 @@ from dl4jlegacy.nn.input_type import (
     InputTypeFeedForward,
     InputTypeRecurrent,
 )
+from dl4jlegacy.nn.preprocessors_base import Back, PreProcessor
+from dl4jlegacy.nn.preprocessors_statistics import (
+    BinomialSamplingPreProcessor,
+    UnitVarianceProcessor,
+    ZeroMeanAndUnitVariancePreProcessor,
+    ZeroMeanPrePreProcessor,
+)
 from dl4jlegacy.nn.step import Step
 
 __all__ = [
+    "BinomialSamplingPreProcessor",
     "CnnToFeedForwardPreProcessor",
     "CnnToRnnPreProcessor",
+    "ComposableInputPreProcessor",
     "FeedForwardToCnnPreProcessor",
     "FeedForwardToRnnPreProcessor",
     "InputPreProcessor",
     "RnnToCnnPreProcessor",
     "RnnToFeedForwardPreProcessor",
+    "UnitVarianceProcessor",
+    "ZeroMeanAndUnitVariancePreProcessor",
+    "ZeroMeanPrePreProcessor",
     "automatic",
+    "placed",
 ]
 
-Back = Callable[[Array], Array]
 
-
-class _PreProcessor(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
-    def title(self) -> str:
-        """Return the kind, for messages."""
-        return str(self.__struct_config__.tag)
-
-    def natural_input(self) -> AnyInputType | None:
-        """Return the only type that can enter, if it is known without looking at the layer before."""
-        return None
-
-    def output_type(self, given: AnyInputType) -> AnyInputType:
-        """Return the type that leaves; raise ``ShapeError`` if ``given`` cannot enter."""
-        raise NotImplementedError
-
-    def rows(self, x: Array, step: Step) -> int:
-        """Return the number of images (or vectors) that leave when ``x`` enters."""
-        return step.rows
-
-    def forward(self, x: Array, step: Step) -> tuple[Array, Back]:
-        """Return what ``x`` becomes, and the way back for its gradient."""
-        raise NotImplementedError
-
-    def forward_mask(self, mask: Array | None, step: Step) -> Array | None:
-        """Return the mask ``(time steps, examples)`` behind the preprocessor."""
-        return mask
-
-    def _refuse(self, given: AnyInputType, wants: str) -> ShapeError:
-        return ShapeError(f"preprocessor {self.title()} takes {wants}, what comes in is {given}")
-
-
-class _Images(_PreProcessor, frozen=True, kw_only=True):
+class _Images(PreProcessor, frozen=True, kw_only=True):
     height: int
     width: int
     channels: int = 1
@@ -130,7 +110,7 @@ class CnnToFeedForwardPreProcessor(_Images, frozen=True, kw_only=True, tag="cnn_
         return self._untiled("pre", x, step.rows, step), lambda dy: self._tiled("pre_back", dy, step)
 
 
-class RnnToFeedForwardPreProcessor(_PreProcessor, frozen=True, kw_only=True, tag="rnn_to_feed_forward"):
+class RnnToFeedForwardPreProcessor(PreProcessor, frozen=True, kw_only=True, tag="rnn_to_feed_forward"):
     """Sequences to rows, one for every time step: nothing moves."""
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
@@ -144,7 +124,7 @@ class RnnToFeedForwardPreProcessor(_PreProcessor, frozen=True, kw_only=True, tag
         return x.reshape(-1, x.shape[2]), lambda dy: dy.reshape(x.shape)
 
 
-class FeedForwardToRnnPreProcessor(_PreProcessor, frozen=True, kw_only=True, tag="feed_forward_to_rnn"):
+class FeedForwardToRnnPreProcessor(PreProcessor, frozen=True, kw_only=True, tag="feed_forward_to_rnn"):
     """Rows, time step by time step, to sequences: nothing moves."""
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
@@ -203,6 +183,70 @@ class CnnToRnnPreProcessor(_Images, frozen=True, kw_only=True, tag="cnn_to_rnn")
         return y, lambda dy: self._tiled("pre_back", dy.reshape(rows.shape), step)
 
 
+class ComposableInputPreProcessor(PreProcessor, frozen=True, kw_only=True, tag="composable_input"):
+    """Several, one behind the other."""
+
+    input_pre_processors: tuple[InputPreProcessor, ...]
+
+    def __post_init__(self) -> None:
+        if not self.input_pre_processors:
+            raise ConfError(f"preprocessor {self.title()} has no input_pre_processors; give at least one")
+
+    def natural_input(self) -> AnyInputType | None:
+        """What the first that changes the type can take."""
+        changing = next((pre for pre in self.input_pre_processors if not pre.keeps_type), None)
+        return None if changing is None else changing.natural_input()
+
+    @property
+    def keeps_type(self) -> bool:
+        """Whether all do."""
+        return all(pre.keeps_type for pre in self.input_pre_processors)
+
+    def output_type(self, given: AnyInputType) -> AnyInputType:
+        """Return what leaves the last."""
+        for pre in self.input_pre_processors:
+            given = pre.output_type(given)
+        return given
+
+    def _all(self) -> Iterator[InputPreProcessor]:
+        for pre in self.input_pre_processors:
+            yield from pre._all() if isinstance(pre, ComposableInputPreProcessor) else (pre,)
+
+    def rows(self, x: Array, step: Step) -> int:
+        """See ``forward``, which does not say it: vectors and images become neither more nor fewer on the way."""
+        vectors = {2: len(x), 3: len(x) * int(x.shape[1])}.get(x.ndim, step.rows)
+        rows = step.rows
+        for pre in self._all():
+            if isinstance(pre, FeedForwardToCnnPreProcessor | RnnToCnnPreProcessor):
+                rows = vectors
+            elif isinstance(pre, CnnToRnnPreProcessor):
+                rows = step.examples
+        return rows
+
+    def forward(self, x: Array, step: Step) -> tuple[Array, Back]:
+        """Go through all of them; each has work buffers and random numbers of its own."""
+        backs: list[Back] = []
+        for index, pre in enumerate(self.input_pre_processors):
+            here = step.at(step.layer, part=f"{step.part}{index} ")
+            y, back = pre.forward(x, here)
+            backs.append(back)
+            step = step.at(step.layer, rows=pre.rows(x, here), mask=pre.forward_mask(step.mask, here))
+            x = y
+
+        def whole(dy: Array) -> Array:
+            for back in reversed(backs):
+                dy = back(dy)
+            return dy
+
+        return x, whole
+
+    def forward_mask(self, mask: Array | None, step: Step) -> Array | None:
+        """Return the mask behind the last."""
+        for pre in self.input_pre_processors:
+            mask = pre.forward_mask(mask, step)
+        return mask
+
+
 InputPreProcessor = (
     FeedForwardToCnnPreProcessor
     | CnnToFeedForwardPreProcessor
@@ -210,7 +254,35 @@ InputPreProcessor = (
     | FeedForwardToRnnPreProcessor
     | RnnToCnnPreProcessor
     | CnnToRnnPreProcessor
+    | ComposableInputPreProcessor
+    | BinomialSamplingPreProcessor
+    | UnitVarianceProcessor
+    | ZeroMeanPrePreProcessor
+    | ZeroMeanAndUnitVariancePreProcessor
 )
+
+
+def placed(
+    named: InputPreProcessor | None, given: AnyInputType, consumes: tuple[str, ...]
+) -> tuple[InputPreProcessor | None, AnyInputType]:
+    """Return the preprocessor before a layer that takes one of ``consumes``, and what then enters the layer.
+
+    It is the one that a configuration has ``named``, else the one that is needed, if any.
+
+    Raises:
+        ShapeError: it cannot take what is given, or does not give what the layer takes.
+    """
+    if named is None:
+        found = automatic(given, consumes)
+        return found, given if found is None else found.output_type(given)
+    enters = named.output_type(given)
+    if enters.kind not in consumes and automatic(enters, consumes) is not None:
+        raise ShapeError(
+            f"takes {' or '.join(consumes)} activations, preprocessor {named.title()} before it gives {enters}: one "
+            "that is named stands in the place of the automatic one; name both, in the right order, in a "
+            "ComposableInputPreProcessor"
+        )
+    return named, enters
 
 
 def automatic(given: AnyInputType, consumes: tuple[str, ...]) -> InputPreProcessor | None:

@@ -18,7 +18,7 @@ from dl4jlegacy.nn.feedforward import Backward, Params
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeFeedForward, InputTypeRecurrent
 from dl4jlegacy.nn.layers import BaseOutputLayer, Layer
 from dl4jlegacy.nn.losses import LOSSES
-from dl4jlegacy.nn.preprocessors import InputPreProcessor, automatic
+from dl4jlegacy.nn.preprocessors import InputPreProcessor, placed
 from dl4jlegacy.nn.step import Step
 
 __all__ = ["INHERITED", "Stage", "filled", "first_type", "stages"]
@@ -81,7 +81,7 @@ class Stage:
 
 def first_type(layer: Layer, pre_processor: InputPreProcessor | None) -> AnyInputType | None:
     """Return the type of a network's input as far as its first layer tells; None if it does not."""
-    if pre_processor is not None:
+    if pre_processor is not None and not pre_processor.keeps_type:
         return pre_processor.natural_input()
     size = layer.input_size()
     if size and layer.consumes[0] == "feed_forward":
@@ -120,8 +120,7 @@ def stages(
         if given is None:
             raise ShapeError(f"{title}: {_unknown(layer)}")
         try:
-            pre = pre_processors.get(index) or automatic(given, layer.consumes)
-            enters = given if pre is None else pre.output_type(given)
+            pre, enters = placed(pre_processors.get(index), given, layer.consumes)
         except ShapeError as exc:
             raise ShapeError(f"{title} {exc}") from exc
         layer = filled(layer, enters, conf, title)

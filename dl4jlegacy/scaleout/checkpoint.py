@@ -110,6 +110,14 @@ class CheckpointSaver:
             reason = exc.strerror or exc
             raise CheckpointError(f"{self.place} cannot be written: {reason}; choose another folder") from exc
 
+    def kept_fingerprint(self) -> str:
+        """Return the ``data_fingerprint`` of the Conf that is kept here; "" if there is none, or it has none."""
+        try:
+            kept = msgspec.json.decode(self._read("conf.json"), type=dict[str, Any])
+        except (OSError, msgspec.MsgspecError):
+            return ""  # what is wrong with it, whoever reads the whole of it says
+        return str(kept.get("data_fingerprint", ""))
+
     def save(self, head: Head, frame: Buffer) -> None:
         """See ``ModelSaver``."""
         result = Result.decode(frame)

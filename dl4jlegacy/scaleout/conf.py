@@ -39,6 +39,8 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         multi_layer_clazz: the legacy class name, for the record; ``pretrain`` in the network's configuration decides.
         run: the run's name; chosen at ``setup`` if empty.
         model, dataset, data_dir: where the network and the data came from, so that ``resume`` finds them again.
+        data_fingerprint: of the training data (``datasets.fingerprint``), written down at ``setup``; a run goes on only
+            with data that have it.
         batch_size: examples of a batch (legacy ``split``).
         epochs, pretrain_epochs: passes over the data in the finetune phase, and for every pretrained layer.
         seed: of everything random in the run.
@@ -68,6 +70,7 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     model: str = ""
     dataset: str = ""
     data_dir: str = ""
+    data_fingerprint: str = ""
     batch_size: int = 32
     epochs: int = 1
     pretrain_epochs: int = 1
