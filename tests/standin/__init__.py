@@ -43,7 +43,7 @@ def _modules() -> dict[str, ModuleType]:
     _fill(memory_module, {name: getattr(memory, name) for name in ("MemoryPointer", "MemoryPool", "alloc")})
     _fill(memory_module, {"OutOfMemoryError": errors.OutOfMemoryError})
     _fill(cuda_module, {name: getattr(cuda, name) for name in cuda.__all__})
-    names = ("MemoryPointer", "MemoryPool", "PinnedMemoryPointer", "PinnedMemoryPool", "alloc", "alloc_pinned_memory",
+    names = ("MemoryPointer", "MemoryPool", "PinnedMemoryPool", "alloc", "alloc_pinned_memory",
              "get_allocator", "set_allocator", "using_allocator")  # fmt: skip
     _fill(cuda_module, {name: getattr(memory, name) for name in names})
     _fill(cuda_module, {"runtime": runtime, "memory": memory_module, "is_available": functions.is_available})

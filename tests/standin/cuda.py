@@ -55,7 +55,7 @@ class Device:
             engine.synchronise(Stream.null)
             for stream in streams():
                 if stream.device_id == self.id:
-                    stream.deliver()
+                    stream._deliver()
 
     @property
     def compute_capability(self) -> str:

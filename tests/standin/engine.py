@@ -113,7 +113,7 @@ class _Thread(threading.local):
     def capture(self) -> Capture | None:
         """The capture that work of this thread now goes to."""
         stream = self.stream
-        return None if stream is None else stream.capture
+        return None if stream is None else stream._capture
 
 
 thread = _Thread()
@@ -229,11 +229,11 @@ def launch(work: Work) -> None:
 def synchronise(stream: Any = None) -> None:
     """Count a wait for ``stream`` (default: the current one), and refuse it while that is capturing."""
     machine.check(thread.device)
-    capture = thread.capture if stream is None else stream.capture
+    capture = thread.capture if stream is None else stream._capture
     if capture is not None:
         raise capture.refuse()
     counters.add("synchronisations")
-    (stream or _null()).deliver()
+    (stream or _null())._deliver()
 
 
 def _null() -> Any:

@@ -20,6 +20,7 @@ _RUNTIME = {
         "cudaErrorStreamCaptureImplicit",
         "operation would make the legacy stream depend on a capturing blocking stream",
     ),
+    907: ("cudaErrorCapturedEvent", "operation not permitted on an event last recorded in a capturing stream"),
     908: (
         "cudaErrorStreamCaptureWrongThread",
         "attempt to terminate a thread-local capture sequence from another thread",

@@ -278,12 +278,8 @@ def is_pinned(host: Any) -> bool:
 class PinnedMemoryPool:
     """Pinned memory; nothing is kept for later here."""
 
-    def __init__(self, allocator: Any = None) -> None:
-        self.allocated = 0
-
     def malloc(self, size: int) -> PinnedMemoryPointer:
         """Return ``size`` bytes of pinned memory."""
-        self.allocated += size
         return PinnedMemoryPointer(size)
 
     def free_all_blocks(self) -> None:

@@ -25,6 +25,19 @@ def streams() -> list[Stream]:
     return list(_streams)
 
 
+class _Delivery:
+    """A copy to the host that was asked for: garbage until somebody waits."""
+
+    def __init__(self, out: Any, content: Any) -> None:
+        self._out, self._content = out, content
+        np.copyto(out.reshape(-1).view(np.uint8), 0xFF)
+
+    def __call__(self) -> None:
+        if self._content is not None:
+            np.copyto(self._out, self._content)
+        self._content = None
+
+
 class Stream:
     """A sequence of work. What is launched is done at once, unless the stream is capturing; see ``engine``."""
 
@@ -33,9 +46,9 @@ class Stream:
 
     def __init__(self, null: bool = False, non_blocking: bool = False, ptds: bool = False,
                  priority: int | None = None) -> None:  # fmt: skip
-        self.capture: Capture | None = None
+        self._capture: Capture | None = None
         self._non_blocking, self.priority = non_blocking, priority or 0
-        self._later: list[tuple[Any, Any]] = []
+        self._later: list[_Delivery] = []
         self._before: list[Any] = []
         if null or ptds:
             self.ptr, self.device_id = (0 if null else 2), -1
@@ -78,15 +91,11 @@ class Stream:
 
     @property
     def done(self) -> bool:
-        """Whether all work is done: always, except for copies that nobody has waited for."""
-        if self.capture is not None:
-            raise self.capture.refuse()
-        return not self._later
-
-    @property
-    def has_later(self) -> bool:
-        """Whether there are copies that nobody has waited for."""
-        return bool(self._later)
+        """Whether all work is done: once somebody asks, it is."""
+        if self._capture is not None:
+            raise self._capture.refuse()
+        self._deliver()
+        return True
 
     @property
     def is_non_blocking(self) -> bool:
@@ -97,21 +106,22 @@ class Stream:
         """Wait for all its work."""
         engine.synchronise(self)
 
-    def deliver_later(self, out: Any, content: Any) -> None:
+    def _deliver_later(self, out: Any, content: Any) -> None:
         """Let ``out`` get ``content`` when somebody waits; until then it holds garbage."""
-        np.copyto(out.view(np.uint8) if out.flags.c_contiguous and out.ndim else out, 0xFF, casting="unsafe")
-        self._later.append((out, content))
+        self._later.append(_Delivery(out, content))
 
-    def deliver(self) -> None:
-        """Hand over the copies that were asked for."""
-        later, self._later = self._later, []
-        for out, content in later:
-            np.copyto(out, content)
+    def _deliver(self) -> None:
+        """Hand over the copies that were asked for; the default stream waits for those that are blocking, too."""
+        others = [s for s in streams() if s._later and not s._non_blocking] if self.ptr == 0 else []
+        for stream in (self, *others):
+            later, stream._later = stream._later, []
+            for delivery in later:
+                delivery()
 
     def add_callback(self, callback: Callable[..., object], arg: object) -> None:
         """Call ``callback(stream, status, arg)`` when the work so far is done; not while capturing."""
-        if self.capture is not None:
-            raise self.capture.refuse()
+        if self._capture is not None:
+            raise self._capture.refuse()
         callback(self, 0, arg)
 
     def launch_host_func(self, callback: Callable[..., object], arg: object) -> None:
@@ -127,29 +137,30 @@ class Stream:
 
     def wait_event(self, event: Any) -> None:
         """Let later work here wait for ``event``; one that was recorded by a capture takes this stream into it."""
-        other = event.capture
-        if self.capture is not None and other is not self.capture:
-            if event.recorded:
-                self.capture.invalid = True
+        other = event._capture
+        if self._capture is not None and other is not self._capture:
+            if event._stream is not None:
+                self._capture.invalid = True
                 raise CUDARuntimeError(905)
             return
+        self._later.extend(event._later)
         if other is None or other not in engine.capturing():
             return
-        if self.capture is None:
-            self.capture = other
+        if self._capture is None:
+            self._capture = other
             other.streams.append(self)
             other.unjoined.append(self)
-        elif self is other.origin and event.stream in other.unjoined:
-            other.unjoined.remove(event.stream)
+        elif self is other.origin and event._stream in other.unjoined:
+            other.unjoined.remove(event._stream)
 
     def begin_capture(self, mode: Any = None) -> None:
         """Record work from now on instead of doing it."""
         if self.ptr in (0, 1, 2):
             raise RuntimeError("cannot capture on the default (legacy) stream")
-        if self.capture is not None:
+        if self._capture is not None:
             raise CUDARuntimeError(401)
-        self.capture = Capture(self, streams=[self])
-        engine.begin(self.capture)
+        self._capture = Capture(self, streams=[self])
+        engine.begin(self._capture)
 
     def end_capture(self) -> Graph:
         """Return what was recorded.
@@ -158,11 +169,11 @@ class Stream:
             CUDARuntimeError: a call that is not permitted has spoilt the capture, another stream that was taken into it
                 was not waited for, or there is none.
         """
-        capture = self.capture
+        capture = self._capture
         if capture is None or capture.origin is not self:
             raise CUDARuntimeError(401)
         for stream in capture.streams:
-            stream.capture = None
+            stream._capture = None
         engine.end(capture)
         if capture.invalid:
             raise CUDARuntimeError(901)
@@ -172,7 +183,7 @@ class Stream:
 
     def is_capturing(self) -> bool:
         """Return whether work is recorded."""
-        return self.capture is not None
+        return self._capture is not None
 
 
 Stream.null, Stream.ptds = Stream(null=True), Stream(ptds=True)
@@ -193,39 +204,45 @@ class Event:
         if interprocess and not disable_timing:
             raise ValueError("Timing must be disabled for interprocess events")
         self.ptr = next(_handles)
-        self.capture: Capture | None = None
-        self.stream: Stream | None = None
-        self.recorded = False
-        self.time: float | None = None
+        self._capture: Capture | None = None
+        self._stream: Stream | None = None
+        self._later: tuple[_Delivery, ...] = ()
+        self._time: float | None = None
         self._timing = not disable_timing
 
     @property
     def done(self) -> bool:
         """Whether the work before it is done."""
-        if self.capture is not None:
-            raise CUDARuntimeError(900)
-        return self.stream is None or not self.stream.has_later
+        self._check()
+        self._deliver()
+        return True
+
+    def _check(self) -> None:
+        if self._capture is not None:
+            raise self._capture.refuse() if self._capture in engine.capturing() else CUDARuntimeError(907)
+
+    def _deliver(self) -> None:
+        for delivery in self._later:
+            delivery()
 
     def record(self, stream: Stream | None = None) -> None:
         """Put it behind the work so far of ``stream``, or of the current one."""
-        self.stream = stream or get_current_stream()
-        self.recorded, self.capture = True, self.stream.capture
-        if self.capture is None:
-            self.time = time.perf_counter()
+        self._stream = stream or get_current_stream()
+        self._capture, self._later = self._stream._capture, tuple(self._stream._later)
+        if self._capture is None:
+            self._time = time.perf_counter()
 
     def synchronize(self) -> None:
         """Wait for the work before it."""
-        if self.capture is not None and self.capture in engine.capturing():
-            raise self.capture.refuse()
+        self._check()
         if thread.capture is not None:
             raise thread.capture.refuse()
         counters.add("synchronisations")
-        if self.stream is not None:
-            self.stream.deliver()
+        self._deliver()
 
 
 def get_elapsed_time(start_event: Event, end_event: Event) -> float:
     """Return the milliseconds between two events."""
-    if start_event.time is None or end_event.time is None or not (start_event._timing and end_event._timing):
+    if start_event._time is None or end_event._time is None or not (start_event._timing and end_event._timing):
         raise CUDARuntimeError(400)
-    return 1000 * (end_event.time - start_event.time)
+    return 1000 * (end_event._time - start_event._time)

@@ -37,7 +37,7 @@ def download(array: ndarray, stream: Any, order: str, out: Any, blocking: bool) 
         else:
             counters.add("staged")
             target = _null()
-            launch(lambda: target.deliver_later(out, source.copy()))
+            launch(lambda: target._deliver_later(out, source.copy()))
         return out
 
 
