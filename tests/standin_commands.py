@@ -23,16 +23,20 @@ class Place:
     command: Sequence[str]
     environment: dict[str, str]
 
-    def dl4j(self, *arguments: str, timeout: float = 240) -> dict[str, Any]:
-        """Run ``dl4j ... --format json``; return its one JSON object."""
-        done = subprocess.run(
-            [*self.command, *arguments, "--format", "json"],
+    def run(self, *arguments: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+        """Run ``dl4j ...`` to its end, whichever it is."""
+        return subprocess.run(
+            [*self.command, *arguments],
             env=self.environment,
             capture_output=True,
             text=True,
             timeout=timeout,
             check=False,
         )
+
+    def dl4j(self, *arguments: str, timeout: float = 240) -> dict[str, Any]:
+        """Run ``dl4j ... --format json``; return its one JSON object."""
+        done = self.run(*arguments, "--format", "json", timeout=timeout)
         assert done.returncode == 0, done.stderr
         report: dict[str, Any] = json.loads(done.stdout)
         return report

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from standin_commands import STANDIN
 
 from dl4jlegacy import devices, run_devices
 from dl4jlegacy.devices import Device, choose, memory_limit, memory_text
@@ -394,6 +396,22 @@ def test_a_limit_is_set_on_every_gpu_and_shown(broken: Break) -> None:
     assert "limited to 40.0 GiB" in compute.told(1)[0][1]
     assert compute.memory(0) == "gpu:0 3.0 GiB of 40.0 GiB"
     assert run_devices.join(Conf(kernels="cupy"), None, "8GiB").memory(0) == "gpu:0 3.0 GiB of 8.0 GiB"
+
+
+def test_a_run_that_does_not_fit_names_the_layer_and_the_batch_that_would() -> None:
+    same = ("train", "--model", "mlp", "--dataset", "digits", "--device", "gpu", "--device-memory-limit", "1MiB")
+    done = STANDIN.run(*same, "--batch-size", "1400", "--format", "json")
+    assert done.returncode == 1 and "Traceback" not in done.stdout
+    error = json.loads(done.stdout)["error"]
+    assert error["code"] == "DL4J-MEMORY"
+    found = re.search(
+        r"memory of gpu:0 Stand-in GPU.* is full: layer 0 \(dense\) asked for its buffer 'y' of shape \(1400, 128\), "
+        r"700.0 KiB; in use are .* of 1.0 MiB: other arrays of this process .*, updater state .*, parameters .*; "
+        r".*take --batch-size (\d+) or less",
+        error["message"],
+    )
+    assert found is not None, error["message"]
+    assert 400 < int(found[1]) < 1000
 
 
 def test_bytes_are_told_for_people() -> None:

@@ -148,6 +148,11 @@ class FlatNetwork:
 
         return self._captured.run((kind, layer), batch, stream, step, updates)
 
+    def _scored(self, mean: Scalar, layer: int | None = None) -> Scalar:
+        """Return the score for a mean loss: with the regularization of all layers, or of one."""
+        penalty = self.updater.penalty(self._params, layer)
+        return mean + penalty if is_on_device(penalty) or penalty else mean
+
     def _apply(self, iteration: int, layer: int | None = None) -> None:
         with np.errstate(all="ignore"):
             self.updater.update(

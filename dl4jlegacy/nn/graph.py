@@ -146,8 +146,10 @@ class ComputationGraph(FlatNetwork):
         memory: Memory | None = {} if self.conf.backprop_type == "truncated_bptt" else None
         total: Scalar = 0.0
         for index, (part, iteration) in enumerate(zip(parts, iterations, strict=True)):
-            total += self._backpropagate(part, stream if index == 0 else stream.at(index, purpose="segment"), memory)
+            own = stream if index == 0 else stream.at(index, purpose="segment")
+            score = self._backpropagate(part, own, memory)
             self._apply(iteration)
+            total = total + score if index else score
         return total
 
     def gradient_and_score(
@@ -167,7 +169,7 @@ class ComputationGraph(FlatNetwork):
         step = self._step(stream, train=True, memory=memory).at(0, back_length=back)
         with np.errstate(all="ignore"):  # what a warning could say, _finite says with the layer
             loss = self._stack.backpropagate(batch, step, scale=self._scale(batch.examples))
-            score = loss / batch.examples + self.updater.penalty(self._params)
+            score = self._scored(loss / batch.examples)
         return self._finite(score, self._activations(batch))
 
     def pretrain_batch(self, layer: int, x: Array, *, iteration: int, stream: Stream) -> Scalar:

@@ -133,7 +133,7 @@ class MultiLayerNetwork(FlatNetwork):
             own = stream if index == 0 else stream.at(index, purpose="segment")
             _, score = self.gradient_and_score(part[0], part[1], own, part[2], part[3], memory)
             self._apply(iteration)
-            total += score
+            total = total + score if index else score
         return total
 
     def gradient_and_score(
@@ -156,7 +156,7 @@ class MultiLayerNetwork(FlatNetwork):
         step = step.at(0, labels_mask=enter_mask(labels_mask, labels), back_length=back)
         with np.errstate(all="ignore"):  # what a warning could say, _finite says with the layer
             loss = self._stack.backpropagate(x, labels, step, scale=self._scale(x.shape[0]))
-            score = loss / x.shape[0] + self.updater.penalty(self._params)
+            score = self._scored(loss / x.shape[0])
         return self._gradient, self._finite(score, self._activations(x))
 
     def pretrain_batch(self, layer: int, x: Array, *, iteration: int, stream: Stream) -> Scalar:
@@ -182,7 +182,7 @@ class MultiLayerNetwork(FlatNetwork):
             step = step.at(layer, stream=stream, train=True)
             views, grads = self._stack.params[layer], self._stack.grads[layer]
             loss = trained.pretrain_gradient(views, below, grads, step, scale=self._scale(x.shape[0]))
-            score = loss + self.updater.penalty(self._params, layer)
+            score = self._scored(loss, layer)
         return self._gradient, self._finite(score, self._activations(x))
 
     def update_from(self, gradient: Array, *, iteration: int) -> None:

@@ -113,16 +113,19 @@ class Workspace:
 
     def _full(self, key: tuple[int, str], shape: tuple[int, ...], asked: int) -> DeviceMemoryError:
         device = current()
+        used, limit = used_memory(device)
         buffers = [Held(self.title(layer), size, True) for layer, size in self.bytes_by_layer().items()]
+        held = [*self.besides, *buffers]
+        others = Held("other arrays of this process", max(0, used - sum(part.size for part in held)))
         return memory_full(
             device=device.text,
             layer=self.title(key[0]),
             buffer=key[1],
             shape=shape,
             asked=asked,
-            held=[*self.besides, *buffers],
+            held=[*held, others],
             batch=self.batch,
-            available=used_memory(device)[1] or device.memory,
+            available=limit or device.memory,
         )
 
 
