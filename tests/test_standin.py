@@ -262,7 +262,7 @@ def test_a_graph_does_its_work_when_it_is_launched(x: Any, stream: Any) -> None:
 
 
 def test_garbage_is_no_index_while_capturing(x: Any, stream: Any) -> None:
-    graph, picked = capture(stream, lambda: x[cp.arange(1) * 9])  # -9 as long as nothing is computed
+    graph, picked = capture(stream, lambda: x[cp.arange(1, dtype=np.uint8)])  # 255 until it is computed
     graph.launch()
     np.testing.assert_array_equal(picked.get(), HOST[:1])
 
