@@ -122,7 +122,7 @@ def test_a_name_of_the_stand_in_is_cupys(path: str) -> None:
 
 
 def test_what_the_package_uses_of_cupy_is_in_the_stand_in() -> None:
-    assert {"cupy.where", "cupy.exp", "cupy.add.reduce"} <= set(USED)
+    assert {"cupy.where", "cupy.exp", "cupy.zeros"} <= set(USED)
     for path, place in USED.items():
         found: Any = standin.MODULES[path.partition(".")[0]]
         for name in path.split(".")[1:]:
