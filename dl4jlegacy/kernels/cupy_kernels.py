@@ -60,8 +60,12 @@ class CupyKernels(Layers, Tiles, Recurrent, Updaters, Vectors, Convolutions):
                 outer.wait_event(own.record())
 
     def synchronize(self) -> None:
-        """Wait until the device has done everything."""
-        self.xp.cuda.Device(self.device).synchronize()
+        """Wait until everything that this thread has launched is done.
+
+        Not for the whole device, which CUDA refuses while any thread's stream is capturing.
+        """
+        with self.use():
+            self.xp.cuda.get_current_stream().synchronize()
 
     def upload(self, sources: Sequence[Array], targets: Sequence[Array]) -> None:
         """Copy host arrays to device arrays of the same shapes, in order with what is launched, without waiting."""
