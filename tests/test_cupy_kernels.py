@@ -112,6 +112,43 @@ def test_softmax_and_cross_entropy_are_numpys(gpu: Kernels, dtype: Any, shape: A
     assert float(loss) == pytest.approx(expected, rel=1e-5) and np.array_equal(there[0].get(), dz)
 
 
+@both_dtypes
+@all_shapes
+def test_an_output_layer_in_few_launches_is_the_same_in_many(gpu: Any, dtype: Any, shape: Any) -> None:
+    z, b, dz = normal(shape, dtype), normal(shape[1:], dtype), np.zeros(shape, dtype)
+    labels = np.eye(shape[1], dtype=dtype)[np.arange(shape[0]) % shape[1]]
+    p, expected, sums = z.copy(), dz.copy(), np.zeros(shape[1], dtype)
+    NUMPY.bias_activation(p, b, "identity")
+    NUMPY.softmax(p)
+    loss = NUMPY.softmax_cross_entropy(p, labels, expected)
+    expected *= dtype(0.125)
+    NUMPY.column_sums(expected, sums)
+    on_gpu = [gpu.xp.asarray(a) for a in (z, b, labels, dz, np.zeros_like(b))]
+    np.testing.assert_allclose(float(gpu.softmax_loss(*on_gpu, 0.125)), loss, rtol=1e-5)
+    for found, wanted in ((on_gpu[0], p), (on_gpu[3], expected), (on_gpu[4], sums)):
+        np.testing.assert_allclose(found.get(), wanted, **sums_close(dtype))
+
+
+@both_dtypes
+@all_shapes
+def test_the_ends_of_contrastive_divergence_are_numpys(gpu: Any, dtype: Any, shape: Any) -> None:
+    model, data = (1 / (1 + np.exp(-normal(shape, dtype)))).astype(dtype), (normal(shape, dtype) > 0).astype(dtype)
+    model[:1, :1] = 0.0  # is cut
+    p, x, kept, out = (gpu.xp.asarray(a) for a in (model, data, np.zeros_like(data), np.zeros(shape[1], dtype)))
+    clipped = np.clip(model.astype(np.float64), 1e-5, 1 - 1e-5)
+    score = -(data * np.log(clipped) + (1 - data) * np.log(1 - clipped)).sum()
+    np.testing.assert_allclose(float(gpu.binary_cross_entropy(p, x, 1e-5, 0.5)), score / 2, rtol=1e-4, atol=1e-4)
+    gpu.difference_sums(p, x, kept, out, 0.25)
+    np.testing.assert_array_equal(kept.get(), data)
+    np.testing.assert_allclose(out.get(), (model - data).sum(axis=0) * dtype(0.25), **sums_close(dtype))
+    half = shape[0] // 2
+    gpu.signed_sums(p, half, out, 0.25)
+    model[:half] *= dtype(-0.25)
+    model[half:] *= dtype(0.25)
+    np.testing.assert_array_equal(p.get(), model)
+    np.testing.assert_allclose(out.get(), model.sum(axis=0), **sums_close(dtype))
+
+
 def test_a_row_with_a_nan_is_all_nan_and_no_other(gpu: Kernels) -> None:
     z = normal((5, 300), np.float32)
     z[2, 117] = np.nan

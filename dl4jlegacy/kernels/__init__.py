@@ -22,7 +22,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.backend import Array, Scalar
 from dl4jlegacy.errors import ConfError, VersionError, nearest
 from dl4jlegacy.seeding import Stream
 
@@ -268,6 +268,21 @@ class DeviceKernels(Kernels, Protocol):
 
     def numbers(self, updates: Callable[[], None]) -> list[float]:
         """Return the scalars that the updaters in ``updates`` ask for, which launches nothing."""
+
+    def softmax_loss(self, z: Array, b: Array, labels: Array, dz: Array, gb: Array, scale: float) -> Scalar:
+        """Do what an output layer does: ``z (m, n)`` plus ``b (n,)`` becomes probabilities; return the cross entropy.
+
+        ``labels (m, n)``; ``dz = scale (p - labels)``, and ``gb (n,)`` its sum over the rows.
+        """
+
+    def binary_cross_entropy(self, p: Array, labels: Array, clip: float, factor: float) -> Scalar:
+        """Return ``-factor sum(labels log p + (1 - labels) log(1 - p))``, ``p`` cut to ``clip ... 1 - clip``."""
+
+    def difference_sums(self, model: Array, data: Array, copy: Array, out: Array, factor: float) -> None:
+        """``out (n,) = factor (model - data).sum(axis=0)``, all ``(m, n)``; ``copy`` becomes ``data``."""
+
+    def signed_sums(self, x: Array, half: int, out: Array, factor: float) -> None:
+        """``x[:half] *= -factor``, ``x[half:] *= factor``; ``out (n,) = x.sum(axis=0)``."""
 
 
 def device_kernels(kernels: Kernels) -> DeviceKernels | None:

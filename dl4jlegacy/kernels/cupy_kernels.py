@@ -14,7 +14,7 @@ from typing import Any
 from dl4jlegacy.backend import Array
 from dl4jlegacy.kernels.cuda_graph import Program, capture
 from dl4jlegacy.kernels.cupy_convolution import Convolutions
-from dl4jlegacy.kernels.cupy_layers import Layers
+from dl4jlegacy.kernels.cupy_fused import Fused
 from dl4jlegacy.kernels.cupy_recurrent import Recurrent
 from dl4jlegacy.kernels.cupy_tiles import Tiles
 from dl4jlegacy.kernels.cupy_updaters import Updaters
@@ -28,7 +28,7 @@ __all__ = ["CupyKernels"]
 _ON = ("", "1")
 
 
-class CupyKernels(Layers, Tiles, Recurrent, Updaters, Vectors, Convolutions):
+class CupyKernels(Fused, Tiles, Recurrent, Updaters, Vectors, Convolutions):
     """See ``Launcher`` for what it is made from.
 
     Attributes:

@@ -7,10 +7,12 @@ from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels import FUSED_ACTIVATIONS
 from dl4jlegacy.kernels.cupy_launch import BLOCK, Launcher
 
-__all__ = ["Layers"]
+__all__ = ["ROWS", "Layers", "cut", "width"]
 
 _NAMES = tuple(sorted(FUSED_ACTIVATIONS))  # the sources number them in this order
-_ROWS = 128  # that a block sums at least, so that there are blocks enough for every processor of a device
+ROWS = 128
+"""Rows that a block sums at least, so that there are blocks enough for every processor of a device."""
+
 _MOST_PARTS = 256  # what the second stage adds up one after the other
 _PLACES = 4096  # of a channel that a block sums at least
 _LOSS_BLOCKS = 1024
@@ -22,10 +24,15 @@ def _code(activation: str) -> int:
     return _NAMES.index(activation)
 
 
-def _span(whole: int, least: int) -> tuple[int, int]:
+def cut(whole: int, least: int) -> tuple[int, int]:
     """Cut ``whole`` into at most ``_MOST_PARTS`` parts: how many, and how long each is."""
     span = max(least, -(-whole // _MOST_PARTS))
     return max(1, -(-whole // span)), span
+
+
+def width(n: int) -> int:
+    """Return how many threads share a row of ``n`` values."""
+    return min(BLOCK, 1 << max(0, n - 1).bit_length())
 
 
 class Layers(Launcher):
@@ -65,7 +72,7 @@ class Layers(Launcher):
         self._check_bias(what, dy, out)
         char = self._on_device(what, dy, out)
         m, n = dy.shape
-        parts, span = _span(m, _ROWS)
+        parts, span = cut(m, ROWS)
         sums = out if parts == 1 else self._scratch.buffer("sums", (parts, n), char)
         self._stage(char, parts, dy, y, sums, m, n, span, activation)
         if parts > 1:
@@ -85,7 +92,7 @@ class Layers(Launcher):
         char = self._on_device("channel_backward", dy, y, gb)
         tiles, channels, *rest = dy.shape
         area = rest[0] * rest[1] * rest[2]
-        parts, span = _span(tiles * area, _PLACES)
+        parts, span = cut(tiles * area, _PLACES)
         sums = gb if parts == 1 else self._scratch.buffer("sums", (parts, channels), char)
         self.launch_blocks("activations", "channel_backward", char, (parts, channels), (BLOCK,),
                            dy, y, sums, tiles, area, span, code)  # fmt: skip
@@ -96,9 +103,9 @@ class Layers(Launcher):
         """See ``Kernels``."""
         char = self._on_device("softmax", z)
         m, n = z.shape
-        width = min(BLOCK, 1 << max(0, n - 1).bit_length())  # threads that share a row
+        threads = width(n)
         if n:
-            self.launch_blocks("softmax", "softmax", char, (-(-m * width // BLOCK),), (BLOCK,), z, m, n, width)
+            self.launch_blocks("softmax", "softmax", char, (-(-m * threads // BLOCK),), (BLOCK,), z, m, n, threads)
 
     def softmax_cross_entropy(self, p: Array, labels: Array, dz: Array) -> Array:
         """Like ``Kernels``' own, but the loss is a 0-d float64 array on the device: nothing waits for it."""
@@ -107,7 +114,7 @@ class Layers(Launcher):
         sums, loss = self._scratch.buffer("sums", (blocks,), "d"), self.xp.empty((), "d")
         self.launch_blocks("softmax", "softmax_cross_entropy", char, (blocks,), (BLOCK,),
                            p, labels, dz, sums, p.size)  # fmt: skip
-        self.launch_blocks("softmax", "sum_doubles", char, (1,), (BLOCK,), sums, loss, blocks)
+        self.launch_blocks("softmax", "sum_doubles", char, (1,), (BLOCK,), sums, loss, blocks, 1.0)
         result: Array = loss
         return result
 

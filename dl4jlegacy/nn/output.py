@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dl4jlegacy.backend import Array, Scalar, get_array_module, scalar
 from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.kernels import device_kernels
 from dl4jlegacy.nn.feedforward import FeedForwardLayer, Params, activate
 from dl4jlegacy.nn.losses import LOSSES, Weights
 from dl4jlegacy.nn.step import Step
@@ -67,8 +68,7 @@ class BaseOutputLayer(FeedForwardLayer, frozen=True, kw_only=True):
         mask = step.labels_mask
         plain = self.loss_weights is None and mask is None
         if self.forward_activation() == "softmax" and self.loss in _CROSS_ENTROPY and plain:
-            score, dz = self._softmax_cross_entropy(z, b, labels, step)
-            _scale(dz, scale, gb, step)
+            score, dz = self._softmax_cross_entropy(z, b, labels, gb, step, scale)
         elif self.forward_activation() == "sigmoid" and self.loss == "xent" and plain:
             step.kernels.bias_activation(z, b, "sigmoid")
             score, dz = scalar(_scores(self.loss, labels, z, None, None).sum()), z - labels
@@ -84,11 +84,17 @@ class BaseOutputLayer(FeedForwardLayer, frozen=True, kw_only=True):
             dz = to_dz(get_array_module(dy).ascontiguousarray(dy), gb)
         return score, dz
 
-    def _softmax_cross_entropy(self, z: Array, b: Array, labels: Array, step: Step) -> tuple[Scalar, Array]:
+    def _softmax_cross_entropy(
+        self, z: Array, b: Array, labels: Array, gb: Array, step: Step, scale: float
+    ) -> tuple[Scalar, Array]:
+        dz, device = step.buffer("dz", z.shape, z), device_kernels(step.kernels)
+        if device is not None:
+            return device.softmax_loss(z, b, labels, dz, gb, scale), dz
         step.kernels.bias_activation(z, b, "identity")
         step.kernels.softmax(z)
-        dz = step.buffer("dz", z.shape, z)
-        return step.kernels.softmax_cross_entropy(z, labels, dz), dz
+        score = step.kernels.softmax_cross_entropy(z, labels, dz)
+        _scale(dz, scale, gb, step)
+        return score, dz
 
 
 def _scale(dz: Array, scale: float, gb: Array, step: Step) -> None:

@@ -10,15 +10,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dl4jlegacy.backend import Array, Scalar, get_array_module, scalar
+from dl4jlegacy.backend import Array, Scalar, get_array_module
 from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.kernels import device_kernels
 from dl4jlegacy.nn.feedforward import FeedForwardLayer, Params
-from dl4jlegacy.nn.reconstruction import (
-    SCORED_ROWS,
-    check_pretrain_rate,
-    check_reconstruction_loss,
-    reconstruction_scores,
-)
+from dl4jlegacy.nn.reconstruction import check_pretrain_rate, check_reconstruction_loss, reported_score
 from dl4jlegacy.nn.step import Step
 from dl4jlegacy.seeding import Stream
 
@@ -86,21 +82,36 @@ class RBM(FeedForwardLayer, frozen=True, kw_only=True, tag="rbm"):
         visible = step.buffer("visible", (2 * m, self.n_in), x)  # data above, reconstruction below:
         hidden = step.buffer("hidden", (2 * m, self.n_out), x)  # both phases' gradient is then one product
         reconstruction = self._chain(params, x, visible[m:], hidden, step)
-        score = self._score(x, reconstruction)
-        visible[:m] = x
+        score = reported_score(self.loss, x, reconstruction, UNITS[self.visible_unit], step.kernels)
+        if self.sparsity:
+            grads["b"][...] = (hidden[:m].mean(axis=0) - self.sparsity) * (m * scale)
+        self._biases(x, reconstruction, visible[:m], hidden, grads, step, scale)
+        step.kernels.matmul(hidden.T, visible, grads["W"].T)
+        return score
+
+    def _biases(
+        self, x: Array, reconstruction: Array, kept: Array, hidden: Array, grads: Params, step: Step, scale: float
+    ) -> None:
+        """Write the biases' gradients; ``kept`` becomes ``x``, and ``hidden`` its share in the gradient of ``W``."""
+        m, gvb, factor = len(x), grads["vb"], x.dtype.type(scale)
+        gb, device = grads["b"], device_kernels(step.kernels)
+        if device is not None:
+            if self.sparsity:  # has been written already
+                gb = step.buffer("hidden_sums", gb.shape, x)
+            device.difference_sums(reconstruction, x, kept, gvb, scale)
+            device.signed_sums(hidden, m, gb, scale)
+            return
+        kept[...] = x
         sums = step.buffer("sums", (2, self.n_in), x)
         step.kernels.column_sums(reconstruction, sums[0])
         step.kernels.column_sums(x, sums[1])
-        get_array_module(x).subtract(sums[0], sums[1], out=grads["vb"])
-        grads["vb"][...] *= x.dtype.type(scale)
-        if self.sparsity:
-            grads["b"][...] = (hidden[:m].mean(axis=0) - self.sparsity) * (m * scale)
-        hidden[:m] *= x.dtype.type(-scale)
-        hidden[m:] *= x.dtype.type(scale)
+        get_array_module(x).subtract(sums[0], sums[1], out=gvb)
+        gvb *= factor
+        data, fantasy = hidden[:m], hidden[m:]
+        data *= -factor
+        fantasy *= factor
         if not self.sparsity:
-            step.kernels.column_sums(hidden, grads["b"])
-        step.kernels.matmul(hidden.T, visible, grads["W"].T)
-        return score
+            step.kernels.column_sums(hidden, gb)
 
     def free_energy(self, params: Params, x: Array) -> Array:
         """Return the free energy of every row of ``x``: ``(examples,)``; lower means more probable.
@@ -146,10 +157,6 @@ class RBM(FeedForwardLayer, frozen=True, kw_only=True, tag="rbm"):
                 _sample(self.hidden_unit, fantasy, b, h, step, step.key("hidden", i))
         _mean(self.hidden_unit, fantasy, b, step)
         return mean
-
-    def _score(self, x: Array, reconstruction: Array) -> Scalar:
-        rows = slice(SCORED_ROWS)
-        return scalar(reconstruction_scores(self.loss, x[rows], reconstruction[rows], UNITS[self.visible_unit]).mean())
 
 
 def _mean(unit: str, z: Array, bias: Array, step: Step) -> None:

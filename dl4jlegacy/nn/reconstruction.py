@@ -9,11 +9,19 @@ from __future__ import annotations
 
 import math
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.backend import Array, Scalar, scalar
 from dl4jlegacy.errors import ConfError, nearest
-from dl4jlegacy.nn.losses import LOSSES
+from dl4jlegacy.kernels import Kernels, device_kernels
+from dl4jlegacy.nn.losses import LOSSES, XENT_CLIP
 
-__all__ = ["CANONICAL", "SCORED_ROWS", "check_pretrain_rate", "check_reconstruction_loss", "reconstruction_scores"]
+__all__ = [
+    "CANONICAL",
+    "SCORED_ROWS",
+    "check_pretrain_rate",
+    "check_reconstruction_loss",
+    "reconstruction_scores",
+    "reported_score",
+]
 
 CANONICAL = "reconstruction_crossentropy"
 SCORED_ROWS = 16
@@ -30,6 +38,14 @@ def check_pretrain_rate(title: str, rate: float | None) -> None:
     """Raise ``ConfError`` naming the layer if its pretraining cannot go on at that learning rate (None: no own one)."""
     if rate is not None and not (rate >= 0 and math.isfinite(rate)):
         raise ConfError(f"{title}: pretrain_learning_rate is {rate}; it must be a finite number, not negative")
+
+
+def reported_score(loss: str, x: Array, z: Array, activation: str, kernels: Kernels) -> Scalar:
+    """Return the mean of ``reconstruction_scores`` over the first ``SCORED_ROWS`` examples."""
+    x, z, device = x[:SCORED_ROWS], z[:SCORED_ROWS], device_kernels(kernels)
+    if device is not None and loss == CANONICAL and activation == "sigmoid":
+        return device.binary_cross_entropy(z, x, XENT_CLIP, 1 / len(x))
+    return scalar(reconstruction_scores(loss, x, z, activation).mean())
 
 
 def reconstruction_scores(loss: str, x: Array, z: Array, activation: str) -> Array:

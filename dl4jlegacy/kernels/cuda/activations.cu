@@ -48,6 +48,53 @@ activation_backward_bias(REAL *__restrict__ dy, const REAL *__restrict__ y, REAL
     FOR_ACTIVATION(activation, backward, dy, y, sums, m, n, span)
 }
 
+// Contrastive divergence's two sums, cut into blocks as above, ``activation_backward_bias`` adds the parts up. model, data
+// (m, n): sums (grid.y, n) = factor (model - data), and data goes to `copy` on the way.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+difference_sums(const REAL *__restrict__ model, const REAL *__restrict__ data, REAL *__restrict__ copy,
+                REAL *__restrict__ sums, long long m, long long n, long long span, double factor) {
+    __shared__ REAL part[8][32];
+    long long column = (long long)blockIdx.x * 32 + threadIdx.x;
+    long long first = (long long)blockIdx.y * span, last = min(first + span, m);
+    REAL total = 0;
+    if (column < n)
+        for (long long row = first + threadIdx.y; row < last; row += 8) {
+            long long k = row * n + column;
+            REAL own = data[k];
+            copy[k] = own;
+            total += model[k] - own;
+        }
+    part[threadIdx.y][threadIdx.x] = total;
+    __syncthreads();
+    if (threadIdx.y == 0 && column < n) {
+        for (int i = 1; i < 8; ++i) total += part[i][threadIdx.x];
+        sums[blockIdx.y * n + column] = total * (REAL)factor;
+    }
+}
+
+// x (m, n): rows from `half` on times factor, those above times -factor; sums (grid.y, n) of what they become.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+signed_sums(REAL *__restrict__ x, REAL *__restrict__ sums, long long m, long long n, long long span, long long half,
+            double factor) {
+    __shared__ REAL part[8][32];
+    long long column = (long long)blockIdx.x * 32 + threadIdx.x;
+    long long first = (long long)blockIdx.y * span, last = min(first + span, m);
+    REAL plus = (REAL)factor, total = 0;
+    if (column < n)
+        for (long long row = first + threadIdx.y; row < last; row += 8) {
+            long long k = row * n + column;
+            REAL own = x[k] * (row < half ? -plus : plus);
+            x[k] = own;
+            total += own;
+        }
+    part[threadIdx.y][threadIdx.x] = total;
+    __syncthreads();
+    if (threadIdx.y == 0 && column < n) {
+        for (int i = 1; i < 8; ++i) total += part[i][threadIdx.x];
+        sums[blockIdx.y * n + column] = total;
+    }
+}
+
 // Block (s, c) does places s * span ... of channel c; every channel has `tiles` runs of `area` places.
 template <int F>
 __device__ __forceinline__ void channels_back(REAL *dy, const REAL *y, REAL *sums, long long tiles, long long area,

@@ -1,0 +1,69 @@
+"""Several steps of a layer in one launch: on a GPU a launch costs more than what small arrays take to compute."""
+
+from __future__ import annotations
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.errors import ShapeError
+from dl4jlegacy.kernels.cupy_launch import BLOCK
+from dl4jlegacy.kernels.cupy_layers import ROWS, Layers, cut, width
+
+__all__ = ["Fused"]
+
+_LOSS_BLOCKS = 1024
+
+
+class Fused(Layers):
+    """See ``DeviceKernels``."""
+
+    def softmax_loss(self, z: Array, b: Array, labels: Array, dz: Array, gb: Array, scale: float) -> Array:
+        """See ``DeviceKernels``."""
+        self._check_bias("softmax_loss", z, b)
+        self._check_bias("softmax_loss", z, gb)
+        self._alike("softmax_loss", z, labels, dz)
+        char = self._on_device("softmax_loss", z, b, gb)
+        (m, n), loss = z.shape, self.xp.empty((), "d")
+        threads = width(n)
+        blocks = -(-m * threads // BLOCK)
+        sums = self._scratch.buffer("sums", (max(1, blocks),), "d")
+        self.launch_blocks("softmax", "softmax_loss", char, (blocks,), (BLOCK,),
+                           z, b, labels, dz, sums, m, n, threads, float(scale))  # fmt: skip
+        self._total(char, sums, loss, blocks, 1.0)
+        self.column_sums(dz, gb)
+        result: Array = loss
+        return result
+
+    def binary_cross_entropy(self, p: Array, labels: Array, clip: float, factor: float) -> Array:
+        """See ``DeviceKernels``."""
+        char, loss = self._alike("binary_cross_entropy", p, labels), self.xp.empty((), "d")
+        blocks = min(max(1, -(-p.size // BLOCK)), _LOSS_BLOCKS)
+        sums = self._scratch.buffer("sums", (blocks,), "d")
+        self.launch_blocks("softmax", "binary_cross_entropy", char, (blocks,), (BLOCK,),
+                           p, labels, sums, p.size, float(clip))  # fmt: skip
+        self._total(char, sums, loss, blocks, factor)
+        result: Array = loss
+        return result
+
+    def difference_sums(self, model: Array, data: Array, copy: Array, out: Array, factor: float) -> None:
+        """See ``DeviceKernels``."""
+        self._check_bias("difference_sums", model, out)
+        self._alike("difference_sums", model, data, copy)
+        char = self._on_device("difference_sums", model, out)
+        self._sums("difference_sums", char, (model, data, copy), out, len(model), float(factor))
+
+    def signed_sums(self, x: Array, half: int, out: Array, factor: float) -> None:
+        """See ``DeviceKernels``."""
+        self._check_bias("signed_sums", x, out)
+        if not 0 <= half <= len(x):
+            raise ShapeError(f"signed_sums: the halves of {len(x)} rows cannot meet at row {half}")
+        self._sums("signed_sums", self._on_device("signed_sums", x, out), (x,), out, len(x), half, float(factor))
+
+    def _sums(self, name: str, char: str, given: tuple[Array, ...], out: Array, m: int, *rest: int | float) -> None:
+        n = out.size
+        parts, span = cut(m, ROWS)
+        sums = out if parts == 1 else self._scratch.buffer("sums", (parts, n), char)
+        self.launch_blocks("activations", name, char, (-(-n // 32), parts), (32, 8), *given, sums, m, n, span, *rest)
+        if parts > 1:
+            self._stage(char, 1, sums, sums, out, parts, n, parts, 0)
+
+    def _total(self, char: str, sums: Array, loss: Array, count: int, factor: float) -> None:
+        self.launch_blocks("softmax", "sum_doubles", char, (1,), (BLOCK,), sums, loss, count, float(factor))
