@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from types import ModuleType
 from typing import Any
@@ -136,6 +137,27 @@ def test_what_a_gpu_says_only_of_a_capture_does_not_end_the_training(
         for network in networks:
             network.fit_batch(*some(4), iteration=iteration, stream=ROOT.at(iteration))
     assert ["CAPTURE_INVALIDATED" in reason for reason in device._captured.refused.values()] == [True]  # type: ignore[union-attr]
+    np.testing.assert_allclose(device.params.get(), networks[0].params, atol=1e-6)
+
+
+def test_a_launch_into_a_spoilt_capture_ends_the_capture_and_not_the_training(
+    device_arrays: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    networks = [MultiLayerNetwork(small(), kernels=load(name)) for name in ("numpy", "cupy")]
+    device = networks[1]
+    whole = device._fit_batch
+
+    def looks_and_goes_on(*args: Any) -> Any:
+        with contextlib.suppress(RuntimeError):
+            float(device.params[0])
+        return whole(*args)
+
+    monkeypatch.setattr(device, "_fit_batch", looks_and_goes_on)
+    for iteration in range(4):
+        for network in networks:
+            network.fit_batch(*some(4), iteration=iteration, stream=ROOT.at(iteration))
+    [reason] = device._captured.refused.values()  # type: ignore[union-attr]
+    assert reason == "DeviceError: cublasGemmEx failed with CUBLAS_STATUS_EXECUTION_FAILED"  # its launch came first
     np.testing.assert_allclose(device.params.get(), networks[0].params, atol=1e-6)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dl4jlegacy.kernels.cublas import SIGNATURES
+from standin.errors import CUDADriverError
 
 TYPES = {0: (np.float32, ctypes.c_float), 1: (np.float64, ctypes.c_double)}  # cudaDataType
 COMPUTE = {68: 0, 75: 0, 77: 0, 70: 1}  # cublasComputeType_t to the cudaDataType it goes with
@@ -46,6 +47,8 @@ class FakeCublas:
                 function(*arguments)
             except AssertionError:
                 return 7  # CUBLAS_STATUS_INVALID_VALUE
+            except CUDADriverError:
+                return 13  # CUBLAS_STATUS_EXECUTION_FAILED
             return 0
 
         return call

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from standin.errors import CUDARuntimeError
+from standin.errors import CUDADriverError, CUDARuntimeError
 
 if TYPE_CHECKING:
     from standin.arrays import ndarray
@@ -209,10 +209,13 @@ def launch(work: Work) -> None:
     """Do ``work`` now, or record it while the current stream is capturing.
 
     Raises:
+        CUDADriverError: the capture has been spoilt.
         CUDARuntimeError: the work would go to the default stream while a stream that waits for that one is capturing.
     """
     capture = thread.capture
     if capture is not None:
+        if capture.invalid:
+            raise CUDADriverError(901)  # kernels are launched by the driver, whose errors are no runtime errors
         capture.work.append(work)
         return
     stream = thread.stream

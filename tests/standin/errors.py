@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["CUDARuntimeError", "OutOfMemoryError"]
+__all__ = ["CUDADriverError", "CUDARuntimeError", "OutOfMemoryError"]
 
 _RUNTIME = {
     1: ("cudaErrorInvalidValue", "invalid argument"),
@@ -37,6 +37,19 @@ class CUDARuntimeError(RuntimeError):
         self.status = status
 
     def __reduce__(self) -> tuple[type[CUDARuntimeError], tuple[int]]:
+        return type(self), (self.status,)
+
+
+class CUDADriverError(RuntimeError):
+    """An error of the CUDA driver, such as of a kernel's launch; no kind of ``CUDARuntimeError``."""
+
+    def __init__(self, status: int) -> None:
+        name, words = _RUNTIME.get(status, ("cudaErrorUnknown", "unknown error"))
+        driver = "".join(f"_{c}" if c.isupper() else c for c in name.removeprefix("cudaError")).upper()
+        super().__init__(f"CUDA_ERROR{driver}: {words}")
+        self.status = status
+
+    def __reduce__(self) -> tuple[type[CUDADriverError], tuple[int]]:
         return type(self), (self.status,)
 
 
