@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 from types import ModuleType
 from typing import Any
@@ -187,6 +188,22 @@ def test_sequences_of_many_lengths_keep_only_the_last_graphs(
             network.fit_batch(*some(size, seed=iteration), iteration=iteration, stream=ROOT.at(iteration))
     assert len(networks[1]._captured._steps) == 2  # type: ignore[union-attr]
     np.testing.assert_allclose(networks[1].params.get(), networks[0].params, atol=1e-5)
+
+
+def test_no_garbage_is_collected_while_a_step_is_captured(
+    device_arrays: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = MultiLayerNetwork(small(), kernels=load("cupy"))
+    whole, seen = network._fit_batch, []
+
+    def looks(*args: Any) -> Any:
+        seen.append((device_arrays.cuda.get_current_stream().is_capturing(), gc.isenabled()))
+        return whole(*args)
+
+    monkeypatch.setattr(network, "_fit_batch", looks)
+    for iteration in range(2):
+        network.fit_batch(*some(4), iteration=iteration, stream=ROOT.at(iteration))
+    assert seen == [(False, True), (True, False)] and gc.isenabled()
 
 
 def test_waiting_for_one_worker_leaves_the_capture_of_another_alone(device_arrays: ModuleType) -> None:

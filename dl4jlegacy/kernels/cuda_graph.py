@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -71,7 +72,7 @@ def capture(
     tape = Tape(xp.zeros(_WORDS, np.uint64))
     kept: list[Any] = []
     here = xp.cuda.get_current_stream()
-    with _keeping(xp, kept), recording(tape):
+    with _keeping(xp, kept), _without_collector(), recording(tape):
         here.begin_capture()
         try:
             result = run(traced(stream))
@@ -86,6 +87,18 @@ def capture(
         except _REFUSALS as exc:
             raise CaptureError(f"{type(exc).__name__}: {exc}") from exc
     return Program(graph, tape, staging, [*kept, *buffers(), result]), result
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """Let Python's collector rest: a cuBLAS handle that it found would wait for the device, which breaks a capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextlib.contextmanager
