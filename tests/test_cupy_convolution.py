@@ -264,7 +264,7 @@ def test_what_does_not_fit_is_refused_before_any_kernel_runs(own: Any, device_ar
         own.conv_forward(x[..., ::-1], W, b, y, *steps, False)
     with pytest.raises(ConfError, match="float32 and float64"):
         own.conv_backward_weights(x, device_arrays.asarray(arrays.dz.astype("d")), W, *steps)
-    with pytest.raises(ConfError, match="(?i)numpy and cupy"):
+    with pytest.raises(ConfError, match=r"(?i)numpy and cupy"):
         own.conv_backward_input(y, arrays.W, x, *steps)
     assert own.products == []
 
