@@ -1,4 +1,4 @@
-"""The networks of ``nn_gpu.py`` as we train them: each function returns ``step() -> score``, which waits for nothing."""
+"""The networks of ``nn_gpu.py`` as we train them: a ``step() -> score`` each, which waits for nothing."""
 
 from __future__ import annotations
 

@@ -51,7 +51,8 @@ def compiled(code: str, given: tuple[str, ...]) -> tuple[bool, str, str]:
 @pytest.mark.parametrize("char", ["f", "d"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_compiles_for_every_architecture_without_a_word(family: str, char: str, architecture: str) -> None:
-    worked, log, assembly = compiled(source(family), (*options(family, char), f"--gpu-architecture=sm_{architecture}"))
+    added = ("-ftz=true", f"-arch=sm_{architecture}")  # by CuPy
+    worked, log, assembly = compiled(source(family), (*options(family, char), *added))
     said = [line for line in log.strip("\0").splitlines() if line and "Architectures prior to" not in line]
     assert worked and not said, log
     entries = re.findall(r"\.entry (\w+)", assembly)
@@ -59,6 +60,11 @@ def test_a_family_compiles_for_every_architecture_without_a_word(family: str, ch
     if family != "random":  # sin and cos of huge angles, which never come up, use a table of their own
         assert ".local" not in assembly, "an array did not fit the registers"
     assert not re.search(r"\b(red|atom)\.", assembly), "atomic operations: the order of sums would vary"
+    assert not re.search(r"\b(div\.(approx|full)|sqrt\.approx)", assembly), (
+        "a division or root is not rounded correctly"
+    )
+    if "--fmad=false" in options(family, char):
+        assert not re.search(r"\bfma\.", assembly), "product and sum are rounded at once, and not as on the CPU"
 
 
 def test_the_sources_are_the_families_that_the_package_launches() -> None:

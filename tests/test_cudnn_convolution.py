@@ -18,8 +18,17 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from standin import cudnn
+from standin import DeviceConf, cudnn, installed
 from test_cupy_convolution import SHAPES, Arrays, kernels_of
+
+from dl4jlegacy.backend import to_host
+from dl4jlegacy.datasets.dataset import DataSet
+from dl4jlegacy.kernels import load
+from dl4jlegacy.nn.conf import MultiLayerConfiguration, NeuralNetConfiguration
+from dl4jlegacy.nn.input_type import InputTypeConvolutional
+from dl4jlegacy.nn.layers import ConvolutionLayer, OutputLayer, SubsamplingLayer
+from dl4jlegacy.nn.multilayer import MultiLayerNetwork
+from dl4jlegacy.nn.updaters import Sgd
 
 SINGLE = [index for index, shape in enumerate(SHAPES) if shape[-1] == 1]
 
@@ -39,8 +48,6 @@ def images(index: int) -> Arrays:
         tiles = getattr(arrays, name)
         setattr(arrays, name, np.ascontiguousarray(np.moveaxis(tiles, 4, 1)).reshape(-1, *tiles.shape[1:4], 1))
     oracle = Arrays.run
-    from dl4jlegacy.kernels import load
-
     arrays.wanted = oracle(arrays, load("numpy"), lambda array: array.copy(), lambda array: array)
     return arrays
 
@@ -95,6 +102,43 @@ def test_a_plan_that_wants_gigabytes_is_left_out(front: cudnn.Front, device_arra
     front.workspaces = [1000, (1 << 30) + 1, 1000, 1000]
     kernels_of(device_arrays, "tf32")
     assert front.graphs[0].built == 3
+
+
+def test_the_handle_belongs_to_the_device_of_the_kernels(front: cudnn.Front) -> None:
+    with installed(DeviceConf(), DeviceConf()) as cupy:
+        kernels_of(cupy, device=1)
+        assert front.devices == [1] and cupy.cuda.Device().id == 0
+
+
+@pytest.mark.parametrize("way", ["cudnn 9.10.2", "own"])
+def test_a_network_learns_the_same_either_way(
+    front: cudnn.Front, device_arrays: ModuleType, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps are captured from the second on, and replayed; the last batch is a smaller one."""
+    if way == "own":
+        monkeypatch.setenv("DL4J_CUDNN", "0")
+    layers = (
+        ConvolutionLayer(n_out=3, kernel_size=(3, 3), padding=(1, 1), activation="relu"),
+        SubsamplingLayer(kernel_size=(2, 2)),
+        ConvolutionLayer(n_out=4, kernel_size=(2, 3), stride=(2, 1), activation="tanh"),
+        OutputLayer(n_out=3, activation="softmax", loss="negativeloglikelihood"),
+    )
+    conf = MultiLayerConfiguration(
+        conf=NeuralNetConfiguration(seed=3, updater=Sgd(learning_rate=0.1)),
+        layers=layers,
+        input_type=InputTypeConvolutional(height=8, width=8, channels=1),
+    )
+    random = np.random.default_rng(0)
+    batches = [(random.standard_normal((rows, 64), dtype="f"), np.eye(3, dtype="f")[:rows]) for rows in (3, 3, 3, 2)]
+    found = []
+    for kernels in (load("numpy"), load("cupy")):
+        network = MultiLayerNetwork(conf, kernels=kernels)
+        for x, labels in batches:
+            network.fit(DataSet(x, labels))
+        found.append(to_host(network.params).copy())
+    assert kernels.convolution_path == way  # type: ignore[attr-defined]
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-5)
+    assert bool(len(front.graphs) > 1) == (way != "own")
 
 
 def test_why_it_is_not_cudnn(device_arrays: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +201,7 @@ def test_the_real_front_end_takes_our_graphs_and_obeys(
 def test_a_library_that_is_only_half_there_is_a_reason_and_no_error(tmp_path: Path, repository: Path) -> None:
     (tmp_path / "empty.cpp").write_text("int nothing;\n")
     compile_library(tmp_path / "empty.cpp", tmp_path)
-    code = "from dl4jlegacy.kernels.cudnn_convolution import find_cudnn; print(find_cudnn(None, 'float32', None))"
+    code = "from dl4jlegacy.kernels.cudnn_convolution import find_cudnn; print(find_cudnn(None, 0, 'float32', None))"
     done = with_the_real_front_end(tmp_path, repository, "-c", code)
     assert done.returncode == 0, done.stderr
     assert "(None, " in done.stdout and "Unable to find symbol cudnnGetVersion" in done.stdout

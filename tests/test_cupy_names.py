@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -23,6 +24,9 @@ OUR_OWN = {  # guards are for kernels that write where they must not; ufuncs are
     "cupy.cuda.memory.MemoryPointer.check_guards",
     "cupy.ufunc",
 }
+PACKAGE = Path(__file__).parent.parent / "dl4jlegacy"
+ROOTS = {"cupy", "cupyx", "xp"}
+LIBRARIES = {"cupy.cuda.cublas"}  # asked for to see whether the library is there; here none is
 LATE = ("RawKernel", "RawModule")
 
 
@@ -39,12 +43,27 @@ def _names() -> dict[str, Any]:
     return {path: value for path, value in found.items() if path not in OUR_OWN}
 
 
+def _used() -> dict[str, str]:
+    """Where the package says ``xp.zeros``, ``cupy.cuda.Device``, ``self.xp.empty`` and the like: name to file."""
+    found: dict[str, str] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names: list[str] = []
+            while isinstance(node, ast.Attribute) and node.attr.lstrip("_") not in ROOTS:
+                names.insert(0, node.attr)
+                node = node.value
+            root = getattr(node, "id", getattr(node, "attr", "")) if isinstance(node, ast.Name | ast.Attribute) else ""
+            if names and root.lstrip("_") in ROOTS:
+                found[".".join(("cupyx" if root == "cupyx" else "cupy", *names))] = path.name
+    return found
+
+
 def _public(name: str) -> bool:
     kept_from_python = {"__init__", "__module__", "__doc__", "__slots__", "__weakref__", "__annotations__", "__dict__"}
     return not name.startswith("_") or (name.startswith("__") and name not in kept_from_python)
 
 
-NAMES = _names()
+NAMES, USED = _names(), _used()
 
 
 @cache
@@ -100,6 +119,16 @@ def test_a_name_of_the_stand_in_is_cupys(path: str) -> None:
         known = theirs["parameters"]
         if known is not None and (found := parameters(ours)) is not None:
             assert not (wrong := _misfit(found, known)), f"{path}: {wrong}"
+
+
+def test_what_the_package_uses_of_cupy_is_in_the_stand_in() -> None:
+    assert {"cupy.where", "cupy.exp", "cupy.zeros"} <= set(USED)
+    for path, place in USED.items():
+        found: Any = standin.MODULES[path.partition(".")[0]]
+        for name in path.split(".")[1:]:
+            if path not in LIBRARIES:
+                assert hasattr(found, name), f"{place} uses {path}, which the stand-in has not"
+                found = getattr(found, name)
 
 
 def test_a_parameter_that_cupy_has_not_is_noticed() -> None:

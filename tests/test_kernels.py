@@ -148,6 +148,15 @@ def test_activation_gradients_are_the_derivatives(kernels, activation):
 
 @both_dtypes
 @all_shapes
+@pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])
+def test_column_sums_are_sums_over_rows(kernels, dtype, shape):
+    x, out = frozen(normal(shape, dtype)), np.full(shape[1], np.nan, dtype)
+    kernels.column_sums(x, out)
+    np.testing.assert_allclose(out, x.astype(float).sum(0), **close(dtype))
+
+
+@both_dtypes
+@all_shapes
 def test_softmax_and_cross_entropy_agree(dtype, shape):
     z = normal(shape, dtype) * 30
     labels = frozen(np.eye(shape[1], dtype=dtype)[np.arange(shape[0]) % shape[1]])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-import device_arrays
 import numpy as np
 import pytest
-from standin import raw_module
+from standin import cupy, raw_module
 from standin.raw_module import CudaError, RawModule
 
 CODE = r"""
@@ -50,12 +50,15 @@ extern "C" __global__ void outside(REAL* x, unsigned long long at) { x[at] = 1; 
 """
 
 
+pytestmark = pytest.mark.usefixtures("device_arrays")
+
+
 def kernel(name: str, real: str = "float") -> Any:
     return RawModule(code=CODE, options=("--std=c++17", f"-DREAL={real}")).get_function(name)
 
 
 def array(*values: float, dtype: str = "f") -> Any:
-    return device_arrays.asarray(np.array(values, dtype))
+    return cupy.asarray(np.array(values, dtype))
 
 
 @pytest.mark.parametrize("real", ["float", "double"])
@@ -74,24 +77,24 @@ def test_blocks_threads_barriers_and_shared_memory(real: str) -> None:
 @pytest.mark.parametrize(
     ("args", "complaint"),
     [
-        ((1,), "takes 4 arguments"),
-        ((np.zeros(3, "f"), 0, 3, 1.0), "x: ndarray is no device array"),
-        ((array(1, dtype="d"), 0, 3, 1.0), r"x: float\* given an array of float64"),
-        ((array(1, dtype="i"), 0, 3, 1.0), r"x: float\* given an array of int32"),
-        ((1.0, 0, 3, 1.0), "x: float is no device array"),
-        ((0, 0, np.int32(3), 1.0), "n: long long given int32; CuPy would pass other bits"),
-        ((0, 0, np.uint64(3), 1.0), "n: long long given uint64"),
-        ((0, 0, 3.0, 1.0), "n: long long given float"),
-        ((0, 0, True, 1.0), "n: long long given bool"),
-        ((0, 0, 2**63, 1.0), "does not fit 64 bits"),
-        ((0, 0, 3, 1), "a: double given int"),
-        ((0, 0, 3, np.float32(1)), "a: double given float32"),
-        ((0, 0, array(1), 1.0), "n: long long given a ndarray"),
+        (lambda: (1,), "takes 4 arguments"),
+        (lambda: (np.zeros(3, "f"), 0, 3, 1.0), "x: ndarray is no device array"),
+        (lambda: (array(1, dtype="d"), 0, 3, 1.0), r"x: float\* given an array of float64"),
+        (lambda: (array(1, dtype="i"), 0, 3, 1.0), r"x: float\* given an array of int32"),
+        (lambda: (1.0, 0, 3, 1.0), "x: float is no device array"),
+        (lambda: (0, 0, np.int32(3), 1.0), "n: long long given int32; CuPy would pass other bits"),
+        (lambda: (0, 0, np.uint64(3), 1.0), "n: long long given uint64"),
+        (lambda: (0, 0, 3.0, 1.0), "n: long long given float"),
+        (lambda: (0, 0, True, 1.0), "n: long long given bool"),
+        (lambda: (0, 0, 2**63, 1.0), "does not fit 64 bits"),
+        (lambda: (0, 0, 3, 1), "a: double given int"),
+        (lambda: (0, 0, 3, np.float32(1)), "a: double given float32"),
+        (lambda: (0, 0, array(1), 1.0), "n: long long given a ndarray"),
     ],
 )
-def test_arguments_of_other_types_are_refused(args: tuple[Any, ...], complaint: str) -> None:
+def test_arguments_of_other_types_are_refused(args: Callable[[], tuple[Any, ...]], complaint: str) -> None:
     with pytest.raises(CudaError, match=complaint):
-        kernel("sums")((1,), (64,), args)
+        kernel("sums")((1,), (64,), args())
 
 
 def test_a_barrier_that_some_threads_miss_is_found_and_the_next_launch_works() -> None:

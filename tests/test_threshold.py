@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import sys
 from typing import Any
 
-import device_arrays
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,9 +15,9 @@ from dl4jlegacy.kernels import Kernels, load
 
 
 @pytest.fixture(params=["numpy", "numba", "cupy"])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Kernels:
+def kernels(request: pytest.FixtureRequest) -> Kernels:
     if request.param == "cupy":
-        monkeypatch.setitem(sys.modules, "cupy", device_arrays.module())
+        request.getfixturevalue("device_arrays")
     return load(request.param)
 
 

@@ -10,7 +10,6 @@ API: https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/, versions 1.18 
 from __future__ import annotations
 
 import os
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -30,8 +29,8 @@ class _UnusableError(Exception):
     """Why cuDNN does not do it; becomes a reason, never leaves this module."""
 
 
-def find_cudnn(xp: ModuleType, precision: str, scratch: Scratch) -> tuple[CudnnConvolution | None, str]:
-    """Return convolutions through cuDNN, or None and the reason why not; never raises.
+def find_cudnn(xp: Any, device: int, precision: str, scratch: Scratch) -> tuple[CudnnConvolution | None, str]:
+    """Return convolutions through cuDNN on a device, or None and the reason why not; never raises.
 
     The environment variable ``DL4J_CUDNN=0`` says not to. What is found must compute a small convolution first: a
     front end without its library, or a library for other devices, is noticed here and not within a job.
@@ -46,8 +45,9 @@ def find_cudnn(xp: ModuleType, precision: str, scratch: Scratch) -> tuple[CudnnC
         version = int(cudnn.backend_version())
         if version < _OLDEST:
             return None, f"cuDNN {version} is too old, 9.0 is needed; {_INSTALL}"
-        found = CudnnConvolution(cudnn, xp, precision, scratch)
-        found.try_out()
+        with xp.cuda.Device(device):  # a handle belongs to the device that is current when it is made
+            found = CudnnConvolution(cudnn, xp, precision, scratch)
+            found.try_out()
     except Exception as exc:  # noqa: BLE001  # RuntimeError, TypeError, its own kinds: whatever is missing
         return None, f"cuDNN cannot be used ({_first_line(exc)}); {_INSTALL}"
     return found, ""
@@ -65,7 +65,7 @@ class CudnnConvolution:
         refused: the operations without a plan, ``(kind, shapes...)``, and what cuDNN said.
     """
 
-    def __init__(self, cudnn: Any, xp: ModuleType, precision: str, scratch: Scratch) -> None:
+    def __init__(self, cudnn: Any, xp: Any, precision: str, scratch: Scratch) -> None:
         version = int(cudnn.backend_version())
         self.name = f"cudnn {version // 10000}.{version // 100 % 100}.{version % 100}"
         self.refused: dict[tuple[Any, ...], str] = {}

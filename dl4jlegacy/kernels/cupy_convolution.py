@@ -3,7 +3,8 @@
 The own way keeps all examples of a batch side by side in one tile, ``(1, channels, height, width, rows)``: unrolled,
 that is a matrix of ``channels * kernel`` rows and ``pixels * rows`` columns, and the product with the weights already
 is the output. A large one is cut along the output's pixels into chunks of at most ``Convolutions.chunk_bytes``, which
-are worked off in a fixed order; the size of a chunk is part of the result's last bits, so it is a constant.
+are worked off in a fixed order; the size of a chunk is part of the result's last bits, so it is a constant. Forwards,
+kernels of few places, such as a network's first layer has, need no unrolled images.
 
 cuDNN gets images one after the other, ``(rows, channels, height, width, 1)``, in float32; float64 goes the own way.
 """
@@ -21,6 +22,9 @@ __all__ = ["Convolutions"]
 
 Pair = tuple[int, int]
 _SPAN = 8 * BLOCK  # what a block works on at a time, as in convolution.cu
+_PLACES, _FILTERS = 64, 8  # the largest kernel of conv_direct, and the filters of one of its blocks
+_PACK = 16  # bytes that a thread moves at a time; it strides on where the lanes do not allow it
+_MOST_BLOCKS = 1 << 16
 _FAR = 1 << 31  # what the kernels count in 32 bits must stay below
 
 
@@ -39,7 +43,7 @@ class Convolutions(Launcher):
 
     def __init__(self, device: int = 0, precision: str = "float32") -> None:
         super().__init__(device, precision)
-        self._cudnn, self.convolution_reason = find_cudnn(self.xp, precision, self._scratch)
+        self._cudnn, self.convolution_reason = find_cudnn(self.xp, device, precision, self._scratch)
         self.convolution_path = self._cudnn.name if self._cudnn else "own"
 
     def lanes(self, char: str, rows: int) -> int:
@@ -57,11 +61,27 @@ class Convolutions(Launcher):
         cudnn = self._for(x)
         if cudnn is None or not cudnn.forward(x, W, y, stride, dilation):
             weights = W.reshape(len(W), -1)
+            if weights.shape[1] <= _PLACES and not _is_pointwise(W, stride):
+                for index in range(len(x)):
+                    self._direct(x[index], W, b, y[index], stride, dilation, relu)
+                return
             for index, columns, first, last in self._unrolled(x, W, y, stride, dilation):
                 self.matmul(weights, columns, y[index].reshape(len(W), -1)[:, first:last])
         rows, items = len(y) * len(W), y[0, 0].size
-        packs = -(-y.size * y.itemsize // 16)  # threads for moving sixteen bytes each; they stride on if that cannot be
+        packs = -(-y.size * y.itemsize // _PACK)
         self.launch("convolution", "conv_bias", y.dtype.char, packs, y, b, rows, len(W), items, int(relu))
+
+    def _direct(self, x: Array, W: Array, b: Array, y: Array, stride: Pair, dilation: Pair, relu: bool) -> None:
+        """Compute one tile without unrolling it, bias and rectifier at once: for kernels of few places."""
+        filters, down, across, lanes = y.shape
+        if y[0].size >= _FAR:
+            raise ShapeError(f"convolution: {y[0].size} pixels, more than 2^31, of {lanes} rows; use a smaller batch")
+        packs = -(-y[0].size * y.itemsize // _PACK)
+        grid = (min(-(-packs // BLOCK), _MOST_BLOCKS), -(-filters // _FILTERS))
+        self.launch_blocks(
+            "convolution", "conv_direct", y.dtype.char, grid, (BLOCK,), x, W, b, y, filters, *x.shape, *W.shape[2:],
+            *stride, *dilation, down * across, across, int(relu),
+        )  # fmt: skip
 
     def conv_backward_weights(self, x: Array, dz: Array, gW: Array, stride: Pair, dilation: Pair) -> None:
         """See ``Kernels``."""

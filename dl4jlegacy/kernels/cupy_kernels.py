@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dl4jlegacy.backend import Array
-from dl4jlegacy.kernels.cublas import Cublas
 from dl4jlegacy.kernels.cuda_graph import Program, capture
 from dl4jlegacy.kernels.cupy_convolution import Convolutions
 from dl4jlegacy.kernels.cupy_layers import Layers
@@ -39,17 +38,8 @@ class CupyKernels(Layers, Tiles, Recurrent, Updaters, Vectors, Convolutions):
     def __init__(self, device: int = 0, precision: str = "float32") -> None:
         super().__init__(device, precision)
         self.captures = os.environ.get("DL4J_CUDA_GRAPHS", "") in _ON
-        self._cublas: Cublas | None = None
         self._own_stream: Any = None
         self._staging: Staging | None = None
-
-    def matmul(self, a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
-        """See ``Kernels``."""
-        if self._noted is not None:
-            return
-        if self._cublas is None:
-            self._cublas = Cublas(self.xp, self.precision)
-        self._cublas.matmul(a, b, out, accumulate)
 
     @contextlib.contextmanager
     def use(self) -> Iterator[None]:

@@ -3,6 +3,9 @@
 A family is one file ``cuda/<family>.cu`` behind ``cuda/prelude.cuh``; it is compiled once for each dtype and device of
 a process (CuPy keeps the result on disk too). Parameters of kernels are arrays, ``long long`` (a Python ``int``) and
 ``double`` (a Python ``float``) only: CuPy passes numbers as they come and checks nothing.
+
+CuPy compiles with ``-ftz=true``: float32 numbers below 1.2e-38 count as 0. But for those, updaters, sums of vectors and
+the threshold codec compute NumPy's bits (no fused multiply-add; division and root are rounded correctly).
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.devices import PRECISIONS
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels.compiling import announced
+from dl4jlegacy.kernels.cublas import Cublas
 from dl4jlegacy.kernels.cupy_scratch import Scratch
 from dl4jlegacy.kernels.tape import Tape
 
@@ -64,6 +68,7 @@ class Launcher:
         self.xp: Any = cupy
         self.device, self.precision = device, precision
         self._scratch = Scratch(cupy)
+        self._cublas: Cublas | None = None
         self._ready: dict[tuple[str, str, str], Any] = {}
         self._tape: Tape | None = None  # where a step that is being captured finds its numbers
         self._noted: list[float] | None = None  # what ``_scalars`` is asked for while nothing is launched
@@ -96,7 +101,7 @@ class Launcher:
     def _contiguous(self, what: str, array: Array, dtype: str | None = None) -> None:
         if not isinstance(array, self.xp.ndarray):
             raise ConfError(
-                f"{what}: numpy and cupy arrays met in one operation; move the data with backend.asarray first"
+                f"{what}: NumPy and CuPy arrays met in one operation; move the data with backend.asarray first"
             )
         if not array.flags.c_contiguous:
             raise ShapeError(
@@ -116,13 +121,14 @@ class Launcher:
                 )
         return self._on_device(what, first, *others)
 
-    # -- products: to be replaced by cuBLAS itself, since CuPy refuses them while a graph is captured --
+    # -- products -----------------------------------------------------------------------------------------------------
     def matmul(self, a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
         """See ``Kernels``."""
-        if accumulate:
-            out += a @ b
-        else:
-            self.xp.matmul(a, b, out=out)
+        if self._noted is not None:
+            return
+        if self._cublas is None:
+            self._cublas = Cublas(self.xp, self.precision)
+        self._cublas.matmul(a, b, out, accumulate)
 
     # -- launches -----------------------------------------------------------------------------------------------------
     def launch(self, family: str, name: str, char: str, threads: int, *args: Any) -> None:

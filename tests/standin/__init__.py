@@ -47,7 +47,7 @@ def _modules() -> dict[str, ModuleType]:
              "get_allocator", "set_allocator", "using_allocator")  # fmt: skip
     _fill(cuda_module, {name: getattr(memory, name) for name in names})
     _fill(cuda_module, {"runtime": runtime, "memory": memory_module, "is_available": functions.is_available})
-    _fill(cuda_module, {"__path__": []})
+    _fill(cuda_module, {"__path__": [], "__getattr__": _library})
     pinned = ("empty_pinned", "zeros_pinned", "empty_like_pinned", "zeros_like_pinned")
     _fill(extra, {name: getattr(memory, name) for name in pinned})
     return {m.__name__: m for m in (top, cuda_module, runtime, memory_module, extra)}
@@ -67,6 +67,13 @@ def _late(name: str) -> Any:
     return getattr(raw_module, name)
 
 
+def _library(name: str) -> Any:
+    """Say what CuPy says where a library of CUDA is missing; it looks for them when they are first asked for."""
+    if name == "cublas":
+        raise ImportError('Failure finding "libcublasLt.so.13 or libcublasLt.so.12": No such file')
+    raise AttributeError(f"module 'cupy.cuda' has no attribute {name!r} (in the stand-in)")
+
+
 MODULES = _modules()
 cupy, cupyx = MODULES["cupy"], MODULES["cupyx"]
 
@@ -80,10 +87,15 @@ def installed(*devices: DeviceConf) -> Iterator[ModuleType]:
     sys.modules.update(MODULES)
     library = binding.load_library
     binding.load_library = lambda xp: FakeCublas(engine.launch)
+    hides_cudnn = "cudnn" not in sys.modules
+    if hides_cudnn:  # the real one would take addresses of the host for those of a GPU
+        sys.modules["cudnn"] = None  # type: ignore[assignment]
     try:
         yield cupy
     finally:
         binding.load_library = library
+        if hides_cudnn:
+            sys.modules.pop("cudnn", None)
         for name in [n for n in sys.modules if n.partition(".")[0] in ("cupy", "cupyx", "cupy_backends")]:
             del sys.modules[name]
         sys.modules.update(before)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from dl4jlegacy.kernels import numpy_tiles
+from standin.engine import launch, thread
 
 data_type = Enum("data_type", "FLOAT DOUBLE NOT_SET")
 heur_mode = Enum("heur_mode", "A B FALLBACK")
@@ -71,6 +72,7 @@ class Front(ModuleType):
     Attributes:
         graphs: those built, in order.
         streams: which streams work was sent to, one for every execution.
+        devices: which one was current when a handle was made.
         refuses: kinds of convolution that there is no plan for.
         workspaces: how many bytes every plan needs.
         factor: what results are multiplied by; not 1 for a library that computes nonsense.
@@ -81,6 +83,7 @@ class Front(ModuleType):
         self.data_type, self.heur_mode, self.numerical_note = data_type, heur_mode, numerical_note
         self.graphs: list[Graph] = []
         self.streams: list[int] = []
+        self.devices: list[int] = []
         self.refuses: set[str] = set()
         self.factor = 1.0
         self.workspaces = [1000] * len(PLANS)
@@ -92,6 +95,7 @@ class Front(ModuleType):
     def create_handle(self) -> object:
         if self._fails:
             raise self._fails
+        self.devices.append(thread.device)
         return self
 
     def set_stream(self, handle: object, stream: int) -> None:
@@ -165,9 +169,12 @@ class Graph:
 
     def execute_plan_at_index(self, given: dict[Tensor, int], workspace: int, index: int, handle: Any) -> None:
         assert index == self.built and handle is self.front and workspace % 16 == 0
-        ctypes.memset(workspace, 255, 1000)
         self.front.streams.append(self.front._stream)
         self.runs += 1
+        launch(lambda: self._compute(given, workspace))
+
+    def _compute(self, given: dict[Tensor, int], workspace: int) -> None:
+        ctypes.memset(workspace, 255, 1000)
         a, b, out = (tensor.at(given[tensor]) for tensor in (*self.inputs, self.out))
         if self.kind == "conv_fprop":
             W = b[..., 0]

@@ -5,6 +5,7 @@ Prints what the library prints, then ``path``, and raises unless all results are
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -26,7 +27,9 @@ def host_module() -> Any:
     for name in ("asarray", "empty"):
         function = getattr(np, name)
         setattr(module, name, lambda *args, function=function: function(*args).view(HostArray))
-    module.cuda = SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=77))  # type: ignore[attr-defined]
+    module.cuda = SimpleNamespace(  # type: ignore[attr-defined]
+        get_current_stream=lambda: SimpleNamespace(ptr=77), Device=lambda number: contextlib.nullcontext()
+    )
     return module
 
 
@@ -37,7 +40,7 @@ def main(precision: str) -> None:
     from dl4jlegacy.kernels.cupy_scratch import Scratch
 
     xp = host_module()
-    convolution, reason = find_cudnn(xp, precision, Scratch(xp))
+    convolution, reason = find_cudnn(xp, 0, precision, Scratch(xp))
     assert convolution is not None, reason
     print("path", convolution.name)
     random = np.random.default_rng(0)

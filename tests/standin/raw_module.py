@@ -15,13 +15,15 @@ import re
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from standin.engine import launch
+from standin import engine
+from standin.arrays import ndarray
+
+__all__ = ["CudaError", "Kernel", "RawKernel", "RawModule"]
 
 SHIM = Path(__file__).with_name("cuda_shim.h")
 CACHE = Path(tempfile.gettempdir()) / f"dl4j-cuda-on-cpu-{os.getuid()}"
@@ -79,10 +81,11 @@ class Signature:
         if pointer:
             if isinstance(arg, (int, np.uint64, np.uintp)) and not isinstance(arg, bool):
                 return int(arg)
-            if isinstance(arg, np.ndarray | np.generic) or not hasattr(arg, "data") or not hasattr(arg.data, "ptr"):
+            if not isinstance(arg, ndarray):
                 raise CudaError(f"{where}: {type(arg).__name__} is no device array")
             if arg.dtype != np.dtype(TYPES[kind][1]):
                 raise CudaError(f"{where}: {kind}* given an array of {arg.dtype}")
+            engine.raw(arg)  # it must live on the current device
             return int(arg.data.ptr)
         if type(arg) is int:
             given = "q"
@@ -228,26 +231,28 @@ class Kernel:
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], *, shared_mem: int = 0
     ) -> None:
-        sizes = _Launch(_sizes("grid", grid, (2**31 - 1, 65535, 65535)), _sizes("block", block, (1024, 1024, 64)))
-        if sizes.block[0] * sizes.block[1] * sizes.block[2] > 1024:
+        launch = _Launch(_sizes("grid", grid, (2**31 - 1, 65535, 65535)), _sizes("block", block, (1024, 1024, 64)))
+        if launch.block[0] * launch.block[1] * launch.block[2] > 1024:
             raise CudaError(f"kernel {self.name}: a block of {block} has more than 1024 threads")
         if not 0 <= shared_mem <= 48 << 10:
             raise CudaError(f"kernel {self.name}: {shared_mem} bytes of shared memory")
-        sizes.shared = shared_mem
+        launch.shared = shared_mem
         packed = self.signature.pack(args)
 
         def work() -> None:
-            sizes.turn = turn
-            wrong = self._run(ctypes.byref(sizes), ctypes.byref(packed))
+            launch.turn = turn
+            wrong = self._run(ctypes.byref(launch), ctypes.byref(packed))
             if wrong:
                 raise CudaError(
                     f"kernel {self.name} wrote past its {shared_mem} bytes of shared memory"
                     if wrong < 0
                     else f"kernel {self.name}: only some threads of a block came to the same barrier"
                 )
-            _check_guards(self.name, args)
+            for arg in args:
+                if isinstance(arg, ndarray):
+                    arg.data.check_guards(f"kernel {self.name}")
 
-        _enqueue(work, args)
+        engine.launch(work)
 
 
 def _sizes(what: str, given: tuple[int, ...], most: tuple[int, int, int]) -> Any:
@@ -258,19 +263,6 @@ def _sizes(what: str, given: tuple[int, ...], most: tuple[int, int, int]) -> Any
         if not isinstance(size, (int, np.integer)) or not 1 <= size <= limit:
             raise CudaError(f"{what} {given}: every size must be a whole number from 1 to {limit}")
     return (ctypes.c_uint * 3)(*map(int, full))
-
-
-def _check_guards(name: str, args: tuple[Any, ...]) -> None:
-    """Ask every array that can tell whether something was written outside its memory."""
-    for arg in args:
-        check = getattr(getattr(arg, "data", None), "check_guards", None)
-        if check is not None:
-            check(f"kernel {name}")
-
-
-def _enqueue(work: Callable[[], None], args: tuple[Any, ...]) -> None:
-    """Run the kernel, or let a capture keep it."""
-    launch(work)
 
 
 class RawModule:

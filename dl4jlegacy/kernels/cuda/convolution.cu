@@ -72,6 +72,7 @@ conv_columns(const REAL* __restrict__ x, REAL* __restrict__ columns, long long c
 template <typename T>
 __device__ inline void bias_of(T* y, const REAL* __restrict__ b, long long total, long long filters, long long items,
                                bool relu) {
+#pragma unroll 1
     EACH(k, total) {
         T value = y[k];
         shift(value, b[column_of(row_of(k, items), filters)], relu);
@@ -86,6 +87,69 @@ conv_bias(REAL* y, const REAL* __restrict__ b, long long rows, long long filters
         bias_of((Pack*)y, b, rows * (items / PACKED), filters, items / PACKED, relu != 0);
     else
         bias_of(y, b, rows * items, filters, items, relu != 0);
+}
+
+#define FILTERS 8  // of one block: their sums stay in registers
+#define PLACES 64  // C * kh * kw of a kernel that is small enough for conv_direct
+
+__device__ inline void multiply(REAL& sum, REAL w, const REAL& x) { sum += w * x; }
+__device__ inline void multiply(Pack& sum, REAL w, const Pack& x) {
+    for (int i = 0; i < PACKED; ++i) sum.v[i] += w * x.v[i];
+}
+
+template <typename T>
+__device__ inline void direct(const T* __restrict__ x, const Pack* weights, const REAL* __restrict__ b,
+                              T* __restrict__ y, int filters, int channels, long long height, long long width,
+                              unsigned lanes, int kh, int kw, int sh, int sw, int dh, int dw, unsigned pixels,
+                              unsigned across, bool relu) {
+    const unsigned items = pixels * lanes;
+    const int first = blockIdx.y * FILTERS;
+    for (unsigned item = blockIdx.x * BLOCK + threadIdx.x; item < items; item += gridDim.x * BLOCK) {
+        const unsigned pixel = item / lanes;
+        const T* corner = x + ((pixel / across * sh) * width + pixel % across * sw) * lanes + item % lanes;
+        const Pack* weight = weights;
+        T sums[FILTERS];
+#pragma unroll
+        for (int f = 0; f < FILTERS; ++f) clear(sums[f]);
+        for (int c = 0; c < channels; ++c)
+            for (int u = 0; u < kh; ++u)
+                for (int v = 0; v < kw; ++v, weight += FILTERS / PACKED) {
+                    const T seen = corner[((c * height + u * dh) * width + v * dw) * lanes];
+#pragma unroll
+                    for (int g = 0; g < FILTERS / PACKED; ++g) {
+                        const Pack several = weight[g];
+                        for (int f = 0; f < PACKED; ++f) multiply(sums[g * PACKED + f], several.v[f], seen);
+                    }
+                }
+#pragma unroll
+        for (int f = 0; f < FILTERS; ++f)
+            if (first + f < filters) {
+                shift(sums[f], b[first + f], relu);
+                y[(long long)(first + f) * items + item] = sums[f];
+            }
+    }
+}
+
+// One tile: y (filters, pixels, lanes) = the correlation of x (C, height, width, lanes) with a small W, bias and
+// rectifier at once: for the first layer of a network, whose columns would be many times its images.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+conv_direct(const REAL* __restrict__ x, const REAL* __restrict__ W, const REAL* __restrict__ b, REAL* __restrict__ y,
+            long long filters, long long channels, long long height, long long width, long long lanes, long long kh,
+            long long kw, long long sh, long long sw, long long dh, long long dw, long long pixels, long long across,
+            long long relu) {
+    __shared__ Pack weights[PLACES * FILTERS / PACKED];
+    const int places = (int)(channels * kh * kw);
+    for (int k = threadIdx.x; k < places * FILTERS; k += BLOCK) {
+        const long long f = (long long)blockIdx.y * FILTERS + k % FILTERS;
+        ((REAL*)weights)[k] = f < filters ? W[f * places + k / FILTERS] : 0;
+    }
+    __syncthreads();
+    if (packs(x, y, lanes))
+        direct((const Pack*)x, weights, b, (Pack*)y, filters, channels, height, width, lanes / PACKED, kh, kw, sh, sw,
+               dh, dw, pixels, across, relu != 0);
+    else
+        direct(x, weights, b, y, filters, channels, height, width, lanes, kh, kw, sh, sw, dh, dw, pixels, across,
+               relu != 0);
 }
 
 // The index of the output that place `place` of the kernel meets at `at`, or -1 if there is none.
