@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import test_convolution
 import test_embedding
@@ -16,6 +17,11 @@ import test_recurrent
 import test_variational
 from device_twins import Twins, cases, gpu  # noqa: F401  # gpu is a fixture
 
+from dl4jlegacy.backend import to_host
+from dl4jlegacy.kernels import load
+from dl4jlegacy.nn.losses import LOSSES
+
+RNG = np.random.default_rng(4)
 pytestmark = pytest.mark.usefixtures("gpu")
 
 CASES = [
@@ -50,3 +56,32 @@ def test_a_network_on_the_device_does_what_it_does_on_the_cpu(
 ) -> None:
     monkeypatch.setitem(test.__globals__, "GradientCheckUtil", Twins)
     test(**given)
+
+
+# -- kernels that only networks have a use for
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_fused_binary_cross_entropy_is_the_loss_of_that_name(dtype: str) -> None:
+    p = RNG.random((70, 30)).astype(dtype)
+    p[:4] = np.array([0, 1, 1e-7, 1 - 1e-7])[:, None]
+    labels = RNG.random((70, 30)).astype(dtype)
+    wanted = LOSSES["xent"].score(labels, p).astype(np.float64).sum()
+    xp = load("cupy").xp
+    assert load("numpy").binary_cross_entropy(p, labels) == pytest.approx(wanted, rel=1e-6)
+    found = load("cupy").binary_cross_entropy(xp.asarray(p), xp.asarray(labels))
+    assert found.shape == () and found.dtype == np.float64 and float(found) == pytest.approx(wanted, rel=1e-6)
+    p[3, 3] = np.nan
+    assert np.isnan(float(load("cupy").binary_cross_entropy(xp.asarray(p), xp.asarray(labels))))
+
+
+def test_gradients_of_an_embedding_are_summed_in_the_order_of_the_rows() -> None:
+    dz, index = RNG.normal(size=(300, 5)).astype(np.float32), RNG.integers(0, 9, 300)
+    index[index == 4] = 5  # a class that nobody asked for
+    xp = load("cupy").xp
+    flat = xp.full(45, 7, np.float32)
+    load("cupy").embedding_gradient(xp.asarray(dz), xp.asarray(index), flat.reshape(5, 9).T)
+    wanted = np.zeros((9, 5), np.float32)
+    for row, own in zip(dz, index, strict=True):
+        wanted[own] += row
+    assert (wanted == to_host(flat).reshape(5, 9).T).all()

@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
-from dl4jlegacy.backend import Array, Scalar, get_array_module, scalar
+from dl4jlegacy.backend import Array, Scalar, get_array_module
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn.feedforward import FeedForwardLayer, Params, activate
 from dl4jlegacy.nn.losses import LOSSES
 from dl4jlegacy.nn.reconstruction import (
     CANONICAL,
-    SCORED_ROWS,
     check_pretrain_rate,
     check_reconstruction_loss,
-    reconstruction_scores,
+    mean_score,
 )
 from dl4jlegacy.nn.step import Step
 from dl4jlegacy.seeding import Stream
@@ -67,7 +66,7 @@ class AutoEncoder(FeedForwardLayer, frozen=True, kw_only=True, tag="autoencoder"
     def pretrain_gradient(self, params: Params, x: Array, grads: Params, step: Step, *, scale: float) -> Scalar:
         """Write the gradient of ``scale * loss`` for ``x (examples, n_in)``; return the mean reconstruction loss.
 
-        The loss is that of the first ``SCORED_ROWS`` examples, see there.
+        The loss is that of the batch's first examples, see ``mean_score``.
         """
         m = x.shape[0]
         visible = step.buffer("visible", (2 * m, self.n_in), x)  # x' above, dz below
@@ -80,8 +79,7 @@ class AutoEncoder(FeedForwardLayer, frozen=True, kw_only=True, tag="autoencoder"
         y, to_dy = activate(self.linear(params, corrupted, step), params["b"], self.forward_activation(), step)
         hidden[m:] = y
         z, to_dz = self._decode(params, y, step)
-        rows = slice(SCORED_ROWS)
-        score = scalar(reconstruction_scores(self.loss, x[rows], z[rows], self.decoder_activation()).mean())
+        score = mean_score(self.loss, x, z, self.decoder_activation(), step.kernels)
         visible[m:] = self._visible_gradient(x, z, to_dz, grads["vb"], step, scale)
         back = hidden[:m]
         step.kernels.matmul(visible[m:], params["W"], back)

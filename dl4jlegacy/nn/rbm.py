@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dl4jlegacy.backend import Array, Scalar, get_array_module, scalar
+from dl4jlegacy.backend import Array, Scalar, get_array_module
 from dl4jlegacy.errors import ConfError, nearest
 from dl4jlegacy.nn.feedforward import FeedForwardLayer, Params
 from dl4jlegacy.nn.reconstruction import (
-    SCORED_ROWS,
     check_pretrain_rate,
     check_reconstruction_loss,
-    reconstruction_scores,
+    mean_score,
 )
 from dl4jlegacy.nn.step import Step
 from dl4jlegacy.seeding import Stream
@@ -80,23 +79,24 @@ class RBM(FeedForwardLayer, frozen=True, kw_only=True, tag="rbm"):
         """Write the CD-k gradient of ``x (examples, n_in)`` times ``scale``; return the mean reconstruction loss.
 
         The gradient points uphill in the loss, so that ``params -= learning_rate * gradient`` descends. The loss is
-        that of the first ``SCORED_ROWS`` examples: it is for listeners, and logarithms are dear.
+        that of the batch's first examples (``mean_score``): it is for listeners, and logarithms are dear.
         """
         m = x.shape[0]
         visible = step.buffer("visible", (2 * m, self.n_in), x)  # data above, reconstruction below:
         hidden = step.buffer("hidden", (2 * m, self.n_out), x)  # both phases' gradient is then one product
         reconstruction = self._chain(params, x, visible[m:], hidden, step)
-        score = self._score(x, reconstruction)
+        score = mean_score(self.loss, x, reconstruction, UNITS[self.visible_unit], step.kernels)
         visible[:m] = x
         sums = step.buffer("sums", (2, self.n_in), x)
         step.kernels.column_sums(reconstruction, sums[0])
         step.kernels.column_sums(x, sums[1])
-        get_array_module(x).subtract(sums[0], sums[1], out=grads["vb"])
-        grads["vb"][...] *= x.dtype.type(scale)
+        vb, data, fantasy = grads["vb"], hidden[:m], hidden[m:]
+        get_array_module(x).subtract(sums[0], sums[1], out=vb)
+        vb *= x.dtype.type(scale)
         if self.sparsity:
-            grads["b"][...] = (hidden[:m].mean(axis=0) - self.sparsity) * (m * scale)
-        hidden[:m] *= x.dtype.type(-scale)
-        hidden[m:] *= x.dtype.type(scale)
+            grads["b"][...] = (data.mean(axis=0) - self.sparsity) * (m * scale)
+        data *= x.dtype.type(-scale)
+        fantasy *= x.dtype.type(scale)
         if not self.sparsity:
             step.kernels.column_sums(hidden, grads["b"])
         step.kernels.matmul(hidden.T, visible, grads["W"].T)
@@ -146,10 +146,6 @@ class RBM(FeedForwardLayer, frozen=True, kw_only=True, tag="rbm"):
                 _sample(self.hidden_unit, fantasy, b, h, step, step.key("hidden", i))
         _mean(self.hidden_unit, fantasy, b, step)
         return mean
-
-    def _score(self, x: Array, reconstruction: Array) -> Scalar:
-        rows = slice(SCORED_ROWS)
-        return scalar(reconstruction_scores(self.loss, x[rows], reconstruction[rows], UNITS[self.visible_unit]).mean())
 
 
 def _mean(unit: str, z: Array, bias: Array, step: Step) -> None:

@@ -9,11 +9,19 @@ from __future__ import annotations
 
 import math
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.backend import Array, Scalar, is_on_device, scalar
 from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.kernels import Kernels
 from dl4jlegacy.nn.losses import LOSSES
 
-__all__ = ["CANONICAL", "SCORED_ROWS", "check_pretrain_rate", "check_reconstruction_loss", "reconstruction_scores"]
+__all__ = [
+    "CANONICAL",
+    "SCORED_ROWS",
+    "check_pretrain_rate",
+    "check_reconstruction_loss",
+    "mean_score",
+    "reconstruction_scores",
+]
 
 CANONICAL = "reconstruction_crossentropy"
 SCORED_ROWS = 16
@@ -40,3 +48,11 @@ def reconstruction_scores(loss: str, x: Array, z: Array, activation: str) -> Arr
         return LOSSES["xent"].score(x, z)
     scores: Array = 0.5 * ((z - x) ** 2).sum(axis=1)
     return scores
+
+
+def mean_score(loss: str, x: Array, z: Array, activation: str, kernels: Kernels) -> Scalar:
+    """Return the mean loss of the first ``SCORED_ROWS`` examples; on a GPU the usual one in two launches."""
+    x, z = x[:SCORED_ROWS], z[:SCORED_ROWS]
+    if is_on_device(z) and loss == CANONICAL and activation == "sigmoid":
+        return kernels.binary_cross_entropy(z, x) / len(x)
+    return scalar(reconstruction_scores(loss, x, z, activation).mean())

@@ -1,4 +1,4 @@
-// Rows to probabilities, and the cross entropy of probabilities.
+// Rows to probabilities, and the cross entropies of probabilities.
 
 // A row's `width` threads (a power of two, at most BLOCK) lie side by side; a block does BLOCK / width rows.
 extern "C" __global__ void __launch_bounds__(BLOCK)
@@ -37,6 +37,23 @@ softmax_cross_entropy(const REAL *p, const REAL *__restrict__ labels, REAL *dz, 
         REAL clipped = own < (REAL)1e-10 ? (REAL)1e-10 : own;  // NaN stays
         total -= (double)(label * log(clipped));
         dz[k] = own - label;
+    }
+    part[threadIdx.x] = total;
+    tree_sum(part, BLOCK, threadIdx.x);
+    if (threadIdx.x == 0) sums[blockIdx.x] = part[0];
+}
+
+// sums[block] = the block's part of -sum labels log(q) + (1 - labels) log(1 - q), q = p kept from 1e-5 to 1 - 1e-5
+extern "C" __global__ void __launch_bounds__(BLOCK)
+binary_cross_entropy(const REAL *__restrict__ p, const REAL *__restrict__ labels, double *__restrict__ sums,
+                     long long size) {
+    __shared__ double part[BLOCK];
+    const REAL low = (REAL)1e-5, high = (REAL)(1 - 1e-5);
+    double total = 0;
+    EACH(k, size) {
+        REAL own = p[k], label = labels[k];
+        REAL clipped = own < low ? low : own > high ? high : own;  // NaN stays
+        total -= (double)(label * log(clipped) + (1 - label) * log(1 - clipped));
     }
     part[threadIdx.x] = total;
     tree_sum(part, BLOCK, threadIdx.x);
