@@ -14,6 +14,7 @@ import test_convolution
 import test_embedding
 import test_gradient_check
 import test_graph
+import test_preprocessors
 import test_recurrent
 import test_variational
 from device_twins import Twins, cases, gpu  # noqa: F401  # gpu is a fixture
@@ -39,6 +40,10 @@ CASES = [
     *cases(test_graph.test_gradients_between_sequences_images_and_vectors),
     *cases(test_graph.test_gradients_with_masks_of_labels_and_several_outputs_from_one_branch),
     *cases(test_graph.test_images_find_their_way_through_preprocessors),
+    *cases(test_preprocessors.test_gradients_of_rows_include_mean_and_deviation),
+    *cases(test_preprocessors.test_gradients_of_sequences_and_of_their_rows),
+    *cases(test_preprocessors.test_several_go_from_images_to_rows_to_sequences_and_back),
+    *cases(test_preprocessors.test_gradients_in_a_graph),
     *cases(test_recurrent.test_gradient_is_the_derivative_of_the_score),
     *cases(test_recurrent.test_the_last_time_step_passes_its_gradient_to_where_the_sequence_ended),
     *cases(test_recurrent.test_labels_that_are_masked_out_do_not_count),
@@ -94,3 +99,27 @@ def test_truth_values_and_a_python_float_are_refused_since_cupy_makes_them_float
         with pytest.raises(TypeError, match="float16"):
             wrong()
     assert to_host(gpu.where(there > 0, gpu.float64(1), 0.01)).tolist() == [1.0, 0.01]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("rows", [3, 16, 37])
+@pytest.mark.parametrize("beside", [1, 37])
+def test_images_are_dropped_and_drawn_for_as_on_the_cpu_however_they_lie(dtype: str, rows: int, beside: int) -> None:
+    x = RNG.random((rows, 2 * 3 * 5)).astype(dtype)
+    host, device = load("numba"), load("cupy")
+    xp, found = device.xp, []
+    for kernels, lanes in ((host, host.lanes(x.dtype.char, rows)), (device, min(beside, rows))):
+        tiles = kernels.xp.zeros((-(-rows // lanes), 2, 3, 5, lanes), x.dtype)
+        there = x if kernels is host else xp.asarray(x)
+        kernels.tile(there, tiles)
+        out, drawn = kernels.xp.empty_like(tiles), kernels.xp.empty_like(tiles)
+        kernels.dropout(tiles, out, 0.6, 99)
+        kernels.dropout_backward(out, 0.9, 98)
+        kernels.uniform(drawn, 97)
+        for result in (out, drawn):
+            back = kernels.xp.empty_like(there)
+            kernels.untile(result, back)
+            found.append(to_host(back))
+    np.testing.assert_array_equal(found[2], found[0])
+    np.testing.assert_array_equal(found[3], found[1])
+    assert (found[0] == 0).any() and len(np.unique(found[1])) > 20
