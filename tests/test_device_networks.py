@@ -5,6 +5,7 @@ The stand-in refuses NumPy's arrays and functions on the device and counts waits
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -85,3 +86,11 @@ def test_gradients_of_an_embedding_are_summed_in_the_order_of_the_rows() -> None
     for row, own in zip(dz, index, strict=True):
         wanted[own] += row
     assert (wanted == to_host(flat).reshape(5, 9).T).all()
+
+
+def test_truth_values_and_a_python_float_are_refused_since_cupy_makes_them_float16(gpu: ModuleType) -> None:  # noqa: F811
+    there = gpu.asarray([1.0, -1.0])
+    for wrong in (lambda: gpu.where(there > 0, 1, 0.01), lambda: 0.2 * (there > 0), lambda: (there > 0) + 0.5):
+        with pytest.raises(TypeError, match="float16"):
+            wrong()
+    assert to_host(gpu.where(there > 0, gpu.float64(1), 0.01)).tolist() == [1.0, 0.01]
