@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dl4jlegacy.kernels import load
+from dl4jlegacy.kernels import DeviceKernels, device_kernels, load
 from dl4jlegacy.nn import (
     RBM,
     Adam,
@@ -23,8 +25,26 @@ from dl4jlegacy.nn import (
 from dl4jlegacy.nn.layers import LSTM, RnnOutputLayer
 from dl4jlegacy.seeding import Stream
 
-Step = Callable[[], Any]
 CHARACTERS = 64
+
+
+@dataclass(frozen=True)
+class Step:
+    """One update of a network.
+
+    Attributes:
+        do: does it, given how many were done before.
+        turn: enters the network's stream, as a worker does once for a job.
+    """
+
+    do: Callable[[int], Any]
+    turn: Callable[[], AbstractContextManager[None]]
+    done: list[int]
+
+    def __call__(self) -> Any:
+        """Do one more."""
+        self.done[0] += 1
+        return self.do(self.done[0])
 
 
 def mlp(batch: int, hidden: int) -> MultiLayerConfiguration:
@@ -61,25 +81,26 @@ def batch_of(case: str, batch: int, steps: int) -> tuple[np.ndarray, np.ndarray]
     return x * (x > 0.8), np.eye(10, dtype=np.float32)[rng.integers(0, 10, batch)]
 
 
+def _kernels(precision: str) -> DeviceKernels:
+    kernels = device_kernels(load("cupy", precision=precision))
+    assert kernels is not None  # cupy's are those of a device
+    return kernels
+
+
 def training(case: str, batch: int, hidden: int, steps: int, *, precision: str, from_host: bool) -> Step:
     """Return one update of a network; the batch lies on the device, or comes from the host every time."""
-    kernels = load("cupy", precision=precision)
+    kernels = _kernels(precision)
     network = MultiLayerNetwork(NETWORKS[case](batch, hidden), kernels=kernels)
     x, labels = batch_of(case, batch, steps)
     if not from_host:
         x, labels = kernels.xp.asarray(x), kernels.xp.asarray(labels)
-    root, done = Stream.of(1), [0]
-
-    def step() -> Any:
-        done[0] += 1
-        return network.fit_batch(x, labels, iteration=done[0], stream=root.at(done[0]))
-
-    return step
+    root = Stream.of(1)
+    return Step(lambda done: network.fit_batch(x, labels, iteration=done, stream=root.at(done)), kernels.use, [0])
 
 
 def pretraining(batch: int, hidden: int, *, precision: str) -> Step:
     """Return one step of contrastive divergence of a DBN's first layer, 784 binary visible units."""
-    kernels = load("cupy", precision=precision)
+    kernels = _kernels(precision)
     conf = MultiLayerConfiguration(
         conf=NeuralNetConfiguration(updater=Sgd(learning_rate=0.01)),
         layers=(RBM(n_in=784, n_out=hidden), OutputLayer(n_out=10, activation="softmax")),
@@ -87,10 +108,5 @@ def pretraining(batch: int, hidden: int, *, precision: str) -> Step:
     )
     network = MultiLayerNetwork(conf, kernels=kernels)
     x = kernels.xp.asarray((np.random.default_rng(1).random((batch, 784)) > 0.8).astype(np.float32))
-    root, done = Stream.of(1), [0]
-
-    def step() -> Any:
-        done[0] += 1
-        return network.pretrain_batch(0, x, iteration=done[0], stream=root.at(done[0]))
-
-    return step
+    root = Stream.of(1)
+    return Step(lambda done: network.pretrain_batch(0, x, iteration=done, stream=root.at(done)), kernels.use, [0])

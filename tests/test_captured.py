@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from standin import counters, installed
 
-from dl4jlegacy.errors import CaptureError, ShapeError
+from dl4jlegacy.errors import CaptureError, DeviceError, DeviceMemoryError, ShapeError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.kernels.tape import Tape, traced
 from dl4jlegacy.nn import (
@@ -117,6 +117,36 @@ def test_a_step_that_cannot_be_captured_is_done_launch_by_launch_and_says_so_onc
     np.testing.assert_allclose(device.params.get(), networks[0].params, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"),  # CuPy's driver errors are of this kind
+        MemoryError("Out of memory allocating 512 bytes"),
+        DeviceError("cublasGemmEx failed with CUBLAS_STATUS_INTERNAL_ERROR"),
+        DeviceMemoryError("the memory of gpu:0 is full"),
+    ],
+)
+def test_what_a_gpu_says_only_of_a_capture_does_not_end_the_training(
+    error: Exception, device_arrays: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    networks = [MultiLayerNetwork(small(), kernels=load(name)) for name in ("numpy", "cupy")]
+    device = networks[1]
+    whole = device._fit_batch
+
+    def fails(*args: Any) -> Any:
+        score = whole(*args)
+        if device_arrays.cuda.get_current_stream().is_capturing():
+            raise error
+        return score
+
+    monkeypatch.setattr(device, "_fit_batch", fails)
+    for iteration in range(4):
+        for network in networks:
+            network.fit_batch(*some(4), iteration=iteration, stream=ROOT.at(iteration))
+    assert [str(error) in reason for reason in device._captured.refused.values()] == [True]  # type: ignore[union-attr]
+    np.testing.assert_allclose(device.params.get(), networks[0].params, atol=1e-6)
+
+
 def test_an_error_of_the_step_itself_is_not_taken_for_a_refusal(
     device_arrays: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +173,13 @@ def test_sequences_of_many_lengths_keep_only_the_last_graphs(
             network.fit_batch(*some(size, seed=iteration), iteration=iteration, stream=ROOT.at(iteration))
     assert len(networks[1]._captured._steps) == 2  # type: ignore[union-attr]
     np.testing.assert_allclose(networks[1].params.get(), networks[0].params, atol=1e-5)
+
+
+def test_waiting_for_one_worker_leaves_the_capture_of_another_alone(device_arrays: ModuleType) -> None:
+    kernels, other = load("cupy"), device_arrays.cuda.Stream(non_blocking=True)
+    other.begin_capture()
+    kernels.synchronize()  # type: ignore[attr-defined]
+    other.end_capture()
 
 
 def test_graphs_can_be_switched_off(device_arrays: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

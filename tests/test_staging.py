@@ -20,10 +20,16 @@ class Late:
         self.eager, self.pinned, self.waits = eager, 0, 0
         self.compute, self.copying = Queue(self, "compute"), Queue(self, "copying")
         self.current = self.compute
-        self.cuda = SimpleNamespace(Stream=lambda non_blocking: self.copying, get_current_stream=lambda: self.current)
+        self.freed: np.ndarray | None = None  # what the pool gives to the next one who asks, as CuPy's does
+        self.cuda = SimpleNamespace(
+            Stream=lambda non_blocking: self.copying,
+            Event=lambda disable_timing: Event(),
+            get_current_stream=lambda: self.current,
+        )
 
     def empty(self, size: int, dtype: Any) -> Memory:
-        return Memory(self, np.zeros(size, dtype))
+        held, self.freed = np.zeros(size, dtype) if self.freed is None else self.freed, None
+        return Memory(self, held)
 
     def empty_pinned(self, size: int, dtype: Any) -> np.ndarray:
         self.pinned += 1
@@ -46,11 +52,14 @@ class Queue:
             self.passed += 1
             self.work[self.passed - 1]()
 
-    def record(self) -> Event:
-        return Event(self, len(self.work))
+    def record(self, event: Event) -> Event:
+        event.queue, event.place = self, len(self.work)
+        return event
 
     def wait_event(self, event: Event) -> None:
-        self.add(lambda: event.queue.until(event.place))
+        queue, place = event.queue, event.place  # the last record before now, not one that comes later
+        if queue is not None:
+            self.add(lambda: queue.until(place))
 
     def synchronize(self) -> None:
         self.until(len(self.work))
@@ -63,16 +72,17 @@ class Queue:
 
 
 class Event:
-    """A place in a stream."""
+    """A place in a stream; one that was never recorded has passed."""
 
-    def __init__(self, queue: Queue, place: int) -> None:
-        self.queue, self.place = queue, place
+    queue: Queue | None = None
+    place = 0
 
     @property
     def done(self) -> bool:
-        return self.queue.passed >= self.place
+        return self.queue is None or self.queue.passed >= self.place
 
     def synchronize(self) -> None:
+        assert self.queue is not None
         self.queue.device.waits += 1
         self.queue.until(self.place)
 
@@ -134,6 +144,17 @@ def test_a_slot_whose_copy_has_passed_is_used_again() -> None:
     for _ in range(50):
         uploads.upload([np.ones(4, np.float32)], [device.empty(4, np.float32)])
     assert device.pinned == 1 and device.waits == 0
+
+
+def test_a_copy_waits_for_those_who_had_its_memory_before() -> None:
+    device = Late({"copying"})
+    uploads = Staging(device, device.empty_pinned)
+    target, device.freed, seen = device.empty(4, np.float32), np.full(256, 7, np.uint8), []
+    earlier = device.freed
+    device.compute.add(lambda: seen.append(set(earlier.tolist())))  # launched, not done; then the pool got it back
+    uploads.upload([np.ones(4, np.float32)], [target])
+    device.compute.synchronize()
+    assert seen == [{7}]
 
 
 def test_larger_batches_get_larger_buffers_and_numbers_are_cast(device_arrays: ModuleType) -> None:

@@ -261,7 +261,7 @@ class DeviceKernels(Kernels, Protocol):
         """Make the device current on this thread, and a stream of these kernels' own, in order with the one outside."""
 
     def synchronize(self) -> None:
-        """Wait until the device has done everything."""
+        """Wait until everything that this thread has launched is done."""
 
     def upload(self, sources: Sequence[Array], targets: Sequence[Array]) -> None:
         """Copy host arrays to device arrays of the same shapes, in order with what is launched, without waiting."""

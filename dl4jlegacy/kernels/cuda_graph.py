@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dl4jlegacy.backend import Array, get_array_module
-from dl4jlegacy.errors import CaptureError
+from dl4jlegacy.errors import CaptureError, DeviceError, DeviceMemoryError
 from dl4jlegacy.kernels.staging import Staging
 from dl4jlegacy.kernels.tape import Tape, TracedStream, traced
 from dl4jlegacy.seeding import Stream
@@ -17,6 +17,9 @@ from dl4jlegacy.seeding import Stream
 __all__ = ["Program", "capture"]
 
 _WORDS = 4096
+_REFUSALS = (RuntimeError, MemoryError, DeviceError, DeviceMemoryError)
+"""What a capture ends with: errors of CUDA's runtime, its driver (a launch after the capture broke), cuDNN and CuPy are
+RuntimeErrors, cuBLAS's are ours; a graph's memory is its own, and may not fit where single launches do."""
 
 
 class Program:
@@ -75,12 +78,12 @@ def capture(
         except BaseException as exc:
             with contextlib.suppress(Exception):  # the capture is broken: what ended it is in exc
                 here.end_capture()
-            if isinstance(exc, xp.cuda.runtime.CUDARuntimeError | NotImplementedError):
+            if isinstance(exc, _REFUSALS):
                 raise CaptureError(f"{type(exc).__name__}: {exc}") from exc
             raise
         try:
             graph = here.end_capture()
-        except xp.cuda.runtime.CUDARuntimeError as exc:
+        except _REFUSALS as exc:
             raise CaptureError(f"{type(exc).__name__}: {exc}") from exc
     return Program(graph, tape, staging, [*kept, *buffers(), result]), result
 

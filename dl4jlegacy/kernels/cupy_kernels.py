@@ -39,6 +39,7 @@ class CupyKernels(Layers, Tiles, Recurrent, Updaters, Vectors, Convolutions):
         super().__init__(device, precision)
         self.captures = os.environ.get("DL4J_CUDA_GRAPHS", "") in _ON
         self._own_stream: Any = None
+        self._crossings: tuple[Any, Any] = (None, None)  # events: work outside of ``use`` before it, and within it
         self._staging: Staging | None = None
 
     @contextlib.contextmanager
@@ -48,20 +49,26 @@ class CupyKernels(Layers, Tiles, Recurrent, Updaters, Vectors, Convolutions):
         with cuda.Device(self.device):
             if self._own_stream is None:
                 self._own_stream = cuda.Stream(non_blocking=True)
+                self._crossings = (cuda.Event(disable_timing=True), cuda.Event(disable_timing=True))
             outer, own = cuda.get_current_stream(), self._own_stream
             if outer.ptr == own.ptr:
                 yield
                 return
-            own.wait_event(outer.record())
+            before, behind = self._crossings  # recorded anew each time: a wait is for the last record before it
+            own.wait_event(outer.record(before))
             try:
                 with own:
                     yield
             finally:
-                outer.wait_event(own.record())
+                outer.wait_event(own.record(behind))
 
     def synchronize(self) -> None:
-        """Wait until the device has done everything."""
-        self.xp.cuda.Device(self.device).synchronize()
+        """Wait until everything that this thread has launched is done.
+
+        Not for the whole device, which CUDA refuses while any thread's stream is capturing.
+        """
+        with self.use():
+            self.xp.cuda.get_current_stream().synchronize()
 
     def upload(self, sources: Sequence[Array], targets: Sequence[Array]) -> None:
         """Copy host arrays to device arrays of the same shapes, in order with what is launched, without waiting."""

@@ -83,7 +83,8 @@ class Vectors(Launcher):
         while True:
             now, given = left[:_AT_ONCE], factors[:_AT_ONCE]
             blank = _AT_ONCE - len(now)
-            self.launch("vectors", "weighted_sum", char, -(-out.size // 2), out, out.size, len(now),
+            wide = 4 if len(now) <= 4 else 2  # elements of a thread, as in vectors.cu
+            self.launch("vectors", "weighted_sum", char, -(-out.size // wide), out, out.size, len(now),
                         *now, *(0,) * blank, *given, *(0.0,) * blank)  # fmt: skip
             if len(left) <= _AT_ONCE:
                 return

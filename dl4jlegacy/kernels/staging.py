@@ -29,8 +29,10 @@ class _Slot:
     def __init__(self, xp: Any, empty_pinned: Any, nbytes: int) -> None:
         self.pinned: Array = empty_pinned(nbytes, np.uint8)
         self.device: Array = xp.empty(nbytes, np.uint8)
-        self.copied: Any = None  # events: the pinned buffer may be written again, and the one on the device
-        self.taken: Any = None
+        # events: the pinned buffer may be written again, and the one on the device
+        self.copied, self.taken = (xp.cuda.Event(disable_timing=True) for _ in range(2))
+        # CuPy's pool gives memory that earlier work of this stream may still use; the copy stream must wait for that
+        xp.cuda.get_current_stream().record(self.taken)
 
 
 class Staging:
@@ -54,15 +56,14 @@ class Staging:
             held = slot.pinned[start : start + target.nbytes].view(target.dtype).reshape(target.shape)
             np.copyto(held, source, casting="same_kind")
         here = self._xp.cuda.get_current_stream()
-        if slot.taken is not None:
-            self._copying.wait_event(slot.taken)
+        self._copying.wait_event(slot.taken)
         with self._copying:
             slot.device[:nbytes].set(slot.pinned[:nbytes], stream=self._copying)  # type: ignore[attr-defined]
-            slot.copied = self._copying.record()
+        self._copying.record(slot.copied)
         here.wait_event(slot.copied)
         for target, start in zip(targets, offsets, strict=True):
             target[...] = slot.device[start : start + target.nbytes].view(target.dtype).reshape(target.shape)
-        slot.taken = here.record()
+        here.record(slot.taken)
         self._slots.append(slot)
 
     def _free(self, nbytes: int) -> _Slot:
