@@ -74,7 +74,8 @@ def _shape(array: Any) -> str:
 
 def is_on_device(x: Any) -> bool:
     """Return whether ``x`` is an array on a GPU."""
-    return get_array_module(x) is not np
+    cupy = sys.modules.get("cupy")
+    return cupy is not None and isinstance(x, cupy.ndarray)
 
 
 def asarray(x: Any, like: Array, dtype: npt.DTypeLike | None = None) -> Array:
@@ -116,7 +117,7 @@ def to_host(x: Array) -> Array:
 
 def scalar(x: Any) -> Scalar:
     """Return a number that was computed: a float from the host, a 0-d float64 array where it stays on a device."""
-    if not is_on_device(x):
+    if isinstance(x, np.generic) or not is_on_device(x):
         return float(x)
     return x.reshape(()).astype(np.float64)
 

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from dl4jlegacy.cluster_access import ClusterAddress, check_fits, closing, defined, open_tracker, versions
 from dl4jlegacy.errors import TrackerError
-from dl4jlegacy.run_devices import Compute, join
+from dl4jlegacy.run_devices import Compute, agree, join
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast_store import HazelcastStateTracker, HazelcastStore
 from dl4jlegacy.scaleout.journal import Journal
@@ -93,6 +93,7 @@ def _work(
 ) -> Head | None:
     """Work for one run; return its last head, or None when it is gone, or another has taken its place."""
     check_fits(tracker, conf, versions(conf.kernels))
+    agree(tracker, conf, compute)
     plan = msgspec.convert(defined(tracker, "plan", conf), Plan)
     outcome, name = Outcome(tracker.clock), process_name()
     journal = Journal(tracker, name)

@@ -16,6 +16,7 @@ from dl4jlegacy.devices import Device, choose, limit_memory, memory_limit, memor
 from dl4jlegacy.errors import DeviceError, DeviceMemoryError, VersionError
 from dl4jlegacy.kernels import Kernels, load
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.tracker import StateTracker
 
 __all__ = ["MIXED", "Compute", "entered", "host_kernels", "join", "on_gpu", "settle"]
 
@@ -60,6 +61,17 @@ class Compute:
         if not self.on_gpu:
             return load(self.name)
         return load(self.name, device=self.device(worker).index, precision=self.precision)
+
+    def arithmetic(self) -> str:
+        """Return what decides the last bits of what GPUs compute: their kind, and the libraries; "" for the CPU."""
+        if not self.on_gpu:
+            return ""
+        kernels: Any = self.kernels(0)
+        cuda = kernels.xp.cuda.runtime.runtimeGetVersion()
+        return (
+            f"{self.devices[0].name}, CUDA {cuda // 1000}.{cuda % 1000 // 10}, CuPy {kernels.xp.__version__}, "
+            f"convolutions by {kernels.convolution_path}"
+        )
 
     def used(self, workers: int) -> tuple[Device, ...]:
         """Return the devices that ``workers`` workers use."""
@@ -178,6 +190,22 @@ def on_gpu(kernels: Any, device: Device) -> Iterator[None]:
         ) from exc
 
 
+def agree(tracker: StateTracker, conf: Conf, compute: Compute) -> None:
+    """Raise ``VersionError`` if the run's other GPUs round differently from this process's, unless it is mixed.
+
+    The first worker of a run decides.
+    """
+    ours = compute.arithmetic()
+    if not ours or conf.mixed_devices:
+        return
+    theirs = tracker.define_once("gpu", ours)
+    if theirs != ours:
+        raise VersionError(
+            f"this worker cannot join run {conf.run}: its GPUs are {theirs}, here is {ours}; they round differently: "
+            "use GPUs and libraries of one kind (DL4J_CUDNN=0 leaves cuDNN out), or start the run with --mixed-devices"
+        )
+
+
 def host_kernels(name: str) -> Kernels:
     """Return the kernels for what is done in host memory in a run whose kernels are ``name``: these, or a CPU's.
 
@@ -197,6 +225,12 @@ def host_kernels(name: str) -> Kernels:
 def _compute(conf: Conf, name: str, devices: tuple[Device, ...]) -> Compute:
     """Return what ``devices`` compute with in a run whose kernels are ``name``, or are of the other kind if mixed."""
     if devices[0].is_gpu:
+        if len({device.name for device in devices}) > 1 and not conf.mixed_devices:
+            found = ", ".join(f"{device.label} is {device.name}" for device in devices)
+            raise DeviceError(
+                f"{found}: they round differently; choose one with --device gpu:N, show equal ones with "
+                "CUDA_VISIBLE_DEVICES, or add --mixed-devices"
+            )
         return Compute(devices, GPU_KERNELS, conf.precision)
     return Compute(devices, host_kernels(name).name)
 

@@ -38,7 +38,7 @@ from dl4jlegacy.errors import (
 from dl4jlegacy.kernels import Kernels
 from dl4jlegacy.nn.fitting import check_fits
 from dl4jlegacy.nn.networks import build_network
-from dl4jlegacy.run_devices import MIXED, Compute, host_kernels, settle
+from dl4jlegacy.run_devices import MIXED, Compute, agree, host_kernels, settle
 from dl4jlegacy.scaleout import actors, protocol
 from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, DeltaAggregator, JobAggregator, ParameterAveragingAggregator
 from dl4jlegacy.scaleout.checkpoint import CheckpointSaver, check_same_data
@@ -147,6 +147,7 @@ class ActorNetworkRunner:
         if saver is not None:
             saver.keep_conf(conf.to_json())
         tracker = self._tracker or InMemoryStateTracker()
+        agree(tracker, conf, compute)
         pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="dl4j-aggregate")
         self._parts = _Parts(
             conf=conf,

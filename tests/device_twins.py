@@ -76,7 +76,7 @@ def close(ours: Any, theirs: Any, what: str) -> None:
 
 def alike(network: Network, x: Any, labels: Any, masks: dict[str, Any], stream: Stream = STREAM) -> None:
     """Score, gradient, output and three updates in float32 are those of the CPU; no step waits for the device."""
-    host, device = twin(network, "float32", "numpy"), twin(network, "float32", "cupy")
+    host, device = twin(network, "float32", "numba"), twin(network, "float32", "cupy")
     captured = twin(network, "float32", "cupy", captures=True)
     batch = uploaded((x, labels), "float32")
     given = {name: uploaded(mask, "float32") for name, mask in masks.items()}
@@ -127,7 +127,7 @@ class Twins:
 
 def pretrained_alike(network: Any, layer: int, x: Any) -> None:
     """Three pretraining updates in float32 are those of the CPU, and wait for nothing."""
-    host, device = twin(network, "float32", "numpy"), twin(network, "float32", "cupy")
+    host, device = twin(network, "float32", "numba"), twin(network, "float32", "cupy")
     captured = twin(network, "float32", "cupy", captures=True)
     given = uploaded(x, "float32")
     for iteration in range(3):

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import standin
 from standin_commands import STANDIN
 
 from dl4jlegacy import devices, run_devices
 from dl4jlegacy.devices import Device, choose, memory_limit, memory_text
-from dl4jlegacy.errors import ConfError, DeviceError, UsageError
+from dl4jlegacy.errors import ConfError, DeviceError, UsageError, VersionError
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
 
 TESTS = Path(__file__).parent
 BROKEN = TESTS / "broken"
@@ -417,3 +419,26 @@ def test_a_run_that_does_not_fit_names_the_layer_and_the_batch_that_would() -> N
 def test_bytes_are_told_for_people() -> None:
     sizes = (0, 1023, 1024, 1536 << 10, 80 << 30, 5 << 40)
     assert [memory_text(size) for size in sizes] == ["0 B", "1023 B", "1.0 KiB", "1.5 MiB", "80.0 GiB", "5120.0 GiB"]
+
+
+def test_gpus_of_different_kinds_share_a_mixed_run_only() -> None:
+    with standin.installed(standin.DeviceConf(), standin.DeviceConf(name="Another GPU")):
+        with pytest.raises(DeviceError, match=r"gpu:0 is Stand-in GPU, gpu:1 is Another GPU: .*--device gpu:N"):
+            run_devices.settle(Conf(device="gpu"))
+        assert run_devices.settle(Conf(device="gpu:1"))[1].devices[0].name == "Another GPU"
+        assert len(run_devices.settle(Conf(device="gpu", mixed_devices=True))[1].devices) == 2
+
+
+def test_the_first_worker_decides_what_gpus_a_run_is_for() -> None:
+    tracker, conf = InMemoryStateTracker(), Conf(run="r", kernels="cupy")
+    for name, matches in (("Stand-in GPU", True), ("Stand-in GPU", True), ("Another GPU", False)):
+        with standin.installed(standin.DeviceConf(name=name)):
+            compute = run_devices.join(conf, None)
+            assert compute.arithmetic() == f"{name}, CUDA 12.8, CuPy 14.2.0, convolutions by own"
+            if matches:
+                run_devices.agree(tracker, conf, compute)
+                continue
+            with pytest.raises(VersionError, match=r"run r: its GPUs are Stand-in GPU, CUDA .*, here is Another GPU, "):
+                run_devices.agree(tracker, conf, compute)
+            run_devices.agree(tracker, conf.replace(mixed_devices=True), compute)
+    run_devices.agree(tracker, conf, run_devices.settle(Conf(device="cpu"))[1])

@@ -78,6 +78,8 @@ def test_a_run_killed_in_the_middle_resumes_to_the_same_bits(place: Place, tmp_p
     kept = ["--checkpoint-dir", str(folder), "--checkpoint-every", "5"]
     kill_after_a_checkpoint(["train", *same, *kept], folder, place.command, place.environment)
     kill_after_a_checkpoint(["resume", str(folder)], folder, place.command, place.environment)
+    elsewhere = place.run("resume", str(folder), "--device", "cpu")
+    assert elsewhere.returncode == 3 and "this run computes on GPUs (its kernels are cupy)" in elsewhere.stderr
     report = place.dl4j("resume", str(folder), "--workers", "2")
     assert report["params_sha256"] == undisturbed["params_sha256"] and report["kernels"] == "cupy"
     exact(report, undisturbed["examples"])

@@ -69,6 +69,9 @@ class Kernels(Protocol):
         On a GPU the sum is a 0-d float64 array there: reading it is what waits for the device.
         """
 
+    def binary_cross_entropy(self, p: Array, labels: Array) -> float:
+        """Return ``-sum(labels * log(q) + (1 - labels) * log(1 - q))``, ``q`` = ``p`` kept from 1e-5 to 1 - 1e-5."""
+
     def embedding_gradient(self, dz: Array, index: Array, gW: Array) -> None:
         """Write to ``gW (classes, n)`` the sums of the rows of ``dz (rows, n)`` by class, ``index (rows,)`` int64."""
 
@@ -274,9 +277,6 @@ class DeviceKernels(Kernels, Protocol):
 
         ``labels (m, n)``; ``dz = scale (p - labels)``, and ``gb (n,)`` its sum over the rows.
         """
-
-    def binary_cross_entropy(self, p: Array, labels: Array, clip: float, factor: float) -> Scalar:
-        """Return ``-factor sum(labels log p + (1 - labels) log(1 - p))``, ``p`` cut to ``clip ... 1 - clip``."""
 
     def difference_sums(self, model: Array, data: Array, copy: Array, out: Array, factor: float) -> None:
         """``out (n,) = factor (model - data).sum(axis=0)``, all ``(m, n)``; ``copy`` becomes ``data``."""

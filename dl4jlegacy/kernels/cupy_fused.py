@@ -9,8 +9,6 @@ from dl4jlegacy.kernels.cupy_layers import ROWS, Layers, cut, width
 
 __all__ = ["Fused"]
 
-_LOSS_BLOCKS = 1024
-
 
 class Fused(Layers):
     """See ``DeviceKernels``."""
@@ -27,19 +25,8 @@ class Fused(Layers):
         sums = self._scratch.buffer("sums", (max(1, blocks),), "d")
         self.launch_blocks("softmax", "softmax_loss", char, (blocks,), (BLOCK,),
                            z, b, labels, dz, sums, m, n, threads, float(scale))  # fmt: skip
-        self._total(char, sums, loss, blocks, 1.0)
+        self.launch_blocks("softmax", "sum_doubles", char, (1,), (BLOCK,), sums, loss, blocks)
         self.column_sums(dz, gb)
-        result: Array = loss
-        return result
-
-    def binary_cross_entropy(self, p: Array, labels: Array, clip: float, factor: float) -> Array:
-        """See ``DeviceKernels``."""
-        char, loss = self._alike("binary_cross_entropy", p, labels), self.xp.empty((), "d")
-        blocks = min(max(1, -(-p.size // BLOCK)), _LOSS_BLOCKS)
-        sums = self._scratch.buffer("sums", (blocks,), "d")
-        self.launch_blocks("softmax", "binary_cross_entropy", char, (blocks,), (BLOCK,),
-                           p, labels, sums, p.size, float(clip))  # fmt: skip
-        self._total(char, sums, loss, blocks, factor)
         result: Array = loss
         return result
 
@@ -64,6 +51,3 @@ class Fused(Layers):
         self.launch_blocks("activations", name, char, (-(-n // 32), parts), (32, 8), *given, sums, m, n, span, *rest)
         if parts > 1:
             self._stage(char, 1, sums, sums, out, parts, n, parts, 0)
-
-    def _total(self, char: str, sums: Array, loss: Array, count: int, factor: float) -> None:
-        self.launch_blocks("softmax", "sum_doubles", char, (1,), (BLOCK,), sums, loss, count, float(factor))

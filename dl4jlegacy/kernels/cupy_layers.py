@@ -110,11 +110,18 @@ class Layers(Launcher):
     def softmax_cross_entropy(self, p: Array, labels: Array, dz: Array) -> Array:
         """Like ``Kernels``' own, but the loss is a 0-d float64 array on the device: nothing waits for it."""
         char = self._alike("softmax_cross_entropy", p, labels, dz)
-        blocks = min(max(1, -(-p.size // BLOCK)), _LOSS_BLOCKS)
+        return self._loss("softmax_cross_entropy", char, p.size, p, labels, dz)
+
+    def binary_cross_entropy(self, p: Array, labels: Array) -> Array:
+        """As ``softmax_cross_entropy``, a 0-d array."""
+        return self._loss("binary_cross_entropy", self._alike("binary_cross_entropy", p, labels), p.size, p, labels)
+
+    def _loss(self, name: str, char: str, size: int, *arrays: Array) -> Array:
+        """Run a kernel that leaves each block's part of a loss; return their sum."""
+        blocks = min(max(1, -(-size // BLOCK)), _LOSS_BLOCKS)
         sums, loss = self._scratch.buffer("sums", (blocks,), "d"), self.xp.empty((), "d")
-        self.launch_blocks("softmax", "softmax_cross_entropy", char, (blocks,), (BLOCK,),
-                           p, labels, dz, sums, p.size)  # fmt: skip
-        self.launch_blocks("softmax", "sum_doubles", char, (1,), (BLOCK,), sums, loss, blocks, 1.0)
+        self.launch_blocks("softmax", name, char, (blocks,), (BLOCK,), *arrays, sums, size)
+        self.launch_blocks("softmax", "sum_doubles", char, (1,), (BLOCK,), sums, loss, blocks)
         result: Array = loss
         return result
 

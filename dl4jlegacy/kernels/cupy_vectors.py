@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from concurrent.futures import Executor
 
@@ -9,6 +10,8 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.kernels.cupy_launch import BLOCK, Launcher
 from dl4jlegacy.kernels.numpy_threshold import check_encode, check_tau, wrong_codes
+from dl4jlegacy.kernels.numpy_tiles import lanes as tile_lanes
+from dl4jlegacy.kernels.philox import LANES
 
 __all__ = ["Vectors"]
 
@@ -16,18 +19,30 @@ _AT_ONCE = 16  # vectors that one pass of the weighted sum reads
 _SPAN = 16 * BLOCK  # elements of the threshold codec that a block does
 
 
+def _tiles(x: Array) -> tuple[int, int, int, int, int]:
+    """Return how many numbers to draw for ``x``, then how its images lie: values, examples, lanes, a CPU's lanes."""
+    if x.ndim != 5:
+        return x.size, 0, 0, 1, 1
+    tiles, *shape, lanes = x.shape
+    items, rows = math.prod(shape), tiles * lanes  # every lane holds an example
+    width = LANES if x.dtype.char == "f" else tile_lanes(x.dtype.char, rows)
+    return -(-rows // width) * items * width, items, rows, lanes, width
+
+
 class Vectors(Launcher):
     """See ``Kernels``."""
 
     # -- random -------------------------------------------------------------------------------------------------------
-    def _draw(self, name: str, what: tuple[Array, ...], *args: object, key: int) -> None:
+    def _draw(self, name: str, what: tuple[Array, ...], *args: object, key: int, size: int | None = None) -> None:
         char = self._on_device(name, *what)
-        size = what[0].size  # a thread computes four elements
-        self.launch("random", name, char, (size + 63) // 64 * 16, *what, size, *args, *self._key(key))
+        size = what[0].size if size is None else size
+        threads = (size + 63) // 64 * 16  # a thread computes four elements
+        self.launch("random", name, char, threads, *what, size, *args, *self._key(key))
 
     def uniform(self, out: Array, key: int) -> None:
-        """See ``Kernels``."""
-        self._draw("uniform", (out,), key=key)
+        """See ``Kernels``; images get the numbers that they get on a CPU, whose tiles are narrower."""
+        size, *tiles = _tiles(out)
+        self._draw("uniform", (out,), *tiles, key=key, size=size)
 
     def gaussian(self, out: Array, key: int) -> None:
         """See ``Kernels``."""
@@ -43,9 +58,10 @@ class Vectors(Launcher):
         self._draw("sigmoid_sample", (z, b, probability, sample), b.size, key=key)
 
     def dropout(self, x: Array, out: Array, retain: float, key: int) -> None:
-        """See ``Kernels``."""
+        """See ``Kernels``; images as in ``uniform``."""
         self._alike("dropout", x, out)
-        self._draw("dropout", (x, out), float(retain), 1 / retain, key=key)
+        size, *tiles = _tiles(x)
+        self._draw("dropout", (x, out), *tiles, float(retain), 1 / retain, key=key, size=size)
 
     def dropout_backward(self, dy: Array, retain: float, key: int) -> None:
         """See ``Kernels``."""

@@ -18,7 +18,7 @@ from dl4jlegacy.kernels import numba_layers, numba_sampling, numba_threshold, nu
 from dl4jlegacy.kernels.numba_pooling import channel_backward, pool_backward, pool_forward, tile, untile
 from dl4jlegacy.kernels.numba_recurrent import lstm_backward, lstm_forward
 from dl4jlegacy.kernels.numba_tiles import conv_backward_input, conv_backward_weights, conv_forward, lanes
-from dl4jlegacy.kernels.numpy_kernels import box_muller, column_sums, embedding_gradient, matmul
+from dl4jlegacy.kernels.numpy_kernels import binary_cross_entropy, box_muller, column_sums, embedding_gradient, matmul
 from dl4jlegacy.kernels.numpy_threshold import check_encode, check_tau, wrong_codes
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "amsgrad",
     "axpy",
     "bias_activation",
+    "binary_cross_entropy",
     "channel_backward",
     "column_sums",
     "conv_backward_input",

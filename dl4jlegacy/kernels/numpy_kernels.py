@@ -39,6 +39,7 @@ __all__ = [
     "amsgrad",
     "axpy",
     "bias_activation",
+    "binary_cross_entropy",
     "box_muller",
     "channel_backward",
     "column_sums",
@@ -78,6 +79,7 @@ __all__ = [
 name = "numpy"
 xp = np
 _LEAK = 0.01
+_BINARY_CLIP = 1e-5  # and LossBinaryXENT here
 _CLIP = 1e-10  # DL4J's LossMCXENT clips the softmax here
 _CHUNK = 1 << 16  # elements of weighted_sum that stay in the second-level cache; smaller ones fight for the GIL
 _SPAN = 1 << 20  # elements that one task of the pool sums
@@ -164,6 +166,12 @@ def softmax_cross_entropy(p: Array, labels: Array, dz: Array) -> float:
     loss = -float(np.sum(labels * np.log(np.maximum(p, _CLIP)), dtype=np.float64))
     np.subtract(p, labels, out=dz)
     return loss
+
+
+def binary_cross_entropy(p: Array, labels: Array) -> float:
+    """See ``Kernels``."""
+    q = np.clip(p, _BINARY_CLIP, 1 - _BINARY_CLIP)
+    return -float(np.sum(labels * np.log(q) + (1 - labels) * np.log(1 - q), dtype=np.float64))
 
 
 def embedding_gradient(dz: Array, index: Array, gW: Array) -> None:

@@ -17,7 +17,7 @@ from dl4jlegacy.nn.reconstruction import (
     CANONICAL,
     check_pretrain_rate,
     check_reconstruction_loss,
-    reported_score,
+    mean_score,
 )
 from dl4jlegacy.nn.step import Step
 from dl4jlegacy.seeding import Stream
@@ -66,7 +66,7 @@ class AutoEncoder(FeedForwardLayer, frozen=True, kw_only=True, tag="autoencoder"
     def pretrain_gradient(self, params: Params, x: Array, grads: Params, step: Step, *, scale: float) -> Scalar:
         """Write the gradient of ``scale * loss`` for ``x (examples, n_in)``; return the mean reconstruction loss.
 
-        The loss is that of the first ``SCORED_ROWS`` examples, see there.
+        The loss is that of the batch's first examples, see ``mean_score``.
         """
         m = x.shape[0]
         visible = step.buffer("visible", (2 * m, self.n_in), x)  # x' above, dz below
@@ -79,7 +79,7 @@ class AutoEncoder(FeedForwardLayer, frozen=True, kw_only=True, tag="autoencoder"
         y, to_dy = activate(self.linear(params, corrupted, step), params["b"], self.forward_activation(), step)
         hidden[m:] = y
         z, to_dz = self._decode(params, y, step)
-        score = reported_score(self.loss, x, z, self.decoder_activation(), step.kernels)
+        score = mean_score(self.loss, x, z, self.decoder_activation(), step.kernels)
         visible[m:] = self._visible_gradient(x, z, to_dz, grads["vb"], step, scale)
         back = hidden[:m]
         step.kernels.matmul(visible[m:], params["W"], back)

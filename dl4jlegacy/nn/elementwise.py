@@ -35,7 +35,7 @@ class ActivationLayer(ParameterlessLayer, frozen=True, kw_only=True, tag="activa
         z = _last(self.drop(x, step), name)
         function = ACTIVATIONS[name]
         rows = z.reshape(-1, z.shape[-1])
-        y = xp.ascontiguousarray(sampled(function, rows, step) if step.train else function.forward(rows))
+        y = xp.ascontiguousarray(sampled(function, rows, step, z) if step.train else function.forward(rows))
 
         def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
             if not need_dx:

@@ -50,8 +50,7 @@ class EmbeddingLayer(FeedForwardLayer, frozen=True, kw_only=True, tag="embedding
         z = step.buffer("y", (len(x), self.n_out), x)
         z[...] = params["W"][index]
         if wrong is not None:
-            xp = get_array_module(z)
-            xp.add(z, xp.where(wrong, xp.nan, 0).astype(z.dtype)[:, None], out=z)
+            z[...] = get_array_module(z).where(wrong[:, None], float("nan"), z)
         y, to_dz = activate(z, params["b"], self.forward_activation(), step)
 
         def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:

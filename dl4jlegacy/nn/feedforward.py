@@ -31,9 +31,14 @@ Backward = Callable[[Array, Params, bool], "Array | None"]
 """``backward(dy, grads, need_dx) -> dx``: consumes ``dy``, writes ``grads``, returns ``dx`` only if it is needed."""
 
 
-def sampled(function: Activation, z: Array, step: Step) -> Array:
-    """Return what an activation makes of ``z`` in training, drawing numbers if it is a randomised one."""
-    return function.forward(z) if function.sample is None else function.sample(z, step.uniforms("activation", z))
+def sampled(function: Activation, z: Array, step: Step, like: Array | None = None) -> Array:
+    """Return what an activation makes of ``z`` in training, drawing numbers if it is a randomised one.
+
+    ``like`` is ``z`` as it lies inside the network, where that is of another shape: images' numbers depend on it.
+    """
+    if function.sample is None:
+        return function.forward(z)
+    return function.sample(z, step.uniforms("activation", z if like is None else like).reshape(z.shape))
 
 
 def activate(z: Array, b: Array, name: str, step: Step) -> tuple[Array, Callable[[Array, Array], Array]]:

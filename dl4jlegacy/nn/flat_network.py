@@ -151,7 +151,7 @@ class FlatNetwork:
     def _scored(self, mean: Scalar, layer: int | None = None) -> Scalar:
         """Return the score for a mean loss: with the regularization of all layers, or of one."""
         penalty = self.updater.penalty(self._params, layer)
-        return mean + penalty if is_on_device(penalty) or penalty else mean
+        return mean if isinstance(penalty, float) and not penalty else mean + penalty
 
     def _apply(self, iteration: int, layer: int | None = None) -> None:
         with np.errstate(all="ignore"):
@@ -160,7 +160,7 @@ class FlatNetwork:
             )
         # A score can hide an infinite weight: sigmoid(inf) is 1. A GPU is not asked at every update.
         part = self._params if layer is None else self._params[self.layer_slices[layer]]
-        if not is_on_device(part) and not self.kernels.all_finite(part):
+        if self.kernels.xp is np and not self.kernels.all_finite(part):
             self.check_finite()
 
     def _tell(self, iteration: int, score: Scalar, examples: int) -> None:
@@ -177,7 +177,7 @@ class FlatNetwork:
 
         ``activations`` are the layers' outputs for the batch, made when asked for.
         """
-        if is_on_device(score):
+        if not isinstance(score, float):
             self._watch.add(score)
         elif not math.isfinite(score):
             self._raise_not_finite(score, activations)

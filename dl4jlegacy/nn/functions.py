@@ -1,6 +1,7 @@
 """Activation functions and their derivatives: the table that layers look ``activation`` up in (L2).
 
-Pure functions on arrays, written once for numpy and cupy; the dtype of the input is kept. The five of
+Pure functions on arrays, written once for numpy and cupy; the dtype of the input is kept. (Truth values and a Python
+number become float16 in CuPy: one of the two needs a dtype of its own.) The five of
 ``kernels.FUSED_ACTIVATIONS`` also exist as fused kernels, and then these formulas are the oracle. Names, constants and
 formulas are DL4J's (``org.nd4j.linalg.activations.Activation``).
 """
@@ -158,11 +159,11 @@ def _table() -> dict[str, Activation]:
                    lambda xp, z, y: xp.where(z > 0, 1, y + 1)),
         _pointwise("gelu", *gelu),
         _pointwise("hardsigmoid", lambda xp, z: xp.clip(0.2 * z + 0.5, 0, 1),
-                   lambda xp, z, y: 0.2 * ((z > -2.5) & (z < 2.5)), smooth=False),
+                   lambda xp, z, y: 0.2 * ((z > -2.5) & (z < 2.5)).astype(xp.float64), smooth=False),
         _pointwise("hardtanh", lambda xp, z: xp.clip(z, -1, 1), lambda xp, z, y: (z > -1) & (z < 1), smooth=False),
         _pointwise("identity", lambda xp, z: z.copy(), lambda xp, z, y: xp.ones_like(z)),
         _pointwise("leakyrelu", lambda xp, z: xp.where(z > 0, z, LEAK * z),
-                   lambda xp, z, y: xp.where(z > 0, 1, LEAK), smooth=False),
+                   lambda xp, z, y: xp.where(z > 0, xp.float64(1), LEAK), smooth=False),
         _pointwise("mish", *mish),
         _pointwise("rationaltanh", _rational_tanh, _rational_tanh_slope),
         _pointwise("rectifiedtanh", lambda xp, z: xp.maximum(xp.tanh(z), 0),

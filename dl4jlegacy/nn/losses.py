@@ -24,7 +24,7 @@ Weights = Sequence[float] | Array
 """One factor for each output; an array lives where the outputs do."""
 
 Terms = Callable[[Array, Array], Array]
-Weighted = Callable[[Array, Array, Array], Array]
+Weighted = Callable[[Array, Array, "Array | None"], Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Loss:
     def gradient(self, labels: Array, y: Array, weights: Weights | None = None) -> Array:
         """Return ``dL/dy`` ``(m, n)`` of every example (not divided by ``m``); raises like ``score``."""
         labels = self._fit(labels, y)
-        factor = get_array_module(y).ones(1, y.dtype) if weights is None else _weights(weights, y)
+        factor = None if weights is None else _weights(weights, y)
         result: Array = self.slope(labels, y, factor).astype(y.dtype, copy=False)
         return result
 
@@ -185,9 +185,9 @@ def _cosine(labels: Array, y: Array) -> Array:
     return result
 
 
-def _cosine_slope(labels: Array, y: Array, weights: Array) -> Array:
+def _cosine_slope(labels: Array, y: Array, weights: Array | None) -> Array:
     label_norm, y_norm = _norms(labels, y)
-    weighted = labels * weights
+    weighted = labels if weights is None else labels * weights
     along: Array = (weighted * y).sum(axis=1, keepdims=True)
     result: Array = (along * y / (y_norm * y_norm) - weighted) / (label_norm * y_norm)
     return result
@@ -218,11 +218,16 @@ def _separable(
 ) -> Loss:  # fmt: skip
     """Return a loss whose terms each depend on one output: ``scale`` times their sum, or mean over the outputs."""
 
-    def scaled_terms(labels: Array, y: Array) -> Array:
-        return terms(labels, y) * (scale / y.shape[1] if mean else scale)
+    def scaled(values: Array, y: Array) -> Array:
+        factor = scale / y.shape[1] if mean else scale
+        return values if factor == 1 else values * factor
 
-    def scaled_slope(labels: Array, y: Array, weights: Array) -> Array:
-        return slope(labels, y) * weights * (scale / y.shape[1] if mean else scale)
+    def scaled_terms(labels: Array, y: Array) -> Array:
+        return scaled(terms(labels, y), y)
+
+    def scaled_slope(labels: Array, y: Array, weights: Array | None) -> Array:
+        found = slope(labels, y)
+        return scaled(found if weights is None else found * weights, y)
 
     return Loss(name, scaled_terms, scaled_slope, shortcut, indices)
 
@@ -252,7 +257,7 @@ def _table() -> dict[str, Loss]:
                    lambda labels, y: 2 * _log_ratio(labels, y) / (1 + y), mean=True),
         _separable("poisson", lambda labels, y: y - labels * _log(_clip(y, SOFTMAX_CLIP)),
                    lambda labels, y: 1 - labels / _clip(y, SOFTMAX_CLIP)),
-        _separable("wasserstein", lambda labels, y: labels * y, lambda labels, y: labels, mean=True),
+        _separable("wasserstein", lambda labels, y: labels * y, lambda labels, y: labels.copy(), mean=True),
     ]  # fmt: skip
     table = {entry.name: entry for entry in entries}
     aliases = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dl4jlegacy.backend import Array, Scalar, is_on_device
+from dl4jlegacy.backend import Array, Scalar
 from dl4jlegacy.errors import NotFiniteError
 from dl4jlegacy.kernels import Kernels
 from dl4jlegacy.nn.layers import Layer
@@ -23,9 +23,7 @@ class ScoreWatch:
         self._sum: Scalar = None
 
     def add(self, score: Scalar) -> None:
-        """Remember a score that is on a device; one on the host is looked at by who computed it."""
-        if not is_on_device(score):
-            return
+        """Remember a score that is on a device."""
         if self._sum is None:
             self._sum = score.copy()
         else:

@@ -14,7 +14,7 @@ from dl4jlegacy.backend import Array, Scalar, get_array_module
 from dl4jlegacy.errors import ConfError, nearest
 from dl4jlegacy.kernels import device_kernels
 from dl4jlegacy.nn.feedforward import FeedForwardLayer, Params
-from dl4jlegacy.nn.reconstruction import check_pretrain_rate, check_reconstruction_loss, reported_score
+from dl4jlegacy.nn.reconstruction import check_pretrain_rate, check_reconstruction_loss, mean_score
 from dl4jlegacy.nn.step import Step
 from dl4jlegacy.seeding import Stream
 
@@ -76,13 +76,13 @@ class RBM(FeedForwardLayer, frozen=True, kw_only=True, tag="rbm"):
         """Write the CD-k gradient of ``x (examples, n_in)`` times ``scale``; return the mean reconstruction loss.
 
         The gradient points uphill in the loss, so that ``params -= learning_rate * gradient`` descends. The loss is
-        that of the first ``SCORED_ROWS`` examples: it is for listeners, and logarithms are dear.
+        that of the batch's first examples (``mean_score``): it is for listeners, and logarithms are dear.
         """
         m = x.shape[0]
         visible = step.buffer("visible", (2 * m, self.n_in), x)  # data above, reconstruction below:
         hidden = step.buffer("hidden", (2 * m, self.n_out), x)  # both phases' gradient is then one product
         reconstruction = self._chain(params, x, visible[m:], hidden, step)
-        score = reported_score(self.loss, x, reconstruction, UNITS[self.visible_unit], step.kernels)
+        score = mean_score(self.loss, x, reconstruction, UNITS[self.visible_unit], step.kernels)
         if self.sparsity:
             grads["b"][...] = (hidden[:m].mean(axis=0) - self.sparsity) * (m * scale)
         self._biases(x, reconstruction, visible[:m], hidden, grads, step, scale)

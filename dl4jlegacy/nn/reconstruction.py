@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import math
 
-from dl4jlegacy.backend import Array, Scalar, scalar
+from dl4jlegacy.backend import Array, Scalar, is_on_device, scalar
 from dl4jlegacy.errors import ConfError, nearest
-from dl4jlegacy.kernels import Kernels, device_kernels
-from dl4jlegacy.nn.losses import LOSSES, XENT_CLIP
+from dl4jlegacy.kernels import Kernels
+from dl4jlegacy.nn.losses import LOSSES
 
 __all__ = [
     "CANONICAL",
     "SCORED_ROWS",
     "check_pretrain_rate",
     "check_reconstruction_loss",
+    "mean_score",
     "reconstruction_scores",
-    "reported_score",
 ]
 
 CANONICAL = "reconstruction_crossentropy"
@@ -40,14 +40,6 @@ def check_pretrain_rate(title: str, rate: float | None) -> None:
         raise ConfError(f"{title}: pretrain_learning_rate is {rate}; it must be a finite number, not negative")
 
 
-def reported_score(loss: str, x: Array, z: Array, activation: str, kernels: Kernels) -> Scalar:
-    """Return the mean of ``reconstruction_scores`` over the first ``SCORED_ROWS`` examples."""
-    x, z, device = x[:SCORED_ROWS], z[:SCORED_ROWS], device_kernels(kernels)
-    if device is not None and loss == CANONICAL and activation == "sigmoid":
-        return device.binary_cross_entropy(z, x, XENT_CLIP, 1 / len(x))
-    return scalar(reconstruction_scores(loss, x, z, activation).mean())
-
-
 def reconstruction_scores(loss: str, x: Array, z: Array, activation: str) -> Array:
     """Return the loss of reconstructions ``z`` of ``x``, both ``(examples, n_in)``, one value per example."""
     if loss != CANONICAL:
@@ -56,3 +48,11 @@ def reconstruction_scores(loss: str, x: Array, z: Array, activation: str) -> Arr
         return LOSSES["xent"].score(x, z)
     scores: Array = 0.5 * ((z - x) ** 2).sum(axis=1)
     return scores
+
+
+def mean_score(loss: str, x: Array, z: Array, activation: str, kernels: Kernels) -> Scalar:
+    """Return the mean loss of the first ``SCORED_ROWS`` examples; on a GPU the usual one in two launches."""
+    x, z = x[:SCORED_ROWS], z[:SCORED_ROWS]
+    if is_on_device(z) and loss == CANONICAL and activation == "sigmoid":
+        return kernels.binary_cross_entropy(z, x) / len(x)
+    return scalar(reconstruction_scores(loss, x, z, activation).mean())

@@ -76,7 +76,7 @@ class Workspace:
         Raises:
             DeviceMemoryError: the GPU's memory is full.
         """
-        size, kind = math.prod(shape), np.dtype(like.dtype if dtype is None else dtype)
+        size, kind = math.prod(shape), like.dtype if dtype is None else np.dtype(dtype)
         flat = self._flat.get(key)
         if flat is None or flat.size < size or flat.dtype != kind or type(flat) is not type(like):
             self._flat.pop(key, None)  # a smaller one makes room first

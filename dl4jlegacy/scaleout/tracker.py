@@ -138,6 +138,12 @@ class StateTracker:
         """Set a global JSON value."""
         self.store.put(f"global/{key}", msgspec.json.encode(value))
 
+    def define_once(self, key: str, value: Any) -> Any:
+        """Set a global JSON value unless there is one; return the one that is there."""
+        if self.store.put_if_absent(f"global/{key}", msgspec.json.encode(value)):
+            return value
+        return self.get(key)
+
     def get(self, key: str) -> Any:
         """Return a global value; None if it is not defined."""
         raw = self._read(f"global/{key}")

@@ -294,12 +294,24 @@ def fresh(function: Callable[..., Any], *inputs: Any, order: str = "C") -> ndarr
     from standin.arrays import ndarray
 
     raws = [raw(x) for x in inputs]
+    _refuse_half(raws)
     with np.errstate(all="ignore"):
         result = np.asarray(function(*(map(_blank, raws) if thread.capture else raws)))
     out = ndarray(result.shape, result.dtype, strides=_strides(result, order))
     target = out._raw
     launch((lambda: np.copyto(target, function(*raws))) if thread.capture else (lambda: np.copyto(target, result)))
     return out
+
+
+def _refuse_half(raws: list[Any]) -> None:
+    """Refuse truth values and a Python float: CuPy 14 computes them in float16, where NumPy takes float64.
+
+    Raises:
+        TypeError: nothing but the float says what the dtype is to be.
+    """
+    kinds = [x.dtype.kind for x in raws if isinstance(x, (np.ndarray, np.generic))]
+    if kinds and set(kinds) == {"b"} and any(type(x) is float for x in raws):
+        raise TypeError("truth values and a Python float: CuPy computes that in float16; give one of them a dtype")
 
 
 def _strides(result: Raw, order: str) -> tuple[int, ...] | None:

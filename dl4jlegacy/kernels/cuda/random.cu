@@ -38,8 +38,24 @@ __device__ __forceinline__ void draw(long long n, unsigned long long key, Use us
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK) uniform(REAL *__restrict__ out, long long n, KEY) {
-    draw(n, READ_KEY, [&](long long k, float u) { out[k] = u; });
+// Numbers belong to an example and its place, wherever images lie: they are counted as in tiles with `width` examples
+// side by side, which is how a CPU has them. Images here lie `lanes` side by side, `items` values each.
+#define TILES long long items, long long rows, long long lanes, long long width
+#define PLACED(k) placed(k, items, rows, lanes, width)
+
+// Where the k-th number belongs, -1 for one of an example that is not there; without tiles (items 0) at k.
+__device__ __forceinline__ long long placed(long long k, TILES) {
+    if (items == 0) return k;
+    long long run = row_of(k, width), tile = row_of(run, items), row = tile * width + (k - run * width);
+    long long own = row_of(row, lanes);
+    return row < rows ? (own * items + (run - tile * items)) * lanes + (row - own * lanes) : -1;
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK) uniform(REAL *__restrict__ out, long long n, TILES, KEY) {
+    draw(n, READ_KEY, [&](long long k, float u) {
+        long long at = PLACED(k);
+        if (at >= 0) out[at] = u;
+    });
 }
 
 // Box and Muller 1958: of a block of 64 uniforms 32 are radii, 32 are angles.
@@ -71,10 +87,13 @@ sigmoid_sample(const REAL *z, const REAL *__restrict__ b, REAL *probability, REA
 
 // out may be x
 extern "C" __global__ void __launch_bounds__(BLOCK)
-dropout(const REAL *x, REAL *out, long long n, double retain, double scale, KEY) {
+dropout(const REAL *x, REAL *out, long long n, TILES, double retain, double scale, KEY) {
     float level = (float)retain;
     REAL factor = (REAL)scale;
-    draw(n, READ_KEY, [&](long long k, float u) { out[k] = u < level ? x[k] * factor : (REAL)0; });
+    draw(n, READ_KEY, [&](long long k, float u) {
+        long long at = PLACED(k);
+        if (at >= 0) out[at] = u < level ? x[at] * factor : (REAL)0;
+    });
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK)

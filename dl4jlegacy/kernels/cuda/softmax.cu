@@ -1,4 +1,4 @@
-// Rows to probabilities, and the cross entropy of probabilities.
+// Rows to probabilities, and the cross entropies of probabilities.
 
 // Replaces a row (own[0 ... end - 1]) plus b, unless that is null, by its probabilities; each element stays with one of
 // the `width` threads of the row, whose values meet in part[0 ... width - 1].
@@ -77,30 +77,30 @@ softmax_cross_entropy(const REAL *p, const REAL *__restrict__ labels, REAL *dz, 
     if (threadIdx.x == 0) sums[blockIdx.x] = part[0];
 }
 
-// sums[block] = the block's part of -sum(labels log p + (1 - labels) log(1 - p)), where p is clip ... 1 - clip
+// sums[block] = the block's part of -sum labels log(q) + (1 - labels) log(1 - q), q = p kept from 1e-5 to 1 - 1e-5
 extern "C" __global__ void __launch_bounds__(BLOCK)
 binary_cross_entropy(const REAL *__restrict__ p, const REAL *__restrict__ labels, double *__restrict__ sums,
-                     long long size, double clip) {
+                     long long size) {
     __shared__ double part[BLOCK];
-    REAL low = (REAL)clip, high = (REAL)(1 - clip);
+    const REAL low = (REAL)1e-5, high = (REAL)(1 - 1e-5);
     double total = 0;
     EACH(k, size) {
         REAL own = p[k], label = labels[k];
-        own = own < low ? low : own > high ? high : own;  // NaN stays
-        total -= (double)(label * log(own) + (1 - label) * log(1 - own));
+        REAL clipped = own < low ? low : own > high ? high : own;  // NaN stays
+        total -= (double)(label * log(clipped) + (1 - label) * log(1 - clipped));
     }
     part[threadIdx.x] = total;
     tree_sum(part, BLOCK, threadIdx.x);
     if (threadIdx.x == 0) sums[blockIdx.x] = part[0];
 }
 
-// loss = factor times the sum of n doubles, by one block
+// loss = the sum of n doubles, by one block
 extern "C" __global__ void __launch_bounds__(BLOCK)
-sum_doubles(const double *__restrict__ sums, double *__restrict__ loss, long long n, double factor) {
+sum_doubles(const double *__restrict__ sums, double *__restrict__ loss, long long n) {
     __shared__ double part[BLOCK];
     double total = 0;
     for (long long i = threadIdx.x; i < n; i += BLOCK) total += sums[i];
     part[threadIdx.x] = total;
     tree_sum(part, BLOCK, threadIdx.x);
-    if (threadIdx.x == 0) *loss = part[0] * factor;
+    if (threadIdx.x == 0) *loss = part[0];
 }
