@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -29,11 +30,15 @@ __all__ = [
     "Request",
     "aws",
     "aws_environment",
+    "environment",
     "fault_proxy",
     "image",
+    "impatient",
     "moto_server",
     "reset_moto",
+    "serve_moto",
     "session_proxy",
+    "shared_loader",
 ]
 
 REGION = "us-east-1"
@@ -252,10 +257,10 @@ def stale(content: bytes) -> bytes:
     return content
 
 
-@pytest.fixture(scope="session")
-def moto_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
+@contextmanager
+def serve_moto(folder: Path) -> Iterator[tuple[str, int]]:
     """moto's server, in a process of its own that ends when this one does, on a free port."""
-    images = tmp_path_factory.mktemp("moto") / "images.json"
+    images = folder / "images.json"
     images.write_text(json.dumps(_IMAGES), encoding="utf-8")
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     environment = {**os.environ, "MOTO_AMIS_PATH": str(images)}
@@ -264,9 +269,17 @@ def moto_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str,
         port = int(server.stdout.readline() or 0)
         assert port, "moto's server did not start"
         threading.Thread(target=_swallow, args=(server.stdout,), daemon=True).start()
-        yield "127.0.0.1", port
-        server.stdin.close()
-        server.wait(timeout=30)
+        try:
+            yield "127.0.0.1", port
+        finally:
+            server.stdin.close()
+            server.wait(timeout=30)
+
+
+@pytest.fixture(scope="session")
+def moto_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
+    with serve_moto(tmp_path_factory.mktemp("moto")) as target:
+        yield target
 
 
 def _swallow(stream: IO[bytes]) -> None:
@@ -299,7 +312,7 @@ def fault_proxy(session_proxy: FaultProxy) -> FaultProxy:
 
 
 @cache
-def _shared_loader(search_path: str | None = None) -> Any:
+def shared_loader(search_path: str | None = None) -> Any:
     from botocore.loaders import create_loader
 
     return create_loader(search_path)
@@ -311,25 +324,30 @@ def image(aws_environment: FaultProxy) -> str:
     return IMAGE
 
 
-@pytest.fixture
-def aws_environment(fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FaultProxy]:
-    """An environment in which boto3 finds moto, and no configuration of whoever runs the tests."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    home = tmp_path / "home"
-    home.mkdir()
-    for name, value in {
+def environment(url: str, home: Path) -> dict[str, str]:
+    """The variables with which boto3 finds moto, and no configuration of whoever runs the tests."""
+    return {
         "HOME": str(home),
-        "AWS_ENDPOINT_URL": fault_proxy.url,
+        "AWS_ENDPOINT_URL": url,
         "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE",
         "AWS_SECRET_ACCESS_KEY": "the-secret-of-the-tests",
         "AWS_DEFAULT_REGION": REGION,
         "AWS_EC2_METADATA_DISABLED": "true",
         "AWS_MAX_ATTEMPTS": "1",
-    }.items():
+    }
+
+
+@pytest.fixture
+def aws_environment(fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FaultProxy]:
+    """An environment in which boto3 finds moto."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    home = tmp_path / "home"
+    home.mkdir()
+    for name, value in environment(fault_proxy.url, home).items():
         monkeypatch.setenv(name, value)
     # the descriptions of AWS's services are megabytes of JSON, read once and not by every session anew
-    monkeypatch.setattr("botocore.session.create_loader", _shared_loader)
+    monkeypatch.setattr("botocore.session.create_loader", shared_loader)
     yield fault_proxy
     gc.collect()  # the traceback of a connection that was reset holds its socket
 
@@ -353,9 +371,13 @@ class Clock:
 
 @pytest.fixture
 def aws(aws_environment: FaultProxy) -> Iterator[Any]:
-    """An ``Aws`` whose waits take no time."""
+    with impatient() as session:
+        yield session
+
+
+def impatient() -> Any:
+    """Return an ``Aws`` whose waits take no time."""
     from dl4jlegacy.aws.session import Aws, Pace
 
     clock = Clock()
-    with Aws(REGION, pace=Pace(now=clock.now, wait=clock.wait)) as session:
-        yield session
+    return Aws(REGION, pace=Pace(now=clock.now, wait=clock.wait))

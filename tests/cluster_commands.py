@@ -21,13 +21,15 @@ from dl4jlegacy.scaleout.hazelcast_store import HazelcastStateTracker
 from dl4jlegacy.scaleout.records import Head
 from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession
 
-__all__ = ["LONG", "RUN", "SECRET", "Cluster", "Command", "cluster", "embedded", "error", "same", "until"]
+__all__ = ["LONG", "RUN", "SECRET", "SHORTER", "Cluster", "Command", "cluster", "embedded", "error", "same", "until"]
 
 REPOSITORY = Path(__file__).parent.parent
 COMMAND = [sys.executable, "-m", "dl4jlegacy"]
 RUN = ["--model", "dbn", "--dataset", "digits", "--jobs-per-round", "4", "--seed", "7", "--pretrain-epochs", "2"]
 LONG = "30"
 """Epochs of a run that lasts long enough to be disturbed."""
+SHORTER = "10"
+"""Epochs of a run that is disturbed at once and then has only to come to its end: hundreds of rounds all the same."""
 SECRET = "a secret of this test"
 
 

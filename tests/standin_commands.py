@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,11 @@ class Place:
         assert done.returncode == 0, done.stderr
         report: dict[str, Any] = json.loads(done.stdout)
         return report
+
+    def side_by_side(self, *commands: Sequence[str]) -> list[dict[str, Any]]:
+        """Run several ``dl4j ... --format json`` at once on a stand-in, and one after the other on a real GPU."""
+        with ThreadPoolExecutor(1 if self is REAL else len(commands)) as threads:
+            return list(threads.map(lambda arguments: self.dl4j(*arguments), commands))
 
 
 def _environment() -> dict[str, str]:

@@ -9,9 +9,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from aws_failures import left_with_our_tag
 from aws_fixtures import Clock, Fault, FaultProxy, Request
 from test_aws_cluster import registered
-from test_aws_faults import left_with_our_tag
 
 from dl4jlegacy import MultiLayerConfiguration, MultiLayerNetwork, NeuralNetConfiguration, OutputLayer, write_model
 from dl4jlegacy.aws import session

@@ -2,129 +2,45 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-import random
-from collections import Counter
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
+import aws_failures
 import pytest
-from aws_fixtures import IMAGE, Fault, FaultProxy, Request, reset_moto
+from aws_failures import left_with_our_tag
+from aws_fixtures import IMAGE, Fault, FaultProxy
 from test_aws_cluster import PAYLOAD, SPEC, registered
 
-from dl4jlegacy.aws.cluster_spec import CLUSTER
-from dl4jlegacy.aws.reaper import reap
 from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.setup import ClusterSetup
-from dl4jlegacy.errors import Dl4jError
 
 SEEDS = int(os.environ.get("DL4J_AWS_SEEDS", "200"))
-CHUNK = 20
-
-EVERYWHERE = (
-    *(Fault("reset-before"), Fault("reset-after"), Fault("reset-after")),
-    *(Fault("error", "InternalError", 500), Fault("error", "ServiceUnavailable", 503)),
-)
-OF_SERVICE = {
-    "ec2": (
-        *(Fault("error", "RequestLimitExceeded", 503), Fault("error", "UnauthorizedOperation", 403)),
-        *(Fault("error", "InsufficientInstanceCapacity", 500), Fault("error", "VcpuLimitExceeded")),
-        *(Fault("error", "InvalidGroup.NotFound"), Fault("error", "InvalidInstanceID.NotFound")),
-        *(Fault("error", "DependencyViolation"), Fault("stale"), Fault("stale")),
-    ),
-    "iam": (
-        *(Fault("error", "Throttling"), Fault("error", "AccessDenied", 403), Fault("error", "NoSuchEntity", 404)),
-        *(Fault("error", "ConcurrentModification", 409), Fault("error", "DeleteConflict", 409)),
-    ),
-    "s3": (
-        *(Fault("error", "SlowDown", 503), Fault("error", "AccessDenied", 403), Fault("error", "NoSuchBucket", 404)),
-        Fault("error", "OperationAborted", 409),
-    ),
-    "ssm": (Fault("error", "ThrottlingException"), Fault("error", "AccessDeniedException")),
-    "sts": (Fault("error", "Throttling"), Fault("error", "ExpiredToken", 403)),
-}
-
-
-class Saboteur:
-    """Fails calls by a seed: some once, some again and again."""
-
-    def __init__(self, seed: int) -> None:
-        self.chance = random.Random(seed)
-        self.calls = 0
-        self.first = self.chance.randrange(45)
-        self.more = self.chance.choice((0.0, 0.0, 0.05, 0.2))
-        self.lasting: dict[str, Fault] = {}
-        self.done: list[str] = []
-
-    def __call__(self, request: Request) -> Fault | None:
-        self.calls += 1
-        if request.action in self.lasting:
-            return self._fail(request, self.lasting[request.action])
-        if self.calls - 1 != self.first and self.chance.random() >= self.more:
-            return None
-        fault = self.chance.choice(EVERYWHERE + OF_SERVICE.get(request.service, ()))
-        if fault.kind == "stale" and not request.action.startswith("Describe"):
-            fault = Fault("reset-after")
-        if self.chance.random() < 0.25:
-            self.lasting[request.action] = fault
-        return self._fail(request, fault)
-
-    def _fail(self, request: Request, fault: Fault) -> Fault:
-        self.done.append(f"{request.action}: {fault.kind} {fault.code}".strip())
-        return fault
-
-
-def left_with_our_tag(aws: Aws) -> list[str]:
-    """Everything there is, asked without the code under test."""
-    ec2, iam = aws.client("ec2"), aws.client("iam")
-    tagged = [{"Name": "tag-key", "Values": [CLUSTER]}]
-    found = [
-        i["InstanceId"]
-        for r in ec2.describe_instances(Filters=tagged)["Reservations"]
-        for i in r["Instances"]
-        if i["State"]["Name"] != "terminated"
-    ]
-    found += [group["GroupId"] for group in ec2.describe_security_groups(Filters=tagged)["SecurityGroups"]]
-    found += [pair["KeyName"] for pair in ec2.describe_key_pairs()["KeyPairs"]]
-    found += [volume["VolumeId"] for volume in ec2.describe_volumes(Filters=tagged)["Volumes"]]
-    spots = ec2.describe_spot_instance_requests(Filters=tagged)["SpotInstanceRequests"]
-    found += [s["SpotInstanceRequestId"] for s in spots if s["State"] in ("open", "active")]
-    found += [role["RoleName"] for role in iam.list_roles(PathPrefix="/dl4jlegacy/")["Roles"]]
-    found += [p["InstanceProfileName"] for p in iam.list_instance_profiles()["InstanceProfiles"]]
-    found += [parameter["Name"] for parameter in aws.client("ssm").describe_parameters()["Parameters"]]
-    buckets = [bucket["Name"] for bucket in aws.client("s3").list_buckets()["Buckets"]]
-    return found + [bucket for bucket in buckets if bucket.startswith("dl4j-")]
-
-
-def attempt(aws: Aws, seed: int, proxy: FaultProxy) -> tuple[str, str]:
-    """Up and down under faults, then ``reap`` and ``down`` without; return how the first two ended."""
-    saboteur = proxy.judge = Saboteur(seed)
-    outcomes = []
-    name = f"seed-{seed}"
-    spec = replace(SPEC, name=name, ami=IMAGE, spot=seed % 2 == 0)
-    for step in ("up", "down"):
-        try:
-            setup = ClusterSetup(aws, name, ready=registered)
-            _ = setup.up(spec, PAYLOAD) if step == "up" else setup.down()
-            outcomes.append("done")
-        except Dl4jError as exc:
-            assert "Traceback" not in str(exc)
-            assert str(exc).count("\n") == 0
-            outcomes.append(type(exc).__name__)
-    proxy.judge = lambda request: None
-    reap(aws)
-    ClusterSetup(aws, name).down()
-    assert left_with_our_tag(aws) == [], f"seed {seed} after {saboteur.done}"
-    return outcomes[0], outcomes[1]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk", range(-(-SEEDS // CHUNK)))
-def test_nothing_is_left_after_failures_in_up_and_down(chunk: int, aws: Aws, fault_proxy: FaultProxy) -> None:
-    endings: Counter[tuple[str, str]] = Counter()
-    for seed in range(chunk * CHUNK, min((chunk + 1) * CHUNK, SEEDS)):
-        endings[attempt(aws, seed, fault_proxy)] += 1
-        reset_moto(fault_proxy.target)
-    print(dict(endings))
+def test_nothing_is_left_after_failures_in_up_and_down() -> None:
+    """In as many processes as there are cores, each with a moto of its own; none may say a word of complaint."""
+    script, cores = Path(aws_failures.__file__), os.cpu_count() or 1
+    firsts = [SEEDS * core // cores for core in range(cores + 1)]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-W", "error", str(script), str(end - first), str(first)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(script.parents[1])},
+            text=True,
+        )
+        for first, end in itertools.pairwise(firsts)
+        if end > first
+    ]
+    said = [process.communicate(timeout=3600) for process in processes]
+    print(*(endings for endings, _ in said))
+    complaints = "".join(complaint for _, complaint in said)
+    assert [process.returncode for process in processes] == [0] * len(processes) and not complaints, complaints
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import signal
 import sys
 
 import pytest
-from cluster_commands import LONG, RUN, Cluster, error, same, until
+from cluster_commands import LONG, RUN, SHORTER, Cluster, error, same, until
 
 pytestmark = pytest.mark.cluster
 
@@ -31,26 +31,26 @@ def test_the_legacy_runner_is_a_worker_too(cluster: Cluster) -> None:
 
 
 def test_killed_workers_change_nothing(cluster: Cluster) -> None:
-    master = cluster.master("--epochs", LONG)
+    master = cluster.master("--epochs", SHORTER)
     doomed = [cluster.worker(), cluster.worker()]
     cluster.wait_for_round(5)
     doomed[0].process.kill()
     cluster.worker()
     cluster.wait_for_round(20)
     doomed[1].process.send_signal(signal.SIGTERM)
-    same(master, int(LONG))
+    same(master, int(SHORTER))
     assert cluster.left_over() == []
 
 
 def test_a_killed_master_is_replaced_by_its_standby(cluster: Cluster) -> None:
-    master = cluster.master("--epochs", LONG)
+    master = cluster.master("--epochs", SHORTER)
     for _ in range(2):
         cluster.worker()
     cluster.wait_for_round(3)
     standby = cluster.start("master", "--standby", "--zookeeper", cluster.zookeeper, "--format", "json")
     cluster.wait_for_round(10)
     master.process.kill()
-    same(standby, int(LONG))
+    same(standby, int(SHORTER))
     assert "this standby takes over" in standby.err()
     assert cluster.left_over() == []
 

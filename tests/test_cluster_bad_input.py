@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_commands import RUN, SECRET, Cluster, error
+from cluster_commands import RUN, SECRET, Cluster, Command, error
 
 from dl4jlegacy.cluster_access import ClusterAddress, find_conf
 from dl4jlegacy.scaleout.conf import Conf
@@ -47,36 +47,44 @@ def black_hole() -> Iterator[str]:
 
 
 def test_what_cannot_be_reached_is_named(cluster: Cluster) -> None:
-    error(cluster.start("worker", "--zookeeper", "127.0.0.1:1"), 4, "DL4J-TRACKER", "127.0.0.1:1", "dl4j services up")
-    error(cluster.worker("--wait", "1"), 4, "DL4J-TRACKER", "no Conf 'master'", "Start the master first")
-    unreachable = ("--tracker", "hazelcast://127.0.0.1:1", "--zookeeper", cluster.zookeeper)
-    error(cluster.start("master", *RUN, *unreachable), 4, "DL4J-TRACKER", "127.0.0.1:1", "dl4j services up")
+    early = cluster.worker("--wait", "1")
+    unreachable = ("--tracker", "hazelcast://127.0.0.1:1", "--zookeeper", cluster.zookeeper, "--id", "other")
+    started = [cluster.start("worker", "--zookeeper", "127.0.0.1:1"), cluster.start("master", *RUN, *unreachable)]
+    error(early, 4, "DL4J-TRACKER", "no Conf 'master'", "Start the master first")
+    for command in started:
+        error(command, 4, "DL4J-TRACKER", "127.0.0.1:1", "dl4j services up")
     assert cluster.left_over() == []
 
 
 def test_what_is_missing_is_a_usage_error(cluster: Cluster) -> None:
-    error(cluster.start("worker"), 2, "--zookeeper is missing")
-    error(cluster.start("worker", "--zookeeper", "nowhere"), 2, "host:port")
-    error(cluster.start("worker", "--zookeeper", "h:1", "--id", "a/b"), 2, "--id 'a/b'")
-    error(cluster.start("master", *RUN), 2, "--tracker hazelcast://host:port")
-    error(cluster.start("train", *RUN, "--tracker", "hazelcast://127.0.0.1:1"), 2, "--zookeeper is missing")
-    error(cluster.master("--worker-wait", "soon"), 2, "--worker-wait soon")
-    error(cluster.start("logs", "--follow", "folder"), 2, "--follow")
+    wrong = {
+        cluster.start("worker"): "--zookeeper is missing",
+        cluster.start("worker", "--zookeeper", "nowhere"): "host:port",
+        cluster.start("worker", "--zookeeper", "h:1", "--id", "a/b"): "--id 'a/b'",
+        cluster.start("master", *RUN): "--tracker hazelcast://host:port",
+        cluster.start("train", *RUN, "--tracker", "hazelcast://127.0.0.1:1"): "--zookeeper is missing",
+        cluster.master("--worker-wait", "soon"): "--worker-wait soon",
+        cluster.start("logs", "--follow", "folder"): "--follow",
+    }
+    for command, words in wrong.items():
+        error(command, 2, words)
 
 
-@pytest.mark.parametrize("silent", [mute, black_hole])
-def test_an_address_that_does_not_answer_is_given_up_within_the_deadline(cluster: Cluster, silent) -> None:
-    with silent() as nowhere:
+def test_addresses_that_do_not_answer_are_given_up_within_the_deadline(cluster: Cluster) -> None:
+    with mute() as silent, black_hole() as far:
         began = time.monotonic()
-        hazelcast = ("--tracker", f"hazelcast://{nowhere}", "--zookeeper", cluster.zookeeper)
-        started = [
-            cluster.start("worker", "--zookeeper", nowhere),
-            cluster.start("status", "--zookeeper", nowhere),
-            cluster.start("master", *RUN, *cluster.master_flags[:-1], nowhere),
-            cluster.start("master", *RUN, *hazelcast),
-        ]
-        for command in started:
-            error(command, 4, "DL4J-TRACKER", nowhere, "dl4j services up")
+        started: list[tuple[Command, str]] = []
+        for id, nowhere in (("silent", silent), ("far", far)):
+            hazelcast = ("--tracker", f"hazelcast://{nowhere}", "--zookeeper", cluster.zookeeper, "--id", id)
+            for command in (
+                ("worker", "--zookeeper", nowhere),
+                ("status", "--zookeeper", nowhere),
+                ("master", *RUN, *cluster.master_flags[:-1], nowhere),
+                ("master", *RUN, *hazelcast),
+            ):
+                started.append((cluster.start(*command), nowhere))
+        for process, nowhere in started:
+            error(process, 4, "DL4J-TRACKER", nowhere, "dl4j services up")
         assert time.monotonic() - began < 45.0
     assert cluster.left_over() == []
 
@@ -94,11 +102,10 @@ def test_another_secret_is_refused_wherever_it_is_used(cluster: Cluster) -> None
     cluster.worker()
     cluster.wait_for_round(1)
     where = ("--zookeeper", cluster.zookeeper)
-    for command in ("worker", "status", "stop", "logs"):
-        error(cluster.start(command, *where, env=ANOTHER), 6, "DL4J-AUTH", "secret")
-    for command in (("master", "--standby"), ("resume", "master")):
-        error(cluster.start(*command, *where, env=ANOTHER), 6, "DL4J-AUTH", "secret")
-    error(cluster.start("master", *RUN, *cluster.master_flags, env=ANOTHER), 6, "DL4J-AUTH", "secret")
+    named = (("worker",), ("status",), ("stop",), ("logs",), ("master", "--standby"), ("resume", "master"))
+    started = [cluster.start(*command, *where, env=ANOTHER) for command in named]
+    for command in (*started, cluster.start("master", *RUN, *cluster.master_flags, env=ANOTHER)):
+        error(command, 6, "DL4J-AUTH", "secret")
     assert cluster.status()["state"] == "running"
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cluster_commands import LONG, Cluster, error, same, until
+from cluster_commands import LONG, SHORTER, Cluster, error, same, until
 
 from dl4jlegacy.scaleout.journal import Journal
 from dl4jlegacy.services import Services, ServicesState
@@ -153,7 +153,7 @@ def test_a_run_whose_master_was_killed_is_resumed_by_name_with_the_workers_it_ha
 
 
 def test_a_master_that_is_interrupted_says_how_to_go_on_and_so_it_does(cluster: Cluster) -> None:
-    master, worker = cluster.master("--epochs", LONG, "--run", "r1", "--id", "mine"), cluster.worker("--id", "mine")
+    master, worker = cluster.master("--epochs", SHORTER, "--run", "r1", "--id", "mine"), cluster.worker("--id", "mine")
     cluster.wait_for_round(3)
     master.process.send_signal(signal.SIGTERM)
     assert master.wait() == 143
@@ -162,7 +162,7 @@ def test_a_master_that_is_interrupted_says_how_to_go_on_and_so_it_does(cluster: 
     assert command, last
     worker.process.send_signal(signal.SIGTERM)
     assert worker.wait() == 143
-    same(cluster.start(*shlex.split(command[1]), "--workers", "2", "--format", "json"), int(LONG))
+    same(cluster.start(*shlex.split(command[1]), "--workers", "2", "--format", "json"), int(SHORTER))
     assert cluster.left_over() == []
 
 
@@ -175,12 +175,12 @@ def test_a_run_is_resumed_from_its_checkpoints_if_the_member_was_started_anew_to
     try:
         folder = tmp_path / "checkpoints"
         flags = ("--checkpoint-dir", str(folder), "--checkpoint-every", "2")
-        master, worker = cluster.master("--epochs", LONG, "--run", "r1", *flags), cluster.worker()
+        master, worker = cluster.master("--epochs", SHORTER, "--run", "r1", *flags), cluster.worker()
         cluster.wait_for_round(6)
         master.process.kill()
         worker.process.kill()
         Services.restart("hazelcast-1", Path(state.folder))
-        same(cluster.start("resume", "master", "--zookeeper", cluster.zookeeper, "--format", "json"), int(LONG))
+        same(cluster.start("resume", "master", "--zookeeper", cluster.zookeeper, "--format", "json"), int(SHORTER))
     finally:
         cluster.end()
 
@@ -226,13 +226,13 @@ def test_below_min_workers_the_run_waits_and_counts_down_until_they_are_there(cl
 
 
 def test_a_run_that_has_too_few_workers_for_too_long_ends_with_the_numbers_and_can_be_resumed(cluster: Cluster) -> None:
-    master = cluster.master("--epochs", LONG, "--min-workers", "2", "--worker-wait", "3", "--run", "r1")
+    master = cluster.master("--epochs", SHORTER, "--min-workers", "2", "--worker-wait", "3", "--run", "r1")
     workers = [cluster.worker(), cluster.worker()]
     cluster.wait_for_round(2)
     workers[0].process.kill()
     error(master, 7, "r1 has waited 3 s", "1 of the 2", "dl4j worker", "--min-workers", "resume")
     resumed = cluster.start("resume", "r1", "--zookeeper", cluster.zookeeper, "--min-workers", "1", "--format", "json")
-    same(resumed, int(LONG))
+    same(resumed, int(SHORTER))
     assert cluster.left_over() == []
 
 

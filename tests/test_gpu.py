@@ -52,7 +52,7 @@ def test_the_gpu_has_a_name_and_a_uuid_of_its_own() -> None:
 @pytest.mark.parametrize("model", ["mlp", "dbn"])
 def test_two_runs_give_the_same_bits_whatever_the_number_of_workers(place: Place, model: str) -> None:
     same = ("train", "--model", model, *FEW, "--epochs", "2", "--device", "gpu:0")
-    reports = [place.dl4j(*same, "--workers", workers) for workers in ("1", "1", "2")]
+    reports = place.side_by_side(*((*same, "--workers", workers) for workers in ("1", "1", "2")))
     assert len({report["params_sha256"] for report in reports}) == 1
     for report in reports:
         assert (report["kernels"], report["device"], report["precision"]) == ("cupy", "gpu:0", "float32")
@@ -63,7 +63,7 @@ def test_two_runs_give_the_same_bits_whatever_the_number_of_workers(place: Place
 @pytest.mark.parametrize("model", ["mlp", "dbn"])
 def test_a_short_run_is_as_good_as_on_the_cpu(place: Place, model: str) -> None:
     same = ("train", "--model", model, *FEW, "--epochs", "3", "--workers", "2")
-    there, here = (place.dl4j(*same, "--device", device) for device in ("gpu:0", "cpu"))
+    there, here = place.side_by_side(*((*same, "--device", device) for device in ("gpu:0", "cpu")))
     assert (there["kernels"], here["kernels"]) == ("cupy", "numba")
     # Both draw the same random numbers; in a DBN a sample that rounding tips over makes its own way from there.
     assert there["score"] == pytest.approx(here["score"], rel=1e-4 if model == "mlp" else 0.1)
@@ -89,7 +89,8 @@ def test_a_run_killed_in_the_middle_resumes_to_the_same_bits(place: Place, tmp_p
 def test_a_saved_model_is_evaluated_on_either_device(place: Place, tmp_path: Path) -> None:
     out = str(tmp_path / "model.zip")
     place.dl4j("train", *FEW, "--epochs", "1", "--device", "gpu:0", "--out", out)
-    there, here = (place.dl4j("evaluate", out, "--dataset", "digits", "--device", d) for d in ("gpu:0", "cpu"))
+    same = ("evaluate", out, "--dataset", "digits", "--device")
+    there, here = place.side_by_side((*same, "gpu:0"), (*same, "cpu"))
     assert (there["device"], here["device"]) == ("gpu:0", "cpu")
     assert there["loss"] == pytest.approx(here["loss"], rel=1e-5)
 

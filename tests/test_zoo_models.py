@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,9 @@ def test_a_model_that_rebuilds_its_input_reports_its_loss_and_no_accuracy(
     out = tmp_path / "model.zip"
     same = ["--model", model, "--dataset", "digits", "--jobs-per-round", "2", "--seed", "3"]
     few = ["--epochs", "12", "--pretrain-epochs", "6" if model == "deep-autoencoder" else "12"]
-    reports = [dl4j("train", *same, *few, "--workers", str(workers), "--out", str(out)) for workers in (2, 1)]
+    with ThreadPoolExecutor() as side_by_side:
+        runs = [(*same, *few, "--workers", "2", "--out", str(out)), (*same, *few, "--workers", "1")]
+        reports = list(side_by_side.map(lambda arguments: dl4j("train", *arguments), runs))
     assert reports[0]["params_sha256"] == reports[1]["params_sha256"]
     assert (reports[0]["accuracy"], reports[0]["f1"]) == (None, None)
     assert reports[0]["loss"] < loss
