@@ -92,9 +92,7 @@ def _work(
     on_event: OnEvent,
 ) -> Head | None:
     """Work for one run; return its last head, or None when it is gone, or another has taken its place."""
-    check_fits(tracker, conf, versions(conf.kernels))
-    agree(tracker, conf, compute)
-    plan = msgspec.convert(defined(tracker, "plan", conf), Plan)
+    plan = _admitted(tracker, conf, compute)
     outcome, name = Outcome(tracker.clock), process_name()
     journal = Journal(tracker, name)
     journal.watch_refusals()
@@ -132,6 +130,13 @@ def _work(
         _forget(tracker, registered)
     on_event("left", {"run": conf.run, "worker": name, "status": left})
     return head
+
+
+def _admitted(tracker: HazelcastStateTracker, conf: Conf, compute: Compute) -> Plan:
+    """Return the run's plan; raises ``VersionError`` if this process would compute something else."""
+    check_fits(tracker, conf, versions(conf.kernels))
+    agree(tracker, conf, compute)  # after that, since the first worker decides for all
+    return msgspec.convert(defined(tracker, "plan", conf), Plan)
 
 
 def _serve(outcome: Outcome, master: _MasterWatch) -> Head | None:
