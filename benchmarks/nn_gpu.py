@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import statistics
 import sys
 import time
@@ -170,7 +171,7 @@ def synchronize() -> None:
 
 
 CASES: dict[str, Callable[[argparse.Namespace], bool]] = {
-    **{case: lambda arguments, case=case: network(case, arguments) for case in SIZES},  # type: ignore[misc]
+    **{case: functools.partial(network, case) for case in SIZES},
     "dbn": dbn,
     "averaging": averaging,
     "threshold": threshold,

@@ -90,6 +90,18 @@ Device = Annotated[str | None, _option("--device", "cpu|gpu|gpu:N|auto", "What t
 MemoryLimit = Annotated[
     str | None, _option("--device-memory-limit", "SIZE|PART", "Of each GPU, such as 8GiB or 80% (all).")
 ]
+Precision = Annotated[
+    str | None, _option("--precision", "NAME", "Of matrix products on GPUs: float32 (the default), tf32 or bf16.")
+]
+MixedDevices = Annotated[
+    bool,
+    typer.Option(
+        "--mixed-devices",
+        envvar="DL4J_MIXED_DEVICES",
+        show_envvar=False,
+        help="Let CPU and GPU workers train together; the answer is then not the same bit by bit.",
+    ),
+]
 DatasetOption = _option("--dataset", "NAME", "digits, iris, mnist, sonnets, a CSV or .txt file, or a folder.")
 
 
@@ -109,7 +121,7 @@ def _root(
 def train(
     context: typer.Context,
     conf: Annotated[Path | None, typer.Argument(metavar="CONF", help="A Conf file, JSON or YAML.")] = None,
-    model: Annotated[str | None, _option("--model", "NAME", "dbn, mlp (the default) or sda.")] = None,
+    model: Annotated[str | None, _option("--model", "NAME", "mlp (the default), dbn, lenet, char-lstm, ...")] = None,
     dataset: Annotated[str | None, DatasetOption] = None,
     data_dir: DataDir = None,
     workers: Workers = None,
@@ -142,18 +154,8 @@ def train(
     min_workers: MinWorkers = None,
     worker_wait: WorkerWait = None,
     device: Device = None,
-    precision: Annotated[
-        str | None, _option("--precision", "NAME", "Of matrix products on GPUs: float32 (the default), tf32 or bf16.")
-    ] = None,
-    mixed_devices: Annotated[
-        bool,
-        typer.Option(
-            "--mixed-devices",
-            envvar="DL4J_MIXED_DEVICES",
-            show_envvar=False,
-            help="Let CPU and GPU workers train together; the answer is then not the same bit by bit.",
-        ),
-    ] = False,
+    precision: Precision = None,
+    mixed_devices: MixedDevices = False,
     device_memory_limit: MemoryLimit = None,
     standby: Annotated[bool, typer.Option("--standby", help="Wait behind a master, and take over if it dies.")] = False,
     run: Annotated[str | None, _option("--run", "NAME", "The run's name.")] = None,

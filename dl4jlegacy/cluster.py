@@ -240,10 +240,7 @@ def _lead(
 
     ``takes_over`` says who did, "" for a new run; ``tracker`` is the run's, if it is open already: it stays open.
     """
-    checked = launch.with_data(conf, data)
-    conf = conf if takes_over else checked  # a run that is registered keeps the Conf that its workers have
-    conf = settle(conf, local=lead.local_workers > 0)[0].replace(data_by_reference=False)
-    conf = conf.replace(jobs_per_round=conf.jobs_per_round or conf.workers, run=conf.run or process_name())
+    conf = _settled(conf, data, lead, is_registered=bool(takes_over))
     office = Office(conf, address, session, election)
     with closing(open_tracker(conf, address.secret)) if tracker is None else nullcontext(tracker) as tracker:
         if not takes_over:
@@ -276,6 +273,14 @@ def _lead(
             shown.finish()
             with contextlib.suppress(TrackerError):  # what cannot be reached cannot be cleared up
                 _end(tracker, office, oversight, began=shown.began or bool(takes_over))
+
+
+def _settled(conf: Conf, data: launch.Data, lead: Lead, *, is_registered: bool) -> Conf:
+    """Return the Conf with everything that its workers must know; raises as ``launch.with_data`` and ``settle``."""
+    checked = launch.with_data(conf, data)
+    conf = conf if is_registered else checked  # a run that is registered keeps the Conf that its workers have
+    conf = settle(conf, local=lead.local_workers > 0)[0].replace(data_by_reference=False)
+    return conf.replace(jobs_per_round=conf.jobs_per_round or conf.workers, run=conf.run or process_name())
 
 
 def _definitions(conf: Conf, data: launch.Data) -> dict[str, Any]:
