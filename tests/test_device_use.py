@@ -336,6 +336,18 @@ def test_a_score_that_is_no_number_is_found_even_where_all_parameters_are() -> N
     net.check_finite()
 
 
+def test_scores_of_a_job_that_was_given_up_are_not_held_against_the_next_one() -> None:
+    _, net = pair(dense())
+    model = first_model(net)
+    net.gradient_and_score(np.full_like(X, np.nan), LABELS, STREAM)  # and then nobody wanted the job any more
+    performer = MultiLayerNetworkPerformer(net, seed=1)
+    performer.update(model)
+    jobs = DataSetJobIterator(ListDataSetIterator(DataSet(X, LABELS), 4), jobs_per_round=1, averaging_frequency=3)
+    slot = jobs.plan.slot(0, 0)
+    result = performer.perform(Job(slot, jobs.plan.phases[0], jobs.work(slot)))
+    assert result is not None and np.isfinite(result.values["score"])
+
+
 def test_fit_ends_with_a_look_at_what_came_out() -> None:
     _, net = pair(dense(updater=Sgd(learning_rate=1e38)))
     with pytest.raises(NotFiniteError, match="try a smaller learning rate"):

@@ -88,8 +88,12 @@ class FlatNetwork:
         return self.layout.layer_slices
 
     def set_params(self, params: Array) -> None:
-        """Copy ``params``, from wherever they are, into the network; raises ``ShapeError`` if the length differs."""
+        """Copy ``params``, from wherever they are, into the network; raises ``ShapeError`` if the length differs.
+
+        Scores of the former ones are no matter any more: ``check_finite`` does not find them.
+        """
         self.layout.check("the given params", params)
+        self._watch.forget()
         self._params[...] = asarray(params, like=self._params)
 
     def set_updater_state(self, state: Array) -> None:

@@ -34,8 +34,13 @@ class ScoreWatch:
         if self._sum is None:
             return 0.0
         total = float(self._sum)
-        self._sum.fill(0)
+        self.forget()
         return total
+
+    def forget(self) -> None:
+        """Begin anew, whatever the scores were."""
+        if self._sum is not None:
+            self._sum.fill(0)
 
 
 def not_finite(
