@@ -251,7 +251,7 @@ _CPU = ("numba", "numpy")
 
 
 class DeviceKernels(Kernels, Protocol):
-    """What kernels on a GPU offer besides: streams, uploads that nobody waits for, captured steps."""
+    """What kernels on a GPU offer besides: a stream of their own, captured steps, and what is fused further there."""
 
     @property
     def captures(self) -> bool:
@@ -262,9 +262,6 @@ class DeviceKernels(Kernels, Protocol):
 
     def synchronize(self) -> None:
         """Wait until everything that this thread has launched is done."""
-
-    def upload(self, sources: Sequence[Array], targets: Sequence[Array]) -> None:
-        """Copy host arrays to device arrays of the same shapes, in order with what is launched, without waiting."""
 
     def captured(self, run: Callable[[Any], Any], stream: Stream, buffers: Callable[[], Sequence[Array]]) -> Any:
         """Return a step as a program to be launched again and again, and its result; see ``cuda_graph.capture``."""

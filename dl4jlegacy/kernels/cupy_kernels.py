@@ -70,10 +70,6 @@ class CupyKernels(Fused, Tiles, Recurrent, Updaters, Vectors, Convolutions):
         with self.use():
             self.xp.cuda.get_current_stream().synchronize()
 
-    def upload(self, sources: Sequence[Array], targets: Sequence[Array]) -> None:
-        """Copy host arrays to device arrays of the same shapes, in order with what is launched, without waiting."""
-        self._uploads().upload(sources, targets)
-
     def captured(
         self, run: Callable[[TracedStream], Any], stream: Stream, buffers: Callable[[], Sequence[Array]]
     ) -> tuple[Program, Any]:
