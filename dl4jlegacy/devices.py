@@ -8,7 +8,6 @@ with its remedy; nothing here raises anything but ``DeviceError`` and ``UsageErr
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import platform
 import re
@@ -18,9 +17,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
-import numpy as np
-
 from dl4jlegacy.backend import import_cupy
+from dl4jlegacy.device_trial import INSTALL, try_out, words
 from dl4jlegacy.errors import DeviceError, UsageError, nearest
 
 __all__ = [
@@ -45,11 +43,8 @@ PRECISIONS = ("float32", "tf32", "bf16")
 PACKAGES = ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x")
 """Packages that all bring a module called cupy, so that only one of them can be installed."""
 
-INSTALL = "pip install 'dl4jlegacy[gpu]', or 'dl4jlegacy[gpu13]' for CUDA 13"
-
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 _UNITS |= {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_TRIAL = 'extern "C" __global__ void dl4j_trial(float* x) { x[threadIdx.x] = threadIdx.x + 1; }'
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +175,9 @@ def _cupy() -> Any:
     except ModuleNotFoundError as exc:
         if exc.name == "cupy":
             raise DeviceError(f"CuPy is not installed, which computes on GPUs; {INSTALL}") from exc
-        raise DeviceError(f"CuPy cannot be imported: {_words(exc)}; install it again: {INSTALL}") from exc
+        raise DeviceError(f"CuPy cannot be imported: {words(exc)}; install it again: {INSTALL}") from exc
     except Exception as exc:  # whatever a broken installation raises
-        raise DeviceError(f"CuPy cannot be imported: {_words(exc)}; install it again: {INSTALL}") from exc
+        raise DeviceError(f"CuPy cannot be imported: {words(exc)}; install it again: {INSTALL}") from exc
 
 
 def _is_installed(package: str) -> bool:
@@ -199,7 +194,7 @@ def _count(cupy: Any) -> int:
     try:
         driver, built_for = int(runtime.driverGetVersion()), int(runtime.runtimeGetVersion())
     except Exception as exc:  # CuPy's errors have no base class of their own
-        raise DeviceError(f"CUDA does not answer: {_words(exc)}; does nvidia-smi work here?") from exc
+        raise DeviceError(f"CUDA does not answer: {words(exc)}; does nvidia-smi work here?") from exc
     if driver == 0:
         raise DeviceError(
             "there is no NVIDIA driver here (no libcuda.so.1); install the driver, in a container start it with "
@@ -213,7 +208,7 @@ def _count(cupy: Any) -> int:
         if "InsufficientDriver" in str(exc):
             raise DeviceError(_wrong_version(driver, built_for)) from exc
         if "NoDevice" not in str(exc):
-            raise DeviceError(f"the NVIDIA driver does not answer: {_words(exc)}; does nvidia-smi work here?") from exc
+            raise DeviceError(f"the NVIDIA driver does not answer: {words(exc)}; does nvidia-smi work here?") from exc
         count = 0
     if count < 1:
         raise DeviceError(_none_visible())
@@ -252,7 +247,7 @@ def _gpu(cupy: Any, index: int, *, tried: bool = True) -> Device:
     """Return a GPU, one that has passed its trial unless it is not to be ``tried``; raises ``DeviceError``."""
     properties = _properties(cupy, index)
     if tried:
-        _try(cupy, index)
+        try_out(cupy, index)
     return Device(
         kind="gpu",
         index=index,
@@ -267,7 +262,7 @@ def _properties(cupy: Any, index: int) -> Mapping[str, Any]:
     try:
         properties: Mapping[str, Any] = cupy.cuda.runtime.getDeviceProperties(index)
     except Exception as exc:  # as above
-        raise DeviceError(f"gpu:{index} does not answer: {_words(exc)}; does nvidia-smi work here?") from exc
+        raise DeviceError(f"gpu:{index} does not answer: {words(exc)}; does nvidia-smi work here?") from exc
     return properties
 
 
@@ -288,54 +283,6 @@ def _uuid(properties: Mapping[str, Any], index: int) -> str:
         except (OSError, AttributeError):
             raw = b""
     return f"GPU-{uuid.UUID(bytes=raw[:16])}" if raw else ""
-
-
-@functools.cache
-def _try(cupy: Any, index: int) -> None:
-    """Compile and run a kernel, an element-wise operation and a matrix product on a GPU; raises ``DeviceError``."""
-    try:
-        with cupy.cuda.Device(index):
-            x = cupy.zeros(4, np.float32)
-            cupy.RawModule(code=_TRIAL).get_function("dl4j_trial")((1,), (4,), (x,))
-            x = (x + x).reshape(2, 2)
-            found = cupy.matmul(x, x).get().tolist()
-    except Exception as exc:  # as above
-        raise DeviceError(_why_it_failed(exc, index)) from exc
-    if found != [[28.0, 40.0], [60.0, 88.0]]:
-        raise DeviceError(f"gpu:{index} computes wrongly: a product of two matrices came out as {found}; do not use it")
-
-
-def _why_it_failed(exc: Exception, index: int) -> str:
-    text, words = str(exc), _words(exc)
-    library = re.search(r"lib(nvrtc|cublas|cudart|curand|cusolver|cusparse|nvJitLink)", text)
-    if library is not None:
-        names = {"nvrtc": "NVRTC", "cublas": "cuBLAS"}
-        return (
-            f"the NVIDIA driver is here, but CUDA's library {names.get(library[1], library[1])} is not: {words}; "
-            f"{INSTALL}, which bring CUDA's libraries along"
-        )
-    if "cuda_fp16.h" in text or "CUDA headers" in text or "CUDA_PATH" in text:
-        return f"the NVIDIA driver is here, but CUDA's headers are not: {words}; {INSTALL}, which bring them along"
-    if (
-        "PTX" in text
-        or "NoKernelImage" in text
-        or "NO_BINARY" in text
-        or "invalid value for --gpu-architecture" in text
-    ):
-        return (
-            f"wrong CUDA version: this CuPy's libraries do not fit gpu:{index} or its driver: {words}; install a newer "
-            f"driver, or another CuPy: {INSTALL}"
-        )
-    if isinstance(exc, MemoryError) or "cudaErrorMemoryAllocation" in text:
-        return f"gpu:{index} has no free memory: {words}; nvidia-smi shows who uses it"
-    return f"gpu:{index} is here, but a trial failed on it: {words}; does nvidia-smi report errors?"
-
-
-def _words(exc: BaseException) -> str:
-    """Return the first words of an error's text, on one line: CuPy's own can be a page."""
-    lines = [line.strip(" =\t") for line in str(exc).splitlines()]
-    text = " ".join(line for line in lines if line) or type(exc).__name__
-    return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 def _cuda(version: int) -> str:

@@ -17,7 +17,7 @@ import pytest
 import standin
 from standin_commands import STANDIN
 
-from dl4jlegacy import devices, run_devices
+from dl4jlegacy import device_trial, devices, run_devices
 from dl4jlegacy.devices import Device, choose, memory_limit, memory_text
 from dl4jlegacy.errors import ConfError, DeviceError, UsageError, VersionError
 from dl4jlegacy.scaleout.conf import Conf
@@ -101,6 +101,13 @@ def test_what_is_wrong_is_told_with_its_remedy(case: str, broken: Break) -> None
     for word in CASES[case]:
         assert word in str(caught.value)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+def test_a_gpu_that_hangs_is_given_up(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_trial, "_TRIAL_SECONDS", 0.02)
+    broken("hangs")
+    with pytest.raises(DeviceError, match=r"gpu:0 has not answered for 0\.02 s; .*--device cpu"):
+        choose("gpu")
 
 
 @pytest.mark.parametrize("case", ["import", "no driver", "old driver", "no nvrtc", "no cublas"])
