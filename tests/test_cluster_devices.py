@@ -18,10 +18,10 @@ FEW = ["--model", "mlp", "--dataset", "digits", "--jobs-per-round", "4", "--seed
 PATH = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parent.parent)])
 
 
-def gpu_worker(cluster: Cluster, gpus: int, *flags: str) -> Command:
-    """Start a worker on a machine with so many GPUs."""
-    program = [*PROGRAM, str(gpus)]
-    return cluster.start("worker", "--zookeeper", cluster.zookeeper, *flags, program=program, env={"PYTHONPATH": PATH})
+def gpu_worker(cluster: Cluster, gpus: int, *flags: str, name: str = "Stand-in GPU") -> Command:
+    """Start a worker on a machine with so many GPUs of that name."""
+    env = {"PYTHONPATH": PATH, "STANDIN_GPU": name}
+    return cluster.start("worker", "--zookeeper", cluster.zookeeper, *flags, program=[*PROGRAM, str(gpus)], env=env)
 
 
 def devices(worker: Command) -> list[dict]:
@@ -68,10 +68,12 @@ def test_a_mixed_run_takes_workers_of_both_kinds_and_says_so(cluster: Cluster) -
     assert "gpu:0 Stand-in GPU" in workers[1].err() and "limited to 512.0 MiB" in workers[1].err()
 
 
-def test_the_status_says_what_a_worker_holds_of_its_gpu(cluster: Cluster) -> None:
+def test_gpus_of_another_kind_are_refused_and_the_status_says_what_a_worker_holds_of_its_own(cluster: Cluster) -> None:
     master = cluster.master("--device", "gpu", "--run", "shown", run=[*FEW, "--epochs", "200"])
     worker = gpu_worker(cluster, 1, "--device-memory-limit", "256MiB")
     cluster.wait_for_round(3)
+    other = gpu_worker(cluster, 1, name="Another GPU")
+    error(other, 9, "run shown: its GPUs are Stand-in GPU, ", "here is Another GPU, ", "--mixed-devices")
     [shown] = cluster.status()["workers"]
     assert shown["kernels"] == "cupy" and shown["device"].startswith("gpu:0 ")
     assert shown["device"].endswith(" of 256.0 MiB")

@@ -199,6 +199,14 @@ def test_what_a_kernel_could_not_take_is_refused_by_name(gpu: Kernels) -> None:
         gpu.pool_forward(images, images, gpu.xp.zeros((1, 1, 4, 4, 2), "i"), (2, 2), (2, 2), (0, 0), "max")
 
 
+@pytest.mark.parametrize(("precision", "compute"), [("float32", 68), ("tf32", 77), ("bf16", 75)])
+def test_the_precision_of_kernels_is_that_of_their_products(cupy: Any, precision: str, compute: int) -> None:
+    kernels: Any = load("cupy", precision=precision)
+    x = cupy.ones((2, 2), np.float32)
+    kernels.matmul(x, x, cupy.empty_like(x))
+    assert kernels._cublas._library.compute_types == [compute]
+
+
 def test_cupy_is_chosen_by_name_alone(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = load("cupy"), load("cupy", device=0, precision="tf32")
     assert first.name == "cupy" and first.xp is cupy and first is not second

@@ -1,16 +1,18 @@
-"""``python -m standin.command GPUS ARGUMENT...``: the command line on a machine with so many stand-in GPUs."""
+"""``python -m standin.command GPUS ARGUMENT...``: the command line on a machine with so many stand-in GPUs.
+
+They are called what the environment variable ``STANDIN_GPU`` says.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 
 from dl4jlegacy.cli import main
-from dl4jlegacy.kernels import cublas
-from standin import DeviceConf, installed, launch
-from standin.cublas import FakeCublas
+from standin import DeviceConf, installed
 
 if __name__ == "__main__":
-    cards = [DeviceConf(uuid=bytes([number] * 16)) for number in range(int(sys.argv[1]))]
-    cublas.load_library = lambda xp: FakeCublas(launch)  # type: ignore[assignment,return-value]
+    name = os.environ.get("STANDIN_GPU", "Stand-in GPU")
+    cards = [DeviceConf(name, uuid=bytes([number] * 16)) for number in range(int(sys.argv[1]))]
     with installed(*cards):
         main(sys.argv[2:])
