@@ -94,6 +94,16 @@ def test_a_replayed_step_uploads_once_and_waits_for_nothing(device_arrays: Modul
     assert len({float(score) for score in scores}) == 6  # a score does not change when the next step is launched
 
 
+def test_batches_that_lie_on_the_device_are_read_anew_in_every_replay(device_arrays: ModuleType) -> None:
+    host, device = (MultiLayerNetwork(small(), kernels=load(name)) for name in ("numpy", "cupy"))
+    for iteration in range(5):
+        x, labels = some(4, seed=iteration)
+        host.fit_batch(x, labels, iteration=iteration, stream=ROOT)
+        on_device = map(device_arrays.asarray, (x, labels))
+        device.fit_batch(*on_device, iteration=iteration, stream=ROOT)
+    np.testing.assert_allclose(device.params.get(), host.params, atol=1e-6)
+
+
 def test_a_step_that_cannot_be_captured_is_done_launch_by_launch_and_says_so_once(
     device_arrays: ModuleType, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
