@@ -6,6 +6,7 @@ Results go to stdout, everything else to stderr. Whatever goes wrong ends as one
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import logging
@@ -164,10 +165,12 @@ def _signals() -> Iterator[None]:
         yield
         return
     before = {number: signal.signal(number, _first) for number in _SIGNALS}
+    atexit.register(_deaf)
     try:
         yield
     finally:
         if signal.getsignal(signal.SIGINT) is not _second:
+            atexit.unregister(_deaf)
             for number, handler in before.items():
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
@@ -176,6 +179,15 @@ def _first(number: int, frame: Any) -> None:
     for other in _SIGNALS:
         signal.signal(other, _second)
     raise Stopped(number)
+
+
+def _deaf() -> None:
+    """Ignore signals while the interpreter is taken down: it would give them back to the system, which kills by them.
+
+    Registered before anything is run, and so called after whatever else was left for the end.
+    """
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _second(number: int, frame: Any) -> None:

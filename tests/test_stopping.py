@@ -115,6 +115,25 @@ def test_a_second_signal_leaves_at_once(tmp_path: Path) -> None:
     assert process.returncode == 130
 
 
+LATE = """
+import os, signal, sys
+from dl4jlegacy.console import run_guarded
+class Late:
+    kill, us = os.kill, os.getpid()
+    def __del__(self):
+        self.kill(self.us, signal.SIGINT)
+        self.kill(self.us, signal.SIGTERM)
+late = Late()
+sys.exit(run_guarded(lambda: os.kill(os.getpid(), signal.SIGINT)))
+"""
+
+
+def test_a_second_signal_while_the_interpreter_is_taken_down_does_not_change_the_exit_status() -> None:
+    command = [sys.executable, "-c", LATE]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (130, "stopped by SIGINT\n")
+
+
 def test_without_checkpoints_a_stopped_run_says_that_nothing_is_kept(tmp_path: Path) -> None:
     process = start(*LONG, "--log-format", "json", "--out", str(tmp_path / "model.zip"))
     time.sleep(2)
