@@ -1,8 +1,8 @@
 """Breaks one thing after another in a run over processes, and sees that it comes out as if nothing had happened.
 
-As many runs of the same training as it takes follow each other, each with its own comparison with the embedded
-tracker's answer: how long one is never depends on how quickly faults were overcome. Every wait has a deadline, and one
-that is missed is a finding.
+As many runs of the same training as it takes follow each other, each compared with the embedded tracker's answer. How
+long one has to be depends on the machine: a fault that the end of its run overtakes is done again, and if not one could
+be overcome, in runs twice as long. Every wait has a deadline, and one that is missed is a finding.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,18 +31,20 @@ __all__ = ["run_chaos"]
 
 _WIRED = ("partition", "packet-loss")
 _LOOK_SECONDS = 0.1
+_HEAD_SECONDS = 1.0
 _STILL_SECONDS = 45.0  # without a new model version, longer than a lease: a hang
 _FULL_SECONDS = 90.0
 _BEGIN_SECONDS = 90.0
 _WINDOW_SECONDS = 1.0
 _FULL_SHARE = 0.6  # of the usual rounds per second: this machine has other work too
 _USUAL = 9  # windows that say what is usual
-_SPARE_SECONDS = 12.0  # of a run, to overcome a fault in
+_SPARE_SECONDS = 10.0  # of a run, to overcome a fault in
 _LEAVE_SECONDS = 60.0
 _LATE_SECONDS = 5.0
 _NOTICE_SECONDS = 6.0
 _LAST_ENTRIES = 20
-_MOST_ROUNDS = 5000  # beginning a run, and letting it end, takes as long as several faults do
+_LEAST_ROUNDS, _MOST_ROUNDS = 400, 5000  # beginning a run, and letting it end, takes as long as several faults do
+_ROUNDS_A_FAULT = 200
 
 
 class _HangError(DeadlineError):
@@ -88,7 +90,7 @@ def run_chaos(
             network.enter_own_namespaces(network=wires)
         driver = _Driver(schedule, say)
         begun = time.monotonic()
-        setting = Setting(workers, min(_MOST_ROUNDS, 150 + 80 * count), seed, wires, not disk)
+        setting = Setting(workers, min(_MOST_ROUNDS, _LEAST_ROUNDS + _ROUNDS_A_FAULT * count), seed, wires, not disk)
         with Stage(folder.path, setting, temporary=keep is None) as stage:
             driver.play(stage)
         folder.stays = keep is not None or bool(driver.problems)
@@ -100,7 +102,6 @@ def run_chaos(
         schedule=schedule,
         faults=tuple(driver.overcome),
         runs=tuple(driver.runs),
-        expected_sha256=driver.expected.get("params_sha256", ""),
         hangs=driver.hangs,
         problems=tuple(driver.problems),
         seconds=round(time.monotonic() - begun, 1),
@@ -160,17 +161,24 @@ class _Driver:
 
     def play(self, stage: Stage) -> None:
         """Do all faults, or those until the first problem."""
-        self.expected = stage.expected()()
-        self._say(f"{self.expected['rounds']} rounds a run, sha256 {self.expected['params_sha256']}")
+        self._expect(stage)
         number = 0
         while self._left and not self.problems:
-            number += 1
+            number, done = number + 1, len(self.overcome)
             try:
                 self._run(stage, f"chaos-{number}")
             except Dl4jError as exc:
                 self.hangs += isinstance(exc, _HangError)
                 self._find(f"run {stage.run}: {exc}", stage)
             stage.clear()
+            if self._left and not self.problems and len(self.overcome) == done:
+                stage.setting = replace(stage.setting, rounds=2 * stage.setting.rounds)
+                self._expect(stage)
+
+    def _expect(self, stage: Stage) -> None:
+        """Have the embedded tracker say how runs on this stage have to end."""
+        self.expected = stage.expected()()
+        self._say(f"{self.expected['rounds']} rounds a run, sha256 {self.expected['params_sha256']}")
 
     def _find(self, problem: str, stage: Stage) -> None:
         self.problems.append(problem)
@@ -186,8 +194,10 @@ class _Driver:
                 act.settle(None, _BEGIN_SECONDS)
                 while self._left and (len(self.overcome) == done or self._has_room(watch)):
                     result = self._one(act, self._left[0])
-                    self.overcome.append(result)
                     self._say(result.line())
+                    if result.full_seconds is not None:
+                        self.overcome.append(result)
+                        del self._left[0]
             except _Over:
                 self._say(f"run {run} has ended")
             act.finish()
@@ -202,9 +212,12 @@ class _Driver:
         act.wait_rounds(fault.after_rounds)
         act.watch.news()
         round_, at, clock = act.round, time.time(), time.monotonic()
-        wound = strike(act.stage, fault)
-        self._left.pop(0)
-        act.wound(fault, wound)
+        try:
+            wound = strike(act.stage, fault)
+            act.wound(fault, wound)
+        except Dl4jError:
+            act.raise_if_over()  # nothing can be done to a run that has ended meanwhile
+            raise
         act.replaces_masters = fault.kind == "zookeeper-kill"
         full: float | None = None
         with contextlib.suppress(_Over):
@@ -239,6 +252,7 @@ class _Driver:
             batches_duplicated=report["batches_duplicated"],
             updates_dropped=report["updates_dropped"],
             params_sha256=report["params_sha256"],
+            expected_sha256=self.expected["params_sha256"],
         )
         self.runs.append(end)
         self._say(f"run {end.run}: {faults} faults, {end.seconds} s, sha256 {end.params_sha256}")
@@ -335,22 +349,27 @@ class _Act:
     def _look(self) -> None:
         """Let a moment pass; raise if the run is over, stands still, or has lost a process that nobody ended."""
         time.sleep(_LOOK_SECONDS)
-        head = self.watch.head
-        if head is not None and head.status != "running":
-            raise _Over
+        self._raise_over()
         for seat in self.stage.seats.values():
             if seat.ended is not None:
                 if self.replaces_masters and self.stage.was_deposed(seat):
                     self._replaced.append(seat.name)
                     self.stage.start(seat)
                     continue
-                time.sleep(1.0)  # the head may tell that the run is over
-                head = self.watch.head
-                if head is not None and head.status != "running":
-                    raise _Over
+                self.raise_if_over()
                 raise Dl4jError(f"{seat.name} (pid {seat.pid}) ended by itself, with {seat.ended}")
         if self.watch.still_seconds > _STILL_SECONDS:
             raise _HangError(f"no round was closed for {self.watch.still_seconds:.0f} s; {self._where()}")
+
+    def raise_if_over(self) -> None:
+        """Give the head a moment to tell that the run has ended; raise ``_Over`` if it does."""
+        time.sleep(_HEAD_SECONDS)
+        self._raise_over()
+
+    def _raise_over(self) -> None:
+        head = self.watch.head
+        if head is not None and head.status != "running":
+            raise _Over
 
     def _where(self) -> str:
         """Return how the run itself says that it stands."""

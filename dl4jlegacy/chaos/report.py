@@ -18,7 +18,8 @@ class Overcome(msgspec.Struct, frozen=True, kw_only=True):
     """A fault and what followed. Seconds count from the fault; None: not known, or not to be expected.
 
     ``detection_seconds`` is until the run's journal named it (for a master: until another one had taken over),
-    ``full_seconds`` until all worked again and rounds were closed as fast as before.
+    ``full_seconds`` until all worked again and rounds were closed as fast as before; without, the end of its run
+    overtook the fault.
     """
 
     fault: Fault
@@ -35,13 +36,13 @@ class Overcome(msgspec.Struct, frozen=True, kw_only=True):
         lasted = f" for {fault.seconds:g} s" if fault.seconds else ""
         parts = [] if noticed is None else [f"noticed after {noticed:.2f} s"]
         full = self.full_seconds
-        parts.append("the run ended before all was well" if full is None else f"all well after {full:.1f} s")
+        parts.append("the run ended before all was well; once more" if full is None else f"all well after {full:.1f} s")
         note = f" ({self.note})" if self.note else ""
         return f"{fault.number:4} {fault.kind} {fault.target}{note}{lasted} in round {self.round}: {', '.join(parts)}"
 
 
 class RunEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """How one of the consecutive runs ended."""
+    """How one of the consecutive runs ended, and what the embedded tracker gave for it."""
 
     run: str
     rounds: int
@@ -51,6 +52,7 @@ class RunEnd(msgspec.Struct, frozen=True, kw_only=True):
     batches_duplicated: int
     updates_dropped: int
     params_sha256: str
+    expected_sha256: str
 
 
 class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +65,6 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
     schedule: tuple[Fault, ...]
     faults: tuple[Overcome, ...]
     runs: tuple[RunEnd, ...]
-    expected_sha256: str
     hangs: int
     problems: tuple[str, ...]
     seconds: float
@@ -79,7 +80,7 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def hash_equal(self) -> bool:
         """Whether every run gave the embedded tracker's parameters."""
-        return bool(self.runs) and all(run.params_sha256 == self.expected_sha256 for run in self.runs)
+        return bool(self.runs) and all(run.params_sha256 == run.expected_sha256 for run in self.runs)
 
     def fields(self) -> dict[str, Any]:
         """Return the contract's JSON object."""
@@ -101,13 +102,14 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
             noticed, full = _span(summary["detection_seconds"]), _span(summary["full_seconds"])
             lines.append(f"{kind:16} {summary['faults']:6} {noticed:>22} {full:>22}")
         lines += [f"{kind:16} not run: {why}" for kind, why in self.not_run.items()]
+        expected = self.runs[-1].expected_sha256 if self.runs else "not known"
         equal = "equal to the embedded tracker's" if self.hash_equal else "NOT the embedded tracker's"
         lines += [
             "",
             f"faults    {len(self.faults)} of {len(self.schedule)} in {len(self.runs)} runs, {self.seconds:.0f} s",
             f"hangs     {self.hangs}",
             f"batches   lost {fields['batches_lost']}, duplicated {fields['batches_duplicated']}",
-            f"params    {equal} (sha256 {self.expected_sha256})",
+            f"params    {equal} (sha256 {expected})",
             f"again     {self.replay}",
         ]
         lines += [f"problem   {problem}" for problem in self.problems]

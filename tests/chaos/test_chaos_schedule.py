@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, cast
+
 import pytest
 
+from dl4jlegacy.chaos.driver import _Driver
 from dl4jlegacy.chaos.expiry import session_password
 from dl4jlegacy.chaos.report import ChaosReport, Overcome, RunEnd
 from dl4jlegacy.chaos.schedule import KINDS, Fault, checked_kinds, draw
+from dl4jlegacy.chaos.stage import Setting, Stage
 from dl4jlegacy.chaos.watch import Sample, last_slow_moment, rounds_per_second
 from dl4jlegacy.errors import UsageError
 
@@ -62,9 +67,22 @@ def test_a_sessions_password_is_java_util_randoms() -> None:
     assert session_password(0xB3415C00).hex() == "60b420bb3851d9d47acb933dbe70399b"  # of a Random with seed 0
 
 
+def run_end(expected: str) -> RunEnd:
+    return RunEnd(
+        run="r",
+        rounds=460,
+        faults=1,
+        seconds=20.0,
+        batches_lost=0,
+        batches_duplicated=0,
+        updates_dropped=0,
+        params_sha256="abc",
+        expected_sha256=expected,
+    )
+
+
 def report(**changes: object) -> ChaosReport:
     fault = Fault(number=1, kind="worker-kill", target="worker-0", after_rounds=3, seconds=0.0)
-    end = {"rounds": 460, "faults": 1, "seconds": 20.0, "updates_dropped": 0}
     settings: dict[str, object] = {
         "seed": 7,
         "workers": 4,
@@ -72,8 +90,7 @@ def report(**changes: object) -> ChaosReport:
         "not_run": {"partition": "network namespaces need root"},
         "schedule": (fault,),
         "faults": (Overcome(fault=fault, run="r", round=5, at_seconds=9.0, detection_seconds=0.7, full_seconds=2.0),),
-        "runs": (RunEnd(run="r", batches_lost=0, batches_duplicated=0, params_sha256="abc", **end),),  # type: ignore[arg-type]
-        "expected_sha256": "abc",
+        "runs": (run_end("abc"),),
         "hangs": 0,
         "problems": (),
         "seconds": 30.0,
@@ -98,7 +115,39 @@ def test_a_report_names_what_was_late_what_was_not_run_and_how_to_do_it_again() 
     assert "problem   run r: it stood still" in text
 
 
+class ShortStage:
+    """Gives what a driver asks for between two runs."""
+
+    def __init__(self, rounds: int) -> None:
+        self.setting = Setting(2, rounds, 1, wires=False, small_disk=False)
+        self.run = ""
+
+    def expected(self) -> Callable[[], dict[str, Any]]:
+        return lambda: {"rounds": self.setting.rounds, "params_sha256": f"of {self.setting.rounds}"}
+
+    def clear(self) -> None:
+        pass
+
+
+class ShortRuns(_Driver):
+    """Runs of fewer than 300 rounds are over before a fault is overcome."""
+
+    def _run(self, stage: Stage, run: str) -> None:
+        self.runs.append(run_end(self.expected["params_sha256"]))
+        if stage.setting.rounds >= 300:
+            fault = self._left.pop(0)
+            self.overcome.append(Overcome(fault=fault, run=run, round=5, at_seconds=9.0, full_seconds=2.0))
+
+
+def test_faults_that_the_end_of_their_run_overtakes_are_done_again_in_longer_runs() -> None:
+    driver = ShortRuns(draw(1, 2, KINDS, 2), lambda line: None)
+    driver.play(cast(Stage, ShortStage(100)))
+    assert [end.expected_sha256 for end in driver.runs] == ["of 100", "of 200", "of 400", "of 400"]
+    assert [(done.fault.number, done.run) for done in driver.overcome] == [(1, "chaos-3"), (2, "chaos-4")]
+    assert driver.problems == []
+
+
 def test_another_hash_or_none_is_not_equal() -> None:
-    assert not report(expected_sha256="def").hash_equal
+    assert not report(runs=(run_end("abc"), run_end("def"))).hash_equal
     assert not report(runs=()).hash_equal
     assert "NOT the embedded tracker's" in report(runs=()).text()
