@@ -8,12 +8,14 @@ import itertools
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from progress_lines import without_progress
 
@@ -21,7 +23,10 @@ from dl4jlegacy.scaleout.hazelcast_store import HazelcastStateTracker
 from dl4jlegacy.scaleout.records import Head
 from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession
 
-__all__ = ["LONG", "RUN", "SECRET", "SHORTER", "Cluster", "Command", "cluster", "embedded", "error", "same", "until"]
+__all__ = [
+    *("LONG", "RUN", "SECRET", "SHORTER", "Cluster", "Command"),
+    *("cluster", "embedded", "error", "freeze", "same", "until"),
+]
 
 REPOSITORY = Path(__file__).parent.parent
 COMMAND = [sys.executable, "-m", "dl4jlegacy"]
@@ -40,6 +45,12 @@ def until(condition: Callable[[], object], seconds: float = 60.0, what: str = ""
         assert time.monotonic() < began + seconds, f"not within {seconds} s: {what or condition}"
         time.sleep(0.01)
     return time.monotonic() - began
+
+
+def freeze(pid: int) -> None:
+    """Stop a process, and wait until it stands: on a busy machine it may answer for a while after the signal."""
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, what=f"process {pid} is stopped")
 
 
 class Command:

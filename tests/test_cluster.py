@@ -6,7 +6,7 @@ import signal
 import sys
 
 import pytest
-from cluster_commands import LONG, RUN, SHORTER, Cluster, error, same, until
+from cluster_commands import LONG, RUN, SHORTER, Cluster, error, freeze, same, until
 
 pytestmark = pytest.mark.cluster
 
@@ -60,7 +60,7 @@ def test_a_master_that_stood_still_until_the_run_was_over_leaves_without_a_trace
     cluster.wait_for_round(0)
     standby = cluster.start("master", "--standby", "--zookeeper", cluster.zookeeper, "--format", "json")
     until(lambda: len([node for node in cluster.left_over() if "/election/" in node]) == 2)
-    master.process.send_signal(signal.SIGSTOP)
+    freeze(master.pid)
     cluster.worker()
     same(standby, 2)
     master.process.send_signal(signal.SIGCONT)

