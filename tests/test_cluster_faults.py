@@ -167,18 +167,24 @@ def vandal(run: Run) -> Iterator[Callable[[Manifest], None]]:
         link.close()
 
 
-def updates(run: Run, plan: Plan) -> list[Manifest]:
-    """Wait a second for updates of the open round, while the master is frozen."""
-    found: list[Manifest] = []
+def updates(run: Run, plan: Plan) -> dict[str, Manifest]:
+    """Return the updates of the open round, by their keys."""
+    records = run.tracker.current_jobs(plan).values()
+    manifests = (record.update for record in records if record.state == "done")
+    return {manifest.key: manifest for manifest in manifests if manifest is not None}
+
+
+def unseen_updates(run: Run, plan: Plan) -> list[Manifest]:
+    """Wait a second for updates that come while the master is frozen: it has not collected them."""
+    seen, found = updates(run, plan).keys(), dict[str, Manifest]()
 
     def look() -> bool:
-        records = run.tracker.current_jobs(plan).values()
-        found[:] = [record.update for record in records if record.state == "done" and record.update is not None]
-        return bool(found) or time.monotonic() > end
+        found.update(updates(run, plan))
+        return bool(found.keys() - seen) or time.monotonic() > end
 
     end = time.monotonic() + 1.0
     until(look)
-    return found
+    return [found[key] for key in found.keys() - seen]
 
 
 def test_a_corrupt_frame_over_an_update(session_services, run_on) -> None:
@@ -186,10 +192,10 @@ def test_a_corrupt_frame_over_an_update(session_services, run_on) -> None:
     plan = msgspec.convert(run.tracker.get("plan"), Plan)
     found: list[Manifest] = []
     with vandal(run) as write:
-        while not found:  # until the master stands still between an update and its collection
+        while not found:
             run.advances(1)
             with frozen(run.master):
-                found = updates(run, plan)
+                found = unseen_updates(run, plan)
                 for manifest in found:
                     write(manifest)
     run.master.says("is refused")
@@ -200,8 +206,10 @@ def test_a_corrupt_frame_over_the_model(session_services, run_on) -> None:
     run = run_on(session_services)
     for worker in run.workers:
         worker.end()  # who has the model already would not look at it again
+    plan = msgspec.convert(run.tracker.get("plan"), Plan)
+    until(lambda: len(updates(run, plan)) < plan.slots(0), what="a round with work left")
     with vandal(run) as write:
-        head = run.tracker.head()
+        head = run.tracker.head()  # of a round that nobody can end
         assert head is not None
         write(head.model)
         late = run.cluster.worker()

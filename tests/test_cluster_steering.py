@@ -52,7 +52,7 @@ def test_status_shows_the_run_its_master_and_its_workers(cluster: Cluster) -> No
     assert sum(f"pid {worker.pid}" in line and "jobs done, last beat" in line for line in lines) == 2
 
 
-def test_a_failed_job_reaches_the_masters_terminal_and_status_with_its_traceback_at_once(
+def test_a_failed_job_reaches_the_masters_terminal_and_status_with_its_traceback_within_two_seconds(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     folder = tmp_path / "checkpoints"
@@ -60,7 +60,7 @@ def test_a_failed_job_reaches_the_masters_terminal_and_status_with_its_traceback
     cluster.worker()
     bad = cluster.worker(patch=FAILS_ONCE)
     bad.says("failed in round")
-    master.says("RuntimeError: the disk is on fire", 10.0)
+    assert master.says("RuntimeError: the disk is on fire", 10.0) < 2.0
     shown = cluster.status()
     (failure,) = shown["failures"]
     assert (failure["pid"], failure["attempt"], failure["message"]) == (bad.pid, 1, "RuntimeError: the disk is on fire")
