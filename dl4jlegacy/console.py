@@ -184,7 +184,7 @@ def _first(number: int, frame: Any) -> None:
 def _deaf() -> None:
     """Ignore signals while the interpreter is taken down: it would give them back to the system, which kills by them.
 
-    Registered before anything is run, and so called after whatever else was left for the end.
+    Registered before the command is run, and so called after what that leaves for the end.
     """
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -32,7 +32,7 @@ def try_out(cupy: Any, index: int) -> None:
             found = product.get().tolist()
     except DeviceError:
         raise
-    except Exception as exc:  # as above
+    except Exception as exc:  # CuPy's errors have no base class of their own
         raise DeviceError(_why_it_failed(exc, index)) from exc
     if found != [[28.0, 40.0], [60.0, 88.0]]:
         raise DeviceError(f"gpu:{index} computes wrongly: a product of two matrices came out as {found}; do not use it")

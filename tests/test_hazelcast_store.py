@@ -187,13 +187,13 @@ def test_a_change_whose_reply_is_lost_and_that_another_overtakes_is_not_made_aga
 
 def test_an_operation_that_never_succeeds_ends_at_its_deadline(lossy, monkeypatch):
     monkeypatch.setattr(hazelcast_store, "_PAUSES", (0.01, 0.02))
-    lossy._deadline = 0.5
+    lossy._deadline = 0.1
     lossy._link.faults = ["before"] * 1000
     start = time.monotonic()
-    with pytest.raises(TrackerError, match=r"127\.0\.0\.1:1 did not read 'a' within 0.5 s: lost"):
+    with pytest.raises(TrackerError, match=r"127\.0\.0\.1:1 did not read 'a' within 0.1 s: lost"):
         lossy.get("a")
-    assert time.monotonic() - start < 10
-    assert 3 < len(lossy._link.requests) < 100
+    assert time.monotonic() - start < 1
+    assert 3 < len(lossy._link.requests) < 30
 
 
 # -- addresses ---------------------------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def refuse(address, message, cluster_name="c"):
     start = time.monotonic()
     with pytest.raises(TrackerError, match=message) as caught:
         HazelcastStore(address, cluster_name=cluster_name, run="r", secret=None, deadline_seconds=0.7)
-    assert time.monotonic() - start < 15
+    assert time.monotonic() - start < 4
     assert address.removeprefix("hazelcast://") in str(caught.value)
     assert caught.value.exit_status == 4
 
@@ -262,10 +262,10 @@ def open_store(session_services):
 def test_values_that_were_altered_moved_or_made_by_others_are_refused(open_store):
     store, stranger, plain = open_store(), open_store(secret=b"guessed"), open_store(secret=None)
     store.put("head", b"value")
-    raw = bytes(store._link.get("head").wait(30))
+    raw = bytes(store._link.get("head").wait(5))
     moves = {"moved": raw, "altered": raw[:-1] + b"X", "foreign": b"something", "empty": b"", "short": raw[:10]}
     for key, value in moves.items():
-        store._link.set(key, b"", value).wait(30)
+        store._link.set(key, b"", value).wait(5)
     stranger.put("stranger", b"value")
     plain.put("unsigned", b"value")
     for key in (*moves, "stranger", "unsigned"):
@@ -330,7 +330,7 @@ def test_a_refused_chunk_is_reported_and_its_frame_counts_as_missing(open_store,
     frame = bytes(range(256)) * 20
     manifest = drive(protocol.write_frame(store, "model/1/m", frame))
     assert bytes(drive(protocol.read_frame(store, manifest))) == frame
-    store._link.set("model/1/m/3", b"", b"altered").wait(30)
+    store._link.set("model/1/m/3", b"", b"altered").wait(5)
     with caplog.at_level(logging.WARNING, "dl4jlegacy"):
         assert drive(protocol.read_frame(store, manifest)) is None
     assert "'model/1/m/3'" in caplog.text
@@ -436,7 +436,7 @@ def store_in(state, **changes):
     return HazelcastStore(state.hazelcast, **settings)
 
 
-def killed(pid):
+def kill(pid):
     os.kill(pid, signal.SIGKILL)
 
 
@@ -448,12 +448,12 @@ def test_a_dead_or_frozen_member_is_an_error_within_the_deadline_and_a_new_one_i
         store.listen("topic", heard.release)
         store.put("a", b"1")
         store._deadline = 1.5
-        for strike, message in ((freeze, "did not answer"), (killed, "no connection")):
+        for strike, message in ((freeze, "did not answer"), (kill, "no connection")):
             strike(state.pids["hazelcast-1"])
             start = time.monotonic()
             with pytest.raises(TrackerError, match=message) as caught:
                 store.replace_if_same("a", b"1", b"2")
-            assert time.monotonic() - start < 15
+            assert time.monotonic() - start < 4
             assert state.hazelcast in str(caught.value)
             assert caught.value.exit_status == 4
         Services.restart("hazelcast-1", Path(state.folder))

@@ -32,7 +32,7 @@ from dl4jlegacy.scaleout.liveness import AWAY, BEAT, BYE, Fairness, LivenessServ
 from dl4jlegacy.scaleout.liveness_link import LivenessLink
 
 SECRET = b"a secret of this test"
-CLOSED_SECONDS, FROZEN_SECONDS = 5.0, 10.0  # a busy machine's; `dl4j bench chaos` says how quick it really is
+CLOSED_SECONDS, FROZEN_SECONDS = 1.5, 4.0
 """The promises are 0.5 s and 2.5 s; a loaded machine may take its time."""
 
 
@@ -362,7 +362,7 @@ def test_a_stranger_that_says_nothing_or_one_byte_at_a_time_is_cut_off_in_time(m
             for byte in said * 100:
                 slow.send(bytes((byte,)))
                 pause.wait(0.02)
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 5
         with contextlib.suppress(ConnectionResetError):
             assert len(mute.recv(1024)) == CHALLENGE_NBYTES
             assert mute.recv(1024) == b""
@@ -513,7 +513,7 @@ def test_closing_is_quick_whatever_the_link_waits_for() -> None:
     asked.wait(10)
     began = time.monotonic()
     link.close(0.2)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 1
     goes_on.set()
     with socket.create_server(("127.0.0.1", 0)) as mute:
         mute.settimeout(10)
@@ -521,7 +521,7 @@ def test_closing_is_quick_whatever_the_link_waits_for() -> None:
         with mute.accept()[0]:
             began = time.monotonic()
             link.close()
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 0.5
     never_started = linked("127.0.0.1:1", Seen())
     never_started.close()
     LivenessServer("127.0.0.1", run="run", secret=None, on_change=Seen()).stop()

@@ -76,7 +76,7 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
         yield watched
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 30.0) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 10.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"not within {seconds} s"
@@ -87,7 +87,7 @@ def test_a_worker_that_registers_counts_and_the_master_is_told(watched):
     assert not watched.oversight.quorum.is_met()
     watched.polled.clear()
     watched.register("p-0")
-    assert watched.polled.wait(30)
+    assert watched.polled.wait(5)
     assert watched.oversight.live_count() == 1
     assert watched.oversight.quorum.is_met()
 
@@ -136,7 +136,7 @@ def test_globals_that_a_member_took_along_are_put_back(watched):
 def test_another_master_ends_this_one(watched):
     watched.office.error = TrackerError("another master")
     watched.tracker.store.publish(WORKER_TOPIC)
-    assert watched.failed.wait(30)
+    assert watched.failed.wait(5)
 
 
 def test_a_master_that_stood_still_asks_whether_it_still_is_one(watched, monkeypatch):

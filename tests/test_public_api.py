@@ -84,4 +84,4 @@ def test_the_public_names_load_no_compiler_and_no_terminal_library() -> None:
 
 def test_import_takes_less_than_0_3_s() -> None:
     code = "import time; t = time.perf_counter(); import dl4jlegacy; print(time.perf_counter() - t)"
-    assert any(in_a_fresh_process(code) < 0.3 for _ in range(10))  # not every time on a busy machine
+    assert min(in_a_fresh_process(code) for _ in range(3)) < 0.3

@@ -90,7 +90,7 @@ def test_hints_reach_listeners_until_they_stop(tracker):
     heard = threading.Semaphore(0)
     stop = tracker.store.listen("topic", heard.release)
     tracker.store.publish("topic")
-    assert heard.acquire(timeout=30)
+    assert heard.acquire(timeout=5)
     stop()
     tracker.store.publish("topic")
     tracker.store.publish("other")

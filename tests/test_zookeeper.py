@@ -190,7 +190,7 @@ def test_a_server_that_is_not_there_is_an_error_within_the_deadline() -> None:
         ZookeeperConfigurationRetriever("127.0.0.1", port, deadline_seconds=0.5)
     assert e.value.exit_status == 4
     assert "Connection refused" in str(e.value)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 3
 
 
 def test_a_server_that_takes_connections_and_never_answers_is_an_error_within_the_deadline() -> None:
@@ -198,7 +198,7 @@ def test_a_server_that_takes_connections_and_never_answers_is_an_error_within_th
         port, began = silent.getsockname()[1], time.monotonic()
         with pytest.raises(TrackerError, match=rf"127\.0\.0\.1:{port} did not answer within 0\.5 s"):
             ZooKeeperConfigurationRegister(Conf(), "master", "127.0.0.1", port, deadline_seconds=0.5)
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 3
 
 
 @pytest.mark.cluster
@@ -219,7 +219,7 @@ def test_a_connection_that_is_not_answered_is_given_up_long_before_the_session_e
         server, began = threading.Thread(target=serve, daemon=True), time.monotonic()
         server.start()
         with ZooKeeperSession(f"127.0.0.1:{front.getsockname()[1]}", session_seconds=10.0, deadline_seconds=15.0):
-            assert time.monotonic() - began < 8.0
+            assert time.monotonic() - began < 5.0
         server.join(DEADLINE)
         assert not server.is_alive()
 
@@ -501,7 +501,7 @@ def test_a_server_that_goes_is_an_error_within_the_deadline_and_its_return_is_no
         began = time.monotonic()
         with pytest.raises(TrackerError, match=r"did not answer within 0\.5 s"):
             session.get(register.path)
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 2
         Services.restart("zookeeper", Path(state.folder))
         session.deadline_seconds = DEADLINE
         assert ZookeeperConfigurationRetriever("a", 2181, group, session=session).retrieve().run == "spring"
@@ -517,7 +517,7 @@ def test_a_frozen_server_does_not_hold_up_close(own_services: Callable[..., Serv
             session.get("/")
         began = time.monotonic()
         session.close()
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 5
     finally:
         os.kill(state.pids["zookeeper"], signal.SIGCONT)
 
@@ -545,7 +545,7 @@ def test_comings_and_goings_of_processes_are_told(child: Any, session: ZooKeeper
     first.expect("registered")
     first.process.kill()
     assert set(told.get(timeout=DEADLINE)) == {"w2"}
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 5
     second.expect("registered")
     second.stop()
     assert told.get(timeout=DEADLINE) == {}
@@ -662,7 +662,7 @@ def test_a_standby_is_master_within_seconds_after_the_master_was_killed(child: A
     killed = time.time()
     master.process.kill()
     took = standby.expect("elected")["time"] - killed
-    assert took < 10.0
+    assert took < 4.0
     standby.stop()
 
 
@@ -693,7 +693,7 @@ def test_leadership_ends_by_the_clock_when_nobody_confirms_it(own_services: Call
         with MasterElection(session, on_lost=lost.put).claim(DEADLINE) as election:
             freeze(state.pids["zookeeper"])
             try:
-                assert lost.get(timeout=DEADLINE) == "unconfirmed"
+                assert lost.get(timeout=4) == "unconfirmed"
                 assert not election.is_leader
             finally:
                 os.kill(state.pids["zookeeper"], signal.SIGCONT)

@@ -15,9 +15,11 @@ from dl4jlegacy.chaos.stage import Stage
 from dl4jlegacy.chaos.watch import Watch, last_slow_moment
 from dl4jlegacy.errors import DeadlineError, Dl4jError, TrackerError
 
-__all__ = ["Act", "HangError", "Over"]
+__all__ = ["LOOK_SECONDS", "Act", "HangError", "Over"]
 
-_LOOK_SECONDS = 0.1
+LOOK_SECONDS = 0.1
+"""How long to wait before looking again."""
+
 _HEAD_SECONDS = 1.0
 _STILL_SECONDS = 45.0  # without a new model version, longer than a lease: a hang
 _WINDOW_SECONDS = 1.0
@@ -62,7 +64,7 @@ class Act:
         """Let a fault last, and mend it; remember what each worker had done by then."""
         end = time.monotonic() + fault.seconds
         while time.monotonic() < end:
-            time.sleep(min(_LOOK_SECONDS, max(0.0, end - time.monotonic())))
+            time.sleep(min(LOOK_SECONDS, max(0.0, end - time.monotonic())))
         self._before = {worker.pid: worker.jobs_done for worker in self.watch.workers()}
         self._hurt = bool(wound.missed)
         wound.heal()
@@ -123,7 +125,7 @@ class Act:
 
     def _look(self) -> None:
         """Let a moment pass; raise if the run is over, stands still, or has lost a process that nobody ended."""
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(LOOK_SECONDS)
         self._raise_over()
         for seat in self.stage.seats.values():
             if seat.ended is not None:
@@ -176,7 +178,7 @@ class Act:
             if time.monotonic() > end:
                 late = [seat.name for seat in seats if seat.ended is None]
                 raise HangError(f"{', '.join(late)} did not leave within {_LEAVE_SECONDS:g} s of the run's end")
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(LOOK_SECONDS)
         badly = [f"{seat.name} with {seat.ended}" for seat in seats if seat.ended != 0]
         if badly:
             raise Dl4jError(f"the run was done, and yet there ended {', '.join(badly)}")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dl4jlegacy.chaos import network
-from dl4jlegacy.chaos.act import Act, HangError, Over
+from dl4jlegacy.chaos.act import LOOK_SECONDS, Act, HangError, Over
 from dl4jlegacy.chaos.faults import GOALS, strike
 from dl4jlegacy.chaos.report import ChaosReport, Overcome, RunEnd
 from dl4jlegacy.chaos.schedule import Fault, draw
@@ -29,13 +29,12 @@ from dl4jlegacy.services.jars import fetch_jars, pinned_jars
 __all__ = ["run_chaos"]
 
 _WIRED = ("partition", "packet-loss")
-_LOOK_SECONDS = 0.1
 _FULL_SECONDS = 90.0
 _BEGIN_SECONDS = 90.0
-_SPARE_SECONDS = 10.0  # of a run, to overcome a fault in
+_SPARE_SECONDS = 12.0  # of a run, to overcome a fault in
 _NOTICE_SECONDS = 6.0
-_LEAST_ROUNDS, _MOST_ROUNDS = 400, 5000  # beginning a run, and letting it end, takes as long as several faults do
-_ROUNDS_A_FAULT = 200
+_LEAST_ROUNDS, _MOST_ROUNDS = 500, 5000  # beginning a run, and letting it end, takes as long as several faults do
+_ROUNDS_A_FAULT = 250
 
 
 def run_chaos(
@@ -58,12 +57,7 @@ def run_chaos(
         UsageError: this machine allows none of the faults, or the folder cannot be had or is not empty.
     """
     wire, disk = network.wire_hindrance(), network.disk_hindrance()
-    not_run = {kind: wire for kind in kinds if wire and kind in _WIRED}
-    for kind, why in not_run.items():
-        say(f"{kind} is not run: {why}")
-    runnable = [kind for kind in kinds if kind not in not_run]
-    if not runnable:
-        raise UsageError(f"none of the faults {', '.join(kinds)} can be had here: {wire}; choose others with --kinds")
+    runnable, not_run = _runnable(kinds, wire, say)
     wires = any(kind in _WIRED for kind in runnable)
     schedule = draw(seed, count, runnable, workers)
     with _folder(keep, say) as folder:
@@ -90,6 +84,20 @@ def run_chaos(
         seconds=round(time.monotonic() - begun, 1),
         folder=str(folder.path) if folder.stays else "",
     )
+
+
+def _runnable(kinds: Sequence[str], wire: str, say: Callable[[str], None]) -> tuple[list[str], dict[str, str]]:
+    """Return the kinds that this machine allows, and why not the others; raises ``UsageError`` if there is none.
+
+    ``wire`` is what keeps it from those that need a network of its own, "" if nothing does.
+    """
+    not_run = {kind: wire for kind in kinds if wire and kind in _WIRED}
+    for kind, why in not_run.items():
+        say(f"{kind} is not run: {why}")
+    runnable = [kind for kind in kinds if kind not in not_run]
+    if not runnable:
+        raise UsageError(f"none of the faults {', '.join(kinds)} can be had here: {wire}; choose others with --kinds")
+    return runnable, not_run
 
 
 @dataclass(slots=True)
@@ -208,7 +216,7 @@ class _Driver:
         noticed = wound.noticed(entries := act.watch.news(), at)
         end = time.monotonic() + _NOTICE_SECONDS
         while noticed is None and fault.kind in GOALS and full is not None and time.monotonic() < end:
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(LOOK_SECONDS)
             noticed = wound.noticed(entries := [*entries, *act.watch.news()], at)
         return Overcome(
             fault=fault,

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
 
 import pytest
 
+from dl4jlegacy.chaos import driver as chaos_driver
+from dl4jlegacy.chaos.act import Act, Over
 from dl4jlegacy.chaos.driver import _Driver
 from dl4jlegacy.chaos.expiry import session_password
 from dl4jlegacy.chaos.report import ChaosReport, Overcome, RunEnd
 from dl4jlegacy.chaos.schedule import KINDS, Fault, checked_kinds, draw
 from dl4jlegacy.chaos.stage import Setting, Stage
 from dl4jlegacy.chaos.watch import Sample, last_slow_moment, rounds_per_second
-from dl4jlegacy.errors import UsageError
+from dl4jlegacy.errors import TrackerError, UsageError
 
 
 def test_a_seed_gives_the_same_faults_always_and_everywhere() -> None:
@@ -116,35 +120,99 @@ def test_a_report_names_what_was_late_what_was_not_run_and_how_to_do_it_again() 
 
 
 class ShortStage:
-    """Gives what a driver asks for between two runs."""
+    """Gives what a driver asks of the stage; nothing is started."""
+
+    tracker = None
 
     def __init__(self, rounds: int) -> None:
         self.setting = Setting(2, rounds, 1, wires=False, small_disk=False)
         self.run = ""
 
     def expected(self) -> Callable[[], dict[str, Any]]:
-        return lambda: {"rounds": self.setting.rounds, "params_sha256": f"of {self.setting.rounds}"}
+        return lambda: self.reports()[0]
+
+    def begin(self, run: str) -> None:
+        self.run = run
+
+    def reports(self) -> list[dict[str, Any]]:
+        rounds = self.setting.rounds
+        counts = {"batches": rounds, "examples": rounds, "batches_lost": 0, "batches_duplicated": 0}
+        return [{"rounds": rounds, "updates_dropped": 0, "params_sha256": f"of {rounds}", **counts}]
 
     def clear(self) -> None:
         pass
 
 
-class ShortRuns(_Driver):
-    """Runs of fewer than 300 rounds are over before a fault is overcome."""
+class QuietAct:
+    """A run that nothing is the matter with, until it is ``over``."""
 
-    def _run(self, stage: Stage, run: str) -> None:
-        self.runs.append(run_end(self.expected["params_sha256"]))
-        if stage.setting.rounds >= 300:
-            fault = self._left.pop(0)
-            self.overcome.append(Overcome(fault=fault, run=run, round=5, at_seconds=9.0, full_seconds=2.0))
+    over = False
+
+    def __init__(self, *_: object) -> None:
+        self.watch = SimpleNamespace(news=list)
+        self.stage, self.round = None, 3
+
+    def settle(self, since: float | None, seconds: float) -> float:
+        return 0.0
+
+    def wait_rounds(self, count: int) -> None:
+        pass
+
+    def raise_if_over(self) -> None:
+        if self.over:
+            raise Over
+
+    def finish(self) -> None:
+        pass
 
 
-def test_faults_that_the_end_of_their_run_overtakes_are_done_again_in_longer_runs() -> None:
-    driver = ShortRuns(draw(1, 2, KINDS, 2), lambda line: None)
-    driver.play(cast(Stage, ShortStage(100)))
-    assert [end.expected_sha256 for end in driver.runs] == ["of 100", "of 200", "of 400", "of 400"]
-    assert [(done.fault.number, done.run) for done in driver.overcome] == [(1, "chaos-3"), (2, "chaos-4")]
-    assert driver.problems == []
+class Overtaken(_Driver):
+    """Its faults are overcome, or overtaken by the run's end, as ``script`` says."""
+
+    def __init__(self, script: list[float | None]) -> None:
+        super().__init__(draw(1, 2, KINDS, 2), lambda line: None)
+        self._script, self._usual, self._ended = script, [1.0], ""
+
+    def _one(self, act: Any, fault: Fault) -> Overcome:
+        run = act.stage.run
+        if self._ended == run:
+            raise Over
+        full = self._script.pop(0)
+        self._ended = run if full is None else ""
+        return Overcome(fault=fault, run=run, round=5, at_seconds=9.0, full_seconds=full)
+
+
+def test_faults_that_the_end_of_their_run_overtakes_are_done_again_in_longer_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class OnStage(QuietAct):
+        def __init__(self, stage: Any, *more: object) -> None:
+            super().__init__()
+            self.stage = stage
+
+    monkeypatch.setattr(chaos_driver, "Watch", lambda connect: contextlib.nullcontext(SimpleNamespace(head=None)))
+    monkeypatch.setattr(chaos_driver, "Act", OnStage)
+    play = Overtaken([None, None, 2.0, None, 3.0])
+    play.play(cast(Stage, ShortStage(100)))
+    assert [end.expected_sha256 for end in play.runs] == ["of 100", "of 200", "of 400", "of 400"]
+    assert [end.faults for end in play.runs] == [0, 0, 1, 1]
+    done = [(one.fault.number, one.run, one.full_seconds) for one in play.overcome]
+    assert done == [(1, "chaos-3", 2.0), (2, "chaos-4", 3.0)]
+    assert play.problems == []
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_what_cannot_be_done_to_a_run_is_a_finding_unless_it_has_ended(
+    over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def strike(stage: object, fault: Fault) -> NoReturn:
+        raise TrackerError("no master leads")
+
+    monkeypatch.setattr(chaos_driver, "strike", strike)
+    monkeypatch.setattr(QuietAct, "over", over)
+    (fault,) = draw(1, 1, KINDS, 2)
+    with pytest.raises(Over if over else TrackerError):
+        _Driver([fault], lambda line: None)._one(cast(Act, QuietAct()), fault)
 
 
 def test_another_hash_or_none_is_not_equal() -> None:
