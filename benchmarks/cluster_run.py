@@ -185,9 +185,10 @@ def memory() -> tuple[int, int]:
 
 
 def be_master(where: dict[str, Any]) -> None:
-    from dl4jlegacy import launch
-    from dl4jlegacy.cluster import ClusterAddress, Lead, run_master
-    from dl4jlegacy.scaleout.hazelcast_store import HazelcastStore
+    from dl4jlegacy import training
+    from dl4jlegacy.cluster.address import ClusterAddress
+    from dl4jlegacy.cluster.master import Lead, run_master
+    from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
     from dl4jlegacy.scaleout.records import HEAD, decode_record
     from dl4jlegacy.scaleout.records import Head as HeadRecord
 
@@ -221,13 +222,14 @@ def be_master(where: dict[str, Any]) -> None:
     )
     address = ClusterAddress(where["zookeeper"], measured.SECRET.encode(), where["run"])
     print(json.dumps({"head": (time.time(), -1, -1, *memory())}), flush=True)
-    report = run_master(conf, launch.Data(data, None), address, Lead())
+    report = run_master(conf, training.Data(data, None), address, Lead())
     print(json.dumps({"report": report.fields, "issued": issued}), flush=True)
 
 
 def be_worker(where: dict[str, Any]) -> None:
-    from dl4jlegacy.cluster import ClusterAddress, run_worker
-    from dl4jlegacy.scaleout.hazelcast_store import HazelcastStore
+    from dl4jlegacy.cluster.address import ClusterAddress
+    from dl4jlegacy.cluster.worker import run_worker
+    from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
     from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer
     from dl4jlegacy.scaleout.records import JobRecord, Keys, decode_record
 
@@ -257,8 +259,9 @@ def be_worker(where: dict[str, Any]) -> None:
 
 
 def conf_of(task: Task) -> Any:
-    from dl4jlegacy.nn.conf import MultiLayerConfiguration, NeuralNetConfiguration
-    from dl4jlegacy.nn.layers import DenseLayer, OutputLayer
+    from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
+    from dl4jlegacy.nn.layers.layer import DenseLayer
+    from dl4jlegacy.nn.layers.output import OutputLayer
     from dl4jlegacy.nn.updaters import AdaGrad, Sgd
     from dl4jlegacy.scaleout.conf import Conf
 

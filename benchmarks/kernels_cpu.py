@@ -16,7 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from dl4jlegacy.kernels import Kernels, load
+from dl4jlegacy.kernels import load
+from dl4jlegacy.kernels.protocol import Kernels
 
 Step = Callable[[], object]
 NUMBA, NUMPY = load("numba"), load("numpy")

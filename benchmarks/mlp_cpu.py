@@ -16,9 +16,10 @@ import numpy as np
 from sklearn.neural_network import MLPClassifier
 
 from dl4jlegacy.kernels import load
-from dl4jlegacy.nn.conf import MultiLayerConfiguration, NeuralNetConfiguration
-from dl4jlegacy.nn.layers import DenseLayer, OutputLayer
-from dl4jlegacy.nn.multilayer import MultiLayerNetwork
+from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
+from dl4jlegacy.nn.layers.layer import DenseLayer
+from dl4jlegacy.nn.layers.output import OutputLayer
+from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.updaters import AdaGrad
 from dl4jlegacy.seeding import Stream
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy.kernels import DeviceKernels, device_kernels, load
+from dl4jlegacy.kernels import load
+from dl4jlegacy.kernels.protocol import DeviceKernels, device_kernels
 from dl4jlegacy.nn import (
     RBM,
     Adam,
@@ -22,7 +23,8 @@ from dl4jlegacy.nn import (
     Sgd,
     zoo,
 )
-from dl4jlegacy.nn.layers import LSTM, RnnOutputLayer
+from dl4jlegacy.nn.layers.lstm import LSTM
+from dl4jlegacy.nn.layers.rnn_output import RnnOutputLayer
 from dl4jlegacy.seeding import Stream
 
 CHARACTERS = 64

@@ -26,8 +26,9 @@ def ours(case: str, batch: int, kernels: str) -> Epoch:
     from dl4jlegacy.datasets import DataSet, ListDataSetIterator
     from dl4jlegacy.kernels import load
     from dl4jlegacy.nn import Adam, CollectScoresListener, MultiLayerConfiguration, MultiLayerNetwork
-    from dl4jlegacy.nn.conf import NeuralNetConfiguration
-    from dl4jlegacy.nn.layers import LSTM, RnnOutputLayer
+    from dl4jlegacy.nn.conf.network import NeuralNetConfiguration
+    from dl4jlegacy.nn.layers.lstm import LSTM
+    from dl4jlegacy.nn.layers.rnn_output import RnnOutputLayer
 
     conf = MultiLayerConfiguration(
         conf=NeuralNetConfiguration(activation="tanh", updater=Adam(learning_rate=RATE)),

@@ -83,7 +83,7 @@ def main() -> int:
         samples.setdefault(name, []).append((round_, value))
 
     with measured.services(heap="512m") as servers:
-        from dl4jlegacy.scaleout.hazelcast_store import HazelcastStore
+        from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
 
         task = Task(
             rounds=rounds,

@@ -28,11 +28,7 @@ if TYPE_CHECKING:  # for type checkers and editors; the same names again in _HOM
         NormalizerMinMaxScaler,
         NormalizerStandardize,
     )
-    from dl4jlegacy.errors import (
-        ConfError,
-        DataError,
-        Dl4jError,
-    )
+    from dl4jlegacy.errors import ConfError, DataError, Dl4jError
     from dl4jlegacy.nn import (
         DBN,
         LSTM,
@@ -62,10 +58,7 @@ if TYPE_CHECKING:  # for type checkers and editors; the same names again in _HOM
         restore_multi_layer_network,
         write_model,
     )
-    from dl4jlegacy.runner import (
-        ActorNetworkRunner,
-        TrainingResult,
-    )
+    from dl4jlegacy.runner import ActorNetworkRunner
     from dl4jlegacy.scaleout import (
         CollectingAggregator,
         CollectionJobIterator,
@@ -78,6 +71,7 @@ if TYPE_CHECKING:  # for type checkers and editors; the same names again in _HOM
         Result,
         WorkerPerformer,
     )
+    from dl4jlegacy.scaleout.outcome import TrainingResult
 
 __all__ = [
     "DBN",
@@ -180,10 +174,7 @@ _HOME = {
         "restore_multi_layer_network",
         "write_model",
     ),
-    "dl4jlegacy.runner": (
-        "ActorNetworkRunner",
-        "TrainingResult",
-    ),
+    "dl4jlegacy.runner": ("ActorNetworkRunner",),
     "dl4jlegacy.scaleout": (
         "CollectingAggregator",
         "CollectionJobIterator",
@@ -196,6 +187,7 @@ _HOME = {
         "Result",
         "WorkerPerformer",
     ),
+    "dl4jlegacy.scaleout.outcome": ("TrainingResult",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -1,5 +1,5 @@
 """``python -m dl4jlegacy`` is ``dl4j``."""
 
-from dl4jlegacy.cli import main
+from dl4jlegacy.cli.main import main
 
 main()

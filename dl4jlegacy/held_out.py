@@ -10,9 +10,9 @@ from typing import Any
 
 from dl4jlegacy.datasets import DataSet, DataSource
 from dl4jlegacy.nn import zoo
-from dl4jlegacy.nn.evaluating import looked_at
-from dl4jlegacy.nn.evaluation import Evaluation
-from dl4jlegacy.nn.multilayer import MultiLayerNetwork
+from dl4jlegacy.nn.evaluation.classification import Evaluation
+from dl4jlegacy.nn.evaluation.evaluating import looked_at
+from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.networks import Network
 from dl4jlegacy.seeding import Stream
 

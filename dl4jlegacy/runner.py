@@ -26,26 +26,20 @@ from typing import Any, Self
 import pykka
 from threadpoolctl import threadpool_limits
 
-from dl4jlegacy import files
+from dl4jlegacy import storage
 from dl4jlegacy.datasets import DataSetIterator, ListMultiDataSetIterator
-from dl4jlegacy.errors import (
-    CheckpointError,
-    ConfError,
-    DeadlineError,
-    TrainingError,
-    UsageError,
-)
-from dl4jlegacy.kernels import Kernels
-from dl4jlegacy.nn.fitting import check_fits
+from dl4jlegacy.errors import CheckpointError, ConfError, DeadlineError, TrainingError, UsageError
+from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.networks import build_network
-from dl4jlegacy.run_devices import MIXED, Compute, agree, host_kernels, settle
+from dl4jlegacy.nn.training.fitting import check_fits
 from dl4jlegacy.scaleout import actors, protocol
 from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, DeltaAggregator, JobAggregator, ParameterAveragingAggregator
 from dl4jlegacy.scaleout.checkpoint import CheckpointSaver, check_same_data
+from dl4jlegacy.scaleout.compute import MIXED, Compute, agree, host_kernels, settle
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import DataSetJobIterator, JobIterator, Result
+from dl4jlegacy.scaleout.monitor import Oversight
 from dl4jlegacy.scaleout.outcome import Outcome, RunStatus, TrainingResult, failure_of
-from dl4jlegacy.scaleout.oversight import Oversight
 from dl4jlegacy.scaleout.perform import first_model
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Head
@@ -53,7 +47,14 @@ from dl4jlegacy.scaleout.router import WorkRouter, create_router
 from dl4jlegacy.scaleout.same_data import with_fingerprint
 from dl4jlegacy.scaleout.ticker import Ticker
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker, drive
-from dl4jlegacy.worker_pool import PerformerFactory, WorkerPool, network_performer, process_name, stop_actors, tell
+from dl4jlegacy.scaleout.worker_pool import (
+    PerformerFactory,
+    WorkerPool,
+    network_performer,
+    process_name,
+    stop_actors,
+    tell,
+)
 
 __all__ = ["ActorNetworkRunner", "RunStatus", "TrainingResult"]
 
@@ -374,7 +375,7 @@ def _saver(conf: Conf, plan: Plan, resume: bool) -> CheckpointSaver | None:
         if resume:
             raise CheckpointError("resume needs Conf.checkpoint_dir")
         return None
-    saver = files.open_saver(conf.checkpoint_dir, keep=conf.checkpoints_kept, seed=conf.seed)
+    saver = storage.open_saver(conf.checkpoint_dir, keep=conf.checkpoints_kept, seed=conf.seed)
     if not resume and saver.versions():
         raise CheckpointError(
             f"{saver.place} already holds checkpoints of a run; `dl4j resume {saver.place}` goes on with it, or "

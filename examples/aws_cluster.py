@@ -20,7 +20,7 @@ from dl4jlegacy.aws.setup import ClusterSetup, Ready, registered_over_ssh
 from dl4jlegacy.console import run_guarded
 from dl4jlegacy.datasets import DigitsDataSetIterator
 from dl4jlegacy.errors import CloudError, ConfError, Dl4jError, TrainingError
-from dl4jlegacy.nn.serializer import restore_multi_layer_network
+from dl4jlegacy.nn.dl4j.serializer import restore_multi_layer_network
 
 RUN = ("--model", "dbn", "--dataset", "digits", "--epochs", "10", "--jobs-per-round", "4", "--seed", "7")
 

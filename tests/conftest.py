@@ -10,29 +10,23 @@ from pathlib import Path
 
 import psutil
 import pytest
-from aws_fixtures import (  # noqa: F401  # fixtures for every test
-    aws,
-    aws_environment,
-    fault_proxy,
-    image,
-    moto_server,
-    session_proxy,
-)
-from cluster_commands import cluster  # noqa: F401  # a fixture for every test
-from cluster_fixtures import (  # noqa: F401  # fixtures for every test
+from hypothesis import settings
+
+from dl4jlegacy import devices
+from dl4jlegacy.datasets import read_mnist
+from dl4jlegacy.errors import DataError, DeviceError
+from tests.support import REPOSITORY
+from tests.support.aws_fixtures import aws, aws_environment, fault_proxy, image, moto_server, session_proxy  # noqa: F401  # fixtures for every test
+from tests.support.cluster_commands import cluster  # noqa: F401  # a fixture for every test
+from tests.support.cluster_fixtures import (  # noqa: F401  # fixtures for every test
     hazelcast_address,
     hazelcast_cluster_name,
     own_services,
     session_services,
     zookeeper_address,
 )
-from hypothesis import settings
-from openssh_server import openssh_server, sshd_program  # noqa: F401  # fixtures for every test
-from standin import device_arrays  # noqa: F401  # a fixture for every test: CuPy on the CPU, see there
-
-from dl4jlegacy import devices
-from dl4jlegacy.datasets import read_mnist
-from dl4jlegacy.errors import DataError, DeviceError
+from tests.support.openssh_server import openssh_server, sshd_program  # noqa: F401  # fixtures for every test
+from tests.support.standin import device_arrays  # noqa: F401  # a fixture for every test: CuPy on the CPU, see there
 
 settings.register_profile("default", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("default")
@@ -120,4 +114,4 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def repository() -> Path:
     """The project's folder."""
-    return Path(__file__).parent.parent
+    return REPOSITORY

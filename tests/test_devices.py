@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import standin
-from standin_commands import STANDIN
 
-from dl4jlegacy import device_trial, devices, run_devices
+from dl4jlegacy import device_trial, devices
 from dl4jlegacy.devices import Device, choose, memory_limit, memory_text
 from dl4jlegacy.errors import ConfError, DeviceError, UsageError, VersionError
+from dl4jlegacy.scaleout import compute as run_devices
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
+from tests.support import REPOSITORY, SUPPORT, standin
+from tests.support.standin_commands import STANDIN
 
-TESTS = Path(__file__).parent
-BROKEN = TESTS / "broken"
+BROKEN = SUPPORT / "broken"
 
 CASES = {  # what is wrong: words of the message, and of its remedy
     "import": ("CuPy cannot be imported", "file too short", "pip install 'dl4jlegacy[gpu]'"),
@@ -69,7 +69,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[Break]:
 def train(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run ``dl4j train`` where cupy is the broken one."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("DL4J_", "CUDA_", "BROKEN_"))}
-    path = os.pathsep.join([str(BROKEN), os.environ.get("PYTHONPATH", ""), str(TESTS.parent)])
+    path = os.pathsep.join([str(BROKEN), os.environ.get("PYTHONPATH", ""), str(REPOSITORY)])
     return subprocess.run(
         [sys.executable, "-m", "dl4jlegacy", "train", "--dataset", "digits", "--epochs", "1", *arguments],
         env={**inherited, "PYTHONPATH": path, **environment},

@@ -12,9 +12,10 @@ from dl4jlegacy.datasets import DataSet, ListDataSetIterator
 from dl4jlegacy.errors import CheckpointError, ConfError, DeadlineError, JobError, NotFiniteError, UsageError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn import zoo
-from dl4jlegacy.nn.conf import MultiLayerConfiguration, NeuralNetConfiguration
-from dl4jlegacy.nn.layers import DenseLayer, OutputLayer
-from dl4jlegacy.nn.multilayer import MultiLayerNetwork
+from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
+from dl4jlegacy.nn.layers.layer import DenseLayer
+from dl4jlegacy.nn.layers.output import OutputLayer
+from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.updaters import Sgd
 from dl4jlegacy.runner import ActorNetworkRunner
 from dl4jlegacy.scaleout.aggregate import CollectingAggregator, ParameterAveragingAggregator, aggregate

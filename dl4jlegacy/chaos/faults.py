@@ -16,7 +16,7 @@ from dl4jlegacy.chaos.expiry import expire
 from dl4jlegacy.chaos.schedule import Fault
 from dl4jlegacy.chaos.stage import Seat, Stage, wait_until
 from dl4jlegacy.errors import Dl4jError, TrackerError
-from dl4jlegacy.scaleout.hazelcast_link import DisturbedError, HazelcastLink
+from dl4jlegacy.scaleout.hazelcast.link import DisturbedError, HazelcastLink
 from dl4jlegacy.scaleout.journal import Entry
 from dl4jlegacy.services import Services
 

@@ -22,7 +22,7 @@ from typing import Any, Self
 from dl4jlegacy.chaos.guard import DISK, SERVICES, Guard, uninterrupted
 from dl4jlegacy.chaos.network import HOST, Wire, environment, mount_small_disk, unmount
 from dl4jlegacy.errors import DeadlineError, Dl4jError, TrackerError
-from dl4jlegacy.scaleout.hazelcast_store import HazelcastStateTracker
+from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
 from dl4jlegacy.scaleout.journal import JournalFile
 from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession, registered_workers
 from dl4jlegacy.scaleout.zookeeper.membership import group_path, read_entry

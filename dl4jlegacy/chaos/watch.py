@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Self
 
 from dl4jlegacy.errors import Dl4jError
-from dl4jlegacy.scaleout.hazelcast_store import HazelcastStateTracker
+from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
 from dl4jlegacy.scaleout.journal import Entry, Reader
-from dl4jlegacy.scaleout.oversight import GONE
+from dl4jlegacy.scaleout.monitor import GONE
 from dl4jlegacy.scaleout.records import Head, WorkerRecord
 
 __all__ = ["Sample", "Watch", "last_slow_moment", "rounds_per_second"]

@@ -1,302 +1,37 @@
-"""Kernels: the few fused loops that training spends its time in (L0, below everything but ``errors``).
+"""Kernels: the few fused loops that training spends its time in.
 
-``load()`` returns an implementation of ``Kernels`` for CPUs: the module ``numba_kernels`` (compiled loops, the fast
-one) or ``numpy_kernels`` (plain NumPy: the oracle of the tests and the fallback where Numba is missing). A module *is*
-the object: it has no state, and every function works in place on the arrays it is given. ``load("cupy")`` returns an
-object of ``cupy_kernels`` for one GPU, whose arrays are CuPy's; nobody gets it without asking.
-
-Every array is C-contiguous float32 or float64, all arrays of one call of one dtype. Arguments that are only read may
-be read-only arrays (decoded from a frame). Calls release the GIL for their whole run and use one thread.
+``load()`` returns an implementation of ``Kernels`` (see ``protocol``) for CPUs: the module ``numba.kernels`` (compiled
+loops, the fast one) or ``numpy.kernels`` (plain NumPy: the oracle of the tests and the fallback where Numba is
+missing). A module *is* the object: it has no state, and every function works in place on the arrays it is given.
+``load("cupy")`` returns an object of ``cuda.kernels`` for one GPU, whose arrays are CuPy's; nobody gets it without
+asking.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
-from contextlib import AbstractContextManager
 from importlib.util import find_spec
-from types import ModuleType
-from typing import Any, Protocol, cast
+from typing import cast
 
-import numpy as np
-
-from dl4jlegacy.backend import Array, Scalar
 from dl4jlegacy.errors import ConfError, VersionError, nearest
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.kernels.protocol import Kernels
 
-__all__ = ["FUSED_ACTIVATIONS", "DeviceKernels", "Kernels", "device_kernels", "load"]
-
-FUSED_ACTIVATIONS = frozenset({"identity", "leakyrelu", "relu", "sigmoid", "tanh"})
-"""Names that ``bias_activation`` and ``activation_backward_bias`` know; for others use the NumPy formulas."""
-
-
-class Kernels(Protocol):
-    """What all implementations offer. ``z, y, dy, p`` are ``(m, n)``; ``params, gradient, ...`` are flat ``(n,)``.
-
-    Random kernels take a 64-bit ``key`` (``Stream.key``); element k of a stream depends only on (key, k), where k is
-    the flat index ``i * n + j``, and is the same in all implementations.
-    """
-
-    @property
-    def name(self) -> str:
-        """``"numba"``, ``"numpy"`` or ``"cupy"``."""
-
-    @property
-    def xp(self) -> ModuleType:
-        """The array module whose arrays these kernels work on: numpy, or cupy."""
-
-    def matmul(self, a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
-        """``out = a @ b``, or ``out += a @ b``, of matrices; each may be the transposed view of a C-ordered one."""
-
-    # -- layers ------------------------------------------------------------------------------------------------------
-    def bias_activation(self, z: Array, b: Array, activation: str) -> None:
-        """``z = f(z + b)`` with ``b`` of shape ``(n,)`` and ``f`` one of ``FUSED_ACTIVATIONS``."""
-
-    def activation_backward_bias(self, dy: Array, y: Array, gb: Array, activation: str) -> None:
-        """``dy *= f'`` (expressed by the output ``y``), then ``gb = dy.sum(axis=0)``."""
-
-    def column_sums(self, x: Array, out: Array) -> None:
-        """``out = x.sum(axis=0)``, of ``(m, n)`` and ``(n,)``."""
-
-    def softmax(self, z: Array) -> None:
-        """Replace every row of ``z`` by its softmax."""
-
-    def softmax_cross_entropy(self, p: Array, labels: Array, dz: Array) -> float:
-        """Write ``dz = p - labels`` and return ``-sum(labels * log(max(p, 1e-10)))``; ``dz`` may be ``p``.
-
-        On a GPU the sum is a 0-d float64 array there: reading it is what waits for the device.
-        """
-
-    def binary_cross_entropy(self, p: Array, labels: Array) -> float:
-        """Return ``-sum(labels * log(q) + (1 - labels) * log(1 - q))``, ``q`` = ``p`` kept from 1e-5 to 1 - 1e-5."""
-
-    def embedding_gradient(self, dz: Array, index: Array, gW: Array) -> None:
-        """Write to ``gW (classes, n)`` the sums of the rows of ``dz (rows, n)`` by class, ``index (rows,)`` int64."""
-
-    # -- tiles: images ``(tiles, channels, height, width, lanes)``, ``lanes`` examples side by side --------------------
-    def lanes(self, char: str, rows: int) -> int:
-        """Return how many examples lie side by side in a tile of dtype ``char``, for a batch of ``rows``."""
-
-    def tile(self, x: Array, tiles: Array) -> None:
-        """Copy ``x (rows, n)`` to ``tiles (t, ..., lanes)`` with ``n`` values a lane; lanes without a row become 0."""
-
-    def untile(self, tiles: Array, x: Array) -> None:
-        """Copy the first rows of ``tiles (t, ..., lanes)`` back to ``x (rows, n)``."""
-
-    def conv_forward(self, x: Array, W: Array, b: Array, y: Array,
-                     stride: tuple[int, int], dilation: tuple[int, int], relu: bool) -> None:  # fmt: skip
-        """Correlate: ``y[f, i, j] = b[f] + sum W[f, c, u, v] x[c, i sh + u dh, j sw + v dw]``; rectify if ``relu``.
-
-        ``x (t, c, h, w, lanes)`` holds its padding already; ``y (t, f, out h, out w, lanes)``, ``W (f, c, kh, kw)``.
-        """
-
-    def conv_backward_weights(self, x: Array, dz: Array, gW: Array,
-                              stride: tuple[int, int], dilation: tuple[int, int]) -> None:  # fmt: skip
-        """Write the gradient of ``W``, given that of ``y``; lanes without an example hold zeros in ``dz``."""
-
-    def conv_backward_input(self, dz: Array, W: Array, dx: Array,
-                            stride: tuple[int, int], dilation: tuple[int, int]) -> None:  # fmt: skip
-        """Write the gradient of ``x``, padding included."""
-
-    def channel_backward(self, dy: Array, y: Array, gb: Array, activation: str) -> None:
-        """``dy *= f'`` for one of ``FUSED_ACTIVATIONS``, then ``gb`` = the sum of every channel; tiles."""
-
-    def pool_forward(self, x: Array, y: Array, winners: Array, kernel: tuple[int, int], stride: tuple[int, int],
-                     pad: tuple[int, int], kind: str, p: float = 2.0) -> None:  # fmt: skip
-        """Pool windows of tiles: ``kind`` max, avg, sum or pnorm, of values (``pad`` places above, left hold none).
-
-        ``winners``, int32 and of ``y``'s shape, is where ``max`` remembers which place of the window won.
-        """
-
-    def pool_backward(self, dy: Array, x: Array, y: Array, winners: Array, dx: Array, kernel: tuple[int, int],
-                      stride: tuple[int, int], pad: tuple[int, int], kind: str, p: float = 2.0) -> None:  # fmt: skip
-        """Write the gradient of ``x``, given that of ``y``."""
-
-    # -- sequences: T time steps of N examples, n units; gates in the order i f o g (i: the block's input) -------------
-    def lstm_forward(self, z: Array, recurrent: Array, b: Array, peepholes: Array, h: Array, c: Array, a: Array,
-                     mask: Array) -> None:  # fmt: skip
-        """Run an LSTM over time; with ``s = z_t + h_{t-1} recurrent^T + b`` in four parts, one for each gate:
-
-        ``i = tanh(s_i)``, ``f = sigmoid(s_f + p_f c_{t-1})``, ``g = sigmoid(s_g + p_g c_{t-1})``,
-        ``c_t = f c_{t-1} + g i``, ``o = sigmoid(s_o + p_o c_t)``, ``a_t = tanh(c_t)``, ``h_t = o a_t``; then
-        ``h_t`` and ``c_t`` become 0 where the mask is 0.
-
-        Args:
-            z: ``(T, N, 4n)``, the inputs times their weights; holds the four gates' values afterwards.
-            recurrent: ``(4n, n)``.
-            b: ``(4n,)``.
-            peepholes: ``(3n,)``: p_f, p_o, p_g; zeros for none.
-            h, c: ``(T + 1, N, n)``; the first entry is where the sequence starts, the others are written.
-            a: ``(T, N, n)``, written.
-            mask: ``(T, N)``, ones and zeros.
-        """
-
-    def lstm_backward(self, dh: Array, z: Array, recurrent: Array, peepholes: Array, c: Array, a: Array, mask: Array,
-                      first: int) -> None:  # fmt: skip
-        """Turn the gates in ``z`` into the gradient ``dz`` of what was in it before, for steps ``first`` to ``T - 1``.
-
-        ``dh (T, N, n)`` is the gradient of the outputs; the others as ``lstm_forward`` left them. ``z`` before step
-        ``first`` stays as it is: truncated backpropagation does not look there.
-        """
-
-    # -- updaters: one pass, ``params -= up``; the formulas are DL4J's, t counts from 0 --------------------------------
-    def noop(self, params: Array, gradient: Array) -> None:
-        """``up = g``."""
-
-    def sgd(self, params: Array, gradient: Array, lr: float) -> None:
-        """``up = lr g``."""
-
-    def nesterovs(self, params: Array, gradient: Array, v: Array, lr: float, mu: float) -> None:
-        """``v' = mu v - lr g; up = mu v - (1 + mu) v'`` (Sutskever 2013 as DL4J writes it)."""
-
-    def adagrad(self, params: Array, gradient: Array, h: Array, lr: float, eps: float) -> None:
-        """``h += g^2; up = lr g / sqrt(h + eps)`` (Duchi 2011)."""
-
-    def rmsprop(self, params: Array, gradient: Array, c: Array, lr: float, decay: float, eps: float) -> None:
-        """``c = decay c + (1 - decay) g^2; up = lr g / sqrt(c + eps)`` (Tieleman and Hinton 2012)."""
-
-    def adam(self, params: Array, gradient: Array, m: Array, v: Array,
-             lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
-        """``up = lr sqrt(1 - beta2^(t+1)) / (1 - beta1^(t+1)) m / (sqrt(v) + eps)`` (Kingma and Ba 2014)."""
-
-    def adamax(self, params: Array, gradient: Array, m: Array, u: Array,
-               lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
-        """``u = max(beta2 u, |g|) + 1e-32; up = lr / (1 - beta1^(t+1)) m / u``; ``eps`` is not used (as in DL4J)."""
-
-    def adadelta(self, params: Array, gradient: Array, msg: Array, msdx: Array, rho: float, eps: float) -> None:
-        """``up = g sqrt(msdx + eps) / sqrt(msg + eps)`` (Zeiler 2012); there is no learning rate."""
-
-    def nadam(self, params: Array, gradient: Array, m: Array, v: Array,
-              lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
-        """``up = lr (beta1 m + (1 - beta1) g) / (1 - beta1^(t+1)) / (sqrt(v) + eps)`` (Dozat 2016, v uncorrected)."""
-
-    def amsgrad(self, params: Array, gradient: Array, m: Array, v: Array, v_hat: Array,
-                lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
-        """Adam with ``v_hat = max(v_hat, v)`` in the denominator (Reddi 2018)."""
-
-    def adabelief(self, params: Array, gradient: Array, m: Array, s: Array,
-                  lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
-        """Adam with ``s = beta2 s + (1 - beta2) (g - m)^2 + eps`` in place of v (Zhuang 2020)."""
-
-    # -- random ------------------------------------------------------------------------------------------------------
-    def uniform(self, out: Array, key: int) -> None:
-        """Fill ``out`` with uniforms in [0, 1), multiples of 2^-24; the same bits in all implementations."""
-
-    def gaussian(self, out: Array, key: int) -> None:
-        """Fill ``out`` with standard normals (Box and Muller 1958)."""
-
-    def sigmoid_bias(self, z: Array, b: Array) -> None:
-        """``z = sigmoid(z + b)``: ``bias_activation`` for the RBM's mean-field passes."""
-
-    def sigmoid_sample(self, z: Array, b: Array, probability: Array, sample: Array, key: int) -> None:
-        """``probability = sigmoid(z + b)``, ``sample = 1 if u < probability else 0``.
-
-        ``probability`` may be ``z``; ``sample`` may be ``z`` or ``probability`` too if the probability is not needed.
-        """
-
-    def dropout(self, x: Array, out: Array, retain: float, key: int) -> None:
-        """``out = x / retain`` where ``u < retain``, else 0 (inverted drop-out); ``out`` may be ``x``."""
-
-    def dropout_backward(self, dy: Array, retain: float, key: int) -> None:
-        """Apply the mask of ``dropout`` with the same ``retain`` and ``key`` to ``dy``."""
-
-    def corrupt(self, x: Array, out: Array, level: float, key: int) -> None:
-        """``out = 0`` where ``u < level``, else ``x`` (masking noise, Vincent 2008)."""
-
-    # -- flat vectors ------------------------------------------------------------------------------------------------
-    def weighted_sum(self, vectors: Sequence[Array], weights: Sequence[float], out: Array,
-                     pool: Executor | None = None) -> None:  # fmt: skip
-        """``out = weights[0] * vectors[0] + weights[1] * vectors[1] + ...``, strictly in this order.
-
-        Large vectors are cut into fixed blocks handed to ``pool``; the bits depend neither on the pool nor on the
-        implementation. ``out`` may be ``vectors[0]``, but no other one.
-        """
-
-    def axpy(self, y: Array, x: Array, a: float) -> None:
-        """``y += a x``."""
-
-    def add_regularization(self, gradient: Array, params: Array, l1: float, l2: float) -> None:
-        """``gradient += l2 params + l1 sign(params)``."""
-
-    def all_finite(self, x: Array) -> bool:
-        """Return whether ``x`` holds neither NaN nor infinity; on a GPU this waits for the device."""
-
-    # -- threshold codec: what is sent of a vector is one quantum +-tau for each element of at least that size ---------
-    def threshold_encode(self, residual: Array, tau: float, codes: Array) -> int:
-        """Take one quantum off every element with ``|x| >= tau`` and write down which; return how many.
-
-        In ascending order of the index ``i``, ``+(i + 1)`` or ``-(i + 1)`` goes to ``codes`` (int32), and
-        ``sign(x) tau`` off ``residual (n,)``; only the first ``codes.size`` qualify, the others wait for the next time.
-        On a GPU this waits for the device.
-
-        Raises:
-            ConfError: ``tau`` is not positive.
-            ShapeError: arrays that do not fit, or 2^31 elements and more.
-        """
-
-    def threshold_decode(self, codes: Array, tau: float, target: Array) -> None:
-        """``target[|c| - 1] += sign(c) tau`` for every code ``c``, as ``threshold_encode`` wrote them.
-
-        On a GPU this waits for the device.
-
-        Raises:
-            ConfError: ``tau`` is not positive.
-            ShapeError: codes do not ascend in absolute value, or lie outside; nothing was added then.
-        """
-
+__all__ = ["load"]
 
 _CPU = ("numba", "numpy")
-
-
-class DeviceKernels(Kernels, Protocol):
-    """What kernels on a GPU offer besides: a stream of their own, captured steps, and what is fused further there."""
-
-    @property
-    def captures(self) -> bool:
-        """Whether training steps are to be captured into CUDA graphs."""
-
-    def use(self) -> AbstractContextManager[None]:
-        """Make the device current on this thread, and a stream of these kernels' own, in order with the one outside."""
-
-    def synchronize(self) -> None:
-        """Wait until everything that this thread has launched is done."""
-
-    def captured(self, run: Callable[[Any], Any], stream: Stream, buffers: Callable[[], Sequence[Array]]) -> Any:
-        """Return a step as a program to be launched again and again, and its result; see ``cuda_graph.capture``."""
-
-    def numbers(self, updates: Callable[[], None]) -> list[float]:
-        """Return the scalars that the updaters in ``updates`` ask for, which launches nothing."""
-
-    def softmax_loss(self, z: Array, b: Array, labels: Array, dz: Array, gb: Array, scale: float) -> Scalar:
-        """Do what an output layer does: ``z (m, n)`` plus ``b (n,)`` becomes probabilities; return the cross entropy.
-
-        ``labels (m, n)``; ``dz = scale (p - labels)``, and ``gb (n,)`` its sum over the rows.
-        """
-
-    def difference_sums(self, model: Array, data: Array, copy: Array, out: Array, factor: float) -> None:
-        """``out (n,) = factor (model - data).sum(axis=0)``, all ``(m, n)``; ``copy`` becomes ``data``."""
-
-    def signed_sums(self, x: Array, half: int, out: Array, factor: float) -> None:
-        """``x[:half] *= -factor``, ``x[half:] *= factor``; ``out (n,) = x.sum(axis=0)``."""
-
-
-def device_kernels(kernels: Kernels) -> DeviceKernels | None:
-    """Return ``kernels`` as those of a GPU; None if they are a CPU's."""
-    return None if kernels.xp is np else cast(DeviceKernels, kernels)
 
 
 @functools.cache
 def _load(name: str) -> Kernels:
     if name == "numpy":
-        from dl4jlegacy.kernels import numpy_kernels
+        from dl4jlegacy.kernels.numpy import kernels as numpy_kernels
 
         return cast(Kernels, numpy_kernels)
     if name != "numba":
         raise ConfError(f"unknown kernels {name!r}{nearest(name, (*_CPU, 'cupy'))}")
     try:
-        from dl4jlegacy.kernels import numba_kernels
+        from dl4jlegacy.kernels.numba import kernels as numba_kernels
     except ImportError as exc:  # missing, or a Numba that does not fit this NumPy or Python
         raise VersionError(
             f"kernels 'numba' cannot be used here: {exc}; install numba. A run keeps to the kernels it began with, "
@@ -306,7 +41,7 @@ def _load(name: str) -> Kernels:
 
 
 def _load_cupy(device: int, precision: str) -> Kernels:
-    from dl4jlegacy.kernels.cupy_kernels import CupyKernels
+    from dl4jlegacy.kernels.cuda.kernels import CupyKernels
 
     try:
         return cast(Kernels, CupyKernels(device, precision))

@@ -1,9 +1,63 @@
 """Neural networks (layer 2): configurations, layers, training, evaluation, model files. Knows nothing of clusters."""
 
-from dl4jlegacy.nn.builder import ListBuilder, NeuralNetConfigurationBuilder
-from dl4jlegacy.nn.conf import MultiLayerConfiguration, NeuralNetConfiguration
-from dl4jlegacy.nn.dbn import DBN, StackedDenoisingAutoEncoder
-from dl4jlegacy.nn.early_stopping import (
+from dl4jlegacy.nn.conf.builder import NeuralNetConfigurationBuilder
+from dl4jlegacy.nn.conf.graph import ComputationGraphConfiguration
+from dl4jlegacy.nn.conf.graph_builder import GraphBuilder
+from dl4jlegacy.nn.conf.list_builder import ListBuilder
+from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
+from dl4jlegacy.nn.dl4j.serializer import (
+    restore_computation_graph,
+    restore_model,
+    restore_multi_layer_network,
+    restore_normalizer,
+    write_model,
+)
+from dl4jlegacy.nn.evaluation.binary import EvaluationBinary
+from dl4jlegacy.nn.evaluation.calibration import EvaluationCalibration
+from dl4jlegacy.nn.evaluation.classification import Evaluation
+from dl4jlegacy.nn.evaluation.regression import RegressionEvaluation
+from dl4jlegacy.nn.evaluation.roc import ROC
+from dl4jlegacy.nn.evaluation.roc_columns import ROCBinary, ROCMultiClass
+from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
+from dl4jlegacy.nn.input_type import InputType
+from dl4jlegacy.nn.layers.autoencoder import AutoEncoder
+from dl4jlegacy.nn.layers.bidirectional import Bidirectional, GravesBidirectionalLSTM, LastTimeStep
+from dl4jlegacy.nn.layers.convolution import Convolution1DLayer, ConvolutionLayer
+from dl4jlegacy.nn.layers.elementwise import ActivationLayer, DropoutLayer, ZeroPadding1DLayer, ZeroPaddingLayer
+from dl4jlegacy.nn.layers.embedding import EmbeddingLayer
+from dl4jlegacy.nn.layers.layer import DenseLayer, FrozenLayer, Layer
+from dl4jlegacy.nn.layers.loss_layers import CenterLossOutputLayer, LossLayer
+from dl4jlegacy.nn.layers.lstm import LSTM, GravesLSTM
+from dl4jlegacy.nn.layers.normalization import BatchNormalization, LocalResponseNormalization
+from dl4jlegacy.nn.layers.output import OutputLayer
+from dl4jlegacy.nn.layers.rbm import RBM
+from dl4jlegacy.nn.layers.rnn_output import RnnOutputLayer
+from dl4jlegacy.nn.layers.subsampling import GlobalPoolingLayer, Subsampling1DLayer, SubsamplingLayer
+from dl4jlegacy.nn.layers.variational import VariationalAutoencoder
+from dl4jlegacy.nn.listeners import CollectScoresListener, PerformanceListener, ScoreIterationListener, TrainingListener
+from dl4jlegacy.nn.network.dbn import DBN, StackedDenoisingAutoEncoder
+from dl4jlegacy.nn.network.generative import (
+    generate_at_mean_given_z,
+    generate_random_given_z,
+    reconstruction_log_probability,
+)
+from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
+from dl4jlegacy.nn.preprocessors.shape import (
+    CnnToFeedForwardPreProcessor,
+    CnnToRnnPreProcessor,
+    ComposableInputPreProcessor,
+    FeedForwardToCnnPreProcessor,
+    FeedForwardToRnnPreProcessor,
+    RnnToCnnPreProcessor,
+    RnnToFeedForwardPreProcessor,
+)
+from dl4jlegacy.nn.preprocessors.statistics import (
+    BinomialSamplingPreProcessor,
+    UnitVarianceProcessor,
+    ZeroMeanAndUnitVariancePreProcessor,
+    ZeroMeanPrePreProcessor,
+)
+from dl4jlegacy.nn.training.early_stopping import (
     BestScoreEpochTerminationCondition,
     EarlyStoppingConfiguration,
     EarlyStoppingResult,
@@ -14,82 +68,16 @@ from dl4jlegacy.nn.early_stopping import (
     MaxTimeIterationTerminationCondition,
     ScoreImprovementEpochTerminationCondition,
 )
-from dl4jlegacy.nn.evaluation import Evaluation
-from dl4jlegacy.nn.evaluation_binary import EvaluationBinary
-from dl4jlegacy.nn.evaluation_calibration import EvaluationCalibration
-from dl4jlegacy.nn.generative import (
-    generate_at_mean_given_z,
-    generate_random_given_z,
-    reconstruction_log_probability,
-)
-from dl4jlegacy.nn.gradient_check import GradientCheckUtil
-from dl4jlegacy.nn.graph import ComputationGraph
-from dl4jlegacy.nn.graph_builder import GraphBuilder
-from dl4jlegacy.nn.graph_conf import ComputationGraphConfiguration
-from dl4jlegacy.nn.input_type import InputType
-from dl4jlegacy.nn.layers import (
-    LSTM,
-    RBM,
-    ActivationLayer,
-    AutoEncoder,
-    BatchNormalization,
-    Bidirectional,
-    CenterLossOutputLayer,
-    Convolution1DLayer,
-    ConvolutionLayer,
-    DenseLayer,
-    DropoutLayer,
-    EmbeddingLayer,
-    FrozenLayer,
-    GlobalPoolingLayer,
-    GravesBidirectionalLSTM,
-    GravesLSTM,
-    LastTimeStep,
-    Layer,
-    LocalResponseNormalization,
-    LossLayer,
-    OutputLayer,
-    RnnOutputLayer,
-    Subsampling1DLayer,
-    SubsamplingLayer,
-    VariationalAutoencoder,
-    ZeroPadding1DLayer,
-    ZeroPaddingLayer,
-)
-from dl4jlegacy.nn.listeners import CollectScoresListener, PerformanceListener, ScoreIterationListener, TrainingListener
-from dl4jlegacy.nn.model_savers import InMemoryModelSaver, LocalFileModelSaver
-from dl4jlegacy.nn.multilayer import MultiLayerNetwork
-from dl4jlegacy.nn.preprocessors import (
-    BinomialSamplingPreProcessor,
-    CnnToFeedForwardPreProcessor,
-    CnnToRnnPreProcessor,
-    ComposableInputPreProcessor,
-    FeedForwardToCnnPreProcessor,
-    FeedForwardToRnnPreProcessor,
-    RnnToCnnPreProcessor,
-    RnnToFeedForwardPreProcessor,
-    UnitVarianceProcessor,
-    ZeroMeanAndUnitVariancePreProcessor,
-    ZeroMeanPrePreProcessor,
-)
-from dl4jlegacy.nn.regression_evaluation import RegressionEvaluation
-from dl4jlegacy.nn.roc import ROC
-from dl4jlegacy.nn.roc_columns import ROCBinary, ROCMultiClass
-from dl4jlegacy.nn.score_calculators import (
+from dl4jlegacy.nn.training.gradient_check import GradientCheckUtil
+from dl4jlegacy.nn.training.model_savers import InMemoryModelSaver, LocalFileModelSaver
+from dl4jlegacy.nn.training.score_calculators import (
     AutoencoderScoreCalculator,
     ClassificationScoreCalculator,
     DataSetLossCalculator,
     RegressionScoreCalculator,
     ROCScoreCalculator,
 )
-from dl4jlegacy.nn.serializer import (
-    restore_computation_graph,
-    restore_model,
-    restore_multi_layer_network,
-    restore_normalizer,
-    write_model,
-)
-from dl4jlegacy.nn.transfer_learning import FineTuneConfiguration, TransferLearning
+from dl4jlegacy.nn.training.transfer_learning import FineTuneConfiguration, TransferLearning
 from dl4jlegacy.nn.updaters import (
     AdaBelief,
     AdaDelta,
@@ -104,7 +92,7 @@ from dl4jlegacy.nn.updaters import (
     Sgd,
     Updater,
 )
-from dl4jlegacy.nn.vertices import (
+from dl4jlegacy.nn.vertices.combine import (
     ElementWiseVertex,
     L2NormalizeVertex,
     L2Vertex,
@@ -113,7 +101,7 @@ from dl4jlegacy.nn.vertices import (
     ShiftVertex,
     SubsetVertex,
 )
-from dl4jlegacy.nn.vertices_examples import (
+from dl4jlegacy.nn.vertices.shape import (
     DuplicateToTimeSeriesVertex,
     LastTimeStepVertex,
     PoolHelperVertex,

@@ -13,7 +13,6 @@ from dl4jlegacy.nn.input_type import (
     InputTypeConvolutionalFlat,
     InputTypeRecurrent,
 )
-from dl4jlegacy.nn.stages import Stage
 from dl4jlegacy.nn.step import Step
 
 __all__ = ["check_batch", "check_masks", "enter", "enter_mask", "leave"]
@@ -53,12 +52,13 @@ def enter_mask(mask: Array | None, like: Array) -> Array | None:
     return placed(mask.T if like.ndim == 3 else mask, get_array_module(like), like.dtype)
 
 
-def check_batch(x: Array, stage: Stage) -> None:
-    """Raise ``ShapeError`` unless a batch of this shape can enter the first stage."""
-    kind = stage.given
+def check_batch(x: Array, kind: AnyInputType, title: str) -> None:
+    """Raise ``ShapeError`` unless a batch of this shape can enter a network of input type ``kind``.
+
+    ``title`` names the network's first layer in the message.
+    """
     if kind.fits(x.shape):
         return
-    title = f"layer 0 ({stage.layer.title()})"
     if isinstance(kind, InputTypeRecurrent):
         raise ShapeError(f"features have shape {x.shape}, {title} takes {kind}: (examples, {kind.size}, time steps)")
     if isinstance(kind, InputTypeConvolutional | InputTypeConvolutionalFlat):

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dl4jlegacy.backend import Array, Scalar, get_array_module, is_on_device, scalar, sum_of_squares
-from dl4jlegacy.kernels import Kernels
-from dl4jlegacy.nn.layers import Layer, PretrainLayer
+from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.nn.layers.layer import Layer, PretrainLayer
 from dl4jlegacy.nn.parameters import ParamLayout, ParamSpan
 from dl4jlegacy.nn.updaters import NoOp, Sgd, Updater, with_learning_rate
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Any, Protocol, Self
 
 from dl4jlegacy.backend import Array, Scalar
-from dl4jlegacy.kernels import Kernels
-from dl4jlegacy.nn.conf import MultiLayerConfiguration
-from dl4jlegacy.nn.graph import ComputationGraph
-from dl4jlegacy.nn.graph_conf import ComputationGraphConfiguration
+from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.nn.conf.graph import ComputationGraphConfiguration
+from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
+from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
 from dl4jlegacy.nn.input_type import AnyInputType
-from dl4jlegacy.nn.multilayer import MultiLayerNetwork
+from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.seeding import Stream
 
 __all__ = ["Network", "NetworkConfiguration", "TrainableNetwork", "build_network", "input_type_of"]

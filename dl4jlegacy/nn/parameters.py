@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ShapeError
-from dl4jlegacy.nn.layers import Layer
+from dl4jlegacy.nn.layers.layer import Layer
 
 __all__ = ["ParamLayout", "ParamSpan"]
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from dl4jlegacy.backend import Array, asarray, get_array_module, out_of_memory
 from dl4jlegacy.devices import current, used_memory
 from dl4jlegacy.errors import DeviceMemoryError
-from dl4jlegacy.kernels import Kernels
+from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.memory import Held
 from dl4jlegacy.nn.memory import out_of_memory as memory_full
 from dl4jlegacy.seeding import Stream

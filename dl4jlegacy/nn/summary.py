@@ -12,14 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy.nn.graph_conf import ComputationGraphConfiguration
+from dl4jlegacy.nn.conf.graph import ComputationGraphConfiguration
+from dl4jlegacy.nn.conf.stages import Stage
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional, InputTypeRecurrent
-from dl4jlegacy.nn.layers import BatchNormalization, EmbeddingLayer, Layer
+from dl4jlegacy.nn.layers.embedding import EmbeddingLayer
+from dl4jlegacy.nn.layers.layer import Layer
+from dl4jlegacy.nn.layers.normalization import BatchNormalization
 from dl4jlegacy.nn.multilayer_updater import MultiLayerUpdater
 from dl4jlegacy.nn.networks import NetworkConfiguration
 from dl4jlegacy.nn.parameters import ParamLayout
-from dl4jlegacy.nn.stages import Stage
-from dl4jlegacy.nn.vertices_examples import StackVertex, UnstackVertex
+from dl4jlegacy.nn.vertices.shape import StackVertex, UnstackVertex
 
 __all__ = ["NetworkSummary", "SummaryRow", "summarize"]
 

@@ -14,7 +14,7 @@ import msgspec
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
-from dl4jlegacy.kernels import Kernels
+from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.schedules import Changes, Schedule, check_changes, value_at
 
 __all__ = [

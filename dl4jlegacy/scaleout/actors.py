@@ -26,11 +26,11 @@ from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.checkpoint import ModelSaver
 from dl4jlegacy.scaleout.driven import Actor, DrivenActor, Poll
 from dl4jlegacy.scaleout.job import Job, JobIterator, Result, decode_work, encode_work
+from dl4jlegacy.scaleout.liveness.quorum import WORKER_TOPIC
+from dl4jlegacy.scaleout.monitor import Oversight
 from dl4jlegacy.scaleout.outcome import Outcome
-from dl4jlegacy.scaleout.oversight import Oversight
 from dl4jlegacy.scaleout.perform import WorkerPerformer
 from dl4jlegacy.scaleout.plan import SlotPlan
-from dl4jlegacy.scaleout.quorum import WORKER_TOPIC
 from dl4jlegacy.scaleout.records import Failure, JobRecord, Manifest, WorkerRecord
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
 

@@ -18,7 +18,7 @@ import numpy as np
 from dl4jlegacy import wire
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import JobError
-from dl4jlegacy.kernels import Kernels
+from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.store import Buffer
 

@@ -11,8 +11,8 @@ from dl4jlegacy.errors import DeviceMemoryError, Dl4jError, JobError, NotFiniteE
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.journal import Entry
+from dl4jlegacy.scaleout.liveness.quorum import Waiting
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.quorum import Waiting
 from dl4jlegacy.scaleout.records import Head, account
 from dl4jlegacy.scaleout.store import Buffer, Clock
 

@@ -21,13 +21,7 @@ from dl4jlegacy.services.jars import cache_folder, fetch_jars, locked, pinned_ja
 from dl4jlegacy.services.java import Java, find_java
 from dl4jlegacy.services.ports import free_ports, is_free, member_serves, zookeeper_serves
 from dl4jlegacy.services.processes import ServerProcess, spawn, stop
-from dl4jlegacy.services.settings import (
-    HOST,
-    member_command,
-    member_settings,
-    zookeeper_command,
-    zookeeper_settings,
-)
+from dl4jlegacy.services.settings import HOST, member_command, member_settings, zookeeper_command, zookeeper_settings
 
 __all__ = ["Server", "Services", "ServicesState"]
 

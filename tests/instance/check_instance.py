@@ -24,19 +24,18 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from aws_fixtures import FaultProxy
-from debian_packages import missing_for, unpack
-from test_aws_cluster import SPEC
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dl4jlegacy.aws.node import HOSTS, own_address
 from dl4jlegacy.aws.payload import load_payload
 from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.setup import ClusterSetup
 from dl4jlegacy.errors import Dl4jError
-from dl4jlegacy.nn.serializer import restore_multi_layer_network
+from dl4jlegacy.nn.dl4j.serializer import restore_multi_layer_network
 from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession, registered_workers
+from tests.aws.test_cluster import SPEC
+from tests.support.aws_fixtures import FaultProxy
+from tests.support.debian_packages import missing_for, unpack
 
 HERE = Path(__file__).parent
 MINUTES = 8

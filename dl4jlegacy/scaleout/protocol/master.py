@@ -21,16 +21,7 @@ from dl4jlegacy.scaleout.protocol.frames import (
     write_frame,
 )
 from dl4jlegacy.scaleout.protocol.watch import Late, OpenSlots, watch
-from dl4jlegacy.scaleout.records import (
-    HEAD,
-    Failure,
-    Head,
-    Keys,
-    Manifest,
-    advance,
-    decode_record,
-    encode_record,
-)
+from dl4jlegacy.scaleout.records import HEAD, Failure, Head, Keys, Manifest, advance, decode_record, encode_record
 from dl4jlegacy.scaleout.router import WorkRouter
 from dl4jlegacy.scaleout.store import Buffer, Clock, Store
 

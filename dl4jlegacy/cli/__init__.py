@@ -1,0 +1,3 @@
+"""The command lines ``dl4j`` and ``actor-network-runner``."""
+
+__all__: list[str] = []

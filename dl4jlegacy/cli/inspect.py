@@ -1,0 +1,227 @@
+"""``dl4j status``, ``logs`` and ``stop``: looking at a run on a cluster, and ending it, from outside (layer 5).
+
+They read the tracker and Zookeeper, as the master does, and need no answer from it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from dl4jlegacy.cli.options import Format, Id, Zookeeper, access, is_json
+from dl4jlegacy.console import emit
+from dl4jlegacy.errors import TrackerError, UsageError
+
+if TYPE_CHECKING:
+    from dl4jlegacy.cluster.address import ClusterAddress
+    from dl4jlegacy.scaleout.conf import Conf
+    from dl4jlegacy.scaleout.journal import Entry
+    from dl4jlegacy.scaleout.records import WorkerRecord
+    from dl4jlegacy.scaleout.tracker import StateTracker
+
+__all__ = ["logs", "status", "stop"]
+
+_FAILURES = 5
+_FOLLOW_SECONDS = 0.5
+
+
+# --- status -----------------------------------------------------------------------------------------------------------
+
+
+def status(zookeeper: Zookeeper = None, id: Id = None, format: Format = "text") -> None:
+    """Show where a registered run is: its master, its workers, and what last failed."""
+    from dl4jlegacy.cluster import address as cluster
+    from dl4jlegacy.scaleout.journal import Journal
+
+    as_json, address = is_json("--format", format), access(zookeeper, id)
+    conf = cluster.find_conf(address)
+    master = _master(address)
+    with cluster.closing(cluster.open_tracker(conf, address.secret)) as tracker:
+        entries = Journal.read(tracker)
+        fields = _status_fields(conf, address, master, tracker, entries)
+    emit(json.dumps(fields) if as_json else "\n".join(_status_lines(fields)))
+
+
+def _master(address: ClusterAddress) -> dict[str, Any] | None:
+    """Return what the present master tells of itself; None if there is none."""
+    from dl4jlegacy.scaleout.zookeeper import MasterElection, ZooKeeperSession
+
+    with ZooKeeperSession(address.zookeeper, secret=address.secret) as session:
+        return MasterElection(session, group=address.id).holder()
+
+
+def _status_fields(
+    conf: Conf, address: ClusterAddress, master: dict[str, Any] | None, tracker: StateTracker, entries: list[Entry]
+) -> dict[str, Any]:
+    head, plan, gone = tracker.head(), tracker.get("plan"), tracker.get("gone") or {}
+    failures = [_told(entry) for entry in entries if entry.event == "job_failed"][-_FAILURES:]
+    now = tracker.clock.now()
+    return {
+        "run": conf.run,
+        "id": address.id,
+        "state": "not begun" if head is None else head.status,
+        "round": None if head is None else head.round,
+        "rounds": None if plan is None else _rounds(plan),
+        "examples": None if head is None else head.examples,
+        "score": None if head is None else head.score,
+        "waiting": tracker.get("waiting") if master else None,
+        "master": master,
+        "workers": [_worker(record, gone, now) for record in tracker.workers()],
+        "failures": failures,
+        "head": None if head is None else msgspec.to_builtins(head),
+    }
+
+
+def _rounds(plan: Any) -> int:
+    from dl4jlegacy.scaleout.plan import Plan
+
+    return msgspec.convert(plan, Plan).total_rounds
+
+
+def _worker(record: WorkerRecord, gone: dict[str, str], now: float) -> dict[str, Any]:
+    """Return a worker as it is shown; its last heartbeat's age is as good as the clocks of the two machines agree."""
+    from dl4jlegacy.scaleout.liveness.presence import process_of
+
+    reason = gone.get(process_of(record.id))
+    fields: dict[str, Any] = msgspec.to_builtins(record)
+    state = record.state if reason is None else f"gone ({reason})"
+    return {**fields, "state": state, "beat_age": round(max(0.0, now - record.beat), 1)}
+
+
+def _status_lines(fields: dict[str, Any]) -> Iterable[str]:
+    if fields["round"] is None:
+        yield f"run {fields['run']}: has not begun"
+    else:
+        score = "-" if fields["score"] is None else f"{fields['score']:.4f}"
+        yield (
+            f"run {fields['run']}: {fields['state']}, round {fields['round']} of {fields['rounds'] or '?'}, "
+            f"{fields['examples']:,} examples, score {score}"
+        )
+    master = fields["master"]
+    if master is None:
+        yield f"master: none; `dl4j resume {fields['run']}` goes on with the run"
+    else:
+        yield f"master: {master.get('host')}, pid {master.get('pid')}"
+    if fields["waiting"]:
+        yield str(fields["waiting"])
+    if not fields["workers"]:
+        yield "workers: none"
+    for worker in fields["workers"]:
+        job = f" on job {worker['job']}" if worker["job"] else ""
+        device = f"{worker['device']}, " if worker["device"] else ""
+        yield (
+            f"worker {worker['id']}: {worker['state']}{job}, {worker['host']}, pid {worker['pid']}, "
+            f"{device}{worker['jobs_done']} jobs done, last beat {worker['beat_age']:.1f} s ago"
+        )
+    for failure in fields["failures"]:
+        yield (
+            f"failed: round {failure['round']}, slot {failure['slot']}, attempt {failure['attempt']} on worker "
+            f"{failure['worker']} ({failure['host']}, pid {failure['pid']}): {failure['message']}"
+        )
+    if fields["failures"]:
+        yield fields["failures"][-1]["traceback"].rstrip()
+
+
+# --- logs -------------------------------------------------------------------------------------------------------------
+
+
+def logs(
+    folder: Annotated[
+        str | None, typer.Argument(metavar="DIR", help="The checkpoint folder of a run, which may be over.")
+    ] = None,
+    zookeeper: Zookeeper = None,
+    id: Id = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    format: Format = "text",
+) -> None:
+    """Show what happened in a run: who came and went, what failed, who took over."""
+    from dl4jlegacy.scaleout.journal import Journal, JournalFile
+
+    as_json = is_json("--format", format)
+    if folder is not None:
+        if follow:
+            raise UsageError("--follow needs a run that is registered; leave the folder out and give --zookeeper")
+        _show(JournalFile(Path(folder).expanduser()).read(), as_json=as_json)
+        return
+
+    from dl4jlegacy.cluster import address as cluster
+
+    address = access(zookeeper, id)
+    conf = cluster.find_conf(address)
+    with cluster.closing(cluster.open_tracker(conf, address.secret)) as tracker:
+        if follow:
+            _follow(tracker, as_json=as_json)
+        else:
+            _show(Journal.read(tracker), as_json=as_json)
+
+
+def _show(entries: list[Entry], *, as_json: bool) -> None:
+    """Print the entries: as text, or as one JSON object."""
+    if as_json:
+        emit(json.dumps({"entries": [_told(entry) for entry in entries]}))
+    elif entries:
+        emit("\n".join(_line(entry) for entry in entries))
+
+
+def _follow(tracker: StateTracker, *, as_json: bool) -> None:
+    """Print entries as they come, each a line of text or of JSON, until the run's end."""
+    from dl4jlegacy.scaleout.journal import Reader
+
+    reader, began = Reader(tracker), False
+    while True:
+        head = tracker.head()
+        began = began or head is not None
+        over = began and (head is None or head.status != "running")  # looked up before what may be its last entries
+        for entry in reader.read():
+            emit(json.dumps(_told(entry)) if as_json else _line(entry))
+        if over:
+            return
+        time.sleep(_FOLLOW_SECONDS)
+
+
+def _line(entry: Entry) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.time)) + f".{int(entry.time * 1000) % 1000:03}"
+    trace = str(entry.fields.get("traceback") or "").rstrip()
+    first = f"{when} {entry.host} {entry.pid} {entry.line()}"
+    return "\n  ".join([first, *trace.splitlines()]) if trace else first
+
+
+def _told(entry: Entry) -> dict[str, Any]:
+    """Return an entry as one flat JSON object."""
+    return {
+        "time": entry.time,
+        "source": entry.source,
+        "host": entry.host,
+        "pid": entry.pid,
+        "event": entry.event,
+        **entry.fields,
+    }
+
+
+# --- stop -------------------------------------------------------------------------------------------------------------
+
+
+def stop(zookeeper: Zookeeper = None, id: Id = None) -> None:
+    """Stop a registered run: its master and workers leave. What a dead master has left behind is cleared up."""
+    from dl4jlegacy.cluster import master as cluster
+    from dl4jlegacy.cluster.address import closing
+
+    address = access(zookeeper, id)
+    conf = cluster.find_conf(address)
+    with closing(cluster.open_tracker(conf, address.secret)) as tracker:
+        head = tracker.finish("stopped")
+        has_master = _master(address) is not None
+        if not has_master:
+            cluster.forget(conf, address, tracker)
+    if head is not None:
+        emit(f"run {conf.run}: {head.status} in round {head.round}")
+    elif has_master:
+        raise TrackerError(f"run {conf.run} has not begun; there is nothing to stop")
+    else:
+        emit(f"run {conf.run}: had no master and had not begun; it is not registered any more")

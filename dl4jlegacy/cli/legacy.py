@@ -1,0 +1,182 @@
+"""``actor-network-runner``: the command line of the legacy ``ActorNetworkRunnerApp``, word for word.
+
+Flags and defaults are those of 2014; what the original parsed and then ignored (``-i``, ``-o``) is checked here.
+``-data`` took the name of a Java class; those of data sets that are here are understood beside our own names.
+``-t worker`` joins the run that a master (``dl4j master``) has registered with Zookeeper at port 2181 of ``-ad``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import msgspec
+
+from dl4jlegacy.cli import cluster
+from dl4jlegacy.cli.show_training import show_training
+from dl4jlegacy.console import run_guarded
+from dl4jlegacy.errors import ConfError, UsageError, nearest
+
+__all__ = ["main"]
+
+_MODELS = ("dbn", "mlp", "sda")
+_CLASSES = {"DigitsDataSetIterator": "digits", "IrisDataSetIterator": "iris", "MnistDataSetIterator": "mnist"}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Argparse whose complaints are ours."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see --help)")
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    try:
+        sizes = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        sizes = ()
+    if not sizes or min(sizes) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no comma list of layer sizes, such as 500,250,100")
+    return sizes
+
+
+def _from(least: int) -> Callable[[str], int]:
+    """Return the reader of a whole number that is at least ``least``."""
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} up")
+        return value
+
+    return read
+
+
+def _rate(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number that is 0 or more")
+    return value
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return text.lower() == "true"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="actor-network-runner", add_help=False, allow_abbrev=False)
+    add = parser.add_argument
+    add("--help", action="help", help="show this and leave")
+    add("-a", default=None, metavar="ALGORITHM", help="sda, dbn or mlp")
+    add("-i", type=_from(0), default=0, metavar="N", help="inputs; 0: as the data have")
+    add("-o", type=_from(0), default=0, metavar="N", help="outputs; 0: as the data have")
+    add("-fte", type=_from(1), default=100, metavar="N", help="finetune epochs")
+    add("-pte", type=_from(0), default=100, metavar="N", help="pretrain epochs")
+    add("-r", type=_from(-(2**63)), default=123, metavar="SEED", help="seed")
+    add("-k", type=_from(1), default=1, metavar="K", help="Gibbs steps of the RBMs")
+    add("-c", type=_rate, default=0.3, metavar="X", help="corruption level")
+    add("-ftl", type=_rate, default=0.1, metavar="X", help="finetune learning rate")
+    add("-ptl", type=_rate, default=0.1, metavar="X", help="pretrain learning rate")
+    add("-hl", type=_sizes, default=(300, 300, 300), metavar="N,N", help="hidden layer sizes")
+    add("-sp", type=_from(1), default=10, metavar="N", help="split: examples of a worker's batch")
+    add("-data", default=None, metavar="NAME", help="digits, iris or mnist")
+    add("-datasetpath", default=None, metavar="PATH", help="a CSV file or a folder; excludes -data")
+    add("-e", type=_from(-1), default=-1, metavar="N", help="number of examples; -1: all")
+    add("-adg", type=_boolean, default=True, metavar="BOOL", help="AdaGrad (else plain SGD)")
+    add("-h", default="localhost", metavar="HOST", help="Zookeeper's or the master's host")
+    add("-t", default="master", metavar="TYPE", help="master or worker")
+    add("-ad", default=None, metavar="HOST", help="the master's address, for a worker")
+    add("-stp", type=_from(-1), default=-1, metavar="PORT", help="state tracker port")
+    return parser
+
+
+def _network(args: argparse.Namespace, n_in: int, n_out: int) -> Any:
+    """Return the network that the flags describe."""
+    from dl4jlegacy.nn import zoo
+    from dl4jlegacy.nn.layers.autoencoder import AutoEncoder
+    from dl4jlegacy.nn.layers.rbm import RBM
+    from dl4jlegacy.nn.updaters import AdaGrad, Sgd
+
+    def updater(rate: float) -> Any:
+        return AdaGrad(learning_rate=rate) if args.adg else Sgd(learning_rate=rate)
+
+    model = zoo.select(args.a)
+    conf = model.build(n_in, n_in if model.reconstructs else n_out, hidden=args.hl, seed=args.r)
+    layers = []
+    for layer in conf.layers:
+        changes: dict[str, Any] = {}
+        if isinstance(layer, RBM):
+            changes = {"k": args.k, "pretrain_learning_rate": args.ptl}
+        elif isinstance(layer, AutoEncoder):
+            changes = {"corruption_level": args.c, "pretrain_learning_rate": args.ptl}
+        layers.append(msgspec.structs.replace(layer, **changes))
+    base = msgspec.structs.replace(conf.conf, updater=updater(args.ftl))
+    return msgspec.structs.replace(conf, conf=base, layers=tuple(layers))
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raise the error of flags that do not go together, or ask for what is not there."""
+    if args.t != "master":
+        raise UsageError(f"-t {args.t}: the type is master or worker")
+    if args.a is None:
+        raise UsageError(f"-a is missing; give one of {', '.join(_MODELS)}")
+    if args.a not in _MODELS:
+        raise UsageError(f"-a {args.a}: unknown algorithm{nearest(args.a, _MODELS)}")
+    if (args.data is None) == (args.datasetpath is None):
+        given = "neither is given" if args.data is None else "both are given"
+        raise UsageError(f"give the data with one of -data and -datasetpath; {given}")
+
+
+def _dataset(args: argparse.Namespace) -> str:
+    """Return the data set's name or path; a Java class by its last word."""
+    name = str(args.data or args.datasetpath)
+    return _CLASSES.get(name.rsplit(".", 1)[-1], name)
+
+
+def _run(arguments: list[str]) -> None:
+    from dl4jlegacy import training
+    from dl4jlegacy.nn import zoo
+    from dl4jlegacy.scaleout.conf import Conf
+
+    args = _parser().parse_args(arguments)
+    if args.t == "worker":
+        cluster.work(os.environ.get("DL4J_ZOOKEEPER") or f"{args.ad or args.h}:2181")
+        return
+    _check(args)
+    data = training.load_data(_dataset(args))
+    if args.e >= 0:
+        data = training.first_examples(data, args.e)
+    train = data.source.train
+    for flag, given, has in (("-i", args.i, train.n_in), ("-o", args.o, train.n_out)):
+        if given not in (0, has):
+            raise ConfError(f"{flag} {given} does not fit the data, which have {has}; leave it out or give {has}")
+    conf = Conf(
+        multi_layer_conf=_network(args, train.n_in, train.n_out),
+        multi_layer_clazz=zoo.select(args.a).clazz,
+        model=args.a,
+        dataset=data.source.name,
+        batch_size=args.sp,
+        epochs=args.fte,
+        pretrain_epochs=args.pte,
+        seed=args.r,
+        averaging_frequency=5,
+    )
+    show_training(lambda tick: training.train(conf, data, tick=tick))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point of ``actor-network-runner``."""
+    given = sys.argv[1:] if arguments is None else arguments
+    sys.exit(run_guarded(lambda: _run(given)))

@@ -1,0 +1,275 @@
+"""The live display of a run: a few fixed lines on a terminal, otherwise one plain line every few seconds.
+
+Always on stderr. The display is drawn by ``tick``, on the thread that waits for the run, and by nobody else: it costs
+the workers nothing and leaves nothing behind. Its lines keep their places, only values change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, ConsoleRenderable, RenderHook
+from rich.control import Control
+from rich.segment import ControlType
+from rich.text import Text
+
+from dl4jlegacy.kernels.compiling import compiling
+from dl4jlegacy.scaleout.journal import Entry
+from dl4jlegacy.scaleout.liveness.quorum import Waiting
+from dl4jlegacy.scaleout.outcome import RunStatus
+
+__all__ = ["ProgressDisplay", "status_line"]
+
+_LINE_SECONDS = 5.0
+_WINDOW_SECONDS = 10.0
+_HEAD_LINES = 7  # bar, round, examples, speed, score, time, and the terminal's own last line
+_LABEL_WIDTH = 10
+_MAX_WIDTH = 78
+_SHOWN_ELSEWHERE = ("master_leads", "run_began", "run_ended", "checkpoint_failed")  # as log, or by how the run ends
+_DONE, _HALF, _LEFT = "━", "╸", "─"
+
+
+class ProgressDisplay:
+    """Shows a run's status when ticked. Used from one thread; as a context manager it leaves the terminal clean.
+
+    Args:
+        console: on stderr.
+        json_lines: lines of JSON instead of text.
+        clock: seconds, for tests.
+    """
+
+    def __init__(
+        self, console: Console, *, json_lines: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._console, self._json, self._clock = console, json_lines, clock
+        self._panel: _Panel | None = None
+        self._next_line = 0.0
+        self._speed = _Speed()
+        self._traces: set[str] = set()
+        self._told: set[int] = set()
+        self.last: RunStatus | None = None
+
+    def __enter__(self) -> Self:
+        self._next_line = self._clock() + _LINE_SECONDS  # short runs stay quiet
+        if self._console.is_terminal and not self._console.is_dumb_terminal and not self._json:
+            self._panel = _Panel(self._console)
+            self._panel.start([Text("starting (kernels are compiled on their first use)")])
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._panel is not None:
+            self._panel.stop()
+
+    def tick(self, status: RunStatus) -> None:
+        """Show a new status, if it is time to, and at once what has happened since the last one."""
+        self.last = status
+        for worker, text, device in status.devices:
+            if worker not in self._told:  # a worker stays on its device
+                self._told.add(worker)
+                fields = {"event": "device", "worker": str(worker), **device.fields(), "text": text}
+                self._console.print(
+                    Text(json.dumps(fields) if self._json else f"worker {worker}: {text}"), soft_wrap=True
+                )
+        for entry in status.news:
+            self._tell(entry)
+        if status.head is not None:
+            self._speed.add(status.seconds, status.head.examples)
+        if self._panel is not None:
+            self._panel.show(_lines(status, self._speed.now, self._console))
+        elif self._clock() >= self._next_line:
+            self._next_line = self._clock() + _LINE_SECONDS
+            speed = self._speed.now
+            line = json.dumps(_event(status, speed)) if self._json else status_line(status, speed)
+            self._console.print(Text(line), soft_wrap=True)
+
+    def _tell(self, entry: Entry) -> None:
+        """Print an entry of the run's journal; a traceback below it, but only once of those that are alike."""
+        if self._json:
+            fields = {"event": entry.event, "time": entry.time, "source": entry.source, **entry.fields}
+            self._console.print(Text(json.dumps(fields)), soft_wrap=True)
+            return
+        if entry.event in _SHOWN_ELSEWHERE:
+            return
+        self._console.print(Text(entry.line()), soft_wrap=True)
+        trace = str(entry.fields.get("traceback") or "").rstrip()
+        if trace and trace not in self._traces:
+            self._traces.add(trace)
+            self._console.print(Text(trace), soft_wrap=True)
+
+
+class _Panel(RenderHook):
+    """Lines that stay at the bottom of what the console prints, redrawn in place.
+
+    Unlike rich's ``Live`` it has no thread, pads no line, and finds its place again after the terminal was made
+    narrower and has wrapped what stood there.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._lines: list[Text] = []
+        self._drawn: list[int] = []
+
+    def start(self, lines: list[Text]) -> None:
+        """Show the first lines."""
+        self._console.show_cursor(False)
+        self._console.push_render_hook(self)
+        self.show(lines)
+
+    def show(self, lines: list[Text]) -> None:
+        """Show ``lines`` instead of the ones before."""
+        self._lines = lines
+        self._console.print(Control())
+
+    def stop(self) -> None:
+        """Take the lines away."""
+        self.show([])
+        self._console.pop_render_hook()
+        self._console.show_cursor(True)
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        """Put the lines below whatever is printed; rich calls this for every print."""
+        width = self._console.width
+        rows = sum(max(1, -(-drawn // width)) for drawn in self._drawn)
+        lines = [line.copy() for line in self._lines]
+        for line in lines:
+            line.truncate(width - 1)
+        self._drawn = [line.cell_len for line in lines]
+        erase = [(ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)] * rows
+        return [Control(ControlType.CARRIAGE_RETURN, *erase), *renderables, *lines]
+
+
+class _Speed:
+    """Examples per second over the last few seconds: phases differ, and compiling kernels does not count."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def add(self, seconds: float, examples: int) -> None:
+        if not self._seen or seconds > self._seen[-1][0]:
+            self._seen.append((seconds, examples))
+        while len(self._seen) > 2 and self._seen[1][0] <= seconds - _WINDOW_SECONDS:
+            self._seen.popleft()
+
+    @property
+    def now(self) -> float:
+        if len(self._seen) < 2:
+            return 0.0
+        (start, before), (end, after) = self._seen[0], self._seen[-1]
+        return (after - before) / (end - start)
+
+
+def status_line(status: RunStatus, speed: float) -> str:
+    """Return where a run is, in one line; ``speed`` in examples per second."""
+    plan, head = status.plan, status.head
+    if status.waiting is not None:
+        return status.waiting.text()
+    if head is None:
+        return f"starting ({status.seconds:.0f} s){_compiling()}"
+    working = sum(state.startswith("working") for _, state in status.workers)
+    return (
+        f"{_phase(status)}, round {head.round}/{plan.total_rounds}, {head.examples:,} examples, {speed:,.0f}/s, "
+        f"score {_score(status)}, {working}/{len(status.workers)} workers busy, "
+        f"ETA {_duration((plan.total_examples - head.examples) / speed) if speed > 0 else '?'}{_compiling()}"
+    )
+
+
+def _compiling() -> str:
+    """Return a note while this process compiles kernels, which happens at their first use on a machine."""
+    names = compiling()
+    return f", compiling {', '.join(sorted(set(names)))} (once)" if names else ""
+
+
+def _phase(status: RunStatus) -> str:
+    plan, head = status.plan, status.head
+    if head is None:
+        return "start"
+    phase = plan.phases[plan.phase_of(min(head.round, plan.total_rounds - 1))]
+    return f"{phase.kind} {phase.layer}" if phase.layer >= 0 else phase.kind
+
+
+def _score(status: RunStatus) -> str:
+    return "-" if status.head is None or status.head.score is None else f"{status.head.score:.4f}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _lines(status: RunStatus, speed: float, console: Console) -> list[Text]:
+    """Return the display: a label and a value on every line, no more lines than the terminal has."""
+    plan, head = status.plan, status.head
+    round_, examples = (0, 0) if head is None else (head.round, head.examples)
+    left = f", {_duration((plan.total_examples - examples) / speed)} left" if speed > 0 else ""
+    workers = _shown(status, console.height - _HEAD_LINES)
+    rows = (
+        ("round", f"{round_:,} of {plan.total_rounds:,}"),
+        ("examples", f"{examples:,} of {plan.total_examples:,}"),
+        ("speed", f"{speed:,.0f} examples/s" if speed > 0 else "-"),
+        ("score", _score(status)),
+        ("time", f"{_duration(status.seconds)}{left}{_compiling()}"),
+        *workers,
+    )
+    width = min(_MAX_WIDTH, console.width - 1) - _LABEL_WIDTH - 2
+    done = _bar(round_ / max(1, plan.total_rounds), width)
+    first = _row(_phase(status), done) if status.waiting is None else _row("waiting", Text(_countdown(status.waiting)))
+    return [first, *(_row(label, Text(value)) for label, value in rows)]
+
+
+def _countdown(waiting: Waiting) -> str:
+    return waiting.text().removeprefix("waiting ")
+
+
+def _row(label: str, value: Text) -> Text:
+    return Text.assemble((label.ljust(_LABEL_WIDTH + 2), "dim"), value, no_wrap=True, overflow="crop")
+
+
+def _bar(done: float, width: int) -> Text:
+    cells = max(4, width - 6)
+    halves = int(2 * cells * done)
+    full = _DONE * (halves // 2) + _HALF * (halves % 2)
+    return Text.assemble((full, "green"), (_LEFT * (cells - len(full)), "dim"), f"  {done:4.0%}")
+
+
+def _shown(status: RunStatus, lines: int) -> list[tuple[str, str]]:
+    """Return a line for every worker; where they are too many, for the first ones and for all others together."""
+    workers = sorted(status.workers, key=lambda worker: (len(worker[0]), worker[0]))
+    now = 0 if status.head is None else status.head.round
+    rows = [(f"worker {name}", _doing(state, now)) for name, state in workers]
+    if len(rows) <= lines:
+        return rows
+    kept = max(0, lines - 1)
+    busy = sum(state.startswith("working") for _, state in workers[kept:])
+    return [*rows[:kept], (f"{len(workers) - kept} more", f"{busy} of them working")] if lines > 0 else []
+
+
+def _doing(state: str, now: int) -> str:
+    """Return a worker's state and job (``working 12/3``) in words; a job of rounds gone by is no news."""
+    verb, _, job = state.partition(" ")
+    round_, _, slot = job.partition("/")
+    return f"{verb} on job {slot} of round {round_}" if slot and int(round_) >= now else verb
+
+
+def _event(status: RunStatus, speed: float) -> dict[str, object]:
+    head, waiting = status.head, status.waiting
+    return {
+        "event": "progress",
+        "phase": _phase(status),
+        "round": 0 if head is None else head.round,
+        "rounds": status.plan.total_rounds,
+        "examples": 0 if head is None else head.examples,
+        "examples_per_second": round(speed, 1),
+        "score": None if head is None else head.score,
+        "workers": len(status.workers),
+        **({} if waiting is None else {"waiting": dataclasses.asdict(waiting)}),
+        **({"compiling": names} if (names := sorted(set(compiling()))) else {}),
+    }

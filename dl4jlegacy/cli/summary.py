@@ -1,0 +1,129 @@
+"""``dl4j summary``: what a network is made of, in numbers and as a drawing. ``cli.py`` mounts it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dl4jlegacy.console import emit
+from dl4jlegacy.errors import ConfError, ModelError, OutputError, UsageError, nearest
+
+if TYPE_CHECKING:
+    from dl4jlegacy.nn.networks import NetworkConfiguration
+
+__all__ = ["add_commands", "configuration_of"]
+
+_TEXTS = (".json", ".yaml", ".yml")
+_MNIST = (784, 10)  # known without reading it
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add this module's command to ``dl4j``."""
+    app.command()(summary)
+
+
+def summary(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A saved model, a configuration file, or a model of the zoo.")
+    ],
+    dataset: Annotated[
+        str,
+        typer.Option(
+            "--dataset", metavar="NAME", help="Whose sizes a model of the zoo takes (mnist; char-lstm: sonnets)."
+        ),
+    ] = "",
+    batch_size: Annotated[
+        str, typer.Option("--batch-size", metavar="N", help="Examples that memory is counted for (128).")
+    ] = "128",
+    svg: Annotated[str | None, typer.Option("--svg", metavar="FILE", help="Also draw the network to FILE.")] = None,
+    format: Annotated[str, typer.Option("--format", metavar="text|json", help="As text, or as JSON.")] = "text",
+) -> None:
+    """Print a network's layers, shapes, parameters, memory and multiply-adds."""
+    from dl4jlegacy.nn.network_svg import network_svg
+    from dl4jlegacy.nn.summary import summarize
+
+    if format not in ("text", "json"):
+        raise UsageError(f"--format is {format!r}{nearest(format, ('text', 'json'))}")
+    if not batch_size.isdecimal() or not 0 < int(batch_size) < 2**31:
+        raise UsageError(f"--batch-size is {batch_size!r}; it must be a whole number, at least 1")
+    found = summarize(configuration_of(model, dataset))
+    if svg is not None:
+        _write(Path(svg).expanduser(), network_svg(found, Path(model).name))
+    if format == "json":
+        emit(json.dumps({"model": model, **found.to_dict(int(batch_size)), "svg": svg}))
+    else:
+        emit(found.text(int(batch_size)))
+
+
+def configuration_of(model: str, dataset: str = "") -> NetworkConfiguration:
+    """Return the configuration of a saved model, of a file of JSON or YAML, or of a model of the zoo.
+
+    Raises:
+        ModelError: no such file and no such model; or a file that cannot be read.
+        ConfError: a configuration that is invalid.
+    """
+    from dl4jlegacy.nn.dl4j.serializer import restore_model
+    from dl4jlegacy.nn.zoo import ZOO
+
+    path = Path(model).expanduser()
+    if path.is_file():
+        return _read(path) if path.suffix in _TEXTS else restore_model(path, load_updater=False).conf
+    if path.is_dir():
+        raise ModelError(f"{model} is a folder; give a saved model, a configuration file, or a model of the zoo")
+    if model not in ZOO:
+        raise ModelError(f"{model} is no file and no model of the zoo{nearest(model, list(ZOO))}")
+    n_in, n_out = _sizes(model, dataset or ("sonnets" if model == "char-lstm" else "mnist"))
+    return ZOO[model].build(n_in, n_out)
+
+
+def _sizes(model: str, dataset: str) -> tuple[int, int]:
+    from dl4jlegacy.datasets import load
+    from dl4jlegacy.held_out import targets
+    from dl4jlegacy.nn.zoo import ZOO
+
+    if dataset == "mnist":
+        return (_MNIST[0], _MNIST[0]) if ZOO[model].reconstructs else _MNIST
+    train = targets(load(dataset), model).train
+    return train.n_in, train.n_out
+
+
+def _read(path: Path) -> NetworkConfiguration:
+    """Return the network in a file that holds a ``Conf``, or the network's configuration itself."""
+    from dl4jlegacy.nn.conf.graph import ComputationGraphConfiguration
+    from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
+    from dl4jlegacy.scaleout.conf import Conf
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        kinds: tuple[Any, Any] = (ComputationGraphConfiguration, MultiLayerConfiguration)
+        for kind, key in zip(kinds, ("network_inputs", "layers"), strict=True):
+            if _has(text, key):
+                found: NetworkConfiguration = kind.from_json(text) if path.suffix == ".json" else kind.from_yaml(text)
+                return found
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfError(f"{path} cannot be read: {exc}") from exc
+    except ConfError as exc:
+        raise ConfError(f"{path}: {exc}") from exc
+    conf = Conf.read(path)
+    if conf.network_conf is None:
+        raise ConfError(f"{path} holds no network: neither multi_layer_conf nor computation_graph_conf nor layers")
+    return conf.network_conf
+
+
+def _has(text: str, key: str) -> bool:
+    """Tell whether a text of JSON or YAML has ``key`` at its top; text that is neither has none."""
+    from dl4jlegacy.nn.conf.text import top_keys
+
+    return key in top_keys(text)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as exc:
+        raise OutputError(
+            f"the drawing cannot be written to {path}: {exc.strerror or exc}; choose another --svg"
+        ) from exc

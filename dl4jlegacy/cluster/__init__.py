@@ -1,0 +1,3 @@
+"""A run spread over processes and machines: where it is registered, its master, its workers."""
+
+__all__: list[str] = []

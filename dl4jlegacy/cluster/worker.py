@@ -1,0 +1,212 @@
+"""A process that works for a run on a cluster: it joins, works until the run ends, and leaves (layer 5).
+
+Legacy: ``ActorNetworkRunner`` of type ``worker``, which waited for ever for a master that was gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from threadpoolctl import threadpool_limits
+
+from dl4jlegacy.cluster.address import ClusterAddress, check_fits, closing, defined, open_tracker, versions
+from dl4jlegacy.errors import TrackerError
+from dl4jlegacy.scaleout.compute import Compute, agree, join
+from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker, HazelcastStore
+from dl4jlegacy.scaleout.journal import Journal
+from dl4jlegacy.scaleout.liveness.link import LivenessLink
+from dl4jlegacy.scaleout.monitor import LIVENESS
+from dl4jlegacy.scaleout.outcome import Outcome, failure_of
+from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.records import Head
+from dl4jlegacy.scaleout.router import create_router
+from dl4jlegacy.scaleout.ticker import Ticker
+from dl4jlegacy.scaleout.tracker import StateTracker
+from dl4jlegacy.scaleout.worker_pool import WorkerPool, network_performer, process_name
+from dl4jlegacy.scaleout.zookeeper import (
+    MasterElection,
+    WorkerRegistration,
+    ZookeeperConfigurationRetriever,
+    ZooKeeperSession,
+)
+
+__all__ = ["run_worker"]
+
+logger = logging.getLogger(__name__)
+
+OnEvent = Callable[[str, dict[str, Any]], None]
+_MISSING_SECONDS = 30.0
+_OVER_SECONDS = 3.0
+_LOOK_SECONDS = 1.0
+
+
+def run_worker(
+    address: ClusterAddress,
+    *,
+    workers: int | None = None,
+    wait_seconds: float = 60.0,
+    device: str | None = None,
+    device_memory_limit: str = "",
+    on_event: OnEvent = lambda name, fields: None,
+) -> Head:
+    """Work for the run that is registered, with ``workers`` threads, until it ends; return its last head.
+
+    ``workers`` None: one, or one for each GPU. ``device`` None: the run's kind, all GPUs if it is GPUs.
+
+    A worker whose run has given way to another under the same id goes over to that one.
+
+    Raises:
+        TrackerError: nothing to be reached, no run registered in time, or its master gone for too long.
+        DeviceError: the device cannot be had, or is not of the run's kind.
+        VersionError: this process does not match. NotAuthorisedError: the secret is another one.
+        TrainingError: the run failed.
+    """
+    head = None
+    with ZooKeeperSession(address.zookeeper, secret=address.secret) as session:
+        while head is None:
+            host, port = address.split()
+            registered = ZookeeperConfigurationRetriever(host, port, address.id, session=session)
+            conf = registered.retrieve(wait_seconds=wait_seconds)
+            with closing(open_tracker(conf, address.secret)) as tracker:
+                compute = join(conf, device, device_memory_limit)
+                count = workers or len(compute.devices)
+                head = _work(conf, address, tracker, session, registered, compute, count, on_event)
+    if head.status == "failed":
+        raise failure_of(head)
+    return head
+
+
+def _work(
+    conf: Conf,
+    address: ClusterAddress,
+    tracker: HazelcastStateTracker,
+    session: ZooKeeperSession,
+    registered: ZookeeperConfigurationRetriever,
+    compute: Compute,
+    workers: int,
+    on_event: OnEvent,
+) -> Head | None:
+    """Work for one run; return its last head, or None when it is gone, or another has taken its place."""
+    plan = _admitted(tracker, conf, compute)
+    outcome, name = Outcome(tracker.clock), process_name()
+    journal = Journal(tracker, name)
+    journal.watch_refusals()
+    pool = WorkerPool(
+        *(conf, plan, tracker, create_router(conf.router, conf.window), compute, outcome, network_performer),
+        jobs=None,
+        ends_run=True,
+        on_job_failed=journal.job_failed,
+    )
+    on_event("joined", {"run": conf.run, "worker": name, "threads": workers})
+    for index, text, device in compute.told(workers):
+        on_event("device", {"worker": f"{name}-{index}", "text": text, **device.fields()})
+    head, left = None, "stopped"
+    with (
+        WorkerRegistration(session, name, {"run": conf.run, "threads": workers}, group=address.id),
+        LivenessLink(lambda: tracker.get(LIVENESS), name, run=conf.run, secret=address.secret) as link,
+        threadpool_limits(limits=1, user_api="blas"),
+    ):
+        master = _MasterWatch(conf, tracker, registered, MasterElection(session, group=address.id), link)
+        ticker = Ticker(pool.start(name, workers))
+        ticker.start()
+        journal.write("worker_joined", worker=name, threads=workers, kernels=compute.name)
+        try:
+            head = _serve(outcome, master)
+            left = "replaced" if head is None else head.status
+        except TrackerError:
+            left = ""  # nobody can be told
+            raise
+        finally:
+            if left == "stopped" and head is None:
+                journal.write("worker_left", worker=name, status=left)  # before the register says so
+            ticker.stop()
+            pool.stop(30.0)
+    if head is None:
+        _forget(tracker, registered)
+    on_event("left", {"run": conf.run, "worker": name, "status": left})
+    return head
+
+
+def _admitted(tracker: HazelcastStateTracker, conf: Conf, compute: Compute) -> Plan:
+    """Return the run's plan; raises ``VersionError`` if this process would compute something else."""
+    check_fits(tracker, conf, versions(conf.kernels))
+    agree(tracker, conf, compute)  # after that, since the first worker decides for all
+    return msgspec.convert(defined(tracker, "plan", conf), Plan)
+
+
+def _serve(outcome: Outcome, master: _MasterWatch) -> Head | None:
+    """Wait for the end of the run; None when there is nothing more to be done for it."""
+    while True:
+        end = outcome.wait(0.2)
+        if end is not None:
+            return end[0]
+        if not master.look():
+            return None
+
+
+class _MasterWatch:
+    """Looks after the run on behalf of its workers: is it still there, and is anybody its master?"""
+
+    def __init__(
+        self,
+        conf: Conf,
+        tracker: StateTracker,
+        registered: ZookeeperConfigurationRetriever,
+        election: MasterElection,
+        link: LivenessLink,
+    ) -> None:
+        self._conf, self._tracker, self._registered = conf, tracker, registered
+        self._election, self._link = election, link
+        self._version = -1
+        self._looked = self._head_seen = self._master_seen = time.monotonic()
+
+    def look(self) -> bool:
+        """Return whether to go on, about once a second; raises ``TrackerError`` when waiting is of no use any more."""
+        now = time.monotonic()
+        if now - self._looked < _LOOK_SECONDS:
+            return True
+        self._looked = now
+        conf = self._conf
+        head = self._tracker.head()
+        if head is not None:
+            self._head_seen = now
+            if head.version != self._version or self._link.state == "alive":  # somebody closes rounds, or beats
+                self._version, self._master_seen = head.version, now
+        missing = now - self._head_seen
+        try:
+            registered = self._registered.find()
+            if self._election.holder() is not None:
+                self._master_seen = now
+        except TrackerError as exc:  # no answer just now: the tracker says how it stands
+            logger.debug("worker of run %s: %s", conf.run, exc)
+            registered = conf
+        if registered is None and missing > _OVER_SECONDS:
+            return False
+        if registered is not None and registered != conf and self._is_replaced(registered):
+            return False
+        if missing > _MISSING_SECONDS:
+            raise TrackerError(
+                f"run {conf.run} has not been in the tracker at {conf.state_tracker_connection_string} for "
+                f"{_MISSING_SECONDS:.0f} s; was the member started anew? `dl4j resume {conf.run}` goes on with the run"
+            )
+        if now - self._master_seen > conf.worker_wait_seconds:
+            raise TrackerError(
+                f"run {conf.run} has had no master for {conf.worker_wait_seconds:g} s; `dl4j resume {conf.run}` goes "
+                "on with it, and then wants workers again"
+            )
+        return True
+
+    def _is_replaced(self, registered: Conf) -> bool:
+        """Whether the run that is registered is another one, or the same begun anew with another Conf."""
+        return registered.run != self._conf.run or self._tracker.get("conf") != self._conf.to_json()
+
+
+def _forget(tracker: HazelcastStateTracker, registered: ZookeeperConfigurationRetriever) -> None:
+    """Take away what a worker that outslept its run may have put into the grid after the run was cleared up."""
+    if registered.find() is None and tracker.head() is None and isinstance(tracker.store, HazelcastStore):
+        tracker.store.destroy()

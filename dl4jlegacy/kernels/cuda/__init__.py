@@ -1,0 +1,3 @@
+"""Kernels for GPUs: CuPy, cuBLAS, cuDNN and CUDA sources of our own."""
+
+__all__: list[str] = []

@@ -1,0 +1,105 @@
+"""The kernels on a GPU, put together: one object a worker thread, its arrays are CuPy's.
+
+Implements ``dl4jlegacy.kernels.Kernels``; see there for what each method does. Nothing here waits for the device but
+``all_finite`` and the threshold codec, which give their answer to Python, and ``synchronize``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.kernels.cuda.convolution import Convolutions
+from dl4jlegacy.kernels.cuda.fused import Fused
+from dl4jlegacy.kernels.cuda.graph import Program, capture
+from dl4jlegacy.kernels.cuda.recurrent import Recurrent
+from dl4jlegacy.kernels.cuda.staging import Staging
+from dl4jlegacy.kernels.cuda.tiles import Tiles
+from dl4jlegacy.kernels.cuda.updaters import Updaters
+from dl4jlegacy.kernels.cuda.vectors import Vectors
+from dl4jlegacy.kernels.tape import Tape, TracedStream
+from dl4jlegacy.seeding import Stream
+
+__all__ = ["CupyKernels"]
+
+_ON = ("", "1")
+
+
+class CupyKernels(Fused, Tiles, Recurrent, Updaters, Vectors, Convolutions):
+    """See ``Launcher`` for what it is made from.
+
+    Attributes:
+        captures: whether steps are captured into CUDA graphs; ``DL4J_CUDA_GRAPHS=0`` switches it off.
+    """
+
+    def __init__(self, device: int = 0, precision: str = "float32") -> None:
+        super().__init__(device, precision)
+        self.captures = os.environ.get("DL4J_CUDA_GRAPHS", "") in _ON
+        self._own_stream: Any = None
+        self._crossings: tuple[Any, Any] = (None, None)  # events: work outside of ``use`` before it, and within it
+        self._staging: Staging | None = None
+
+    @contextlib.contextmanager
+    def use(self) -> Iterator[None]:
+        """Make the device current on this thread, and a stream of these kernels' own, in order with the one outside."""
+        cuda = self.xp.cuda
+        with cuda.Device(self.device):
+            if self._own_stream is None:
+                self._own_stream = cuda.Stream(non_blocking=True)
+                self._crossings = (cuda.Event(disable_timing=True), cuda.Event(disable_timing=True))
+            outer, own = cuda.get_current_stream(), self._own_stream
+            if outer.ptr == own.ptr:
+                yield
+                return
+            before, behind = self._crossings  # recorded anew each time: a wait is for the last record before it
+            own.wait_event(outer.record(before))
+            try:
+                with own:
+                    yield
+            finally:
+                outer.wait_event(own.record(behind))
+
+    def synchronize(self) -> None:
+        """Wait until everything that this thread has launched is done.
+
+        Not for the whole device, which CUDA refuses while any thread's stream is capturing.
+        """
+        with self.use():
+            self.xp.cuda.get_current_stream().synchronize()
+
+    def captured(
+        self, run: Callable[[TracedStream], Any], stream: Stream, buffers: Callable[[], Sequence[Array]]
+    ) -> tuple[Program, Any]:
+        """Return a step as a program to be launched again and again, and its result; see ``cuda_graph.capture``."""
+        return capture(self.xp, run, stream, self._recording, self._uploads(), lambda: [*buffers(), *self._held()])
+
+    def numbers(self, updates: Callable[[], None]) -> list[float]:
+        """Return the scalars that the updaters in ``updates`` ask for, which launches nothing."""
+        self._noted = []
+        try:
+            updates()
+            return self._noted
+        finally:
+            self._noted = None
+
+    def _held(self) -> list[Array]:
+        """Return the work memory of these kernels, which a captured step writes to."""
+        return self._scratch.arrays()
+
+    def _uploads(self) -> Staging:
+        if self._staging is None:
+            import cupyx
+
+            self._staging = Staging(self.xp, cupyx.empty_pinned)
+        return self._staging
+
+    @contextlib.contextmanager
+    def _recording(self, tape: Tape) -> Iterator[None]:
+        self._tape = tape
+        try:
+            yield
+        finally:
+            self._tape = None

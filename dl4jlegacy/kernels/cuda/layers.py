@@ -1,0 +1,133 @@
+"""Layers' elementwise kernels on a GPU: activations, their gradients, sums of columns, softmax and its loss."""
+
+from __future__ import annotations
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.errors import ConfError, ShapeError, nearest
+from dl4jlegacy.kernels.cuda.launch import BLOCK, Launcher
+from dl4jlegacy.kernels.protocol import FUSED_ACTIVATIONS
+
+__all__ = ["ROWS", "Layers", "cut", "width"]
+
+_NAMES = tuple(sorted(FUSED_ACTIVATIONS))  # the sources number them in this order
+ROWS = 128
+"""Rows that a block sums at least, so that there are blocks enough for every processor of a device."""
+
+_MOST_PARTS = 256  # what the second stage adds up one after the other
+_PLACES = 4096  # of a channel that a block sums at least
+_LOSS_BLOCKS = 1024
+
+
+def _code(activation: str) -> int:
+    if activation not in _NAMES:
+        raise ConfError(f"activation {activation!r} has no fused kernel{nearest(activation, _NAMES)}")
+    return _NAMES.index(activation)
+
+
+def cut(whole: int, least: int) -> tuple[int, int]:
+    """Cut ``whole`` into at most ``_MOST_PARTS`` parts: how many, and how long each is."""
+    span = max(least, -(-whole // _MOST_PARTS))
+    return max(1, -(-whole // span)), span
+
+
+def width(n: int) -> int:
+    """Return how many threads share a row of ``n`` values."""
+    return min(BLOCK, 1 << max(0, n - 1).bit_length())
+
+
+class Layers(Launcher):
+    """See ``Kernels``; the sums are taken in two stages, cut by sizes alone."""
+
+    def bias_activation(self, z: Array, b: Array, activation: str) -> None:
+        """See ``Kernels``."""
+        self._check_bias("bias_activation", z, b)
+        char = self._on_device("bias_activation", z, b)
+        self.launch("activations", "bias_activation", char, z.size, z, b, z.size, b.size, _code(activation))
+
+    def sigmoid_bias(self, z: Array, b: Array) -> None:
+        """See ``Kernels``."""
+        self.bias_activation(z, b, "sigmoid")
+
+    def activation_backward_bias(self, dy: Array, y: Array, gb: Array, activation: str) -> None:
+        """See ``Kernels``."""
+        self._alike("activation_backward_bias", dy, y)
+        self._sum_columns("activation_backward_bias", dy, y, gb, _code(activation))
+
+    def column_sums(self, x: Array, out: Array) -> None:
+        """See ``Kernels``."""
+        self._sum_columns("column_sums", x, x, out, 0)
+
+    def embedding_gradient(self, dz: Array, index: Array, gW: Array) -> None:
+        """See ``Kernels``; the rows of a class are summed in their order."""
+        rows, n = dz.shape
+        if index.shape != (rows,) or gW.ndim != 2 or gW.shape[1] != n:
+            raise ShapeError(f"embedding_gradient: gradients {dz.shape}, indices {index.shape} and {gW.shape}")
+        self._contiguous("embedding_gradient", index, "int64")
+        columns = gW.T  # a class's weights lie in a column
+        char = self._on_device("embedding_gradient", dz, columns)
+        columns.fill(0)
+        self.launch("embedding", "embedding_gradient", char, dz.size, dz, index, columns, rows, n, len(gW))
+
+    def _sum_columns(self, what: str, dy: Array, y: Array, out: Array, activation: int) -> None:
+        self._check_bias(what, dy, out)
+        char = self._on_device(what, dy, out)
+        m, n = dy.shape
+        parts, span = cut(m, ROWS)
+        sums = out if parts == 1 else self._scratch.buffer("sums", (parts, n), char)
+        self._stage(char, parts, dy, y, sums, m, n, span, activation)
+        if parts > 1:
+            self._stage(char, 1, sums, sums, out, parts, n, parts, 0)
+
+    def _stage(self, char: str, parts: int, dy: Array, y: Array, sums: Array, m: int, n: int, *rest: int) -> None:
+        grid = (-(-n // 32), parts)
+        self.launch_blocks("activations", "activation_backward_bias", char, grid, (32, 8), dy, y, sums, m, n, *rest)
+
+    def channel_backward(self, dy: Array, y: Array, gb: Array, activation: str) -> None:
+        """See ``Kernels``."""
+        code = _code(activation)
+        if dy.shape != y.shape or dy.ndim != 5 or gb.shape != dy.shape[1:2]:
+            raise ShapeError(
+                f"channel_backward: gradients {dy.shape}, outputs {y.shape} and biases {gb.shape} do not fit"
+            )
+        char = self._on_device("channel_backward", dy, y, gb)
+        tiles, channels, *rest = dy.shape
+        area = rest[0] * rest[1] * rest[2]
+        parts, span = cut(tiles * area, _PLACES)
+        sums = gb if parts == 1 else self._scratch.buffer("sums", (parts, channels), char)
+        self.launch_blocks("activations", "channel_backward", char, (parts, channels), (BLOCK,),
+                           dy, y, sums, tiles, area, span, code)  # fmt: skip
+        if parts > 1:
+            self._stage(char, 1, sums, sums, gb, parts, channels, parts, 0)
+
+    def softmax(self, z: Array) -> None:
+        """See ``Kernels``."""
+        char = self._on_device("softmax", z)
+        m, n = z.shape
+        threads = width(n)
+        if n:
+            self.launch_blocks("softmax", "softmax", char, (-(-m * threads // BLOCK),), (BLOCK,), z, m, n, threads)
+
+    def softmax_cross_entropy(self, p: Array, labels: Array, dz: Array) -> Array:
+        """Like ``Kernels``' own, but the loss is a 0-d float64 array on the device: nothing waits for it."""
+        char = self._alike("softmax_cross_entropy", p, labels, dz)
+        return self._loss("softmax_cross_entropy", char, p.size, p, labels, dz)
+
+    def binary_cross_entropy(self, p: Array, labels: Array) -> Array:
+        """As ``softmax_cross_entropy``, a 0-d array."""
+        return self._loss("binary_cross_entropy", self._alike("binary_cross_entropy", p, labels), p.size, p, labels)
+
+    def _loss(self, name: str, char: str, size: int, *arrays: Array) -> Array:
+        """Run a kernel that leaves each block's part of a loss; return their sum."""
+        blocks = min(max(1, -(-size // BLOCK)), _LOSS_BLOCKS)
+        sums, loss = self._scratch.buffer("sums", (blocks,), "d"), self.xp.empty((), "d")
+        self.launch_blocks("softmax", name, char, (blocks,), (BLOCK,), *arrays, sums, size)
+        self.launch_blocks("softmax", "sum_doubles", char, (1,), (BLOCK,), sums, loss, blocks)
+        result: Array = loss
+        return result
+
+    @staticmethod
+    def _check_bias(what: str, z: Array, b: Array) -> None:
+        if z.ndim != 2 or b.shape != z.shape[1:]:
+            raise ShapeError(
+                f"{what}: {list(z.shape)} activations need a bias of {list(z.shape[1:])}, got {list(b.shape)}"
+            )

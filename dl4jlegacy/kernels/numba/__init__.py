@@ -1,0 +1,3 @@
+"""Kernels compiled by Numba for CPUs: what training runs on by default."""
+
+__all__: list[str] = []

@@ -1,0 +1,336 @@
+"""The compiled kernels behind one door: checks sizes, picks the loop for activation and dtype, cuts work for the pool.
+
+Implements ``dl4jlegacy.kernels.Kernels``; see there for what each function does. Compiled loops do not check bounds,
+so sizes are checked here before any of them runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from concurrent.futures import Executor
+
+import numpy as np
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.errors import ConfError, ShapeError, nearest
+from dl4jlegacy.kernels.numba import layers, sampling, threshold, updaters
+from dl4jlegacy.kernels.numba import vectors as numba_vectors
+from dl4jlegacy.kernels.numba.pooling import channel_backward, pool_backward, pool_forward, tile, untile
+from dl4jlegacy.kernels.numba.recurrent import lstm_backward, lstm_forward
+from dl4jlegacy.kernels.numba.tiles import conv_backward_input, conv_backward_weights, conv_forward, lanes
+from dl4jlegacy.kernels.numpy.kernels import binary_cross_entropy, box_muller, column_sums, embedding_gradient, matmul
+from dl4jlegacy.kernels.numpy.threshold import check_encode, check_tau, wrong_codes
+
+__all__ = [
+    "activation_backward_bias",
+    "adabelief",
+    "adadelta",
+    "adagrad",
+    "adam",
+    "adamax",
+    "add_regularization",
+    "all_finite",
+    "amsgrad",
+    "axpy",
+    "bias_activation",
+    "binary_cross_entropy",
+    "channel_backward",
+    "column_sums",
+    "conv_backward_input",
+    "conv_backward_weights",
+    "conv_forward",
+    "corrupt",
+    "dropout",
+    "dropout_backward",
+    "embedding_gradient",
+    "gaussian",
+    "lanes",
+    "lstm_backward",
+    "lstm_forward",
+    "matmul",
+    "nadam",
+    "name",
+    "nesterovs",
+    "noop",
+    "pool_backward",
+    "pool_forward",
+    "rmsprop",
+    "sgd",
+    "sigmoid_bias",
+    "sigmoid_sample",
+    "softmax",
+    "softmax_cross_entropy",
+    "threshold_decode",
+    "threshold_encode",
+    "tile",
+    "uniform",
+    "untile",
+    "weighted_sum",
+    "xp",
+]
+
+name = "numba"
+xp = np
+_SPAN = 1 << 19  # elements that one task of the pool sums: 2 MB of float32
+_STREAMED = 1 << 22  # elements from which a sum is written past the caches: 16 MB do not stay in them anyway
+_FORWARD = {
+    "identity": layers.forward_identity,
+    "leakyrelu": layers.forward_leakyrelu,
+    "relu": layers.forward_relu,
+    "sigmoid": layers.forward_sigmoid,
+    "tanh": layers.forward_tanh,
+}
+_FORWARD_FLOAT32 = _FORWARD | {"sigmoid": sampling.sigmoid_lanes, "tanh": sampling.tanh_lanes}
+_BACKWARD = {
+    "identity": layers.backward_identity,
+    "leakyrelu": layers.backward_leakyrelu,
+    "relu": layers.backward_relu,
+    "sigmoid": layers.backward_sigmoid,
+    "tanh": layers.backward_tanh,
+}
+
+
+def _check(what: str, shape: tuple[int, ...], *others: Array) -> None:
+    """Every array must have the first one's shape: compiled loops trust it."""
+    for other in others:
+        if other.shape != shape:
+            raise ShapeError(
+                f"{what}: arrays of shapes {list(shape)} and {list(other.shape)} met where equal ones are needed"
+            )
+
+
+def _check_bias(what: str, z: Array, b: Array) -> None:
+    if b.shape != z.shape[1:]:
+        raise ShapeError(f"{what}: {list(z.shape)} activations need a bias of {list(z.shape[1:])}, got {list(b.shape)}")
+
+
+def _unknown(activation: str) -> ConfError:
+    return ConfError(f"activation {activation!r} has no fused kernel{nearest(activation, tuple(_FORWARD))}")
+
+
+def bias_activation(z: Array, b: Array, activation: str) -> None:
+    """See ``Kernels``."""
+    _check_bias("bias_activation", z, b)
+    forward = (_FORWARD_FLOAT32 if z.dtype.char == "f" else _FORWARD).get(activation)
+    if forward is None:
+        raise _unknown(activation)
+    forward(z, b)
+
+
+def activation_backward_bias(dy: Array, y: Array, gb: Array, activation: str) -> None:
+    """See ``Kernels``."""
+    _check("activation_backward_bias", dy.shape, y)
+    _check_bias("activation_backward_bias", dy, gb)
+    backward = _BACKWARD.get(activation)
+    if backward is None:
+        raise _unknown(activation)
+    backward(dy, y, gb)
+
+
+def softmax(z: Array) -> None:
+    """See ``Kernels``."""
+    if z.size:
+        layers.softmax(z)
+
+
+def softmax_cross_entropy(p: Array, labels: Array, dz: Array) -> float:
+    """See ``Kernels``."""
+    _check("softmax_cross_entropy", p.shape, labels, dz)
+    loss: float = layers.softmax_cross_entropy(dz, p, labels)
+    return loss
+
+
+def noop(params: Array, gradient: Array) -> None:
+    """See ``Kernels``."""
+    _check("noop", params.shape, gradient)
+    numba_vectors.noop(params, gradient)
+
+
+def sgd(params: Array, gradient: Array, lr: float) -> None:
+    """See ``Kernels``."""
+    _check("sgd", params.shape, gradient)
+    updaters.sgd(params, gradient, lr)
+
+
+def nesterovs(params: Array, gradient: Array, v: Array, lr: float, mu: float) -> None:
+    """See ``Kernels``."""
+    _check("nesterovs", params.shape, gradient, v)
+    updaters.nesterovs(params, gradient, v, lr, mu)
+
+
+def adagrad(params: Array, gradient: Array, h: Array, lr: float, eps: float) -> None:
+    """See ``Kernels``."""
+    _check("adagrad", params.shape, gradient, h)
+    updaters.adagrad(params, gradient, h, lr, eps)
+
+
+def rmsprop(params: Array, gradient: Array, c: Array, lr: float, decay: float, eps: float) -> None:
+    """See ``Kernels``."""
+    _check("rmsprop", params.shape, gradient, c)
+    updaters.rmsprop(params, gradient, c, lr, decay, eps)
+
+
+def _rate(lr: float, beta1: float, beta2: float, t: int) -> float:
+    """Adam's step size with both bias corrections."""
+    return lr * math.sqrt(1 - beta2 ** (t + 1)) / (1 - beta1 ** (t + 1))
+
+
+def adam(params: Array, gradient: Array, m: Array, v: Array,
+         lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+    """See ``Kernels``."""
+    _check("adam", params.shape, gradient, m, v)
+    updaters.adam(params, gradient, m, v, _rate(lr, beta1, beta2, t), beta1, beta2, eps)
+
+
+def adamax(params: Array, gradient: Array, m: Array, u: Array,
+           lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+    """See ``Kernels``."""
+    _check("adamax", params.shape, gradient, m, u)
+    updaters.adamax(params, gradient, m, u, lr / (1 - beta1 ** (t + 1)), beta1, beta2)
+
+
+def adadelta(params: Array, gradient: Array, msg: Array, msdx: Array, rho: float, eps: float) -> None:
+    """See ``Kernels``."""
+    _check("adadelta", params.shape, gradient, msg, msdx)
+    updaters.adadelta(params, gradient, msg, msdx, rho, eps)
+
+
+def nadam(params: Array, gradient: Array, m: Array, v: Array,
+          lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+    """See ``Kernels``."""
+    _check("nadam", params.shape, gradient, m, v)
+    updaters.nadam(params, gradient, m, v, lr / (1 - beta1 ** (t + 1)), beta1, beta2, eps)
+
+
+def amsgrad(params: Array, gradient: Array, m: Array, v: Array, v_hat: Array,
+            lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+    """See ``Kernels``."""
+    _check("amsgrad", params.shape, gradient, m, v, v_hat)
+    updaters.amsgrad(params, gradient, m, v, v_hat, _rate(lr, beta1, beta2, t), beta1, beta2, eps)
+
+
+def adabelief(params: Array, gradient: Array, m: Array, s: Array,
+              lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+    """See ``Kernels``."""
+    _check("adabelief", params.shape, gradient, m, s)
+    updaters.adabelief(params, gradient, m, s, _rate(lr, beta1, beta2, t), beta1, beta2, eps)
+
+
+def _flat(x: Array) -> Array:
+    """Return the view of ``x`` as a flat vector; a copy would lose what is written to it."""
+    if not x.flags.c_contiguous:
+        raise ShapeError(f"kernels need C-contiguous arrays; strides {list(x.strides)}, {list(x.shape)} {x.dtype}")
+    return x.reshape(-1)
+
+
+def uniform(out: Array, key: int) -> None:
+    """See ``Kernels``."""
+    fill = sampling.uniform_lanes if out.dtype.char == "f" else sampling.uniform_scalar
+    fill(_flat(out), key)
+
+
+def gaussian(out: Array, key: int) -> None:
+    """See ``Kernels``; NumPy's vectorised log, sin and cos beat a compiled loop over the C library's."""
+    box_muller(_flat(out), key, uniform)
+
+
+def sigmoid_bias(z: Array, b: Array) -> None:
+    """See ``Kernels``."""
+    bias_activation(z, b, "sigmoid")
+
+
+def sigmoid_sample(z: Array, b: Array, probability: Array, sample: Array, key: int) -> None:
+    """See ``Kernels``."""
+    _check("sigmoid_sample", z.shape, probability, sample)
+    _check_bias("sigmoid_sample", z, b)
+    fused = sampling.sigmoid_sample_lanes if z.dtype.char == "f" else sampling.sigmoid_sample_scalar
+    fused(z, b, probability, sample, key)
+
+
+def dropout(x: Array, out: Array, retain: float, key: int) -> None:
+    """See ``Kernels``."""
+    _check("dropout", x.shape, out)
+    sampling.dropout(_flat(out), _flat(x), retain, key)
+
+
+def dropout_backward(dy: Array, retain: float, key: int) -> None:
+    """See ``Kernels``."""
+    dropout(dy, dy, retain, key)
+
+
+def corrupt(x: Array, out: Array, level: float, key: int) -> None:
+    """See ``Kernels``."""
+    _check("corrupt", x.shape, out)
+    sampling.corrupt(_flat(out), _flat(x), level, key)
+
+
+def _check_sum(vectors: Sequence[Array], weights: Sequence[float], out: Array) -> None:
+    """Addresses bypass Numba's own checks: sizes, dtypes and layout must be right before they are taken."""
+    if not vectors or len(vectors) != len(weights):
+        raise ShapeError(f"weighted_sum got {len(vectors)} vectors and {len(weights)} weights; it needs one each")
+    _check("weighted_sum", out.shape, *vectors)
+    for index, vector in enumerate(vectors):
+        if vector.dtype != out.dtype or not vector.flags.c_contiguous:
+            raise ShapeError(
+                f"weighted_sum: vector {index} is {vector.dtype} with strides {list(vector.strides)}; "
+                f"it must be contiguous {out.dtype} like the result"
+            )
+
+
+def weighted_sum(vectors: Sequence[Array], weights: Sequence[float], out: Array,
+                 pool: Executor | None = None) -> None:  # fmt: skip
+    """See ``Kernels``."""
+    _check_sum(vectors, weights, out)
+    addresses = np.array([vector.ctypes.data for vector in vectors], dtype=np.uint64)
+    factors = np.array(weights, dtype=np.float64)
+    if pool is None or out.size <= _SPAN:
+        _sum_span(out, addresses, factors, 0, out.size)
+        return
+    spans = [(start, min(start + _SPAN, out.size)) for start in range(0, out.size, _SPAN)]
+    for task in [pool.submit(_sum_span, out, addresses, factors, *span) for span in spans]:
+        task.result()
+
+
+def _sum_span(out: Array, addresses: Array, factors: Array, start: int, stop: int) -> None:
+    """Sum one span: whole lines of 64 float32 on lanes, what is left at both ends element by element."""
+    if out.dtype.char != "f":
+        numba_vectors.sum_span(out, addresses, factors, start, stop)
+        return
+    past_caches = out.size >= _STREAMED and out.ctypes.data % 4 == 0
+    head = min(stop, start + (-(out.ctypes.data + 4 * start) % 64 // 4 if past_caches else 0))
+    tail = head + (stop - head) // 64 * 64
+    numba_vectors.sum_lines(out, addresses, factors, head, tail, past_caches)
+    for low, high in ((start, head), (tail, stop)):
+        if low < high:
+            numba_vectors.sum_span(out, addresses, factors, low, high)
+
+
+def axpy(y: Array, x: Array, a: float) -> None:
+    """See ``Kernels``."""
+    _check("axpy", y.shape, x)
+    numba_vectors.axpy(_flat(y), _flat(x), a)
+
+
+def add_regularization(gradient: Array, params: Array, l1: float, l2: float) -> None:
+    """See ``Kernels``."""
+    _check("add_regularization", gradient.shape, params)
+    numba_vectors.add_regularization(_flat(gradient), _flat(params), l1, l2)
+
+
+def all_finite(x: Array) -> bool:
+    """See ``Kernels``."""
+    return bool(numba_vectors.finite(_flat(x)))
+
+
+def threshold_encode(residual: Array, tau: float, codes: Array) -> int:
+    """See ``Kernels``."""
+    check_encode(residual, tau, codes)
+    return int(threshold.threshold_encode(residual, codes, tau))
+
+
+def threshold_decode(codes: Array, tau: float, target: Array) -> None:
+    """See ``Kernels``."""
+    check_tau(tau)
+    if not threshold.threshold_decode(target, codes, tau):
+        raise wrong_codes(target.size)

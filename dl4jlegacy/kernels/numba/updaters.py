@@ -1,0 +1,154 @@
+"""Compiled updaters: one read-and-write pass over the flat vectors, ``params -= up``.
+
+Formulas and sources stand in ``Kernels``. Hyper-parameters come as float64 and are rounded once to the vectors' dtype;
+what depends on the iteration only is computed by the caller.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.kernels.numba.compile import ROUNDED, kernel
+
+__all__ = [
+    "adabelief",
+    "adadelta",
+    "adagrad",
+    "adam",
+    "adamax",
+    "amsgrad",
+    "nadam",
+    "nesterovs",
+    "rmsprop",
+    "sgd",
+]
+
+
+@kernel("mrf", ROUNDED)
+def sgd(params: Array, gradient: Array, lr: float) -> None:
+    """``up = lr g``."""
+    rate = params.dtype.type(lr)
+    for i in range(params.size):
+        params[i] -= rate * gradient[i]
+
+
+@kernel("mrmff", ROUNDED)
+def nesterovs(params: Array, gradient: Array, v: Array, lr: float, mu: float) -> None:
+    """``v' = mu v - lr g; up = mu v - (1 + mu) v'``."""
+    kind = params.dtype.type
+    rate, momentum, ahead = kind(lr), kind(mu), kind(1.0 + mu)
+    for i in range(params.size):
+        old = v[i]
+        new = momentum * old - rate * gradient[i]
+        v[i] = new
+        params[i] -= momentum * old - ahead * new
+
+
+@kernel("mrmff", ROUNDED)
+def adagrad(params: Array, gradient: Array, h: Array, lr: float, eps: float) -> None:
+    """``h += g^2; up = lr g / sqrt(h + eps)``."""
+    kind = params.dtype.type
+    rate, small = kind(lr), kind(eps)
+    for i in range(params.size):
+        g = gradient[i]
+        total = h[i] + g * g
+        h[i] = total
+        params[i] -= rate * g / np.sqrt(total + small)
+
+
+@kernel("mrmfff", ROUNDED)
+def rmsprop(params: Array, gradient: Array, c: Array, lr: float, decay: float, eps: float) -> None:
+    """``c = decay c + (1 - decay) g^2; up = lr g / sqrt(c + eps)``."""
+    kind = params.dtype.type
+    rate, small, old, new = kind(lr), kind(eps), kind(decay), kind(1.0 - decay)
+    for i in range(params.size):
+        g = gradient[i]
+        mean = old * c[i] + new * g * g
+        c[i] = mean
+        params[i] -= rate * g / np.sqrt(mean + small)
+
+
+@kernel("mrmmffff", ROUNDED)
+def adam(params: Array, gradient: Array, m: Array, v: Array,
+         rate: float, beta1: float, beta2: float, eps: float) -> None:  # fmt: skip
+    """``up = rate m / (sqrt(v) + eps)``."""
+    kind = params.dtype.type
+    step, small, b1, b2, c1, c2 = kind(rate), kind(eps), kind(beta1), kind(beta2), kind(1.0 - beta1), kind(1.0 - beta2)
+    for i in range(params.size):
+        g = gradient[i]
+        mean, square = b1 * m[i] + c1 * g, b2 * v[i] + c2 * g * g
+        m[i], v[i] = mean, square
+        params[i] -= step * mean / (np.sqrt(square) + small)
+
+
+@kernel("mrmmfff", ROUNDED)
+def adamax(params: Array, gradient: Array, m: Array, u: Array, rate: float, beta1: float, beta2: float) -> None:
+    """``u = max(beta2 u, |g|) + 1e-32; up = rate m / u``."""
+    kind = params.dtype.type
+    step, tiny, b1, b2, c1 = kind(rate), kind(1e-32), kind(beta1), kind(beta2), kind(1.0 - beta1)
+    for i in range(params.size):
+        g = gradient[i]
+        mean, decayed, size = b1 * m[i] + c1 * g, b2 * u[i], abs(g)
+        top = (decayed if decayed > size else size) + tiny
+        m[i], u[i] = mean, top
+        params[i] -= step * mean / top
+
+
+@kernel("mrmmff", ROUNDED)
+def adadelta(params: Array, gradient: Array, msg: Array, msdx: Array, rho: float, eps: float) -> None:
+    """``up = g sqrt(msdx + eps) / sqrt(msg + eps)``."""
+    kind = params.dtype.type
+    small, old, new = kind(eps), kind(rho), kind(1.0 - rho)
+    for i in range(params.size):
+        g = gradient[i]
+        square, before = old * msg[i] + new * g * g, msdx[i]
+        up = g * np.sqrt(before + small) / np.sqrt(square + small)
+        msg[i], msdx[i] = square, old * before + new * up * up
+        params[i] -= up
+
+
+@kernel("mrmmffff", ROUNDED)
+def nadam(params: Array, gradient: Array, m: Array, v: Array,
+          rate: float, beta1: float, beta2: float, eps: float) -> None:  # fmt: skip
+    """``up = rate (beta1 m + (1 - beta1) g) / (sqrt(v) + eps)``."""
+    kind = params.dtype.type
+    step, small, b1, b2, c1, c2 = kind(rate), kind(eps), kind(beta1), kind(beta2), kind(1.0 - beta1), kind(1.0 - beta2)
+    for i in range(params.size):
+        g = gradient[i]
+        mean, square = b1 * m[i] + c1 * g, b2 * v[i] + c2 * g * g
+        m[i], v[i] = mean, square
+        params[i] -= step * (b1 * mean + c1 * g) / (np.sqrt(square) + small)
+
+
+@kernel("mrmmmffff", ROUNDED)
+def amsgrad(params: Array, gradient: Array, m: Array, v: Array, v_hat: Array,
+            rate: float, beta1: float, beta2: float, eps: float) -> None:  # fmt: skip
+    """``v_hat = max(v_hat, v); up = rate m / (sqrt(v_hat) + eps)``."""
+    kind = params.dtype.type
+    step, small, b1, b2, c1, c2 = kind(rate), kind(eps), kind(beta1), kind(beta2), kind(1.0 - beta1), kind(1.0 - beta2)
+    for low in range(0, params.size, 1024):  # two loops over a cached stretch: five arrays in one do not vectorise
+        high = low + 1024
+        p, grad, mean, square, top = params[low:high], gradient[low:high], m[low:high], v[low:high], v_hat[low:high]
+        for i in range(p.size):
+            g = grad[i]
+            mean[i], square[i] = b1 * mean[i] + c1 * g, b2 * square[i] + c2 * g * g
+        for i in range(p.size):
+            largest = top[i] if top[i] > square[i] else square[i]
+            top[i] = largest
+            p[i] -= step * mean[i] / (np.sqrt(largest) + small)
+
+
+@kernel("mrmmffff", ROUNDED)
+def adabelief(params: Array, gradient: Array, m: Array, s: Array,
+              rate: float, beta1: float, beta2: float, eps: float) -> None:  # fmt: skip
+    """``s = beta2 s + (1 - beta2) (g - m)^2 + eps; up = rate m / (sqrt(s) + eps)``."""
+    kind = params.dtype.type
+    step, small, b1, b2, c1, c2 = kind(rate), kind(eps), kind(beta1), kind(beta2), kind(1.0 - beta1), kind(1.0 - beta2)
+    for i in range(params.size):
+        g = gradient[i]
+        mean = b1 * m[i] + c1 * g
+        surprise = g - mean
+        square = b2 * s[i] + c2 * surprise * surprise + small
+        m[i], s[i] = mean, square
+        params[i] -= step * mean / (np.sqrt(square) + small)

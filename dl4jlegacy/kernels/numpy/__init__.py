@@ -1,0 +1,3 @@
+"""Kernels in plain NumPy: the oracle of the tests, and the fallback where Numba is missing."""
+
+__all__: list[str] = []

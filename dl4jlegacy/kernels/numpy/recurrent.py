@@ -1,0 +1,169 @@
+"""An LSTM over time in plain NumPy: the oracle of ``numba.recurrent``, and what runs without Numba.
+
+The formulas stand in ``Kernels``. Source: Hochreiter and Schmidhuber 1997 with Gers' forget gates, peepholes as in
+Graves 2012, "Supervised sequence labelling with recurrent neural networks", chapter 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.errors import ShapeError
+
+__all__ = [
+    "Step",
+    "check_lstm",
+    "lstm_backward",
+    "lstm_forward",
+    "over_time",
+    "over_time_back",
+    "stepping",
+    "stepping_back",
+]
+
+Step = Callable[[int], None]
+"""Does one time step, given its number."""
+
+Matmul = Callable[[Array, Array, Array], Any]
+"""``matmul(a, b, out)``: NumPy's, or that of the kernels."""
+
+
+def check_lstm(z: Array, recurrent: Array, rest: dict[str, tuple[Array, tuple[int, ...]]]) -> None:
+    """Raise ``ShapeError`` unless ``z (T, N, 4n)``, ``recurrent (4n, n)`` and the ``rest`` fit each other."""
+    gates, units = recurrent.shape
+    if z.ndim != 3 or gates != 4 * units or z.shape[2] != gates:
+        raise ShapeError(f"lstm: gates of shape {list(z.shape)} and recurrent weights of {list(recurrent.shape)}")
+    for name, (array, shape) in {**rest, "z": (z, z.shape)}.items():
+        if array.shape != shape:
+            raise ShapeError(f"lstm: {name} has shape {list(array.shape)}, needs {list(shape)}")
+        if array.dtype != z.dtype or not array.flags.c_contiguous:  # compiled loops go by addresses
+            raise ShapeError(f"lstm: {name} is {array.dtype} {array.strides}; it must be contiguous {z.dtype}")
+
+
+def lstm_forward(
+    z: Array, recurrent: Array, b: Array, peepholes: Array, h: Array, c: Array, a: Array, mask: Array
+) -> None:
+    """See ``Kernels``."""
+    over_time(stepping(_cell), z, recurrent, b, peepholes, h, c, a, mask)
+
+
+def lstm_backward(
+    dh: Array, z: Array, recurrent: Array, peepholes: Array, c: Array, a: Array, mask: Array, first: int
+) -> None:
+    """See ``Kernels``."""
+    over_time_back(stepping_back(_cell_back), dh, z, recurrent, peepholes, c, a, mask, first)
+
+
+def stepping(cell: Callable[..., None]) -> Callable[..., Step]:
+    """Return what ``over_time`` takes, of a ``cell`` that does one time step on its arrays ``(N, ...)``."""
+
+    def begin(b: Array, p: Array, z: Array, fed_back: Array, h: Array, c: Array, a: Array, mask: Array) -> Step:
+        return lambda t: cell(z[t], fed_back, b, p, c[t], c[t + 1], a[t], h[t + 1], mask[t])
+
+    return begin
+
+
+def stepping_back(cell: Callable[..., None]) -> Callable[..., Step]:
+    """Return what ``over_time_back`` takes, of a ``cell`` that does one time step back."""
+
+    def begin(p: Array, z: Array, dh: Array, carried: Array, dc: Array, c: Array, a: Array, mask: Array) -> Step:
+        return lambda t: cell(z[t], dh[t], carried, dc, p, c[t], c[t + 1], a[t], mask[t])
+
+    return begin
+
+
+def over_time(
+    begin: Callable[..., Step], z: Array, recurrent: Array, b: Array, peepholes: Array, h: Array, c: Array, a: Array,
+    mask: Array, matmul: Matmul = np.matmul,
+) -> None:  # fmt: skip
+    """Walk forward through time: one matrix product and one call of what ``begin`` returns a step; on any device."""
+    xp = get_array_module(z)
+    steps, rows, gates = z.shape
+    units = gates // 4
+    state = (steps + 1, rows, units)
+    check_lstm(z, recurrent, {
+        "b": (b, (gates,)), "peepholes": (peepholes, (3 * units,)), "h": (h, state), "c": (c, state),
+        "a": (a, (steps, rows, units)), "mask": (mask, (steps, rows)),
+    })  # fmt: skip
+    fed_back = xp.empty((rows, gates), z.dtype)
+    weights = xp.ascontiguousarray(recurrent.T)  # BLAS would copy it at every step
+    step = begin(b, peepholes, z, fed_back, h, c, a, mask)
+    for t in range(steps):
+        matmul(h[t], weights, fed_back)
+        step(t)
+
+
+def over_time_back(
+    begin: Callable[..., Step], dh: Array, z: Array, recurrent: Array, peepholes: Array, c: Array, a: Array,
+    mask: Array, first: int, matmul: Matmul = np.matmul,
+) -> None:  # fmt: skip
+    """Walk backward through time, down to step ``first``; on any device."""
+    xp = get_array_module(z)
+    steps, rows, gates = z.shape
+    units = gates // 4
+    check_lstm(z, recurrent, {
+        "peepholes": (peepholes, (3 * units,)), "dh": (dh, (steps, rows, units)), "c": (c, (steps + 1, rows, units)),
+        "a": (a, (steps, rows, units)), "mask": (mask, (steps, rows)),
+    })  # fmt: skip
+    carried, dc = xp.zeros((rows, units), z.dtype), xp.zeros((rows, units), z.dtype)
+    step = begin(peepholes, z, dh, carried, dc, c, a, mask)
+    for t in range(steps - 1, first - 1, -1):
+        if t < steps - 1:
+            matmul(z[t + 1], recurrent, carried)
+        step(t)
+
+
+def _parts(z: Array) -> tuple[Array, Array, Array, Array]:
+    n = z.shape[1] // 4
+    return z[:, :n], z[:, n : 2 * n], z[:, 2 * n : 3 * n], z[:, 3 * n :]
+
+
+def _sigmoid(z: Array) -> None:
+    z *= -1  # np.negative in place is wrong on float32 columns four apart (NumPy 2.4, AVX-512): gates of a single unit
+    with np.errstate(over="ignore"):  # exp(-z) = inf is right: 1 / inf = 0
+        np.exp(z, out=z)
+    z += 1
+    np.reciprocal(z, out=z)
+
+
+def _cell(
+    z: Array, fed_back: Array, b: Array, peepholes: Array, before: Array, c: Array, a: Array, h: Array, mask: Array
+) -> None:
+    z += fed_back
+    z += b
+    i, f, o, g = _parts(z)
+    to_f, to_o, to_g = peepholes.reshape(3, -1)
+    f += to_f * before
+    g += to_g * before
+    np.tanh(i, out=i)
+    _sigmoid(f)
+    _sigmoid(g)
+    np.multiply(f, before, out=c)
+    c += g * i
+    o += to_o * c
+    _sigmoid(o)
+    np.tanh(c, out=a)
+    np.multiply(o, a, out=h)
+    c *= mask[:, None]
+    h *= mask[:, None]
+
+
+def _cell_back(
+    z: Array, dy: Array, carried: Array, dc: Array, peepholes: Array, before: Array, c: Array, a: Array, mask: Array
+) -> None:
+    i, f, o, g = (part.copy() for part in _parts(z))
+    di, df, do, dg = _parts(z)
+    to_f, to_o, to_g = peepholes.reshape(3, -1)
+    dh = (dy + carried) * mask[:, None]
+    do[...] = dh * a * (o * (1 - o))
+    dc *= mask[:, None]
+    dc += dh * o * (1 - a * a) + do * to_o
+    di[...] = dc * g * (1 - i * i)
+    df[...] = dc * before * (f * (1 - f))
+    dg[...] = dc * i * (g * (1 - g))
+    dc *= f
+    dc += df * to_f + dg * to_g

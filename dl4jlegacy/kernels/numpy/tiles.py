@@ -1,0 +1,178 @@
+"""Images as tiles in plain NumPy: the oracle of ``numba.tiles``, and what runs in float64 or without Numba.
+
+Arrays are ``(tiles, channels, height, width, lanes)`` as in ``Kernels``; every function works for any number of lanes.
+With the examples innermost, unrolling a convolution is one copy of long runs for each place of the kernel, and the
+product with the weights already is the next layer's layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.errors import ConfError, nearest
+
+__all__ = [
+    "POOLINGS",
+    "conv_backward_input",
+    "conv_backward_weights",
+    "conv_forward",
+    "lanes",
+    "pool_backward",
+    "pool_forward",
+    "tile",
+    "untile",
+]
+
+POOLINGS = ("avg", "max", "pnorm", "sum")
+_LANES = 32  # examples a tile: long runs for NumPy's loops, small enough for the second-level cache
+_SMALL = 1e-8  # DL4J's eps: what a p-norm is divided by at least
+
+Pair = tuple[int, int]
+
+
+def lanes(char: str, rows: int) -> int:
+    """See ``Kernels``."""
+    return max(1, min(rows, _LANES))
+
+
+def tile(x: Array, tiles: Array) -> None:
+    """See ``Kernels``."""
+    width = tiles.shape[-1]
+    for index in range(len(tiles)):
+        part = x[index * width : (index + 1) * width]
+        flat = tiles[index].reshape(-1, width)
+        flat[:, : len(part)] = part.T
+        flat[:, len(part) :] = 0
+
+
+def untile(tiles: Array, x: Array) -> None:
+    """See ``Kernels``."""
+    width = tiles.shape[-1]
+    for index in range(-(-len(x) // width)):
+        part = x[index * width : (index + 1) * width]
+        part[...] = tiles[index].reshape(-1, width)[:, : len(part)].T
+
+
+def _places(kernel: Pair, out: Pair, stride: Pair, dilation: Pair) -> Iterator[tuple[int, int, slice, slice]]:
+    """Yield every place of the kernel and the rows and columns of the input that it meets."""
+    for ky in range(kernel[0]):
+        for kx in range(kernel[1]):
+            top, left = ky * dilation[0], kx * dilation[1]
+            rows = slice(top, top + (out[0] - 1) * stride[0] + 1, stride[0])
+            yield ky, kx, rows, slice(left, left + (out[1] - 1) * stride[1] + 1, stride[1])
+
+
+def _columns(x: Array, W: Array, y: Array, stride: Pair, dilation: Pair) -> Array:
+    """Return one tile unrolled: ``(C * kh * kw, OH * OW * lanes)``."""
+    kernel, out = (W.shape[2], W.shape[3]), (y.shape[1], y.shape[2])
+    columns = np.empty((x.shape[0], *kernel, *out, x.shape[3]), x.dtype)
+    for ky, kx, rows, cols in _places(kernel, out, stride, dilation):
+        columns[:, ky, kx] = x[:, rows, cols]
+    return columns.reshape(W[0].size, -1)
+
+
+def conv_forward(x: Array, W: Array, b: Array, y: Array, stride: Pair, dilation: Pair, relu: bool) -> None:
+    """See ``Kernels``."""
+    weights = W.reshape(len(W), -1)
+    for index in range(len(x)):
+        columns = _columns(x[index], W, y[index], stride, dilation)
+        np.matmul(weights, columns, out=y[index].reshape(len(W), -1))
+    y += b[:, None, None, None]
+    if relu:
+        np.maximum(y, 0, out=y)
+
+
+def conv_backward_weights(x: Array, dz: Array, gW: Array, stride: Pair, dilation: Pair) -> None:
+    """See ``Kernels``."""
+    total = np.zeros((len(gW), gW[0].size), x.dtype)
+    for index in range(len(x)):
+        columns = _columns(x[index], gW, dz[index], stride, dilation)
+        total += dz[index].reshape(len(gW), -1) @ columns.T
+    gW[...] = total.reshape(gW.shape)
+
+
+def conv_backward_input(dz: Array, W: Array, dx: Array, stride: Pair, dilation: Pair) -> None:
+    """See ``Kernels``."""
+    dx[...] = 0
+    weights = W.reshape(len(W), -1).T
+    for index in range(len(dz)):
+        shape = (*W.shape[1:], *dz.shape[2:])
+        columns = (weights @ dz[index].reshape(len(W), -1)).reshape(shape)
+        for ky, kx, rows, cols in _places((shape[1], shape[2]), (shape[3], shape[4]), stride, dilation):
+            dx[index][:, rows, cols] += columns[:, ky, kx]
+
+
+def _windows(
+    x: Array, y: Array, kernel: Pair, stride: Pair, pad: Pair
+) -> Iterator[tuple[int, tuple[slice, ...], tuple[slice, ...]]]:
+    """Yield every place of the window, what it meets of ``x``, and the part of ``y`` that it counts for."""
+    for code in range(kernel[0] * kernel[1]):
+        inside, outside = [slice(None)] * 2, [slice(None)] * 2
+        for axis, place in enumerate(divmod(code, kernel[1])):
+            shift = place - pad[axis]
+            first = max(0, -(shift // stride[axis]))
+            last = min(y.shape[2 + axis] - 1, (x.shape[2 + axis] - 1 - shift) // stride[axis])
+            start = first * stride[axis] + shift
+            inside.append(slice(start, start + max(0, last - first) * stride[axis] + 1, stride[axis]))
+            outside.append(slice(first, last + 1))
+            if last < first:
+                inside[-1] = slice(0, 0)
+        yield code, tuple(inside), tuple(outside)
+
+
+def _counts(x: Array, y: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
+    """Return how many values each window holds, without padding: ``(OH, OW, 1)``."""
+    counts = np.zeros((1, 1, *y.shape[2:4], 1), y.dtype)
+    for _, _, outside in _windows(x, y, kernel, stride, pad):
+        counts[outside] += 1
+    result: Array = counts[0, 0]
+    return result
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in POOLINGS:
+        raise ConfError(f"unknown pooling {kind!r}{nearest(kind, POOLINGS)}")
+
+
+def pool_forward(
+    x: Array, y: Array, winners: Array, kernel: Pair, stride: Pair, pad: Pair, kind: str, p: float = 2.0
+) -> None:
+    """See ``Kernels``."""
+    _check_kind(kind)
+    y[...] = -np.inf if kind == "max" else 0
+    winners[...] = 0
+    for code, inside, outside in _windows(x, y, kernel, stride, pad):
+        values, total = x[inside], y[outside]
+        if kind == "max":
+            better = values > total
+            np.copyto(total, values, where=better)
+            np.copyto(winners[outside], code, where=better)
+        else:
+            total += np.abs(values) ** p if kind == "pnorm" else values
+    if kind == "avg":
+        y /= _counts(x, y, kernel, stride, pad)
+    elif kind == "pnorm":
+        np.power(y, 1 / p, out=y)
+
+
+def pool_backward(
+    dy: Array, x: Array, y: Array, winners: Array, dx: Array, kernel: Pair, stride: Pair, pad: Pair, kind: str,
+    p: float = 2.0,
+) -> None:  # fmt: skip
+    """See ``Kernels``."""
+    _check_kind(kind)
+    dx[...] = 0
+    if kind == "avg":
+        dy = dy / _counts(x, y, kernel, stride, pad)
+    elif kind == "pnorm":
+        dy = dy / np.maximum(y ** (p - 1), dy.dtype.type(_SMALL))
+    for code, inside, outside in _windows(x, y, kernel, stride, pad):
+        part = dy[outside]
+        if kind == "max":
+            part = part * (winners[outside] == code)
+        elif kind == "pnorm":
+            part = part * np.sign(x[inside]) * np.abs(x[inside]) ** (p - 1)
+        dx[inside] += part

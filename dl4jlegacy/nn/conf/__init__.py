@@ -1,0 +1,3 @@
+"""Configurations of networks: their structs, builders, text forms, and the stages that they resolve to."""
+
+__all__: list[str] = []

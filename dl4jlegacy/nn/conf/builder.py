@@ -1,0 +1,264 @@
+"""DL4J's fluent builders in snake_case: another way to write the configuration classes of ``conf``.
+
+    NeuralNetConfiguration.builder().seed(7).learning_rate(0.1).updater("adagrad").l2(1e-4)
+        .list().layer(0, RBM(n_in=784, n_out=500)).layer(1, OutputLayer(n_out=10)).pretrain(True).build()
+
+and as 2014 wrote it, sizes in one place:
+
+    NeuralNetConfiguration.builder().n_in(784).n_out(10).list(4).hidden_layer_sizes(500, 250, 100)
+        .override(3, classifier_override).build()
+
+``conf`` imports this module, so the classes to build come in through the constructor; callers start at
+``NeuralNetConfiguration.builder()``. The order of calls does not matter; everything is checked by ``build``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from dl4jlegacy.errors import ConfError
+from dl4jlegacy.nn.conf.list_builder import Fluent, ListBuilder, classifier_override
+from dl4jlegacy.nn.layers.layer import Layer
+from dl4jlegacy.nn.schedules import Schedule
+from dl4jlegacy.nn.updaters import UPDATERS, Nesterovs, Sgd, Updater, create_updater, with_learning_rate
+from dl4jlegacy.nn.weights import Distribution
+
+if TYPE_CHECKING:
+    from dl4jlegacy.nn.conf.graph_builder import GraphBuilder
+    from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
+
+__all__ = ["ListBuilder", "NeuralNetConfigurationBuilder", "classifier_override"]
+
+
+class NeuralNetConfigurationBuilder(Fluent):
+    """Legacy: ``org.deeplearning4j.nn.conf.NeuralNetConfiguration.Builder``."""
+
+    def __init__(self, conf_class: type[NeuralNetConfiguration], list_class: type[MultiLayerConfiguration]) -> None:
+        self._conf_class = conf_class
+        self._list_class = list_class
+        self._fields: dict[str, Any] = {}
+        self._updater: str | Updater | None = None
+        self._updater_fields: dict[str, Any] = {}
+        self._layer: Layer | None = None
+        self._layer_fields: dict[str, Any] = {}
+        self._sizes = (0, 0)
+        self._is_regularized = True
+
+    # -- fields of NeuralNetConfiguration ------------------------------------------------------------------------------
+    def seed(self, seed: int) -> Self:
+        """Seed of weights, drop-out and sampling."""
+        return self._set(seed=seed)
+
+    def activation(self, name: str) -> Self:
+        """Activation of layers that name none."""
+        return self._set(activation=name)
+
+    def activation_function(self, name: str) -> Self:
+        """2014's name of ``activation``."""
+        return self.activation(name)
+
+    def weight_init(self, name: str) -> Self:
+        """Weight initialisation, e.g. "xavier"."""
+        return self._set(weight_init=name.lower())
+
+    def dist(self, distribution: Distribution) -> Self:
+        """Distribution for ``weight_init("distribution")``; sets that too unless another one is named."""
+        self._fields.setdefault("weight_init", "distribution")
+        return self._set(dist=distribution)
+
+    def bias_init(self, value: float) -> Self:
+        """Initial value of the biases."""
+        return self._set(bias_init=float(value))
+
+    def l1(self, value: float) -> Self:
+        """L1 penalty on weights."""
+        return self._set(l1=float(value))
+
+    def l2(self, value: float) -> Self:
+        """L2 penalty on weights."""
+        return self._set(l2=float(value))
+
+    def l1_bias(self, value: float) -> Self:
+        """L1 penalty on biases."""
+        return self._set(l1_bias=float(value))
+
+    def l2_bias(self, value: float) -> Self:
+        """L2 penalty on biases."""
+        return self._set(l2_bias=float(value))
+
+    def regularization(self, is_used: bool) -> Self:
+        """``False`` switches L1 and L2 off. Legacy: 0.9.1 ignored them without ``regularization(true)``."""
+        self._is_regularized = is_used
+        return self
+
+    def drop_out(self, retain: float) -> Self:
+        """Probability with which an input is retained; 0 is off."""
+        return self._set(drop_out=float(retain))
+
+    def gradient_normalization(self, name: str) -> Self:
+        """How gradients are normalized, e.g. "clip_l2_per_layer"."""
+        return self._set(gradient_normalization=name)
+
+    def gradient_normalization_threshold(self, threshold: float) -> Self:
+        """Threshold of the clipping normalizations."""
+        return self._set(gradient_normalization_threshold=float(threshold))
+
+    def constrain_gradient_to_unit_norm(self, is_constrained: bool) -> Self:
+        """2014's name of ``gradient_normalization("renormalize_l2_per_layer")``."""
+        return self.gradient_normalization("renormalize_l2_per_layer" if is_constrained else "none")
+
+    def mini_batch(self, is_mini_batch: bool) -> Self:
+        """Whether gradients are divided by the number of examples."""
+        return self._set(mini_batch=is_mini_batch)
+
+    def minimize(self, is_minimized: bool = True) -> Self:
+        """Whether the score is to fall."""
+        return self._set(minimize=is_minimized)
+
+    def dtype(self, name: str) -> Self:
+        """``"float32"`` or ``"float64"``."""
+        return self._set(dtype=name)
+
+    def optimization_algo(self, name: str) -> Self:
+        """Accept "stochastic_gradient_descent", the only one there is; 2014's line searches are not."""
+        if name.lower() != "stochastic_gradient_descent":
+            raise ConfError(f"optimization_algo {name!r} does not exist here; use 'stochastic_gradient_descent'")
+        return self
+
+    def iterations(self, count: int) -> Self:
+        """Accept 1: as in 1.0.0, a batch is used once for every time it is read."""
+        if count != 1:
+            raise ConfError(f"iterations({count}): a batch gives one step; train for more epochs instead")
+        return self
+
+    # -- the updater ---------------------------------------------------------------------------------------------------
+    def updater(self, updater: str | Updater) -> Self:
+        """Name of ``UPDATERS``, or an updater."""
+        self._updater = updater
+        return self
+
+    def learning_rate(self, value: float) -> Self:
+        """Base learning rate, of whichever updater is chosen."""
+        return self._set_updater(learning_rate=float(value))
+
+    def schedule(self, schedule: Schedule) -> Self:
+        """How the learning rate changes with the iteration."""
+        return self._set_updater(schedule=schedule)
+
+    def momentum(self, value: float) -> Self:
+        """Momentum; chooses Nesterovs unless an updater is named."""
+        return self._set_updater(momentum=float(value))
+
+    def momentum_after(self, values: Mapping[int, float]) -> Self:
+        """Momentum from certain iterations on."""
+        return self._set_updater(momentum_after=dict(values))
+
+    def use_ada_grad(self, is_used: bool) -> Self:
+        """2014's way to choose AdaGrad (or plain SGD)."""
+        return self.updater("adagrad" if is_used else "sgd")
+
+    def rho(self, value: float) -> Self:
+        """Decay rate of AdaDelta."""
+        return self._set_updater(rho=float(value))
+
+    def rms_decay(self, value: float) -> Self:
+        """Decay rate of RmsProp."""
+        return self._set_updater(decay=float(value))
+
+    def epsilon(self, value: float) -> Self:
+        """What keeps the adaptive updaters from dividing by zero."""
+        return self._set_updater(epsilon=float(value))
+
+    def adam_mean_decay(self, value: float) -> Self:
+        """``beta1`` of Adam and its relatives."""
+        return self._set_updater(beta1=float(value))
+
+    def adam_var_decay(self, value: float) -> Self:
+        """``beta2`` of Adam and its relatives."""
+        return self._set_updater(beta2=float(value))
+
+    # -- 2014: sizes and layer kinds before list(n) --------------------------------------------------------------------
+    def layer(self, layer: Layer) -> Self:
+        """Hidden layers of ``list(n)`` are made like this one; default an RBM with ``pretrain``, else dense."""
+        self._layer = layer
+        return self
+
+    def n_in(self, size: int) -> Self:
+        """Features of an example."""
+        self._sizes = (size, self._sizes[1])
+        return self
+
+    def n_out(self, size: int) -> Self:
+        """Outputs of the network."""
+        self._sizes = (self._sizes[0], size)
+        return self
+
+    def k(self, steps: int) -> Self:
+        """Steps of contrastive divergence of RBM layers of ``list(n)``."""
+        return self._set_layer(k=steps)
+
+    def visible_unit(self, unit: str) -> Self:
+        """Visible units of RBM layers of ``list(n)``."""
+        return self._set_layer(visible_unit=unit.lower())
+
+    def hidden_unit(self, unit: str) -> Self:
+        """Hidden units of RBM layers of ``list(n)``."""
+        return self._set_layer(hidden_unit=unit.lower())
+
+    def corruption_level(self, level: float) -> Self:
+        """Share of inputs that autoencoder layers of ``list(n)`` blank out."""
+        return self._set_layer(corruption_level=float(level))
+
+    def sparsity(self, value: float) -> Self:
+        """Sparsity of the pretrained layers of ``list(n)``."""
+        return self._set_layer(sparsity=float(value))
+
+    # -- results -------------------------------------------------------------------------------------------------------
+    def build(self) -> NeuralNetConfiguration:
+        """Return the configuration.
+
+        Raises:
+            ConfError: a value out of range, an unknown name, a setting that the updater does not have.
+        """
+        fields = dict(self._fields)
+        if not self._is_regularized:
+            fields |= {"l1": 0.0, "l2": 0.0, "l1_bias": 0.0, "l2_bias": 0.0}
+        return self._conf_class(**fields, updater=self._build_updater())
+
+    def list(self, *layers: Layer | int) -> ListBuilder:
+        """Go on with the layers: ``list()``, ``list(layer, layer, ...)``, or 2014's ``list(n)`` for n layers."""
+        return ListBuilder(self, layers)
+
+    def graph_builder(self) -> GraphBuilder:
+        """Go on with a graph of layers and vertices."""
+        from dl4jlegacy.nn.conf.graph_builder import GraphBuilder  # it builds on ``conf``, which imports this module
+
+        return GraphBuilder(self.build())
+
+    def _set(self, **fields: Any) -> Self:
+        self._fields |= fields
+        return self
+
+    def _set_updater(self, **fields: Any) -> Self:
+        self._updater_fields |= fields
+        return self
+
+    def _set_layer(self, **fields: Any) -> Self:
+        self._layer_fields |= fields
+        return self
+
+    def _build_updater(self) -> Updater:
+        fields = dict(self._updater_fields)
+        chosen = self._updater
+        if chosen is None:
+            chosen = Nesterovs() if {"momentum", "momentum_after"} & set(fields) else Sgd(learning_rate=0.1)
+        updater = create_updater(chosen) if isinstance(chosen, str) else chosen
+        updater = with_learning_rate(updater, fields.pop("learning_rate", None))
+        for field in fields:
+            if field not in updater.__struct_fields__:
+                having = [name for name, kind in UPDATERS.items() if field in kind.__struct_fields__]
+                raise ConfError(f"updater {type(updater).__name__} has no {field}; those that have: {having}")
+        return msgspec.structs.replace(updater, **fields)

@@ -1,0 +1,252 @@
+"""``NeuralNetConfiguration`` and ``MultiLayerConfiguration``: what a network is, as frozen values (L2).
+
+A layer's own field wins over the network-wide one; ``MultiLayerConfiguration.resolved()`` fills in what a layer leaves
+open and checks that the sizes fit. Both travel as canonical JSON or YAML. Field names and defaults are DL4J's in Python
+case (``org.deeplearning4j.nn.conf``); the updater carries its learning rate, as in 1.0.0.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any, Literal, Self
+
+import msgspec
+
+from dl4jlegacy.errors import ConfError, ShapeError, nearest
+from dl4jlegacy.nn.conf.builder import NeuralNetConfigurationBuilder
+from dl4jlegacy.nn.conf.stages import Stage, first_type, stages
+from dl4jlegacy.nn.conf.text import decode_json, decode_yaml, encode_json, encode_yaml
+from dl4jlegacy.nn.functions import ACTIVATIONS
+from dl4jlegacy.nn.input_type import AnyInputType, InputTypeFeedForward
+from dl4jlegacy.nn.layers.layer import Layer
+from dl4jlegacy.nn.layers.output import BaseOutputLayer
+from dl4jlegacy.nn.multilayer_updater import GRADIENT_NORMALIZATIONS
+from dl4jlegacy.nn.preprocessors.shape import InputPreProcessor
+from dl4jlegacy.nn.updaters import Sgd, Updater
+from dl4jlegacy.nn.weights import WEIGHT_INITS, Distribution
+
+__all__ = ["ConfText", "MultiLayerConfiguration", "NeuralNetConfiguration", "check_fields"]
+
+_TABLES: dict[str, dict[str, Any]] = {
+    "activation": ACTIVATIONS,
+    "weight_init": WEIGHT_INITS,
+    "gradient_normalization": GRADIENT_NORMALIZATIONS,
+}
+_DTYPES = ("float32", "float64")
+
+
+def check_fields(title: str, conf: NeuralNetConfiguration | Layer) -> None:
+    """Check the fields that networks and layers share; None (inherit) passes."""
+    for field, table in _TABLES.items():
+        name = getattr(conf, field)
+        if name is not None and name not in table:
+            raise ConfError(f"{title}: unknown {field} {name!r}{nearest(name, tuple(table))}")
+    for field in ("l1", "l2", "l1_bias", "l2_bias"):
+        _check_range(title, field, getattr(conf, field), 0, math.inf)
+    _check_range(title, "drop_out", conf.drop_out, 0, 1)
+    _check_range(title, "bias_init", conf.bias_init, -math.inf, math.inf)
+    threshold = conf.gradient_normalization_threshold
+    _check_range(title, "gradient_normalization_threshold", threshold, 0, math.inf)
+    if threshold == 0:
+        raise ConfError(f"{title}: gradient_normalization_threshold is 0; it must be positive")
+
+
+def _check_range(title: str, field: str, value: float | None, low: float, high: float) -> None:
+    if value is None or (low <= value <= high and math.isfinite(value)):
+        return
+    bounds = f"from {low:g} to {high:g}" if math.isfinite(high) else f"from {low:g} up" if math.isfinite(low) else ""
+    raise ConfError(f"{title}: {field} is {value}; it must be a finite number {bounds}".rstrip())
+
+
+class ConfText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all configurations of networks can do: travel as text, and be changed."""
+
+    def to_json(self) -> str:
+        """Return canonical JSON: sorted keys, so that equal configurations give equal text."""
+        return encode_json(self)
+
+    def to_yaml(self) -> str:
+        """Return YAML with sorted keys."""
+        return encode_yaml(self)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Return the configuration in ``text``.
+
+        Raises:
+            ConfError: no JSON, an unknown field (the message names the nearest), a wrong type, a value out of range.
+        """
+        return decode_json(text, cls)
+
+    @classmethod
+    def from_yaml(cls, text: str | bytes) -> Self:
+        """Return the configuration in ``text``; raises like ``from_json``."""
+        return decode_yaml(text, cls)
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with some fields changed, checked like a new one."""
+        unknown = set(changes) - set(self.__struct_fields__)
+        if unknown:
+            name = min(unknown)
+            raise ConfError(f"{type(self).__name__} has no field {name!r}{nearest(name, self.__struct_fields__)}")
+        return msgspec.structs.replace(self, **changes)
+
+
+class NeuralNetConfiguration(ConfText, frozen=True, kw_only=True):
+    """What holds for the whole network, and for every layer that does not say otherwise.
+
+    Attributes:
+        seed: of weights, drop-out, sampling; a signed 64-bit number.
+        activation, weight_init, dist, bias_init: names of ``ACTIVATIONS`` and ``WEIGHT_INITS``; ``dist`` is drawn from
+            where the weight init is "distribution".
+        updater: with its learning rate and schedule.
+        l1, l2: penalties on weights, ``l1 |w| + l2 / 2 w^2`` in the score; ``l1_bias``, ``l2_bias`` those on biases.
+        drop_out: probability with which an input of a layer is *retained* while training; 0 switches drop-out off.
+        gradient_normalization, gradient_normalization_threshold: see ``GRADIENT_NORMALIZATIONS``.
+        mini_batch: divide the gradient by the number of examples.
+        minimize: go down the score; up if False.
+        dtype: "float32", or "float64" for gradient checks.
+    """
+
+    seed: int = 123
+    activation: str = "sigmoid"
+    weight_init: str = "xavier"
+    dist: Distribution | None = None
+    bias_init: float = 0.0
+    updater: Updater = Sgd(learning_rate=0.1)
+    l1: float = 0.0
+    l2: float = 0.0
+    l1_bias: float = 0.0
+    l2_bias: float = 0.0
+    drop_out: float = 0.0
+    gradient_normalization: str = "none"
+    gradient_normalization_threshold: float = 1.0
+    mini_batch: bool = True
+    minimize: bool = True
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if not -(2**63) <= self.seed < 2**63:
+            raise ConfError(f"NeuralNetConfiguration.seed is {self.seed}; it must fit into 64 bits, signed")
+        if self.dtype not in _DTYPES:
+            raise ConfError(f"NeuralNetConfiguration.dtype is {self.dtype!r}{nearest(self.dtype, _DTYPES)}")
+        check_fields("NeuralNetConfiguration", self)
+
+    @staticmethod
+    def builder() -> NeuralNetConfigurationBuilder:
+        """Return DL4J's fluent builder: ``builder().seed(7).updater("adam").list().layer(...).build()``."""
+        return NeuralNetConfigurationBuilder(NeuralNetConfiguration, MultiLayerConfiguration)
+
+
+class MultiLayerConfiguration(ConfText, frozen=True, kw_only=True):
+    """A stack of layers: ``conf`` for all, ``layers`` from input to output.
+
+    ``pretrain``: ``fit`` first trains each pretrainable layer by itself; ``backprop``: ``fit`` then trains all of them.
+    Construction refuses what can never work; sizes that are still open (0) may be filled by ``with_sizes``.
+
+    ``input_type`` says what the data is and lets sizes and preprocessors follow; without it the first layer's ``n_in``
+    must. ``input_pre_processors`` names, by index of the layer behind it, a preprocessor that cannot follow. With
+    "truncated_bptt" sequences are learned ``tbptt_fwd_length`` time steps at a time.
+    """
+
+    layers: tuple[Layer, ...]
+    conf: NeuralNetConfiguration = NeuralNetConfiguration()
+    pretrain: bool = False
+    backprop: bool = True
+    input_type: AnyInputType | None = None
+    input_pre_processors: dict[int, InputPreProcessor] = {}
+    backprop_type: Literal["standard", "truncated_bptt"] = "standard"
+    tbptt_fwd_length: int = 20
+    tbptt_back_length: int = 20
+
+    def __post_init__(self) -> None:
+        if not self.layers:
+            raise ConfError("MultiLayerConfiguration.layers is empty; a network needs at least one layer")
+        for index, layer in enumerate(self.layers):
+            check_fields(self._title(index), layer)
+            for field, size in (("n_in", layer.n_in), ("n_out", layer.n_out)):
+                if size < 0:
+                    raise ShapeError(f"{self._title(index)}: {field} is {size}; it must be positive")
+            if isinstance(layer, BaseOutputLayer) and index < len(self.layers) - 1:
+                raise ConfError(f"{self._title(index)} is followed by {self._title(index + 1)}; it must be the last")
+        for index in self.input_pre_processors:
+            if not 0 <= index < len(self.layers):
+                raise ConfError(f"input_pre_processors[{index}]: there are only layers 0 to {len(self.layers) - 1}")
+        for field in ("tbptt_fwd_length", "tbptt_back_length"):
+            if getattr(self, field) < 1:
+                raise ConfError(f"MultiLayerConfiguration.{field} is {getattr(self, field)}; it must be at least 1")
+        for index, (below, above) in enumerate(pairwise(self.layers)):
+            plain = below.consumes == above.consumes == ("feed_forward",)
+            if plain and below.n_out and above.n_in and below.n_out != above.n_in:
+                raise ShapeError(
+                    f"{self._title(index)} has n_out={below.n_out} but {self._title(index + 1)} has "
+                    f"n_in={above.n_in}; they must be equal (leave n_in out to infer it)"
+                )
+
+    @staticmethod
+    def builder() -> NeuralNetConfigurationBuilder:
+        """Return the builder of ``NeuralNetConfiguration``; its ``list()`` leads to this class."""
+        return NeuralNetConfiguration.builder()
+
+    def with_sizes(self, n_in: int, n_out: int) -> Self:
+        """Return a copy for data with ``n_in`` features and ``n_out`` labels, filling in sizes that are open.
+
+        Raises:
+            ShapeError: the configuration says otherwise; the message names both sizes.
+        """
+        changed = list(self.layers)
+        ends = [(len(changed) - 1, "n_out", n_out, "label columns")]
+        if changed[-1].n_out and not self.backprop:
+            ends = []  # what only pretrains looks at no label
+        known = self.input_type or first_type(changed[0], self.input_pre_processors.get(0))
+        if known is None and changed[0].consumes[0] == "feed_forward":
+            changed[0] = msgspec.structs.replace(changed[0], n_in=n_in)
+        elif (
+            known == InputTypeFeedForward(size=changed[0].n_in or 1)
+            and self.input_type is None
+            and not self.input_pre_processors
+        ):
+            ends.insert(0, (0, "n_in", n_in, "feature columns"))
+        elif known is not None and not known.fits_columns(n_in):
+            raise ShapeError(f"the input type is {known} but the data has {n_in} feature columns; set the right one")
+        for index, field, size, what in ends:
+            present = getattr(changed[index], field)
+            if present not in (0, size):
+                raise ShapeError(
+                    f"{self._title(index)} has {field}={present} but the data has {size} {what}; "
+                    f"set {field}={size} or leave it out"
+                )
+            changed[index] = msgspec.structs.replace(changed[index], **{field: size})
+        return self.replace(layers=tuple(changed))
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Return the layers with everything filled in, each with the preprocessor before it and its input type.
+
+        Raises:
+            ShapeError: a size is open or does not fit what comes in.
+            ConfError: weight init "distribution" without a distribution.
+        """
+        return stages(self.layers, self.conf, self.input_type, self.input_pre_processors)
+
+    def resolved(self) -> tuple[Layer, ...]:
+        """Return the layers with everything filled in: what they inherit, and sizes; raises like ``stages``."""
+        return tuple(stage.layer for stage in self.stages())
+
+    def validate(self) -> None:
+        """Raise ``ConfError`` (``ShapeError`` for sizes) unless a network can be built and ``fit`` from this."""
+        for index, layer in enumerate(self.layers):
+            if self.backprop_type == "truncated_bptt" and layer.needs_whole:
+                raise ConfError(
+                    f"{self._title(index)} looks at a sequence from both ends, so backprop_type='truncated_bptt' "
+                    "cannot be had with it; choose 'standard'"
+                )
+        self.stages()
+        if self.backprop and not isinstance(self.layers[-1], BaseOutputLayer):
+            raise ConfError(
+                f"{self._title(len(self.layers) - 1)} is the last layer, but backprop needs an OutputLayer there: "
+                "add one, or set backprop=False to pretrain only"
+            )
+
+    def _title(self, index: int) -> str:
+        return f"layer {index} ({self.layers[index].title()})"

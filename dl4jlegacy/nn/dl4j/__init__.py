@@ -1,0 +1,3 @@
+"""Model files that Deeplearning4j reads and writes: zips, their JSON, ND4J arrays."""
+
+__all__: list[str] = []

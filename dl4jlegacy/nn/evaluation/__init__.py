@@ -1,0 +1,3 @@
+"""Evaluations: classification, binary, regression, ROC curves, calibration."""
+
+__all__: list[str] = []

@@ -1,0 +1,167 @@
+"""RegressionEvaluation: how far a network's outputs are from real-valued labels, column by column (L2).
+
+Follows ``org.nd4j.evaluation.regression.RegressionEvaluation``. The state is the count, the means, and the sums of
+squares about the means, merged by Chan, Golub and LeVeque (1979), so that no large sums are subtracted from each other
+and parts of the data merge without loss (DL4J forgets the labels' sum there, and its R² is wrong afterwards).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.errors import ConfError, ShapeError
+from dl4jlegacy.nn.evaluation.rows import check_column, check_names, rows, scientific
+
+__all__ = ["RegressionEvaluation"]
+
+_STATE = ("count", "mean", "mean_output", "squares", "squares_output", "products", "squared_errors", "absolute_errors")
+_METRICS = ("mse", "mae", "rmse", "rse", "pc", "r2")
+_EPS = 1e-5
+
+
+class RegressionEvaluation:
+    """MSE, MAE, RMSE, RSE, Pearson's correlation and R² of every column.
+
+    Args:
+        columns: their names; by default ``col_0`` ..., as many as the first batch has.
+        digits: of ``stats()``.
+    """
+
+    def __init__(self, columns: Sequence[str] | None = None, *, digits: int = 5) -> None:
+        self.columns: tuple[str, ...] | None = tuple(columns) if columns else None
+        self.digits = digits
+        self._state: Array | None = None  # (len(_STATE), columns), float64
+
+    def eval(self, labels: Array, output: Array, mask: Array | None = None) -> None:
+        """Take in one batch; shapes and mask as in ``evaluation_rows.rows``.
+
+        Raises:
+            ShapeError: the shapes do not agree with each other or with earlier batches.
+            NotFiniteError: the output holds NaN.
+        """
+        actual, found, single = rows(labels, output, mask, per_output=True)
+        x, y = actual.astype(np.float64), found.astype(np.float64)
+        w = np.ones(x.shape) if single is None else single
+        y = np.where(w != 0, y, 0)
+        count = w.sum(axis=0)
+        divisor = np.maximum(count, 1)
+        mean, mean_output = (x * w).sum(axis=0) / divisor, (y * w).sum(axis=0) / divisor
+        dx, dy, error = (x - mean) * w, (y - mean_output) * w, (y - x) * w
+        sums = [(a * b).sum(axis=0) for a, b in ((dx, dx), (dy, dy), (dx, dy), (error, error))]
+        self._add(np.stack([count, mean, mean_output, *sums, np.abs(error).sum(axis=0)]))
+
+    def merge(self, other: RegressionEvaluation) -> Self:
+        """Take in what ``other`` has seen; raises ``ShapeError`` for another number of columns."""
+        if other._state is not None:
+            self.columns = self.columns or other.columns
+            self._add(other._state)
+        return self
+
+    def _add(self, part: Array) -> None:
+        if self._state is None:
+            check_names("RegressionEvaluation", self.columns, part.shape[1])
+            self.columns = self.columns or tuple(f"col_{i}" for i in range(part.shape[1]))
+            self._state = np.zeros_like(part)
+        whole = self._state
+        if whole.shape != part.shape:
+            raise ShapeError(f"evaluation has {whole.shape[1]} columns, this batch has {part.shape[1]}")
+        count = whole[0] + part[0]
+        share = part[0] / np.maximum(count, 1)
+        delta, delta_output = part[1] - whole[1], part[2] - whole[2]
+        between = whole[0] * share
+        merged = whole + part
+        merged[1], merged[2] = whole[1] + delta * share, whole[2] + delta_output * share
+        merged[3] += delta * delta * between
+        merged[4] += delta_output * delta_output * between
+        merged[5] += delta * delta_output * between
+        self._state = merged
+
+    # -- metrics -----------------------------------------------------------------------------------------------------
+
+    @property
+    def num_columns(self) -> int:
+        """Number of columns; 0 while nothing has decided it."""
+        return len(self.columns or ())
+
+    def _of(self, column: int) -> dict[str, float]:
+        check_column("RegressionEvaluation", column, 0 if self._state is None else self.num_columns)
+        assert self._state is not None
+        return dict(zip(_STATE, self._state[:, column].tolist(), strict=True))
+
+    def count(self, column: int) -> int:
+        """Values of this column that counted."""
+        return int(self._of(column)["count"])
+
+    def mse(self, column: int) -> float:
+        """Mean squared error."""
+        s = self._of(column)
+        return s["squared_errors"] / s["count"] if s["count"] else 0.0
+
+    def mae(self, column: int) -> float:
+        """Mean absolute error."""
+        s = self._of(column)
+        return s["absolute_errors"] / s["count"] if s["count"] else 0.0
+
+    def rmse(self, column: int) -> float:
+        """Root of the mean squared error."""
+        return math.sqrt(self.mse(column))
+
+    def rse(self, column: int) -> float:
+        """Squared error relative to that of always answering the labels' mean; infinite for labels all alike."""
+        s = self._of(column)
+        return s["squared_errors"] / s["squares"] if s["squares"] > _EPS else math.inf
+
+    def pc(self, column: int) -> float:
+        """Pearson's correlation of labels and output; 0 where one of them is constant (DL4J: NaN)."""
+        s = self._of(column)
+        spread = math.sqrt(s["squares"]) * math.sqrt(s["squares_output"])
+        return s["products"] / spread if spread else 0.0
+
+    def r2(self, column: int) -> float:
+        """Coefficient of determination; 0 for labels all alike (DL4J: NaN)."""
+        s = self._of(column)
+        return 1 - s["squared_errors"] / s["squares"] if s["squares"] else 0.0
+
+    def average(self, metric: str) -> float:
+        """Return the mean of "mse", "mae", "rmse", "rse", "pc" or "r2" over the columns."""
+        if metric not in _METRICS:
+            raise ConfError(f"a RegressionEvaluation has no metric {metric!r}; there are {', '.join(_METRICS)}")
+        check_column("RegressionEvaluation", 0, 0 if self._state is None else self.num_columns)
+        return float(sum(getattr(self, metric)(i) for i in range(self.num_columns)) / self.num_columns)
+
+    # -- reports -----------------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return averages and state as plain JSON values (an infinite one as None); ``from_dict`` reads it back."""
+        report: dict[str, Any] = {"columns": list(self.columns) if self.columns else None, "digits": self.digits}
+        report["state"] = None if self._state is None else self._state.tolist()
+        if self._state is not None:
+            averages = {name: self.average(name) for name in _METRICS}
+            report |= {name: value if math.isfinite(value) else None for name, value in averages.items()}
+        return report
+
+    @classmethod
+    def from_dict(cls, report: dict[str, Any]) -> RegressionEvaluation:
+        """Rebuild an evaluation from ``to_dict``."""
+        evaluation = cls(report["columns"], digits=report["digits"])
+        if report["state"] is not None:
+            evaluation._state = np.asarray(report["state"], np.float64)
+        return evaluation
+
+    def stats(self) -> str:
+        """Return DL4J 1.0.0's table, character for character."""
+        if self._state is None:
+            return "RegressionEvaluation: No Data"
+        names = self.columns or ()
+        label, width = max(len(name) for name in names) + 5, self.digits + 10
+        header = (f"{name:<{width}}" for name in ("MSE", "MAE", "RMSE", "RSE", "PC", "R^2"))
+        lines = [f"{'Column':<{label}}" + "".join(header)]
+        for i, name in enumerate(names):
+            cells = (f"{scientific(getattr(self, metric)(i), self.digits):<{width}}" for metric in _METRICS)
+            lines.append(f"{name:<{label}}" + "".join(cells))
+        return "\n".join([*lines, ""])

@@ -1,0 +1,253 @@
+"""ROC: how well a probability separates two classes, at every threshold: the curves and the areas under them (L2).
+
+Follows ``org.nd4j.evaluation.classification.ROC``. Exact (the default) keeps every probability; with ``steps`` it
+counts at fixed thresholds. Examples with the same probability are one point of a curve here, so that the areas do not
+depend on the order of the examples, as they do in DL4J.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.errors import ConfError, ShapeError
+from dl4jlegacy.nn.evaluation.rows import rows
+
+__all__ = ["ROC", "PrecisionRecallCurve", "PrecisionRecallPoint", "RocCurve"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RocCurve:
+    """False positive rate (x) and true positive rate (y) at falling (thresholded: rising) thresholds."""
+
+    threshold: Array
+    false_positive_rate: Array
+    true_positive_rate: Array
+
+    def area(self) -> float:
+        """Return the area under the curve, by trapezoids."""
+        return _area(self.false_positive_rate, self.true_positive_rate)
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionRecallPoint:
+    """One point of a precision-recall curve, with its confusion counts."""
+
+    threshold: float
+    precision: float
+    recall: float
+    true_positives: int
+    false_positives: int
+    false_negatives: int
+    true_negatives: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PrecisionRecallCurve:
+    """Precision (y) and recall (x) at rising thresholds, with the counts behind them; ``total`` examples."""
+
+    threshold: Array
+    precision: Array
+    recall: Array
+    true_positives: Array
+    false_positives: Array
+    false_negatives: Array
+    total: int
+
+    def area(self) -> float:
+        """Return the area under the curve, by trapezoids."""
+        return _area(self.recall, self.precision)
+
+    def point(self, index: int) -> PrecisionRecallPoint:
+        """Return point number ``index``."""
+        tp, fp, fn = (int(c[index]) for c in (self.true_positives, self.false_positives, self.false_negatives))
+        threshold, precision, recall = (float(c[index]) for c in (self.threshold, self.precision, self.recall))
+        return PrecisionRecallPoint(threshold, precision, recall, tp, fp, fn, self.total - tp - fp - fn)
+
+    def at_threshold(self, threshold: float) -> PrecisionRecallPoint:
+        """Return the point at ``threshold``, or at the next higher one that there is."""
+        index = int(np.searchsorted(self.threshold, threshold))
+        return self.point(min(index, len(self.threshold) - 1))
+
+    def at_precision(self, precision: float) -> PrecisionRecallPoint:
+        """Return the point of the lowest threshold with at least this precision."""
+        found = np.flatnonzero(self.precision >= precision)
+        return self.point(int(found[0]) if found.size else len(self.threshold) - 1)
+
+    def at_recall(self, recall: float) -> PrecisionRecallPoint:
+        """Return, of the points with at least this recall and no more than needed, the most precise one."""
+        found = np.flatnonzero(self.recall >= recall)
+        if not found.size:
+            return self.point(0)
+        same = found[self.recall[found] == self.recall[found[-1]]]
+        best = same[self.precision[same] == self.precision[same].max()]
+        return self.point(int(best[0]))
+
+
+class ROC:
+    """ROC and precision-recall curve of one yes-or-no output; merges without loss.
+
+    Args:
+        steps: of the threshold, from 0 to 1; 0: exact.
+        remove_redundant: leave out points on straight lines of an exact curve, which changes no area.
+    """
+
+    def __init__(self, steps: int = 0, *, remove_redundant: bool = True) -> None:
+        if steps < 0:
+            raise ConfError(f"ROC got steps={steps}; it must be 0 (exact) or more")
+        self.steps = steps
+        self.remove_redundant = remove_redundant
+        self._parts: list[Array] = []  # exact: (2, examples), probability and label
+        self._counts = np.zeros((2, steps + 1 if steps else 0), np.int64)  # true and false positives by threshold
+        self._actual = [0, 0]  # positives, negatives
+
+    def eval(self, labels: Array, output: Array, mask: Array | None = None) -> None:
+        """Take in one batch: one column, or two of which the second is the probability of "yes".
+
+        Shapes and mask are as in ``evaluation_rows.rows``.
+
+        Raises:
+            ShapeError: shapes that do not agree, or more than two columns.
+            NotFiniteError: the output holds NaN.
+        """
+        actual, found, _ = rows(labels, output, mask)
+        if actual.shape[1] > 2:
+            raise ShapeError(f"ROC got {actual.shape[1]} columns; it takes 1 or 2 (ROCMultiClass and ROCBinary: more)")
+        self.eval_columns(actual[:, -1], found[:, -1])
+
+    def eval_columns(self, labels: Array, probabilities: Array) -> None:
+        """Take in labels 0 and 1 and probabilities, both ``(rows,)``."""
+        yes = labels > 0.5
+        self._actual[0] += int(yes.sum())
+        self._actual[1] += int((~yes).sum())
+        if not self.steps:
+            self._parts.append(np.stack([probabilities.astype(np.float64), yes.astype(np.float64)]))
+            return
+        above = probabilities[:, None] >= self._thresholds().astype(probabilities.dtype)
+        above[:, -1] = False  # as in DL4J: at threshold 1 nothing is predicted "yes"
+        self._counts[0] += (above & yes[:, None]).sum(axis=0)
+        self._counts[1] += (above & ~yes[:, None]).sum(axis=0)
+
+    def merge(self, other: ROC) -> Self:
+        """Take in what ``other`` has seen; raises ``ConfError`` for other steps."""
+        if self.steps != other.steps:
+            raise ConfError(f"cannot merge a ROC of {other.steps} threshold steps into one of {self.steps}")
+        self._parts += other._parts
+        self._counts = self._counts + other._counts
+        self._actual = [a + b for a, b in zip(self._actual, other._actual, strict=True)]
+        return self
+
+    # -- curves ------------------------------------------------------------------------------------------------------
+
+    @property
+    def positives(self) -> int:
+        """Examples that are "yes"."""
+        return self._actual[0]
+
+    @property
+    def negatives(self) -> int:
+        """Examples that are "no"."""
+        return self._actual[1]
+
+    def roc_curve(self) -> RocCurve:
+        """Return the ROC curve; raises ``ConfError`` without data."""
+        threshold, tp, fp = self._falling()
+        x, y = fp / max(self.negatives, 1), tp / max(self.positives, 1)
+        if self.steps:
+            return RocCurve(threshold[::-1], x[::-1], y[::-1])
+        x, y = np.append(x, 1.0), np.append(y, 1.0)
+        threshold = np.append(threshold, 0.0)
+        kept = _needed(x, y) if self.remove_redundant else slice(None)
+        return RocCurve(threshold[kept], x[kept], y[kept])
+
+    def precision_recall_curve(self) -> PrecisionRecallCurve:
+        """Return the precision-recall curve; raises ``ConfError`` without data."""
+        threshold, tp, fp = (values[::-1] for values in self._falling())
+        if not self.steps:  # the far end: everything is "yes"
+            threshold = np.insert(threshold, 0, 0.0)
+            tp, fp = np.insert(tp, 0, self.positives), np.insert(fp, 0, self.negatives)
+        predicted = tp + fp
+        precision = np.where(predicted == 0, 1.0, tp / np.maximum(predicted, 1))
+        recall = tp / self.positives if self.positives else np.ones(len(tp))
+        kept = _needed(precision, recall) if self.remove_redundant and not self.steps else slice(None)
+        threshold, precision, recall, tp, fp = (v[kept] for v in (threshold, precision, recall, tp, fp))
+        return PrecisionRecallCurve(threshold, precision, recall, tp, fp, self.positives - tp, sum(self._actual))
+
+    def _falling(self) -> tuple[Array, Array, Array]:
+        """Return thresholds from 1 down, with the true and false positives at each."""
+        if not sum(self._actual):
+            raise ConfError("this ROC has no data yet; evaluate a batch first")
+        if self.steps:
+            return self._thresholds()[::-1], self._counts[0][::-1], self._counts[1][::-1]
+        probability, yes = np.concatenate(self._parts, axis=1)
+        order = np.argsort(-probability, kind="stable")
+        probability, yes = probability[order], yes[order].astype(np.int64)
+        last = np.append(probability[1:] != probability[:-1], True)  # of examples with the same probability
+        tp, seen = yes.cumsum()[last], np.flatnonzero(last) + 1
+        return np.insert(probability[last], 0, 1.0), np.insert(tp, 0, 0), np.insert(seen - tp, 0, 0)
+
+    def _thresholds(self) -> Array:
+        return np.arange(self.steps + 1) * (1.0 / self.steps)
+
+    def calculate_auc(self) -> float:
+        """Return the area under the ROC curve."""
+        return self.roc_curve().area()
+
+    def calculate_aucpr(self) -> float:
+        """Return the area under the precision-recall curve."""
+        return self.precision_recall_curve().area()
+
+    # -- reports -----------------------------------------------------------------------------------------------------
+
+    def stats(self) -> str:
+        """Return DL4J 1.0.0's text."""
+        if not sum(self._actual):
+            return "ROC: No data available (no evaluation has been performed)"
+        text = f"AUC (Area under ROC Curve):                {self.calculate_auc()}\n"
+        return text + f"AUPRC (Area under Precision/Recall Curve): {self.calculate_aucpr()}" + self.note()
+
+    def note(self) -> str:
+        """Return the line that says how exact the numbers are; empty if they are."""
+        if not self.steps:
+            return ""
+        return f"\n[Note: Thresholded AUC/AUPRC calculation used with {self.steps} steps); " + (
+            "accuracy may reduced compared to exact mode]"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return areas and state as plain JSON values; ``from_dict`` reads the state back."""
+        known = sum(self._actual) > 0
+        parts = np.concatenate(self._parts, axis=1).tolist() if self._parts else None
+        return {
+            "auc": self.calculate_auc() if known else None,
+            "aucpr": self.calculate_aucpr() if known else None,
+            "steps": self.steps,
+            "remove_redundant": self.remove_redundant,
+            "examples": parts,
+            "counts": self._counts.tolist(),
+            "actual": self._actual,
+        }
+
+    @classmethod
+    def from_dict(cls, report: dict[str, Any]) -> ROC:
+        """Rebuild an evaluation from ``to_dict``."""
+        roc = cls(report["steps"], remove_redundant=report["remove_redundant"])
+        roc._parts = [] if report["examples"] is None else [np.asarray(report["examples"], np.float64)]
+        roc._counts = np.asarray(report["counts"], np.int64)
+        roc._actual = list(report["actual"])
+        return roc
+
+
+def _area(x: Array, y: Array) -> float:
+    return float((np.abs(np.diff(x)) * (y[1:] + y[:-1]) / 2).sum())
+
+
+def _needed(x: Array, y: Array) -> Array:
+    """Return which points a curve cannot do without: the ends, and those that are not inside a straight run."""
+    inner = slice(1, -1)
+    flat = (y[:-2] == y[inner]) & (y[inner] == y[2:])
+    steep = (x[:-2] == x[inner]) & (x[inner] == x[2:])
+    return np.concatenate([[True], ~(flat | steep), [True]])

@@ -1,0 +1,3 @@
+"""``ComputationGraph``."""
+
+__all__: list[str] = []

@@ -1,0 +1,309 @@
+"""ComputationGraph: layers and vertices in any acyclic order, with several inputs and outputs (L2).
+
+Works like ``MultiLayerNetwork``: one flat parameter vector, ``fit_batch`` at a position of a run, nothing known of
+clusters. Legacy: ``org.deeplearning4j.nn.graph.ComputationGraph``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from dl4jlegacy.backend import Array, Scalar, asarray, get_array_module, to_host
+from dl4jlegacy.datasets.dataset import DataSet
+from dl4jlegacy.datasets.multi_dataset import MultiDataSet
+from dl4jlegacy.errors import ConfError, ShapeError
+from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.nn.conf.graph import ComputationGraphConfiguration
+from dl4jlegacy.nn.evaluation.classification import Evaluation
+from dl4jlegacy.nn.evaluation.evaluating import Data, batches_of, counted, looked_at
+from dl4jlegacy.nn.evaluation.rows import IEvaluation
+from dl4jlegacy.nn.graph.sequences import pieces, single_steps
+from dl4jlegacy.nn.graph.stack import Batch, GraphStack
+from dl4jlegacy.nn.input_type import AnyInputType
+from dl4jlegacy.nn.layers.sequences import Memory, segment_count
+from dl4jlegacy.nn.network.batches import chunks
+from dl4jlegacy.nn.network.flat_network import FlatNetwork
+from dl4jlegacy.seeding import Stream
+
+__all__ = ["ComputationGraph", "Several"]
+
+Several = Array | Sequence[Array]
+"""One array for each input or output; a single array where there is one."""
+
+
+class ComputationGraph(FlatNetwork):
+    """A graph with its parameters, updater state and work buffers; used by one thread at a time.
+
+    Args:
+        conf: inputs, layers, vertices, outputs.
+        kernels: they decide where the network lives: on the CPU (default: ``kernels.load()``), or with
+            ``load("cupy")`` on a GPU.
+
+    Attributes:
+        iteration: updates done by ``fit`` (a worker counts for itself and passes the number).
+        listeners: told about every update of ``fit``.
+
+    ``params`` and ``updater_state`` are live: writing into them changes the network. What is different on a GPU stands
+    in ``FlatNetwork``.
+    """
+
+    pretrain_layers: tuple[int, ...] = ()
+
+    def __init__(self, conf: ComputationGraphConfiguration, *, kernels: Kernels | None = None) -> None:
+        self.conf = conf
+        nodes = conf.nodes()
+        layers = [node.stage.layer for node in nodes if node.stage is not None]
+        super().__init__(conf.conf, layers, [node.title() for node in nodes], kernels)
+        self.nodes = nodes
+        views = self.layout.views(self._params), self.layout.views(self._gradient)
+        self._stack = GraphStack(self.nodes, conf.network_outputs, *views, self.kernels.xp)
+        self.init()
+
+    def init(self) -> Self:
+        """Draw the initial parameters from ``conf``'s seed and reset the updater; the constructor has done so once."""
+        self._draw()
+        return self
+
+    def clone(self) -> ComputationGraph:
+        """Return an independent copy with the same parameters, updater state and iteration, without listeners."""
+        copy = ComputationGraph(self.conf, kernels=self.kernels)
+        copy.set_params(self._params)
+        copy.set_updater_state(self._state)
+        copy.iteration = self.iteration
+        return copy
+
+    # -- the flat vectors --------------------------------------------------------------------------------------------
+
+    @property
+    def n_in(self) -> int:
+        """Values of one example of the first input; for sequences, of one time step."""
+        return self.nodes[self._stack.inputs[0]].kind.columns
+
+    @property
+    def input_types(self) -> tuple[AnyInputType, ...]:
+        """What every network input holds."""
+        return tuple(self.nodes[place].kind for place in self._stack.inputs)
+
+    @property
+    def n_out(self) -> int:
+        """Values of the first output for one example; for sequences, for one time step."""
+        return self.nodes[self._stack.outputs[0]].kind.n_in
+
+    @property
+    def param_table(self) -> dict[str, Array]:
+        """Parameters by DL4J's names (``<vertex>_W``, ...), live."""
+        names = [node.name for node in self.nodes if node.stage is not None]
+        pairs = zip(names, self._stack.params, strict=True)
+        return {f"{vertex}_{name}": view for vertex, views in pairs for name, view in views.items()}
+
+    # -- one step ----------------------------------------------------------------------------------------------------
+
+    def fit_batch(
+        self,
+        x: Several,
+        labels: Several,
+        *,
+        iteration: int,
+        stream: Stream,
+        features_mask: Any = None,
+        labels_mask: Any = None,
+    ) -> Scalar:
+        """Do one update from a batch, in place; return the score before it.
+
+        With truncated backpropagation it is one update a segment, and the sum of their scores.
+
+        Args:
+            x: features for every input as in ``input_type``; may be read-only.
+            labels: for every output, ``(examples, n_out)`` or ``(examples, n_out, time steps)``.
+            iteration: updates done before this one; schedules and bias corrections depend on it.
+            stream: the random numbers of this position in the run (drop-out).
+            features_mask: ``(examples, time steps)``, or one such or None for every input.
+            labels_mask: likewise for every output.
+
+        Raises:
+            ShapeError: sizes that do not fit the network.
+            NotFiniteError: the score is NaN or infinite (nothing was updated), or the update made a parameter so; on a
+                GPU ``check_finite`` raises it.
+        """
+        groups: list[Any] = [_list(x), _list(labels), _masks(features_mask), _masks(labels_mask)]
+        sizes = [0 if group is None else len(group) for group in groups]
+        count = max((segment_count(self.conf, array) for array in (*groups[0], *groups[1])), default=1)
+        iterations = range(iteration * count, (iteration + 1) * count)
+
+        def step(arrays: Any, own: Stream) -> Scalar:
+            given = iter(arrays)
+            parts: list[Any] = [None if group is None else [next(given) for _ in group] for group in groups]
+            return self._fit_batch(self._stack.checked(self._dtype, *parts), own, iterations)
+
+        flat = tuple(array for group in groups if group is not None for array in group)
+        return self._stepped(f"fit {sizes}", flat, stream, step, iterations)
+
+    def _fit_batch(self, batch: Batch, stream: Stream, iterations: range) -> Scalar:
+        parts = pieces(self.conf, batch)
+        memory: Memory | None = {} if self.conf.backprop_type == "truncated_bptt" else None
+        total: Scalar = 0.0
+        for index, (part, iteration) in enumerate(zip(parts, iterations, strict=True)):
+            own = stream if index == 0 else stream.at(index, purpose="segment")
+            score = self._backpropagate(part, own, memory)
+            self._apply(iteration)
+            total = total + score if index else score
+        return total
+
+    def gradient_and_score(
+        self, x: Several, labels: Several, stream: Stream, features_mask: Any = None, labels_mask: Any = None
+    ) -> tuple[Array, Scalar]:
+        """Return the loss gradient of a batch (live flat vector, without regularization) and the score (with it).
+
+        The gradient is that of the mean over the examples, or of their sum without ``mini_batch``; several outputs'
+        losses are added. Raises like ``fit_batch``.
+        """
+        batch = self._stack.checked(self._dtype, _list(x), _list(labels), _masks(features_mask), _masks(labels_mask))
+        return self._gradient, self._backpropagate(batch, stream, None)
+
+    def _backpropagate(self, batch: Batch, stream: Stream, memory: Memory | None) -> Scalar:
+        """Write the loss gradient of a batch; return the score."""
+        back = 0 if memory is None else self.conf.tbptt_back_length
+        step = self._step(stream, train=True, memory=memory).at(0, back_length=back)
+        with np.errstate(all="ignore"):  # what a warning could say, _finite says with the layer
+            loss = self._stack.backpropagate(batch, step, scale=self._scale(batch.examples))
+            score = self._scored(loss / batch.examples)
+        return self._finite(score, self._activations(batch))
+
+    def pretrain_batch(self, layer: int, x: Array, *, iteration: int, stream: Stream) -> Scalar:
+        """Graphs do not pretrain: raises ``ConfError``."""
+        raise ConfError(f"layer {layer} cannot pretrain: a ComputationGraph trains by backpropagation only")
+
+    def update_from(self, gradient: Array, *, iteration: int) -> None:
+        """Apply somebody else's gradient (regularization is added here) to the parameters, in place."""
+        self.layout.check("the given gradient", gradient)
+        self._gradient[...] = asarray(gradient, like=self._gradient)
+        self._apply(iteration)
+
+    # -- training ----------------------------------------------------------------------------------------------------
+
+    def fit(self, data: Data, epochs: int = 1) -> None:
+        """Train on a data set (one batch) or on the batches of an iterator, for so many epochs."""
+        for batch in batches_of(data, epochs):
+            score = self.fit_batch(
+                batch.features,
+                batch.labels,
+                iteration=self.iteration,
+                stream=self._stream.at(self.iteration, purpose="finetune"),
+                features_mask=batch.features_masks,
+                labels_mask=batch.labels_masks,
+            )
+            self._tell(self.iteration, score, batch.num_examples)
+            self.iteration += 1
+        self._trained()
+
+    # -- using it ----------------------------------------------------------------------------------------------------
+
+    def outputs(self, *x: Array, features_masks: Sequence[Array | None] | None = None) -> list[Array]:
+        """Return every output, in the order of ``network_outputs``, for the features of every input."""
+        return [y for y, _ in self._outputs(x, features_masks)]
+
+    def _outputs(
+        self, x: Sequence[Array], features_masks: Sequence[Array | None] | None
+    ) -> list[tuple[Array, Array | None]]:
+        """Return every output with its mask."""
+        batch = self._stack.checked(self._dtype, x, None, features_masks)
+        parts = [self._stack.output(_rows(batch, rows), self._step()) for rows in chunks(batch.examples)]
+        if len(parts) == 1:
+            return parts[0]
+        whole: list[tuple[Array, Array | None]] = []
+        for column in zip(*parts, strict=True):
+            masks = [mask for _, mask in column if mask is not None]
+            xp = get_array_module(column[0][0])
+            whole.append((xp.concatenate([y for y, _ in column]), xp.concatenate(masks) if masks else None))
+        return whole
+
+    def rnn_time_step(self, *x: Array) -> list[Array]:
+        """Return every output for the next time steps of the same sequences; each call goes on where the last ended.
+
+        Inputs that are sequences are ``(examples, n)`` for one time step, and then so are the outputs, or
+        ``(examples, n, time steps)``. Raises ``ShapeError`` if the number of sequences changes.
+        """
+        steps, is_one = single_steps(x, self.input_types)
+        batch = self._stack.checked(self._dtype, steps, None)
+        found = self._stack.output(batch, self._step(memory=self._memory))
+        return [y[:, :, -1] if is_one and y.ndim == 3 else y for y, _ in found]
+
+    def rnn_clear_previous_state(self) -> None:
+        """Let the next ``rnn_time_step`` begin new sequences."""
+        self._memory.clear()
+
+    def output(self, x: Several, features_mask: Any = None) -> Array:
+        """Return the first output, as a ``MultiLayerNetwork`` does its only one; ``outputs`` returns all."""
+        return self.outputs(*_list(x), features_masks=_masks(features_mask))[0]
+
+    def predict(self, x: Several) -> Array:
+        """Return the most probable class of every example in the first output, ``(examples,)``."""
+        classes: Array = to_host(self.output(x)).argmax(axis=1)
+        return classes
+
+    def feed_forward(self, *x: Array, features_masks: Sequence[Array | None] | None = None) -> dict[str, Array]:
+        """Return the activation of every network input, layer and vertex by name, as outside."""
+        return self._stack.activations(self._stack.checked(self._dtype, x, None, features_masks), self._step())
+
+    def score(self, data: DataSet | MultiDataSet) -> float:
+        """Return the mean loss of ``data``, all outputs added, plus the regularization term, without drop-out."""
+        return float(self.score_examples(data).mean()) + float(self.updater.penalty(self._params))
+
+    def score_examples(self, data: DataSet | MultiDataSet) -> Array:
+        """Return the loss of every example, all outputs added, without regularization, ``(examples,)``, on the host."""
+        multi = MultiDataSet.of(data)
+        batch = self._stack.checked(self._dtype, multi.features, multi.labels, multi.features_masks, multi.labels_masks)
+        total: Array = self.kernels.xp.zeros(batch.examples, self._dtype)
+        found = self._outputs(multi.features, multi.features_masks)
+        pairs = zip(self._stack.outputs, found, batch.labels, batch.labels_masks, strict=True)
+        for place, (y, own), labels, mask in pairs:
+            layer = self._stack.output_layer(place)
+            wanted = layer.label_shape(y.shape)
+            if labels.shape != wanted:
+                title = self.nodes[place].title()
+                raise ShapeError(f"labels have shape {labels.shape}, network output {title} wants {wanted}")
+            total += layer.scores(labels, y, counted(labels, mask, own))
+        return to_host(total)
+
+    def evaluate(self, data: Data, label_names: Sequence[str] | None = None) -> Evaluation:
+        """Return the classification metrics of the first output on ``data`` (one epoch of an iterator)."""
+        evaluation = Evaluation(self.n_out, label_names)
+        self.do_evaluation(data, {self.conf.network_outputs[0]: (evaluation,)})
+        return evaluation
+
+    def do_evaluation(self, data: Data, evaluations: Mapping[str, Sequence[IEvaluation]]) -> None:
+        """Let evaluations of any kind look at the outputs that they are named for, over one epoch of ``data``."""
+        for name in evaluations:
+            if name not in self.conf.network_outputs:
+                raise ConfError(f"{name!r} is no network output; those are {list(self.conf.network_outputs)}")
+        for batch in batches_of(data):
+            found = self._outputs(batch.features, batch.features_masks)
+            triples = zip(self.conf.network_outputs, found, batch.labels, batch.labels_masks, strict=True)
+            for name, (y, own), labels, mask in triples:
+                for evaluation in evaluations.get(name, ()):
+                    looked_at(evaluation, labels, y, counted(labels, mask, own))
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _activations(self, batch: Batch) -> Iterator[Array]:
+        with np.errstate(all="ignore"):
+            values, _ = self._stack.forward(batch, self._step())
+            for node, value in zip(self.nodes, values, strict=True):
+                if node.stage is not None and value is not None:
+                    yield value.y
+
+
+def _list(arrays: Several) -> Sequence[Array]:
+    return arrays if isinstance(arrays, list | tuple) else [arrays]  # type: ignore[list-item]
+
+
+def _masks(masks: Any) -> Sequence[Array | None] | None:
+    return masks if masks is None or isinstance(masks, list | tuple) else [masks]
+
+
+def _rows(batch: Batch, rows: slice) -> Batch:
+    masks = tuple(None if mask is None else mask[rows] for mask in batch.features_masks)
+    return Batch(tuple(x[rows] for x in batch.features), (), masks, ())

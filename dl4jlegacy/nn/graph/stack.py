@@ -1,0 +1,307 @@
+"""GraphStack: the nodes of a graph over its flat vectors, run forward and back (L2).
+
+What ``stack`` is to a ``MultiLayerNetwork``: stateless but for the views it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+import numpy as np
+import numpy.typing as npt
+
+from dl4jlegacy.backend import Array, Scalar, get_array_module, placed
+from dl4jlegacy.errors import ConfError, DataError, ShapeError
+from dl4jlegacy.nn.conf.graph_stages import Node
+from dl4jlegacy.nn.formats import check_masks, enter, enter_mask, leave
+from dl4jlegacy.nn.input_type import InputTypeFeedForward, InputTypeRecurrent
+from dl4jlegacy.nn.layers.feedforward import Backward, Params
+from dl4jlegacy.nn.layers.output import BaseOutputLayer
+from dl4jlegacy.nn.step import Step
+from dl4jlegacy.nn.vertices.combine import Value, VertexBackward, plain
+
+__all__ = ["Batch", "GraphStack"]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A checked batch as outside the network: arrays C-contiguous and of the network's dtype, a mask or None each."""
+
+    features: tuple[Array, ...]
+    labels: tuple[Array, ...]
+    features_masks: tuple[Array | None, ...]
+    labels_masks: tuple[Array | None, ...]
+
+    @property
+    def examples(self) -> int:
+        """Rows of the features."""
+        return len(self.features[0])
+
+
+class GraphStack:
+    """A graph's nodes with the parameters and gradients of its layers, by name as views of the two flat vectors.
+
+    ``xp`` is the array module whose memory they are in; batches are brought there.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        outputs: Sequence[str],
+        params: Sequence[Params],
+        grads: Sequence[Params],
+        xp: ModuleType = np,
+    ) -> None:
+        self.xp = xp
+        self.nodes = tuple(nodes)
+        self.params = tuple(params)
+        self.grads = tuple(grads)
+        place = {node.name: index for index, node in enumerate(self.nodes)}
+        self.outputs = tuple(place[name] for name in outputs)
+        self.inputs = tuple(i for i, node in enumerate(self.nodes) if node.stage is None and node.vertex is None)
+        self._readers = [0] * len(self.nodes)
+        for node in self.nodes:
+            for source in node.inputs:
+                self._readers[source] += 1
+        self._needs: list[bool] = []  # whether anything at or below a node is trained
+        for node in self.nodes:
+            layer = None if node.stage is None else node.stage.layer
+            own = layer is not None and not layer.frozen and bool(layer.param_shapes())
+            self._needs.append(own or any(self._needs[source] for source in node.inputs))
+
+    # -- checking ----------------------------------------------------------------------------------------------------
+
+    def checked(
+        self,
+        dtype: npt.DTypeLike,
+        features: Sequence[Array],
+        labels: Sequence[Array] | None,
+        features_masks: Sequence[Array | None] | None = None,
+        labels_masks: Sequence[Array | None] | None = None,
+    ) -> Batch:
+        """Return a batch ready to enter, on the network's device, without labels if there are none.
+
+        Raises:
+            ShapeError: sizes that do not fit the network; the message names input or output.
+            DataError: not as many labels as examples.
+        """
+        inputs, ends = self._names(self.inputs), self._names(self.outputs)
+        x = [self._checked_input(*pair) for pair in zip(self.inputs, _many(features, inputs, "features"), strict=True)]
+        y = [] if labels is None else _many(labels, ends, "labels")
+        x_masks = _masks("features", features_masks, len(x))
+        y_masks = _masks("labels", labels_masks, len(y))
+        for name, array in (*zip(inputs, x, strict=True), *zip(ends, y, strict=False)):
+            if len(array) != len(x[0]) or not len(array):
+                raise DataError(
+                    f"{name!r} has {len(array)} examples and {inputs[0]!r} {len(x[0])}; both must be equal and not 0"
+                )
+        for array, mask in zip(x, x_masks, strict=True):
+            check_masks(array, None, mask, None)
+        for array, mask in zip(y, y_masks, strict=True):
+            check_masks(x[0], array, None, mask)
+        features, labels = ([placed(array, self.xp, dtype) for array in group] for group in (x, y))
+        if self.xp is not np:
+            x_masks = [None if mask is None else placed(mask, self.xp, dtype) for mask in x_masks]
+            y_masks = [None if mask is None else placed(mask, self.xp, dtype) for mask in y_masks]
+        flat = [self._flattened(*pair) for pair in zip(self.inputs, features, strict=True)]
+        return Batch(tuple(flat), tuple(labels), tuple(x_masks), tuple(y_masks))
+
+    def _names(self, places: Sequence[int]) -> list[str]:
+        return [self.nodes[place].name for place in places]
+
+    def _checked_input(self, place: int, x: Array) -> Array:
+        node = self.nodes[place]
+        if not node.kind.fits(x.shape):
+            wanted = ", ".join(str(size or "time steps") for size in node.kind.shape)
+            raise ShapeError(
+                f"features have shape {x.shape}, network input {node.name!r} takes {node.kind}: (examples, {wanted})"
+            )
+        return x
+
+    def _flattened(self, place: int, x: Array) -> Array:
+        is_flat = isinstance(self.nodes[place].kind, InputTypeFeedForward)
+        return x.reshape(len(x), -1) if is_flat and x.ndim != 2 else x
+
+    def output_layer(self, place: int) -> BaseOutputLayer:
+        """Return the output layer there; raise ``ConfError`` if it has no loss."""
+        node = self.nodes[place]
+        layer = None if node.stage is None else node.stage.layer
+        if not isinstance(layer, BaseOutputLayer):
+            raise ConfError(f"network output {node.title()} has no loss; training needs an OutputLayer there")
+        return layer
+
+    # -- forward -----------------------------------------------------------------------------------------------------
+
+    def forward(
+        self, batch: Batch, step: Step, *, train: bool = False
+    ) -> tuple[list[Value | None], list[Backward | VertexBackward | None]]:
+        """Return every node's value and its way back; with ``train`` without the output layers, which are the end."""
+        values: list[Value | None] = []
+        backs: list[Backward | VertexBackward | None] = []
+        inputs: dict[str, Value] = {}
+        for index, node in enumerate(self.nodes):
+            back: Backward | VertexBackward | None = None
+            value: Value | None = None
+            if node.stage is None and node.vertex is None:
+                value = inputs[node.name] = self._entered(index, len(inputs), batch, step)
+            elif not (train and index in self.outputs):
+                value, back = self._node(index, values, step, inputs)
+            values.append(value)
+            backs.append(back)
+        return values, backs
+
+    def _entered(self, index: int, number: int, batch: Batch, step: Step) -> Value:
+        x, kind = batch.features[number], self.nodes[index].kind
+        step.workspace.batch = len(x)
+        here = step.at(index, examples=len(x), rows=len(x), mask=enter_mask(batch.features_masks[number], x))
+        return Value(enter(x, kind, here), here, kind)
+
+    def _node(
+        self, index: int, values: Sequence[Value | None], step: Step, inputs: Mapping[str, Value]
+    ) -> tuple[Value, Backward | VertexBackward]:
+        node = self.nodes[index]
+        below = [value for value in (values[source] for source in node.inputs) if value is not None]
+        back: Backward | VertexBackward
+        if node.stage is not None:
+            params = self.params[node.layer]
+            y, behind, back = node.stage.forward(params, below[0].y, below[0].step.at(index))
+            return Value(y, behind, node.kind), back
+        assert node.vertex is not None
+        plained = [Value(value.y, value.step, plain(value.kind)) for value in below]
+        y, behind, back = node.vertex.forward(plained, step.at(index), inputs)
+        return Value(y, behind, node.kind), back
+
+    def activations(self, batch: Batch, step: Step) -> dict[str, Array]:
+        """Return every node's activation by name, as outside, copied."""
+        values, _ = self.forward(batch, step)
+        return {
+            node.name: leave(value.y, node.kind, value.step.rows)
+            for node, value in zip(self.nodes, values, strict=True)
+            if value is not None
+        }
+
+    def output(self, batch: Batch, step: Step) -> list[tuple[Array, Array | None]]:
+        """Return the network's outputs as outside, each with its mask ``(examples, time steps)`` or None."""
+        values, _ = self.forward(batch, step)
+        found = []
+        for place in self.outputs:
+            value = values[place]
+            assert value is not None
+            mask = None if value.step.mask is None else value.step.mask.T
+            found.append((leave(value.y, self.nodes[place].kind, value.step.rows), mask))
+        return found
+
+    # -- backward ----------------------------------------------------------------------------------------------------
+
+    def backpropagate(self, batch: Batch, step: Step, *, scale: float) -> Scalar:
+        """Write the whole gradient of ``scale`` times all losses; return their sum."""
+        for place in self.outputs:
+            self.output_layer(place)
+        values, backs = self.forward(batch, step, train=True)
+        pending: list[Array | None] = [None] * len(self.nodes)
+        losses: dict[int, Scalar] = {}
+        for index in reversed(range(len(self.nodes))):
+            node = self.nodes[index]
+            if index in self.outputs:
+                losses[index] = self._end(index, batch, values, pending, step, scale)
+            elif node.stage is not None:
+                self._layer_back(index, backs[index], pending, step)
+            elif node.vertex is not None and pending[index] is not None and self._needs[index]:
+                back: VertexBackward = backs[index]  # type: ignore[assignment]  # of a vertex
+                for source, dx in zip(node.inputs, back(_taken(pending, index)), strict=True):
+                    self._give(pending, source, dx, step)
+        return sum(losses[place] for place in self.outputs)
+
+    def _end(
+        self,
+        index: int,
+        batch: Batch,
+        values: Sequence[Value | None],
+        pending: list[Array | None],
+        step: Step,
+        scale: float,
+    ) -> Scalar:
+        """Run an output layer there and back; return its loss."""
+        node, number = self.nodes[index], self.outputs.index(index)
+        layer, stage, source = self.output_layer(index), node.stage, node.inputs[0]
+        value = values[source]
+        assert stage is not None and value is not None
+        labels, mask = batch.labels[number], enter_mask(batch.labels_masks[number], batch.labels[number])
+        y, here, back = stage.before(value.y, value.step.at(index, labels_mask=mask))
+        shape = (here.examples, 0, len(y)) if isinstance(stage.enters, InputTypeRecurrent) else (here.examples, 0)
+        wanted = layer.label_shape(shape)
+        if labels.shape != wanted:
+            raise ShapeError(
+                f"labels have shape {labels.shape}, network output {node.title()} has n_out={layer.n_out} and wants "
+                f"{wanted}"
+            )
+        inside = enter(labels, stage.leaves, here, "labels") if labels.ndim == 3 else labels
+        if layer.frozen:
+            here = here.at(index, train=False)
+        needs = self._needs[source]
+        grads = self.grads[node.layer]
+        loss, dy = layer.loss_gradient(self.params[node.layer], y, inside, grads, here, scale=scale, need_dx=needs)
+        if layer.frozen:
+            _clear(grads)
+        if needs and dy is not None:
+            self._give(pending, source, back(dy) if back is not None else dy, step)
+        return loss
+
+    def _layer_back(self, index: int, back: object, pending: list[Array | None], step: Step) -> None:
+        node = self.nodes[index]
+        assert node.stage is not None
+        grads, layer = self.grads[node.layer], node.stage.layer
+        if pending[index] is None or not self._needs[index]:
+            _clear(grads)
+            return
+        source = node.inputs[0]
+        needs = self._needs[source]
+        backward: Backward = back  # type: ignore[assignment]  # of a layer
+        dx = backward(_taken(pending, index), grads, needs)
+        if layer.frozen:
+            _clear(grads)
+        elif "vb" in grads:
+            grads["vb"].fill(0)  # only pretraining changes the visible bias
+        if needs and dx is not None:
+            self._give(pending, source, dx, step)
+
+    def _give(self, pending: list[Array | None], source: int, dx: Array, step: Step) -> None:
+        """Add ``dx`` to the gradient of node ``source``; one that several read is summed in memory of its own."""
+        if not self._needs[source]:
+            return
+        present = pending[source]
+        if present is not None:
+            present += dx
+        elif self._readers[source] > 1:
+            total = step.at(source).buffer("sum of gradients", dx.shape, dx)
+            total[...] = dx
+            pending[source] = total
+        else:
+            pending[source] = get_array_module(dx).ascontiguousarray(dx)
+
+
+def _taken(pending: list[Array | None], index: int) -> Array:
+    dy, pending[index] = pending[index], None
+    assert dy is not None
+    return dy
+
+
+def _clear(grads: Params) -> None:
+    for gradient in grads.values():
+        gradient.fill(0)
+
+
+def _masks(what: str, masks: Sequence[Array | None] | None, count: int) -> list[Array | None]:
+    if masks is None:
+        return [None] * count
+    if len(masks) != count:
+        raise ShapeError(f"{len(masks)} masks came with {count} arrays of {what}; give one or None for each")
+    return list(masks)
+
+
+def _many(arrays: Sequence[Array], names: Sequence[str], what: str) -> list[Array]:
+    if len(arrays) != len(names):
+        raise ShapeError(f"{len(arrays)} arrays of {what} for {list(names)}; give one for each, in this order")
+    return list(arrays)

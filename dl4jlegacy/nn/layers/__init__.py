@@ -1,0 +1,3 @@
+"""Layers, one family a module; ``layer`` has the union of all of them."""
+
+__all__: list[str] = []

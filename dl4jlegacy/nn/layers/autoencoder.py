@@ -1,0 +1,109 @@
+"""Denoising autoencoder with tied weights: a layer that pretrains itself by backpropagation.
+
+Source: Vincent, Larochelle, Bengio, Manzagol 2008, "Extracting and composing robust features with denoising
+autoencoders". Legacy: ``org.deeplearning4j.nn.layers.feedforward.autoencoder.AutoEncoder``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from dl4jlegacy.backend import Array, Scalar, get_array_module
+from dl4jlegacy.errors import ConfError
+from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer, Params, activate
+from dl4jlegacy.nn.layers.reconstruction import CANONICAL, check_pretrain_rate, check_reconstruction_loss, mean_score
+from dl4jlegacy.nn.losses import LOSSES
+from dl4jlegacy.nn.step import Step
+from dl4jlegacy.seeding import Stream
+
+__all__ = ["AutoEncoder"]
+
+
+class AutoEncoder(FeedForwardLayer, frozen=True, kw_only=True, tag="autoencoder"):
+    """Denoising autoencoder: ``y = f(x' W + b)``, ``z = g(y W^T + vb)``, where ``x'`` is ``x`` with inputs set to 0.
+
+    ``corruption_level`` is the probability that an input is set to 0. With the default loss the decoder ``g`` is the
+    sigmoid for a sigmoid encoder and linear for every other one (Vincent et al. 2010, section 3.3); with any other
+    loss ``g`` is ``f``, as in the legacy. ``sparsity`` > 0 pulls the mean of every hidden unit towards it through the
+    hidden bias. ``pretrain_learning_rate`` replaces the updater's base rate in pretraining.
+    """
+
+    pretrains: ClassVar[bool] = True
+
+    corruption_level: float = 0.3
+    sparsity: float = 0.0
+    loss: str = "reconstruction_crossentropy"
+    visible_bias_init: float = 0.0
+    pretrain_learning_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_pretrain_rate(self.title(), self.pretrain_learning_rate)
+        if not 0 <= self.corruption_level < 1:
+            raise ConfError(f"{self.title()}: corruption_level={self.corruption_level}; it must be in [0, 1)")
+        check_reconstruction_loss(self.title(), self.loss)
+
+    def param_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Return those of a dense layer, then ``vb (n_in,)``, the visible bias."""
+        return (*super().param_shapes(), ("vb", (self.n_in,)))
+
+    def init_params(self, params: Params, stream: Stream) -> None:
+        """Fill ``params`` with initial values."""
+        super().init_params(params, stream)
+        params["vb"][...] = self.visible_bias_init
+
+    def decoder_activation(self) -> str:
+        """Return the name of ``g``."""
+        encoder = self.forward_activation()
+        return encoder if self.loss != CANONICAL or encoder == "sigmoid" else "identity"
+
+    def pretrain_gradient(self, params: Params, x: Array, grads: Params, step: Step, *, scale: float) -> Scalar:
+        """Write the gradient of ``scale * loss`` for ``x (examples, n_in)``; return the mean reconstruction loss.
+
+        The loss is that of the batch's first examples, see ``mean_score``.
+        """
+        m = x.shape[0]
+        visible = step.buffer("visible", (2 * m, self.n_in), x)  # x' above, dz below
+        hidden = step.buffer("hidden", (2 * m, self.n_out), x)  # dy above, y below: W's gradient is one product
+        corrupted = visible[:m]
+        if self.corruption_level:
+            step.kernels.corrupt(x, corrupted, self.corruption_level, step.key("corrupt"))
+        else:
+            corrupted[...] = x
+        y, to_dy = activate(self.linear(params, corrupted, step), params["b"], self.forward_activation(), step)
+        hidden[m:] = y
+        z, to_dz = self._decode(params, y, step)
+        score = mean_score(self.loss, x, z, self.decoder_activation(), step.kernels)
+        visible[m:] = self._visible_gradient(x, z, to_dz, grads["vb"], step, scale)
+        back = hidden[:m]
+        step.kernels.matmul(visible[m:], params["W"], back)
+        hidden[:m] = to_dy(back, grads["b"])
+        if self.sparsity:
+            grads["b"][...] += (y.mean(axis=0) - self.sparsity) * (m * scale)
+        step.kernels.matmul(hidden.T, visible, grads["W"].T)
+        return score
+
+    def reconstruct(self, params: Params, x: Array, step: Step) -> Array:
+        """Return ``z`` for the uncorrupted ``x``; a work buffer."""
+        y, _ = activate(self.linear(params, x, step), params["b"], self.forward_activation(), step)
+        z, _ = self._decode(params, y, step)
+        return z
+
+    def _decode(self, params: Params, y: Array, step: Step) -> tuple[Array, Callable[[Array, Array], Array]]:
+        z = step.buffer("reconstruction", (y.shape[0], self.n_in), y)
+        step.kernels.matmul(y, params["W"].T, z)
+        return activate(z, params["vb"], self.decoder_activation(), step)
+
+    def _visible_gradient(
+        self, x: Array, z: Array, to_dz: Callable[[Array, Array], Array], gvb: Array, step: Step, scale: float
+    ) -> Array:
+        """Return the gradient with respect to the decoder's pre-activation, and write its column sums to ``gvb``."""
+        factor = x.dtype.type(scale)
+        if self.loss != CANONICAL:
+            xp = get_array_module(x)
+            return to_dz(xp.ascontiguousarray(LOSSES[self.loss].gradient(x, z) * factor), gvb)
+        z -= x
+        z *= factor
+        step.kernels.column_sums(z, gvb)
+        return z

@@ -1,0 +1,225 @@
+"""Convolution of images and of sequences (L2).
+
+Parameters in DL4J's order: ``b (n_out,)`` first, then ``W (n_out, n_in, height, width)`` in 'c' order. Legacy:
+``org.deeplearning4j.nn.conf.layers.ConvolutionLayer`` and ``Convolution1DLayer``; a true correlation, as there.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.kernels.protocol import FUSED_ACTIVATIONS
+from dl4jlegacy.nn.functions import ACTIVATIONS
+from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional, InputTypeRecurrent
+from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params, sampled
+from dl4jlegacy.nn.layers.windows import Mode, Window, check_window
+from dl4jlegacy.nn.step import Step
+from dl4jlegacy.nn.weights import init_weights
+from dl4jlegacy.seeding import Stream
+
+__all__ = ["Convolution1DLayer", "ConvolutionLayer"]
+
+
+class _Convolution(FeedForwardLayer, frozen=True, kw_only=True):
+    def _kernel(self) -> tuple[int, int]:
+        raise NotImplementedError
+
+    def _strides(self) -> tuple[int, int]:
+        raise NotImplementedError
+
+    def param_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Return ``b (n_out,)``, then ``W (n_out, n_in, height, width)``."""
+        return (("b", (self.n_out,)), ("W", (self.n_out, self.n_in, *self._kernel())))
+
+    def init_params(self, params: Params, stream: Stream) -> None:
+        """Fill ``params``; a weight's fans are DL4J's: all it sees, and all it reaches at the given stride."""
+        (kh, kw), (sh, sw) = self._kernel(), self._strides()
+        W, fan_out = params["W"], max(1, self.n_out * kh * kw // (sh * sw))
+        kind = self.weight_init or "xavier"
+        W[...] = init_weights(kind, W.shape, self.n_in * kh * kw, fan_out, stream, W.dtype, self.dist)
+        params["b"][...] = self.bias_init or 0.0
+
+
+class ConvolutionLayer(_Convolution, frozen=True, kw_only=True, tag="convolution"):
+    """Convolution of images: ``y = activation(x * W + b)``; sizes are (height, width).
+
+    ``convolution_mode``: "truncate" leaves out what no whole kernel covers, "strict" refuses that, "same" pads so that
+    the output has ``ceil(input / stride)`` rows and columns (``padding`` must then be 0).
+    """
+
+    consumes: ClassVar[tuple[str, ...]] = ("convolutional",)
+
+    kernel_size: tuple[int, int] = (5, 5)
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    convolution_mode: Mode = "truncate"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_window(self.title(), self, 2)
+
+    def _kernel(self) -> tuple[int, int]:
+        return self.kernel_size
+
+    def _strides(self) -> tuple[int, int]:
+        return self.stride
+
+    def windows(self, shape: tuple[int, int]) -> tuple[Window, Window]:
+        """Return how the kernel goes over images of ``shape`` (height, width), along both axes."""
+        rows, columns = (
+            Window.over(shape[i], self.kernel_size[i], self.stride[i], self.padding[i], self.dilation[i],
+                        self.convolution_mode, ("height", "width")[i])
+            for i in (0, 1)
+        )  # fmt: skip
+        return rows, columns
+
+    def output_type(self, given: AnyInputType) -> AnyInputType:
+        """Return images of ``n_out`` channels."""
+        assert isinstance(given, InputTypeConvolutional)
+        rows, columns = self.windows((given.height, given.width))
+        return InputTypeConvolutional(
+            height=rows.out, width=columns.out, channels=self.n_out, sequences=given.sequences
+        )
+
+    def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+        """Return ``y (tiles, n_out, out height, out width, lanes)`` and the backward pass."""
+        windows = self.windows((x.shape[2], x.shape[3]))
+        padded = _padded(self.drop(x, step), windows, step)
+        name = self.forward_activation()
+        y = step.buffer("y", (len(x), self.n_out, windows[0].out, windows[1].out, x.shape[4]), x)
+        step.kernels.conv_forward(padded, params["W"], params["b"], y, self.stride, self.dilation, name == "relu")
+        kept = _activate(y, name, step)
+
+        def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
+            if name in FUSED_ACTIVATIONS:
+                step.kernels.channel_backward(dy, y, grads["b"], name)
+            else:
+                dy = ACTIVATIONS[name].backward(dy, kept, y)
+                step.kernels.channel_backward(dy, y, grads["b"], "identity")
+            step.kernels.conv_backward_weights(padded, dy, grads["W"], self.stride, self.dilation)
+            return self._input_gradient(params["W"], dy, x, windows, step) if need_dx else None
+
+        return y, backward
+
+    def _input_gradient(self, W: Array, dz: Array, x: Array, windows: tuple[Window, Window], step: Step) -> Array:
+        rows, columns = windows
+        shape = (*x.shape[:2], rows.padded, columns.padded, x.shape[4])
+        dx = step.buffer("dx", shape, x)
+        step.kernels.conv_backward_input(dz, W, dx, self.stride, self.dilation)
+        if shape != x.shape:
+            whole = dx[:, :, rows.before : rows.before + rows.size, columns.before : columns.before + columns.size]
+            dx = step.buffer("dx_cropped", x.shape, x)
+            dx[...] = whole
+        if step.train and self.drop_out:
+            step.kernels.dropout_backward(dx, self.drop_out, step.key("dropout"))
+        return dx
+
+
+def _padded(x: Array, windows: tuple[Window, Window], step: Step) -> Array:
+    """Return ``x`` with a border of zeros, or ``x`` itself where none is needed."""
+    rows, columns = windows
+    shape = (*x.shape[:2], rows.padded, columns.padded, x.shape[4])
+    if shape == x.shape:
+        return x
+    padded = step.buffer("padded", shape, x)
+    padded[...] = 0
+    padded[:, :, rows.before : rows.before + rows.size, columns.before : columns.before + columns.size] = x
+    return padded
+
+
+def _activate(y: Array, name: str, step: Step) -> Array:
+    """Apply an activation in place where the kernel has not; return what its backward formula needs besides ``y``."""
+    if name in ("identity", "relu"):
+        return y
+    if name in FUSED_ACTIVATIONS:
+        lanes = y.shape[-1]
+        zeros = get_array_module(y).zeros(lanes, y.dtype)
+        step.kernels.bias_activation(y.reshape(-1, lanes), zeros, name)
+        return y
+    function, z = ACTIVATIONS[name], y.copy()
+    y[...] = sampled(function, z, step) if step.train else function.forward(z)
+    return z
+
+
+class Convolution1DLayer(_Convolution, frozen=True, kw_only=True, tag="convolution1d"):
+    """Convolution along the time axis of sequences; one value where ``ConvolutionLayer`` has two.
+
+    Masked time steps count as zero, and the output is masked where its window meets none that is not. ``W`` has the
+    shape ``(n_out, n_in, kernel_size, 1)``.
+    """
+
+    consumes: ClassVar[tuple[str, ...]] = ("recurrent",)
+
+    kernel_size: int = 5
+    stride: int = 1
+    padding: int = 0
+    dilation: int = 1
+    convolution_mode: Mode = "truncate"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_window(self.title(), self, 1)
+
+    def _kernel(self) -> tuple[int, int]:
+        return (self.kernel_size, 1)
+
+    def _strides(self) -> tuple[int, int]:
+        return (self.stride, 1)
+
+    def window(self, steps: int) -> Window:
+        """Return how the kernel goes over sequences of so many time steps."""
+        return Window.over(
+            steps, self.kernel_size, self.stride, self.padding, self.dilation, self.convolution_mode, "length"
+        )
+
+    def output_type(self, given: AnyInputType) -> AnyInputType:
+        """Return sequences of vectors of ``n_out`` values."""
+        assert isinstance(given, InputTypeRecurrent)
+        steps = self.window(given.timesteps).out if given.timesteps else 0
+        return InputTypeRecurrent(size=self.n_out, timesteps=steps)
+
+    def forward_mask(self, mask: Array | None, step: Step) -> Array | None:
+        """Return 1 where the window met a time step that counts."""
+        return None if mask is None else self.window(len(mask)).reduced_mask(mask)
+
+    def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+        """Return ``y (out steps, examples, n_out)`` and the backward pass: one product over the unrolled sequence."""
+        xp, window, matmul = get_array_module(x), self.window(len(x)), step.kernels.matmul
+        dropped = self.drop(x, step)
+        if step.mask is not None:
+            dropped = dropped * step.mask[:, :, None]
+        columns = window.unrolled(dropped).reshape(window.out * x.shape[1], -1)
+        weights = xp.ascontiguousarray(params["W"][..., 0].transpose(2, 1, 0)).reshape(-1, self.n_out)
+        z = step.buffer("z", (len(columns), self.n_out), x)
+        matmul(columns, weights, z)
+        name = self.forward_activation()
+        z += params["b"]
+        y = xp.ascontiguousarray(ACTIVATIONS[name].forward(z))
+        out_mask = self.forward_mask(step.mask, step)
+        shown = y.reshape(window.out, x.shape[1], self.n_out)
+        if out_mask is not None:
+            shown = shown * out_mask[:, :, None]
+
+        def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
+            if out_mask is not None:
+                dy = dy * out_mask[:, :, None]
+            dz = ACTIVATIONS[name].backward(dy.reshape(z.shape), z, y)
+            step.kernels.column_sums(dz, grads["b"])
+            found = step.buffer("gW", weights.shape, x)
+            matmul(columns.T, dz, found)
+            shape = (self.kernel_size, self.n_in, self.n_out)
+            grads["W"][..., 0] = found.reshape(shape).transpose(2, 1, 0)
+            if not need_dx:
+                return None
+            unrolled = step.buffer("dcolumns", columns.shape, x)
+            matmul(dz, weights.T, unrolled)
+            dx = window.rolled(unrolled, x.shape)
+            if step.mask is not None:
+                dx *= step.mask[:, :, None]
+            if step.train and self.drop_out:
+                step.kernels.dropout_backward(dx, self.drop_out, step.key("dropout"))
+            return dx
+
+        return shown, backward

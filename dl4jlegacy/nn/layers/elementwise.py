@@ -1,0 +1,156 @@
+"""Layers without parameters that work value by value: activation, drop-out, zero padding (L2).
+
+Legacy: ``org.deeplearning4j.nn.conf.layers.ActivationLayer``, ``DropoutLayer``, ``ZeroPaddingLayer`` and
+``ZeroPadding1DLayer``.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.errors import ConfError
+from dl4jlegacy.nn.functions import ACTIVATIONS
+from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional, InputTypeRecurrent
+from dl4jlegacy.nn.layers.feedforward import Backward, Params, sampled
+from dl4jlegacy.nn.layers.subsampling import ParameterlessLayer
+from dl4jlegacy.nn.step import Step
+
+__all__ = ["ActivationLayer", "DropoutLayer", "ZeroPadding1DLayer", "ZeroPaddingLayer"]
+
+_ANY = ("feed_forward", "recurrent", "convolutional")
+
+
+class ActivationLayer(ParameterlessLayer, frozen=True, kw_only=True, tag="activation"):
+    """``y = activation(x)``, for vectors, sequences and images."""
+
+    consumes: ClassVar[tuple[str, ...]] = _ANY
+    unused: ClassVar[tuple[str, ...]] = tuple(name for name in ParameterlessLayer.unused if name != "activation")
+
+    def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+        """Return ``y`` and the backward pass; softmax goes over channels (of sequences: over the values)."""
+        xp, name = get_array_module(x), self.forward_activation()
+        z = _last(self.drop(x, step), name)
+        function = ACTIVATIONS[name]
+        rows = z.reshape(-1, z.shape[-1])
+        y = xp.ascontiguousarray(sampled(function, rows, step, z) if step.train else function.forward(rows))
+
+        def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
+            if not need_dx:
+                return None
+            dz = function.backward(_last(dy, name).reshape(rows.shape), rows, y)
+            return self.drop_backward(xp.ascontiguousarray(_back(dz.reshape(z.shape), name, x.ndim)), step)
+
+        return xp.ascontiguousarray(_back(y.reshape(z.shape), name, x.ndim)), backward
+
+
+def _last(x: Array, name: str) -> Array:
+    """Return ``x`` with what a softmax goes over as the last axis; other activations do not care."""
+    if name != "softmax" or x.ndim != 5:
+        return x
+    xp = get_array_module(x)
+    moved: Array = xp.ascontiguousarray(xp.moveaxis(x, 1, -1))
+    return moved
+
+
+def _back(x: Array, name: str, dimensions: int) -> Array:
+    if name != "softmax" or dimensions != 5:
+        return x
+    moved: Array = get_array_module(x).moveaxis(x, -1, 1)
+    return moved
+
+
+class DropoutLayer(ParameterlessLayer, frozen=True, kw_only=True, tag="dropout"):
+    """Drop-out alone: ``drop_out`` is the probability with which a value is retained."""
+
+    consumes: ClassVar[tuple[str, ...]] = _ANY
+
+    def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+        """Return ``x`` after drop-out, and the backward pass."""
+
+        def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
+            return self.drop_backward(dy, step) if need_dx else None
+
+        return self.drop(x, step), backward
+
+
+class ZeroPaddingLayer(ParameterlessLayer, frozen=True, kw_only=True, tag="zero_padding"):
+    """Puts zeros around images: ``padding`` is (top, bottom, left, right)."""
+
+    consumes: ClassVar[tuple[str, ...]] = ("convolutional",)
+
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_padding(self.title(), self.padding)
+
+    def output_type(self, given: AnyInputType) -> AnyInputType:
+        """Return larger images."""
+        assert isinstance(given, InputTypeConvolutional)
+        top, bottom, left, right = self.padding
+        return msgspec.structs.replace(given, height=given.height + top + bottom, width=given.width + left + right)
+
+    def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+        """Return the padded images and the backward pass."""
+        top, bottom, left, right = self.padding
+        height, width = x.shape[2], x.shape[3]
+        y = step.buffer("y", (*x.shape[:2], height + top + bottom, width + left + right, x.shape[4]), x)
+        y[...] = 0
+        y[:, :, top : top + height, left : left + width] = self.drop(x, step)
+
+        def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
+            if not need_dx:
+                return None
+            return self.drop_backward(dy[:, :, top : top + height, left : left + width].copy(), step)
+
+        return y, backward
+
+
+class ZeroPadding1DLayer(ParameterlessLayer, frozen=True, kw_only=True, tag="zero_padding1d"):
+    """Puts time steps of zeros around sequences: ``padding`` is (before, after)."""
+
+    consumes: ClassVar[tuple[str, ...]] = ("recurrent",)
+
+    padding: tuple[int, int] = (0, 0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_padding(self.title(), self.padding)
+
+    def output_type(self, given: AnyInputType) -> AnyInputType:
+        """Return longer sequences."""
+        assert isinstance(given, InputTypeRecurrent)
+        steps = given.timesteps + sum(self.padding) if given.timesteps else 0
+        return msgspec.structs.replace(given, timesteps=steps)
+
+    def forward_mask(self, mask: Array | None, step: Step) -> Array | None:
+        """Return the mask with the padding as time steps that count, as in DL4J."""
+        if mask is None:
+            return None
+        return self._padded(mask, 1)
+
+    def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+        """Return the padded sequences and the backward pass."""
+        before, steps = self.padding[0], len(x)
+
+        def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
+            return self.drop_backward(dy[before : before + steps].copy(), step) if need_dx else None
+
+        return self._padded(self.drop(x, step), 0), backward
+
+    def _padded(self, x: Array, fill: int) -> Array:
+        """Return ``x (time steps, ...)`` with ``fill`` before and behind."""
+        before, after = self.padding
+        padded: Array = get_array_module(x).empty((before + len(x) + after, *x.shape[1:]), x.dtype)
+        padded[:before] = fill
+        padded[before : before + len(x)] = x
+        padded[before + len(x) :] = fill
+        return padded
+
+
+def _check_padding(title: str, padding: tuple[int, ...]) -> None:
+    if min(padding) < 0:
+        raise ConfError(f"{title}: padding is {'x'.join(map(str, padding))}; it must not be negative")

@@ -1,0 +1,201 @@
+"""What every feed-forward layer has in common: the inherited fields, and ``y = activation(x W + b)`` with its backward.
+
+A layer is a frozen struct that is both configuration and behaviour; nothing is stored on it. A field that is ``None``
+(a size that is 0) is filled by ``MultiLayerConfiguration.resolved()``; only resolved layers compute. The parameters
+are views into the network's flat vector: ``W`` of shape ``(n_in, n_out)`` lies there column by column, as in DL4J.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Self
+
+import msgspec
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.errors import ConfError, ShapeError, nearest
+from dl4jlegacy.kernels.protocol import FUSED_ACTIVATIONS
+from dl4jlegacy.nn.functions import ACTIVATIONS, Activation
+from dl4jlegacy.nn.input_type import AnyInputType, InputTypeFeedForward
+from dl4jlegacy.nn.step import Step
+from dl4jlegacy.nn.updaters import Updater
+from dl4jlegacy.nn.weights import Distribution, init_weights
+from dl4jlegacy.seeding import Stream
+
+__all__ = ["Backward", "FeedForwardLayer", "Params", "activate", "sampled"]
+
+Params = Mapping[str, Array]
+"""Parameters (or gradients) of one layer by name: ``W (n_in, n_out)``, ``b (n_out,)``, ``vb (n_in,)``."""
+
+Backward = Callable[[Array, Params, bool], "Array | None"]
+"""``backward(dy, grads, need_dx) -> dx``: consumes ``dy``, writes ``grads``, returns ``dx`` only if it is needed."""
+
+
+def sampled(function: Activation, z: Array, step: Step, like: Array | None = None) -> Array:
+    """Return what an activation makes of ``z`` in training, drawing numbers if it is a randomised one.
+
+    ``like`` is ``z`` as it lies inside the network, where that is of another shape: images' numbers depend on it.
+    """
+    if function.sample is None:
+        return function.forward(z)
+    return function.sample(z, step.uniforms("activation", z if like is None else like).reshape(z.shape))
+
+
+def activate(z: Array, b: Array, name: str, step: Step) -> tuple[Array, Callable[[Array, Array], Array]]:
+    """Return ``y = f(z + b)`` and ``to_dz(dy, gb) -> dz``, which also writes ``gb = dz.sum(axis=0)``.
+
+    ``z`` and ``dy`` are consumed. Activations with a fused kernel need no extra memory; the others keep ``z``.
+    """
+    kernels = step.kernels
+    if name in FUSED_ACTIVATIONS:
+        kernels.bias_activation(z, b, name)
+
+        def fused(dy: Array, gb: Array) -> Array:
+            kernels.activation_backward_bias(dy, z, gb, name)
+            return dy
+
+        return z, fused
+    function = ACTIVATIONS[name]
+    z += b
+    y = sampled(function, z, step) if step.train else function.forward(z)
+
+    def formula(dy: Array, gb: Array) -> Array:
+        dz = function.backward(dy, z, y)
+        kernels.column_sums(dz, gb)
+        return dz
+
+    return y, formula
+
+
+class FeedForwardLayer(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True, omit_defaults=True
+):
+    """Fields shared by all layers; ``None`` (0 for a size) means: inherit, or infer from the neighbouring layer.
+
+    ``drop_out`` is the probability with which an input is *retained* (inverted drop-out; 0 switches it off). A
+    ``frozen`` layer works as if not training, and its parameters never change.
+    Legacy: ``org.deeplearning4j.nn.conf.layers.FeedForwardLayer``.
+    """
+
+    pretrains: ClassVar[bool] = False  # whether pretrain_gradient exists
+    consumes: ClassVar[tuple[str, ...]] = ("feed_forward",)  # kinds of input that forward takes, the preferred first
+    weights: ClassVar[frozenset[str]] = frozenset({"W"})  # parameters that l1 and l2 apply to; to others l1_bias ...
+    states: ClassVar[frozenset[str]] = frozenset()  # parameters that take no gradient step, see ParamSpan.is_state
+    c_ordered: ClassVar[frozenset[str]] = frozenset()  # matrices that lie row by row
+    needs_whole: ClassVar[bool] = False  # whether it needs whole sequences, and cannot run time step by time step
+    unused: ClassVar[tuple[str, ...]] = ()  # fields that mean nothing for this kind: refused, and not inherited
+
+    name: str | None = None
+    n_in: int = 0
+    n_out: int = 0
+    activation: str | None = None
+    weight_init: str | None = None
+    dist: Distribution | None = None
+    bias_init: float | None = None
+    updater: Updater | None = None
+    l1: float | None = None
+    l2: float | None = None
+    l1_bias: float | None = None
+    l2_bias: float | None = None
+    drop_out: float | None = None
+    gradient_normalization: str | None = None
+    gradient_normalization_threshold: float | None = None
+    frozen: bool = False
+
+    def __post_init__(self) -> None:
+        for field in self.unused:
+            if getattr(self, field) is not None:
+                raise ConfError(f"{self.title()}: {field} means nothing here, since it has no such thing; leave it out")
+        if self.activation is not None and self.activation not in ACTIVATIONS:
+            raise ConfError(
+                f"{self.title()}: unknown activation {self.activation!r}{nearest(self.activation, list(ACTIVATIONS))}"
+            )
+
+    def title(self) -> str:
+        """Return the layer's kind and name, for messages: ``rbm 'first'``."""
+        kind = str(self.__struct_config__.tag)
+        return f"{kind} {self.name!r}" if self.name else kind
+
+    def input_size(self) -> int:
+        """Return what the layer itself says about the size of its input; 0 if it says nothing."""
+        return self.n_in
+
+    def with_input(self, given: AnyInputType) -> Self:
+        """Return the layer with its sizes filled in for an input of type ``given``.
+
+        Raises:
+            ShapeError: a size is open, or ``n_in`` says something else.
+        """
+        layer = self if self.n_in else msgspec.structs.replace(self, n_in=given.n_in)
+        if layer.n_in != given.n_in:
+            raise ShapeError(f"n_in={layer.n_in}, but what comes in is {given}; set n_in={given.n_in} or leave it out")
+        if layer.n_out < 1:
+            raise ShapeError("n_out is not set; give the number of units")
+        return layer
+
+    def output_type(self, given: AnyInputType) -> AnyInputType:
+        """Return the type of what a resolved layer makes of an input of type ``given``."""
+        sequences = isinstance(given, InputTypeFeedForward) and given.sequences
+        return InputTypeFeedForward(size=self.n_out, sequences=sequences)
+
+    def forward_mask(self, mask: Array | None, step: Step) -> Array | None:
+        """Return the mask ``(time steps, examples)`` of the layer's output, given that of its input."""
+        return mask
+
+    def param_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Return name and shape of every parameter, in the order in which they lie in the flat vector."""
+        return (("W", (self.n_in, self.n_out)), ("b", (self.n_out,)))
+
+    def is_pretrain_param(self, name: str) -> bool:
+        """Return whether only pretraining changes a parameter."""
+        return name == "vb"
+
+    def init_params(self, params: Params, stream: Stream) -> None:
+        """Fill ``params`` with initial values: ``W`` drawn from ``stream``, ``b`` constant."""
+        W = params["W"]
+        W[...] = init_weights(
+            self.weight_init or "xavier", (self.n_in, self.n_out), self.n_in, self.n_out, stream, W.dtype, self.dist
+        )
+        params["b"][...] = self.bias_init or 0.0
+
+    def forward_activation(self) -> str:
+        """Return the name of the function that ``forward`` applies."""
+        return self.activation or "sigmoid"
+
+    def drop(self, x: Array, step: Step) -> Array:
+        """Return ``x`` after inverted drop-out: ``x`` itself when not training or without drop-out."""
+        if not (step.train and self.drop_out):
+            return x
+        dropped = step.buffer("dropped", x.shape, x)
+        step.kernels.dropout(x, dropped, self.drop_out, step.key("dropout"))
+        return dropped
+
+    def linear(self, params: Params, x: Array, step: Step) -> Array:
+        """Return ``x W`` in a work buffer of shape ``(examples, n_out)``."""
+        z = step.buffer("y", (x.shape[0], self.n_out), x)
+        step.kernels.matmul(x, params["W"], z)
+        return z
+
+    def linear_backward(
+        self, params: Params, x: Array, dz: Array, grads: Params, step: Step, need_dx: bool
+    ) -> Array | None:
+        """Write ``grads["W"] = x^T dz``; return ``dz W^T`` (through the drop-out of ``x``) if ``need_dx``."""
+        step.kernels.matmul(dz.T, x, grads["W"].T)  # that view is C-contiguous: written into directly
+        if not need_dx:
+            return None
+        dx = step.buffer("dx", x.shape, x)
+        step.kernels.matmul(dz, params["W"].T, dx)
+        if step.train and self.drop_out:
+            step.kernels.dropout_backward(dx, self.drop_out, step.key("dropout"))
+        return dx
+
+    def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+        """Return ``y (examples, n_out)`` and the backward pass; ``y`` is a work buffer and ``x`` is only read."""
+        dropped = self.drop(x, step)
+        y, to_dz = activate(self.linear(params, dropped, step), params["b"], self.forward_activation(), step)
+
+        def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
+            dz = to_dz(dy, grads["b"])
+            return self.linear_backward(params, dropped, dz, grads, step, need_dx)
+
+        return y, backward

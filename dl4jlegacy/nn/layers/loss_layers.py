@@ -1,0 +1,126 @@
+"""Output layers besides the dense one: a loss without parameters, and the center loss (L2).
+
+Legacy: ``org.deeplearning4j.nn.conf.layers.LossLayer`` and ``CenterLossOutputLayer``.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Self
+
+import msgspec
+
+from dl4jlegacy.backend import Array, Scalar, get_array_module, scalar
+from dl4jlegacy.errors import ConfError, ShapeError
+from dl4jlegacy.nn.input_type import AnyInputType
+from dl4jlegacy.nn.layers.feedforward import Backward, Params, activate
+from dl4jlegacy.nn.layers.output import BaseOutputLayer, OutputLayer
+from dl4jlegacy.nn.step import Step
+from dl4jlegacy.seeding import Stream
+
+__all__ = ["CenterLossOutputLayer", "LossLayer"]
+
+
+class LossLayer(BaseOutputLayer, frozen=True, kw_only=True, tag="loss"):
+    """The loss of ``activation(x)``; no parameters."""
+
+    unused: ClassVar[tuple[str, ...]] = (
+        *("weight_init", "dist", "bias_init", "updater", "l1", "l2", "l1_bias", "l2_bias"),
+        *("gradient_normalization", "gradient_normalization_threshold"),
+    )
+
+    def with_input(self, given: AnyInputType) -> Self:
+        """Return the layer with ``n_out = n_in``; raise ``ShapeError`` if ``n_out`` is another size."""
+        if self.n_out not in (0, given.n_in):
+            raise ShapeError(f"n_out={self.n_out}, but what comes in is {given}, and nothing here changes its size")
+        return super(LossLayer, msgspec.structs.replace(self, n_out=given.n_in)).with_input(given)
+
+    def param_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Return nothing."""
+        return ()
+
+    def init_params(self, params: Params, stream: Stream) -> None:
+        """Do nothing."""
+
+    def linear(self, params: Params, x: Array, step: Step) -> Array:
+        """Return a copy of ``x``."""
+        z = step.buffer("y", x.shape, x)
+        z[...] = x
+        return z
+
+    def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+        """Return ``activation(x)`` and the backward pass."""
+        zeros = self._zeros(x)
+        y, to_dz = activate(self.linear(params, self.drop(x, step), step), zeros, self.forward_activation(), step)
+
+        def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
+            return self._dropped(to_dz(dy, zeros), step) if need_dx else None
+
+        return y, backward
+
+    def loss_gradient(
+        self, params: Params, x: Array, labels: Array, grads: Params, step: Step, *, scale: float, need_dx: bool
+    ) -> tuple[Scalar, Array | None]:
+        """See ``BaseOutputLayer``."""
+        z = self.linear(params, self.drop(x, step), step)
+        zeros = self._zeros(x)  # a bias, and then its gradient, which nobody asks for
+        score, dz = self.score_gradient(z, zeros, labels, zeros, step, scale=scale)
+        return score, self._dropped(dz, step) if need_dx else None
+
+    def _zeros(self, x: Array) -> Array:
+        zeros: Array = get_array_module(x).zeros(self.n_out, x.dtype)
+        return zeros
+
+    def _dropped(self, dx: Array, step: Step) -> Array:
+        if step.train and self.drop_out:
+            step.kernels.dropout_backward(dx, self.drop_out, step.key("dropout"))
+        return dx
+
+
+class CenterLossOutputLayer(OutputLayer, frozen=True, kw_only=True, tag="center_loss_output"):
+    """An output layer that also draws the features of a class together: loss ``+ lambda / 2 |x - center|^2``.
+
+    Source: Wen, Zhang, Li, Qiao 2016. The centers ``(n_out, n_in)`` are no parameters of the loss but follow the
+    features of their class: ``center -= alpha sum(center - x) / (1 + examples of the class)``.
+    """
+
+    states: ClassVar[frozenset[str]] = frozenset({"centers"})
+    c_ordered: ClassVar[frozenset[str]] = frozenset({"centers"})
+
+    alpha: float = 0.05
+    lambda_: float = msgspec.field(default=2e-4, name="lambda")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.takes_indices():
+            raise ConfError(f"{self.title()}: loss {self.loss!r} takes class indices; centers need one-hot labels")
+        if not 0 <= self.alpha <= 1 or self.lambda_ < 0:
+            raise ConfError(
+                f"{self.title()}: alpha={self.alpha} must be from 0 to 1, lambda={self.lambda_} not negative"
+            )
+
+    def param_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Return those of a dense layer, then ``centers (n_out, n_in)``."""
+        return (*super().param_shapes(), ("centers", (self.n_out, self.n_in)))
+
+    def init_params(self, params: Params, stream: Stream) -> None:
+        """Fill ``params``; centers begin at 0."""
+        super().init_params(params, stream)
+        params["centers"][...] = 0
+
+    def loss_gradient(
+        self, params: Params, x: Array, labels: Array, grads: Params, step: Step, *, scale: float, need_dx: bool
+    ) -> tuple[Scalar, Array | None]:
+        """See ``BaseOutputLayer``; the gradient of ``centers`` is the step they take."""
+        xp, mask, centers, kernels = get_array_module(x), step.labels_mask, params["centers"], step.kernels
+        weight = xp.ones(len(x), x.dtype) if mask is None else mask.reshape(len(x), -1)[:, 0]
+        own = step.buffer("own centers", x.shape, x)
+        kernels.matmul(labels, centers, own)
+        away = (x - own) * weight[:, None]
+        score, dx = super().loss_gradient(params, x, labels, grads, step, scale=scale, need_dx=need_dx)
+        members = labels * weight[:, None]
+        moved = step.buffer("moved centers", centers.shape, x)
+        kernels.matmul(members.T, away, moved)
+        grads["centers"][...] = -moved * x.dtype.type(self.alpha) / (1 + members.sum(axis=0))[:, None]
+        if dx is not None:
+            dx += away * x.dtype.type(scale * self.lambda_)
+        return score + 0.5 * self.lambda_ * scalar((away * away).sum()), dx

@@ -1,0 +1,200 @@
+"""LSTM and GravesLSTM: recurrent layers over sequences ``(time steps, examples, n)`` (L2).
+
+Weights of all four gates lie side by side, columns ``[i f o g]`` in DL4J's words: ``i`` is the block's input (the
+layer's activation), ``f`` the forget gate, ``o`` the output gate and ``g`` the input gate (gate activation).
+``GravesLSTM`` has peepholes, the last three columns of ``RW``: to ``f``, ``o`` and ``g``. The formulas stand in
+``Kernels.lstm_forward``. Legacy: ``org.deeplearning4j.nn.layers.recurrent.LSTMHelpers``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import ClassVar
+
+from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.errors import ConfError, ShapeError, nearest
+from dl4jlegacy.kernels.numpy.recurrent import over_time, over_time_back, stepping, stepping_back
+from dl4jlegacy.nn.functions import ACTIVATIONS
+from dl4jlegacy.nn.input_type import AnyInputType, InputTypeRecurrent
+from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params
+from dl4jlegacy.nn.step import Step
+from dl4jlegacy.nn.weights import init_weights
+from dl4jlegacy.seeding import Stream
+
+__all__ = ["GATES", "LSTM", "GravesLSTM"]
+
+GATES = ("sigmoid", "hardsigmoid")
+"""Activations of gates."""
+
+
+class LSTM(FeedForwardLayer, frozen=True, kw_only=True, tag="lstm"):
+    """Long short-term memory without peepholes; ``n_out`` units.
+
+    ``forget_gate_bias_init`` is the first bias of the forget gates, ``bias_init`` that of the others. Drop-out acts on
+    the layer's input. Where a mask is 0, outputs and memory cells are 0 too, as in DL4J.
+    """
+
+    consumes: ClassVar[tuple[str, ...]] = ("recurrent",)
+    weights: ClassVar[frozenset[str]] = frozenset({"W", "RW"})
+    peepholes: ClassVar[int] = 0  # columns of RW behind those of the gates
+
+    forget_gate_bias_init: float = 1.0
+    gate_activation: str = "sigmoid"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.gate_activation not in GATES:
+            known = " or ".join(GATES)
+            raise ConfError(
+                f"{self.title()}: gate_activation {self.gate_activation!r}"
+                f"{nearest(self.gate_activation, GATES)}; a gate opens from 0 to 1: {known}"
+            )
+
+    def output_type(self, given: AnyInputType) -> AnyInputType:
+        """Return sequences of ``n_out`` values, as long as those that come in."""
+        return InputTypeRecurrent(size=self.n_out, timesteps=getattr(given, "timesteps", 0))
+
+    def param_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Return ``W (n_in, 4 n_out)``, ``RW (n_out, 4 n_out + peepholes)`` and ``b (4 n_out,)``."""
+        n = self.n_out
+        return (("W", (self.n_in, 4 * n)), ("RW", (n, 4 * n + self.peepholes)), ("b", (4 * n,)))
+
+    def init_params(self, params: Params, stream: Stream) -> None:
+        """Fill ``params``: fan-in ``n_out`` and fan-out ``n_in + n_out`` for both matrices, as in DL4J."""
+        for name in ("W", "RW"):
+            view = params[name]
+            view[...] = init_weights(
+                self.weight_init or "xavier", view.shape, self.n_out, self.n_in + self.n_out,
+                stream.at(purpose=name), view.dtype, self.dist,
+            )  # fmt: skip
+        params["b"][...] = self.bias_init or 0.0
+        params["b"][self.n_out : 2 * self.n_out] = self.forget_gate_bias_init
+
+    def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+        """Return ``h (time steps, examples, n_out)``, a work buffer, and the backward pass."""
+        (steps, rows, _), n = x.shape, self.n_out
+        x = self.drop(x, step)
+        z = step.buffer("z", (steps, rows, 4 * n), x)
+        step.kernels.matmul(x.reshape(steps * rows, -1), params["W"], z.reshape(steps * rows, -1))
+        h, c, a = (step.buffer(name, (steps + late, rows, n), x) for name, late in (("h", 1), ("c", 1), ("a", 0)))
+        recall(step, self.title(), {"h": h, "c": c})
+        mask = step.mask
+        if mask is None:
+            mask = step.buffer("mask", (steps, rows), x)
+            mask.fill(1)
+        recurrent = params["RW"].T
+        peepholes = get_array_module(x).zeros(3 * n, x.dtype)
+        if self.peepholes:
+            peepholes[...] = recurrent[4 * n :].reshape(-1)
+        ahead, back = self._cells(step)
+        ahead(z, recurrent[: 4 * n], params["b"], peepholes, h, c, a, mask)
+        memorize(step, {"h": h, "c": c})
+
+        def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
+            first = max(0, steps - step.back_length) if step.back_length else 0
+            back(dy, z, recurrent[: 4 * n], peepholes, c, a, mask, first)
+            self._gradients(z, h, c, grads, x, step, first)
+            return self._input_gradient(params, z, x, step, first) if need_dx else None
+
+        return h[1:], backward
+
+    def _cells(self, step: Step) -> tuple[Callable[..., None], Callable[..., None]]:
+        """Return how to walk through time, there and back: fused kernels where they know the activations."""
+        if self.forward_activation() == "tanh" and self.gate_activation == "sigmoid":
+            return step.kernels.lstm_forward, step.kernels.lstm_backward
+        cell, cell_back = general_cells(self.forward_activation(), self.gate_activation)
+        there, back, matmul = stepping(cell), stepping_back(cell_back), step.kernels.matmul
+        return partial(over_time, there, matmul=matmul), partial(over_time_back, back, matmul=matmul)
+
+    def _gradients(self, dz: Array, h: Array, c: Array, grads: Params, x: Array, step: Step, first: int) -> None:
+        """Write the parameters' gradients, one product over all time steps from ``first``."""
+        (steps, _, gates), n = dz.shape, self.n_out
+        flat = dz[first:].reshape(-1, gates)
+        step.kernels.matmul(flat.T, x[first:].reshape(len(flat), -1), grads["W"].T)
+        recurrent = grads["RW"].T
+        step.kernels.matmul(flat.T, h[first:steps].reshape(-1, n), recurrent[:gates])
+        step.kernels.column_sums(flat, grads["b"])
+        if self.peepholes:
+            for row, gate, late in ((0, 1, 0), (1, 2, 1), (2, 3, 0)):  # f and g look at the old cell, o at the new one
+                part = dz[first:, :, gate * n : (gate + 1) * n] * c[first + late : steps + late]
+                step.kernels.column_sums(part.reshape(-1, n), recurrent[gates + row])
+
+    def _input_gradient(self, params: Params, dz: Array, x: Array, step: Step, first: int) -> Array:
+        dx = step.buffer("dx", x.shape, x)
+        dx[:first] = 0
+        step.kernels.matmul(dz[first:].reshape(-1, dz.shape[2]), params["W"].T, dx[first:].reshape(-1, x.shape[2]))
+        if step.train and self.drop_out:
+            step.kernels.dropout_backward(dx, self.drop_out, step.key("dropout"))
+        return dx
+
+
+class GravesLSTM(LSTM, frozen=True, kw_only=True, tag="graves_lstm"):
+    """LSTM with peepholes from the memory cells to the gates (Graves 2012, chapter 4)."""
+
+    peepholes: ClassVar[int] = 3
+
+
+def recall(step: Step, title: str, buffers: dict[str, Array]) -> None:
+    """Begin every buffer ``(time steps + 1, examples, n)`` where the last call ended, or at 0."""
+    for name, buffer in buffers.items():
+        known = None if step.memory is None else step.memory.get((step.layer, step.part + name))
+        if known is None:
+            buffer[0] = 0
+            continue
+        if known.shape != buffer[0].shape:
+            raise ShapeError(
+                f"layer {step.layer} ({title}) remembers {known.shape[0]} sequences of {known.shape[1]} units, now "
+                f"{buffer.shape[1]} of {buffer.shape[2]} come; call rnn_clear_previous_state() before other sequences"
+            )
+        buffer[0] = known
+
+
+def memorize(step: Step, buffers: dict[str, Array]) -> None:
+    """Keep the last entries of the buffers for the next call, if there will be one."""
+    if step.memory is not None:
+        for name, buffer in buffers.items():
+            step.memory[step.layer, step.part + name] = buffer[-1].copy()
+
+
+def general_cells(activation: str, gate: str) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Return one time step there and back for any activations; what is between them is kept from call to call.
+
+    Arguments as the cells of ``kernels.numpy_recurrent`` have them; steps must come back in reverse order.
+    """
+    act, opens = ACTIVATIONS[activation], ACTIVATIONS[gate]
+    kept: list[tuple[Array, Array]] = []
+
+    def forward(z: Array, fed_back: Array, b: Array, peepholes: Array, before: Array, c: Array, a: Array, h: Array,
+                mask: Array) -> None:  # fmt: skip
+        n, (to_f, to_o, to_g) = c.shape[1], peepholes.reshape(3, -1)
+        s = z + fed_back + b
+        s[:, n : 2 * n] += to_f * before
+        s[:, 3 * n :] += to_g * before
+        i, f, g = act.forward(s[:, :n]), opens.forward(s[:, n : 2 * n]), opens.forward(s[:, 3 * n :])
+        new = f * before + g * i
+        s[:, 2 * n : 3 * n] += to_o * new
+        o = opens.forward(s[:, 2 * n : 3 * n])
+        for k, gate in enumerate((i, f, o, g)):
+            z[:, k * n : (k + 1) * n] = gate
+        a[...] = act.forward(new)
+        c[...], h[...] = mask[:, None] * new, mask[:, None] * (o * a)
+        kept.append((s, new))
+
+    def backward(z: Array, dy: Array, carried: Array, dc: Array, peepholes: Array, before: Array, c: Array, a: Array,
+                 mask: Array) -> None:  # fmt: skip
+        s, new = kept.pop()
+        n, (to_f, to_o, to_g) = c.shape[1], peepholes.reshape(3, -1)
+        parts = [slice(k * n, (k + 1) * n) for k in range(4)]
+        i, f, o, g = (z[:, part].copy() for part in parts)
+        dh = (dy + carried) * mask[:, None]
+        do = opens.backward(dh * a, s[:, parts[2]], o)
+        cell = mask[:, None] * dc + act.backward(dh * o, new, a) + do * to_o
+        di = act.backward(cell * g, s[:, parts[0]], i)
+        df = opens.backward(cell * before, s[:, parts[1]], f)
+        dg = opens.backward(cell * i, s[:, parts[3]], g)
+        for part, gradient in zip(parts, (di, df, do, dg), strict=True):
+            z[:, part] = gradient
+        dc[...] = cell * f + df * to_f + dg * to_g
+
+    return forward, backward

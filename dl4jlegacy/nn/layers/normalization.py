@@ -1,0 +1,186 @@
+"""Batch normalization and local response normalization (L2).
+
+Legacy: ``org.deeplearning4j.nn.conf.layers.BatchNormalization`` and ``LocalResponseNormalization``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Self
+
+import msgspec
+
+from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.errors import ConfError
+from dl4jlegacy.nn.input_type import AnyInputType
+from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params
+from dl4jlegacy.nn.layers.subsampling import ParameterlessLayer
+from dl4jlegacy.nn.step import Step
+from dl4jlegacy.seeding import Stream
+
+__all__ = ["BatchNormalization", "LocalResponseNormalization"]
+
+
+class BatchNormalization(FeedForwardLayer, frozen=True, kw_only=True, tag="batch_normalization"):
+    """``y = gamma (x - mean) / sqrt(var + eps) + beta``, feature by feature, or channel by channel of images.
+
+    Source: Ioffe and Szegedy 2015. In training mean and variance are the batch's; the running ones, with which the
+    network is used, are parameters that take no gradient step: ``mean += (1 - decay) (batch mean - mean)``. Without
+    ``is_minibatch`` (the whole data set is one batch) they become the batch's own. With ``lock_gamma_beta`` gamma and
+    beta are the constants ``gamma`` and ``beta``, otherwise they begin there.
+    """
+
+    consumes: ClassVar[tuple[str, ...]] = ("convolutional", "feed_forward")
+    weights: ClassVar[frozenset[str]] = frozenset()
+    states: ClassVar[frozenset[str]] = frozenset({"mean", "var"})
+    unused: ClassVar[tuple[str, ...]] = (
+        *("activation", "weight_init", "dist", "bias_init", "l1", "l2", "l1_bias", "l2_bias", "drop_out"),
+    )
+
+    decay: float = 0.9
+    eps: float = 1e-5
+    gamma: float = 1.0
+    beta: float = 0.0
+    is_minibatch: bool = True
+    lock_gamma_beta: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.decay <= 1:
+            raise ConfError(f"{self.title()}: decay is {self.decay}; it must be from 0 to 1")
+        if not (self.eps > 0 and math.isfinite(self.eps)):
+            raise ConfError(f"{self.title()}: eps is {self.eps}; it must be a positive number")
+
+    def with_input(self, given: AnyInputType) -> Self:
+        """Return the layer with ``n_out = n_in``."""
+        return super(BatchNormalization, msgspec.structs.replace(self, n_out=given.n_in)).with_input(given)
+
+    def output_type(self, given: AnyInputType) -> AnyInputType:
+        """Return ``given``."""
+        return given
+
+    def param_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Return ``gamma, beta, mean, var``, all ``(n_in,)``; the first two only if they are learned."""
+        names = ("mean", "var") if self.lock_gamma_beta else ("gamma", "beta", "mean", "var")
+        return tuple((name, (self.n_in,)) for name in names)
+
+    def init_params(self, params: Params, stream: Stream) -> None:
+        """Fill ``params``: nothing is drawn."""
+        values = {"gamma": self.gamma, "beta": self.beta, "mean": 0.0, "var": 1.0}
+        for name, param in params.items():
+            param[...] = values[name]
+
+    def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+        """Return ``y`` as ``x`` lies and the backward pass."""
+        xp, axis = get_array_module(x), _Channels(x, step.rows)
+        mean, var = axis.moments(x) if step.train else (params["mean"], params["var"])
+        scale = 1 / xp.sqrt(var + x.dtype.type(self.eps))
+        gamma, beta = (params.get("gamma"), params.get("beta"))
+        if gamma is None or beta is None:
+            gamma, beta = (xp.full(self.n_in, value, x.dtype) for value in (self.gamma, self.beta))
+        normal = step.buffer("normal", x.shape, x)
+        xp.subtract(x, axis.spread(mean), out=normal)
+        normal *= axis.spread(scale)
+        y = step.buffer("y", x.shape, x)
+        xp.multiply(normal, axis.spread(gamma), out=y)
+        y += axis.spread(beta)
+
+        def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
+            slopes = axis.sums(dy * normal), axis.sums(dy)
+            for name, slope in zip(("gamma", "beta"), slopes, strict=True):
+                if name in grads:
+                    grads[name][...] = slope
+            for name, found in (("mean", mean), ("var", var)):
+                rate = params[name].dtype.type((1 - self.decay) if self.is_minibatch else 1)
+                grads[name][...] = (params[name] - found) * rate if step.train else 0
+            if not need_dx:
+                return None
+            if step.train:
+                dy = dy - (normal * axis.spread(slopes[0]) + axis.spread(slopes[1])) / axis.count
+                axis.clear_unused(dy)
+            dx: Array = xp.multiply(dy, axis.spread(gamma * scale))
+            return dx
+
+        return y, backward
+
+
+class _Channels:
+    """Sums of every channel of rows ``(n, channels)`` or of tiles, without the lanes that no image fills."""
+
+    def __init__(self, x: Array, rows: int) -> None:
+        self._is_tiled = x.ndim == 5
+        self._last = rows - (len(x) - 1) * x.shape[4] if self._is_tiled else 0
+        self.count = x.dtype.type(rows * x.shape[2] * x.shape[3] if self._is_tiled else len(x))
+
+    def spread(self, vector: Array) -> Array:
+        """Return one value a channel, shaped so that it meets ``x``."""
+        return vector[:, None, None, None] if self._is_tiled else vector
+
+    def sums(self, x: Array) -> Array:
+        """Return the sum of every channel."""
+        if not self._is_tiled:
+            total: Array = x.sum(axis=0)
+            return total
+        total = x[:-1].sum(axis=(0, 2, 3, 4)) + x[-1, ..., : self._last].sum(axis=(1, 2, 3))
+        return total
+
+    def moments(self, x: Array) -> tuple[Array, Array]:
+        """Return mean and variance of every channel."""
+        mean = self.sums(x) / self.count
+        away = x - self.spread(mean)
+        return mean, self.sums(away * away) / self.count
+
+    def clear_unused(self, x: Array) -> None:
+        """Write zeros to the lanes that no image fills."""
+        if self._is_tiled:
+            x[-1, ..., self._last :] = 0
+
+
+class LocalResponseNormalization(ParameterlessLayer, frozen=True, kw_only=True, tag="local_response_normalization"):
+    """``y = x / (k + alpha s)^beta``, ``s`` the sum of squares over ``n`` neighbouring channels.
+
+    Source: Krizhevsky, Sutskever, Hinton 2012, section 3.3.
+    """
+
+    consumes: ClassVar[tuple[str, ...]] = ("convolutional",)
+
+    k: float = 2.0
+    n: int = 5
+    alpha: float = 1e-4
+    beta: float = 0.75
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.n < 1:
+            raise ConfError(f"{self.title()}: n is {self.n}; a channel and its neighbours are at least 1")
+        if self.k <= 0 or self.alpha < 0:
+            raise ConfError(f"{self.title()}: k={self.k}, alpha={self.alpha}; k must be positive, alpha not negative")
+
+    def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+        """Return ``y`` as ``x`` lies and the backward pass."""
+        x = self.drop(x, step)
+        kind = x.dtype.type
+        below = _neighbours(x * x, self.n // 2)
+        below *= kind(self.alpha)
+        below += kind(self.k)
+        factor = below ** kind(-self.beta)
+        y = step.buffer("y", x.shape, x)
+        get_array_module(x).multiply(x, factor, out=y)
+
+        def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
+            if not need_dx:
+                return None
+            across = _neighbours(dy * y / below, self.n // 2)
+            dx = dy * factor - x * kind(2 * self.alpha * self.beta) * across
+            return self.drop_backward(dx, step)
+
+        return y, backward
+
+
+def _neighbours(x: Array, reach: int) -> Array:
+    """Return, for every channel, the sum over the channels at most ``reach`` away."""
+    total = x.copy()
+    for shift in range(1, min(reach, x.shape[1] - 1) + 1):
+        total[:, shift:] += x[:, :-shift]
+        total[:, :-shift] += x[:, shift:]
+    return total

@@ -1,0 +1,111 @@
+"""Layers that end a network and know the loss: what they share, and the dense ``OutputLayer`` (L2).
+
+Legacy: ``org.deeplearning4j.nn.conf.layers.BaseOutputLayer`` and ``OutputLayer``.
+"""
+
+from __future__ import annotations
+
+from dl4jlegacy.backend import Array, Scalar, get_array_module, scalar
+from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.kernels.protocol import device_kernels
+from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer, Params, activate
+from dl4jlegacy.nn.losses import LOSSES, Weights
+from dl4jlegacy.nn.step import Step
+
+__all__ = ["BaseOutputLayer", "OutputLayer"]
+
+_CROSS_ENTROPY = ("mcxent", "negativeloglikelihood")
+
+
+class BaseOutputLayer(FeedForwardLayer, frozen=True, kw_only=True):
+    """A layer with a loss, which can only be the last one.
+
+    ``loss_weights`` weighs the outputs in the loss, one value for each.
+    """
+
+    loss: str = "mcxent"
+    loss_weights: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.loss not in LOSSES:
+            raise ConfError(f"{self.title()}: unknown loss {self.loss!r}{nearest(self.loss, list(LOSSES))}")
+        if self.loss_weights is not None and self.n_out and len(self.loss_weights) != self.n_out:
+            raise ConfError(f"{self.title()}: {len(self.loss_weights)} loss_weights for {self.n_out} outputs")
+
+    def takes_indices(self) -> bool:
+        """Return whether labels are class indices ``(examples, 1)`` rather than one column for each output."""
+        return LOSSES[self.loss].indices
+
+    def label_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the labels that belong to features of ``shape``, both as outside the network."""
+        return (shape[0], 1 if self.takes_indices() else self.n_out)
+
+    def scores(self, labels: Array, y: Array, mask: Array | None = None) -> Array:
+        """Return the loss of every example, ``(examples,)``; arrays as outside the network (see ``input_type``).
+
+        ``mask`` has one factor for every example, ``(examples,)``, or for every output, ``(examples, n_out)``.
+        """
+        return _scores(self.loss, labels, y, self.loss_weights, mask)
+
+    def loss_gradient(
+        self, params: Params, x: Array, labels: Array, grads: Params, step: Step, *, scale: float, need_dx: bool
+    ) -> tuple[Scalar, Array | None]:
+        """Run the layer forward and back: write ``grads``, return the summed loss and ``dx``.
+
+        All gradients are those of ``scale * loss``; ``scale = 1 / examples`` gives the mean. ``labels`` lie as inside
+        the network, ``step.labels_mask`` leaves labels out.
+        """
+        dropped = self.drop(x, step)
+        z = self.linear(params, dropped, step)
+        score, dz = self.score_gradient(z, params["b"], labels, grads["b"], step, scale=scale)
+        return score, self.linear_backward(params, dropped, dz, grads, step, need_dx)
+
+    def score_gradient(
+        self, z: Array, b: Array, labels: Array, gb: Array, step: Step, *, scale: float
+    ) -> tuple[Scalar, Array]:
+        """Return the summed loss of ``f(z + b)`` and ``dz``, all ``(rows, n_out)``; write ``gb``; ``z`` is consumed."""
+        mask = step.labels_mask
+        plain = self.loss_weights is None and mask is None
+        if self.forward_activation() == "softmax" and self.loss in _CROSS_ENTROPY and plain:
+            score, dz = self._softmax_cross_entropy(z, b, labels, gb, step, scale)
+        elif self.forward_activation() == "sigmoid" and self.loss == "xent" and plain:
+            step.kernels.bias_activation(z, b, "sigmoid")
+            score, dz = scalar(_scores(self.loss, labels, z, None, None).sum()), z - labels
+            _scale(dz, scale, gb, step)
+        else:
+            y, to_dz = activate(z, b, self.forward_activation(), step)
+            given = self.loss_weights
+            weights = None if given is None else step.constant("loss_weights", given, y)
+            score = scalar(_scores(self.loss, labels, y, weights, mask).sum())
+            dy = LOSSES[self.loss].gradient(labels, y, weights) * y.dtype.type(scale)
+            if mask is not None:
+                dy *= mask.reshape(len(y), -1)
+            dz = to_dz(get_array_module(dy).ascontiguousarray(dy), gb)
+        return score, dz
+
+    def _softmax_cross_entropy(
+        self, z: Array, b: Array, labels: Array, gb: Array, step: Step, scale: float
+    ) -> tuple[Scalar, Array]:
+        dz, device = step.buffer("dz", z.shape, z), device_kernels(step.kernels)
+        if device is not None:
+            return device.softmax_loss(z, b, labels, dz, gb, scale), dz
+        step.kernels.bias_activation(z, b, "identity")
+        step.kernels.softmax(z)
+        score = step.kernels.softmax_cross_entropy(z, labels, dz)
+        _scale(dz, scale, gb, step)
+        return score, dz
+
+
+def _scale(dz: Array, scale: float, gb: Array, step: Step) -> None:
+    dz *= dz.dtype.type(scale)
+    step.kernels.column_sums(dz, gb)
+
+
+def _scores(loss: str, labels: Array, y: Array, weights: Weights | None, mask: Array | None) -> Array:
+    scores = LOSSES[loss].score(labels, y, weights)
+    return scores if mask is None else scores * mask.reshape(scores.shape)
+
+
+class OutputLayer(BaseOutputLayer, frozen=True, kw_only=True, tag="output"):
+    """Dense layer that ends a network and knows the loss."""

@@ -1,0 +1,196 @@
+"""Restricted Boltzmann machine: a layer that pretrains itself by contrastive divergence, the brick of a DBN.
+
+Sources: Hinton 2002, "Training products of experts by minimizing contrastive divergence"; Nair and Hinton 2010 for
+rectified units. Legacy: ``org.deeplearning4j.nn.layers.feedforward.rbm.RBM``, whose gradient this follows: positive
+phase from probabilities, negative phase from visible samples and hidden probabilities, visible bias from the
+reconstruction's probabilities.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from dl4jlegacy.backend import Array, Scalar, get_array_module
+from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.kernels.protocol import device_kernels
+from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer, Params
+from dl4jlegacy.nn.layers.reconstruction import check_pretrain_rate, check_reconstruction_loss, mean_score
+from dl4jlegacy.nn.step import Step
+from dl4jlegacy.seeding import Stream
+
+__all__ = ["RBM", "UNITS"]
+
+UNITS = {
+    "binary": "sigmoid",
+    "gaussian": "identity",
+    "identity": "identity",
+    "linear": "identity",
+    "rectified": "relu",
+    "softmax": "softmax",
+}
+"""Kind of unit to the activation that gives its mean. Softmax, linear and identity units are not sampled (legacy)."""
+
+
+class RBM(FeedForwardLayer, frozen=True, kw_only=True, tag="rbm"):
+    """Restricted Boltzmann machine with ``n_in`` visible and ``n_out`` hidden units, trained by CD-``k``.
+
+    Its output is the mean of the hidden units, so the inherited ``activation`` is not used: ``hidden_unit`` decides.
+    ``sparsity`` > 0 is the wanted mean of every hidden unit: the hidden biases then only follow that goal (legacy).
+    Drop-out acts in fine-tuning, not in pretraining. ``pretrain_learning_rate`` replaces the updater's base rate there.
+    """
+
+    pretrains: ClassVar[bool] = True
+
+    visible_unit: str = "binary"
+    hidden_unit: str = "binary"
+    k: int = 1
+    sparsity: float = 0.0
+    loss: str = "reconstruction_crossentropy"
+    visible_bias_init: float = 0.0
+    pretrain_learning_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_pretrain_rate(self.title(), self.pretrain_learning_rate)
+        for field, unit in (("visible_unit", self.visible_unit), ("hidden_unit", self.hidden_unit)):
+            if unit not in UNITS:
+                raise ConfError(f"{self.title()}: unknown {field} {unit!r}{nearest(unit, list(UNITS))}")
+        if self.k < 1:
+            raise ConfError(f"{self.title()}: k={self.k}; contrastive divergence needs at least 1 step")
+        check_reconstruction_loss(self.title(), self.loss)
+
+    def param_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Return those of a dense layer, then ``vb (n_in,)``, the visible bias."""
+        return (*super().param_shapes(), ("vb", (self.n_in,)))
+
+    def init_params(self, params: Params, stream: Stream) -> None:
+        """Fill ``params`` with initial values."""
+        super().init_params(params, stream)
+        params["vb"][...] = self.visible_bias_init
+
+    def forward_activation(self) -> str:
+        """Return the activation that gives the hidden units' mean."""
+        return UNITS[self.hidden_unit]
+
+    def pretrain_gradient(self, params: Params, x: Array, grads: Params, step: Step, *, scale: float) -> Scalar:
+        """Write the CD-k gradient of ``x (examples, n_in)`` times ``scale``; return the mean reconstruction loss.
+
+        The gradient points uphill in the loss, so that ``params -= learning_rate * gradient`` descends. The loss is
+        that of the batch's first examples (``mean_score``): it is for listeners, and logarithms are dear.
+        """
+        m = x.shape[0]
+        visible = step.buffer("visible", (2 * m, self.n_in), x)  # data above, reconstruction below:
+        hidden = step.buffer("hidden", (2 * m, self.n_out), x)  # both phases' gradient is then one product
+        reconstruction = self._chain(params, x, visible[m:], hidden, step)
+        score = mean_score(self.loss, x, reconstruction, UNITS[self.visible_unit], step.kernels)
+        if self.sparsity:
+            grads["b"][...] = (hidden[:m].mean(axis=0) - self.sparsity) * (m * scale)
+        self._biases(x, reconstruction, visible[:m], hidden, grads, step, scale)
+        step.kernels.matmul(hidden.T, visible, grads["W"].T)
+        return score
+
+    def _biases(
+        self, x: Array, reconstruction: Array, kept: Array, hidden: Array, grads: Params, step: Step, scale: float
+    ) -> None:
+        """Write the biases' gradients; ``kept`` becomes ``x``, and ``hidden`` its share in the gradient of ``W``."""
+        m, gvb, factor = len(x), grads["vb"], x.dtype.type(scale)
+        gb, device = grads["b"], device_kernels(step.kernels)
+        if device is not None:
+            if self.sparsity:  # has been written already
+                gb = step.buffer("hidden_sums", gb.shape, x)
+            device.difference_sums(reconstruction, x, kept, gvb, scale)
+            device.signed_sums(hidden, m, gb, scale)
+            return
+        kept[...] = x
+        sums = step.buffer("sums", (2, self.n_in), x)
+        step.kernels.column_sums(reconstruction, sums[0])
+        step.kernels.column_sums(x, sums[1])
+        get_array_module(x).subtract(sums[0], sums[1], out=gvb)
+        gvb *= factor
+        data, fantasy = hidden[:m], hidden[m:]
+        data *= -factor
+        fantasy *= factor
+        if not self.sparsity:
+            step.kernels.column_sums(hidden, gb)
+
+    def free_energy(self, params: Params, x: Array) -> Array:
+        """Return the free energy of every row of ``x``: ``(examples,)``; lower means more probable.
+
+        Defined here for binary hidden units and binary or gaussian (unit variance) visible ones.
+
+        Raises:
+            ConfError: other units.
+        """
+        if self.hidden_unit != "binary" or self.visible_unit not in ("binary", "gaussian"):
+            raise ConfError(f"{self.title()}: no free energy for {self.visible_unit} and {self.hidden_unit} units")
+        xp = get_array_module(x)
+        hidden = xp.logaddexp(0, x @ params["W"] + params["b"]).sum(axis=1)
+        if self.visible_unit == "binary":
+            energy: Array = -(x @ params["vb"]) - hidden
+        else:
+            energy = 0.5 * ((x - params["vb"]) ** 2).sum(axis=1) - hidden
+        return energy
+
+    def reconstruct(self, params: Params, x: Array, step: Step) -> Array:
+        """Return the mean visible units given the mean hidden units given ``x``; a work buffer."""
+        hidden = self.linear(params, x, step)
+        _mean(self.hidden_unit, hidden, params["b"], step)
+        visible = step.buffer("reconstruction", x.shape, x)
+        step.kernels.matmul(hidden, params["W"].T, visible)
+        _mean(self.visible_unit, visible, params["vb"], step)
+        return visible
+
+    def _chain(self, params: Params, x: Array, v: Array, hidden: Array, step: Step) -> Array:
+        """Run the Gibbs chain from ``x``; fill ``hidden`` (both phases' means), ``v`` (samples); return v's means."""
+        W, b, matmul = params["W"], params["b"], step.kernels.matmul
+        m = x.shape[0]
+        data, fantasy = hidden[:m], hidden[m:]
+        h = step.buffer("hidden_sample", data.shape, x)
+        mean = step.buffer("visible_mean", v.shape, x)
+        matmul(x, W, data)
+        _sample(self.hidden_unit, data, b, h, step, step.key("hidden"))
+        for i in range(1, self.k + 1):
+            matmul(h, W.T, mean)
+            _sample(self.visible_unit, mean, params["vb"], v, step, step.key("visible", i))
+            matmul(v, W, fantasy)
+            if i < self.k:
+                _sample(self.hidden_unit, fantasy, b, h, step, step.key("hidden", i))
+        _mean(self.hidden_unit, fantasy, b, step)
+        return mean
+
+
+def _mean(unit: str, z: Array, bias: Array, step: Step) -> None:
+    """Replace ``z`` by the mean of units of this kind with input ``z + bias``."""
+    if unit == "binary":
+        step.kernels.sigmoid_bias(z, bias)
+        return
+    step.kernels.bias_activation(z, bias, "relu" if unit == "rectified" else "identity")
+    if unit == "softmax":
+        step.kernels.softmax(z)
+
+
+def _sample(unit: str, z: Array, bias: Array, sample: Array, step: Step, key: int) -> None:
+    """Replace ``z`` by the units' mean as ``_mean`` does, and draw ``sample`` from them."""
+    if unit == "binary":
+        step.kernels.sigmoid_sample(z, bias, z, sample, key)
+    elif unit == "rectified":
+        _sample_rectified(z, bias, sample, step, key)
+    else:
+        _mean(unit, z, bias, step)
+        if unit == "gaussian":
+            step.kernels.gaussian(sample, key)
+            sample += z
+        else:
+            sample[...] = z
+
+
+def _sample_rectified(z: Array, bias: Array, sample: Array, step: Step, key: int) -> None:
+    """``max(0, z + N(0, sigmoid(z)))``, Nair and Hinton 2010, section 2; mean field ``max(0, z)``."""
+    xp = get_array_module(z)
+    z += bias
+    step.kernels.gaussian(sample, key)
+    deviation = xp.sqrt(0.5 * (1 + xp.tanh(0.5 * z)))  # Legacy: took sigmoid(max(0, z)) for the variance
+    sample *= deviation
+    sample += z
+    xp.maximum(sample, 0, out=sample)
+    xp.maximum(z, 0, out=z)

@@ -1,0 +1,58 @@
+"""How well a pretrain layer rebuilds its input: shared by the RBM and the autoencoder.
+
+``reconstruction_crossentropy`` means here what it says: the Bernoulli cross-entropy for sigmoid reconstructions, and
+for other ones the squared error, so that the layer's error signal is ``z - x`` in either case. Legacy: the loss of
+that name is a Kullback-Leibler divergence for output layers, while its pretrain layers always used ``x - z``.
+"""
+
+from __future__ import annotations
+
+import math
+
+from dl4jlegacy.backend import Array, Scalar, is_on_device, scalar
+from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.nn.losses import LOSSES
+
+__all__ = [
+    "CANONICAL",
+    "SCORED_ROWS",
+    "check_pretrain_rate",
+    "check_reconstruction_loss",
+    "mean_score",
+    "reconstruction_scores",
+]
+
+CANONICAL = "reconstruction_crossentropy"
+SCORED_ROWS = 16
+"""A pretraining step reports the loss of so many leading examples of its batch; scoring all costs a fifth of a step."""
+
+
+def check_reconstruction_loss(title: str, loss: str) -> None:
+    """Raise ``ConfError`` naming the layer if there is no such loss."""
+    if loss not in LOSSES:
+        raise ConfError(f"{title}: unknown loss {loss!r}{nearest(loss, list(LOSSES))}")
+
+
+def check_pretrain_rate(title: str, rate: float | None) -> None:
+    """Raise ``ConfError`` naming the layer if its pretraining cannot go on at that learning rate (None: no own one)."""
+    if rate is not None and not (rate >= 0 and math.isfinite(rate)):
+        raise ConfError(f"{title}: pretrain_learning_rate is {rate}; it must be a finite number, not negative")
+
+
+def reconstruction_scores(loss: str, x: Array, z: Array, activation: str) -> Array:
+    """Return the loss of reconstructions ``z`` of ``x``, both ``(examples, n_in)``, one value per example."""
+    if loss != CANONICAL:
+        return LOSSES[loss].score(x, z)
+    if activation == "sigmoid":
+        return LOSSES["xent"].score(x, z)
+    scores: Array = 0.5 * ((z - x) ** 2).sum(axis=1)
+    return scores
+
+
+def mean_score(loss: str, x: Array, z: Array, activation: str, kernels: Kernels) -> Scalar:
+    """Return the mean loss of the first ``SCORED_ROWS`` examples; on a GPU the usual one in two launches."""
+    x, z = x[:SCORED_ROWS], z[:SCORED_ROWS]
+    if is_on_device(z) and loss == CANONICAL and activation == "sigmoid":
+        return kernels.binary_cross_entropy(z, x) / len(x)
+    return scalar(reconstruction_scores(loss, x, z, activation).mean())

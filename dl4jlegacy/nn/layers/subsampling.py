@@ -1,0 +1,239 @@
+"""Pooling: over windows of images and sequences, and over all of them (L2).
+
+Padding holds no values: a maximum never picks it and an average does not count it, as in Deeplearning4j 1.0.0. Legacy:
+``org.deeplearning4j.nn.conf.layers.SubsamplingLayer``, ``Subsampling1DLayer`` and ``GlobalPoolingLayer``.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, Self
+
+import msgspec
+import numpy as np
+
+from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.errors import ConfError
+from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional, InputTypeFeedForward, InputTypeRecurrent
+from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params
+from dl4jlegacy.nn.layers.windows import Mode, Window, check_name, check_window
+from dl4jlegacy.nn.step import Step
+from dl4jlegacy.seeding import Stream
+
+__all__ = ["GlobalPoolingLayer", "ParameterlessLayer", "Pooling", "Subsampling1DLayer", "SubsamplingLayer"]
+
+Pooling = Literal["max", "avg", "pnorm", "sum"]
+_SMALL = 1e-8
+
+
+class ParameterlessLayer(FeedForwardLayer, frozen=True, kw_only=True):
+    """What layers without parameters share: ``n_out`` is ``n_in``, and there is nothing to initialise or to update."""
+
+    unused: ClassVar[tuple[str, ...]] = (
+        *("activation", "weight_init", "dist", "bias_init", "updater", "l1", "l2", "l1_bias", "l2_bias"),
+        *("gradient_normalization", "gradient_normalization_threshold"),
+    )
+
+    def with_input(self, given: AnyInputType) -> Self:
+        """Return the layer with ``n_out = n_in``."""
+        size = given.n_in
+        return super(ParameterlessLayer, msgspec.structs.replace(self, n_out=size)).with_input(given)
+
+    def output_type(self, given: AnyInputType) -> AnyInputType:
+        """Return ``given``."""
+        return given
+
+    def param_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Return nothing."""
+        return ()
+
+    def init_params(self, params: Params, stream: Stream) -> None:
+        """Do nothing."""
+
+    def drop_backward(self, dx: Array, step: Step) -> Array:
+        """Return ``dx`` behind the drop-out of the layer's input, in place."""
+        if step.train and self.drop_out:
+            step.kernels.dropout_backward(dx, self.drop_out, step.key("dropout"))
+        return dx
+
+
+class _Pooling(ParameterlessLayer, frozen=True, kw_only=True):
+    pooling_type: Pooling = "max"
+    pnorm: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_name(self.title(), "pooling_type", self.pooling_type, Pooling)
+        if self.pnorm < 1:
+            raise ConfError(f"{self.title()}: pnorm is {self.pnorm}; it must be at least 1")
+
+
+class SubsamplingLayer(_Pooling, frozen=True, kw_only=True, tag="subsampling"):
+    """Pooling of images: the maximum, mean, sum or p-norm of every window, channel by channel."""
+
+    consumes: ClassVar[tuple[str, ...]] = ("convolutional",)
+
+    kernel_size: tuple[int, int] = (1, 1)
+    stride: tuple[int, int] = (2, 2)
+    padding: tuple[int, int] = (0, 0)
+    convolution_mode: Mode = "truncate"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_window(self.title(), self, 2)
+
+    def windows(self, shape: tuple[int, int]) -> tuple[Window, Window]:
+        """Return how the window goes over images of ``shape`` (height, width), along both axes."""
+        rows, columns = (
+            Window.over(shape[i], self.kernel_size[i], self.stride[i], self.padding[i], 1, self.convolution_mode,
+                        ("height", "width")[i])
+            for i in (0, 1)
+        )  # fmt: skip
+        return rows, columns
+
+    def output_type(self, given: AnyInputType) -> AnyInputType:
+        """Return smaller images of as many channels."""
+        assert isinstance(given, InputTypeConvolutional)
+        rows, columns = self.windows((given.height, given.width))
+        return msgspec.structs.replace(given, height=rows.out, width=columns.out)
+
+    def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+        """Return ``y (tiles, channels, out height, out width, lanes)`` and the backward pass."""
+        rows, columns = self.windows((x.shape[2], x.shape[3]))
+        x = self.drop(x, step)
+        y = step.buffer("y", (*x.shape[:2], rows.out, columns.out, x.shape[4]), x)
+        winners = step.buffer("winners", y.shape, x, np.int32)
+        place = (self.kernel_size, self.stride, (rows.before, columns.before))
+        step.kernels.pool_forward(x, y, winners, *place, self.pooling_type, float(self.pnorm))
+
+        def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
+            if not need_dx:
+                return None
+            dx = step.buffer("dx", x.shape, x)
+            step.kernels.pool_backward(dy, x, y, winners, dx, *place, self.pooling_type, float(self.pnorm))
+            return self.drop_backward(dx, step)
+
+        return y, backward
+
+
+class Subsampling1DLayer(_Pooling, frozen=True, kw_only=True, tag="subsampling1d"):
+    """Pooling along the time axis of sequences; masked time steps hold no values, like padding."""
+
+    consumes: ClassVar[tuple[str, ...]] = ("recurrent",)
+
+    kernel_size: int = 1
+    stride: int = 2
+    padding: int = 0
+    convolution_mode: Mode = "truncate"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_window(self.title(), self, 1)
+
+    def window(self, steps: int) -> Window:
+        """Return how the window goes over sequences of so many time steps."""
+        return Window.over(steps, self.kernel_size, self.stride, self.padding, 1, self.convolution_mode, "length")
+
+    def output_type(self, given: AnyInputType) -> AnyInputType:
+        """Return shorter sequences."""
+        assert isinstance(given, InputTypeRecurrent)
+        steps = self.window(given.timesteps).out if given.timesteps else 0
+        return msgspec.structs.replace(given, timesteps=steps)
+
+    def forward_mask(self, mask: Array | None, step: Step) -> Array | None:
+        """Return 1 where the window met a time step that counts."""
+        return None if mask is None else self.window(len(mask)).reduced_mask(mask)
+
+    def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+        """Return ``y (out steps, examples, n)`` and the backward pass."""
+        window = self.window(len(x))
+        seen = window.unrolled(self.drop(x, step))  # (out, examples, kernel, n)
+        mask = get_array_module(x).ones(x.shape[:2], x.dtype) if step.mask is None else step.mask
+        valid = window.unrolled(mask[:, :, None]) > 0
+        y, slope = pooled(seen, valid, 2, self.pooling_type, self.pnorm)
+
+        def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
+            if not need_dx:
+                return None
+            return self.drop_backward(window.rolled(dy[:, :, None] * slope, x.shape), step)
+
+        return y, backward
+
+
+def pooled(x: Array, valid: Array, axis: int, kind: Pooling, p: int) -> tuple[Array, Array]:
+    """Return the pooled values of ``x`` along ``axis`` where ``valid``, and each value's share in their gradient.
+
+    Where nothing is valid the result is 0, and so is the gradient.
+    """
+    xp = get_array_module(x)
+    weight = xp.broadcast_to(valid, x.shape).astype(x.dtype)
+    if kind == "max":
+        winner = xp.expand_dims(xp.where(valid, x, -xp.inf).argmax(axis=axis), axis)
+        places = xp.arange(x.shape[axis]).reshape((-1,) + (1,) * (x.ndim - axis - 1))
+        slope = (places == winner).astype(x.dtype)
+        slope *= weight
+        return xp.ascontiguousarray((xp.where(valid, x, 0) * slope).sum(axis=axis)), slope
+    if kind == "pnorm":
+        powers = xp.abs(x) ** p * weight
+        y: Array = powers.sum(axis=axis) ** (1 / p)
+        below = xp.expand_dims(xp.maximum(y ** (p - 1), x.dtype.type(_SMALL)), axis)
+        return y.astype(x.dtype, copy=False), xp.sign(x) * xp.abs(x) ** (p - 1) * weight / below
+    if kind == "avg":
+        weight /= xp.maximum(weight.sum(axis=axis, keepdims=True), 1)
+    return xp.ascontiguousarray((x * weight).sum(axis=axis)), weight
+
+
+class GlobalPoolingLayer(_Pooling, frozen=True, kw_only=True, tag="global_pooling"):
+    """Pooling over all time steps that count, or over all places of an image; one value a channel is left.
+
+    With ``collapse_dimensions`` the result is a vector; without, an image of one place (a sequence of one time step).
+    """
+
+    consumes: ClassVar[tuple[str, ...]] = ("recurrent", "convolutional")
+
+    collapse_dimensions: bool = True
+
+    def output_type(self, given: AnyInputType) -> AnyInputType:
+        """Return vectors, or the smallest images or sequences."""
+        if isinstance(given, InputTypeConvolutional):
+            if self.collapse_dimensions:
+                return InputTypeFeedForward(size=given.channels, sequences=given.sequences)
+            return msgspec.structs.replace(given, height=1, width=1)
+        if self.collapse_dimensions:
+            return InputTypeFeedForward(size=given.n_in)
+        return InputTypeRecurrent(size=given.n_in, timesteps=1)
+
+    def forward_mask(self, mask: Array | None, step: Step) -> Array | None:
+        """Return None: what was masked is gone."""
+        return None
+
+    def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+        """Return ``y`` and the backward pass."""
+        return self._sequences(x, step) if x.ndim == 3 else self._images(x, step)
+
+    def _sequences(self, x: Array, step: Step) -> tuple[Array, Backward]:
+        mask = get_array_module(x).ones(x.shape[:2], x.dtype) if step.mask is None else step.mask
+        y, slope = pooled(self.drop(x, step), mask[:, :, None] > 0, 0, self.pooling_type, self.pnorm)
+
+        def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
+            return self.drop_backward(slope * dy.reshape(1, *y.shape), step) if need_dx else None
+
+        return y if self.collapse_dimensions else y[None], backward
+
+    def _images(self, x: Array, step: Step) -> tuple[Array, Backward]:
+        xp = get_array_module(x)
+        places = self.drop(x, step).reshape(*x.shape[:2], -1, x.shape[4])
+        y, slope = pooled(places, xp.ones((1, 1, 1, 1), bool), 2, self.pooling_type, self.pnorm)
+        tiled = y.reshape(*y.shape[:2], 1, 1, y.shape[2])
+        rows = xp.empty((step.rows, y.shape[1]), x.dtype)
+        if self.collapse_dimensions:
+            step.kernels.untile(tiled, rows)
+
+        def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
+            if not need_dx:
+                return None
+            if self.collapse_dimensions:
+                step.kernels.tile(xp.ascontiguousarray(dy), tiled)
+                dy = tiled
+            return self.drop_backward((slope * dy.reshape(*y.shape[:2], 1, -1)).reshape(x.shape), step)
+
+        return rows if self.collapse_dimensions else tiled, backward

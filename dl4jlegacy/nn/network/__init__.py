@@ -1,0 +1,3 @@
+"""``MultiLayerNetwork``, and what it shares with graphs."""
+
+__all__: list[str] = []

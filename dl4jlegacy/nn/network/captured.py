@@ -1,0 +1,101 @@
+"""Training steps on a GPU as CUDA graphs: one launch for a whole step, without Python between its kernels (L2).
+
+The first batch of a shape is trained on launch by launch, which compiles kernels and lets buffers grow; the second
+one's step is captured; every later one replays it. What differs from step to step, keys and rates, goes to the device
+with the batch. Source: CUDA Programming Guide, section "CUDA Graphs".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.errors import CaptureError
+from dl4jlegacy.kernels.protocol import DeviceKernels
+from dl4jlegacy.seeding import Stream
+
+__all__ = ["CapturedSteps"]
+
+logger = logging.getLogger(__name__)
+
+_KEPT = 8  # graphs of one network; sequences of many lengths are better trained on launch by launch
+Arrays = tuple["Array | None", ...]
+Run = Callable[[Arrays, Stream], Any]
+"""A step over the arrays of a batch, with random numbers of a stream: returns its score, a 0-d device array."""
+
+
+@dataclass
+class _Captured:
+    """A captured step: the arrays it reads, and the graph that does it."""
+
+    inputs: Arrays
+    program: Any
+    score: Array
+
+
+class CapturedSteps:
+    """The captured steps of one network. Used by the network's thread.
+
+    Args:
+        kernels: of a GPU.
+        dtype: of the network.
+        buffers: returns the work buffers that steps write to; a graph keeps alive those it has seen.
+    """
+
+    def __init__(self, kernels: DeviceKernels, dtype: npt.DTypeLike, buffers: Callable[[], Sequence[Array]]) -> None:
+        self._kernels, self._dtype, self._buffers = kernels, dtype, buffers
+        self._steps: OrderedDict[Hashable, _Captured | None] = OrderedDict()
+        self.refused: dict[Hashable, str] = {}  # why a kind of step is not captured
+
+    def run(self, kind: Hashable, batch: Arrays, stream: Stream, step: Run, numbers: Callable[[], None]) -> Any:
+        """Do one step; return its score.
+
+        Args:
+            kind: tells steps apart that do different things to batches of the same shapes.
+            batch: host or device arrays, or None where there is none.
+            stream: the random numbers of the batch.
+            step: does the step.
+            numbers: goes through the step's updaters again, for the scalars of their iteration.
+        """
+        with self._kernels.use():
+            name = (kind, tuple(None if array is None else array.shape for array in batch))
+            if name in self.refused:
+                return step(batch, stream)
+            if name not in self._steps:
+                self._remember(name, None)
+                return step(batch, stream)
+            self._steps.move_to_end(name)
+            captured = self._steps[name]
+            if captured is None:
+                try:
+                    captured = self._steps[name] = self._capture(batch, stream, step)
+                except CaptureError as exc:
+                    self.refused[name] = str(exc)
+                    logger.warning("steps of this kind are not captured into a CUDA graph: %s", exc)
+                    return step(batch, stream)
+            return self._replay(captured, batch, stream, numbers)
+
+    def _remember(self, name: Hashable, captured: _Captured | None) -> None:
+        self._steps[name] = captured
+        if len(self._steps) > _KEPT:
+            _, old = self._steps.popitem(last=False)
+            if old is not None:
+                self._kernels.synchronize()  # its memory may only go once it has run
+
+    def _capture(self, batch: Arrays, stream: Stream, step: Run) -> _Captured:
+        xp = self._kernels.xp
+        inputs = tuple(None if array is None else xp.empty(array.shape, self._dtype) for array in batch)
+        program, score = self._kernels.captured(lambda own: step(inputs, own), stream, self._buffers)
+        return _Captured(inputs, program, score)
+
+    def _replay(self, captured: _Captured, batch: Arrays, stream: Stream, numbers: Callable[[], None]) -> Any:
+        pairs = zip(batch, captured.inputs, strict=True)
+        given = [(array, held) for array, held in pairs if array is not None and held is not None]
+        captured.program.launch(given, stream, self._kernels.numbers(numbers))
+        return captured.score.copy()

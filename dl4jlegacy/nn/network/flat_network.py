@@ -1,0 +1,194 @@
+"""FlatNetwork: what networks of either kind share, which is their flat vectors and where these live (L2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from dl4jlegacy.backend import Array, Scalar, asarray, is_on_device
+from dl4jlegacy.errors import ShapeError
+from dl4jlegacy.kernels import load
+from dl4jlegacy.kernels.protocol import Kernels, device_kernels
+from dl4jlegacy.nn.layers.layer import Layer
+from dl4jlegacy.nn.layers.sequences import Memory
+from dl4jlegacy.nn.listeners import TrainingListener
+from dl4jlegacy.nn.memory import Held
+from dl4jlegacy.nn.multilayer_updater import MultiLayerUpdater
+from dl4jlegacy.nn.network.captured import Arrays, CapturedSteps, Run
+from dl4jlegacy.nn.network.not_finite import ScoreWatch, not_finite
+from dl4jlegacy.nn.parameters import ParamLayout
+from dl4jlegacy.nn.step import Step, Workspace, flat_vector
+from dl4jlegacy.seeding import Stream
+
+__all__ = ["FlatNetwork"]
+
+
+class FlatNetwork:
+    """Parameters, gradient and updater state of a network, each one vector, in the memory that its kernels work on.
+
+    On the CPU they are NumPy arrays. With the kernels ``load("cupy")`` they are CuPy arrays on a GPU, and so is what
+    ``output`` and its like return; batches may be NumPy arrays, which are uploaded, or CuPy's. Scores of training are
+    then 0-d arrays: ``float()`` of one waits for the GPU. Nothing else in training does, so a score or parameter that
+    is not finite is not found at once there, but by ``check_finite``, which ``fit`` calls at its end.
+    """
+
+    def __init__(self, conf: Any, layers: Sequence[Layer], titles: Sequence[str], kernels: Kernels | None) -> None:
+        self.kernels = kernels or load()
+        self.layers: tuple[Layer, ...] = tuple(layers)
+        self.layout = ParamLayout.of(self.layers)
+        self.updater = MultiLayerUpdater(self.layers, self.layout)
+        self.listeners: list[TrainingListener] = []
+        self.iteration = 0
+        self._numbers = conf
+        self._stream = Stream.of(conf.seed)
+        self._dtype = np.dtype(conf.dtype)
+        self._memory: Memory = {}
+        self._watch = ScoreWatch()
+        xp = self.kernels.xp
+        self._params = flat_vector(self.layout.size, self._dtype, xp)
+        self._gradient = flat_vector(self.layout.size, self._dtype, xp)
+        self._state = flat_vector(self.updater.state_size, self._dtype, xp)
+        vectors = {"parameters": self._params, "gradient": self._gradient, "updater state": self._state}
+        self._workspace = Workspace(titles, [Held(what, int(vector.nbytes)) for what, vector in vectors.items()])
+        device = device_kernels(self.kernels)
+        self._captured: CapturedSteps | None = None
+        if device is not None and device.captures:
+            self._captured = CapturedSteps(device, self._dtype, self._workspace.arrays)
+
+    def _draw(self) -> None:
+        """Draw the initial parameters and reset the updater; on the host, so that all devices begin alike."""
+        self._gradient.fill(0)
+        self.updater.initial_state(self._state)
+        drawn = np.empty(self.layout.size, self._dtype)
+        for index, (layer, views) in enumerate(zip(self.layers, self.layout.views(drawn), strict=True)):
+            layer.init_params(views, self._stream.at(index, purpose="weights"))
+        self.set_params(drawn)
+        self.iteration = 0
+
+    @property
+    def params(self) -> Array:
+        """The flat parameter vector, live: layer by layer (of a graph in topological order)."""
+        return self._params
+
+    @property
+    def updater_state(self) -> Array:
+        """The flat updater state in DL4J's block layout, live."""
+        return self._state
+
+    @property
+    def num_params(self) -> int:
+        """Length of ``params``."""
+        return self.layout.size
+
+    @property
+    def layer_slices(self) -> tuple[slice, ...]:
+        """Where each layer's parameters lie in ``params``."""
+        return self.layout.layer_slices
+
+    def set_params(self, params: Array) -> None:
+        """Copy ``params``, from wherever they are, into the network; raises ``ShapeError`` if the length differs.
+
+        Scores of the former ones are no matter any more: ``check_finite`` does not find them.
+        """
+        self.layout.check("the given params", params)
+        self._watch.forget()
+        self._params[...] = asarray(params, like=self._params)
+
+    def set_updater_state(self, state: Array) -> None:
+        """Copy ``state``, from wherever it is, into the network; raises ``ShapeError`` if the length differs."""
+        if state.shape != self._state.shape:
+            raise ShapeError(
+                f"the given updater state has shape {state.shape}, the network's has {self._state.shape}; "
+                "do both sides use the same updaters?"
+            )
+        self._state[...] = asarray(state, like=self._state)
+
+    def check_finite(self) -> None:
+        """Raise ``NotFiniteError`` naming the first layer that has a NaN or infinite parameter.
+
+        On a GPU a score that was so since the last call is found too. Waits for the GPU.
+        """
+        score = self._watch.take()
+        if not (self.kernels.all_finite(self._params) and math.isfinite(score)):
+            self._raise_not_finite(math.nan if math.isfinite(score) else score, ())
+
+    def _step(
+        self,
+        stream: Stream | None = None,
+        *,
+        train: bool = False,
+        mask: Array | None = None,
+        memory: Memory | None = None,
+    ) -> Step:
+        return Step(self.kernels, self._workspace, stream or Stream(0), train, mask=mask, memory=memory)
+
+    def _scale(self, examples: int) -> float:
+        sign = 1.0 if self._numbers.minimize else -1.0
+        return sign / examples if self._numbers.mini_batch else sign
+
+    def _stepped(
+        self, kind: str, batch: Arrays, stream: Stream, step: Run, iterations: range, layer: int | None = None
+    ) -> Scalar:
+        """Do one training step and return its score; on a GPU as a CUDA graph, once a batch of its shape has come.
+
+        Args:
+            kind: tells steps apart that do different things to a batch of one shape.
+            batch: its arrays.
+            stream: its random numbers.
+            step: does the step.
+            iterations: of its updates, one for each segment.
+            layer: what is pretrained; None: everything is trained.
+        """
+        if self._captured is None:
+            return step(batch, stream)
+
+        def updates() -> None:
+            for iteration in iterations:
+                self.updater.step(
+                    self._params, self._gradient, self._state, iteration=iteration, kernels=self.kernels, layer=layer
+                )
+
+        return self._captured.run((kind, layer), batch, stream, step, updates)
+
+    def _scored(self, mean: Scalar, layer: int | None = None) -> Scalar:
+        """Return the score for a mean loss: with the regularization of all layers, or of one."""
+        penalty = self.updater.penalty(self._params, layer)
+        return mean if isinstance(penalty, float) and not penalty else mean + penalty
+
+    def _apply(self, iteration: int, layer: int | None = None) -> None:
+        with np.errstate(all="ignore"):
+            self.updater.update(
+                self._params, self._gradient, self._state, iteration=iteration, kernels=self.kernels, layer=layer
+            )
+        # A score can hide an infinite weight: sigmoid(inf) is 1. A GPU is not asked at every update.
+        part = self._params if layer is None else self._params[self.layer_slices[layer]]
+        if self.kernels.xp is np and not self.kernels.all_finite(part):
+            self.check_finite()
+
+    def _tell(self, iteration: int, score: Scalar, examples: int) -> None:
+        for listener in self.listeners:
+            listener.iteration_done(self, iteration, float(score), examples=examples)
+
+    def _trained(self) -> None:
+        """Look once at what a GPU has computed; on the CPU every update was looked at."""
+        if is_on_device(self._params):
+            self.check_finite()
+
+    def _finite(self, score: Scalar, activations: Iterable[Array]) -> Scalar:
+        """Return ``score``; if it is not finite, find the layer where that began and say so. A GPU's is only kept.
+
+        ``activations`` are the layers' outputs for the batch, made when asked for.
+        """
+        if not isinstance(score, float):
+            self._watch.add(score)
+        elif not math.isfinite(score):
+            self._raise_not_finite(score, activations)
+        return score
+
+    def _raise_not_finite(self, score: float, activations: Iterable[Array]) -> NoReturn:
+        parts = [self._params[part] for part in self.layer_slices]
+        with np.errstate(all="ignore"):
+            raise not_finite(self.layers, parts, activations, score, self.kernels)

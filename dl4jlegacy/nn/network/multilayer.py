@@ -1,0 +1,324 @@
+"""MultiLayerNetwork: a stack of layers over one flat parameter vector, with fit, pretrain, output and score (L2).
+
+Knows nothing of clusters: a worker sets ``params`` and ``updater_state``, calls ``fit_batch`` or ``pretrain_batch``
+with a position in the run and that position's random stream, and reads the two vectors back. Legacy:
+``org.deeplearning4j.nn.multilayer.MultiLayerNetwork``; the order of an update is that of version 1.0.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from dl4jlegacy.backend import Array, Scalar, asarray, get_array_module, is_on_device, placed, to_host
+from dl4jlegacy.datasets.dataset import DataSet
+from dl4jlegacy.datasets.iterator import DataSetIterator
+from dl4jlegacy.errors import ConfError
+from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
+from dl4jlegacy.nn.evaluation.classification import Evaluation
+from dl4jlegacy.nn.evaluation.evaluating import do_evaluation
+from dl4jlegacy.nn.formats import enter_mask, leave
+from dl4jlegacy.nn.layers.layer import PretrainLayer
+from dl4jlegacy.nn.layers.sequences import Memory, segment_count, segments, states_of, time_steps
+from dl4jlegacy.nn.network.batches import batches, chunks
+from dl4jlegacy.nn.network.flat_network import FlatNetwork
+from dl4jlegacy.nn.network.stack import Stack
+from dl4jlegacy.seeding import Stream
+
+__all__ = ["MultiLayerNetwork"]
+
+
+class MultiLayerNetwork(FlatNetwork):
+    """A network with its parameters, updater state and work buffers; used by one thread at a time.
+
+    Args:
+        conf: layers, sizes, seed, updaters.
+        kernels: they decide where the network lives: on the CPU (default: ``kernels.load()``), or with
+            ``load("cupy")`` on a GPU.
+
+    Attributes:
+        iteration: updates done by ``finetune`` (a worker counts for itself and passes the number).
+        pretrain_iterations: the same for every layer that ``pretrain`` has trained.
+        listeners: told about every update of ``fit`` and ``pretrain``.
+
+    ``params`` and ``updater_state`` are live: writing into them changes the network. What is different on a GPU stands
+    in ``FlatNetwork``.
+    """
+
+    def __init__(self, conf: MultiLayerConfiguration, *, kernels: Kernels | None = None) -> None:
+        self.conf = conf
+        stages = conf.stages()
+        layers = tuple(stage.layer for stage in stages)
+        super().__init__(conf.conf, layers, [layer.title() for layer in layers], kernels)
+        self.stages = stages
+        self.pretrain_iterations: dict[int, int] = {}
+        views = self.layout.views(self._params), self.layout.views(self._gradient)
+        self._stack = Stack(self.stages, *views, self.kernels.xp)
+        self.init()
+
+    def init(self) -> Self:
+        """Draw the initial parameters from ``conf``'s seed and reset the updater; the constructor has done so once."""
+        self._draw()
+        self.pretrain_iterations.clear()
+        return self
+
+    def clone(self) -> MultiLayerNetwork:
+        """Return an independent copy with the same parameters, updater state and iteration, without listeners."""
+        copy = MultiLayerNetwork(self.conf, kernels=self.kernels)
+        copy.set_params(self._params)
+        copy.set_updater_state(self._state)
+        copy.iteration = self.iteration
+        copy.pretrain_iterations = dict(self.pretrain_iterations)
+        return copy
+
+    # -- the flat vectors --------------------------------------------------------------------------------------------
+
+    @property
+    def n_in(self) -> int:
+        """Values of one example; for sequences, of one time step."""
+        return self.stages[0].given.columns
+
+    @property
+    def n_out(self) -> int:
+        """Outputs for one example."""
+        return self.layers[-1].n_out
+
+    @property
+    def param_table(self) -> dict[str, Array]:
+        """Parameters by DL4J's names (``0_W``, ``0_b``, ``0_vb``, ``1_W``, ...), live."""
+        return {f"{i}_{name}": view for i, views in enumerate(self._stack.params) for name, view in views.items()}
+
+    # -- one step ----------------------------------------------------------------------------------------------------
+
+    def fit_batch(
+        self,
+        x: Array,
+        labels: Array,
+        *,
+        iteration: int,
+        stream: Stream,
+        features_mask: Array | None = None,
+        labels_mask: Array | None = None,
+    ) -> Scalar:
+        """Do one update from a batch, in place; return the score before it.
+
+        With truncated backpropagation it is one update a segment, and the sum of their scores.
+
+        Args:
+            x: features ``(examples, n_in)``, or images or sequences as in ``input_type``; may be read-only.
+            labels: ``(examples, n_out)``, or ``(examples, n_out, time steps)``; may be read-only.
+            iteration: updates done before this one; schedules and bias corrections depend on it.
+            stream: the random numbers of this position in the run (drop-out).
+            features_mask: ``(examples, time steps)``, 0 behind the end of a sequence.
+            labels_mask: likewise; 0 also leaves out labels that do not count.
+
+        Raises:
+            ShapeError: sizes that do not fit the network.
+            NotFiniteError: the score is NaN or infinite (nothing was updated), or the update made a parameter so; on a
+                GPU ``check_finite`` raises it.
+        """
+        count = segment_count(self.conf, x)
+        iterations = range(iteration * count, (iteration + 1) * count)
+        batch = (x, labels, features_mask, labels_mask)
+        return self._stepped("fit", batch, stream, lambda a, s: self._fit_batch(a, s, iterations), iterations)
+
+    def _fit_batch(self, batch: Any, stream: Stream, iterations: range) -> Scalar:
+        parts = segments(self.conf, *batch)
+        memory: Memory | None = {} if self.conf.backprop_type == "truncated_bptt" else None
+        total: Scalar = 0.0
+        for index, (part, iteration) in enumerate(zip(parts, iterations, strict=True)):
+            own = stream if index == 0 else stream.at(index, purpose="segment")
+            _, score = self.gradient_and_score(part[0], part[1], own, part[2], part[3], memory)
+            self._apply(iteration)
+            total = total + score if index else score
+        return total
+
+    def gradient_and_score(
+        self,
+        x: Array,
+        labels: Array,
+        stream: Stream,
+        features_mask: Array | None = None,
+        labels_mask: Array | None = None,
+        memory: Memory | None = None,
+    ) -> tuple[Array, Scalar]:
+        """Return the loss gradient of a batch (live flat vector, without regularization) and the score (with it).
+
+        The gradient is that of the mean over the examples, or of their sum without ``mini_batch``. Raises like
+        ``fit_batch``.
+        """
+        x, labels = self._stack.checked(self._dtype, x, labels, features_mask, labels_mask)
+        step = self._step(stream, train=True, mask=enter_mask(features_mask, x), memory=memory)
+        back = 0 if memory is None else self.conf.tbptt_back_length
+        step = step.at(0, labels_mask=enter_mask(labels_mask, labels), back_length=back)
+        with np.errstate(all="ignore"):  # what a warning could say, _finite says with the layer
+            loss = self._stack.backpropagate(x, labels, step, scale=self._scale(x.shape[0]))
+            score = self._scored(loss / x.shape[0])
+        return self._gradient, self._finite(score, self._activations(x))
+
+    def pretrain_batch(self, layer: int, x: Array, *, iteration: int, stream: Stream) -> Scalar:
+        """Do one pretraining update of one layer from a batch, in place; return its reconstruction loss.
+
+        ``x (examples, n_in)`` is the network's input: it goes through the lower layers without drop-out. Only the
+        layer's parameters and its part of the updater state change. Raises like ``fit_batch``.
+        """
+
+        def step(batch: Any, own: Stream) -> Scalar:
+            _, score = self.pretrain_gradient_and_score(layer, batch[0], own)
+            self._apply(iteration, layer)
+            return score
+
+        return self._stepped("pretrain", (x,), stream, step, range(iteration, iteration + 1), layer)
+
+    def pretrain_gradient_and_score(self, layer: int, x: Array, stream: Stream) -> tuple[Array, Scalar]:
+        """Return what ``gradient_and_score`` does, for pretraining; only the layer's part of the vector is written."""
+        trained = self._pretrain_layer(layer)
+        x, _ = self._stack.checked(self._dtype, x, None)
+        with np.errstate(all="ignore"):
+            below, step = self._stack.before(x, self._step(), layer)
+            step = step.at(layer, stream=stream, train=True)
+            views, grads = self._stack.params[layer], self._stack.grads[layer]
+            loss = trained.pretrain_gradient(views, below, grads, step, scale=self._scale(x.shape[0]))
+            score = self._scored(loss, layer)
+        return self._gradient, self._finite(score, self._activations(x))
+
+    def update_from(self, gradient: Array, *, iteration: int) -> None:
+        """Apply somebody else's gradient (regularization is added here) to the parameters, in place."""
+        self.layout.check("the given gradient", gradient)
+        self._gradient[...] = asarray(gradient, like=self._gradient)
+        self._apply(iteration)
+
+    # -- training ----------------------------------------------------------------------------------------------------
+
+    def fit(self, data: DataSetIterator | DataSet, epochs: int = 1) -> None:
+        """Train on ``data`` for so many epochs: ``pretrain`` where the configuration says so, then ``finetune``."""
+        if self.conf.pretrain:
+            self.pretrain(data, epochs)
+        if self.conf.backprop:
+            self.finetune(data, epochs)
+
+    def finetune(self, data: DataSetIterator | DataSet, epochs: int = 1) -> None:
+        """Train all layers by backpropagation.
+
+        The first fine-tuning after pretraining starts with a fresh updater, as in DL4J, where pretraining has its own.
+        """
+        if self.iteration == 0 and any(self.pretrain_iterations.values()):
+            self.updater.initial_state(self._state)
+        for batch in batches(data, epochs):
+            stream = self._stream.at(self.iteration, purpose="finetune")
+            score = self.fit_batch(
+                batch.features,
+                batch.labels,
+                iteration=self.iteration,
+                stream=stream,
+                features_mask=batch.features_mask,
+                labels_mask=batch.labels_mask,
+            )
+            self._tell(self.iteration, score, batch.num_examples)
+            self.iteration += 1
+        self._trained()
+
+    def pretrain(self, data: DataSetIterator | DataSet, epochs: int = 1) -> None:
+        """Train every pretrain layer by itself, from the input upwards, so many epochs each."""
+        for layer in self.pretrain_layers:
+            for batch in batches(data, epochs):
+                iteration = self.pretrain_iterations.get(layer, 0)
+                stream = self._stream.at(layer, iteration, purpose="pretrain")
+                score = self.pretrain_batch(layer, batch.features, iteration=iteration, stream=stream)
+                self._tell(iteration, score, batch.num_examples)
+                self.pretrain_iterations[layer] = iteration + 1
+        self._trained()
+
+    @property
+    def pretrain_layers(self) -> tuple[int, ...]:
+        """Indices of the layers that can pretrain."""
+        return tuple(i for i, layer in enumerate(self.layers) if layer.pretrains)
+
+    # -- using it ----------------------------------------------------------------------------------------------------
+
+    def output(self, x: Array, features_mask: Array | None = None) -> Array:
+        """Return the outputs, ``(examples, n_out)`` or as in ``input_type``, for features as in ``fit_batch``."""
+        x, _ = self._stack.checked(self._dtype, x, None, features_mask)
+        parts: list[Array] = []
+        for rows in chunks(x.shape[0]):
+            mask = None if features_mask is None else enter_mask(features_mask[rows], x)
+            parts.append(self._stack.output(x[rows], self._step(mask=mask)))
+        xp = get_array_module(x)
+        return parts[0] if len(parts) == 1 else xp.concatenate(parts)
+
+    def predict(self, x: Array) -> Array:
+        """Return the most probable class of every example, ``(examples,)``."""
+        classes: Array = to_host(self.output(x)).argmax(axis=1)
+        return classes
+
+    def feed_forward(self, x: Array) -> list[Array]:
+        """Return the input and every layer's output as they look outside (see ``input_type``), copied."""
+        x, _ = self._stack.checked(self._dtype, x, None)
+        activations = [x.copy()]
+        for stage, (y, step) in zip(self.stages, self._stack.walk(x, self._step()), strict=True):
+            activations.append(leave(y, stage.leaves, step.rows))
+        return activations
+
+    def reconstruct(self, x: Array, layer: int = 0) -> Array:
+        """Return the input of a pretrain layer as that layer rebuilds it, for the network's input ``x``."""
+        trained = self._pretrain_layer(layer)
+        x, _ = self._stack.checked(self._dtype, x, None)
+        below, step = self._stack.before(x, self._step(), layer)
+        return trained.reconstruct(self._stack.params[layer], below, step.at(layer)).copy()
+
+    def rnn_time_step(self, x: Array) -> Array:
+        """Return the outputs for the next time steps of the same sequences; every call goes on where the last ended.
+
+        ``x (examples, n_in)`` is one time step and gives ``(examples, n_out)``; ``(examples, n_in, time steps)`` are
+        several. Raises ``ShapeError`` if the number of sequences changes without ``rnn_clear_previous_state``.
+        """
+        steps, is_one = time_steps(x, self.stages[0].given)
+        steps, _ = self._stack.checked(self._dtype, steps, None)
+        y = self._stack.output(steps, self._step(memory=self._memory))
+        return y[:, :, -1] if is_one and y.ndim == 3 else y
+
+    def rnn_clear_previous_state(self) -> None:
+        """Let the next ``rnn_time_step`` begin new sequences."""
+        self._memory.clear()
+
+    def rnn_get_previous_state(self, layer: int) -> dict[str, Array]:
+        """Return what a layer remembers, by name (``h``, ``c``), each ``(examples, units)``; empty before a step."""
+        return states_of(self._memory, layer)
+
+    def rnn_set_previous_state(self, layer: int, state: Mapping[str, Array]) -> None:
+        """Let a layer go on from ``state``, as ``rnn_get_previous_state`` gave it."""
+        self._memory.update({(layer, name): asarray(value, like=self._params).copy() for name, value in state.items()})
+
+    def score(self, data: DataSet) -> float:
+        """Return the mean loss of ``data`` plus the regularization term, without drop-out."""
+        return float(self.score_examples(data).mean()) + float(self.updater.penalty(self._params))
+
+    def score_examples(self, data: DataSet) -> Array:
+        """Return the loss of every example, without regularization, ``(examples,)``, on the host."""
+        _, labels = self._stack.checked(self._dtype, data.features, data.labels, data.features_mask, data.labels_mask)
+        y = self.output(data.features, data.features_mask)
+        mask = data.features_mask if labels.ndim == 3 and data.labels_mask is None else data.labels_mask
+        if mask is not None and is_on_device(y):
+            mask = placed(mask, self.kernels.xp, self._dtype)
+        return to_host(self._stack.output_layer().scores(labels, y, mask))
+
+    def evaluate(self, data: DataSetIterator | DataSet, label_names: Sequence[str] | None = None) -> Evaluation:
+        """Return the classification metrics on ``data`` (one epoch of an iterator)."""
+        evaluation = Evaluation(self.n_out, label_names)
+        do_evaluation(self, data, evaluation)
+        return evaluation
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _pretrain_layer(self, index: int) -> PretrainLayer:
+        layer = self.layers[index] if 0 <= index < len(self.layers) else None
+        if not isinstance(layer, PretrainLayer):
+            raise ConfError(f"layer {index} cannot pretrain; those that can: {list(self.pretrain_layers)}")
+        return layer
+
+    def _activations(self, x: Array) -> Iterator[Array]:
+        with np.errstate(all="ignore"):
+            yield from (y for y, _ in self._stack.walk(x, self._step()))

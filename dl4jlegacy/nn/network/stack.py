@@ -1,0 +1,157 @@
+"""Stack: the stages of a network over its flat vectors, run forward and back (L2).
+
+Stateless but for the views it holds: everything that changes from pass to pass is in the ``Step``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+
+import numpy as np
+import numpy.typing as npt
+
+from dl4jlegacy.backend import Array, Scalar, placed
+from dl4jlegacy.errors import ConfError, DataError, ShapeError
+from dl4jlegacy.nn.conf.stages import Stage
+from dl4jlegacy.nn.formats import check_batch, check_masks, enter, leave
+from dl4jlegacy.nn.input_type import InputTypeFeedForward
+from dl4jlegacy.nn.layers.feedforward import Backward, Params
+from dl4jlegacy.nn.layers.output import BaseOutputLayer
+from dl4jlegacy.nn.step import Step
+
+__all__ = ["Stack"]
+
+
+class Stack:
+    """A network's stages with their parameters and gradients, by name as views of the two flat vectors.
+
+    ``xp`` is the array module whose memory they are in; batches are brought there.
+    """
+
+    def __init__(
+        self, stages: Sequence[Stage], params: Sequence[Params], grads: Sequence[Params], xp: ModuleType = np
+    ) -> None:
+        self.xp = xp
+        self.stages = tuple(stages)
+        self.params = tuple(params)
+        self.grads = tuple(grads)
+        frozen = [stage.layer.frozen for stage in self.stages]
+        self._first_trained = frozen.index(False) if False in frozen else len(frozen)
+
+    def checked(
+        self,
+        dtype: npt.DTypeLike,
+        x: Array,
+        labels: Array | None,
+        features_mask: Array | None = None,
+        labels_mask: Array | None = None,
+    ) -> tuple[Array, Array]:
+        """Return features and labels as the network takes them; without labels, ``x`` in their place.
+
+        They are C-contiguous, of the network's dtype and on its device: NumPy arrays are uploaded for a GPU, here and
+        nowhere further in.
+
+        Raises:
+            ShapeError: sizes that do not fit the network; the message names the layer.
+            ConfError: arrays on a GPU for a network on the host.
+            DataError: not as many labels as examples.
+        """
+        check_batch(x, self.stages[0].given, f"layer 0 ({self.stages[0].layer.title()})")
+        x = placed(x, self.xp, dtype)
+        if x.ndim != 2 and isinstance(self.stages[0].given, InputTypeFeedForward):
+            x = x.reshape(len(x), -1)
+        check_masks(x, labels, features_mask, labels_mask)
+        if labels is None:
+            return x, x
+        if len(labels) != len(x) or not len(x):
+            raise DataError(f"a batch has {len(x)} examples and {len(labels)} labels; both must be equal and not 0")
+        layer = self.output_layer()
+        wanted = layer.label_shape(x.shape)
+        if labels.shape != wanted:
+            raise ShapeError(
+                f"labels have shape {labels.shape}, layer {len(self.stages) - 1} ({layer.title()}) has "
+                f"n_out={layer.n_out} and wants {wanted}"
+            )
+        return x, placed(labels, self.xp, dtype)
+
+    def start(self, x: Array, step: Step) -> tuple[Array, Step]:
+        """Return a batch and its pass at the entrance of the first stage."""
+        step.workspace.batch = len(x)
+        inside = enter(x, self.stages[0].given, step.at(-1))
+        return inside, step.at(0, examples=len(x), rows=len(x))
+
+    def forward(self, index: int, x: Array, step: Step) -> tuple[Array, Step, Backward]:
+        """Run one stage."""
+        return self.stages[index].forward(self.params[index], x, step.at(index))
+
+    def activate(self, x: Array, step: Step, stop: int) -> tuple[Array, Step]:
+        """Return what enters stage ``stop``, from the batch as outside: a work buffer, or ``x`` itself."""
+        x, step = self.start(x, step)
+        for index in range(stop):
+            x, step, _ = self.forward(index, x, step)
+        return x, step
+
+    def walk(self, x: Array, step: Step) -> Iterator[tuple[Array, Step]]:
+        """Yield every layer's output as it lies inside, and the pass behind it."""
+        x, step = self.start(x, step)
+        for index in range(len(self.stages)):
+            x, step, _ = self.forward(index, x, step)
+            yield x, step
+
+    def before(self, x: Array, step: Step, stop: int) -> tuple[Array, Step]:
+        """Return what enters the *layer* of stage ``stop``, behind its preprocessor, and the pass there."""
+        x, step = self.activate(x, step, stop)
+        x, step, _ = self.stages[stop].before(x, step.at(stop))
+        return x, step
+
+    def output(self, x: Array, step: Step) -> Array:
+        """Return the network's output for a batch, both as outside."""
+        y, step = self.activate(x, step, len(self.stages))
+        return leave(y, self.stages[-1].leaves, step.rows)
+
+    def output_layer(self) -> BaseOutputLayer:
+        """Return the last layer; raise ``ConfError`` if it has no loss."""
+        layer = self.stages[-1].layer
+        if not isinstance(layer, BaseOutputLayer):
+            raise ConfError(f"the last layer is {layer.title()}; a loss needs an OutputLayer there")
+        return layer
+
+    def backpropagate(self, x: Array, labels: Array, step: Step, *, scale: float) -> Scalar:
+        """Write the whole gradient of ``scale * loss``; return the summed loss. ``x`` and ``labels`` as outside."""
+        last = len(self.stages) - 1
+        backwards: list[Backward] = []
+        y, step = self.start(x, step)
+        for index in range(last):
+            y, step, backward = self.forward(index, y, step)
+            backwards.append(backward)
+        loss, dy = self._loss(y, labels, step.at(last), scale)
+        for index in reversed(range(last)):
+            grads = self.grads[index]
+            if index < self._first_trained:
+                _clear(grads)
+                continue
+            assert dy is not None  # every layer but the first that is trained was asked for dx
+            dy = backwards[index](dy, grads, index > self._first_trained)
+            if self.stages[index].layer.frozen:
+                _clear(grads)
+            elif "vb" in grads:
+                grads["vb"].fill(0)  # fine-tuning leaves the visible bias alone
+        return loss
+
+    def _loss(self, y: Array, labels: Array, step: Step, scale: float) -> tuple[Scalar, Array | None]:
+        """Run the last stage there and back; return the summed loss and the gradient at its entrance."""
+        stage, layer = self.stages[-1], self.output_layer()
+        y, step, back = stage.before(y, step)
+        inside = enter(labels, stage.leaves, step, "labels") if labels.ndim == 3 else labels
+        loss, dy = layer.loss_gradient(
+            self.params[-1], y, inside, self.grads[-1], step, scale=scale, need_dx=self._first_trained < step.layer
+        )
+        if layer.frozen:
+            _clear(self.grads[-1])
+        return loss, back(dy) if back is not None and dy is not None else dy
+
+
+def _clear(grads: Params) -> None:
+    for gradient in grads.values():
+        gradient.fill(0)

@@ -1,0 +1,3 @@
+"""Input preprocessors, which stand between two layers."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""Training beyond one ``fit``: early stopping, transfer learning, gradient checks, model savers."""
+
+__all__: list[str] = []

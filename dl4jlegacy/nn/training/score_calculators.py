@@ -1,0 +1,172 @@
+"""Score calculators: how good a network is on held-out data, for early stopping (L2).
+
+Legacy: ``org.deeplearning4j.earlystopping.scorecalc``. All of them work for both kinds of network; of a graph with
+several outputs the evaluations look at the first one, the loss at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+from dl4jlegacy.datasets.dataset import DataSet
+from dl4jlegacy.datasets.multi_dataset import MultiDataSet
+from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.nn.evaluation.classification import Evaluation
+from dl4jlegacy.nn.evaluation.evaluating import Data, batches_of, do_evaluation, looked_at
+from dl4jlegacy.nn.evaluation.regression import RegressionEvaluation
+from dl4jlegacy.nn.evaluation.roc import ROC
+from dl4jlegacy.nn.evaluation.roc_columns import ROCBinary, ROCMultiClass
+from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
+from dl4jlegacy.nn.networks import Network
+
+__all__ = [
+    "AutoencoderScoreCalculator",
+    "ClassificationScoreCalculator",
+    "DataSetLossCalculator",
+    "ROCScoreCalculator",
+    "RegressionScoreCalculator",
+    "ScoreCalculator",
+]
+
+
+class ScoreCalculator(Protocol):
+    """Gives a network a score."""
+
+    @property
+    def minimize_score(self) -> bool:
+        """Whether lower is better."""
+
+    def calculate_score(self, network: Network) -> float:
+        """Return the score of ``network``."""
+
+
+class DataSetLossCalculator:
+    """The loss over ``data``, regularization included: the mean over the examples, or the sum.
+
+    Legacy: also ``DataSetLossCalculatorCG``.
+    """
+
+    minimize_score = True
+
+    def __init__(self, data: Data, *, average: bool = True) -> None:
+        self._data, self._average = data, average
+
+    def calculate_score(self, network: Network) -> float:
+        """See ``ScoreCalculator``."""
+        total, examples = 0.0, 0
+        for multi in batches_of(self._data):
+            total += _loss(network, multi) * multi.num_examples
+            examples += multi.num_examples
+        if not examples:
+            raise ConfError("the score calculator's data have no examples")
+        return total / examples if self._average else total
+
+
+def _loss(network: Network, multi: MultiDataSet) -> float:
+    if isinstance(network, ComputationGraph):
+        return network.score(multi)
+    masks = multi.features_masks[0], multi.labels_masks[0]
+    return network.score(DataSet(multi.features[0], multi.labels[0], *masks))
+
+
+class ClassificationScoreCalculator:
+    """Accuracy, precision, recall, F1, g-measure or Matthews' correlation; higher is better."""
+
+    minimize_score = False
+
+    def __init__(
+        self,
+        metric: Literal["accuracy", "precision", "recall", "f1", "g_measure", "matthews_correlation"],
+        data: Data,
+    ) -> None:
+        known = ("accuracy", "precision", "recall", "f1", "g_measure", "matthews_correlation")
+        self._metric, self._data = _known("ClassificationScoreCalculator", metric, known), data
+
+    def calculate_score(self, network: Network) -> float:
+        """See ``ScoreCalculator``."""
+        evaluation = Evaluation()
+        do_evaluation(network, self._data, evaluation)
+        metric: Callable[[], float] = getattr(evaluation, self._metric)
+        return metric()
+
+
+class RegressionScoreCalculator:
+    """An average of ``RegressionEvaluation``; errors are to be low, pc and r2 high."""
+
+    def __init__(self, metric: Literal["mse", "mae", "rmse", "rse", "pc", "r2"], data: Data) -> None:
+        known = ("mse", "mae", "rmse", "rse", "pc", "r2")
+        self._metric, self._data = _known("RegressionScoreCalculator", metric, known), data
+
+    @property
+    def minimize_score(self) -> bool:
+        """Whether lower is better."""
+        return self._metric not in ("pc", "r2")
+
+    def calculate_score(self, network: Network) -> float:
+        """See ``ScoreCalculator``."""
+        evaluation = RegressionEvaluation()
+        do_evaluation(network, self._data, evaluation)
+        return evaluation.average(self._metric)
+
+
+class ROCScoreCalculator:
+    """Area under a curve, of ``ROC`` (one output or two classes), or the average of the other two; higher is better.
+
+    Args:
+        kind: "roc", "binary" or "multi_class".
+        data: held out.
+        metric: "auc" or "aucpr".
+        steps: of the threshold; 0: exact.
+    """
+
+    minimize_score = False
+
+    def __init__(
+        self,
+        kind: Literal["roc", "binary", "multi_class"],
+        data: Data,
+        *,
+        metric: Literal["auc", "aucpr"] = "auc",
+        steps: int = 0,
+    ) -> None:
+        self._kind = _known("ROCScoreCalculator", kind, ("roc", "binary", "multi_class"))
+        self._metric = _known("ROCScoreCalculator", metric, ("auc", "aucpr"))
+        self._data, self._steps = data, steps
+
+    def calculate_score(self, network: Network) -> float:
+        """See ``ScoreCalculator``."""
+        if self._kind == "roc":
+            roc = ROC(self._steps)
+            do_evaluation(network, self._data, roc)
+            return roc.calculate_auc() if self._metric == "auc" else roc.calculate_aucpr()
+        columns = ROCBinary(self._steps) if self._kind == "binary" else ROCMultiClass(self._steps)
+        do_evaluation(network, self._data, columns)
+        return columns.calculate_average_auc() if self._metric == "auc" else columns.calculate_average_aucpr()
+
+
+class AutoencoderScoreCalculator:
+    """Mean squared (or absolute) error with which pretrain layer ``layer`` of a stack rebuilds its input."""
+
+    minimize_score = True
+
+    def __init__(self, metric: Literal["mse", "mae"], data: Data, *, layer: int = 0) -> None:
+        self._metric = _known("AutoencoderScoreCalculator", metric, ("mse", "mae"))
+        self._data, self._layer = data, layer
+
+    def calculate_score(self, network: Network) -> float:
+        """See ``ScoreCalculator``."""
+        if isinstance(network, ComputationGraph):
+            raise ConfError("a ComputationGraph has no pretrain layers; use DataSetLossCalculator")
+        evaluation = RegressionEvaluation()
+        for multi in batches_of(self._data):
+            x = multi.features[0]
+            below = x if self._layer == 0 else network.feed_forward(x)[self._layer]
+            looked_at(evaluation, below, network.reconstruct(x, self._layer), None)
+        return evaluation.average(self._metric)
+
+
+def _known(kind: str, name: str, known: tuple[str, ...]) -> str:
+    if name not in known:
+        raise ConfError(f"{kind}: unknown {name!r}{nearest(name, known)}")
+    return name

@@ -1,0 +1,3 @@
+"""Vertices of computation graphs."""
+
+__all__: list[str] = []

@@ -1,0 +1,19 @@
+"""The model zoo: networks with their training defaults, by the names that ``--model`` takes."""
+
+from dl4jlegacy.nn.zoo.catalogue import ZOO, ZooModel, dbn, mlp, sda, select
+from dl4jlegacy.nn.zoo.images import alexnet_small, lenet
+from dl4jlegacy.nn.zoo.models import char_lstm, deep_autoencoder, vae
+
+__all__ = [
+    "ZOO",
+    "ZooModel",
+    "alexnet_small",
+    "char_lstm",
+    "dbn",
+    "deep_autoencoder",
+    "lenet",
+    "mlp",
+    "sda",
+    "select",
+    "vae",
+]

@@ -1,0 +1,179 @@
+"""The model zoo: networks with their training defaults, by the names that ``--model`` takes.
+
+Sizes follow the data: images of MNIST's size get the seed's 500-250-100, small inputs a smaller net. Every builder
+returns a ``MultiLayerConfiguration``; ``ZooModel.defaults`` says how it is best trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
+from dl4jlegacy.nn.layers.autoencoder import AutoEncoder
+from dl4jlegacy.nn.layers.layer import DenseLayer
+from dl4jlegacy.nn.layers.output import OutputLayer
+from dl4jlegacy.nn.layers.rbm import RBM
+from dl4jlegacy.nn.updaters import AdaGrad, Adam
+from dl4jlegacy.nn.zoo.images import alexnet_small, lenet
+from dl4jlegacy.nn.zoo.models import char_lstm, deep_autoencoder, vae
+
+__all__ = ["ZOO", "ZooModel", "dbn", "mlp", "sda", "select"]
+
+_LARGE = 256  # inputs from which the large sizes are taken
+_MANY = 10_000  # examples from which the settings for large data are taken
+
+
+def mlp(
+    n_in: int, n_out: int, *, hidden: tuple[int, ...] | None = None, drop_out: float = 0.8, seed: int = 123
+) -> MultiLayerConfiguration:
+    """Return a multilayer perceptron: rectified hidden layers with drop-out between them, softmax output.
+
+    ``drop_out`` is DL4J's: the probability with which a hidden unit is retained; 0 switches it off.
+    """
+    sizes = hidden or ((500, 250) if n_in >= _LARGE else (128, 64))
+    dense = [DenseLayer(n_out=size, activation="relu", weight_init="relu", drop_out=drop_out) for size in sizes]
+    dense[0] = msgspec.structs.replace(dense[0], n_in=n_in, drop_out=0.0)
+    return MultiLayerConfiguration(
+        conf=NeuralNetConfiguration(seed=seed, updater=Adam(learning_rate=1e-3)),
+        layers=(*dense, OutputLayer(n_out=n_out, activation="softmax", drop_out=drop_out)),
+    )
+
+
+def dbn(
+    n_in: int, n_out: int, *, hidden: tuple[int, ...] | None = None, drop_out: float = 0.0, seed: int = 123
+) -> MultiLayerConfiguration:
+    """Return a deep belief network (Hinton, Osindero, Teh 2006): RBMs pretrained one by one, then finetuned."""
+    sizes = hidden or ((500, 250, 100) if n_in >= _LARGE else (128, 64))
+    rbms = tuple(RBM(n_out=size, activation="sigmoid", k=1) for size in sizes)
+    return MultiLayerConfiguration(
+        conf=NeuralNetConfiguration(seed=seed, updater=_adagrad(n_in), drop_out=drop_out),
+        layers=(*_first(rbms, n_in), OutputLayer(n_out=n_out, activation="softmax")),
+        pretrain=True,
+    )
+
+
+def sda(
+    n_in: int,
+    n_out: int,
+    *,
+    hidden: tuple[int, ...] | None = None,
+    corruption_level: float = 0.3,
+    drop_out: float = 0.0,
+    seed: int = 123,
+) -> MultiLayerConfiguration:
+    """Return a stacked denoising autoencoder (Vincent et al. 2010): pretrained layer by layer, then finetuned."""
+    sizes = hidden or ((500, 250, 100) if n_in >= _LARGE else (128, 64))
+    layers = tuple(AutoEncoder(n_out=size, activation="sigmoid", corruption_level=corruption_level) for size in sizes)
+    return MultiLayerConfiguration(
+        conf=NeuralNetConfiguration(seed=seed, updater=_adagrad(n_in), drop_out=drop_out),
+        layers=(*_first(layers, n_in), OutputLayer(n_out=n_out, activation="softmax")),
+        pretrain=True,
+    )
+
+
+def _adagrad(n_in: int) -> AdaGrad:
+    """The rate at which small and large stacks of sigmoids were seen to train best, pretraining and finetuning."""
+    return AdaGrad(learning_rate=0.05 if n_in >= _LARGE else 0.1)
+
+
+def _first(layers: tuple[Any, ...], n_in: int) -> tuple[Any, ...]:
+    return (msgspec.structs.replace(layers[0], n_in=n_in), *layers[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class ZooModel:
+    """A named network: its builder, its legacy class, and the Conf fields it is best trained with.
+
+    One that ``reconstructs`` learns its features themselves, whatever labels there are.
+    """
+
+    name: str
+    clazz: str
+    build: Callable[..., MultiLayerConfiguration]
+    small: Mapping[str, int]
+    large: Mapping[str, int]
+    reconstructs: bool = False
+
+    def defaults(self, examples: int) -> dict[str, Any]:
+        """Return Conf fields for a training set of that many examples."""
+        if examples >= _MANY:
+            return dict(self.large)
+        # An epoch of few examples is few updates: a set as small as iris takes more of them.
+        return {**self.small, "epochs": self.small["epochs"] * max(1, min(10, 1000 // examples))}
+
+
+ZOO: Mapping[str, ZooModel] = {
+    model.name: model
+    for model in (
+        ZooModel(
+            "mlp",
+            "MultiLayerNetwork",
+            mlp,
+            {"batch_size": 16, "epochs": 40, "averaging_frequency": 1},
+            {"batch_size": 128, "epochs": 10, "averaging_frequency": 5},
+        ),
+        ZooModel(
+            "dbn",
+            "DBN",
+            dbn,
+            {"batch_size": 16, "epochs": 30, "pretrain_epochs": 10, "averaging_frequency": 1},
+            {"batch_size": 128, "epochs": 10, "pretrain_epochs": 3, "averaging_frequency": 5},
+        ),
+        ZooModel(
+            "sda",
+            "StackedDenoisingAutoEncoder",
+            sda,
+            {"batch_size": 16, "epochs": 30, "pretrain_epochs": 10, "averaging_frequency": 1},
+            {"batch_size": 128, "epochs": 10, "pretrain_epochs": 3, "averaging_frequency": 5},
+        ),
+        ZooModel(
+            "lenet",
+            "MultiLayerNetwork",
+            lenet,
+            {"batch_size": 16, "epochs": 20, "averaging_frequency": 1},
+            {"batch_size": 32, "epochs": 5, "averaging_frequency": 5},
+        ),
+        ZooModel(
+            "alexnet-small",
+            "MultiLayerNetwork",
+            alexnet_small,
+            {"batch_size": 16, "epochs": 20, "averaging_frequency": 1},
+            {"batch_size": 32, "epochs": 3, "averaging_frequency": 5},
+        ),
+        ZooModel(
+            "char-lstm",
+            "MultiLayerNetwork",
+            char_lstm,
+            {"batch_size": 16, "epochs": 25, "averaging_frequency": 1},
+            {"batch_size": 32, "epochs": 10, "averaging_frequency": 5},
+        ),
+        ZooModel(
+            "deep-autoencoder",
+            "MultiLayerNetwork",
+            deep_autoencoder,
+            {"batch_size": 16, "epochs": 120, "pretrain_epochs": 10, "averaging_frequency": 1},
+            {"batch_size": 128, "epochs": 15, "pretrain_epochs": 1, "averaging_frequency": 5},
+            reconstructs=True,
+        ),
+        ZooModel(
+            "vae",
+            "MultiLayerNetwork",
+            vae,
+            {"batch_size": 16, "epochs": 1, "pretrain_epochs": 120, "averaging_frequency": 1},
+            {"batch_size": 128, "epochs": 1, "pretrain_epochs": 15, "averaging_frequency": 5},
+            reconstructs=True,
+        ),
+    )
+}
+
+
+def select(name: str) -> ZooModel:
+    """Return the zoo model of that name; raises ``ConfError`` naming the nearest known one."""
+    if name not in ZOO:
+        raise ConfError(f"unknown model {name!r}{nearest(name, list(ZOO))}")
+    return ZOO[name]

@@ -1,0 +1,91 @@
+"""Networks of the zoo that learn more than classes: characters of a text, and data themselves (see ``zoo``)."""
+
+from __future__ import annotations
+
+from dl4jlegacy.errors import ShapeError
+from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
+from dl4jlegacy.nn.input_type import InputType
+from dl4jlegacy.nn.layers.layer import DenseLayer
+from dl4jlegacy.nn.layers.lstm import LSTM
+from dl4jlegacy.nn.layers.output import OutputLayer
+from dl4jlegacy.nn.layers.rbm import RBM
+from dl4jlegacy.nn.layers.reconstruction_distribution import BernoulliReconstructionDistribution
+from dl4jlegacy.nn.layers.rnn_output import RnnOutputLayer
+from dl4jlegacy.nn.layers.variational import VariationalAutoencoder
+from dl4jlegacy.nn.updaters import Adam
+
+__all__ = ["char_lstm", "deep_autoencoder", "vae"]
+
+_LARGE = 256  # inputs from which the large sizes are taken
+
+
+def char_lstm(
+    n_in: int, n_out: int, *, hidden: tuple[int, ...] | None = None, drop_out: float = 0.0, seed: int = 123
+) -> MultiLayerConfiguration:
+    """Return LSTMs that foretell the next character of a text, after DL4J's character modelling example.
+
+    ``n_in`` is ``n_out`` characters times the length of a window.
+    """
+    if n_in % n_out:
+        raise ShapeError(
+            f"model char-lstm foretells characters, and {n_in} features with {n_out} labels are no text; "
+            "take --dataset sonnets, or a .txt file"
+        )
+    lstms = tuple(LSTM(n_out=size, activation="tanh") for size in hidden or (128,))
+    return MultiLayerConfiguration(
+        conf=NeuralNetConfiguration(seed=seed, updater=Adam(learning_rate=5e-3), drop_out=drop_out),
+        layers=(*lstms, RnnOutputLayer(n_out=n_out, activation="softmax", loss="mcxent")),
+        input_type=InputType.recurrent(n_out),
+    )
+
+
+def deep_autoencoder(
+    n_in: int, n_out: int, *, hidden: tuple[int, ...] | None = None, drop_out: float = 0.0, seed: int = 123
+) -> MultiLayerConfiguration:
+    """Return a deep autoencoder (Hinton and Salakhutdinov 2006): pretrained RBMs, their mirror image, the data again.
+
+    ``hidden`` are the sizes down to the code; ``n_out`` must be ``n_in``. Legacy: ``DeepAutoEncoder``.
+    """
+    if n_out != n_in:
+        raise ShapeError(f"model deep-autoencoder rebuilds its input; {n_in} features cannot have {n_out} labels")
+    sizes = hidden or ((500, 250, 30) if n_in >= _LARGE else (48, 24, 8))
+    down = [RBM(n_out=size, k=1) for size in sizes]
+    up = [DenseLayer(n_out=size) for size in reversed(sizes[:-1])]
+    return MultiLayerConfiguration(
+        conf=NeuralNetConfiguration(
+            seed=seed,
+            activation="sigmoid",
+            weight_init="sigmoid_uniform",  # with "xavier" seven layers of sigmoids hardly learn
+            updater=Adam(learning_rate=2e-3),
+            drop_out=drop_out,
+        ),
+        layers=(*down, *up, OutputLayer(n_out=n_out, activation="sigmoid", loss="xent")),
+        input_type=InputType.feed_forward(n_in),
+        pretrain=True,
+    )
+
+
+def vae(
+    n_in: int, n_out: int, *, hidden: tuple[int, ...] | None = None, drop_out: float = 0.0, seed: int = 123
+) -> MultiLayerConfiguration:
+    """Return a variational autoencoder (Kingma and Welling 2013) of data between 0 and 1; labels do not matter.
+
+    ``hidden`` are the sizes of the encoder's hidden layers and, last, that of the latent space.
+    """
+    *sizes, latent = hidden or ((256, 128, 16) if n_in >= _LARGE else (64, 8))
+    around = tuple(sizes) or (latent,)
+    layer = VariationalAutoencoder(
+        n_in=n_in,
+        n_out=latent,
+        encoder_layer_sizes=around,
+        decoder_layer_sizes=around[::-1],
+        reconstruction_distribution=BernoulliReconstructionDistribution(),
+        activation="leakyrelu",
+        weight_init="relu",
+    )
+    return MultiLayerConfiguration(
+        conf=NeuralNetConfiguration(seed=seed, updater=Adam(learning_rate=1e-3), drop_out=drop_out),
+        layers=(layer,),
+        pretrain=True,
+        backprop=False,
+    )

@@ -1,0 +1,3 @@
+"""The state tracker on Hazelcast."""
+
+__all__: list[str] = []

@@ -1,0 +1,372 @@
+"""The store of a run whose processes are on a cluster: one Hazelcast map, each operation under a deadline (layer 3).
+
+What Community Hazelcast offers and this store uses is get, set, put-if-absent, replace-if-same and remove of an
+``IMap``'s entries, its keys, and topics for hints. The map is named after the run; its values are in envelopes
+(``envelope``), and nothing is ever deserialized (``hazelcast.link``).
+
+A request may fail after it took effect: the member died, or the connection broke, before the reply came. All
+operations are therefore repeated, with jittered pauses, until the deadline, and a conditional one only after a look
+at what is there: the new value means that it took effect. Two mistakes remain, both only after such a fault: another
+party's equal value is taken for one's own, and a change that was overtaken before the look is reported as not made.
+The protocol's records survive both, for they carry the name of their writer and are read again before the next
+change; a plain counter may be off by one.
+
+Legacy: ``HazelCastStateTracker``, which read and then wrote, and waited for ever.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
+from functools import partial
+from itertools import islice
+from typing import Any, TypeVar
+
+from dl4jlegacy.errors import NotAuthorisedError, TrackerClosedError, TrackerError, UsageError
+from dl4jlegacy.scaleout.envelope import Envelope
+from dl4jlegacy.scaleout.hazelcast.link import DisturbedError, HazelcastLink, Reply
+from dl4jlegacy.scaleout.store import Buffer, Clock, WallClock
+from dl4jlegacy.scaleout.tracker import StateTracker
+
+__all__ = ["HazelcastStateTracker", "HazelcastStore"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_VALUE_NBYTES = 1 << 20
+_WINDOW, _MANY = 8, 128  # requests that are on their way at a time, the latter if they are small
+_SMALL = 1 << 13  # bytes
+_SIGNERS, _SIGNED_ASIDE = 2, 1 << 17  # threads; bytes of a value from which on they sign it
+_PAUSES = (0.01, 0.5)  # seconds: the first pause before a request is repeated, and the longest
+_ADDRESS = re.compile(r"(?P<host>[^\s:/,]+|\[[0-9a-fA-F:]+\]):(?P<port>[0-9]{1,5})")
+_RUN = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+
+
+class HazelcastStore:
+    """A ``BatchStore`` in a Hazelcast cluster. Thread-safe; not to be used after a fork.
+
+    Chunks need no digest in their manifests (``checksums`` is False): each chunk's envelope says that it is whole
+    and under its own key, keys are never written twice, and a signature is stronger than a digest.
+
+    Args:
+        address: ``host:port[,host:port ...]`` of members, with or without ``hazelcast://`` before it.
+        cluster_name: the name that the members were started with.
+        run: the run's id: letters, digits, ``_``, ``.``, ``-``.
+        secret: the run's secret; None: values are not signed.
+        deadline_seconds: longest time that any operation may take, connecting included.
+
+    Raises:
+        UsageError: ``address`` or ``run`` cannot be read.
+        TrackerError: there is no Hazelcast at ``address``, or it is of another cluster.
+    """
+
+    checksums = False
+
+    def __init__(
+        self, address: str, *, cluster_name: str, run: str, secret: bytes | None, deadline_seconds: float = 20.0
+    ) -> None:
+        if not _RUN.fullmatch(run):
+            raise UsageError(f"a run cannot be named {run!r}: letters, digits, '_', '.', '-', at most 100")
+        self._envelope = Envelope(run, secret)
+        self.chunk_nbytes = _VALUE_NBYTES - 256 - self._envelope.nbytes
+        self.map_name = f"dl4j.{run}"
+        self._cluster_name, self._deadline = cluster_name, deadline_seconds
+        self.on_refused: Callable[[str, str], None] = lambda key, reason: None
+        """Told of each value that is refused, on the reader's thread: its key, and why."""
+        self._closed = threading.Event()
+        self._signers = ThreadPoolExecutor(_SIGNERS, "dl4j-signer")  # threads start when they are needed
+        self._link = HazelcastLink(_addresses(address), cluster_name, self.map_name)
+        try:
+            self._connect()
+        except BaseException:
+            self.close()
+            raise
+
+    # -- Store --------------------------------------------------------------------------------------------------------
+
+    def get(self, key: str) -> Buffer | None:
+        """See ``Store``; raises ``NotAuthorisedError`` if the value is nobody's of this run."""
+        return self._open(key, self._repeat(lambda: self._link.get(key), f"read {key!r}"))
+
+    def put(self, key: str, value: Buffer) -> None:
+        """See ``Store``."""
+        self._repeat(lambda: self._set(key, value, partial(self._envelope.head, key, value)), f"write {key!r}")
+
+    def put_if_absent(self, key: str, value: Buffer) -> bool:
+        """See ``Store``."""
+        return self._conditionally(key, None, value, lambda: self._add(key, value))
+
+    def replace_if_same(self, key: str, expected: Buffer, value: Buffer) -> bool:
+        """See ``Store``."""
+        head, old = self._envelope.head(key, value), self._envelope.head(key, expected) + bytes(expected)
+        return self._conditionally(key, expected, value, lambda: self._link.replace_if_same(key, old, head, value))
+
+    def delete(self, key: str) -> None:
+        """See ``Store``."""
+        self._repeat(lambda: self._link.delete(key), f"delete {key!r}")
+
+    def keys(self, prefix: str) -> list[str]:
+        """See ``Store``; lists the run's whole map."""
+        found = self._repeat(self._link.keys, "list the keys")
+        return sorted(key for key in found if key.startswith(prefix))
+
+    def publish(self, topic: str) -> None:
+        """See ``Store``; does not wait."""
+        self._check_open()
+        self._link.publish(topic)
+
+    def listen(self, topic: str, listener: Callable[[], None]) -> Callable[[], None]:
+        """See ``Store``; hints end while there is no connection, and come again after it."""
+        registration = self._repeat(lambda: self._link.listen(topic, listener), f"listen to {topic!r}")
+
+        def stop() -> None:
+            if not self._closed.is_set():
+                self._link.stop_listening(registration)
+
+        return stop
+
+    def close(self) -> None:
+        """See ``Store``; what the run has in the grid stays there."""
+        self._closed.set()
+        self._link.close()
+        self._signers.shutdown()
+
+    # -- BatchStore ---------------------------------------------------------------------------------------------------
+
+    def put_many(self, items: Iterable[tuple[str, Buffer]]) -> None:
+        """See ``BatchStore``."""
+        for (key, value, _), reply in self._windowed(self._headed(items), lambda item: self._set(*item)):
+            try:
+                self._wait(reply, f"write {key!r}", self._until())
+            except DisturbedError:
+                self.put(key, value)
+
+    def put_many_if_absent(self, items: Iterable[tuple[str, Buffer]]) -> list[bool]:
+        """See ``BatchStore``."""
+        return [
+            self._conditionally(key, None, value, partial(self._add, key, value), started=reply)
+            for (key, value), reply in self._windowed(items, lambda item: self._add(*item))
+        ]
+
+    def get_many(self, keys: Iterable[str]) -> Iterator[Buffer | None]:
+        """See ``BatchStore``."""
+        for key, reply in self._windowed(keys, self._link.get):
+            try:
+                raw = self._wait(reply, f"read {key!r}", self._until())
+            except DisturbedError:
+                yield self.get(key)
+            else:
+                yield self._open(key, raw)
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        """See ``BatchStore``."""
+        for key, reply in self._windowed(keys, self._link.delete):
+            try:
+                self._wait(reply, f"delete {key!r}", self._until())
+            except DisturbedError:
+                self.delete(key)
+
+    # -- a run's end --------------------------------------------------------------------------------------------------
+
+    def destroy(self) -> None:
+        """Remove all that the run has in the grid."""
+        self._repeat(self._link.destroy, f"remove {self.map_name!r}")
+
+    # -- how ----------------------------------------------------------------------------------------------------------
+
+    def _headed(self, items: Iterable[tuple[str, Buffer]]) -> Iterator[tuple[str, Buffer, Callable[[], bytes]]]:
+        """Add to each key and value what gives its head; those of large values are made on threads of their own.
+
+        Signing a large value takes longer than sending it.
+        """
+        for key, value in items:
+            make: Callable[[], bytes] = partial(self._envelope.head, key, value)
+            if len(value) > _SIGNED_ASIDE and not self._closed.is_set():
+                with suppress(RuntimeError):  # closed just now; who sends is told
+                    make = self._signers.submit(make).result
+            yield key, value, make
+
+    def _set(self, key: str, value: Buffer, head: Callable[[], bytes]) -> Reply[None]:
+        return self._link.set(key, head(), value)
+
+    def _add(self, key: str, value: Buffer) -> Reply[bool]:
+        return self._link.put_if_absent(key, self._envelope.head(key, value), value)
+
+    def _open(self, key: str, raw: memoryview | None) -> memoryview | None:
+        try:
+            return None if raw is None else self._envelope.open(key, raw)
+        except NotAuthorisedError as exc:
+            self.on_refused(key, str(exc))
+            raise
+
+    def _windowed(self, items: Iterable[T], start: Callable[[T], Reply[R]]) -> Iterator[tuple[T, Reply[R]]]:
+        """Yield each item with its started request, in order, while more requests are on their way.
+
+        Small ones go out together, and more of them at a time. How small they are is known once one has been answered.
+        """
+        started: deque[tuple[T, Reply[R]]] = deque()
+        window, source = _WINDOW, iter(items)
+        while True:
+            more = list(islice(source, window - len(started)))  # first, for who makes them may use this very store
+            # large ones are signed while those before them are on their way
+            with nullcontext() if any(map(_is_large, more)) else self._link.gathered():
+                started.extend((item, start(item)) for item in more)
+            if not started:
+                return
+            for _ in range(max(1, len(started) - window // 2)):
+                item, reply = started.popleft()
+                yield item, reply
+                window = _WINDOW if _is_large(item) or reply.nbytes() > _SMALL else _MANY
+
+    def _conditionally(
+        self,
+        key: str,
+        expected: Buffer | None,
+        value: Buffer,
+        request: Callable[[], Reply[bool]],
+        started: Reply[bool] | None = None,
+    ) -> bool:
+        """Send a conditional request, unless it has been ``started``; if its outcome is unknown, look, and send it
+        again unless that tells.
+        """
+        until, what = self._until(), f"change {key!r}"
+        for pause in _pauses():
+            reply, started = started or request(), None
+            try:
+                return self._wait(reply, what, until)
+            except DisturbedError as exc:
+                self._pause(pause, until, what, exc)
+            found = self._open(key, self._repeat(lambda: self._link.get(key), what, until))
+            if found is not None and found == value:
+                return True
+            if found != expected:
+                return False
+        raise AssertionError("pauses never end")
+
+    def _repeat(self, request: Callable[[], Reply[T]], what: str, until: float | None = None) -> T:
+        """Send a request again and again, until it is answered or the deadline has passed."""
+        until = self._until() if until is None else until
+        for pause in _pauses():
+            try:
+                return self._wait(request(), what, until)
+            except DisturbedError as exc:
+                self._pause(pause, until, what, exc)
+        raise AssertionError("pauses never end")
+
+    def _wait(self, reply: Reply[T], what: str, until: float) -> T:
+        """Return a request's reply; raises ``DisturbedError`` if it may be repeated."""
+        try:
+            return reply.wait(until - time.monotonic())
+        except DisturbedError:
+            self._check_open()
+            raise
+        except TrackerError as exc:
+            self._check_open()
+            raise self._failed(what, str(exc)) from exc
+
+    def _pause(self, seconds: float, until: float, what: str, cause: DisturbedError) -> None:
+        """Wait before a request is repeated; raises ``TrackerError`` when that would be too late."""
+        if time.monotonic() + seconds >= until:
+            raise self._failed(what, str(cause)) from cause
+        self._closed.wait(seconds)
+        self._check_open()
+
+    def _failed(self, what: str, cause: str) -> TrackerError:
+        if not self._link.connected():
+            cause = f"there is no connection ({cause})"
+        return TrackerError(
+            f"the state tracker at {self._link.where} did not {what} within {self._deadline:g} s: {cause}. Check that "
+            "the members run and can be reached (dl4j services status); then resume the run"
+        )
+
+    def _until(self) -> float:
+        self._check_open()
+        return time.monotonic() + self._deadline
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise TrackerClosedError(f"the connection to the state tracker at {self._link.where} was shut down")
+
+    def _connect(self) -> None:
+        """Wait for the connection, which is being made; raises ``TrackerError`` that says what is there instead."""
+        until = self._until()
+        for pause in _pauses():
+            if self._link.connected():
+                break
+            if time.monotonic() + pause >= until or not self._link.running():
+                raise TrackerError(_diagnosis(self._link.where, self._cluster_name, self._deadline))
+            self._closed.wait(pause)
+        self._repeat(self._link.keys, "list the keys", until)
+
+
+class HazelcastStateTracker(StateTracker):
+    """The tracker of a run on a cluster; arguments as for ``HazelcastStore``.
+
+    Deadlines of leases are compared between machines, so the clock is the wall clock: machines should keep theirs
+    within a second of each other (NTP). A clock that is off costs a lease that ends too early or too late, and with
+    it a job done twice or waited for, but never an update: only the first one counts.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        cluster_name: str,
+        run: str,
+        secret: bytes | None,
+        deadline_seconds: float = 20.0,
+        clock: Clock | None = None,
+    ) -> None:
+        store = HazelcastStore(
+            address, cluster_name=cluster_name, run=run, secret=secret, deadline_seconds=deadline_seconds
+        )
+        super().__init__(store, clock or WallClock())
+
+
+def _addresses(text: str) -> list[str]:
+    """Return the ``host:port`` in ``text``."""
+    parts = text.removeprefix("hazelcast://").rstrip("/").split(",")
+    for part in parts:
+        match = _ADDRESS.fullmatch(part)
+        if match is None or not 0 < int(match["port"]) < 65536:
+            raise UsageError(f"{part!r} in the tracker's address {text!r} is not host:port, such as 127.0.0.1:5701")
+    return parts
+
+
+def _is_large(item: Any) -> bool:
+    """Whether a key, or a key and its value, make a request that is large."""
+    return isinstance(item, tuple) and len(item[1]) > _SMALL
+
+
+def _pauses() -> Iterator[float]:
+    """Yield the pauses between repetitions, in seconds: they double, up to a longest one, and jitter by half."""
+    pause, longest = _PAUSES
+    while True:
+        yield pause * random.uniform(0.5, 1.5)
+        pause = min(2 * pause, longest)
+
+
+def _diagnosis(where: str, cluster_name: str, deadline: float) -> str:
+    """Return why nobody let this process in."""
+    answers = []
+    for address in where.split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
+            answers.append(
+                f"{address} takes connections, but is no Hazelcast member that lets a client of cluster "
+                f"{cluster_name!r} in; compare the cluster name with the one that it was started with"
+            )
+        except OSError as exc:
+            answers.append(f"{address}: {exc}")
+    return (
+        f"no state tracker could be reached within {deadline:g} s: {'; '.join(answers)}. Start one (dl4j services up), "
+        "or correct the address"
+    )

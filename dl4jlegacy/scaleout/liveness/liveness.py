@@ -1,0 +1,395 @@
+"""A direct connection from every worker process to the master, by which each notices that the other is gone (layer 3).
+
+The kernel closes the connections of a process that dies, which the other end sees at once. It goes on accepting
+connections and bytes for one that is frozen, so both ends beat, from a thread of their own, and one that is not heard
+for ``silence_seconds`` is silent. Silence is measured on the listener's own monotonic clock, and never held against
+others by a process that stood still itself.
+
+A connection is worth what its handshake is (``handshake``). After it nothing but single bytes is sent; whoever sends
+anything else, says too much or takes too long is cut off. What is noticed here is a hint: it makes a run quicker, and
+a run without it is as right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Self
+
+from dl4jlegacy.errors import ConfError, WireError
+from dl4jlegacy.scaleout.liveness.handshake import HELLO_NBYTES, Credentials, RefusedError, ServerHandshake
+from dl4jlegacy.scaleout.liveness.presence import LinkState
+
+__all__ = ["AWAY", "BEAT", "BEAT_SECONDS", "BYE", "Fairness", "LivenessServer", "Peer", "Waker", "parsed_address"]
+
+logger = logging.getLogger(__name__)
+
+BEAT, AWAY, BYE = b"BAE"
+"""The messages after the handshake: here I am; I connect anew; I leave for good."""
+BEAT_SECONDS = 0.5
+HANDSHAKE_SECONDS = 2.0
+PRESSED_SECONDS = 0.3
+"""How long a stranger may take to say hello; and how long when others wait for its place."""
+MOST_PENDING = 64
+MOST_CONNECTIONS = 4096
+MOST_GONE = 1000
+"""Bounds: strangers at a time, connected processes, processes remembered after they have gone."""
+_STALL_SECONDS = 1.0
+_LOOK_SECONDS = 0.25
+_SILENT_KEPT_SECONDS = 60.0
+_REFUSALS_SECONDS = 10.0
+_BACKLOG = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """What the master knows of a worker process by its connection.
+
+    Attributes:
+        state: "alive", "silent", "closed" (it broke: the process is dead, or the network), "left" (it said good-bye).
+        since: when that began, in monotonic seconds of this process.
+        heard: when anything was last heard before that, likewise.
+        host: the address that it last came from.
+    """
+
+    state: LinkState
+    since: float
+    heard: float
+    host: str
+
+
+class Fairness:
+    """Whether silence may be held against others: not while this process has just stood still itself."""
+
+    def __init__(self, now: float) -> None:
+        self._last, self._again = now, now
+
+    def judges(self, now: float) -> bool:
+        """Return that for ``now``; to be called at least twice in ``_STALL_SECONDS``."""
+        if now - self._last > _STALL_SECONDS:
+            self._again = now + _STALL_SECONDS
+        self._last = now
+        return now >= self._again
+
+
+class Waker:
+    """Ends a thread's wait in a selector, from another thread."""
+
+    def __init__(self) -> None:
+        self.reader, self._writer = socket.socketpair()
+
+    def wake(self) -> None:
+        """End the wait, now and ever after."""
+        with contextlib.suppress(OSError):  # closed already
+            self._writer.send(b"!")
+
+    def close(self) -> None:
+        """Let go of both ends."""
+        self.reader.close()
+        self._writer.close()
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    socket: socket.socket
+    host: str
+    opened: float
+    handshake: ServerHandshake
+    process: str = ""
+    said: bytearray = field(default_factory=bytearray)
+    heard: float = 0.0
+
+
+class LivenessServer:
+    """The master's end. ``peers`` may be called on any thread; everything else happens on one of its own.
+
+    Args:
+        host: where to listen, such as ``127.0.0.1``; port 0: any that is free.
+        run, secret: of the run; strangers are refused. None: no secret, nothing is signed.
+        on_change: called with (process, state) for each change, on the server's thread; it must only enqueue.
+        silence_seconds: without a beat for so long a process is silent.
+        advertise: the host that ``address`` names, if workers know this machine by another one than ``host``.
+
+    Raises:
+        ConfError: the secret is empty.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int = 0,
+        *,
+        run: str,
+        secret: bytes | None,
+        on_change: Callable[[str, LinkState], None],
+        silence_seconds: float = 2.0,
+        advertise: str = "",
+    ) -> None:
+        self._host, self._port, self._advertise = host, port, advertise
+        self._credentials = Credentials(run, secret)
+        self._on_change, self._silence = on_change, silence_seconds
+        self._selector: selectors.BaseSelector
+        self._waker: Waker
+        self._listener: socket.socket | None = None
+        self._listens = False
+        self._listens_again = 0.0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="dl4j-liveness", daemon=True)
+        self._pending: set[_Connection] = set()
+        self._connected: dict[str, _Connection] = {}
+        self._away: dict[str, float] = {}
+        self._peers: dict[str, Peer] = {}  # replaced as a whole, so that other threads may read it
+        self._next_beat = 0.0
+        self._refused, self._refusal_told = 0, float("-inf")
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    @property
+    def address(self) -> str:
+        """``host:port`` where it listens; only after ``start``."""
+        if self._listener is None:
+            raise ConfError("the liveness server has no address before it is started")
+        host = self._advertise or (socket.gethostname() if self._host in ("", "0.0.0.0", "::") else self._host)
+        return f"[{host}]:{self._port}" if ":" in host else f"{host}:{self._port}"
+
+    def start(self) -> Self:
+        """Listen, and serve on a thread; raises ``ConfError`` if that host and port cannot be listened on."""
+        try:
+            found = socket.getaddrinfo(self._host or None, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            self._listener = socket.create_server(found[0][4][:2], family=found[0][0], backlog=_BACKLOG)
+        except OSError as exc:
+            raise ConfError(
+                f"the master cannot listen for its workers on {self._host}:{self._port}: {exc.strerror or exc}; "
+                "choose an address of this machine and a port that is free, or 0"
+            ) from exc
+        self._port = self._listener.getsockname()[1]
+        self._listener.setblocking(False)
+        self._selector, self._waker = selectors.DefaultSelector(), Waker()
+        self._selector.register(self._waker.reader, selectors.EVENT_READ)
+        self._thread.start()
+        return self
+
+    def peers(self) -> dict[str, Peer]:
+        """Return all processes that have connected so far, by name; of those that went only the newest."""
+        return dict(self._peers)
+
+    def stop(self, seconds: float = 5.0) -> None:
+        """Say good-bye to all and close everything; waits up to ``seconds``. No change is reported after it."""
+        self._stopping.set()
+        if self._thread.ident is None:
+            return
+        self._waker.wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(seconds)
+
+    # -- the thread ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        fairness = Fairness(time.monotonic())
+        try:
+            while not self._stopping.is_set():
+                self._listen(time.monotonic())
+                for key, _ in self._selector.select(self._pause()):
+                    if isinstance(key.data, _Connection):
+                        if key.data.socket.fileno() >= 0:  # else it was closed a moment ago, for another's sake
+                            self._read(key.data)
+                    elif key.fileobj is self._listener:
+                        self._accept()
+                now = time.monotonic()
+                self._beat(now)
+                self._expire(now)
+                if fairness.judges(now):
+                    self._judge(now)
+            for connection in self._connected.values():
+                _say(connection.socket, BYE)
+        except Exception:  # the run goes on without it: heartbeats in the tracker tell the same, later
+            logger.exception("the liveness server at %s failed", self.address)
+        finally:
+            self._close()
+
+    def _pause(self) -> float:
+        least = PRESSED_SECONDS / 3 if not self._listens else _LOOK_SECONDS
+        return max(0.0, min(self._next_beat - time.monotonic(), least))
+
+    def _close(self) -> None:
+        for connection in (*self._pending, *self._connected.values()):
+            connection.socket.close()
+        assert self._listener is not None
+        self._listener.close()
+        self._waker.close()
+        self._selector.close()
+
+    def _listen(self, now: float) -> None:
+        """Accept connections only while there is room; the kernel lets the others wait."""
+        assert self._listener is not None
+        full = len(self._pending) >= MOST_PENDING or len(self._connected) >= MOST_CONNECTIONS
+        wanted = not full and now >= self._listens_again
+        if wanted != self._listens:
+            self._listens = wanted
+            if wanted:
+                self._selector.register(self._listener, selectors.EVENT_READ)
+            else:
+                self._selector.unregister(self._listener)
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        now = time.monotonic()
+        try:
+            accepted, (host, *_) = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as exc:  # no more file descriptors, say
+            logger.warning("the master cannot accept a worker's connection: %s", exc)
+            self._listens_again = now + _STALL_SECONDS
+            return
+        accepted.setblocking(False)
+        connection = _Connection(accepted, str(host), now, ServerHandshake(self._credentials))
+        self._pending.add(connection)
+        self._selector.register(accepted, selectors.EVENT_READ, connection)
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _send(accepted, connection.handshake.challenge)
+
+    def _read(self, connection: _Connection) -> None:
+        try:
+            said = connection.socket.recv(1024)
+        except BlockingIOError:
+            return
+        except OSError:  # reset, or given up by the kernel
+            said = b""
+        if not said:
+            self._drop(connection, "closed")
+        elif connection.process:
+            self._hear(connection, said)
+        else:
+            connection.said += said
+            self._greet(connection)
+
+    def _greet(self, connection: _Connection) -> None:
+        try:
+            greeting = connection.handshake.hear(bytes(connection.said))
+            if greeting is None and len(connection.said) >= HELLO_NBYTES:
+                raise WireError("a hello that does not end")
+        except RefusedError as exc:
+            _send(connection.socket, exc.answer)
+            self._drop(connection)
+            self._tell_refused(f"{connection.host}: {exc}")
+        except WireError as exc:
+            logger.debug("a stranger at %s is cut off: %s", connection.host, exc)
+            self._drop(connection)
+        else:
+            if greeting is not None:
+                connection.process, welcome = greeting
+                self._welcome(connection, welcome)
+
+    def _welcome(self, connection: _Connection, welcome: bytes) -> None:
+        process = connection.process
+        self._pending.discard(connection)
+        connection.said.clear()
+        if process in self._connected:  # it connects anew, and its old connection does not know yet that it is over
+            self._forget(self._connected[process])
+        self._away.pop(process, None)
+        self._connected[process] = connection
+        _send(connection.socket, welcome)
+        connection.heard = time.monotonic()
+        self._change(process, "alive", connection.host, connection.heard)
+
+    def _hear(self, connection: _Connection, said: bytes) -> None:
+        connection.heard = time.monotonic()
+        if said.strip(bytes((BEAT, AWAY, BYE))):
+            logger.warning("process %s at %s says what is no beat; cut off", connection.process, connection.host)
+            self._drop(connection, "closed")
+        elif BYE in said:
+            self._drop(connection, "left")
+        elif AWAY in said:
+            self._away[connection.process] = connection.heard
+            self._drop(connection)
+        else:
+            self._change(connection.process, "alive", connection.host, connection.heard)
+
+    def _beat(self, now: float) -> None:
+        if now < self._next_beat:
+            return
+        self._next_beat = now + BEAT_SECONDS
+        for connection in list(self._connected.values()):
+            _say(connection.socket, BEAT)  # if it fails, reading will tell
+
+    def _expire(self, now: float) -> None:
+        patience = PRESSED_SECONDS if len(self._pending) >= MOST_PENDING else HANDSHAKE_SECONDS
+        for connection in [c for c in self._pending if now - c.opened > patience]:
+            logger.debug("a stranger at %s is cut off: no hello in %g s", connection.host, patience)
+            self._drop(connection)
+
+    def _judge(self, now: float) -> None:
+        for process, connection in list(self._connected.items()):
+            if now - connection.heard > self._silence:
+                self._change(process, "silent", connection.host, connection.heard)
+            if now - connection.heard > max(_SILENT_KEPT_SECONDS, self._silence):
+                self._forget(connection)  # should it live on, it will see that and connect anew
+        for process in [p for p, since in self._away.items() if now - since > self._silence]:
+            heard = self._away.pop(process)
+            self._change(process, "silent", self._peers[process].host, heard)
+
+    # -- what has changed ---------------------------------------------------------------------------------------------
+
+    def _drop(self, connection: _Connection, state: LinkState | None = None) -> None:
+        """Close a connection; ``state`` is what becomes of its process, if it had said hello."""
+        self._forget(connection)
+        if connection.process and state is not None:
+            self._change(connection.process, state, connection.host, connection.heard)
+
+    def _forget(self, connection: _Connection) -> None:
+        self._pending.discard(connection)
+        if self._connected.get(connection.process) is connection:
+            del self._connected[connection.process]
+        self._selector.unregister(connection.socket)
+        connection.socket.close()
+
+    def _change(self, process: str, state: LinkState, host: str, heard: float) -> None:
+        before = self._peers.get(process)
+        if before is not None and before.state == state:
+            return
+        peers = {**self._peers, process: Peer(state, time.monotonic(), heard, host)}
+        gone = sorted((peer.since, name) for name, peer in peers.items() if name not in self._connected)
+        for _, name in gone[: max(0, len(gone) - MOST_GONE)]:
+            del peers[name]
+            self._away.pop(name, None)
+        self._peers = peers
+        try:
+            self._on_change(process, state)
+        except Exception:  # it must not end the thread that all workers listen to
+            logger.exception("a listener failed when process %s became %s", process, state)
+
+    def _tell_refused(self, what: str) -> None:
+        """Say so, but not as often as somebody tries."""
+        self._refused, now = self._refused + 1, time.monotonic()
+        if now - self._refusal_told > _REFUSALS_SECONDS:
+            self._refusal_told = now
+            logger.warning("%s (%d refused so far)", what, self._refused)
+
+
+def parsed_address(text: str) -> tuple[str, int]:
+    """Return host and port of ``host:port``; raises ``WireError`` if it is none."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise WireError(f"{text!r} is no address of a master; it must be host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _say(to: socket.socket, message: int) -> None:
+    _send(to, bytes((message,)))
+
+
+def _send(to: socket.socket, message: bytes) -> None:
+    """Send without waiting. A kernel without room for a few bytes has an end that is not read, or none."""
+    with contextlib.suppress(OSError):
+        to.send(message)

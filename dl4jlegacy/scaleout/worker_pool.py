@@ -1,0 +1,143 @@
+"""The workers of one process: their actors, their heartbeat, their names. Below the runner and the cluster's worker.
+
+Legacy: the worker pool of ``ActorNetworkRunner``, all of whose actors shared one performer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pykka
+
+from dl4jlegacy.errors import ConfError
+from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.nn.networks import build_network
+from dl4jlegacy.scaleout import actors, protocol
+from dl4jlegacy.scaleout.compute import Compute
+from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.job import JobIterator
+from dl4jlegacy.scaleout.outcome import Outcome
+from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, WorkerPerformer
+from dl4jlegacy.scaleout.performing import OnDevice
+from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.records import Failure
+from dl4jlegacy.scaleout.router import WorkRouter, create_router
+from dl4jlegacy.scaleout.tracker import StateTracker
+
+__all__ = ["Beats", "PerformerFactory", "WorkerPool", "network_performer", "process_name", "stop_actors", "tell"]
+
+PerformerFactory = Callable[[Conf, Kernels], WorkerPerformer]
+Beats = list[tuple[float, pykka.ActorRef[Any], Any]]
+"""What a ``Ticker`` has to tell: (every so many seconds, to whom, what)."""
+
+
+def process_name() -> str:
+    """Return a name that no other process, and no other incarnation of this one, has: ``<host>-<pid>-<random>``."""
+    return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+
+
+def network_performer(conf: Conf, kernels: Kernels) -> WorkerPerformer:
+    """Return a performer with its own replica of the Conf's network."""
+    if conf.network_conf is None:
+        raise ConfError("Conf.multi_layer_conf is missing; there is no network to train")
+    return MultiLayerNetworkPerformer(
+        build_network(conf.network_conf, kernels),
+        seed=conf.seed,
+        shares=create_router(conf.router, conf.window).shares,
+        shares_updater_state=conf.average_updater_state,
+    )
+
+
+class WorkerPool:
+    """``conf.workers`` workers of one run, each with its own performer, and the heartbeat of them all.
+
+    Args:
+        compute: the devices, and the kernels that each worker gets.
+        jobs: where workers find data that go by reference; None where they travel with the jobs.
+        ends_run: whether the workers' end is the end of ``outcome``: in a process that has no master.
+        on_job_failed: told of every job that failed here, on the worker's thread.
+    """
+
+    def __init__(
+        self,
+        conf: Conf,
+        plan: Plan,
+        tracker: StateTracker,
+        router: WorkRouter,
+        compute: Compute,
+        outcome: Outcome,
+        performer: PerformerFactory,
+        *,
+        jobs: JobIterator | None,
+        ends_run: bool = False,
+        on_job_failed: Callable[[protocol.Perform, Failure], None] = lambda event, failure: None,
+    ) -> None:
+        self._conf, self._plan, self._tracker, self._router = conf, plan, tracker, router
+        self._compute, self._outcome, self._performer = compute, outcome, performer
+        self._jobs, self._ends_run, self._on_job_failed = jobs, ends_run, on_job_failed
+        self._workers: list[pykka.ActorRef[Any]] = []
+        self._heartbeat: pykka.ActorRef[Any] | None = None
+
+    def start(self, name: str, count: int) -> Beats:
+        """Start ``count`` workers called ``name-0 ...``; return what the process's ticker has to tell them."""
+        conf, tracker = self._conf, self._tracker
+        heartbeat = actors.HeartbeatActor.start(
+            *(self._outcome, tracker),
+            stuck_seconds=conf.stuck_seconds,
+            kernels=self._compute.name,
+            device=lambda worker: self._compute.memory(int(worker.rpartition("-")[2])),
+        )
+        self._heartbeat = heartbeat
+        for index in range(count):
+            worker = protocol.Worker(
+                f"{name}-{index}", tracker.store, tracker.clock, self._plan, self._router, conf.limits
+            )
+            performer = self._make_performer(index)
+            self._workers.append(
+                actors.WorkerActor.start(
+                    *(self._outcome, tracker, worker, performer, heartbeat, self._jobs),
+                    ends_run=self._ends_run,
+                    on_job_failed=self._on_job_failed,
+                )
+            )
+        polls: Beats = [(conf.limits.poll, ref, actors.Poll()) for ref in self._workers]
+        return [*polls, (conf.heartbeat_seconds, heartbeat, actors.Beat())]
+
+    def _make_performer(self, index: int) -> WorkerPerformer:
+        """Return a worker's performer, with kernels of its own if it computes on a GPU."""
+        compute = self._compute
+        kernels = compute.kernels(index)
+        make = functools.partial(self._performer, self._conf, kernels)
+        return OnDevice(make, kernels, compute.device(index)) if compute.on_gpu else make()
+
+    def stop(self, timeout: float) -> list[str]:
+        """Stop the workers, which finish and commit their job first; return the names of actors that are late."""
+        late = stop_actors(self._workers, timeout)
+        return late + stop_actors([] if self._heartbeat is None else [self._heartbeat], timeout)
+
+
+def stop_actors(refs: Sequence[pykka.ActorRef[Any]], timeout: float) -> list[str]:
+    """Stop the actors, all at once; return the names of those that are late."""
+    futures = [(ref, ref.stop(block=False)) for ref in refs if ref.is_alive()]
+    end, late = time.monotonic() + timeout, []
+    for ref, future in futures:
+        try:
+            future.get(timeout=max(0.01, end - time.monotonic()))
+        except pykka.Timeout:
+            late.append(ref.actor_class.__name__)
+        except pykka.ActorDeadError:
+            continue
+    return late
+
+
+def tell(ref: pykka.ActorRef[Any], message: Any) -> None:
+    """Tell an actor, which may have stopped meanwhile; from any thread."""
+    with contextlib.suppress(pykka.ActorDeadError):
+        ref.tell(message)

@@ -1,0 +1,278 @@
+"""A cluster on AWS, against moto's server: up, status, scale, down, and the exact calls that they make."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+
+from dl4jlegacy.aws.boxes import boxes_of
+from dl4jlegacy.aws.cluster_spec import CLUSTER, EXPIRES, ROLE, ClusterSpec
+from dl4jlegacy.aws.payload import Payload
+from dl4jlegacy.aws.session import Aws
+from dl4jlegacy.aws.setup import ClusterSetup
+from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, NotEnoughWorkersError
+from tests.support.aws_fixtures import Fault, FaultProxy, Request
+
+PAYLOAD = Payload("dl4jlegacy-0.1.0-py3-none-any.whl", b"a wheel", b"numpy==2.4.6\n")
+SPEC = ClusterSpec("digits", "203.0.113.7/32", 4 * 3600, "s3://models-of-mine/dbn.zip", workers=2, size="m5.large")
+
+
+def registered(setup: ClusterSetup, master: Any) -> list[str]:
+    """Every running worker has registered: moto's instances run nothing."""
+    return [box.id for box in boxes_of(setup._aws, setup.names.cluster) if box.role == "worker" and box.alive]
+
+
+@pytest.fixture
+def cluster(aws: Aws) -> Callable[..., ClusterSetup]:
+    return lambda name="digits": ClusterSetup(aws, name, ready=registered)
+
+
+def instances(aws: Aws) -> list[dict[str, Any]]:
+    reservations = aws.client("ec2").describe_instances()["Reservations"]
+    return [i for r in reservations for i in r["Instances"] if i["State"]["Name"] != "terminated"]
+
+
+def test_up_makes_a_cluster_that_status_shows_and_down_removes(cluster, image, aws) -> None:
+    setup = cluster()
+    status = setup.up(replace(SPEC, ami=image), PAYLOAD)
+    assert [(box.role, box.state, box.size) for box in status.boxes] == [
+        ("master", "running", "m5.large"),
+        ("worker", "running", "m5.large"),
+        ("worker", "running", "m5.large"),
+    ]
+    assert len(status.workers) == 2
+    assert len(status.belongings) == 6
+    removed = setup.down()
+    assert len(removed) == 9
+    assert setup.status().belongings == ()
+    assert not instances(aws)
+    assert not setup.names.key_folder.exists()
+
+
+def test_up_twice_changes_nothing(cluster, image, aws) -> None:
+    setup = cluster()
+    first = setup.up(replace(SPEC, ami=image), PAYLOAD)
+    second = setup.up(replace(SPEC, ami=image), PAYLOAD)
+    assert [box.id for box in first.boxes] == [box.id for box in second.boxes]
+    assert first.belongings == second.belongings
+    assert first.expires == second.expires
+    [group] = aws.client("ec2").describe_security_groups(GroupNames=["dl4j-digits"])["SecurityGroups"]
+    assert len(group["IpPermissions"]) == 2
+
+
+def test_the_security_group_admits_the_cluster_and_ssh_from_one_network(cluster, image, aws, fault_proxy) -> None:
+    cluster().up(replace(SPEC, ami=image), PAYLOAD)
+    [made] = fault_proxy.calls("CreateSecurityGroup")
+    assert made.parameters["GroupName"] == "dl4j-digits"
+    assert made.parameters["TagSpecification.1.ResourceType"] == "security-group"
+    inside, outside = (request.parameters for request in fault_proxy.calls("AuthorizeSecurityGroupIngress"))
+    assert inside["IpPermissions.1.IpProtocol"] == "-1"
+    assert inside["IpPermissions.1.Groups.1.GroupId"] == inside["GroupId"]
+    assert not [name for name in inside if "CidrIp" in name]
+    assert (outside["IpPermissions.1.FromPort"], outside["IpPermissions.1.ToPort"]) == ("22", "22")
+    assert outside["IpPermissions.1.IpRanges.1.CidrIp"] == "203.0.113.7/32"
+    assert not [name for name in outside if name.startswith("IpPermissions.2")]
+
+
+def test_instances_end_themselves_are_tagged_and_have_a_role_and_no_keys(cluster, image, aws, fault_proxy) -> None:
+    cluster().up(replace(SPEC, ami=image), PAYLOAD)
+    master, workers = (request.parameters for request in fault_proxy.calls("RunInstances"))
+    assert (master["MinCount"], master["MaxCount"], workers["MinCount"], workers["MaxCount"]) == ("1", "1", "2", "2")
+    for call, role in ((master, "master"), (workers, "worker")):
+        assert call["ImageId"] == image
+        assert call["InstanceInitiatedShutdownBehavior"] == "terminate"
+        assert call["MetadataOptions.HttpTokens"] == "required"
+        assert call["IamInstanceProfile.Name"] == "dl4j-digits-us-east-1"
+        assert call["KeyName"] == "dl4j-digits"
+        assert {call["TagSpecification.1.ResourceType"], call["TagSpecification.2.ResourceType"]} == {
+            "instance",
+            "volume",
+        }
+        assert not [name for name in call if name.startswith("InstanceMarketOptions")]
+        tags = {call[f"TagSpecification.1.Tag.{n}.Key"]: call[f"TagSpecification.1.Tag.{n}.Value"] for n in range(1, 6)}
+        assert tags[CLUSTER] == "digits"
+        assert tags[ROLE] == role
+        assert tags[EXPIRES].endswith("Z")
+    data = yaml.safe_load(base64.b64decode(workers["UserData"]))
+    units = [file for file in data["write_files"] if file["path"].endswith("dl4j-worker.service")]
+    [box] = [box for box in boxes_of(aws, "digits") if box.role == "master"]
+    assert f"worker --zookeeper {box.private_address}:2181" in units[0]["content"]
+
+
+def test_everything_made_carries_the_clusters_tag(cluster, image, aws) -> None:
+    names = (setup := cluster()).names
+    setup.up(replace(SPEC, ami=image), PAYLOAD)
+    ec2, iam = aws.client("ec2"), aws.client("iam")
+    tags = [
+        ec2.describe_security_groups(GroupNames=[names.group])["SecurityGroups"][0]["Tags"],
+        ec2.describe_key_pairs(KeyNames=[names.key_pair])["KeyPairs"][0]["Tags"],
+        iam.list_role_tags(RoleName=names.role)["Tags"],
+        iam.get_instance_profile(InstanceProfileName=names.role)["InstanceProfile"]["Tags"],
+        aws.client("ssm").list_tags_for_resource(ResourceType="Parameter", ResourceId=names.secret)["TagList"],
+        aws.client("s3").get_bucket_tagging(Bucket=names.bucket)["TagSet"],
+        *(instance["Tags"] for instance in instances(aws)),
+    ]
+    volumes = ec2.describe_volumes()["Volumes"]
+    assert len(volumes) == 3
+    tags += [volume["Tags"] for volume in volumes]
+    for each in tags:
+        assert {"Key": CLUSTER, "Value": "digits"} in each
+        assert EXPIRES in {tag["Key"] for tag in each}
+
+
+def test_the_role_may_read_its_own_bucket_and_secret_and_the_models_bucket_and_no_more(cluster, image, aws) -> None:
+    names = (setup := cluster()).names
+    setup.up(replace(SPEC, ami=image, run=("--dataset", "s3://some-data/train")), PAYLOAD)
+    policy = aws.client("iam").get_role_policy(RoleName=names.role, PolicyName="dl4jlegacy")["PolicyDocument"]
+    resources = {
+        r for s in policy["Statement"] for r in ([s["Resource"]] * isinstance(s["Resource"], str) or s["Resource"])
+    }
+    assert resources == {
+        f"arn:aws:s3:::{names.bucket}/*",
+        f"arn:aws:s3:::{names.bucket}/hosts/*",
+        f"arn:aws:ssm:us-east-1:{names.account}:parameter/dl4jlegacy/digits/secret",
+        *("arn:aws:s3:::models-of-mine", "arn:aws:s3:::models-of-mine/*"),
+        *("arn:aws:s3:::some-data", "arn:aws:s3:::some-data/*"),
+    }
+    assert not [action for statement in policy["Statement"] for action in statement["Action"] if "*" in action]
+
+
+def test_the_secret_is_in_the_parameter_store_and_in_no_request_but_its_own(cluster, image, aws, fault_proxy) -> None:
+    setup = cluster()
+    setup.up(replace(SPEC, ami=image), PAYLOAD)
+    secret = setup.belongings.read_secret()
+    assert len(secret) >= 40
+    found = aws.client("ssm").get_parameter(Name=setup.names.secret)["Parameter"]
+    assert found["Type"] == "SecureString"
+    for request in fault_proxy.requests:
+        if request.action not in ("PutParameter", "GetParameter"):
+            data = base64.b64decode(request.parameters.get("UserData", ""))
+            assert secret not in request.body + data
+
+
+def test_spot_workers_are_asked_for_and_the_master_is_not_one(cluster, image, aws, fault_proxy) -> None:
+    cluster().up(replace(SPEC, ami=image, spot=True), PAYLOAD)
+    master, workers = (request.parameters for request in fault_proxy.calls("RunInstances"))
+    assert "InstanceMarketOptions.MarketType" not in master
+    assert workers["InstanceMarketOptions.MarketType"] == "spot"
+    assert workers["InstanceMarketOptions.SpotOptions.SpotInstanceType"] == "one-time"
+    assert workers["InstanceMarketOptions.SpotOptions.InstanceInterruptionBehavior"] == "terminate"
+    assert workers["TagSpecification.3.ResourceType"] == "spot-instances-request"
+    assert [box.spot for box in boxes_of(aws, "digits")] == [False, True, True]
+
+
+def test_scale_adds_workers_like_those_that_are_there_and_ends_the_youngest(cluster, image, aws, fault_proxy) -> None:
+    setup = cluster()
+    before = setup.up(replace(SPEC, ami=image), PAYLOAD)
+    more = setup.scale(4)
+    assert sum(box.role == "worker" and box.alive for box in more.boxes) == 4
+    old, new = fault_proxy.calls("RunInstances")[1:]
+    for name in ("UserData", "ImageId", "InstanceType", "KeyName", "IamInstanceProfile.Name"):
+        assert old.parameters[name] == new.parameters[name]
+    assert {box.expires for box in more.boxes} == {before.expires}
+    fewer = setup.scale(1)
+    [kept] = [box for box in fewer.boxes if box.role == "worker" and box.alive]
+    assert kept.launched == min(box.launched for box in more.boxes if box.role == "worker")
+    assert sum(box.role == "master" and box.alive for box in fewer.boxes) == 1
+
+
+def test_scaling_a_cluster_that_is_not_there_is_refused(cluster, aws) -> None:
+    with pytest.raises(ConfError, match="has no running master"):
+        cluster().scale(3)
+
+
+def test_down_leaves_other_clusters_and_strangers_alone(cluster, image, aws) -> None:
+    mine, theirs = cluster("mine"), cluster("theirs")
+    for setup in (mine, theirs):
+        setup.up(replace(SPEC, name=setup.names.cluster, ami=image), PAYLOAD)
+    [stranger] = aws.client("ec2").run_instances(ImageId=image, MinCount=1, MaxCount=1)["Instances"]
+    before = theirs.status()
+    mine.down()
+    assert theirs.status() == before
+    assert stranger["InstanceId"] in {instance["InstanceId"] for instance in instances(aws)}
+    assert len(instances(aws)) == 4
+
+
+def test_down_of_nothing_is_no_error(cluster) -> None:
+    assert cluster("never").down() == []
+
+
+# --- waiting ----------------------------------------------------------------------------------------------------------
+
+
+def shown_late(times: int, after: str, says: str) -> Callable[[Request], Fault | None]:
+    """EC2 shows an old state in the first ``times`` descriptions after an action."""
+    left = {"asked": -1}
+
+    def judge(request: Request) -> Fault | None:
+        if request.action == after:
+            left["asked"] = times
+        elif request.action == "DescribeInstances" and left["asked"] > 0:
+            left["asked"] -= 1
+            return Fault("says", says)
+        return None
+
+    return judge
+
+
+def actions(proxy: FaultProxy) -> list[str]:
+    return [request.action for request in proxy.requests]
+
+
+def test_down_waits_until_instances_have_ended_before_it_removes_the_rest(cluster, image, fault_proxy) -> None:
+    setup = cluster()
+    setup.up(replace(SPEC, ami=image), PAYLOAD)
+    fault_proxy.requests.clear()
+    fault_proxy.judge = shown_late(5, "TerminateInstances", "terminated=shutting-down")
+    setup.down()
+    done = actions(fault_proxy)
+    ended, removed = done.index("TerminateInstances"), done.index("DeleteSecurityGroup")
+    assert done[ended:removed].count("DescribeInstances") >= 6
+    assert [name for name in done if name.startswith("Terminate")] == ["TerminateInstances"]
+    [asked] = fault_proxy.calls("TerminateInstances")
+    assert len([name for name in asked.parameters if name.startswith("InstanceId.")]) == 3
+
+
+def test_down_that_waits_in_vain_says_what_is_left_and_can_be_repeated(cluster, image, fault_proxy) -> None:
+    setup = cluster()
+    setup.up(replace(SPEC, ami=image), PAYLOAD)
+    fault_proxy.judge = shown_late(10_000, "TerminateInstances", "terminated=shutting-down")
+    with pytest.raises(CloudError, match=r"is not gone, instance i-.* have not ended within 600 s.*repeat"):
+        setup.down()
+    fault_proxy.judge = lambda request: None
+    setup.down()
+    assert setup.status().belongings == ()
+
+
+def test_up_waits_until_every_worker_has_registered(cluster, image, aws) -> None:
+    answers = [CloudError("no SSH yet"), [], ["a"], ["a", "b"]]
+
+    def ready(setup: ClusterSetup, master: Any) -> list[str]:
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return list(answer)
+
+    status = ClusterSetup(aws, "digits", ready=ready).up(replace(SPEC, ami=image), PAYLOAD)
+    assert status.workers == ("a", "b")
+    assert len(answers) == 1
+
+
+def test_up_that_waits_in_vain_says_for_whom(aws, image) -> None:
+    setup = ClusterSetup(aws, "digits", ready=lambda setup, master: ["a"])
+    with pytest.raises(DeadlineError, match=r"did not register within 1200 s: 1 of 2 have registered; see `dl4j aws"):
+        setup.up(replace(SPEC, ami=image), PAYLOAD)
+
+
+def test_up_does_not_wait_for_instances_that_have_ended(aws, image) -> None:
+    def ready(setup: ClusterSetup, master: Any) -> list[str]:
+        aws.client("ec2").terminate_instances(InstanceIds=[box.id for box in boxes_of(aws) if box.role == "worker"])
+        return []
+
+    with pytest.raises(NotEnoughWorkersError, match=r"needs a master and 2 workers; there are: .*terminated"):
+        ClusterSetup(aws, "digits", ready=ready).up(replace(SPEC, ami=image), PAYLOAD)

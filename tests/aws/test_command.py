@@ -1,0 +1,278 @@
+"""``dl4j aws``: what a person types and reads; bad input ends with the contract's exit status and names the remedy."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dl4jlegacy.aws.boxes import boxes_of
+from dl4jlegacy.aws.cluster_spec import parse_cidr, parse_ttl
+from dl4jlegacy.aws.reaper import find_clusters, reap
+from dl4jlegacy.aws.session import Aws, Pace
+from dl4jlegacy.cli import main
+from dl4jlegacy.errors import UsageError
+from tests.support.aws_fixtures import Fault, FaultProxy
+
+UP = ("aws", "up", "digits", "--out", "s3://models-of-mine/m.zip", "--allow", "203.0.113.7", "--no-wait")
+
+
+class Outcome:
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status, self.out, self.err = status, out, err
+
+    def is_error(self, status: int, *words: str) -> None:
+        assert self.status == status, self.err
+        assert self.err.startswith("error [DL4J-"), self.err
+        assert self.err.count("\n") == 1
+        for word in words:
+            assert word in self.err, f"{word!r} is not in {self.err!r}"
+
+
+@pytest.fixture
+def dl4j(capsys: pytest.CaptureFixture[str], aws_environment: FaultProxy) -> Any:
+    def run(*arguments: str) -> Outcome:
+        with pytest.raises(SystemExit) as leave:
+            main.main(list(arguments))
+        return Outcome(int(leave.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> str:
+    path = tmp_path / "dl4jlegacy-0.1.0-py3-none-any.whl"
+    path.write_bytes(b"a wheel")
+    return str(path)
+
+
+def test_up_status_scale_reap_down(dl4j, image, wheel, capsys) -> None:
+    done = dl4j(*UP, "-w", "2", "-ami", image, "--wheel", wheel, "--ttl", "90m", "--format", "json")
+    assert done.status == 0, done.err
+    fields = json.loads(done.out)
+    assert [box["role"] for box in fields["boxes"]] == ["master", "worker", "worker"]
+    assert fields["price"]["dollars_per_hour"] == pytest.approx(3 * 0.096, abs=0.03)
+    text = dl4j("aws", "status", "digits").out
+    assert text.startswith(f"cluster digits in us-east-1, ends by itself at {fields['expires']}")
+    assert "bucket dl4j-digits-123456789012-us-east-1" in text
+    assert dl4j("aws", "scale", "digits", "-w", "1", "--no-wait").status == 0
+    assert dl4j("aws", "reap").out == "nothing to reap in us-east-1\n"
+    done = dl4j("aws", "reap", "--dry-run", "--all", "--format", "json")
+    assert [found["name"] for found in json.loads(done.out)["clusters"]] == ["digits"]
+    done = dl4j("aws", "down", "digits", "--format", "json")
+    assert len([what for what in json.loads(done.out)["removed"] if what.startswith("instance i-")]) == 2
+    text = dl4j("aws", "status", "digits").out  # AWS tells of ended instances for an hour
+    assert not [line for line in text.splitlines()[1:] if " terminated" not in line]
+    assert dl4j("aws", "down", "digits").out == "there was nothing of cluster digits in us-east-1\n"
+
+
+def test_a_dry_run_tells_the_price_and_makes_nothing(dl4j, image, aws, fault_proxy) -> None:
+    fault_proxy.requests.clear()
+    done = dl4j(*UP, "-ami", image, "-w", "3", "-s", "c5.xlarge", "--master-size", "m5.large", "--dry-run")
+    assert done.status == 0, done.err
+    assert "workers  3 x c5.xlarge: 0.1700 $/h" in done.out
+    assert "at most" in done.out
+    changing = [r.action for r in fault_proxy.requests if not re.match(r"Describe|Get|List|HEAD", r.action)]
+    assert changing == []
+
+
+def test_price_of_spot_workers_is_the_last_one_paid(dl4j) -> None:
+    done = dl4j("aws", "price", "-w", "4", "--spot", "--ttl", "2h", "--format", "json")
+    assert done.status == 0, done.err
+    fields = json.loads(done.out)
+    assert fields["worker"]["source"].startswith("spot, us-east-1")
+    assert fields["dollars_at_most"] == pytest.approx(2 * fields["dollars_per_hour"], abs=0.01)
+
+
+def test_reap_ends_what_has_expired_and_nothing_else(dl4j, image, wheel, aws) -> None:
+    for name, ttl in (("short", "5m"), ("long", "1d")):
+        assert dl4j("aws", "up", name, *UP[3:], "-ami", image, "--wheel", wheel, "--ttl", ttl).status == 0
+    later = time.time() + 600
+    with Aws("us-east-1", pace=Pace(now=aws.pace.now, wait=aws.pace.wait, wall=lambda: later)) as in_ten_minutes:
+        assert [found.name for found in reap(in_ten_minutes, dry_run=True)] == ["short"]
+        assert {box.cluster for box in boxes_of(aws) if box.alive} == {"short", "long"}
+        assert [found.name for found in reap(in_ten_minutes)] == ["short"]
+        assert [found.name for found in find_clusters(aws)] == ["long"]
+        assert reap(in_ten_minutes) == []
+    assert dl4j("aws", "reap", "--all").out.startswith("ended long: ")
+    assert find_clusters(aws) == []
+
+
+def test_an_up_that_fails_undoes_what_it_began(dl4j, image, wheel, fault_proxy, aws) -> None:
+    fault_proxy.judge = lambda r: Fault("error", "VcpuLimitExceeded") if r.action == "RunInstances" else None
+    dl4j(*UP, "-ami", image, "--wheel", wheel).is_error(
+        7, "a quota of this account is reached", "Service Quotas", "Everything begun was undone"
+    )
+    fault_proxy.judge = lambda request: None
+    assert dl4j("aws", "down", "digits").out.startswith("there was nothing")
+
+
+def test_spot_without_capacity_falls_back_to_on_demand(dl4j, image, wheel, fault_proxy) -> None:
+    fault_proxy.judge = lambda r: (
+        Fault("error", "InsufficientInstanceCapacity", 500)
+        if "InstanceMarketOptions.MarketType" in r.parameters
+        else None
+    )
+    done = dl4j(*UP, "-ami", image, "--wheel", wheel, "--spot", "--format", "json")
+    assert done.status == 0, done.err
+    assert "no spot capacity, so on demand" in done.err
+    asked = [r.parameters for r in fault_proxy.calls("RunInstances")]
+    tried = [p["SubnetId"] for p in asked if "InstanceMarketOptions.MarketType" in p]
+    assert len(set(tried)) == len(tried) >= 3  # every zone
+    assert [box["spot"] for box in json.loads(done.out)["boxes"]] == [False, False]
+    assert dl4j("aws", "down", "digits").status == 0
+    only = dl4j(*UP, "-ami", image, "--wheel", wheel, "--spot", "--spot-only")
+    assert only.status == 7
+    assert "no capacity" in only.err
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (("--ttl", "0"), 2, ("--ttl is '0'", "for instance 4h")),
+        (("--ttl", "forever"), 2, ("--ttl is 'forever'",)),
+        (("-region", "us-east-9"), 3, ("no AWS region 'us-east-9'", "did you mean 'us-east-")),
+        (("-s", "m5.enormous"), 3, ("instance type 'm5.enormous'",)),
+        (("-w", "0"), 2, ("-w is '0'",)),
+        (("-ami", "ami-00000000"), 3, ("ami-00000000",)),
+        (("--out", "model.zip"), 2, ("--out is 'model.zip'", "s3://bucket/name.zip")),
+        (("--allow", "0.0.0.0/0"), 2, ("admits too many",)),
+        (("--allow", "here"), 2, ("--allow is 'here'",)),
+        (("-kp", "mine"), 2, ("-kpath",)),
+        (("-kp", "mine", "-kpath", "no-such-file"), 3, ("no-such-file", "another -kpath")),
+        (("-wscript", "no-such-script"), 3, ("-wscript no-such-script",)),
+        (("--subnet", "subnet-0"), 3, ("subnet-0",)),
+        (("--wheel", "thing.whl"), 3, ("--wheel thing.whl",)),
+        (("--spot-only",), 2, ("--spot",)),
+    ],
+)
+def test_bad_input_of_up(arguments, status, words, dl4j, image, wheel, aws) -> None:
+    dl4j(*UP, "-ami", image, "--wheel", wheel, *arguments).is_error(status, *words)
+    assert dl4j("aws", "down", "digits").out.startswith("there was nothing")
+
+
+def test_a_name_that_cannot_be_is_refused(dl4j) -> None:
+    dl4j("aws", "status", "A_B").is_error(2, "a cluster cannot be called 'A_B'")
+    dl4j("aws", "frobnicate").is_error(2, "frobnicate")
+
+
+def test_without_credentials_the_message_says_where_they_come_from(dl4j, monkeypatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    dl4j("aws", "status", "digits").is_error(6, "no AWS credentials", "AWS_ACCESS_KEY_ID", "AWS_PROFILE")
+    monkeypatch.setenv("org.deeplearning4j.aws.accessKey", "AKIAOLD")
+    dl4j("aws", "status", "digits").is_error(6, "org.deeplearning4j.aws.accessSecret is not")
+
+
+def test_the_originals_properties_are_credentials_and_are_never_shown(dl4j, monkeypatch, fault_proxy) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("org.deeplearning4j.aws.accessKey", "AKIAOLDPROPERTY")
+    monkeypatch.setenv("org.deeplearning4j.aws.accessSecret", "never-to-be-seen")
+    fault_proxy.judge = lambda r: Fault("error", "InvalidClientTokenId", 403)
+    done = dl4j("aws", "status", "digits")
+    done.is_error(6, "does not accept these credentials")
+    assert "Credential=AKIAOLDPROPERTY/" in fault_proxy.requests[-1].headers["authorization"]
+    assert "never-to-be-seen" not in done.out + done.err
+    assert "never-to-be-seen" not in repr(Aws("us-east-1"))
+
+
+def test_what_is_denied_names_the_policy(dl4j, fault_proxy) -> None:
+    fault_proxy.judge = lambda r: Fault("error", "UnauthorizedOperation", 403) if r.service == "ec2" else None
+    dl4j("aws", "status", "digits").is_error(6, "denies DescribeInstances", "docs/aws-iam-policy.json")
+
+
+def test_a_bucket_of_somebody_else_is_refused_before_anything_is_made(dl4j, image, wheel, fault_proxy) -> None:
+    fault_proxy.judge = lambda r: (
+        Fault("error", "403", 403) if r.service == "s3" and "models-of-mine" in r.path else None
+    )
+    dl4j(*UP, "-ami", image, "--wheel", wheel).is_error(6, "bucket models-of-mine")
+    assert not fault_proxy.calls("RunInstances")
+    fault_proxy.judge = lambda r: (
+        Fault("error", "BucketAlreadyExists", 409)
+        if r.action == "PUT s3"
+        else Fault("error", "404", 404)
+        if r.action == "HEAD s3"
+        else None
+    )
+    dl4j(*UP, "-ami", image, "--wheel", wheel).is_error(6, "belongs to somebody else")
+
+
+def test_a_key_file_that_others_can_read_is_refused(dl4j, image, wheel, tmp_path) -> None:
+    key = tmp_path / "key.pem"
+    key.write_text("a key", encoding="ascii")
+    key.chmod(0o644)
+    dl4j(*UP, "-ami", image, "--wheel", wheel, "-kp", "mine", "-kpath", str(key)).is_error(3, "chmod 600", str(key))
+
+
+def test_an_aws_that_cannot_be_reached_is_exit_status_4(dl4j, monkeypatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    dl4j("aws", "status", "digits").is_error(4, "could not be reached")
+
+
+def test_nodes_that_are_not_there_are_named(dl4j, image, wheel) -> None:
+    dl4j("aws", "ssh", "digits").is_error(3, "no instance of it is running")
+    assert dl4j(*UP, "-ami", image, "--wheel", wheel).status == 0
+    dl4j("aws", "logs", "digits", "--node", "mastre").is_error(3, "did you mean 'master'?")
+    dl4j("aws", "ssh", "digits").is_error(4, "has not told its host key yet")
+    logs = dl4j("aws", "logs", "digits")
+    assert (logs.status, "the console of i-" in logs.out) == (0, True)
+
+
+def test_without_boto3_the_extra_is_named(tmp_path: Path, repository: Path) -> None:
+    hide = "import sys; sys.modules['boto3'] = None; from dl4jlegacy.cli.main import main; main(['aws', 'status', 'x'])"
+    environment = {"PYTHONPATH": str(repository), "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    command = [sys.executable, "-c", hide]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == 3
+    assert "pip install 'dl4jlegacy[aws]'" in done.stderr
+
+
+def test_the_documentation_names_commands_and_flags_that_there_are(dl4j, repository: Path) -> None:
+    text = "\n".join((repository / page).read_text(encoding="utf-8") for page in ("README.md", "docs/aws.md"))
+    found = re.findall(r"\bdl4j aws (\w+)((?: [^\n`|]*)?)", text)
+    assert {name for name, _ in found} == {"up", "status", "scale", "ssh", "logs", "down", "reap", "price"}
+    for name, rest in found:
+        help_text = dl4j("aws", name, "--help").out
+        for flag in re.findall(r"(?<=[ \[])--?[a-z][a-z-]*", rest.partition(" -- ")[0]):
+            assert re.search(rf"{flag}\b", help_text), f"dl4j aws {name} has no {flag}"
+
+
+def test_nothing_of_aws_is_loaded_before_it_is_used(repository: Path) -> None:
+    for what in ("main(['--help'])", "main(['aws', 'up', '--help'])", "dl4jlegacy.aws"):
+        run = "import dl4jlegacy.aws" if what == "dl4jlegacy.aws" else f"from dl4jlegacy.cli.main import main; {what}"
+        told = "print([n for n in ('boto3', 'botocore', 'paramiko', 'cryptography') if n in sys.modules])"
+        code = f"import sys\ntry:\n    {run}\nexcept SystemExit:\n    pass\n{told}"
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=repository, check=True)
+        assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("5m", 300), ("4h", 14400), ("1.5h", 5400), ("30", 1800), ("30d", 2592000)]
+)
+def test_times_to_live_are_read(text: str, seconds: int) -> None:
+    assert parse_ttl(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["0", "299s", "-1h", "31d", "", "1w", "1h30m"])
+def test_times_to_live_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_ttl(text)
+
+
+def test_networks_are_read() -> None:
+    assert parse_cidr("203.0.113.7") == "203.0.113.7/32"
+    assert parse_cidr("203.0.113.9/28") == "203.0.113.0/28"
+    with pytest.raises(UsageError):
+        parse_cidr("10.0.0.0/8")

@@ -1,0 +1,141 @@
+"""User data: valid for cloud-init itself, for the shell and for systemd; small, and without a secret.
+
+``tests/instance/run`` executes it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dl4jlegacy.aws.userdata import MOST_NBYTES, Node, user_data
+from dl4jlegacy.errors import ConfError
+from tests.support.debian_packages import missing_for, unpack
+
+RUN = ("--model", "dbn", "--dataset", "s3://some data/100% $HOME", "--run", 'a "quoted" name \\')
+MASTER = Node(
+    *("master", "digits", "us-east-1", "dl4j-digits-123456789012-us-east-1", "dl4jlegacy-0.1.0-py3-none-any.whl"),
+    *("0" * 64, "1" * 64, 1_900_000_000),
+    run=(*RUN, "--out", "s3://models-of-mine/dbn.zip"),
+    workers=4,
+)
+WORKER = replace(MASTER, role="worker", run=(), master="10.0.0.1", threads=2)
+NODES = pytest.mark.parametrize("node", [MASTER, WORKER, replace(WORKER, threads=0)], ids=["master", "worker", "cores"])
+
+
+def files(node: Node) -> dict[str, str]:
+    return {file["path"]: file["content"] for file in yaml.safe_load(user_data(node))["write_files"]}
+
+
+@pytest.fixture(scope="session")
+def schema(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], tuple[int, str]]:
+    """``cloud-init schema``, from Debian's package: tells the exit status and what it says of a file."""
+    folder = tmp_path_factory.mktemp("cloud-init")
+    wanted = [name for name in missing_for("cloud-init", folder) if name == "cloud-init" or name.startswith("python3-")]
+    root = unpack(wanted, folder) if wanted else Path("/")
+    python = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable
+    command = [python, str(root / "usr/bin/cloud-init"), "schema", "--config-file"]
+    env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(root / "usr/lib/python3/dist-packages")}
+
+    def checked(path: Path) -> tuple[int, str]:
+        done = subprocess.run([*command, str(path)], env=env, capture_output=True, text=True, timeout=120)
+        return done.returncode, done.stdout + done.stderr
+
+    return checked
+
+
+@NODES
+def test_cloud_init_itself_finds_nothing_wrong(node: Node, schema, tmp_path: Path) -> None:
+    path = tmp_path / "user-data"
+    path.write_text(user_data(node), encoding="utf-8")
+    assert schema(path) == (0, f"Valid cloud-config: {path}\n")
+
+
+def test_cloud_init_does_find_what_is_wrong(schema, tmp_path: Path) -> None:
+    path = tmp_path / "user-data"
+    path.write_text(user_data(WORKER).replace("runcmd:", "runcmd: 5\nother:"), encoding="utf-8")
+    status, said = schema(path)
+    assert status == 1
+    assert "runcmd: 5 is not of type 'array'" in said
+
+
+@NODES
+def test_it_is_far_below_amazons_limit(node: Node) -> None:
+    assert len(user_data(node).encode()) < MOST_NBYTES // 3
+
+
+def test_what_would_be_too_long_is_refused_with_the_remedy() -> None:
+    with pytest.raises(ConfError, match=r"master are \d+ bytes, AWS takes 16384; shorten the command line"):
+        user_data(replace(MASTER, run=("--dataset", "x" * MOST_NBYTES)))
+    with pytest.raises(ConfError, match="has a line end in it"):
+        user_data(replace(MASTER, run=("--run", "a\nb")))
+
+
+@NODES
+def test_it_holds_no_secret(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = user_data(node)
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "DL4J_SECRET", "AWS_PROFILE")
+    for name in names:
+        monkeypatch.setenv(name, f"the-value-of-{name}")
+    assert user_data(node) == before
+    assert not [name for name in names if re.search(rf"{name}\b", before)]
+    assert "PRIVATE KEY" not in before
+
+
+@NODES
+def test_its_scripts_are_right_for_the_shell_and_python(node: Node) -> None:
+    config = yaml.safe_load(user_data(node))
+    install, fetch = files(node)["/usr/local/lib/dl4j/install"], files(node)["/usr/local/lib/dl4j/fetch.py"]
+    for script in (install, *(words[2] for words in config["bootcmd"] + config["runcmd"])):
+        done = subprocess.run(["sh", "-n"], input=script, capture_output=True, text=True, timeout=20)
+        assert (done.returncode, done.stderr) == (0, "")
+    compiled = subprocess.run(
+        [sys.executable, "-c", "import ast, sys; ast.parse(sys.stdin.read())"], input=fetch.encode()
+    )
+    assert compiled.returncode == 0
+    assert "@" not in re.sub(r'"\$@"', "", install)
+
+
+@NODES
+def test_the_end_is_wound_up_before_anything_else(node: Node, tmp_path: Path) -> None:
+    config = yaml.safe_load(user_data(node))
+    [[shell, flag, script]] = config["bootcmd"]
+    assert (shell, flag, next(iter(config))) == ("sh", "-c", "bootcmd")
+    for command, does in (("systemctl", 'echo "$@"'), ("systemd-run", 'echo "$@"'), ("date", 'echo "$NOW"')):
+        (tmp_path / command).write_text(f"#!/bin/sh\n{does}\n", encoding="ascii")
+        (tmp_path / command).chmod(0o755)
+    for now, expected in (
+        (1_900_000_000 - 90, "--unit=dl4j-end --on-active=90s systemctl poweroff\n"),
+        (1_900_000_000, "poweroff\n"),  # its time was over while it was off
+        (1_900_000_001, "poweroff\n"),
+    ):
+        env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "NOW": str(now)}
+        done = subprocess.run(["sh", "-c", script], env=env, capture_output=True, text=True, timeout=20)
+        assert (done.returncode, done.stdout) == (0, expected)
+
+
+def test_the_masters_command_line_is_what_was_asked_for() -> None:
+    unit = files(MASTER)["/etc/systemd/system/dl4j-master.service"]
+    [line] = re.findall(r"^ExecStart=(.*)$", unit, flags=re.M)
+    words = [word.replace("$$", "$").replace("%%", "%") for word in shlex.split(line)]
+    assert words[:2] == ["/opt/dl4j/bin/dl4j", "master"]
+    assert tuple(words[2 : 2 + len(RUN)]) == RUN
+    assert words[words.index("--workers") + 1] == "4"
+
+
+@NODES
+def test_services_run_as_a_user_of_their_own_in_a_closed_room(node: Node) -> None:
+    units = {name: text for name, text in files(node).items() if name.endswith(".service")}
+    assert units
+    for text in units.values():
+        for line in ("User=dl4j", "NoNewPrivileges=yes", "ProtectSystem=strict", "PrivateTmp=yes"):
+            assert line in text.splitlines()
+        assert "DL4J_SECRET_FILE=/etc/dl4j/secret" in text

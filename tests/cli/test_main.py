@@ -1,0 +1,182 @@
+"""``dl4j``: results on stdout, precedence of flags, and the round trip from training to prediction."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from dl4jlegacy.cli import main
+from dl4jlegacy.nn import zoo
+from dl4jlegacy.nn.dl4j.serializer import restore_multi_layer_network
+from dl4jlegacy.scaleout.conf import Conf
+from tests.support import REPOSITORY
+from tests.support.progress_lines import without_progress
+
+FIELDS = {
+    *("run", "model", "dataset", "router", "workers", "jobs_per_round", "epochs", "rounds", "examples", "batches"),
+    *("batches_lost", "batches_duplicated", "updates_dropped", "seconds", "examples_per_second", "score"),
+    *("accuracy", "f1", "params_sha256", "model_path"),
+}
+IRIS = ("train", "--dataset", "iris", "--epochs", "2")
+
+
+@pytest.fixture
+def dl4j(capsys, monkeypatch, tmp_path):
+    """Run a command in an empty folder; return (exit status, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str):
+        with pytest.raises(SystemExit) as leave:
+            main.main(list(arguments))
+        return (leave.value.code or 0, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def train(dl4j):
+    """Train with ``--format json``; return the object printed."""
+
+    def run(*arguments: str):
+        status, out, err = dl4j(*arguments, "--format", "json")
+        assert (status, without_progress(err)) == (0, "")
+        assert out.count("\n") == 1
+        return json.loads(out)
+
+    return run
+
+
+def test_train_prints_one_json_object_with_the_contracts_fields(train):
+    fields = train(*IRIS, "--workers", "2", "--jobs-per-round", "3", "--seed", "9", "--run", "mine", "--out", "m.zip")
+    assert set(fields) >= FIELDS
+    assert (fields["run"], fields["model"], fields["dataset"], fields["workers"]) == ("mine", "mlp", "iris", 2)
+    assert (fields["jobs_per_round"], fields["epochs"], fields["seed"]) == (3, 2, 9)
+    assert (fields["examples"], fields["batches_lost"], fields["batches_duplicated"]) == (240, 0, 0)
+    network = restore_multi_layer_network(fields["model_path"])
+    assert fields["params_sha256"] == hashlib.sha256(network.params.astype("<f4").tobytes()).hexdigest()
+
+
+def test_text_output_shows_the_evaluation_and_the_run(dl4j):
+    status, out, err = dl4j(*IRIS, "--out", "m.zip")
+    assert (status, without_progress(err)) == (0, "")
+    for words in ("Evaluation Metrics", "setosa", "mlp on iris, 4 workers", "lost 0, duplicated 0", "model     m.zip"):
+        assert words in out
+
+
+def test_a_saved_model_evaluates_as_it_did_after_training(dl4j, train):
+    for dataset in ("iris", "digits"):
+        trained = train("train", "--dataset", dataset, "--epochs", "4", "--out", "m.zip")
+        evaluated = json.loads(dl4j("evaluate", "m.zip", "--dataset", dataset, "--format", "json")[1])
+        assert {k: evaluated[k] for k in ("accuracy", "f1")} == {k: trained[k] for k in ("accuracy", "f1")}
+    everything = json.loads(dl4j("evaluate", "m.zip", "--dataset", "digits", "--split", "all", "--format", "json")[1])
+    assert (evaluated["split"], evaluated["examples"], everything["examples"]) == ("test", 359, 1797)
+    assert "Accuracy" in dl4j("evaluate", "m.zip", "--dataset", "digits")[1]
+
+
+def test_predict_scales_as_in_training_and_names_the_classes(dl4j, train, tmp_path):
+    train("train", "--dataset", "iris", "--epochs", "60", "--learning-rate", "0.01", "--out", "m.zip")
+    (tmp_path / "rows.csv").write_text("a,b,c,d\n5.1,3.5,1.4,0.2\n6.3,3.3,6.0,2.5\n5.7,2.8,4.1,1.3\n")
+    assert dl4j("predict", "m.zip", "rows.csv")[1].splitlines() == ["0 setosa", "2 virginica", "1 versicolor"]
+    body = json.loads(dl4j("predict", "m.zip", "rows.csv", "--format", "json")[1])
+    assert body["predictions"] == [0, 2, 1]
+    assert body["label_names"] == ["setosa", "versicolor", "virginica"]
+    assert all(abs(sum(row) - 1) < 1e-4 for row in body["probabilities"])
+
+
+def test_a_file_with_some_of_the_classes_is_evaluated_with_the_models_numbering(dl4j, train, tmp_path):
+    rows = [(10 * k + i, i, "abc"[k]) for k in range(3) for i in range(10)]
+    lines = [f"{x},{y},{name}" for x, y, name in rows]
+    (tmp_path / "all.csv").write_text("\n".join(lines))
+    (tmp_path / "some.csv").write_text("\n".join(line for line in lines if not line.endswith("a")))
+    train("train", "--dataset", "all.csv", "--epochs", "200", "--learning-rate", "0.01", "--out", "m.zip")
+    body = json.loads(dl4j("evaluate", "m.zip", "--dataset", "some.csv", "--split", "all", "--format", "json")[1])
+    assert body["examples"] == 20
+    assert body["accuracy"] > 0.9
+
+
+@pytest.mark.parametrize("suffix", ["json", "yaml"])
+def test_flags_win_over_the_environment_that_over_the_file_that_over_defaults(train, monkeypatch, tmp_path, suffix):
+    network = zoo.mlp(4, 3, hidden=(5,))
+    fields = {"dataset": "iris", "epochs": 2, "batch_size": 7, "workers": 3, "seed": 11, "jobs_per_round": 2}
+    body = {**fields, "multi_layer_conf": json.loads(network.to_json())}
+    file = tmp_path / f"conf.{suffix}"
+    file.write_text(json.dumps(body) if suffix == "json" else yaml.safe_dump(body))
+    monkeypatch.setenv("DL4J_WORKERS", "2")
+    monkeypatch.setenv("DL4J_BATCH_SIZE", "9")
+    fields = train("train", str(file), "--batch-size", "10")
+    got = {name: fields[name] for name in ("batch_size", "workers", "epochs", "seed", "jobs_per_round", "router")}
+    assert got == {
+        "batch_size": 10,
+        "workers": 2,
+        "epochs": 2,
+        "seed": 11,
+        "jobs_per_round": 2,
+        "router": "iterative-reduce",
+    }
+
+
+def test_a_conf_file_may_leave_the_sizes_to_the_data_and_flags_may_change_its_updater(train, dl4j, tmp_path):
+    layers = [{"type": "dense", "n_out": 6, "activation": "tanh"}, {"type": "output"}]
+    (tmp_path / "conf.json").write_text(json.dumps({"dataset": "iris", "multi_layer_conf": {"layers": layers}}))
+    train("train", "conf.json", "--updater", "nesterovs", "--learning-rate", "0.02", "--out", "m.zip")
+    conf = restore_multi_layer_network("m.zip").conf
+    assert [(layer.n_in, layer.n_out) for layer in conf.resolved()] == [(4, 6), (6, 3)]
+    assert (type(conf.conf.updater).__name__, conf.conf.updater.learning_rate) == ("Nesterovs", 0.02)
+
+
+def test_a_model_named_by_a_flag_replaces_the_files_network(train, tmp_path):
+    (tmp_path / "conf.json").write_text(Conf(multi_layer_conf=zoo.mlp(9, 9), dataset="iris").to_json())
+    assert train("train", "conf.json", "--model", "sda", "--pretrain-epochs", "1")["model"] == "sda"
+
+
+def test_the_answer_depends_on_the_seed_and_not_on_the_workers(train):
+    run = ("train", "--model", "dbn", "--dataset", "iris", "--epochs", "2", "--pretrain-epochs", "1")
+    shas = {
+        (seed, workers): train(*run, "--jobs-per-round", "3", "--workers", workers, "--seed", seed)["params_sha256"]
+        for seed in ("7", "8")
+        for workers in ("1", "3")
+    }
+    assert shas["7", "1"] == shas["7", "3"] != shas["8", "1"] == shas["8", "3"]
+
+
+def test_a_finished_run_resumes_from_any_folder_to_the_same_report(train, monkeypatch, tmp_path):
+    (tmp_path / "data.csv").write_text("\n".join(f"{i},{i * i % 7},{i % 3}" for i in range(40)))
+    first = train("train", "--dataset", "data.csv", "--epochs", "3", "--checkpoint-dir", "run")
+    monkeypatch.chdir("/")
+    again = train("resume", str(tmp_path / "run"))
+    same = ("run", "dataset", "rounds", "examples", "batches", "params_sha256", "accuracy", "score")
+    assert {name: again[name] for name in same} == {name: first[name] for name in same}
+
+
+@pytest.mark.parametrize("columns", ["80", "60"])
+@pytest.mark.parametrize("command", [(), ("train",), ("resume",), ("evaluate",), ("predict",)])
+def test_help_is_readable_at_any_width(dl4j, monkeypatch, columns, command):
+    monkeypatch.setenv("COLUMNS", columns)
+    status, out, err = dl4j(*command, "--help")
+    assert (status, without_progress(err)) == (0, "")
+    assert "Usage: dl4j" in out
+    assert max(map(len, out.splitlines())) <= int(columns)
+    assert not re.search(r"\brange\b|<int", out)
+
+
+def test_the_version_is_printed(dl4j):
+    assert re.fullmatch(r"\d+\.\d+\S*\n", dl4j("--version")[1])
+
+
+def test_the_real_command_prints_its_object_and_nothing_else(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "dl4jlegacy", *IRIS, "--format", "json"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, without_progress(done.stderr)) == (0, "")
+    assert set(json.loads(done.stdout)) >= FIELDS

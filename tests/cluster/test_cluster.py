@@ -1,0 +1,86 @@
+"""A run over processes: one command each for the master and the workers, and what happens when they are killed."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+import pytest
+
+from tests.support.cluster_commands import LONG, RUN, SHORTER, Cluster, error, freeze, same, until
+
+pytestmark = pytest.mark.cluster
+
+
+def test_a_master_and_two_workers_in_processes_of_their_own_give_the_embedded_trackers_answer(cluster: Cluster) -> None:
+    workers = [cluster.worker() for _ in range(2)]
+    same(cluster.master("--epochs", "2"), 2)
+    for worker in workers:
+        assert worker.wait(30) == 0, worker.err()
+        assert worker.err().splitlines()[-1].endswith("status done")
+    assert cluster.status() == {}  # the Conf is taken back, so that nobody joins a run that is over
+    assert cluster.left_over() == []
+
+
+def test_the_legacy_runner_is_a_worker_too(cluster: Cluster) -> None:
+    program = [sys.executable, "-c", "from dl4jlegacy.cli.legacy import main; main()"]
+    where = {"DL4J_ZOOKEEPER": cluster.zookeeper}
+    worker = cluster.start("-t", "worker", "-ad", "127.0.0.1", "-a", "dbn", env=where, program=program)
+    same(cluster.master("--epochs", "2"), 2)
+    assert worker.wait(30) == 0, worker.err()
+    assert worker.err().splitlines()[-1].endswith("status done")
+
+
+def test_killed_workers_change_nothing(cluster: Cluster) -> None:
+    master = cluster.master("--epochs", SHORTER)
+    doomed = [cluster.worker(), cluster.worker()]
+    cluster.wait_for_round(5)
+    doomed[0].process.kill()
+    cluster.worker()
+    cluster.wait_for_round(20)
+    doomed[1].process.send_signal(signal.SIGTERM)
+    same(master, int(SHORTER))
+    assert cluster.left_over() == []
+
+
+def test_a_killed_master_is_replaced_by_its_standby(cluster: Cluster) -> None:
+    master = cluster.master("--epochs", SHORTER)
+    for _ in range(2):
+        cluster.worker()
+    cluster.wait_for_round(3)
+    standby = cluster.start("master", "--standby", "--zookeeper", cluster.zookeeper, "--format", "json")
+    cluster.wait_for_round(10)
+    master.process.kill()
+    same(standby, int(SHORTER))
+    assert "this standby takes over" in standby.err()
+    assert cluster.left_over() == []
+
+
+def test_a_master_that_stood_still_until_the_run_was_over_leaves_without_a_trace(cluster: Cluster) -> None:
+    master = cluster.master("--epochs", "2")
+    cluster.wait_for_round(0)
+    standby = cluster.start("master", "--standby", "--zookeeper", cluster.zookeeper, "--format", "json")
+    until(lambda: len([node for node in cluster.left_over() if "/election/" in node]) == 2)
+    freeze(master.pid)
+    cluster.worker()
+    same(standby, 2)
+    master.process.send_signal(signal.SIGCONT)
+    error(master, 4, "while this master stood still")
+    assert cluster.left_over() == []
+
+
+def test_a_stopped_run_ends_everybody(cluster: Cluster) -> None:
+    master, worker = cluster.master("--epochs", LONG), cluster.worker()
+    cluster.wait_for_round(3)
+    assert "stopped in round" in cluster.ask("stop").out()
+    assert "was stopped in round" in error(master, 1)
+    assert worker.wait(60) == 0
+    assert cluster.left_over() == []
+
+
+def test_a_train_command_may_keep_its_state_in_the_grid_and_take_helpers(cluster: Cluster) -> None:
+    flags = ("--run", "r1", "--workers", "2", "--epochs", "2", "--format", "json")
+    master = cluster.start("train", *RUN, *cluster.master_flags, *flags)
+    cluster.worker()
+    same(master, 2)
+    assert cluster.left_over() == []

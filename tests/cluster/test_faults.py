@@ -1,0 +1,218 @@
+"""Faults under a run over processes: servers that die, sessions that expire, frames that are not the run's.
+
+Whatever happens, the run ends with the embedded tracker's parameters and every batch counted once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dl4jlegacy.chaos.expiry import expire
+from dl4jlegacy.scaleout.hazelcast.link import HazelcastLink
+from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
+from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.records import Manifest
+from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession
+from dl4jlegacy.scaleout.zookeeper.membership import group_path
+from dl4jlegacy.services import Services, ServicesState
+from tests.support.cluster_commands import SECRET, Cluster, Command, freeze, same, until
+
+pytestmark = pytest.mark.cluster
+
+EPOCHS = 12
+GARBAGE = b"\x80\x04" + bytes(range(256)) * 4
+
+
+class Run:
+    """A master and two workers in the middle of their run."""
+
+    def __init__(self, servers: ServicesState, cluster: Cluster, tracker: HazelcastStateTracker, name: str) -> None:
+        self.servers, self.cluster, self.tracker = servers, cluster, tracker
+        self.master = cluster.master("--epochs", str(EPOCHS), "--run", name)
+        self.workers = [cluster.worker(), cluster.worker()]
+        until(lambda: tracker.head() is not None, 60.0, "the run's beginning")
+        self.advances(8)
+
+    def advances(self, rounds: int) -> None:
+        """Wait until the run is so many rounds further."""
+        head = self.tracker.head()
+        assert head is not None
+        begin = head.round
+
+        def is_there() -> bool:
+            head = self.tracker.head()
+            assert head is not None, self.master.err()
+            assert head.status == "running", "the run is over before anything could happen to it; make it longer"
+            return head.round >= begin + rounds
+
+        until(is_there, 90.0, f"{rounds} rounds after round {begin}")
+
+    def ends(self, *workers: Command) -> None:
+        """Assert that the run ends as if nothing had happened, and these workers with it."""
+        same(self.master, EPOCHS)
+        for worker in workers:
+            assert worker.wait(30.0) == 0, worker.err()
+
+
+@pytest.fixture
+def run_on(tmp_path: Path) -> Iterator[Callable[[ServicesState], Run]]:
+    """Start a run on given servers; all its processes are ended with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def start(servers: ServicesState) -> Run:
+            name = f"faults-{time.monotonic_ns()}"
+            cluster = Cluster(servers.hazelcast, servers.zookeeper, servers.cluster_name, tmp_path)
+            tracker = stack.enter_context(cluster.tracker(name))
+            stack.callback(cluster.end)
+            return Run(servers, cluster, tracker, name)
+
+        yield start
+
+
+@contextlib.contextmanager
+def frozen(command: Command) -> Iterator[None]:
+    freeze(command.pid)
+    try:
+        yield
+    finally:
+        command.process.send_signal(signal.SIGCONT)
+
+
+# --- servers ---------------------------------------------------------------------------------------------------------
+
+
+def test_one_of_two_members_is_killed_comes_back_and_the_other_one_is_killed(own_services, run_on) -> None:
+    servers = own_services(members=2)
+    run = run_on(servers)
+    os.kill(servers.pids["hazelcast-1"], signal.SIGKILL)
+    run.advances(5)
+    Services.restart("hazelcast-1", Path(servers.folder))  # returns once it has joined and holds its share
+    run.advances(5)
+    os.kill(servers.pids["hazelcast-2"], signal.SIGKILL)
+    run.advances(5)
+    run.ends(*run.workers)
+
+
+def test_zookeeper_is_away_for_a_while_and_the_run_goes_on(own_services, run_on) -> None:
+    servers = own_services()
+    run = run_on(servers)
+    os.kill(servers.pids["zookeeper"], signal.SIGKILL)
+    run.advances(10)
+    Services.restart("zookeeper", Path(servers.folder))
+    late = run.cluster.worker()
+    until(lambda: any(f"-{late.pid}-" in worker.id for worker in run.tracker.workers()), 60.0, "a worker that joins")
+    run.ends(*run.workers, late)
+
+
+# --- sessions with Zookeeper -----------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def expired(address: str, number: int) -> Iterator[None]:
+    expire(address, number)
+    yield
+
+
+@pytest.mark.parametrize("how", ["expired", "frozen"])
+def test_a_worker_and_then_the_master_lose_their_session(how: str, session_services, run_on) -> None:
+    run = run_on(session_services)
+    address, first = session_services.zookeeper, run.workers[0]
+    with ZooKeeperSession(address, secret=SECRET.encode()) as session:
+
+        def lose(command: Command, folder: str, named: str = "") -> None:
+            owner = partial(session_of, session, group_path("master", folder), named)
+            before = owner()
+            assert before
+            with frozen(command) if how == "frozen" else expired(address, before):
+                until(lambda: owner() != before, 30.0, "the end of a session")
+            until(lambda: owner() not in (0, before), 30.0, "a new session")
+            run.advances(3)
+
+        lose(first, "workers", f"-{first.pid}-")
+        lose(run.master, "election")
+    run.ends(*run.workers)
+
+
+def session_of(session: ZooKeeperSession, folder: str, named: str) -> int:
+    """Return the session that keeps an ephemeral node; 0 if there is no such node."""
+    nodes = (session.get(f"{folder}/{name}") for name in session.children(folder) or [] if named in name)
+    return next((node.owner for node in nodes if node is not None), 0)
+
+
+# --- frames ----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def vandal(run: Run) -> Iterator[Callable[[Manifest], None]]:
+    """Give a writer of garbage over a frame's chunks, which does not know the secret."""
+    link = HazelcastLink(run.servers.hazelcast.split(","), run.servers.cluster_name, run.tracker.store.map_name)
+    try:
+        until(link.connected)
+
+        def write(manifest: Manifest) -> None:
+            for index in range(manifest.chunks):
+                link.set(f"{manifest.key}/{index}", b"", GARBAGE).wait(10)
+
+        yield write
+    finally:
+        link.close()
+
+
+def updates(run: Run, plan: Plan) -> dict[str, Manifest]:
+    """Return the updates of the open round, by their keys."""
+    records = run.tracker.current_jobs(plan).values()
+    manifests = (record.update for record in records if record.state == "done")
+    return {manifest.key: manifest for manifest in manifests if manifest is not None}
+
+
+def unseen_updates(run: Run, plan: Plan) -> list[Manifest]:
+    """Wait a second for updates that come while the master is frozen: it has not collected them."""
+    seen, found = updates(run, plan).keys(), dict[str, Manifest]()
+
+    def look() -> bool:
+        found.update(updates(run, plan))
+        return bool(found.keys() - seen) or time.monotonic() > end
+
+    end = time.monotonic() + 1.0
+    until(look)
+    return [found[key] for key in found.keys() - seen]
+
+
+def test_a_corrupt_frame_over_an_update(session_services, run_on) -> None:
+    run = run_on(session_services)
+    plan = msgspec.convert(run.tracker.get("plan"), Plan)
+    found: list[Manifest] = []
+    with vandal(run) as write:
+        while not found:
+            run.advances(1)
+            with frozen(run.master):
+                found = unseen_updates(run, plan)
+                for manifest in found:
+                    write(manifest)
+    run.master.says("is refused")
+    run.ends(*run.workers)
+
+
+def test_a_corrupt_frame_over_the_model(session_services, run_on) -> None:
+    run = run_on(session_services)
+    for worker in run.workers:
+        worker.end()  # who has the model already would not look at it again
+    plan = msgspec.convert(run.tracker.get("plan"), Plan)
+    until(lambda: len(updates(run, plan)) < plan.slots(0), what="a round with work left")
+    with vandal(run) as write:
+        head = run.tracker.head()  # of a round that nobody can end
+        assert head is not None
+        write(head.model)
+        late = run.cluster.worker()
+        late.says("is refused")
+        run.advances(3)
+    run.ends(late)

@@ -1,0 +1,418 @@
+"""Every compiled kernel against its NumPy version: odd sizes, both dtypes, read-only inputs, empty arrays."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from dl4jlegacy import kernels as package
+from dl4jlegacy.errors import ConfError, ShapeError, VersionError
+from dl4jlegacy.kernels import load, philox
+from dl4jlegacy.kernels.protocol import FUSED_ACTIVATIONS
+
+NUMPY, NUMBA = load("numpy"), load("numba")
+KEY = 0xFEDCBA9876543210
+SHAPES = [(1, 1), (3, 5), (7, 16), (5, 17), (2, 63), (9, 100), (0, 4)]
+SIZES = [0, 1, 15, 16, 63, 64, 65, 1000, 2049]
+DTYPES = [np.float32, np.float64]
+
+
+def close(dtype):
+    return {"rtol": 2e-5, "atol": 2e-6} if dtype == np.float32 else {"rtol": 1e-12, "atol": 1e-13}
+
+
+def normal(shape, dtype, seed=1):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def frozen(x):
+    x = x.copy()
+    x.flags.writeable = False
+    return x
+
+
+both_dtypes = pytest.mark.parametrize("dtype", DTYPES)
+all_shapes = pytest.mark.parametrize("shape", SHAPES)
+
+
+def test_philox_gives_the_published_known_answers():
+    assert [hex(w) for w in philox.words(64, 0)[::16]] == ["0x6627e8d5", "0xe169c58d", "0xbc57ac4c", "0x9b00dbd8"]
+
+
+def test_philox_follows_the_published_rounds():
+    counter, key = 0x123456789ABCDEF, KEY
+    x, k = [counter & 0xFFFFFFFF, counter >> 32, 0, 0], [key & 0xFFFFFFFF, key >> 32]
+    for _ in range(10):  # Salmon et al. 2011, section 3.3, on Python's integers
+        p, q = 0xD2511F53 * x[0], 0xCD9E8D57 * x[2]
+        x = [(q >> 32) ^ x[1] ^ k[0], q & 0xFFFFFFFF, (p >> 32) ^ x[3] ^ k[1], p & 0xFFFFFFFF]
+        k = [(k[0] + 0x9E3779B9) & 0xFFFFFFFF, (k[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    assert philox.philox(np.array([counter], np.uint64), key).tolist() == [x]
+
+
+@both_dtypes
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("key", [0, 1, KEY, 2**64 - 1])
+def test_uniforms_are_the_same_bits_in_both_implementations(dtype, n, key):
+    a, b = np.empty(n, dtype), np.empty(n, dtype)
+    NUMPY.uniform(a, key)
+    NUMBA.uniform(b, key)
+    assert a.tobytes() == b.tobytes()
+    assert np.all((a >= 0) & (a < 1))
+
+
+def test_an_element_of_a_stream_does_not_depend_on_the_length_drawn():
+    long, short = np.empty(1000, np.float32), np.empty(77, np.float32)
+    NUMBA.uniform(long, KEY)
+    NUMBA.uniform(short, KEY)
+    assert np.array_equal(long[:77], short)
+
+
+def test_uniforms_are_flat_and_uncorrelated():
+    u = np.empty(1 << 18, np.float32)
+    NUMBA.uniform(u, 7)
+    counts = np.histogram(u, bins=64, range=(0, 1))[0]
+    assert np.sum((counts - 4096) ** 2 / 4096) < 120  # chi-squared of 63 degrees: p < 1e-5 above
+    for lag in (1, 16, 64):
+        assert abs(np.corrcoef(u[:-lag], u[lag:])[0, 1]) < 0.01
+
+
+@both_dtypes
+@pytest.mark.parametrize("n", SIZES)
+def test_normals_agree_and_have_the_right_moments(dtype, n):
+    a, b = np.empty(n, dtype), np.empty(n, dtype)
+    NUMPY.gaussian(a, KEY)
+    NUMBA.gaussian(b, KEY)
+    np.testing.assert_allclose(a, b, atol=1e-5)
+    if n > 999:
+        assert abs(a.mean()) < 0.1 and abs(a.std() - 1) < 0.1
+
+
+@both_dtypes
+@all_shapes
+@pytest.mark.parametrize("activation", sorted(FUSED_ACTIVATIONS))
+def test_bias_and_activation_agree(dtype, shape, activation):
+    z, b = normal(shape, dtype) * 4, frozen(normal(shape[1], dtype, 2))
+    expected, got = z.copy(), z.copy()
+    NUMPY.bias_activation(expected, b, activation)
+    NUMBA.bias_activation(got, b, activation)
+    np.testing.assert_allclose(got, expected, **close(dtype))
+
+
+@both_dtypes
+@pytest.mark.parametrize("activation", ["sigmoid", "tanh"])
+def test_saturated_units_are_finite_and_exact(dtype, activation):
+    z = np.array([[-1e30, -200, -90, 0, 90, 200, 1e30]], dtype)
+    NUMBA.bias_activation(z, np.zeros(7, dtype), activation)
+    low = 0 if activation == "sigmoid" else -1
+    np.testing.assert_allclose(z, [[low, low, low, (low + 1) / 2, 1, 1, 1]], atol=1e-6)
+
+
+@pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])
+@pytest.mark.parametrize("activation", sorted(FUSED_ACTIVATIONS))
+def test_a_nan_survives_every_activation(kernels, activation):
+    z = np.full((1, 20), np.nan, np.float32)
+    kernels.bias_activation(z, np.zeros(20, np.float32), activation)
+    assert np.isnan(z).all()
+
+
+@both_dtypes
+@all_shapes
+@pytest.mark.parametrize("activation", sorted(FUSED_ACTIVATIONS))
+def test_activation_gradient_and_bias_gradient_agree(dtype, shape, activation):
+    y, dy = normal(shape, dtype), normal(shape, dtype, 3)
+    NUMPY.bias_activation(y, np.zeros(shape[1], dtype), activation)
+    results = []
+    for kernels in (NUMPY, NUMBA):
+        d, gb = dy.copy(), np.full(shape[1], np.nan, dtype)
+        kernels.activation_backward_bias(d, frozen(y), gb, activation)
+        results.append((d, gb))
+    for expected, got in zip(*results, strict=True):
+        np.testing.assert_allclose(got, expected, **close(dtype))
+
+
+@pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])
+@pytest.mark.parametrize("activation", sorted(FUSED_ACTIVATIONS))
+def test_activation_gradients_are_the_derivatives(kernels, activation):
+    z, eps, zero = normal((4, 6), np.float64), 1e-6, np.zeros(6)
+    above, below, y, dy, gb = z + eps, z - eps, z.copy(), np.ones_like(z), np.empty(6)
+    for x in (above, below, y):
+        kernels.bias_activation(x, zero, activation)
+    kernels.activation_backward_bias(dy, y, gb, activation)
+    np.testing.assert_allclose(dy, (above - below) / (2 * eps), rtol=1e-6)
+    np.testing.assert_allclose(gb, dy.sum(0))
+
+
+@both_dtypes
+@all_shapes
+@pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])
+def test_column_sums_are_sums_over_rows(kernels, dtype, shape):
+    x, out = frozen(normal(shape, dtype)), np.full(shape[1], np.nan, dtype)
+    kernels.column_sums(x, out)
+    np.testing.assert_allclose(out, x.astype(float).sum(0), **close(dtype))
+
+
+@both_dtypes
+@all_shapes
+def test_softmax_and_cross_entropy_agree(dtype, shape):
+    z = normal(shape, dtype) * 30
+    labels = frozen(np.eye(shape[1], dtype=dtype)[np.arange(shape[0]) % shape[1]])
+    expected, got = z.copy(), z.copy()
+    NUMPY.softmax(expected)
+    NUMBA.softmax(got)
+    np.testing.assert_allclose(got, expected, **close(dtype))
+    d1, d2 = np.empty_like(z), np.empty_like(z)
+    assert NUMBA.softmax_cross_entropy(got, labels, d2) == pytest.approx(
+        NUMPY.softmax_cross_entropy(expected, labels, d1), rel=1e-4
+    )
+    np.testing.assert_allclose(d2, d1, **close(dtype))
+
+
+UPDATERS = {
+    "noop": (0, ()),
+    "sgd": (0, (0.1,)),
+    "nesterovs": (1, (0.1, 0.9)),
+    "adagrad": (1, (0.1, 1e-6)),
+    "rmsprop": (1, (0.1, 0.95, 1e-8)),
+    "adam": (2, (1e-3, 0.9, 0.999, 1e-8)),
+    "adamax": (2, (1e-3, 0.9, 0.999, 1e-8)),
+    "adadelta": (2, (0.95, 1e-6)),
+    "nadam": (2, (1e-3, 0.9, 0.999, 1e-8)),
+    "amsgrad": (3, (1e-3, 0.9, 0.999, 1e-8)),
+    "adabelief": (2, (1e-3, 0.9, 0.999, 1e-14)),
+}
+COUNTED = {"adam", "adamax", "nadam", "amsgrad", "adabelief"}
+
+
+@both_dtypes
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("updater", sorted(UPDATERS))
+def test_updaters_agree_over_several_steps(dtype, n, updater):
+    slots, settings = UPDATERS[updater]
+    runs = []
+    for kernels in (NUMPY, NUMBA):
+        params, state = normal(n, dtype), [np.zeros(n, dtype) for _ in range(slots)]
+        for t in range(4):
+            counter = (t,) if updater in COUNTED else ()
+            getattr(kernels, updater)(params, frozen(normal(n, dtype, t + 5)), *state, *settings, *counter)
+        runs.append([params, *state])
+    for expected, got in zip(*runs, strict=True):
+        np.testing.assert_allclose(got, expected, **close(dtype))
+
+
+@pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])
+def test_first_adam_and_adagrad_steps_are_the_formulas(kernels):
+    params, m, v = np.zeros(1), np.zeros(1), np.zeros(1)
+    kernels.adam(params, np.array([2.0]), m, v, 1e-3, 0.9, 0.999, 1e-8, 0)
+    assert params[0] == pytest.approx(-1e-3 * math.sqrt(0.001) / 0.1 * 0.2 / (math.sqrt(0.004) + 1e-8))
+    params, h = np.zeros(1), np.ones(1)
+    kernels.adagrad(params, np.array([2.0]), h, 0.1, 1e-6)
+    assert (params[0], h[0]) == (pytest.approx(-0.2 / math.sqrt(5 + 1e-6)), 5)
+
+
+@both_dtypes
+@all_shapes
+def test_sigmoid_samples_agree(dtype, shape):
+    z, b = normal(shape, dtype) * 3, frozen(normal(shape[1], dtype, 2))
+    results = []
+    for kernels in (NUMPY, NUMBA):
+        x, probability, sample = z.copy(), np.empty_like(z), np.empty_like(z)
+        kernels.sigmoid_sample(x, b, probability, sample, KEY)
+        assert np.array_equal(x, z)
+        results.append((probability, sample))
+    (p1, s1), (p2, s2) = results
+    np.testing.assert_allclose(p2, p1, **close(dtype))
+    assert np.array_equal(s1, s2)
+    assert np.array_equal(s1, philox.uniforms(z.size, KEY).reshape(shape) < p1)
+
+
+@both_dtypes
+@all_shapes
+@pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])
+def test_probabilities_may_overwrite_the_input(kernels, dtype, shape):
+    z, b = normal(shape, dtype), normal(shape[1], dtype, 2)
+    probability, sample = np.empty_like(z), np.empty_like(z)
+    kernels.sigmoid_sample(z, b, probability, sample, KEY)
+    x, s = z.copy(), np.empty_like(z)
+    kernels.sigmoid_sample(x, b, x, s, KEY)
+    assert np.array_equal(x, probability) and np.array_equal(s, sample)
+    x = z.copy()
+    kernels.sigmoid_sample(x, b, x, x, KEY)
+    assert np.array_equal(x, sample)
+    x = z.copy()
+    kernels.sigmoid_bias(x, b)
+    assert np.array_equal(x, probability)
+
+
+@both_dtypes
+@all_shapes
+def test_dropout_and_masking_noise_are_the_same_bits(dtype, shape):
+    x, u = frozen(normal(shape, dtype)), philox.uniforms(math.prod(shape), KEY).reshape(shape)
+    a, b = np.empty_like(x), np.empty_like(x)
+    NUMPY.dropout(x, a, 0.8, KEY)
+    NUMBA.dropout(x, b, 0.8, KEY)
+    assert np.array_equal(a, b) and np.array_equal(a != 0, u < 0.8)
+    np.testing.assert_allclose(a[a != 0], x[a != 0] / 0.8, rtol=1e-6)
+    NUMPY.corrupt(x, a, 0.3, KEY)
+    NUMBA.corrupt(x, b, 0.3, KEY)
+    assert np.array_equal(a, b) and np.array_equal(a, np.where(u < np.float32(0.3), 0, x))
+
+
+@pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])
+def test_backward_dropout_repeats_the_mask(kernels):
+    dy, out = np.ones((9, 37), np.float32), np.empty((9, 37), np.float32)
+    kernels.dropout(dy.copy(), out, 0.5, KEY)
+    kernels.dropout_backward(dy, 0.5, KEY)
+    assert np.array_equal(dy, out) and set(np.unique(dy)) == {0, 2}
+
+
+@both_dtypes
+@pytest.mark.parametrize("n", [*SIZES, 1_200_001])
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_weighted_sums_are_the_same_bits_for_any_pool_and_implementation(dtype, n, k):
+    vectors = [frozen(normal(n, dtype, seed)) for seed in range(k)]
+    weights = [1 / (i + 3) for i in range(k)]
+    expected = vectors[0] * dtype(weights[0])
+    for vector, weight in zip(vectors[1:], weights[1:], strict=True):
+        expected += vector * dtype(weight)
+    with ThreadPoolExecutor(3) as pool:
+        for kernels in (NUMPY, NUMBA):
+            for workers in (None, pool):
+                out = np.full(n, np.nan, dtype)
+                kernels.weighted_sum(vectors, weights, out, workers)
+                assert out.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("offset", [0, 1, 15])
+def test_large_sums_written_past_the_caches_are_the_same_bits(offset):
+    n = (1 << 22) + 37
+    a, b = frozen(np.arange(n, dtype=np.float32)), frozen(np.linspace(-1, 1, n, dtype=np.float32))
+    out = np.full(n + 16, np.nan, np.float32)
+    with ThreadPoolExecutor(3) as pool:
+        NUMBA.weighted_sum([a, b], [0.3, 0.7], out[offset : offset + n], pool)
+    assert np.array_equal(out[offset : offset + n], a * np.float32(0.3) + b * np.float32(0.7))
+    assert np.isnan(out[:offset]).all() and np.isnan(out[offset + n :]).all()
+
+
+@pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])
+def test_the_sum_may_replace_its_first_vector(kernels):
+    a, b = normal(5000, np.float32), normal(5000, np.float32, 2)
+    expected = a * np.float32(0.25) + b * np.float32(0.75)
+    kernels.weighted_sum([a, b], [0.25, 0.75], a)
+    assert np.array_equal(a, expected)
+
+
+@both_dtypes
+@pytest.mark.parametrize("n", SIZES)
+def test_vector_kernels_agree(dtype, n):
+    x = frozen(normal(n, dtype))
+    a, b = normal(n, dtype, 2), normal(n, dtype, 2)
+    NUMPY.axpy(a, x, -0.3)
+    NUMBA.axpy(b, x, -0.3)
+    np.testing.assert_allclose(b, a, **close(dtype))
+    NUMPY.add_regularization(a, x, 0.01, 0.2)
+    NUMBA.add_regularization(b, x, 0.01, 0.2)
+    np.testing.assert_allclose(b, a, **close(dtype))
+
+
+@both_dtypes
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])
+def test_one_bad_number_anywhere_is_found(kernels, dtype, bad):
+    x = np.full(40_000, np.finfo(dtype).max, dtype)
+    assert kernels.all_finite(x) and kernels.all_finite(x[:0])
+    for position in (0, 16_384, 39_999):
+        x[position] = bad
+        assert not kernels.all_finite(frozen(x))
+        x[position] = 1
+
+
+def test_wrong_sizes_are_refused_before_a_compiled_loop_runs():
+    z = np.zeros((3, 4), np.float32)
+    with pytest.raises(ShapeError, match=r"\[3, 4\] activations need a bias of \[4\], got \[5\]"):
+        NUMBA.bias_activation(z, np.zeros(5, np.float32), "relu")
+    with pytest.raises(ShapeError, match="sgd"):
+        NUMBA.sgd(np.zeros(3), np.zeros(4), 0.1)
+    with pytest.raises(ShapeError, match="2 vectors and 1 weights"):
+        NUMBA.weighted_sum([z[0], z[1]], [1.0], z[2])
+    with pytest.raises(ShapeError, match="vector 1 is float64"):
+        NUMBA.weighted_sum([z[0], np.zeros(4)], [1.0, 1.0], z[2])
+
+
+def test_wrong_layouts_and_dtypes_are_refused_by_name():
+    z = np.zeros((4, 4), np.float32)
+    with pytest.raises(ConfError, match="not contiguous"):
+        NUMBA.bias_activation(z[:, ::2], np.zeros(2, np.float32), "relu")
+    with pytest.raises(ConfError, match="read-only"):
+        NUMBA.bias_activation(frozen(z), np.zeros(4, np.float32), "relu")
+    with pytest.raises(ConfError, match="float32 and float64"):
+        NUMBA.sgd(np.zeros(3, np.int32), np.zeros(3, np.int32), 0.1)
+    with pytest.raises(ShapeError, match="contiguous"):
+        NUMBA.dropout(z[:, ::2], z[:, ::2], 0.5, 1)
+
+
+@pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])
+def test_an_unknown_activation_names_the_nearest(kernels):
+    with pytest.raises(ConfError, match="'sigmoid'"):
+        kernels.bias_activation(np.zeros((1, 1)), np.zeros(1), "sigmiod")
+
+
+def test_kernels_are_chosen_by_argument_then_environment(monkeypatch):
+    assert load("numpy") is NUMPY and load("numba") is NUMBA
+    monkeypatch.setenv("DL4J_KERNELS", "numpy")
+    assert load().name == "numpy"
+    assert load("numba").name == "numba"
+    monkeypatch.setenv("DL4J_KERNELS", "nunba")
+    with pytest.raises(ConfError, match="'numba'"):
+        load()
+
+
+def test_importing_the_package_does_not_import_numba():
+    code = "import sys, json, dl4jlegacy.kernels as k; k.load('numpy'); print(json.dumps('numba' in sys.modules))"
+    assert json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout) is False
+
+
+def test_a_kernel_is_compiled_once_and_cached_and_the_log_says_so(tmp_path):
+    code = """
+import logging, numpy as np, dl4jlegacy.kernels as k
+logging.basicConfig(level=logging.INFO)
+k.load("numba").bias_activation(np.zeros((2, 3), np.float32), np.zeros(3, np.float32), "tanh")
+"""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    files, said = [], []
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+        files.append({path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.nbc")})
+        said.append(done.stderr)
+    assert files[0] and files[1] == files[0]
+    assert "tanh_lanes: compiling it for this processor" in said[0] and "tanh_lanes: ready after" in said[0]
+
+
+def test_two_threads_may_compile_and_run_the_same_kernel():
+    def work(seed):
+        z = normal((50, 30), np.float32, seed)
+        expected = np.maximum(z + 1, 0)
+        NUMBA.bias_activation(z, np.ones(30, np.float32), "relu")
+        return np.array_equal(z, expected)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(40)))
+
+
+def test_numba_that_cannot_be_imported_is_fallen_back_from_only_if_nobody_asked_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("DL4J_KERNELS", raising=False)
+    monkeypatch.setitem(sys.modules, "dl4jlegacy.kernels.numba.kernels", None)
+    monkeypatch.delattr("dl4jlegacy.kernels.numba.kernels", raising=False)
+    package._load.cache_clear()
+    try:
+        assert package.load().name == "numpy"
+        with pytest.raises(VersionError, match="install numba"):
+            package.load("numba")
+    finally:
+        package._load.cache_clear()

@@ -1,0 +1,72 @@
+"""LeNet and the small AlexNet: their shapes, that they learn, and that the number of workers does not show."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from dl4jlegacy import training
+from dl4jlegacy.datasets import DataSet, DataSource, ListDataSetIterator
+from dl4jlegacy.errors import ShapeError
+from dl4jlegacy.nn import AdaGrad, MultiLayerNetwork, zoo
+from dl4jlegacy.scaleout import Conf
+
+
+def bars(examples: int) -> DataSet:
+    """Images of 28 x 28 with a noisy bar at one of four places."""
+    rng = np.random.default_rng(5)
+    classes = rng.integers(0, 4, examples)
+    x = rng.random((examples, 28, 28), dtype=np.float32) * 0.5
+    for row, place in enumerate(classes):
+        start = rng.integers(0, 6)
+        bar = (slice(None), slice(start + 4, start + 8)) if place % 2 else (slice(start + 4, start + 8), slice(None))
+        x[row][bar] += 0.3 + 0.4 * (place // 2)
+    return DataSet.of_classes(x.reshape(examples, -1), classes, 4)
+
+
+def test_lenet_is_the_network_of_the_original() -> None:
+    conf = zoo.lenet(784, 10)
+    shapes = [stage.leaves.shape for stage in conf.stages()]
+    assert shapes == [(20, 24, 24), (20, 12, 12), (50, 4, 4), (50, 2, 2), (200,), (10,)]
+    assert MultiLayerNetwork(conf).num_params == 20 * 26 + 50 * 501 + 201 * 200 + 2010
+    assert conf.conf.l2 == 5e-4
+    assert conf.conf.updater == AdaGrad(learning_rate=0.1, epsilon=0.01)
+    assert zoo.lenet(3 * 32 * 32, 5).stages()[1].enters.shape == (20, 28, 28)
+
+
+def test_images_that_are_too_small_or_none_are_refused() -> None:
+    with pytest.raises(ShapeError, match=r"layer 2 \(convolution\): kernel height 5 is larger than .* height 2"):
+        zoo.lenet(64, 10).validate()
+    with pytest.raises(ShapeError, match=r"lenet takes square images .* 50 features are none"):
+        zoo.lenet(50, 10)
+
+
+@pytest.mark.parametrize("name", ["lenet", "alexnet-small"])
+def test_image_networks_learn(name: str) -> None:
+    network = MultiLayerNetwork(zoo.select(name).build(784, 4))
+    data = bars(512 if name == "lenet" else 256)
+    network.fit(ListDataSetIterator(data, 32), epochs=12 if name == "lenet" else 6)
+    assert network.evaluate(data).accuracy() > 0.9
+
+
+def test_lenet_comes_out_the_same_for_any_number_of_workers() -> None:
+    data = training.Data(DataSource("bars", bars(300), bars(20), ()), None)
+    hashes = set()
+    for workers in (1, 2, 3, 4):
+        conf = Conf(multi_layer_conf=zoo.lenet(784, 4), workers=workers, jobs_per_round=4, batch_size=20, epochs=1,
+                    averaging_frequency=2, run=f"lenet{workers}")  # fmt: skip
+        hashes.add(training.train(conf, data).fields["params_sha256"])
+    assert len(hashes) == 1
+
+
+@pytest.mark.mnist
+def test_the_whole_mnist_is_learned_by_lenet_on_four_workers(mnist_dir: str) -> None:
+    command = [sys.executable, "-m", "dl4jlegacy", "train", "--model", "lenet", "--dataset", "mnist", "--workers", "4"]
+    command += ["--epochs", "5", "--format", "json", *(["--data-dir", mnist_dir] if mnist_dir else [])]
+    report = json.loads(subprocess.run(command, capture_output=True, timeout=400, check=True).stdout)
+    assert report["accuracy"] >= 0.989
+    assert report["examples"] == 300_000

@@ -1,0 +1,61 @@
+"""Whether enough workers are there: a countdown that begins, ends, and comes to an end."""
+
+from __future__ import annotations
+
+import pytest
+
+from dl4jlegacy.errors import NotEnoughWorkersError
+from dl4jlegacy.scaleout.liveness.quorum import Quorum, Waiting
+
+
+class World:
+    """A clock and a number of workers, set by hand."""
+
+    def __init__(self, needed: int = 2, seconds: float = 60.0) -> None:
+        self.now, self.present, self.told = 0.0, 0, []
+        self.quorum = Quorum("r", needed, seconds, lambda: self.present, lambda: self.now, self.told.append)
+
+
+def test_enough_workers_are_enough():
+    world = World()
+    world.present = 2
+    assert world.quorum.is_met()
+    assert world.quorum.waiting is None
+    assert world.told == []
+
+
+def test_too_few_count_down_until_more_are_there():
+    world = World()
+    world.present = 1
+    assert not world.quorum.is_met()
+    world.now = 3.0
+    assert not world.quorum.is_met()
+    assert world.quorum.waiting == Waiting(1, 2, 57.0)
+    assert world.quorum.waiting.text() == "waiting for workers: 1 of 2, giving up in 57 s"
+    world.present = 2
+    assert world.quorum.is_met()
+    assert world.quorum.waiting is None
+    assert world.told == [True, False]
+
+
+def test_the_countdown_begins_anew_each_time():
+    world = World()
+    world.quorum.is_met()
+    world.now, world.present = 59.0, 2
+    world.quorum.is_met()
+    world.now, world.present = 61.0, 1
+    assert not world.quorum.is_met()
+    assert world.quorum.waiting == Waiting(1, 2, 60.0)
+
+
+def test_at_its_end_the_numbers_and_the_remedy_are_named():
+    world = World()
+    world.present = 1
+    world.quorum.is_met()
+    world.now = 60.0
+    with pytest.raises(NotEnoughWorkersError, match=r"60 s for workers: 1 of the 2 .*dl4j worker.*--min-workers"):
+        world.quorum.is_met()
+
+
+def test_a_run_that_needs_none_never_waits():
+    assert World(needed=0).quorum.is_met()

@@ -1,0 +1,287 @@
+"""The run protocol under hostile schedules, with a tiny real network; and that the simulator would notice if it broke.
+
+Set ``DL4J_SCHEDULES`` to run more schedules than the 2,000 of the test command (50,000 by hand before a release).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dl4jlegacy.datasets import DataSet, ListDataSetIterator
+from dl4jlegacy.kernels import load
+from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
+from dl4jlegacy.nn.layers.output import OutputLayer
+from dl4jlegacy.nn.layers.rbm import RBM
+from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
+from dl4jlegacy.nn.updaters import AdaGrad
+from dl4jlegacy.scaleout import protocol
+from dl4jlegacy.scaleout.aggregate import DeltaAggregator, ParameterAveragingAggregator
+from dl4jlegacy.scaleout.job import DataSetJobIterator, Job, Result, decode_work, encode_work
+from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, first_model
+from dl4jlegacy.scaleout.plan import Phase
+from dl4jlegacy.scaleout.protocol import master as master_module
+from dl4jlegacy.scaleout.protocol import watch as watch_module
+from dl4jlegacy.scaleout.protocol import worker as worker_module
+from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys, decode_record
+from dl4jlegacy.scaleout.router import create_router
+from dl4jlegacy.scaleout.store import MemoryStore, SystemClock
+from dl4jlegacy.scaleout.tracker import drive
+from tests.support import REPOSITORY, simulator
+
+SCHEDULES = int(os.environ.get("DL4J_SCHEDULES", "2000"))
+KERNELS = load("numpy")
+CONF = MultiLayerConfiguration(
+    conf=NeuralNetConfiguration(seed=5, updater=AdaGrad(learning_rate=0.1)),
+    layers=(RBM(n_in=3, n_out=4), OutputLayer(n_out=2, activation="softmax", drop_out=0.8)),
+    pretrain=True,
+)
+
+
+@functools.cache
+def network_work() -> simulator.Work:
+    """A deep belief network of 30 parameters with drop-out and sampling, pretrained and finetuned: 12 rounds."""
+    random = np.random.default_rng(3)
+    data = DataSet(random.random((21, 3), dtype=np.float32), np.eye(2, dtype=np.float32)[random.integers(0, 2, 21)])
+    jobs = DataSetJobIterator(
+        ListDataSetIterator(data, 2, seed=5),
+        jobs_per_round=4,
+        phases=(Phase(kind="pretrain", layer=0, epochs=2), Phase(kind="finetune", epochs=2)),
+    )
+    network = MultiLayerNetwork(CONF, kernels=KERNELS)
+    performers = {
+        shares: MultiLayerNetworkPerformer(MultiLayerNetwork(CONF, kernels=KERNELS), seed=5, shares=shares)
+        for shares in ("params", "delta")
+    }
+
+    def first():
+        network.init()
+        return first_model(network).encode()
+
+    known: dict[tuple, bytes] = {}
+
+    def perform(slot, version, model, data, router):
+        """Train; synchronous results are pure functions of slot and model, so each is worked out once."""
+        key = (slot, bytes(model))
+        if router.shares == "params" and key in known:
+            return known[key]
+        performer = performers[router.shares]
+        performer.update(Result.decode(model))
+        result = performer.perform(Job(slot, jobs.plan.phases[slot.phase], decode_work(data), "w", version)).encode()
+        if router.shares == "params":
+            known[key] = bytes(result)
+        return result
+
+    def aggregator(name):
+        return DeltaAggregator(KERNELS) if name == "hogwild" else ParameterAveragingAggregator(KERNELS)
+
+    return simulator.Work(
+        plan=jobs.plan,
+        first_model=first,
+        load=lambda slot: encode_work(jobs.work(slot)),
+        perform=perform,
+        aggregator=aggregator,
+        chunk_nbytes=300,
+        max_keys=130,
+    )
+
+
+def simulate(count: int, router: str) -> None:
+    """Run schedules, in as many processes as there are cores."""
+    script, cores = Path(simulator.__file__), os.cpu_count() or 1
+    firsts = [1 + count * core // cores for core in range(cores + 1)]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(end - first), str(first), f"--router={router}"],
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            text=True,
+        )
+        for first, end in itertools.pairwise(firsts)
+        if end > first
+    ]
+    said = [process.communicate(timeout=3600)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes), "\n".join(said)
+
+
+@pytest.mark.slow
+def test_every_schedule_ends_in_the_serial_runs_parameters_with_every_batch_counted_once():
+    simulate(SCHEDULES, "iterative-reduce")
+
+
+@pytest.mark.slow
+def test_asynchronous_schedules_count_every_batch_once():
+    simulate(max(1, SCHEDULES // 4), "hogwild")
+
+
+def test_a_schedule_replays_exactly():
+    first, second = (simulator.run(network_work(), 11, losses=True) for _ in range(2))
+    assert (first.time, first.born, bytes(first.result[1])) == (second.time, second.born, bytes(second.result[1]))
+
+
+def test_schedules_are_hostile():
+    """Kills, freezes, losses and two masters must really happen, or the simulation proves nothing."""
+    worlds = [simulator.run(network_work(), seed, losses=True) for seed in range(1, 41)]
+    assert sum(world.born for world in worlds) > 40 * 8
+    assert sum(world.result[0].updates_dropped for world in worlds) > 10
+
+
+# --- mutations: each breaks one rule of the protocol, and the simulator must notice ---
+
+
+def notices(work=None, schedules=60):
+    with pytest.raises(AssertionError, match="seed"):
+        simulator.simulate(work or network_work(), schedules, first=1)
+
+
+def test_aggregation_in_arrival_order_is_noticed(monkeypatch):
+    fold = watch_module._fold
+
+    def in_any_order(me, slots, ready, *, announced):
+        arrived = sorted(ready, key=lambda number: slots.records[number].deadline)
+        return (yield from fold(me, slots, arrived, announced=announced))
+
+    monkeypatch.setattr(watch_module, "_fold", in_any_order)
+    notices()
+
+
+def test_expired_leases_that_are_not_issued_again_are_noticed(monkeypatch):
+    monkeypatch.setattr(watch_module, "_is_late", lambda *arguments: False)
+    notices()
+
+
+def test_a_head_computed_from_another_than_the_one_compared_is_noticed(monkeypatch):
+    advance = master_module.advance
+
+    def from_the_newest(head, plan, numbers, **changes):
+        return advance(newest(head), plan, numbers, **changes)
+
+    def newest(head):
+        raw = worlds[-1].store.now.get("head")
+        return head if raw is None else decode_record(raw, Head)
+
+    def compare_with_the_newest(self, key, expected, value):
+        return replace(self, key, self.now.get(key, b"") if key == "head" else expected, value)
+
+    worlds: list[simulator.World] = []
+    replace, init = simulator.SimulatedStore.replace_if_same, simulator.World.__init__
+
+    def remember(self, *args):
+        init(self, *args)
+        worlds.append(self)
+
+    monkeypatch.setattr(simulator.World, "__init__", remember)
+    monkeypatch.setattr(simulator.SimulatedStore, "replace_if_same", compare_with_the_newest)
+    monkeypatch.setattr(master_module, "advance", from_the_newest)
+    notices()
+
+
+def test_a_worker_that_keeps_an_old_model_is_noticed():
+    work = network_work()
+    kept: list[bytes] = []
+
+    def perform(slot, version, model, data, router):
+        kept.append(bytes(model))
+        return work.perform(slot, version, kept[max(0, len(kept) - 3)], data, router)
+
+    notices(simulator.Work(**{**vars_of(work), "perform": perform}), schedules=3)
+
+
+def test_keys_that_are_never_deleted_are_noticed(monkeypatch):
+    def nothing(store, head):
+        yield protocol.STEP
+
+    monkeypatch.setattr(master_module, "sweep", nothing)
+    notices()
+
+
+def test_an_update_that_is_folded_twice_is_noticed(monkeypatch):
+    fold = watch_module._fold
+
+    def again(me, slots, ready, *, announced):
+        folded = yield from fold(me, slots, ready, announced=announced)
+        if folded and announced and len(slots.folded) > 1:
+            frames = yield from watch_module.read_frames(me.store, [slots.records[slots.folded[0]].update])
+            if frames[0] is not None:
+                slots.aggregation._added -= 1
+                slots.aggregation.add(frames)
+        return folded
+
+    monkeypatch.setattr(watch_module, "_fold", again)
+    notices()
+
+
+@pytest.fixture
+def forgetful(monkeypatch):
+    """A store that loses chunks of models, and processes that are never killed: nobody reads anything just because."""
+
+    def lose(self, rng):
+        models = sorted(key for key in self.now if key.startswith("model/"))
+        if models:
+            del self.now[rng.choice(models)]
+
+    monkeypatch.setattr(simulator.SimulatedStore, "lose", lose)
+    monkeypatch.setattr(simulator, "KILLS", 0.0)
+    monkeypatch.setattr(simulator, "RESTARTS", 0.0)
+
+
+def test_a_model_that_is_lost_while_its_round_is_worked_on_is_written_again(forgetful):
+    simulator.simulate(network_work(), 40, first=1)
+
+
+def test_a_lost_model_that_nobody_looks_after_is_noticed(forgetful, monkeypatch):
+    def nothing(me, number, lease, *, lacks_model):
+        yield from worker_module._give_back(me, number, lease)
+
+    monkeypatch.setattr(worker_module, "_cannot_read", nothing)
+    notices()
+
+
+def test_randomness_seeded_by_the_worker_is_noticed():
+    work = network_work()
+    counter = iter(range(10**9))
+
+    def perform(slot, version, model, data, router):
+        moved = slot._replace(slot=next(counter))
+        performer = MultiLayerNetworkPerformer(MultiLayerNetwork(CONF, kernels=KERNELS), seed=5)
+        performer.update(Result.decode(model))
+        return performer.perform(Job(moved, work.plan.phases[slot.phase], decode_work(data))).encode()
+
+    notices(simulator.Work(**{**vars_of(work), "perform": perform}), schedules=3)
+
+
+def vars_of(work):
+    return {name: getattr(work, name) for name in work.__dataclass_fields__}
+
+
+def test_a_slot_whose_update_was_lost_is_taken_again_by_the_only_worker_although_it_saw_it_done():
+    work, store, clock = network_work(), MemoryStore(), SystemClock()
+    begin = protocol.Begin("run", work.first_model, lambda: None)
+    router = create_router("iterative-reduce")
+    master = protocol.master_steps(
+        protocol.Master("m", store, clock, work.plan, router, work.aggregator("iterative-reduce"), begin)
+    )
+    more = next(event for event in master if isinstance(event, protocol.MoreWork))
+    drive(protocol.issue_jobs(store, work.plan, more, binds_model=True, load=work.load, put_ahead={}))
+    worker = protocol.worker_steps(protocol.Worker("w", store, clock, work.plan, router))
+    answer, done = None, 0
+    while not isinstance(event := worker.send(answer), protocol.Wait):
+        answer = None
+        if isinstance(event, protocol.Perform):
+            answer, done = work.perform(event.plan, event.version, event.model, event.data, router), done + 1
+    assert done == 4
+    for key in store.keys("update/0/2/"):
+        store.delete(key)
+    for _ in range(100):  # the master finds that an update is gone, and makes its slot ready again
+        next(master)
+    assert decode_record(store.get(Keys.job(0, 2)), JobRecord).state == "ready"
+    assert decode_record(store.get(HEAD), Head) == more.head
+    events = (next(worker) for _ in range(100))
+    assert next(e.plan.slot for e in events if isinstance(e, protocol.Perform)) == 2

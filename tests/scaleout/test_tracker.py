@@ -1,0 +1,265 @@
+"""The contract of every store and state tracker: what the protocol may rely on. One file for all implementations."""
+
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dl4jlegacy.errors import NotAuthorisedError, TrackerClosedError
+from dl4jlegacy.scaleout import protocol
+from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
+from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.plan import Phase, Plan
+from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys, Manifest, WorkerRecord, encode_record
+from dl4jlegacy.scaleout.router import create_router
+from dl4jlegacy.scaleout.store import MemoryStore, SystemClock
+from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker, drive
+
+PLAN = Plan(phases=(Phase(),), batches=8, examples=8, batch_size=1, jobs_per_round=4)
+
+
+RUNS = itertools.count()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def servers(request):
+    """Started before the first test that asks for them, so that no test is blamed for leaving them behind."""
+    if any(item.module is request.module and item.get_closest_marker("cluster") for item in request.session.items):
+        return request.getfixturevalue("session_services")
+    return None
+
+
+@pytest.fixture(params=["memory", pytest.param("hazelcast", marks=pytest.mark.cluster)])
+def tracker(request, servers):
+    if request.param == "memory":
+        tracker = InMemoryStateTracker()
+        yield tracker
+        tracker.shutdown()
+        return
+    tracker = HazelcastStateTracker(
+        servers.hazelcast, cluster_name=servers.cluster_name, run=f"contract-{next(RUNS)}", secret=b"only for tests"
+    )
+    yield tracker
+    tracker.shutdown()
+
+
+def begin(tracker, status="running"):
+    """Put version 0 and the first round's jobs into the tracker; return the head."""
+    model = drive(protocol.write_frame(tracker.store, Keys.model(0, "m"), Result({"score": None}).encode()))
+    head = Head(run="r", version=0, round=0, model=model, status=status)
+    tracker.store.put(HEAD, encode_record(head))
+    work = protocol.MoreWork(head, tuple(range(4)))
+    drive(protocol.issue_jobs(tracker.store, PLAN, work, binds_model=True, load=None, put_ahead={}))
+    return head
+
+
+def test_a_value_is_there_until_it_is_deleted(tracker):
+    store = tracker.store
+    assert store.get("a") is None
+    store.put("a", b"1")
+    store.put("a", b"2")
+    assert bytes(store.get("a")) == b"2"
+    store.delete("a")
+    store.delete("a")
+    assert store.get("a") is None
+
+
+def test_put_if_absent_writes_once(tracker):
+    assert tracker.store.put_if_absent("a", b"1")
+    assert not tracker.store.put_if_absent("a", b"2")
+    assert bytes(tracker.store.get("a")) == b"1"
+
+
+def test_replace_if_same_compares_the_whole_value(tracker):
+    store = tracker.store
+    assert not store.replace_if_same("a", b"", b"1")
+    store.put("a", b"1")
+    assert not store.replace_if_same("a", b"0", b"2")
+    assert store.replace_if_same("a", b"1", b"2")
+    assert bytes(store.get("a")) == b"2"
+
+
+def test_keys_are_listed_by_prefix_in_order(tracker):
+    for key in ("job/1/0", "job/0/1", "model/0", "job/0/0"):
+        tracker.store.put(key, b"x")
+    assert tracker.store.keys("job/0/") == ["job/0/0", "job/0/1"]
+
+
+def test_hints_reach_listeners_until_they_stop(tracker):
+    heard = threading.Semaphore(0)
+    stop = tracker.store.listen("topic", heard.release)
+    tracker.store.publish("topic")
+    assert heard.acquire(timeout=5)
+    stop()
+    tracker.store.publish("topic")
+    tracker.store.publish("other")
+    assert not heard.acquire(blocking=False)
+
+
+def test_frames_of_any_size_come_back_from_their_chunks(tracker):
+    tracker.store.chunk_nbytes = 100
+    frame = Result({"x": 1}, {}).encode()
+    big = bytes(range(256)) * 10
+    for key, value in (("small", frame), ("big", big)):
+        manifest = drive(protocol.write_frame(tracker.store, key, value))
+        assert bytes(drive(protocol.read_frame(tracker.store, manifest))) == bytes(value)
+    tracker.store.delete("big/3")
+    assert drive(protocol.read_frame(tracker.store, manifest)) is None
+
+
+def race(count, work):
+    """Run ``work(i)`` on ``count`` threads at once; return the results in order."""
+    barrier = threading.Barrier(count, timeout=10)
+
+    def run(index):
+        barrier.wait()
+        return work(index)
+
+    with ThreadPoolExecutor(count) as pool:
+        return [f.result(timeout=30) for f in [pool.submit(run, i) for i in range(count)]]
+
+
+def test_of_many_who_claim_a_job_exactly_one_wins(tracker):
+    head = begin(tracker)
+    router = create_router("iterative-reduce")
+
+    def claim(index):
+        me = protocol.Worker(f"w{index}", tracker.store, tracker.clock, PLAN, router)
+        steps = protocol.worker_steps(me)
+        event = next(event for event in steps if event is not protocol.STEP)
+        return event.plan.slot if isinstance(event, protocol.Perform) else None
+
+    won = [slot for slot in race(12, claim) if slot is not None]
+    assert sorted(won) == [0, 1, 2, 3]
+    records = tracker.current_jobs(PLAN)
+    assert {r.state for r in records.values()} == {"leased"}
+    assert {r.model for r in records.values()} == {head.model.key}
+    assert all(tracker.job_for(r.worker, PLAN) == address for address, r in records.items())
+
+
+def test_of_many_who_commit_a_job_exactly_one_is_accepted_and_the_rest_are_counted(tracker):
+    begin(tracker)
+    router = create_router("iterative-reduce")
+    update = Result({"examples": 1, "score": 0.0}).encode()
+
+    def commit(index):
+        """Each takes slot 0 with a lease that has already run out, so that all of them hold it."""
+        limits = protocol.Limits(lease=1e-9)
+        steps = protocol.worker_steps(protocol.Worker(f"w{index}", tracker.store, tracker.clock, PLAN, router, limits))
+        event = next(event for event in steps if event is not protocol.STEP)
+        answer = update if isinstance(event, protocol.Perform) else None
+        while isinstance(event, protocol.Perform) or event is None:
+            event = steps.send(answer)
+            answer = None
+            if event is not None:
+                return
+
+    race(8, commit)
+    done = [r for r in tracker.current_jobs(PLAN).values() if r.state == "done"]
+    assert 1 <= len(done) <= 4
+    assert len(tracker.store.keys("update/")) == len(done)
+
+
+def test_batches_are_written_read_in_order_and_deleted(tracker):
+    names = [f"model/0/m/{i}" for i in range(30)]
+    tracker.store.put_many((name, name.encode()) for name in names)
+    assert [bytes(value) for value in tracker.store.get_many(names)] == [name.encode() for name in names]
+    assert list(tracker.store.get_many(["absent"])) == [None]
+    tracker.store.delete_many([*names[:20], "absent"])
+    assert tracker.store.keys("model/") == sorted(names[20:])
+
+
+def test_a_batch_of_conditional_writes_says_of_each_whether_it_was_written(tracker):
+    store = tracker.store
+    store.put("job/0/3", b"old")
+    items = [(f"job/0/{slot}", f"{slot}".encode()) for slot in range(30)]
+    assert store.put_many_if_absent(iter(items)) == [slot != 3 for slot in range(30)]
+    assert store.put_many_if_absent([*items[:2], ("job/0/30", b"30")]) == [False, False, True]
+    values = {key: bytes(value) for (key, _), value in zip(items, store.get_many(k for k, _ in items), strict=True)}
+    assert values == {**dict(items), "job/0/3": b"old"}
+    assert store.put_many_if_absent([]) == []
+
+
+def test_of_many_who_write_the_same_batch_each_entry_is_written_by_exactly_one(tracker):
+    def add(index):
+        return tracker.store.put_many_if_absent((f"job/0/{slot}", f"{index}".encode()) for slot in range(40))
+
+    written = race(6, add)
+    assert [sum(column) for column in zip(*written, strict=True)] == [1] * 40
+    for slot in range(40):
+        assert written[int(bytes(tracker.store.get(f"job/0/{slot}")))][slot]
+
+
+def test_counters_lose_no_count(tracker):
+    race(8, lambda index: [tracker.increment("words", 2) for _ in range(50)])
+    assert tracker.count("words") == 800
+    assert tracker.count("others") == 0
+
+
+def test_globals_are_json_values(tracker):
+    tracker.define("table", {"a": [1, 2.5, None]})
+    assert tracker.get("table") == {"a": [1, 2.5, None]}
+    assert tracker.get("absent") is None
+
+
+def test_workers_register_beat_and_leave(tracker):
+    assert tracker.num_workers() == 0
+    for name, beat in (("b", 1.0), ("a", 2.0), ("b", 3.0)):
+        tracker.add_worker(WorkerRecord(id=name, host="h", pid=1, beat=beat))
+    assert tracker.heart_beats() == {"a": 2.0, "b": 3.0}
+    tracker.remove_worker("a")
+    assert [w.id for w in tracker.workers()] == ["b"]
+
+
+def test_finish_ends_a_run_once(tracker):
+    assert tracker.finish() is None
+    begin(tracker)
+    assert not tracker.is_done()
+    assert tracker.finish("stopped").status == "stopped"
+    assert tracker.finish("failed").status == "stopped"
+    assert tracker.is_done()
+
+
+def test_the_current_model_is_the_heads(tracker):
+    assert tracker.get_current() is None
+    begin(tracker)
+    assert tracker.get_current().values == {"score": None}
+
+
+def test_a_tracker_that_was_shut_down_says_so(tracker):
+    tracker.shutdown()
+    with pytest.raises(TrackerClosedError, match="shut down"):
+        tracker.head()
+
+
+def test_records_survive_their_bytes():
+    record = JobRecord(state="done", model="m", token=3, update=Manifest("u", 2, 10, "d"))
+    assert encode_record(record) == encode_record(JobRecord(state="done", model="m", token=3, update=record.update))
+
+
+class Refusing(MemoryStore):
+    """Refuses the values under some keys, as the grid's store does with damaged ones and with those of strangers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.damaged: set[str] = set()
+
+    def get(self, key):
+        if key in self.damaged:
+            raise NotAuthorisedError(f"the value under {key!r} is refused")
+        return super().get(key)
+
+
+def test_what_is_refused_at_first_sight_is_an_error_and_a_damaged_record_later_is_missing():
+    store = Refusing()
+    tracker, stranger = StateTracker(store, SystemClock()), StateTracker(store, SystemClock())
+    store.put(HEAD, encode_record(Head(run="r", version=0, round=0, model=Manifest("m", 0, 0))))
+    tracker.add_worker(WorkerRecord(id="w-0", host="h", pid=1))
+    assert tracker.head() is not None
+    store.damaged = {HEAD, Keys.worker("w-0"), "global/plan"}
+    with pytest.raises(NotAuthorisedError, match="'head' is refused"):
+        stranger.head()
+    assert tracker.head() is None
+    assert tracker.workers() == []
+    assert tracker.get("plan") is None

