@@ -1,4 +1,4 @@
-"""A trial of a GPU before it is used: a driver can be there without the libraries, or the wrong ones (L0)."""
+"""A trial of a GPU before it is used: a driver can be there without the libraries, or the wrong ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices: which of CPU and GPUs a process computes on, and what is wrong where there is no GPU (L0).
+"""Devices: which of CPU and GPUs a process computes on, and what is wrong where there is no GPU.
 
 ``choose("gpu")`` looks from the outside in: CuPy, the driver, the number of GPUs, and on each a trial (a kernel that
 is compiled, a matrix product), since a driver can be there without the libraries. The first step that fails is told

@@ -1,4 +1,4 @@
-"""The only codec: what one process, thread or disk hands to another is a frame made and read here (layer 1).
+"""The only codec: what one process, thread or disk hands to another is a frame made and read here.
 
 A frame is one contiguous block of bytes, all integers little-endian:
 

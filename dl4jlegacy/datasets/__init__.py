@@ -1,4 +1,4 @@
-"""Data sets, their iterators, readers and normalizers (layer 1); importing this reads no data."""
+"""Data sets, their iterators, readers and normalizers; importing this reads no data."""
 
 from dl4jlegacy.datasets.bundled import DigitsDataSetIterator, IrisDataSetIterator, read_digits, read_iris
 from dl4jlegacy.datasets.characters import CharacterIterator, character_windows, read_sonnets

@@ -1,4 +1,4 @@
-"""The data sets that ship with the package: digits and iris (layer 1). Origin and licences: ``data/NOTICE``.
+"""The data sets that ship with the package: digits and iris. Origin and licences: ``data/NOTICE``.
 
 Both iterators follow DL4J's: ``IrisDataSetIterator(batch, numExamples)`` and the MNIST one with its small images.
 """

@@ -1,4 +1,4 @@
-"""Text as sequences of one-hot characters whose labels are the characters that follow (layer 1).
+"""Text as sequences of one-hot characters whose labels are the characters that follow.
 
 Follows the ``CharacterIterator`` of Deeplearning4j's character modelling example. Unlike there, a batch is addressed by
 its position, and which windows it holds depends on nothing but the text and the seed.

@@ -1,4 +1,4 @@
-"""Reader of CSV files: numeric features and one label column of class numbers or names (layer 1).
+"""Reader of CSV files: numeric features and one label column of class numbers or names.
 
 Every problem is named with file, line and column as a text editor counts them, from 1. Follows
 ``org.deeplearning4j.datasets.iterator.CSVDataSetIterator``, which had no header, no names and no messages.

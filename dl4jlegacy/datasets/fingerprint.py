@@ -1,4 +1,4 @@
-"""A fingerprint of training data, by which a run that goes on knows the data that it began with (layer 1)."""
+"""A fingerprint of training data, by which a run that goes on knows the data that it began with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reader of IDX files, the format of MNIST and its relatives, plain or gzipped (layer 1).
+"""Reader of IDX files, the format of MNIST and its relatives, plain or gzipped.
 
 Format: two zero bytes, a type code, the number of dimensions, one big-endian 32-bit size per dimension, then the
 values in C order (Y. LeCun, "The MNIST database of handwritten digits"). Follows

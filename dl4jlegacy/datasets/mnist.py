@@ -1,4 +1,4 @@
-"""MNIST and data sets in its four files: found, checked, downloaded when absent (layer 1).
+"""MNIST and data sets in its four files: found, checked, downloaded when absent.
 
 Follows ``org.deeplearning4j.base.MnistFetcher``, ``MnistDataFetcher`` and ``MnistDataSetIterator``. Unlike the
 original, which returned silently with half a file after a failed download, every file is checked by the published MD5

@@ -1,4 +1,4 @@
-"""MultiDataSet: examples with several arrays of features or of labels, and batches of them (layer 1).
+"""MultiDataSet: examples with several arrays of features or of labels, and batches of them.
 
 Follows ``org.nd4j.linalg.dataset.MultiDataSet``. Like a ``DataSet`` it is checked once and never changes.
 """

@@ -1,4 +1,4 @@
-"""load: from a data set's name or path to its training and test part (layer 1). What ``--dataset`` means.
+"""load: from a data set's name or path to its training and test part. What ``--dataset`` means.
 
 The split depends on the data and on ``seed`` of ``load`` alone, never on a run's seed: training and a later
 evaluation must hold out the same examples.

@@ -1,4 +1,4 @@
-"""Which kernels are being compiled at this moment, for those who show what a run is waiting for (L0).
+"""Which kernels are being compiled at this moment, for those who show what a run is waiting for.
 
 A kernel is compiled at its first use on a machine and cached beside its source file, or where that cannot be written in
 the user's cache folder (``NUMBA_CACHE_DIR`` names another).

@@ -1,4 +1,4 @@
-"""Neural networks (layer 2): configurations, layers, training, evaluation, model files. Knows nothing of clusters."""
+"""Neural networks: configurations, layers, training, evaluation, model files. Knows nothing of clusters."""
 
 from dl4jlegacy.nn.conf.builder import NeuralNetConfigurationBuilder
 from dl4jlegacy.nn.conf.graph import ComputationGraphConfiguration

@@ -1,4 +1,4 @@
-"""A batch outside and inside a network: checked, and converted where it enters and leaves (L2).
+"""A batch outside and inside a network: checked, and converted where it enters and leaves.
 
 The two layouts stand in ``input_type``.
 """

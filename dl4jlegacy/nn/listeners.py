@@ -1,4 +1,4 @@
-"""Who wants to know how training goes: called by ``MultiLayerNetwork.fit`` and ``pretrain`` after every update (L2).
+"""Who wants to know how training goes: called by ``MultiLayerNetwork.fit`` and ``pretrain`` after every update.
 
 Legacy: ``org.deeplearning4j.optimize.listeners``. They run on the training thread, so a slow listener slows training.
 """

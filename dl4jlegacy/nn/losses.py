@@ -1,4 +1,4 @@
-"""Loss functions and their gradients with respect to the output: the table of ``loss`` names (L2).
+"""Loss functions and their gradients with respect to the output: the table of ``loss`` names.
 
 A loss is a pair of pure functions of ``labels`` and output ``y``, both ``(m, n)``: the score of every example,
 ``(m,)``, and ``dL/dy``, ``(m, n)``, neither divided by the number of examples. Formulas, names and clipping are DL4J's

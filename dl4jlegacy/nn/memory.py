@@ -1,4 +1,4 @@
-"""What to say when a GPU's memory is full: which layer asked for what, who has the rest, which batch would fit (L2)."""
+"""What to say when a GPU's memory is full: which layer asked for what, who has the rest, which batch would fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A network drawn as SVG: a box for every layer and vertex, arrows from input to output, top to bottom (L2).
+"""A network drawn as SVG: a box for every layer and vertex, arrows from input to output, top to bottom.
 
 The layered drawing of Sugiyama, Tagawa and Toda 1981: every box stands below all of its inputs, arrows that pass boxes
 get a lane of their own, and lanes are ordered by the mean place of their neighbours.

@@ -1,4 +1,4 @@
-"""Networks of either kind: what a worker needs of them, and making one from its configuration (L2).
+"""Networks of either kind: what a worker needs of them, and making one from its configuration.
 
 Legacy: ``org.deeplearning4j.nn.api.NeuralNetwork``, which both ``MultiLayerNetwork`` and ``ComputationGraph`` are.
 """

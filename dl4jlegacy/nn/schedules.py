@@ -1,4 +1,4 @@
-"""Learning-rate schedules: frozen structs that give the rate at an iteration (L2, below ``updaters``).
+"""Learning-rate schedules: frozen structs that give the rate at an iteration.
 
 Every schedule computes from the base rate and the iteration alone, so a resumed run and any worker get the same rate.
 Legacy: ``org.nd4j.linalg.schedule.ISchedule`` (1.0.0) and ``LearningRatePolicy`` (0.9.1). # Legacy: 0.9.1 read back

@@ -1,4 +1,4 @@
-"""What a network is made of: layers, shapes, parameters, memory and multiply-adds, from its configuration alone (L2).
+"""What a network is made of: layers, shapes, parameters, memory and multiply-adds, from its configuration alone.
 
 Legacy: ``MultiLayerNetwork.summary()``, ``ComputationGraph.summary()`` and ``memoryInfo``.
 """

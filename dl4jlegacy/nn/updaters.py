@@ -1,4 +1,4 @@
-"""Updaters: how a gradient becomes a step; frozen structs that call the fused kernels on a flat block (L2).
+"""Updaters: how a gradient becomes a step; frozen structs that call the fused kernels on a flat block.
 
 ``apply`` works in place on one ``UpdaterBlock``: ``params``, ``gradient`` of n elements and ``state`` of
 ``state_size(n)``, laid out as DL4J does it, one whole vector after the other (``[m | v]``), all zeros at the start.

@@ -1,4 +1,4 @@
-"""Initial weights: the table of ``weight_init`` names, and the distributions that a configuration may name (L2).
+"""Initial weights: the table of ``weight_init`` names, and the distributions that a configuration may name.
 
 Values are drawn in float64 from a positional ``Stream`` and then cast, so that float32 and float64 networks start at
 the same place and no worker depends on another. Formulas are DL4J's (``org.deeplearning4j.nn.weights.WeightInitUtil``),

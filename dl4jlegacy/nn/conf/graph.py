@@ -1,4 +1,4 @@
-"""``ComputationGraphConfiguration``: layers and vertices with their inputs, as a frozen value (L2).
+"""``ComputationGraphConfiguration``: layers and vertices with their inputs, as a frozen value.
 
 Legacy: ``org.deeplearning4j.nn.conf.ComputationGraphConfiguration``. The vertices stand in a list, not in a map: their
 order decides which of several that could come next does, and with it where parameters lie in the flat vector.

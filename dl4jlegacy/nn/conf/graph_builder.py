@@ -1,4 +1,4 @@
-"""GraphBuilder: DL4J's fluent way to write a ``ComputationGraphConfiguration``, in snake_case (L2).
+"""GraphBuilder: DL4J's fluent way to write a ``ComputationGraphConfiguration``, in snake_case.
 
 ::
 

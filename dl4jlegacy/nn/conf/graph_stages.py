@@ -1,4 +1,4 @@
-"""From a graph's configuration to its nodes: in order, with all sizes, types and preprocessors filled in (L2)."""
+"""From a graph's configuration to its nodes: in order, with all sizes, types and preprocessors filled in."""
 
 from __future__ import annotations
 

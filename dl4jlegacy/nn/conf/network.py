@@ -1,4 +1,4 @@
-"""``NeuralNetConfiguration`` and ``MultiLayerConfiguration``: what a network is, as frozen values (L2).
+"""``NeuralNetConfiguration`` and ``MultiLayerConfiguration``: what a network is, as frozen values.
 
 A layer's own field wins over the network-wide one; ``MultiLayerConfiguration.resolved()`` fills in what a layer leaves
 open and checks that the sizes fit. Both travel as canonical JSON or YAML. Field names and defaults are DL4J's in Python

@@ -1,4 +1,4 @@
-"""From a configuration to stages: every layer with all sizes filled in, and the preprocessor before it (L2).
+"""From a configuration to stages: every layer with all sizes filled in, and the preprocessor before it.
 
 A layer's open fields are inherited from the network-wide configuration, its sizes follow from the input type. Legacy:
 ``MultiLayerConfiguration.Builder.setInputType``, and before 0.5 ``ConvolutionLayerSetup``.

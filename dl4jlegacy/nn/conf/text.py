@@ -1,4 +1,4 @@
-"""From JSON or YAML text to configuration structs, with errors that say where, what, and what was probably meant (L2).
+"""From JSON or YAML text to configuration structs, with errors that say where, what, and what was probably meant.
 
 msgspec checks the types; this module turns its complaints into ``ConfError`` and looks up, in the types themselves, the
 fields and kinds that would have been allowed at that place.

@@ -1,4 +1,4 @@
-"""``configuration.json`` of a ComputationGraph as Deeplearning4j writes and reads it, 0.9.1 and 1.0.0 (L2).
+"""``configuration.json`` of a ComputationGraph as Deeplearning4j writes and reads it, 0.9.1 and 1.0.0.
 
 What ``dl4j.json`` and ``dl4j.reader`` are to stacks of layers; layers and preprocessors are theirs.
 """

@@ -1,4 +1,4 @@
-"""EvaluationBinary: how well a network with independent yes-or-no outputs does, output by output (L2).
+"""EvaluationBinary: how well a network with independent yes-or-no outputs does, output by output.
 
 Follows ``org.nd4j.evaluation.classification.EvaluationBinary``; where that class returns NaN for 0/0 this one returns
 0, so that results are always valid JSON.

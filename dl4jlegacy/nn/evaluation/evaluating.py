@@ -1,4 +1,4 @@
-"""Letting evaluations look at a network's output, batch by batch, masks considered (L2).
+"""Letting evaluations look at a network's output, batch by batch, masks considered.
 
 Legacy: ``MultiLayerNetwork.doEvaluation`` and ``ComputationGraph.doEvaluation``.
 """

@@ -1,4 +1,4 @@
-"""RegressionEvaluation: how far a network's outputs are from real-valued labels, column by column (L2).
+"""RegressionEvaluation: how far a network's outputs are from real-valued labels, column by column.
 
 Follows ``org.nd4j.evaluation.regression.RegressionEvaluation``. The state is the count, the means, and the sums of
 squares about the means, merged by Chan, Golub and LeVeque (1979), so that no large sums are subtracted from each other

@@ -1,4 +1,4 @@
-"""ROC: how well a probability separates two classes, at every threshold: the curves and the areas under them (L2).
+"""ROC: how well a probability separates two classes, at every threshold: the curves and the areas under them.
 
 Follows ``org.nd4j.evaluation.classification.ROC``. Exact (the default) keeps every probability; with ``steps`` it
 counts at fixed thresholds. Examples with the same probability are one point of a curve here, so that the areas do not

@@ -1,4 +1,4 @@
-"""ROC of several outputs: independent ones (``ROCBinary``), or the classes of one softmax, each against the rest (L2).
+"""ROC of several outputs: independent ones (``ROCBinary``), or the classes of one softmax, each against the rest.
 
 Follow ``org.nd4j.evaluation.classification.ROCBinary`` and ``ROCMultiClass``.
 """

@@ -1,4 +1,4 @@
-"""What every evaluation does first: batches, sequences and masks become rows; and what every evaluation can do (L2).
+"""What every evaluation does first: batches, sequences and masks become rows; and what every evaluation can do.
 
 Legacy: ``org.nd4j.evaluation.IEvaluation`` and ``BaseEvaluation.reshapeAndExtractNotMasked``.
 """

@@ -1,4 +1,4 @@
-"""ComputationGraph: layers and vertices in any acyclic order, with several inputs and outputs (L2).
+"""ComputationGraph: layers and vertices in any acyclic order, with several inputs and outputs.
 
 Works like ``MultiLayerNetwork``: one flat parameter vector, ``fit_batch`` at a position of a run, nothing known of
 clusters. Legacy: ``org.deeplearning4j.nn.graph.ComputationGraph``.

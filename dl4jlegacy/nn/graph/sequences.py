@@ -1,4 +1,4 @@
-"""A graph's batch in pieces along time: truncated backpropagation, and time steps one by one (L2).
+"""A graph's batch in pieces along time: truncated backpropagation, and time steps one by one.
 
 What ``sequences`` is to stacks of layers. Legacy: ``ComputationGraph.doTruncatedBPTT`` and ``rnnTimeStep``.
 """

@@ -1,4 +1,4 @@
-"""GraphStack: the nodes of a graph over its flat vectors, run forward and back (L2).
+"""GraphStack: the nodes of a graph over its flat vectors, run forward and back.
 
 What ``stack`` is to a ``MultiLayerNetwork``: stateless but for the views it holds.
 """

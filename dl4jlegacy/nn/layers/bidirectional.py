@@ -1,4 +1,4 @@
-"""Layers around a recurrent layer: both directions of time, and the last time step only (L2).
+"""Layers around a recurrent layer: both directions of time, and the last time step only.
 
 ``Bidirectional`` and ``LastTimeStep`` hold the layer they wrap in ``layer``; whatever that one leaves open it takes
 from the wrapper, which takes it from the network. Legacy: ``org.deeplearning4j.nn.conf.layers.recurrent``, and

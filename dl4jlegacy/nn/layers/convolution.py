@@ -1,4 +1,4 @@
-"""Convolution of images and of sequences (L2).
+"""Convolution of images and of sequences.
 
 Parameters in DL4J's order: ``b (n_out,)`` first, then ``W (n_out, n_in, height, width)`` in 'c' order. Legacy:
 ``org.deeplearning4j.nn.conf.layers.ConvolutionLayer`` and ``Convolution1DLayer``; a true correlation, as there.

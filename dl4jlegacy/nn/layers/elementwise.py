@@ -1,4 +1,4 @@
-"""Layers without parameters that work value by value: activation, drop-out, zero padding (L2).
+"""Layers without parameters that work value by value: activation, drop-out, zero padding.
 
 Legacy: ``org.deeplearning4j.nn.conf.layers.ActivationLayer``, ``DropoutLayer``, ``ZeroPaddingLayer`` and
 ``ZeroPadding1DLayer``.

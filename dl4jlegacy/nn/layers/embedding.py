@@ -1,4 +1,4 @@
-"""EmbeddingLayer: a vector for every class index, which is a dense layer on one-hot rows without the zeros (L2).
+"""EmbeddingLayer: a vector for every class index, which is a dense layer on one-hot rows without the zeros.
 
 Legacy: ``org.deeplearning4j.nn.layers.feedforward.embedding.EmbeddingLayer``.
 """

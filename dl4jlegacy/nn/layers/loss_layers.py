@@ -1,4 +1,4 @@
-"""Output layers besides the dense one: a loss without parameters, and the center loss (L2).
+"""Output layers besides the dense one: a loss without parameters, and the center loss.
 
 Legacy: ``org.deeplearning4j.nn.conf.layers.LossLayer`` and ``CenterLossOutputLayer``.
 """

@@ -1,4 +1,4 @@
-"""LSTM and GravesLSTM: recurrent layers over sequences ``(time steps, examples, n)`` (L2).
+"""LSTM and GravesLSTM: recurrent layers over sequences ``(time steps, examples, n)``.
 
 Weights of all four gates lie side by side, columns ``[i f o g]`` in DL4J's words: ``i`` is the block's input (the
 layer's activation), ``f`` the forget gate, ``o`` the output gate and ``g`` the input gate (gate activation).

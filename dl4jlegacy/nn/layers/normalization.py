@@ -1,4 +1,4 @@
-"""Batch normalization and local response normalization (L2).
+"""Batch normalization and local response normalization.
 
 Legacy: ``org.deeplearning4j.nn.conf.layers.BatchNormalization`` and ``LocalResponseNormalization``.
 """

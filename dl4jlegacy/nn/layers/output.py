@@ -1,4 +1,4 @@
-"""Layers that end a network and know the loss: what they share, and the dense ``OutputLayer`` (L2).
+"""Layers that end a network and know the loss: what they share, and the dense ``OutputLayer``.
 
 Legacy: ``org.deeplearning4j.nn.conf.layers.BaseOutputLayer`` and ``OutputLayer``.
 """

@@ -1,4 +1,4 @@
-"""RnnOutputLayer: a loss for every time step of a sequence (L2).
+"""RnnOutputLayer: a loss for every time step of a sequence.
 
 Legacy: ``org.deeplearning4j.nn.conf.layers.RnnOutputLayer``: the score of an example is the sum over its time steps.
 """

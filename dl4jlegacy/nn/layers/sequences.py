@@ -1,4 +1,4 @@
-"""Sequences in pieces: truncated backpropagation through time, and time steps one by one (L2).
+"""Sequences in pieces: truncated backpropagation through time, and time steps one by one.
 
 Legacy: ``MultiLayerNetwork.doTruncatedBPTT`` and ``rnnTimeStep``. Source: Sutskever 2013, "Training recurrent neural
 networks", section 2.8.6.

@@ -1,4 +1,4 @@
-"""Pooling: over windows of images and sequences, and over all of them (L2).
+"""Pooling: over windows of images and sequences, and over all of them.
 
 Padding holds no values: a maximum never picks it and an average does not count it, as in Deeplearning4j 1.0.0. Legacy:
 ``org.deeplearning4j.nn.conf.layers.SubsamplingLayer``, ``Subsampling1DLayer`` and ``GlobalPoolingLayer``.

@@ -1,4 +1,4 @@
-"""VariationalAutoencoder: a layer that pretrains itself by maximising a bound on the data's likelihood (L2).
+"""VariationalAutoencoder: a layer that pretrains itself by maximising a bound on the data's likelihood.
 
 An encoder gives mean and log variance of q(z|x), a sample of it goes through a decoder, and the loss is the bound
 ``KL(q(z|x), N(0, 1)) - log p(x|z)``. In a network it is the encoder up to the mean. Source: Kingma and Welling 2013,

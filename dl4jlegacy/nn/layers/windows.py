@@ -1,4 +1,4 @@
-"""How a kernel or a pooling window goes along one axis: sizes, padding, and the unrolling of sequences (L2).
+"""How a kernel or a pooling window goes along one axis: sizes, padding, and the unrolling of sequences.
 
 Legacy: ``org.deeplearning4j.nn.conf.ConvolutionMode`` and ``ConvolutionUtils.getOutputSize``.
 """

@@ -1,4 +1,4 @@
-"""What ``fit`` and ``output`` walk through: the batches of some epochs, and the rows of a large batch (L2)."""
+"""What ``fit`` and ``output`` walk through: the batches of some epochs, and the rows of a large batch."""
 
 from __future__ import annotations
 

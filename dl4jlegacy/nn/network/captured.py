@@ -1,4 +1,4 @@
-"""Training steps on a GPU as CUDA graphs: one launch for a whole step, without Python between its kernels (L2).
+"""Training steps on a GPU as CUDA graphs: one launch for a whole step, without Python between its kernels.
 
 The first batch of a shape is trained on launch by launch, which compiles kernels and lets buffers grow; the second
 one's step is captured; every later one replays it. What differs from step to step, keys and rates, goes to the device

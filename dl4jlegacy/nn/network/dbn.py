@@ -1,4 +1,4 @@
-"""DBN and StackedDenoisingAutoEncoder: the legacy names for a network that is pretrained layer by layer (L2).
+"""DBN and StackedDenoisingAutoEncoder: the legacy names for a network that is pretrained layer by layer.
 
 Legacy: ``org.deeplearning4j.models.classifiers.dbn.DBN`` and ``...classifiers.sae.StackedDenoisingAutoEncoder``.
 """

@@ -1,4 +1,4 @@
-"""FlatNetwork: what networks of either kind share, which is their flat vectors and where these live (L2)."""
+"""FlatNetwork: what networks of either kind share, which is their flat vectors and where these live."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trained variational autoencoder says of data, and data that it makes up (L2).
+"""What a trained variational autoencoder says of data, and data that it makes up.
 
 Legacy: ``generateAtMeanGivenZ``, ``generateRandomGivenZ`` and ``reconstructionLogProbability`` of
 ``org.deeplearning4j.nn.layers.variational.VariationalAutoencoder``.

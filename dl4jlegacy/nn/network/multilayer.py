@@ -1,4 +1,4 @@
-"""MultiLayerNetwork: a stack of layers over one flat parameter vector, with fit, pretrain, output and score (L2).
+"""MultiLayerNetwork: a stack of layers over one flat parameter vector, with fit, pretrain, output and score.
 
 Knows nothing of clusters: a worker sets ``params`` and ``updater_state``, calls ``fit_batch`` or ``pretrain_batch``
 with a position in the run and that position's random stream, and reads the two vectors back. Legacy:

@@ -1,4 +1,4 @@
-"""Where did the first NaN come from? Looked for only after a score was not finite, so it may take its time (L2)."""
+"""Where did the first NaN come from? Looked for only after a score was not finite, so it may take its time."""
 
 from __future__ import annotations
 

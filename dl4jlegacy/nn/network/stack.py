@@ -1,4 +1,4 @@
-"""Stack: the stages of a network over its flat vectors, run forward and back (L2).
+"""Stack: the stages of a network over its flat vectors, run forward and back.
 
 Stateless but for the views it holds: everything that changes from pass to pass is in the ``Step``.
 """

@@ -1,4 +1,4 @@
-"""What every input preprocessor offers to the stage that it stands in (L2)."""
+"""What every input preprocessor offers to the stage that it stands in."""
 
 from __future__ import annotations
 

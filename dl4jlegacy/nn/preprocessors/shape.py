@@ -1,4 +1,4 @@
-"""Input preprocessors: from one kind of activation to another, between two layers (L2).
+"""Input preprocessors: from one kind of activation to another, between two layers.
 
 ``stages`` puts the right one where neighbouring layers differ in kind; a configuration names one (by layer index) only
 where sizes cannot be known: from vectors or sequences to images. All work on arrays as they lie inside a network, see

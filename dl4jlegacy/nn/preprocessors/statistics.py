@@ -1,4 +1,4 @@
-"""Preprocessors that change values and leave the type as it is: standardised by the batch's columns, or sampled (L2).
+"""Preprocessors that change values and leave the type as it is: standardised by the batch's columns, or sampled.
 
 Legacy: ``UnitVarianceProcessor``, ``ZeroMeanPrePreProcessor``, ``ZeroMeanAndUnitVariancePreProcessor`` and
 ``BinomialSamplingPreProcessor`` of ``org.deeplearning4j.nn.conf.preprocessor``, with three differences:

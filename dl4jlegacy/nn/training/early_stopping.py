@@ -1,4 +1,4 @@
-"""Early stopping: train until the held-out score gets no better, and keep the best model (L2).
+"""Early stopping: train until the held-out score gets no better, and keep the best model.
 
 Follows ``org.deeplearning4j.earlystopping``. Unlike there, ``score_vs_epoch`` has the epoch's own number, epochs are
 counted whether or not they are evaluated, and the last epoch is always evaluated.

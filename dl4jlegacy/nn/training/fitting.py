@@ -1,4 +1,4 @@
-"""Whether data fit a network, found out before anything is trained (L2)."""
+"""Whether data fit a network, found out before anything is trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model savers: where early stopping keeps the best and the newest model (L2).
+"""Model savers: where early stopping keeps the best and the newest model.
 
 Legacy: ``org.deeplearning4j.earlystopping.saver``: ``InMemoryModelSaver``, ``LocalFileModelSaver`` and
 ``LocalFileGraphSaver`` (here one, since a file knows which kind of network it holds).

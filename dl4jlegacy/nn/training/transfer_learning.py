@@ -1,4 +1,4 @@
-"""Transfer learning: a new network that keeps the parameters of another one where they still fit (L2).
+"""Transfer learning: a new network that keeps the parameters of another one where they still fit.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Graph vertices: what a ``ComputationGraph`` does between layers, without parameters (L2).
+"""Graph vertices: what a ``ComputationGraph`` does between layers, without parameters.
 
 A vertex is a frozen struct like a layer: ``output_type`` says what it makes of its inputs' types, ``forward`` computes
 on activations as they lie inside a network (see ``input_type``) and returns the way back. Those that change which

@@ -1,4 +1,4 @@
-"""Graph vertices that change which examples, time steps or places there are, and ``Vertex``: the union of all (L2).
+"""Graph vertices that change which examples, time steps or places there are, and ``Vertex``: the union of all.
 
 See ``vertices``. Legacy: ``org.deeplearning4j.nn.conf.graph`` and ``...conf.graph.rnn``.
 """
