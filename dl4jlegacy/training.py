@@ -27,7 +27,7 @@ from dl4jlegacy.errors import CheckpointError, ConfError, ModelError, ShapeError
 from dl4jlegacy.held_out import HeldOut, evaluated, rebuilding, targets
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn import zoo
-from dl4jlegacy.nn.conf.graph import ComputationGraphConfiguration
+from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration
 from dl4jlegacy.nn.dl4j.serializer import restore_label_names, restore_model, restore_normalizer, write_model
 from dl4jlegacy.nn.networks import Network, NetworkConfiguration, input_type_of
 from dl4jlegacy.nn.updaters import create_updater, with_learning_rate

@@ -92,8 +92,7 @@ def _sizes(model: str, dataset: str) -> tuple[int, int]:
 
 def _read(path: Path) -> NetworkConfiguration:
     """Return the network in a file that holds a ``Conf``, or the network's configuration itself."""
-    from dl4jlegacy.nn.conf.graph import ComputationGraphConfiguration
-    from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
+    from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration
     from dl4jlegacy.scaleout.conf import Conf
 
     try:

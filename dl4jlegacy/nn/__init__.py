@@ -1,10 +1,12 @@
 """Neural networks: configurations, layers, training, evaluation, model files. Knows nothing of clusters."""
 
-from dl4jlegacy.nn.conf.builder import NeuralNetConfigurationBuilder
-from dl4jlegacy.nn.conf.graph import ComputationGraphConfiguration
-from dl4jlegacy.nn.conf.graph_builder import GraphBuilder
-from dl4jlegacy.nn.conf.list_builder import ListBuilder
-from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
+from dl4jlegacy.nn.conf.builder import ListBuilder, NeuralNetConfigurationBuilder
+from dl4jlegacy.nn.conf.network import (
+    ComputationGraphConfiguration,
+    GraphBuilder,
+    MultiLayerConfiguration,
+    NeuralNetConfiguration,
+)
 from dl4jlegacy.nn.dl4j.serializer import (
     restore_computation_graph,
     restore_model,

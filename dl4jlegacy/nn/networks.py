@@ -9,8 +9,7 @@ from typing import Any, Protocol, Self
 
 from dl4jlegacy.backend import Array, Scalar
 from dl4jlegacy.kernels.protocol import Kernels
-from dl4jlegacy.nn.conf.graph import ComputationGraphConfiguration
-from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
+from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
 from dl4jlegacy.nn.input_type import AnyInputType
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork

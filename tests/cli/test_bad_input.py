@@ -15,7 +15,7 @@ import pytest
 
 from dl4jlegacy.cli import main
 from dl4jlegacy.nn import LSTM, DenseLayer, InputType, NeuralNetConfiguration, OutputLayer, RnnOutputLayer, zoo
-from dl4jlegacy.nn.conf.graph_builder import GraphBuilder
+from dl4jlegacy.nn.conf.network import GraphBuilder
 from dl4jlegacy.nn.updaters import Adam
 from dl4jlegacy.scaleout.checkpoint import CheckpointSaver
 from dl4jlegacy.scaleout.conf import Conf

@@ -9,9 +9,12 @@ from dl4jlegacy.datasets import DataSet, ListDataSetIterator
 from dl4jlegacy.datasets import load as load_data
 from dl4jlegacy.datasets.multi_dataset import ListMultiDataSetIterator, MultiDataSet
 from dl4jlegacy.errors import ConfError
-from dl4jlegacy.nn.conf.graph import ComputationGraphConfiguration
-from dl4jlegacy.nn.conf.graph_builder import GraphBuilder
-from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
+from dl4jlegacy.nn.conf.network import (
+    ComputationGraphConfiguration,
+    GraphBuilder,
+    MultiLayerConfiguration,
+    NeuralNetConfiguration,
+)
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
 from dl4jlegacy.nn.layers.layer import DenseLayer
 from dl4jlegacy.nn.layers.output import OutputLayer

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dl4jlegacy.errors import ConfError, ModelError
-from dl4jlegacy.nn.conf.graph import ComputationGraphConfiguration
 from dl4jlegacy.nn.conf.graph_stages import GraphNode, Node
+from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration
 from dl4jlegacy.nn.dl4j.json import Version, is_old, layer_conf
 from dl4jlegacy.nn.dl4j.layers import pre_processor, pre_processor_tree
 from dl4jlegacy.nn.dl4j.names import listed, number, tagged

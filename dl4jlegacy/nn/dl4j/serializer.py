@@ -28,8 +28,7 @@ from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.datasets.normalizers import Normalizer, normalizer_from_json
 from dl4jlegacy.errors import ConfError, DataError, ModelError
 from dl4jlegacy.kernels.protocol import Kernels
-from dl4jlegacy.nn.conf.graph import ComputationGraphConfiguration
-from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
+from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration
 from dl4jlegacy.nn.dl4j import nd4j
 from dl4jlegacy.nn.dl4j.graph import graph_from_dl4j, graph_to_dl4j
 from dl4jlegacy.nn.dl4j.json import Version, to_dl4j

@@ -16,7 +16,7 @@ from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.multi_dataset import MultiDataSet
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.kernels.protocol import Kernels
-from dl4jlegacy.nn.conf.graph import ComputationGraphConfiguration
+from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration
 from dl4jlegacy.nn.evaluation.classification import Evaluation
 from dl4jlegacy.nn.evaluation.evaluating import Data, batches_of, counted, looked_at
 from dl4jlegacy.nn.evaluation.rows import IEvaluation

@@ -22,8 +22,8 @@ import msgspec
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
+from dl4jlegacy.nn.conf.builder import Fluent
 from dl4jlegacy.nn.conf.graph_stages import GraphNode
-from dl4jlegacy.nn.conf.list_builder import Fluent
 from dl4jlegacy.nn.conf.network import ConfText, NeuralNetConfiguration
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
 from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer

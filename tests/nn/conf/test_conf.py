@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dl4jlegacy.errors import ConfError, ShapeError
-from dl4jlegacy.nn.conf.list_builder import classifier_override
+from dl4jlegacy.nn.conf.builder import classifier_override
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.conf.stages import INHERITED
 from dl4jlegacy.nn.functions import ACTIVATIONS

@@ -14,11 +14,14 @@ from dl4jlegacy.datasets import load as load_data
 from dl4jlegacy.datasets.multi_dataset import ListMultiDataSetIterator, MultiDataSet
 from dl4jlegacy.errors import ConfError, DataError, ModelError, NotFiniteError, ShapeError
 from dl4jlegacy.kernels import load
-from dl4jlegacy.nn.conf.graph import ComputationGraphConfiguration
-from dl4jlegacy.nn.conf.graph_builder import GraphBuilder
 from dl4jlegacy.nn.conf.graph_order import topological_order
 from dl4jlegacy.nn.conf.graph_stages import GraphNode
-from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
+from dl4jlegacy.nn.conf.network import (
+    ComputationGraphConfiguration,
+    GraphBuilder,
+    MultiLayerConfiguration,
+    NeuralNetConfiguration,
+)
 from dl4jlegacy.nn.dl4j.graph import graph_from_dl4j, graph_to_dl4j
 from dl4jlegacy.nn.dl4j.serializer import restore_computation_graph, restore_multi_layer_network, write_model
 from dl4jlegacy.nn.evaluation.regression import RegressionEvaluation

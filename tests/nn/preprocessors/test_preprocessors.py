@@ -37,8 +37,7 @@ from dl4jlegacy.nn import (
     ZeroMeanAndUnitVariancePreProcessor,
     ZeroMeanPrePreProcessor,
 )
-from dl4jlegacy.nn.conf.graph import ComputationGraphConfiguration
-from dl4jlegacy.nn.conf.graph_builder import GraphBuilder
+from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, GraphBuilder
 from dl4jlegacy.nn.dl4j.graph import graph_from_dl4j, graph_to_dl4j
 from dl4jlegacy.nn.dl4j.json import Version, to_dl4j
 from dl4jlegacy.nn.dl4j.layers import pre_processor, pre_processor_tree

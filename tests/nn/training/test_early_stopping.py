@@ -12,8 +12,7 @@ import pytest
 
 from dl4jlegacy.datasets import DataSet, ListDataSetIterator, load
 from dl4jlegacy.errors import ConfError, ModelError
-from dl4jlegacy.nn.conf.graph_builder import GraphBuilder
-from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
+from dl4jlegacy.nn.conf.network import GraphBuilder, MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
 from dl4jlegacy.nn.layers.autoencoder import AutoEncoder
 from dl4jlegacy.nn.layers.layer import DenseLayer

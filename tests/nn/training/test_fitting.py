@@ -24,8 +24,7 @@ from dl4jlegacy.nn import (
     StackVertex,
     UnstackVertex,
 )
-from dl4jlegacy.nn.conf.graph import ComputationGraphConfiguration
-from dl4jlegacy.nn.conf.graph_builder import GraphBuilder
+from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, GraphBuilder
 from dl4jlegacy.nn.layers.layer import Layer
 
 ROWS = np.random.default_rng(1).random((12, 6), dtype=np.float32)

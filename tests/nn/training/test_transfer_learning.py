@@ -9,8 +9,7 @@ import pytest
 
 from dl4jlegacy.datasets import DataSet, ListDataSetIterator, load
 from dl4jlegacy.errors import ConfError, ShapeError
-from dl4jlegacy.nn.conf.graph_builder import GraphBuilder
-from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
+from dl4jlegacy.nn.conf.network import GraphBuilder, MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.dl4j.serializer import restore_model, write_model
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
 from dl4jlegacy.nn.input_type import InputType
