@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -32,15 +33,22 @@ settings.register_profile("default", deadline=None, derandomize=True, print_blob
 settings.load_profile("default")
 
 
-NOT_RUN = pytest.StashKey[str]()
+NOT_RUN = "not_run"
+"""Where a process of the suite tells the one that prints the summary what it has left out."""
+STAND_INS = {"device_arrays", "gpu", "openssh_server"}
+"""Fixtures that need more than Python and Java: a compiler for the kernels in CUDA C, a server of SSH."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what this machine cannot run.
+    """Leave out what this machine cannot run, and mark as ``long`` what needs a stand-in.
 
     Tests marked ``docker`` run only where the marker is asked for, since few machines have the engine they need; those
     marked ``gpu`` wherever there is a GPU, and where there is none the summary says so.
     """
+    for item in items:
+        if STAND_INS & set(getattr(item, "fixturenames", ())):
+            item.add_marker("long")
     if "docker" not in config.getoption("markexpr"):
         _leave_out(config, items, "docker")
     if any(item.get_closest_marker("gpu") for item in items):
@@ -48,7 +56,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             devices.choose("gpu")
         except DeviceError as exc:
             count = _leave_out(config, items, "gpu")
-            config.stash[NOT_RUN] = f"{count} tests marked gpu were not run on any GPU: {exc}"
+            _summaries(config)[NOT_RUN] = f"{count} tests marked gpu were not run on any GPU: {exc}"
+
+
+SUMMARIES = pytest.StashKey[dict[str, Any]]()
+
+
+def _summaries(config: pytest.Config) -> dict[str, Any]:
+    """What this process has for the summary; in a worker of pytest-xdist it is sent to the process that prints it."""
+    sent: dict[str, Any] | None = getattr(config, "workeroutput", None)
+    return config.stash.setdefault(SUMMARIES, {}) if sent is None else sent
 
 
 def _leave_out(config: pytest.Config, items: list[pytest.Item], marker: str) -> int:
@@ -59,9 +76,15 @@ def _leave_out(config: pytest.Config, items: list[pytest.Item], marker: str) -> 
     return len(left_out)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Keep what a worker of pytest-xdist has for the summary."""
+    _summaries(node.config).update({NOT_RUN: node.workeroutput[NOT_RUN]} if NOT_RUN in node.workeroutput else {})
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Name the device tests that were not run."""
-    not_run = config.stash.get(NOT_RUN, "")
+    not_run = _summaries(config).get(NOT_RUN, "")
     if not_run:
         terminalreporter.section("no GPU")
         terminalreporter.line(not_run)

@@ -329,7 +329,7 @@ def test_a_job_need_not_be_a_network():
     assert (counts["to"], counts["be"], counts["question"]) == (15, 15, 5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_thousand_rounds_do_not_grow_the_process():
     rounds = conf(workers=2, jobs_per_round=2, epochs=250, data_by_reference=False)
     train(rounds.replace(epochs=40), data(40))

@@ -21,7 +21,7 @@ from tests.support.aws_fixtures import IMAGE, Fault, FaultProxy
 SEEDS = int(os.environ.get("DL4J_AWS_SEEDS", "200"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nothing_is_left_after_failures_in_up_and_down() -> None:
     """In as many processes as there are cores, each with a moto of its own; none may say a word of complaint."""
     script, cores = Path(aws_failures.__file__), os.cpu_count() or 1
@@ -43,7 +43,7 @@ def test_nothing_is_left_after_failures_in_up_and_down() -> None:
     assert [process.returncode for process in processes] == [0] * len(processes) and not complaints, complaints
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_with_the_retries_of_everyday_a_single_failure_is_not_even_noticed(
     aws: Aws, fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

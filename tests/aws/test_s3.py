@@ -58,7 +58,7 @@ class Breaks:
             return self.after
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_200_mb_go_up_and_down_over_connections_that_break(
     aws: Aws, bucket: str, fault_proxy: FaultProxy, tmp_path: Path
 ) -> None:
@@ -153,7 +153,7 @@ def test_streams_go_up_and_down(aws: Aws) -> None:
     assert back.getvalue() == b"content"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_bucket_of_3000_keys_is_iterated_page_by_page(aws: Aws, bucket: str, fault_proxy: FaultProxy) -> None:
     s3, expected = aws.client("s3"), [f"keys/{number:04d}" for number in range(3000)]
     for key in expected:

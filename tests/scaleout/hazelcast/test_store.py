@@ -469,7 +469,7 @@ def test_a_dead_or_frozen_member_is_an_error_within_the_deadline_and_a_new_one_i
 
 
 @pytest.mark.cluster
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_death_of_one_of_two_members_loses_no_value_and_changes_no_outcome(own_services):
     state = own_services(members=2, zookeeper=False)
     stores = [store_in(state, deadline_seconds=60.0) for _ in range(3)]

@@ -111,12 +111,12 @@ def simulate(count: int, router: str) -> None:
     assert [process.returncode for process in processes] == [0] * len(processes), "\n".join(said)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_schedule_ends_in_the_serial_runs_parameters_with_every_batch_counted_once():
     simulate(SCHEDULES, "iterative-reduce")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_asynchronous_schedules_count_every_batch_once():
     simulate(max(1, SCHEDULES // 4), "hogwild")
 
