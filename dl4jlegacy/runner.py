@@ -33,19 +33,19 @@ from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.networks import build_network
 from dl4jlegacy.nn.training.fitting import check_fits
 from dl4jlegacy.scaleout import actors, protocol
+from dl4jlegacy.scaleout.actors import Ticker
 from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, DeltaAggregator, JobAggregator, ParameterAveragingAggregator
 from dl4jlegacy.scaleout.checkpoint import CheckpointSaver, check_same_data
 from dl4jlegacy.scaleout.compute import MIXED, Compute, agree, host_kernels, settle
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import DataSetJobIterator, JobIterator, Result
-from dl4jlegacy.scaleout.monitor import Oversight
+from dl4jlegacy.scaleout.monitor import ClusterMonitor
 from dl4jlegacy.scaleout.outcome import Outcome, RunStatus, TrainingResult, failure_of
 from dl4jlegacy.scaleout.perform import first_model
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Head
 from dl4jlegacy.scaleout.router import WorkRouter, create_router
 from dl4jlegacy.scaleout.same_data import with_fingerprint
-from dl4jlegacy.scaleout.ticker import Ticker
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker, drive
 from dl4jlegacy.scaleout.worker_pool import (
     PerformerFactory,
@@ -94,7 +94,7 @@ class ActorNetworkRunner:
         aggregator: for jobs that are no network.
         first_model: version 0 for jobs that are no network.
         local_workers: workers in this process; None: as many as the Conf says, 0: they are elsewhere.
-        oversight: of a cluster's master, entered by the caller.
+        monitor: of a cluster's master, entered by the caller.
     """
 
     def __init__(
@@ -107,14 +107,14 @@ class ActorNetworkRunner:
         aggregator: JobAggregator | None = None,
         first_model: Result | None = None,
         local_workers: int | None = None,
-        oversight: Oversight | None = None,
+        monitor: ClusterMonitor | None = None,
     ) -> None:
         if type != "master":
             raise UsageError(f"ActorNetworkRunner type {type!r}: only 'master' (with its workers) runs in one process")
         self._iterator = iterator
         self._tracker, self._performer = tracker, performer
         self._aggregator, self._first_model = aggregator, first_model
-        self._local_workers, self._oversight = local_workers, oversight
+        self._local_workers, self._monitor = local_workers, monitor
         self._parts: _Parts | None = None
 
     def __enter__(self) -> Self:
@@ -257,43 +257,43 @@ class ActorNetworkRunner:
         batch = actors.BatchActor.start(
             outcome, tracker, parts.jobs, binds_model=parts.router.binds_model, by_reference=conf.data_by_reference
         )
-        oversight = self._oversight
-        name = process_name() if oversight is None else oversight.source
+        monitor = self._monitor
+        name = process_name() if monitor is None else monitor.source
         begin = protocol.Begin(conf.run, lambda: parts.first_model().encode(), lambda: self._restore(parts))
         me = protocol.Master(
             *(name, tracker.store, tracker.clock, plan, parts.router, parts.aggregator, begin, conf.limits),
-            is_gone=(lambda worker: False) if oversight is None else oversight.is_gone,
-            on_reissued=(lambda slot, worker, why: None) if oversight is None else oversight.reissued,
+            is_gone=(lambda worker: False) if monitor is None else monitor.is_gone,
+            on_reissued=(lambda slot, worker, why: None) if monitor is None else monitor.job_reissued,
         )
         master = actors.MasterActor.start(
             *(outcome, tracker, me, batch, saver),
             checkpoint_every=conf.checkpoint_every,
-            oversight=oversight,
+            monitor=monitor,
         )
         parts.refs = [master, batch, saver]
         parts.workers = WorkerPool(
             *(conf, plan, tracker, parts.router, parts.compute, outcome, parts.performer),
             jobs=parts.jobs if conf.data_by_reference else None,
-            on_job_failed=(lambda event, failure: None) if oversight is None else oversight.journal.job_failed,
+            on_job_failed=(lambda event, failure: None) if monitor is None else monitor.journal.job_failed,
         )
         beats = parts.workers.start(name, self._local(conf))
         parts.ticker = Ticker([(conf.limits.poll / 4, master, actors.Poll()), *beats])  # it watches for what is late
         parts.ticker.start()
-        if oversight is not None:
-            oversight.begin(lambda: tell(master, actors.Poll()), outcome.fail)
+        if monitor is not None:
+            monitor.begin(lambda: tell(master, actors.Poll()), outcome.fail)
 
     def _local(self, conf: Conf) -> int:
         """Return how many workers are here."""
         return conf.workers if self._local_workers is None else self._local_workers
 
     def _checkpoint_failed(self, message: str) -> None:
-        if self._oversight is not None:
-            self._oversight.journal.write("checkpoint_failed", message=message)
+        if self._monitor is not None:
+            self._monitor.journal.write("checkpoint_failed", message=message)
 
     def _restore(self, parts: _Parts) -> tuple[Head, Any] | None:
         """Return the newest checkpoint for a run that is to begin, here or again; None if there is none."""
-        if self._oversight is not None:
-            self._oversight.office.check_begin()
+        if self._monitor is not None:
+            self._monitor.leadership.check_begin()
         return None if parts.saver is None else parts.saver.newest()
 
     def _wait(
@@ -308,7 +308,7 @@ class ActorNetworkRunner:
             elapsed = time.monotonic() - parts.started
             if deadline is not None and elapsed > deadline:
                 raise DeadlineError(f"run {parts.conf.run} was not done after {deadline:.0f} s; {self._where(parts)}")
-            if self._oversight is not None and self._oversight.quorum.waiting is not None:
+            if self._monitor is not None and self._monitor.quorum.waiting is not None:
                 parts.outcome.progressed()  # it has a deadline of its own
             if parts.outcome.idle_seconds > stall:
                 raise DeadlineError(
@@ -323,11 +323,11 @@ class ActorNetworkRunner:
     def status(self) -> RunStatus:
         """Return a glance at the run. May be called from any thread while it runs."""
         parts = self._ready()
-        oversight = self._oversight
-        records = parts.tracker.workers() if oversight is None else oversight.workers()
+        monitor = self._monitor
+        records = parts.tracker.workers() if monitor is None else monitor.workers()
         workers = tuple((w.id.rsplit("-", 1)[-1], f"{w.state} {w.job}".strip()) for w in records)
         seconds = time.monotonic() - parts.started if parts.started else 0.0
-        waiting = None if oversight is None else oversight.quorum.waiting
+        waiting = None if monitor is None else monitor.quorum.waiting
         devices = parts.compute.told(self._local(parts.conf))
         return RunStatus(parts.jobs.plan, parts.tracker.head(), seconds, workers, waiting, devices=devices)
 

@@ -35,7 +35,7 @@ from dl4jlegacy.runner import ActorNetworkRunner
 from dl4jlegacy.scaleout.compute import settle
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import DataSetJobIterator
-from dl4jlegacy.scaleout.monitor import Oversight
+from dl4jlegacy.scaleout.monitor import ClusterMonitor
 from dl4jlegacy.scaleout.outcome import RunStatus, TrainingResult
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.same_data import with_fingerprint
@@ -177,11 +177,11 @@ def train(
     tick: Callable[[RunStatus], None] | None = None,
     tracker: StateTracker | None = None,
     local_workers: int | None = None,
-    oversight: Oversight | None = None,
+    monitor: ClusterMonitor | None = None,
 ) -> Report:
     """Run ``conf`` on ``data`` to its end, evaluate on the held-out part, save the model; return the report.
 
-    ``tracker``, ``local_workers`` and ``oversight`` are ``ActorNetworkRunner``'s.
+    ``tracker``, ``local_workers`` and ``monitor`` are ``ActorNetworkRunner``'s.
     """
     source = targets(data.source, conf.model)
     iterator = ListDataSetIterator(source.train, conf.batch_size, seed=conf.seed)
@@ -189,7 +189,7 @@ def train(
         if path is not None:
             check_writable(path)
         with ActorNetworkRunner(
-            "master", iterator, tracker=tracker, local_workers=local_workers, oversight=oversight
+            "master", iterator, tracker=tracker, local_workers=local_workers, monitor=monitor
         ) as runner:
             runner.setup(conf, resume=resume)
             result = runner.train(tick)

@@ -31,8 +31,6 @@ LAYERS = [  # the longest matching name decides
     {"dl4jlegacy.scaleout"},
     {
         "dl4jlegacy.scaleout.actors",
-        "dl4jlegacy.scaleout.driven",
-        "dl4jlegacy.scaleout.ticker",
         "dl4jlegacy.scaleout.zookeeper",
     },
     {
@@ -86,8 +84,6 @@ LIBRARIES = {  # where each library may be imported
     "paramiko": ("dl4jlegacy.aws",),
     "pykka": (
         "dl4jlegacy.scaleout.actors",
-        "dl4jlegacy.scaleout.driven",
-        "dl4jlegacy.scaleout.ticker",
         "dl4jlegacy.runner",
         "dl4jlegacy.scaleout.worker_pool",
     ),

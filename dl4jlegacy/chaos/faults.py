@@ -17,7 +17,7 @@ from dl4jlegacy.chaos.schedule import Fault
 from dl4jlegacy.chaos.stage import Seat, Stage, wait_until
 from dl4jlegacy.errors import Dl4jError, TrackerError
 from dl4jlegacy.scaleout.hazelcast.link import DisturbedError, HazelcastLink
-from dl4jlegacy.scaleout.journal import Entry
+from dl4jlegacy.scaleout.journal import JournalEntry
 from dl4jlegacy.services import Services
 
 __all__ = ["GOALS", "Wound", "strike"]
@@ -55,7 +55,7 @@ class Wound:
     event: str = ""
     note: str = ""
 
-    def noticed(self, entries: Sequence[Entry], at: float) -> float | None:
+    def noticed(self, entries: Sequence[JournalEntry], at: float) -> float | None:
         """Return how long after ``at`` the journal had named all that were missed; None if it did not."""
         told = [entry for entry in entries if entry.event == self.event and entry.time >= at]
         if not self.missed:

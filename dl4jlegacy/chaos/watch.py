@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 
 from dl4jlegacy.errors import Dl4jError
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
-from dl4jlegacy.scaleout.journal import Entry, Reader
+from dl4jlegacy.scaleout.journal import JournalEntry, JournalReader
 from dl4jlegacy.scaleout.monitor import GONE
 from dl4jlegacy.scaleout.records import Head, WorkerRecord
 
@@ -67,7 +67,7 @@ class Watch:
         self._head: Head | None = None
         self._trouble = ""
         self._moved = time.monotonic()
-        self._reader = Reader(self._tracker)
+        self._reader = JournalReader(self._tracker)
         self._thread = threading.Thread(target=self._run, name="chaos-watch", daemon=True)
 
     def __enter__(self) -> Self:
@@ -122,7 +122,7 @@ class Watch:
         except Dl4jError:
             return []
 
-    def news(self) -> list[Entry]:
+    def news(self) -> list[JournalEntry]:
         """Return the journal's entries since the last call; none if the tracker does not answer."""
         try:
             return self._reader.read()

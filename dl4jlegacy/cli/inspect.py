@@ -21,7 +21,7 @@ from dl4jlegacy.errors import TrackerError, UsageError
 if TYPE_CHECKING:
     from dl4jlegacy.cluster.address import ClusterAddress
     from dl4jlegacy.scaleout.conf import Conf
-    from dl4jlegacy.scaleout.journal import Entry
+    from dl4jlegacy.scaleout.journal import JournalEntry
     from dl4jlegacy.scaleout.records import WorkerRecord
     from dl4jlegacy.scaleout.tracker import StateTracker
 
@@ -57,7 +57,11 @@ def _master(address: ClusterAddress) -> dict[str, Any] | None:
 
 
 def _status_fields(
-    conf: Conf, address: ClusterAddress, master: dict[str, Any] | None, tracker: StateTracker, entries: list[Entry]
+    conf: Conf,
+    address: ClusterAddress,
+    master: dict[str, Any] | None,
+    tracker: StateTracker,
+    entries: list[JournalEntry],
 ) -> dict[str, Any]:
     head, plan, gone = tracker.head(), tracker.get("plan"), tracker.get("gone") or {}
     failures = [_told(entry) for entry in entries if entry.event == "job_failed"][-_FAILURES:]
@@ -86,7 +90,7 @@ def _rounds(plan: Any) -> int:
 
 def _worker(record: WorkerRecord, gone: dict[str, str], now: float) -> dict[str, Any]:
     """Return a worker as it is shown; its last heartbeat's age is as good as the clocks of the two machines agree."""
-    from dl4jlegacy.scaleout.liveness.presence import process_of
+    from dl4jlegacy.scaleout.liveness.failure_detector import process_of
 
     reason = gone.get(process_of(record.id))
     fields: dict[str, Any] = msgspec.to_builtins(record)
@@ -161,7 +165,7 @@ def logs(
             _show(Journal.read(tracker), as_json=as_json)
 
 
-def _show(entries: list[Entry], *, as_json: bool) -> None:
+def _show(entries: list[JournalEntry], *, as_json: bool) -> None:
     """Print the entries: as text, or as one JSON object."""
     if as_json:
         emit(json.dumps({"entries": [_told(entry) for entry in entries]}))
@@ -171,9 +175,9 @@ def _show(entries: list[Entry], *, as_json: bool) -> None:
 
 def _follow(tracker: StateTracker, *, as_json: bool) -> None:
     """Print entries as they come, each a line of text or of JSON, until the run's end."""
-    from dl4jlegacy.scaleout.journal import Reader
+    from dl4jlegacy.scaleout.journal import JournalReader
 
-    reader, began = Reader(tracker), False
+    reader, began = JournalReader(tracker), False
     while True:
         head = tracker.head()
         began = began or head is not None
@@ -185,14 +189,14 @@ def _follow(tracker: StateTracker, *, as_json: bool) -> None:
         time.sleep(_FOLLOW_SECONDS)
 
 
-def _line(entry: Entry) -> str:
+def _line(entry: JournalEntry) -> str:
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.time)) + f".{int(entry.time * 1000) % 1000:03}"
     trace = str(entry.fields.get("traceback") or "").rstrip()
     first = f"{when} {entry.host} {entry.pid} {entry.line()}"
     return "\n  ".join([first, *trace.splitlines()]) if trace else first
 
 
-def _told(entry: Entry) -> dict[str, Any]:
+def _told(entry: JournalEntry) -> dict[str, Any]:
     """Return an entry as one flat JSON object."""
     return {
         "time": entry.time,

@@ -20,7 +20,7 @@ from rich.segment import ControlType
 from rich.text import Text
 
 from dl4jlegacy.kernels.compiling import compiling
-from dl4jlegacy.scaleout.journal import Entry
+from dl4jlegacy.scaleout.journal import JournalEntry
 from dl4jlegacy.scaleout.liveness.quorum import Waiting
 from dl4jlegacy.scaleout.outcome import RunStatus
 
@@ -90,7 +90,7 @@ class ProgressDisplay:
             line = json.dumps(_event(status, speed)) if self._json else status_line(status, speed)
             self._console.print(Text(line), soft_wrap=True)
 
-    def _tell(self, entry: Entry) -> None:
+    def _tell(self, entry: JournalEntry) -> None:
         """Print an entry of the run's journal; a traceback below it, but only once of those that are alike."""
         if self._json:
             fields = {"event": entry.event, "time": entry.time, "source": entry.source, **entry.fields}

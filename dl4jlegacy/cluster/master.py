@@ -28,7 +28,7 @@ from dl4jlegacy.scaleout.checkpoint import CheckpointSaver
 from dl4jlegacy.scaleout.compute import host_kernels, settle
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
-from dl4jlegacy.scaleout.monitor import Oversight
+from dl4jlegacy.scaleout.monitor import ClusterMonitor
 from dl4jlegacy.scaleout.outcome import RunStatus
 from dl4jlegacy.scaleout.worker_pool import process_name
 from dl4jlegacy.scaleout.zookeeper import (
@@ -245,17 +245,21 @@ def _lead(
     with closing(open_tracker(conf, address.secret)) if tracker is None else nullcontext(tracker) as tracker:
         if not takes_over:
             _check_is_new(conf, tracker)
-        oversight = Oversight(
-            *(conf, tracker, process_name(), _definitions(conf, data), office),
+        monitor = ClusterMonitor(
+            conf,
+            tracker,
+            source=process_name(),
+            definitions=_definitions(conf, data),
+            leadership=office,
             takes_over=bool(takes_over),
             secret=address.secret,
             bind=lead.bind,
         )
-        shown = _Shown(lead.tick, oversight)
+        shown = _Shown(lead.tick, monitor)
         try:
-            with oversight:
+            with monitor:
                 office.register()
-                oversight.journal.write("master_leads", id=address.id, run=conf.run, takes_over=takes_over or "nobody")
+                monitor.journal.write("master_leads", id=address.id, run=conf.run, takes_over=takes_over or "nobody")
                 try:
                     return training.train(
                         conf,
@@ -265,14 +269,14 @@ def _lead(
                         tick=shown.tick,
                         tracker=tracker,
                         local_workers=lead.local_workers,
-                        oversight=oversight,
+                        monitor=monitor,
                     )
                 finally:
-                    oversight.end()
+                    monitor.end()
         finally:
             shown.finish()
             with contextlib.suppress(TrackerError):  # what cannot be reached cannot be cleared up
-                _end(tracker, office, oversight, began=shown.began or bool(takes_over))
+                _end(tracker, office, monitor, began=shown.began or bool(takes_over))
 
 
 def _settled(conf: Conf, data: training.Data, lead: Lead, *, is_registered: bool) -> Conf:
@@ -292,23 +296,23 @@ def _definitions(conf: Conf, data: training.Data) -> dict[str, Any]:
 class _Shown:
     """What the caller is shown of the run: its status, with the news of the journal, to the very end."""
 
-    def __init__(self, tick: Tick, oversight: Oversight) -> None:
-        self._tick, self._oversight = tick, oversight
+    def __init__(self, tick: Tick, monitor: ClusterMonitor) -> None:
+        self._tick, self._monitor = tick, monitor
         self._last: RunStatus | None = None
         self.began = False
 
     def tick(self, status: RunStatus) -> None:
         self.began = self.began or status.head is not None
         self._last = status
-        self._tick(replace(status, news=self._oversight.news()))
+        self._tick(replace(status, news=self._monitor.news()))
 
     def finish(self) -> None:
         if self._last is not None:
             self.tick(self._last)
 
 
-def _end(tracker: HazelcastStateTracker, office: Office, oversight: Oversight, *, began: bool) -> None:
+def _end(tracker: HazelcastStateTracker, office: Office, monitor: ClusterMonitor, *, began: bool) -> None:
     """Clear up after a run that is over, or never began; one that is under way is left for somebody to go on with."""
     head = tracker.head()
     if (head is None and not began) or (head is not None and head.status != "running"):
-        office.clear_up(tracker, oversight.is_gone)
+        office.clear_up(tracker, monitor.is_gone)

@@ -15,17 +15,17 @@ from threadpoolctl import threadpool_limits
 
 from dl4jlegacy.cluster.address import ClusterAddress, check_fits, closing, defined, open_tracker, versions
 from dl4jlegacy.errors import TrackerError
+from dl4jlegacy.scaleout.actors import Ticker
 from dl4jlegacy.scaleout.compute import Compute, agree, join
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker, HazelcastStore
 from dl4jlegacy.scaleout.journal import Journal
-from dl4jlegacy.scaleout.liveness.link import LivenessLink
+from dl4jlegacy.scaleout.liveness.client import LivenessClient
 from dl4jlegacy.scaleout.monitor import LIVENESS
 from dl4jlegacy.scaleout.outcome import Outcome, failure_of
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Head
 from dl4jlegacy.scaleout.router import create_router
-from dl4jlegacy.scaleout.ticker import Ticker
 from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.scaleout.worker_pool import WorkerPool, network_performer, process_name
 from dl4jlegacy.scaleout.zookeeper import (
@@ -108,7 +108,7 @@ def _work(
     head, left = None, "stopped"
     with (
         WorkerRegistration(session, name, {"run": conf.run, "threads": workers}, group=address.id),
-        LivenessLink(lambda: tracker.get(LIVENESS), name, run=conf.run, secret=address.secret) as link,
+        LivenessClient(lambda: tracker.get(LIVENESS), name, run=conf.run, secret=address.secret) as link,
         threadpool_limits(limits=1, user_api="blas"),
     ):
         master = _MasterWatch(conf, tracker, registered, MasterElection(session, group=address.id), link)
@@ -158,7 +158,7 @@ class _MasterWatch:
         tracker: StateTracker,
         registered: ZookeeperConfigurationRetriever,
         election: MasterElection,
-        link: LivenessLink,
+        link: LivenessClient,
     ) -> None:
         self._conf, self._tracker, self._registered = conf, tracker, registered
         self._election, self._link = election, link

@@ -1,8 +1,9 @@
-"""The actors: ``MasterActor``, ``BatchActor``, ``WorkerActor``, ``ModelSavingActor``, and the heartbeat beside them.
+"""The actors: ``MasterActor``, ``BatchActor``, ``WorkerActor``, ``ModelSavingActor``, ``HeartbeatActor``; the ticker.
 
-Every actor owns its state and works on its own thread; between actors there is only ``tell`` with frozen messages. The
-master's and the workers' part of the protocol are generators (``protocol``); their actors drive them from one ``Wait``
-to the next and are woken by hints from the store or, at the latest, by the ticker's ``Poll``.
+Every actor owns its state and works on its own thread; actors communicate only by ``tell`` with frozen messages. The
+protocol's roles are generators (``protocol``): their actors run them from one ``Wait`` to the next, and are woken by
+hints from the store or, at the latest, by the ticker's ``Poll``. Actors never wait and have no timers of their own. A
+bug in an actor ends the run with its traceback; an error in a job is data.
 
 Legacy: ``org.deeplearning4j.scaleout.actor.core.actor.*`` on Akka. There the heartbeat stopped while a worker trained,
 one performer served all workers, and a failed job was cleared and never issued again.
@@ -15,8 +16,9 @@ import os
 import socket
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 import pykka
@@ -24,10 +26,9 @@ import pykka
 from dl4jlegacy.errors import Dl4jError, NotFiniteError
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.checkpoint import ModelSaver
-from dl4jlegacy.scaleout.driven import Actor, DrivenActor, Poll
 from dl4jlegacy.scaleout.job import Job, JobIterator, Result, decode_work, encode_work
 from dl4jlegacy.scaleout.liveness.quorum import WORKER_TOPIC
-from dl4jlegacy.scaleout.monitor import Oversight
+from dl4jlegacy.scaleout.monitor import ClusterMonitor
 from dl4jlegacy.scaleout.outcome import Outcome
 from dl4jlegacy.scaleout.perform import WorkerPerformer
 from dl4jlegacy.scaleout.plan import SlotPlan
@@ -42,6 +43,7 @@ __all__ = [
     "ModelSavingActor",
     "Poll",
     "SaveModel",
+    "Ticker",
     "WorkerActor",
     "Working",
 ]
@@ -50,8 +52,13 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class Poll:
+    """Check again, because something may have changed. Sent by hints of the store and by the ticker."""
+
+
+@dataclass(frozen=True, slots=True)
 class Beat:
-    """Time for a heartbeat."""
+    """Send a heartbeat now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,68 @@ class Working:
     jobs_done: int
 
 
-class MasterActor(DrivenActor):
+class _Actor(pykka.ThreadingActor):
+    """An actor that ends the run, with its traceback, if one of its messages raises."""
+
+    use_daemon_thread = True  # a forgotten actor must not keep the process alive
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__()
+        self._outcome = outcome
+
+    def on_failure(
+        self,
+        exception_type: type[BaseException] | None,
+        exception_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Report the exception that a message raised; runs on the actor's thread."""
+        if exception_value is not None:
+            self._outcome.fail(exception_value)
+
+
+class _ProtocolActor(_Actor):
+    """An actor that runs a role of the protocol, woken by ``Poll``; hints that arrive together wake it once."""
+
+    def __init__(self, outcome: Outcome, tracker: StateTracker, topics: tuple[str, ...]) -> None:
+        super().__init__(outcome)
+        self._tracker, self._topics = tracker, topics
+        self._stops: list[Callable[[], None]] = []
+        self._hinted = threading.Event()
+
+    def on_start(self) -> None:
+        """Listen for hints, and run the role for the first time."""
+        self._stops = [self._tracker.store.listen(topic, self._hint) for topic in self._topics]
+        self._hint()
+
+    def _hint(self) -> None:
+        """Runs on whichever thread changed something: only enqueues."""
+        if not self._hinted.is_set():
+            self._hinted.set()
+            try:
+                self.actor_ref.tell(Poll())
+            except pykka.ActorDeadError:
+                logger.debug("a hint came after %s had stopped", type(self).__name__)
+
+    def on_receive(self, message: Any) -> None:
+        """Run the role until it waits."""
+        match message:
+            case Poll():
+                self._hinted.clear()
+                self._drive()
+            case _:
+                raise TypeError(f"{type(self).__name__} does not know the message {message!r}")
+
+    def _drive(self) -> None:
+        raise NotImplementedError
+
+    def on_stop(self) -> None:
+        """Stop listening for hints."""
+        for stop in self._stops:
+            stop()
+
+
+class MasterActor(_ProtocolActor):
     """Drives the master's part: watches the round, folds it, closes it, and asks the others for their parts."""
 
     def __init__(
@@ -90,16 +158,16 @@ class MasterActor(DrivenActor):
         saver: pykka.ActorRef[ModelSavingActor],
         *,
         checkpoint_every: int = 1,
-        oversight: Oversight | None = None,
+        monitor: ClusterMonitor | None = None,
     ) -> None:
         super().__init__(outcome, tracker, (protocol.UPDATE_TOPIC, protocol.HEAD_TOPIC))
-        self._batch, self._saver, self._every, self._oversight = batch, saver, checkpoint_every, oversight
+        self._batch, self._saver, self._every, self._monitor = batch, saver, checkpoint_every, monitor
         self._held: protocol.MoreWork | None = None
         self._steps = protocol.master_steps(master)
         self._ended = self._due = self._saving = False
 
     def _drive(self) -> None:
-        if self._oversight is not None and not self._oversight.check_in():
+        if self._monitor is not None and not self._monitor.check_in():
             return  # until it is known whether the run is over, nobody must begin it again
         while not self._ended:
             try:
@@ -122,7 +190,7 @@ class MasterActor(DrivenActor):
 
     def _issue(self, work: protocol.MoreWork | None) -> None:
         """Have jobs issued; hold them back while there are too few workers."""
-        if self._oversight is not None and not self._oversight.quorum.is_met():
+        if self._monitor is not None and not self._monitor.quorum.is_met():
             self._held = work
         elif work is not None:
             self._batch.tell(work)
@@ -144,7 +212,7 @@ class MasterActor(DrivenActor):
             self._due, self._saving = False, True
 
 
-class BatchActor(Actor):
+class BatchActor(_Actor):
     """Turns the slots of a round into jobs: takes their work from the ``JobIterator`` and issues them."""
 
     def __init__(
@@ -175,7 +243,7 @@ class BatchActor(Actor):
         return encode_work(self._jobs.work(slot))
 
 
-class ModelSavingActor(Actor):
+class ModelSavingActor(_Actor):
     """Saves model versions, beside the training; a version that cannot be saved is a warning, not the end."""
 
     def __init__(
@@ -202,7 +270,7 @@ class ModelSavingActor(Actor):
             self._outcome.end(event.head, event.frame)
 
 
-class WorkerActor(DrivenActor):
+class WorkerActor(_ProtocolActor):
     """Leases jobs, performs them and commits their updates, one job to a message, so that it can be stopped between."""
 
     def __init__(
@@ -318,7 +386,7 @@ class WorkerActor(DrivenActor):
         self._tracker.remove_worker(self._worker.name)
 
 
-class HeartbeatActor(Actor):
+class HeartbeatActor(_Actor):
     """Extends the leases of this process's workers and renews their registration, apart from the computation.
 
     A worker whose performer makes no progress for ``stuck_seconds`` is reported and its lease left to run out.
@@ -381,3 +449,39 @@ class HeartbeatActor(Actor):
                 device=self._device(name),
             )
         )
+
+
+class Ticker:
+    """The one timer of a process: sends messages to actors at fixed intervals.
+
+    Args:
+        entries: (interval in seconds, actor, message) of each.
+
+    Legacy: a scheduler for every actor; the workers' schedulers ran the training, so no heartbeat left meanwhile.
+    """
+
+    def __init__(self, entries: Sequence[tuple[float, pykka.ActorRef[Any], Any]]) -> None:
+        self._entries = entries
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="dl4j-ticker", daemon=True)
+
+    def start(self) -> None:
+        """Start ticking."""
+        self._thread.start()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Stop ticking and wait for the thread."""
+        self._stopped.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        left = [interval for interval, _, _ in self._entries]
+        pause = min(left, default=1.0)
+        while not self._stopped.wait(pause):
+            for index, (interval, actor, message) in enumerate(self._entries):
+                left[index] -= pause
+                if left[index] <= 0:
+                    left[index] = interval
+                    if actor.is_alive() and actor.actor_inbox.empty():  # ticks must not pile up before a stop
+                        actor.tell(message)

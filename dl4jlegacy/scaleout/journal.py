@@ -27,7 +27,7 @@ from dl4jlegacy.scaleout.records import Failure, decode_record, encode_record
 from dl4jlegacy.scaleout.store import BatchStore
 from dl4jlegacy.scaleout.tracker import StateTracker
 
-__all__ = ["JOURNAL_TOPIC", "MOST_ENTRIES", "Entry", "Event", "Journal", "JournalFile", "Reader"]
+__all__ = ["JOURNAL_TOPIC", "MOST_ENTRIES", "Event", "Journal", "JournalEntry", "JournalFile", "JournalReader"]
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class RefusingStore(Protocol):
     on_refused: Callable[[str, str], None]
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened: ``time`` in seconds since 1970 by the clock of ``host``; ``source`` is a process."""
 
     key: str
@@ -90,7 +90,9 @@ class Journal:
         on_entry: called with each entry that was made, on the writer's thread, whether or not it could be written.
     """
 
-    def __init__(self, tracker: StateTracker, source: str, on_entry: Callable[[Entry], None] | None = None) -> None:
+    def __init__(
+        self, tracker: StateTracker, source: str, on_entry: Callable[[JournalEntry], None] | None = None
+    ) -> None:
         self._tracker, self._source, self._on_entry = tracker, source, on_entry
         self._host, self._pid = socket.gethostname(), os.getpid()
         self._lock = threading.Lock()
@@ -104,7 +106,7 @@ class Journal:
             event: what happened.
             fields: JSON values; long texts lose their middle.
         """
-        entry = Entry(
+        entry = JournalEntry(
             key=self._key(),
             time=time.time(),
             source=self._source,
@@ -156,7 +158,7 @@ class Journal:
             return f"{_PREFIX}{self._last:020}/{self._source}"
 
     @staticmethod
-    def read(tracker: StateTracker, after: str = "") -> list[Entry]:
+    def read(tracker: StateTracker, after: str = "") -> list[JournalEntry]:
         """Return the entries whose keys come after ``after``, oldest first; what is none of ours is left out."""
         return _entries(tracker, [key for key in tracker.store.keys(_PREFIX) if key > after])
 
@@ -171,7 +173,7 @@ class Journal:
                 tracker.store.delete(key)
 
 
-class Reader:
+class JournalReader:
     """Reads what is new in a run's journal, each entry once, late ones of slow clocks too. For one thread."""
 
     def __init__(self, tracker: StateTracker) -> None:
@@ -183,7 +185,7 @@ class Reader:
         """How many entries there were at the last look."""
         return len(self._seen)
 
-    def read(self) -> list[Entry]:
+    def read(self) -> list[JournalEntry]:
         """Return the entries that were not returned before, oldest first."""
         keys = self._tracker.store.keys(_PREFIX)
         new = [key for key in keys if key not in self._seen]
@@ -203,10 +205,10 @@ class JournalFile:
     def __init__(self, folder: Path) -> None:
         self.path = folder / self.NAME
         self._written: set[str] | None = None
-        self._missing: deque[Entry] = deque(maxlen=MOST_ENTRIES)
+        self._missing: deque[JournalEntry] = deque(maxlen=MOST_ENTRIES)
         self._failed = False
 
-    def read(self) -> list[Entry]:
+    def read(self) -> list[JournalEntry]:
         """Return the entries, oldest first, each once: a master that was replaced may have written it too.
 
         A line that was cut off by a crash is left out.
@@ -224,12 +226,12 @@ class JournalFile:
         entries = []
         for line in lines:
             try:
-                entries.append(msgspec.json.decode(line, type=Entry))
+                entries.append(msgspec.json.decode(line, type=JournalEntry))
             except (msgspec.DecodeError, UnicodeDecodeError):
                 logger.debug("a line of %s is no entry", self.path)
         return sorted({entry.key: entry for entry in entries}.values(), key=lambda entry: entry.key)
 
-    def append(self, entries: Iterable[Entry]) -> None:
+    def append(self, entries: Iterable[JournalEntry]) -> None:
         """Add those of ``entries`` that are not in the file, after those that could not be written before."""
         self._missing.extend(entries)
         if not self._missing:
@@ -264,14 +266,14 @@ class JournalFile:
                 raise
 
 
-def _entries(tracker: StateTracker, keys: Iterable[str]) -> list[Entry]:
+def _entries(tracker: StateTracker, keys: Iterable[str]) -> list[JournalEntry]:
     """Return the entries that are there under ``keys``; what is none of ours is reported and left out."""
     entries = []
     for key in keys:
         try:
             raw = tracker.store.get(key)
             if raw is not None:
-                entries.append(decode_record(raw, Entry))
+                entries.append(decode_record(raw, JournalEntry))
         except (NotAuthorisedError, WireError) as exc:
             logger.warning("an entry of the journal is left out: %s", exc)
     return entries

@@ -1,7 +1,7 @@
-"""What a cluster's master keeps an eye on, beside the protocol: who is there, what happened, what must not get lost.
+"""The cluster monitor of a master: which workers are alive, what happens in the run, and lost globals put back.
 
-One thread looks once a second, and at once when a worker's connection changes or a hint comes. Nothing here decides
-what counts: a wrong belief that a worker is gone costs a job done twice.
+One thread checks everything once a second, and immediately when a worker's connection changes or a hint arrives. The
+result of a run does not depend on it: if a live worker is taken for dead, its job is done twice.
 
 Legacy: ``MasterActor``'s clean-up of stale workers, which ran every 120 s.
 """
@@ -19,111 +19,136 @@ from typing import Any, Protocol, Self
 
 from dl4jlegacy.errors import Dl4jError, TrackerClosedError, TrackerError
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.journal import JOURNAL_TOPIC, MOST_ENTRIES, Entry, Event, Journal, JournalFile, Reader
-from dl4jlegacy.scaleout.liveness.liveness import LivenessServer
-from dl4jlegacy.scaleout.liveness.presence import Change, HeartbeatWatch, LinkState, Presence, process_of
+from dl4jlegacy.scaleout.journal import (
+    JOURNAL_TOPIC,
+    MOST_ENTRIES,
+    Event,
+    Journal,
+    JournalEntry,
+    JournalFile,
+    JournalReader,
+)
+from dl4jlegacy.scaleout.liveness.failure_detector import (
+    Change,
+    ConnectionState,
+    FailureDetector,
+    HeartbeatMonitor,
+    StallDetector,
+    process_of,
+)
 from dl4jlegacy.scaleout.liveness.quorum import WORKER_TOPIC, Quorum
-from dl4jlegacy.scaleout.protocol.watch import Late
+from dl4jlegacy.scaleout.liveness.server import LivenessServer
+from dl4jlegacy.scaleout.protocol.watch import ReissueReason
 from dl4jlegacy.scaleout.records import WorkerRecord
 from dl4jlegacy.scaleout.tracker import StateTracker
 
-__all__ = ["GONE", "LIVENESS", "WAITING", "Office", "Oversight"]
+__all__ = ["GONE", "LIVENESS", "WAITING", "ClusterMonitor", "Leadership"]
 
 logger = logging.getLogger(__name__)
 
 LIVENESS, GONE, WAITING = "liveness", "gone", "waiting"
-"""Globals of the run: where its master listens; which processes are gone, and why; what it waits for."""
-_LOOK_SECONDS = 1.0
-_BEATS_SILENT = 5.0
+"""Globals of the run: the address of its liveness server, processes that are gone and why, what the run waits for."""
+_CHECK_SECONDS = 1.0
+_MISSED_BEATS = 5.0
 _STALE_SECONDS = 10.0
-_STOOD_STILL_SECONDS = 3.0
-_TOLD_SECONDS = 10.0
+_STALL_SECONDS = 3.0
+_REPEAT_SECONDS = 10.0
 
 
-class Office(Protocol):
-    """Whether this process still is its run's master."""
+class Leadership(Protocol):
+    """Tells whether this process is still the master of its run."""
 
     def check(self) -> None:
-        """Raise ``TrackerError`` if another process is."""
+        """Raise ``TrackerError`` if another process is the master."""
         ...
 
     def check_begin(self) -> bool:
-        """Raise ``TrackerError`` if another process is, or the run is over; return whether that can be told now."""
+        """Return True if this process is the master, False if that cannot be determined now.
+
+        Raises:
+            TrackerError: another process is the master, or the run is over.
+        """
         ...
 
 
-class _Pulse:
-    """Whether a thread has stood still, frozen with its process or its machine perhaps, and the run has moved on."""
+class _StallGuard:
+    """Holds a thread back after its process was stopped, until the process is known to be the master still."""
 
-    def __init__(self) -> None:
-        self._last: float | None = None
-        self._doubts = False
+    def __init__(self, leadership: Leadership, tracker: StateTracker) -> None:
+        self._leadership, self._tracker = leadership, tracker
+        self._stall = StallDetector(_STALL_SECONDS)
+        self._in_doubt = False
 
-    def may_go_on(self, office: Office, tracker: StateTracker) -> bool:
-        """Return whether the thread may go on: Zookeeper says so, or it says nothing, and the run is there.
+    def may_continue(self) -> bool:
+        """Return whether the thread may continue: leadership is confirmed, or unknown while the run has a head.
 
         Raises:
-            TrackerError: another process is master, or the run is over.
+            TrackerError: another process is the master, or the run is over.
         """
-        last, self._last = self._last, time.monotonic()
-        self._doubts = self._doubts or (last is not None and self._last - last > _STOOD_STILL_SECONDS)
-        self._doubts = self._doubts and not office.check_begin()
-        return not self._doubts or tracker.head() is not None
+        self._in_doubt = self._stall.has_stalled(time.monotonic()) or self._in_doubt
+        self._in_doubt = self._in_doubt and not self._leadership.check_begin()
+        return not self._in_doubt or self._tracker.head() is not None
 
 
-class Oversight:
-    """A master's view of its run's processes, and their journal; a context manager, whose threads end with it.
+class ClusterMonitor:
+    """Monitors the processes of a run and keeps the run's journal; a context manager that owns its threads.
 
     Args:
         conf: the run's.
-        tracker: the run's; ``definitions`` are its globals, which are put back if a member's loss took them.
-        source: this process's name.
-        office: whether this process still is the master.
-        takes_over: whether another process was before.
+        tracker: the run's.
+        source: the name of this process.
+        definitions: the run's globals, by name; written to the tracker, and again if a member's loss removed them.
+        leadership: tells whether this process is still the master.
+        takes_over: whether another process was the master before.
         secret: the run's.
-        bind: the host on which to listen for the workers' processes; None: not at all.
+        bind: the host on which to listen for worker processes; None: do not listen.
     """
 
     def __init__(
         self,
         conf: Conf,
         tracker: StateTracker,
+        *,
         source: str,
         definitions: Mapping[str, Any],
-        office: Office,
-        *,
+        leadership: Leadership,
         takes_over: bool,
         secret: bytes | None = None,
         bind: str | None = None,
     ) -> None:
-        self.source, self.office, self._takes_over = source, office, takes_over
+        self.source, self.leadership, self._takes_over = source, leadership, takes_over
+        self._conf, self._tracker, self._definitions = conf, tracker, dict(definitions)
         self.journal = Journal(tracker, source)
         self.quorum = Quorum(
-            conf.run, conf.min_workers, conf.worker_wait_seconds, self.live_count, time.monotonic, self._on_quorum
+            conf.run,
+            needed=conf.min_workers,
+            wait_seconds=conf.worker_wait_seconds,
+            present=self.live_count,
+            clock=time.monotonic,
+            on_change=self._quorum_changed,
         )
-        self._conf, self._tracker, self._definitions = conf, tracker, dict(definitions)
         self._server = None
         if bind is not None:
-            self._server = LivenessServer(bind, run=conf.run, secret=secret, on_change=self._link_changed)
-        silence = max(_BEATS_SILENT, _BEATS_SILENT * conf.heartbeat_seconds)
-        self._presence = Presence(HeartbeatWatch(silence))
-        self._links: deque[tuple[str, LinkState, float]] = deque()
-        self._reissued: deque[tuple[tuple[int, int], str, Late]] = deque(maxlen=MOST_ENTRIES)
-        self._told: dict[tuple[str, Late], float] = {}
+            self._server = LivenessServer(bind, run=conf.run, secret=secret, on_change=self._connection_changed)
+        silence = max(_MISSED_BEATS, _MISSED_BEATS * conf.heartbeat_seconds)
+        self._detector = FailureDetector(HeartbeatMonitor(silence))
+        self._connections: deque[tuple[str, ConnectionState, float]] = deque()  # changes not yet processed
         self._changes: list[Change] = []
         self._gone: dict[str, tuple[str, float]] = {}
         self._records: tuple[WorkerRecord, ...] = ()
         self._live = 0
-        self._reader = Reader(tracker)
+        self._reissued: deque[tuple[tuple[int, int], str, ReissueReason]] = deque(maxlen=MOST_ENTRIES)
+        self._last_written: dict[tuple[str, ReissueReason], float] = {}
+        self._reader = JournalReader(tracker)
         self._file: JournalFile | None = None
-        self._news: deque[Entry] = deque(maxlen=MOST_ENTRIES)
+        self._news: deque[JournalEntry] = deque(maxlen=MOST_ENTRIES)
         self._has_begun = False
-        self._master, self._me = _Pulse(), _Pulse()
+        self._master_guard, self._own_guard = _StallGuard(leadership, tracker), _StallGuard(leadership, tracker)
         self._poll: Callable[[], None] = lambda: None
         self._fail: Callable[[BaseException], None] = lambda error: None
-        self._woken, self._stopped = threading.Event(), threading.Event()
+        self._wakeup, self._stopped = threading.Event(), threading.Event()
         self._stops: list[Callable[[], None]] = []
-        self._thread = threading.Thread(target=self._run, name="dl4j-oversight", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="dl4j-monitor", daemon=True)
 
     def __enter__(self) -> Self:
         if self._server is not None:
@@ -132,9 +157,9 @@ class Oversight:
         try:
             for key, value in {**self._definitions, GONE: {}, WAITING: None}.items():
                 self._tracker.define(key, value)
-            self._reader.read()  # what happened before is no news
+            self._reader.read()  # skips the entries from before
             topics = (JOURNAL_TOPIC, WORKER_TOPIC)
-            self._stops = [self._tracker.store.listen(topic, self._woken.set) for topic in topics]
+            self._stops = [self._tracker.store.listen(topic, self._wakeup.set) for topic in topics]
         except BaseException:
             self._stop_server()
             raise
@@ -147,7 +172,7 @@ class Oversight:
         for stop in self._stops:
             stop()
         self._stopped.set()
-        self._woken.set()
+        self._wakeup.set()
         self._thread.join(30.0)
         self._stop_server()
         self._guarded(self._read_journal)
@@ -159,34 +184,34 @@ class Oversight:
     # -- for the runner and the master's actor ------------------------------------------------------------------------
 
     def begin(self, poll: Callable[[], None], fail: Callable[[BaseException], None]) -> None:
-        """Say that the run is under way here: from now on its journal's copy is kept.
+        """Note that the run has started in this process; from now on the copy of its journal is written.
 
         Args:
-            poll: makes the master look again; called when workers come or go.
-            fail: ends the master; called when another process has become master.
+            poll: makes the master check the run; called when workers come or go.
+            fail: ends the master; called when another process has become the master.
         """
         if self._conf.checkpoint_dir:
             self._file = JournalFile(Path(self._conf.checkpoint_dir))
             self._guarded(lambda: self._keep(Journal.read(self._tracker)))
         self.journal.write("master_took_over" if self._takes_over else "run_began", run=self._conf.run)
         self._poll, self._fail = poll, fail
-        self._woken.set()
+        self._wakeup.set()
 
     def check_in(self) -> bool:
-        """Say that the master is at work, on its thread; return whether it may be, or has to wait.
+        """Return whether the master may work now. Called regularly on the master's thread.
 
         Raises:
-            TrackerError: it stood still meanwhile, and another took over, or the run is over.
+            TrackerError: this process was stopped meanwhile, and another took over or the run is over.
         """
-        return self._master.may_go_on(self.office, self._tracker)
+        return self._master_guard.may_continue()
 
-    def reissued(self, slot: tuple[int, int], worker: str, why: Late) -> None:
-        """Take note of a job that is given to somebody else, on the master's thread."""
-        self._reissued.append((slot, worker, why))
-        self._woken.set()
+    def job_reissued(self, slot: tuple[int, int], worker: str, reason: ReissueReason) -> None:
+        """Note that a worker's job was given to another worker; called on the master's thread."""
+        self._reissued.append((slot, worker, reason))
+        self._wakeup.set()
 
     def end(self) -> None:
-        """Say that the run is over, if it is."""
+        """Write the end of the run into the journal, if the run has ended."""
         self._guarded(self._write_end)
 
     def _write_end(self) -> None:
@@ -198,75 +223,77 @@ class Oversight:
     # -- for any thread -----------------------------------------------------------------------------------------------
 
     def workers(self) -> tuple[WorkerRecord, ...]:
-        """Return the registered workers as they were a second ago at most."""
+        """Return the registered workers, at most a second old."""
         return self._records
 
     def live_count(self) -> int:
-        """Return how many registered workers are not known to be gone."""
+        """Return the number of registered workers that are not known to be gone."""
         return sum(not self.is_gone(record.id) for record in self._records)
 
     def is_gone(self, worker: str) -> bool:
-        """Whether a worker's process is known to be gone or frozen."""
-        return self._presence.is_gone(worker)
+        """Return whether a worker's process is known to be dead or frozen."""
+        return self._detector.is_gone(worker)
 
-    def news(self) -> tuple[Entry, ...]:
-        """Return what was written into the journal since the last call, by whichever process."""
+    def news(self) -> tuple[JournalEntry, ...]:
+        """Return the journal entries of all processes since the last call."""
         entries = []
         while self._news:
             entries.append(self._news.popleft())
         return tuple(entries)
 
-    # -- the thread ---------------------------------------------------------------------------------------------------
+    # -- the monitor's thread -----------------------------------------------------------------------------------------
 
-    def _link_changed(self, process: str, state: LinkState) -> None:
-        """Take the server's word, on its thread: only enqueue."""
-        self._links.append((process, state, time.monotonic()))
-        self._woken.set()
+    def _connection_changed(self, process: str, state: ConnectionState) -> None:
+        """Take a change from the liveness server, on its thread: only enqueue."""
+        self._connections.append((process, state, time.monotonic()))
+        self._wakeup.set()
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            self._woken.wait(_LOOK_SECONDS)
-            self._woken.clear()
-            self._guarded(self._look)
+            self._wakeup.wait(_CHECK_SECONDS)
+            self._wakeup.clear()
+            self._guarded(self._check)
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """Do what can be done again a second later, if it fails now."""
+        """Run a step; if it fails, it is repeated a second later."""
         try:
             step()
         except TrackerClosedError:
             self._stopped.set()
         except Dl4jError as exc:
-            logger.debug("the master's oversight looks again later: %s", exc)
-        except Exception:  # the run goes on without
-            logger.exception("the master's oversight failed")
+            logger.debug("the cluster monitor tries again later: %s", exc)
+        except Exception:  # the run continues without the monitor
+            logger.exception("the cluster monitor failed")
 
-    def _look(self) -> None:
-        if not self._still_leads():
+    def _check(self) -> None:
+        if not self._is_still_master():
             return
-        while self._links:
-            process, state, when = self._links.popleft()
-            self._changes += self._presence.link_changed(process, state, when, self._silent_seconds(process, when))
+        while self._connections:
+            process, state, when = self._connections.popleft()
+            silent = self._silent_seconds(process, when)
+            self._changes += self._detector.update_connection(process, state, when, silent)
         if self._changes:
             self._poll()  # before anything that takes time
         self._records = tuple(self._tracker.workers())
-        self._changes += self._presence.feed({record.id: record.beat for record in self._records}, time.monotonic())
+        beats = {record.id: record.beat for record in self._records}
+        self._changes += self._detector.update_heartbeats(beats, time.monotonic())
         live, self._live = self._live, self.live_count()
         if self._changes or live != self._live:
             self._poll()
         if self._changes:
-            self._tell_changes()
-        if self._links:  # more has happened meanwhile, which is to be known first; we are woken again at once
+            self._write_changes()
+        if self._connections:  # new changes go first; they have set the wake-up already
             return
-        self._tell_reissued()
-        self._forget_stale()
-        self._define_again()
+        self._write_reissued()
+        self._remove_stale()
+        self._restore_globals()
         self._read_journal()
 
-    def _still_leads(self) -> bool:
-        """Whether this process still is the master: it must leave no trace in a run that is another's, or over."""
+    def _is_still_master(self) -> bool:
+        """Return whether this process is still the master; if not, it must write nothing into the run any more."""
         try:
-            self.office.check()
-            return self._me.may_go_on(self.office, self._tracker) and not self._stopped.is_set()
+            self.leadership.check()
+            return self._own_guard.may_continue() and not self._stopped.is_set()
         except TrackerError as exc:
             self._stopped.set()
             self._fail(exc)
@@ -276,8 +303,8 @@ class Oversight:
         peer = None if self._server is None else self._server.peers().get(process)
         return 0.0 if peer is None else max(0.0, now - peer.heard)
 
-    def _tell_changes(self) -> None:
-        """Write who is gone and who is back; one that said good-bye, or is not registered any more, has left."""
+    def _write_changes(self) -> None:
+        """Write which processes are gone or back, except those that left in an orderly way or are not registered."""
         changes, self._changes = self._changes, []
         here = {process_of(record.id) for record in self._records}
         for change in changes:
@@ -293,26 +320,26 @@ class Oversight:
                 self.journal.write("worker_back", process=change.process)
         self._tracker.define(GONE, {process: reason for process, (reason, _) in self._gone.items()})
 
-    def _tell_reissued(self) -> None:
-        """Write which jobs were given to somebody else; of one worker, and for one reason, not too often."""
+    def _write_reissued(self) -> None:
+        """Write which jobs were given to another worker, per worker and reason at most once in ``_REPEAT_SECONDS``."""
         while self._reissued:
-            (round_, slot), worker, why = self._reissued.popleft()
+            (round_, slot), worker, reason = self._reissued.popleft()
             now = time.monotonic()
-            if now - self._told.get((worker, why), -_TOLD_SECONDS) < _TOLD_SECONDS:
+            if now - self._last_written.get((worker, reason), -_REPEAT_SECONDS) < _REPEAT_SECONDS:
                 continue
-            self._told[worker, why] = now
-            event: Event = "backup_issued" if why == "slow" else "lease_broken"
-            self.journal.write(event, worker=worker, round=round_, slot=slot, reason=why)
+            self._last_written[worker, reason] = now
+            event: Event = "backup_issued" if reason == "slow" else "lease_broken"
+            self.journal.write(event, worker=worker, round=round_, slot=slot, reason=reason)
 
-    def _forget_stale(self) -> None:
-        """Take workers out of the register whose processes have been gone for long; a frozen one puts itself back."""
+    def _remove_stale(self) -> None:
+        """Remove workers whose processes have been gone for long; a process that was frozen registers again."""
         now = time.monotonic()
         for record in self._records:
             _, since = self._gone.get(process_of(record.id), ("", now))
             if now - since > _STALE_SECONDS:
                 self._tracker.remove_worker(record.id)
 
-    def _define_again(self) -> None:
+    def _restore_globals(self) -> None:
         for key, value in self._definitions.items():
             if self._tracker.get(key) is None:
                 self._tracker.define(key, value)
@@ -328,13 +355,13 @@ class Oversight:
         if self._reader.count > MOST_ENTRIES + MOST_ENTRIES // 10:
             Journal.prune(self._tracker)
 
-    def _keep(self, entries: list[Entry]) -> None:
+    def _keep(self, entries: list[JournalEntry]) -> None:
         if self._file is not None:
             self._file.append(entries)
 
-    def _on_quorum(self, waits: bool) -> None:
-        """Tell the journal, on the master's thread; not of waiting for the first workers, which is no interruption."""
-        told, self._has_begun = self._has_begun, self._has_begun or not waits
-        if told:
-            event: Event = "paused" if waits else "went_on"
+    def _quorum_changed(self, is_waiting: bool) -> None:
+        """Write a pause and its end, on the master's thread; waiting for the first workers is not a pause."""
+        had_begun, self._has_begun = self._has_begun, self._has_begun or not is_waiting
+        if had_begun:
+            event: Event = "paused" if is_waiting else "went_on"
             self.journal.write(event, workers=self.live_count(), needed=self._conf.min_workers)

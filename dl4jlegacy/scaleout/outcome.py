@@ -10,7 +10,7 @@ from dl4jlegacy.devices import Device
 from dl4jlegacy.errors import DeviceMemoryError, Dl4jError, JobError, NotFiniteError, TrainingError
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import Result
-from dl4jlegacy.scaleout.journal import Entry
+from dl4jlegacy.scaleout.journal import JournalEntry
 from dl4jlegacy.scaleout.liveness.quorum import Waiting
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Head, account
@@ -60,7 +60,7 @@ class RunStatus:
     """(worker id, what it does) of every worker here."""
     waiting: Waiting | None = None
     """Set while the run stands still for want of workers."""
-    news: tuple[Entry, ...] = ()
+    news: tuple[JournalEntry, ...] = ()
     """What was written into the run's journal since the last glance."""
     devices: tuple[tuple[int, str, Device], ...] = ()
     """(number, one line of text, device) of every worker here whose device is worth telling."""

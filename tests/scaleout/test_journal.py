@@ -9,7 +9,7 @@ import pytest
 
 from dl4jlegacy.errors import CheckpointError, TrackerError
 from dl4jlegacy.scaleout import journal
-from dl4jlegacy.scaleout.journal import Entry, Journal, JournalFile, Reader
+from dl4jlegacy.scaleout.journal import Journal, JournalEntry, JournalFile, JournalReader
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
 
 
@@ -18,7 +18,7 @@ def tracker() -> InMemoryStateTracker:
     return InMemoryStateTracker()
 
 
-def events(entries: list[Entry]) -> list[str]:
+def events(entries: list[JournalEntry]) -> list[str]:
     return [entry.event for entry in entries]
 
 
@@ -49,7 +49,7 @@ def test_reading_goes_on_after_an_entry(tracker):
 
 
 def test_a_reader_gives_each_entry_once_and_those_of_slow_clocks_too(tracker, monkeypatch):
-    reader = Reader(tracker)
+    reader = JournalReader(tracker)
     Journal(tracker, "ahead").write("run_began")
     assert events(reader.read()) == ["run_began"]
     monkeypatch.setattr(journal.time, "time_ns", lambda: 1)
@@ -89,7 +89,7 @@ def test_a_hint_tells_those_who_listen(tracker):
 
 
 def test_writing_never_raises_and_the_writer_hears_of_its_entries_all_the_same(tracker):
-    heard: list[Entry] = []
+    heard: list[JournalEntry] = []
     writer = Journal(tracker, "a", heard.append)
     writer.write("run_began", what=object())
     tracker.shutdown()
@@ -154,7 +154,7 @@ def test_a_copy_that_cannot_be_written_is_told_once(tracker, tmp_path, caplog):
 
 
 def test_what_a_full_disk_kept_out_of_the_copy_is_written_when_there_is_room(tracker, tmp_path, caplog):
-    writer, copy, reader = Journal(tracker, "a"), JournalFile(tmp_path), Reader(tracker)
+    writer, copy, reader = Journal(tracker, "a"), JournalFile(tmp_path), JournalReader(tracker)
     writer.write("run_began")
     copy.append(reader.read())
     before = copy.path.read_bytes()

@@ -1,4 +1,4 @@
-"""The master's oversight: who is gone is known at once, told once, and what a lost member took is put back."""
+"""The cluster monitor: who is gone is known at once, told once, and what a lost member took is put back."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pytest
 from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.journal import Journal, JournalFile
-from dl4jlegacy.scaleout.liveness.link import LivenessLink
+from dl4jlegacy.scaleout.liveness.client import LivenessClient
 from dl4jlegacy.scaleout.liveness.quorum import WORKER_TOPIC
-from dl4jlegacy.scaleout.monitor import GONE, LIVENESS, Oversight
+from dl4jlegacy.scaleout.monitor import GONE, LIVENESS, ClusterMonitor
 from dl4jlegacy.scaleout.records import HEAD, Head, Manifest, WorkerRecord, encode_record
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
 
 
-class Office:
+class Leadership:
     """Says what it is told to."""
 
     def __init__(self) -> None:
@@ -39,21 +39,27 @@ class Office:
 
 
 class Watched:
-    """An oversight under way, on a tracker in this process."""
+    """A monitor under way, on a tracker in this process."""
 
     def __init__(self, folder: Path) -> None:
-        self.tracker, self.office = InMemoryStateTracker(), Office()
+        self.tracker, self.leadership = InMemoryStateTracker(), Leadership()
         conf = Conf(run="r", min_workers=1, checkpoint_dir=str(folder))
-        self.oversight = Oversight(
-            *(conf, self.tracker, "master-1", {"plan": {"a": 1}}, self.office), takes_over=False, bind="127.0.0.1"
+        self.monitor = ClusterMonitor(
+            conf,
+            self.tracker,
+            source="master-1",
+            definitions={"plan": {"a": 1}},
+            leadership=self.leadership,
+            takes_over=False,
+            bind="127.0.0.1",
         )
         self.polled, self.failed = threading.Event(), threading.Event()
 
     def begin(self) -> None:
-        self.oversight.begin(self.polled.set, lambda error: self.failed.set())
+        self.monitor.begin(self.polled.set, lambda error: self.failed.set())
 
-    def link(self, process: str) -> LivenessLink:
-        return LivenessLink(lambda: self.tracker.get(LIVENESS), process, run="r", secret=None)
+    def link(self, process: str) -> LivenessClient:
+        return LivenessClient(lambda: self.tracker.get(LIVENESS), process, run="r", secret=None)
 
     def register(self, worker: str) -> None:
         self.tracker.add_worker(WorkerRecord(id=worker, host="h", pid=1, beat=time.monotonic()))
@@ -61,7 +67,7 @@ class Watched:
 
     def cut(self) -> None:
         """Break all connections, as a network would."""
-        for connection in list(self.oversight._server._connected.values()):
+        for connection in list(self.monitor._server._connected.values()):
             connection.socket.shutdown(socket.SHUT_RDWR)
 
     def events(self) -> list[str]:
@@ -71,7 +77,7 @@ class Watched:
 @pytest.fixture
 def watched(tmp_path: Path) -> Iterator[Watched]:
     watched = Watched(tmp_path)
-    with watched.oversight:
+    with watched.monitor:
         watched.begin()
         yield watched
 
@@ -84,43 +90,43 @@ def wait_for(condition: Callable[[], object], seconds: float = 10.0) -> None:
 
 
 def test_a_worker_that_registers_counts_and_the_master_is_told(watched):
-    assert not watched.oversight.quorum.is_met()
+    assert not watched.monitor.quorum.is_met()
     watched.polled.clear()
     watched.register("p-0")
     assert watched.polled.wait(5)
-    assert watched.oversight.live_count() == 1
-    assert watched.oversight.quorum.is_met()
+    assert watched.monitor.live_count() == 1
+    assert watched.monitor.quorum.is_met()
 
 
 def test_a_process_whose_connection_breaks_is_gone_at_once_and_back_when_it_connects_anew(watched):
     link = watched.link("p").start()
     watched.register("p-0")
-    wait_for(lambda: watched.oversight.live_count() == 1 and link.state == "alive")
+    wait_for(lambda: watched.monitor.live_count() == 1 and link.state == "alive")
     watched.cut()
     wait_for(lambda: {"worker_gone", "worker_back"} <= set(watched.events()))  # the link connects anew by itself
-    assert not watched.oversight.is_gone("p-0")
+    assert not watched.monitor.is_gone("p-0")
     told = len(watched.events())
     link.close()
-    wait_for(lambda: watched.oversight.is_gone("p-0"))
+    wait_for(lambda: watched.monitor.is_gone("p-0"))
     assert len(watched.events()) == told  # it said good-bye, which is no failure
 
 
 def test_of_several_that_go_each_is_told_before_anything_else_is_done(watched, monkeypatch):
     for worker in ("p-0", "q-0"):
         watched.register(worker)
-    wait_for(lambda: watched.oversight.live_count() == 2)
+    wait_for(lambda: watched.monitor.live_count() == 2)
     done: list[str] = []
-    write = watched.oversight.journal.write
+    write = watched.monitor.journal.write
 
     def written(event: str, **fields: str) -> None:
         write(event, **fields)
         done.append(fields["process"])
         if fields["process"] == "p":
-            watched.oversight._link_changed("q", "closed")
+            watched.monitor._connection_changed("q", "closed")
 
-    monkeypatch.setattr(watched.oversight.journal, "write", written)
-    monkeypatch.setattr(watched.oversight, "_define_again", lambda: done.append("the rest"))
-    watched.oversight._link_changed("p", "closed")
+    monkeypatch.setattr(watched.monitor.journal, "write", written)
+    monkeypatch.setattr(watched.monitor, "_restore_globals", lambda: done.append("the rest"))
+    watched.monitor._connection_changed("p", "closed")
     wait_for(lambda: "q" in done)
     assert done[done.index("p") :] == ["p", "q", *["the rest"] * (len(done) - done.index("q") - 1)]
 
@@ -134,7 +140,7 @@ def test_globals_that_a_member_took_along_are_put_back(watched):
 
 
 def test_another_master_ends_this_one(watched):
-    watched.office.error = TrackerError("another master")
+    watched.leadership.error = TrackerError("another master")
     watched.tracker.store.publish(WORKER_TOPIC)
     assert watched.failed.wait(5)
 
@@ -142,58 +148,58 @@ def test_another_master_ends_this_one(watched):
 def test_a_master_that_stood_still_asks_whether_it_still_is_one(watched, monkeypatch):
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    assert watched.oversight.check_in()
-    assert watched.oversight.check_in()
-    assert not watched.office.asked.is_set()
+    assert watched.monitor.check_in()
+    assert watched.monitor.check_in()
+    assert not watched.leadership.asked.is_set()
     monkeypatch.setattr(time, "monotonic", lambda: now + 60.0)
-    watched.office.error = TrackerError("another master")
+    watched.leadership.error = TrackerError("another master")
     with pytest.raises(TrackerError, match="another master"):
-        watched.oversight.check_in()
+        watched.monitor.check_in()
 
 
 def test_a_master_that_stood_still_does_not_begin_the_run_again_before_zookeeper_has_answered(watched, monkeypatch):
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    assert watched.oversight.check_in()
+    assert watched.monitor.check_in()
     monkeypatch.setattr(time, "monotonic", lambda: now + 60.0)
-    watched.office.answers = False
+    watched.leadership.answers = False
     for _ in range(2):
-        assert not watched.oversight.check_in()  # there is no head
+        assert not watched.monitor.check_in()  # there is no head
     watched.tracker.store.put(HEAD, encode_record(Head(run="r", version=0, round=0, model=Manifest("m", 1, 1))))
-    assert watched.oversight.check_in()
+    assert watched.monitor.check_in()
     watched.tracker.store.delete(HEAD)
-    assert not watched.oversight.check_in()
-    watched.office.answers = True
-    assert watched.oversight.check_in()
-    watched.office.answers = False
-    assert watched.oversight.check_in()
+    assert not watched.monitor.check_in()
+    watched.leadership.answers = True
+    assert watched.monitor.check_in()
+    watched.leadership.answers = False
+    assert watched.monitor.check_in()
 
 
 def test_what_happened_is_news_once_and_is_kept_in_the_run_s_folder(watched, tmp_path: Path):
     Journal(watched.tracker, "p").write("worker_joined", worker="p")
     kept = JournalFile(tmp_path)
     wait_for(lambda: kept.path.exists() and [e.event for e in kept.read()] == ["run_began", "worker_joined"])
-    assert [entry.event for entry in watched.oversight.news()] == ["run_began", "worker_joined"]
-    assert watched.oversight.news() == ()
+    assert [entry.event for entry in watched.monitor.news()] == ["run_began", "worker_joined"]
+    assert watched.monitor.news() == ()
 
 
 def test_a_next_master_adds_to_the_journal_s_copy_only_what_is_not_in_it(tmp_path: Path):
     first = Watched(tmp_path)
-    with first.oversight:
+    with first.monitor:
         first.begin()
     second = Watched(tmp_path)
-    second.tracker = second.oversight._tracker
+    second.tracker = second.monitor._tracker
     for entry in Journal.read(first.tracker):
         second.tracker.store.put(entry.key, first.tracker.store.get(entry.key))
-    with second.oversight:
+    with second.monitor:
         second.begin()
     assert [entry.event for entry in JournalFile(tmp_path).read()] == ["run_began", "run_began"]
 
 
 def test_jobs_given_to_others_are_told_by_reason_and_not_again_and_again(watched):
     for slot in range(5):
-        watched.oversight.reissued((3, slot), "p-0", "slow")
-    watched.oversight.reissued((3, 1), "p-0", "gone")
+        watched.monitor.job_reissued((3, slot), "p-0", "slow")
+    watched.monitor.job_reissued((3, 1), "p-0", "gone")
     wait_for(lambda: "lease_broken" in watched.events())
     entries = [entry for entry in Journal.read(watched.tracker) if entry.fields.get("worker") == "p-0"]
     assert [(e.event, e.fields["round"], e.fields["slot"]) for e in entries] == [
@@ -203,5 +209,5 @@ def test_jobs_given_to_others_are_told_by_reason_and_not_again_and_again(watched
 
 
 def test_no_process_is_gone_for_those_who_look_when_nothing_is_known(watched):
-    assert not watched.oversight.is_gone("never-heard-of-0")
+    assert not watched.monitor.is_gone("never-heard-of-0")
     assert watched.tracker.get(GONE) == {}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import sys
 
-from dl4jlegacy.scaleout.liveness.link import LivenessLink
-from dl4jlegacy.scaleout.liveness.liveness import LivenessServer
+from dl4jlegacy.scaleout.liveness.client import LivenessClient
+from dl4jlegacy.scaleout.liveness.server import LivenessServer
 
 
 def tell(event: str, **more: object) -> None:
@@ -26,7 +26,7 @@ def main(role: str, *arguments: str) -> None:
             sys.stdin.read()
     else:
         address, process, secret = arguments
-        with LivenessLink(
+        with LivenessClient(
             lambda: address,
             process,
             run="run",

@@ -1,3 +1,3 @@
-"""Who lives: links between master and workers, heartbeats, presence, quorum."""
+"""Liveness of processes: connections between master and workers, heartbeats, failure detection, quorum."""
 
 __all__: list[str] = []

@@ -1,12 +1,12 @@
-"""How the two ends of a liveness connection prove that they belong to one run; no input or output (layer 3).
+"""The handshake by which both ends of a liveness connection prove that they belong to one run. No I/O.
 
     server  CHALLENGE   magic, 32 random bytes
     client  HELLO       magic, 32 random bytes, whether it signs, proof, name of its process
     server  WELCOME     its own proof -- or REFUSAL and a reason
 
 A proof is an HMAC-SHA256 under the run's secret over the prover's role, the run, the process and both random numbers,
-so that none can be replayed, reflected or moved to another process. Without a secret the key is empty: a proof then
-tells runs apart and vouches for nobody. After the handshake every message is a single byte.
+so that it cannot be replayed, reflected or used by another process. Without a secret the key is empty: a proof then
+only distinguishes runs. After the handshake every message is a single byte.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _NAME_NBYTES = 255
 
 CHALLENGE_NBYTES = len(_MAGIC) + _NONCE_NBYTES
 HELLO_NBYTES = _HELLO.size + _NAME_NBYTES
-"""The most that a client says; more is none of ours."""
+"""Longest hello; a client that sends more does not speak this protocol."""
 WELCOME_NBYTES = 1 + _PROOF_NBYTES
-"""Length of the server's answer, a refusal included."""
+"""Length of the server's answer, welcome or refusal."""
 
 
 class Refusal(enum.IntEnum):
@@ -52,7 +52,7 @@ class Refusal(enum.IntEnum):
 
     @property
     def text(self) -> str:
-        """What it means, for both ends."""
+        """The reason in words, for both ends."""
         what = {
             Refusal.UNSIGNED: "the master has a secret and the worker has none",
             Refusal.SIGNED: "the worker has a secret and the master has none",
@@ -62,7 +62,7 @@ class Refusal(enum.IntEnum):
 
 
 class RefusedError(NotAuthorisedError):
-    """The other end is none of this run's; ``answer`` is what it is to be told, empty if nothing."""
+    """The other end does not belong to this run; ``answer`` is the message to send to it, empty for none."""
 
     def __init__(self, message: str, answer: bytes = b"") -> None:
         super().__init__(message)
@@ -70,11 +70,11 @@ class RefusedError(NotAuthorisedError):
 
 
 class Credentials:
-    """What a process proves itself with.
+    """The run and the secret with which a process authenticates.
 
     Args:
         run: the run's id.
-        secret: the run's secret, or None. It is neither kept as it is nor shown.
+        secret: the run's secret, or None. Only a keyed hash state is kept of it.
 
     Raises:
         ConfError: the secret is empty.
@@ -100,22 +100,22 @@ class ServerHandshake:
         self._credentials = credentials
         self._nonce = os.urandom(_NONCE_NBYTES)
         self.challenge = _MAGIC + self._nonce
-        """What is to be sent first."""
+        """The first message to send."""
 
-    def hear(self, said: bytes) -> tuple[str, bytes] | None:
-        """Return (the client's process, the welcome for it) once ``said``, all that came, is a whole hello, else None.
+    def receive_hello(self, received: bytes) -> tuple[str, bytes] | None:
+        """Return (client's process, welcome to send) once ``received``, all bytes so far, is a whole hello; else None.
 
         Raises:
-            WireError: it is none and will be none. RefusedError: its sender does not prove itself.
+            WireError: the bytes are not a hello. RefusedError: the client's proof is wrong.
         """
-        if not said.startswith(_MAGIC[: len(said)]):
-            raise WireError(f"no hello of dl4jlegacy: {said[:16]!r}")
-        if len(said) < _HELLO.size:
+        if not received.startswith(_MAGIC[: len(received)]):
+            raise WireError(f"not a hello of dl4jlegacy: {received[:16]!r}")
+        if len(received) < _HELLO.size:
             return None
-        _, nonce, signs, proof, length = _HELLO.unpack_from(said)
-        if len(said) < _HELLO.size + length:
+        _, nonce, signs, proof, length = _HELLO.unpack_from(received)
+        if len(received) < _HELLO.size + length:
             return None
-        process = _name(said[_HELLO.size :], length)
+        process = _name(received[_HELLO.size :], length)
         if signs != self._credentials.is_signed:
             raise _refused(Refusal.SIGNED if signs else Refusal.UNSIGNED, process)
         expected = self._credentials.proof(b"client", process, self._nonce, nonce)
@@ -128,7 +128,7 @@ class ClientHandshake:
     """The client's side of one handshake.
 
     Raises:
-        ConfError: a process cannot have that name.
+        ConfError: ``process`` is not a valid name.
     """
 
     def __init__(self, credentials: Credentials, process: str) -> None:
@@ -140,29 +140,30 @@ class ClientHandshake:
         self._challenge = b""
 
     def hello(self, challenge: bytes) -> bytes:
-        """Return the answer to a server's challenge, of ``CHALLENGE_NBYTES``; raises ``WireError`` if it is none."""
+        """Return the hello for a challenge of ``CHALLENGE_NBYTES`` bytes; raises ``WireError`` for other bytes."""
         if len(challenge) != CHALLENGE_NBYTES or not challenge.startswith(_MAGIC):
-            raise WireError(f"no challenge of dl4jlegacy: {challenge[:16]!r}")
+            raise WireError(f"not a challenge of dl4jlegacy: {challenge[:16]!r}")
         self._challenge = challenge[len(_MAGIC) :]
         raw = self._process.encode()
         proof = self._credentials.proof(b"client", self._process, self._challenge, self._nonce)
         return _HELLO.pack(_MAGIC, self._nonce, self._credentials.is_signed, proof, len(raw)) + raw
 
-    def check(self, answer: bytes) -> None:
-        """Check what the server answers, of ``WELCOME_NBYTES``.
+    def check_welcome(self, answer: bytes) -> None:
+        """Check the server's answer of ``WELCOME_NBYTES`` bytes.
 
         Raises:
-            RefusedError: it refuses this process, or does not prove itself. WireError: it is no answer.
+            RefusedError: the server refuses this process, or its proof is wrong.
+            WireError: the bytes are not an answer.
         """
         kind, proof = answer[:1], answer[1:]
         if kind == _REFUSAL:
             reason = Refusal(proof[0]) if proof[:1] and proof[0] in set(Refusal) else Refusal.PROOF
             raise RefusedError(f"the master refuses this process: {reason.text}")
         if kind != _WELCOME or len(answer) != WELCOME_NBYTES:
-            raise WireError(f"no answer of dl4jlegacy: {answer[:16]!r}")
+            raise WireError(f"not an answer of dl4jlegacy: {answer[:16]!r}")
         expected = self._credentials.proof(b"server", self._process, self._challenge, self._nonce)
         if not hmac.compare_digest(proof, expected):
-            raise RefusedError(f"the server does not prove to be the run's master: {Refusal.PROOF.text}")
+            raise RefusedError(f"the server does not prove that it is the run's master: {Refusal.PROOF.text}")
 
 
 def _refused(reason: Refusal, process: str) -> RefusedError:
@@ -171,7 +172,7 @@ def _refused(reason: Refusal, process: str) -> RefusedError:
 
 
 def _name(raw: bytes, length: int) -> str:
-    """Return the name in a hello whose last field must be exactly ``raw``."""
+    """Return the process name at the end of a hello, which must have exactly ``length`` bytes."""
     try:
         name = raw.decode() if len(raw) == length else ""
     except UnicodeDecodeError:

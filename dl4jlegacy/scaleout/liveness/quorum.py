@@ -1,6 +1,6 @@
-"""Whether a run has enough workers to go on with (layer 3).
+"""The least number of workers that a run needs, and how long it waits for them.
 
-Legacy: none; a master without workers waited for ever.
+Legacy: none; a master without workers waited forever.
 """
 
 from __future__ import annotations
@@ -13,42 +13,43 @@ from dl4jlegacy.errors import NotEnoughWorkersError
 __all__ = ["WORKER_TOPIC", "Quorum", "Waiting"]
 
 WORKER_TOPIC = "worker"
-"""Hints that a worker has registered."""
+"""Topic of the hints that a worker has registered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A run that issues no jobs for want of workers, and for how many more seconds it will wait."""
+    """A run that issues no jobs because it has too few workers, and how many more seconds it will wait."""
 
     present: int
     needed: int
     seconds_left: float
 
     def text(self) -> str:
-        """Return it in words."""
+        """Return this as a line of text."""
         return f"waiting for workers: {self.present} of {self.needed}, giving up in {self.seconds_left:.0f} s"
 
 
 class Quorum:
-    """Whether enough workers are there. ``is_met`` is called by one thread; ``waiting`` may be read by any.
+    """Checks that enough workers are present. ``is_met`` is called by one thread; ``waiting`` may be read by any.
 
     Args:
         run: the run's name, for the message.
-        needed: workers below which no new jobs are issued.
-        wait_seconds: how long that may last.
-        present: how many workers there are.
-        clock: monotonic seconds.
-        on_change: told when waiting begins (True) and ends (False).
+        needed: with fewer workers than this no new jobs are issued.
+        wait_seconds: how long the run waits for more workers.
+        present: returns the number of workers.
+        clock: returns monotonic seconds.
+        on_change: called with True when waiting begins and with False when it ends.
     """
 
     def __init__(
         self,
         run: str,
+        *,
         needed: int,
         wait_seconds: float,
         present: Callable[[], int],
         clock: Callable[[], float],
-        on_change: Callable[[bool], None] = lambda waits: None,
+        on_change: Callable[[bool], None] = lambda is_waiting: None,
     ) -> None:
         self._run, self._needed, self._seconds = run, needed, wait_seconds
         self._present, self._clock, self._on_change = present, clock, on_change
@@ -56,10 +57,10 @@ class Quorum:
         self.waiting: Waiting | None = None
 
     def is_met(self) -> bool:
-        """Return whether enough workers are there.
+        """Return whether enough workers are present.
 
         Raises:
-            NotEnoughWorkersError: there have been too few for too long.
+            NotEnoughWorkersError: there were too few for ``wait_seconds``.
         """
         present, now = self._present(), self._clock()
         if present >= self._needed:

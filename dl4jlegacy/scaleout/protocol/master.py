@@ -20,7 +20,7 @@ from dl4jlegacy.scaleout.protocol.frames import (
     sweep,
     write_frame,
 )
-from dl4jlegacy.scaleout.protocol.watch import Late, OpenSlots, watch
+from dl4jlegacy.scaleout.protocol.watch import OpenSlots, ReissueReason, watch
 from dl4jlegacy.scaleout.records import HEAD, Failure, Head, Keys, Manifest, advance, decode_record, encode_record
 from dl4jlegacy.scaleout.router import WorkRouter
 from dl4jlegacy.scaleout.store import Buffer, Clock, Store
@@ -63,7 +63,7 @@ class Master:
     begin: Begin
     limits: Limits = field(default_factory=Limits)
     is_gone: Callable[[str], bool] = lambda worker: False
-    on_reissued: Callable[[tuple[int, int], str, Late], None] = lambda slot, worker, why: None
+    on_reissued: Callable[[tuple[int, int], str, ReissueReason], None] = lambda slot, worker, why: None
     written: int = 0
     durations: list[float] = field(default_factory=list)
     known: tuple[Head, Buffer] | None = None

@@ -32,9 +32,9 @@ from dl4jlegacy.scaleout.store import Buffer
 if TYPE_CHECKING:
     from dl4jlegacy.scaleout.protocol.master import Master
 
-__all__ = ["Late", "OpenSlots", "watch"]
+__all__ = ["OpenSlots", "ReissueReason", "watch"]
 
-Late = Literal["gone", "expired", "slow"]
+ReissueReason = Literal["gone", "expired", "slow"]
 """Why a job is given to somebody else: its worker is gone, its lease has ended, or it takes longer than others do."""
 
 WINDOW = 4
@@ -144,7 +144,9 @@ def _judge(me: Master, slots: OpenSlots, number: int, raw: Buffer | None) -> Ste
             return  # somebody else was there; look again the next time round
         me.store.publish(JOB_TOPIC)
         if record.state == "leased" and record.model == again.model:
-            me.on_reissued(me.plan.at(number), record.worker, _why_late(me, slots.leases[number], record) or "slow")
+            me.on_reissued(
+                me.plan.at(number), record.worker, _reissue_reason(me, slots.leases[number], record) or "slow"
+            )
         record = again
     elif record.state == "done":
         me.durations = [*me.durations[1 - REMEMBERED :], record.deadline - record.since]
@@ -177,10 +179,10 @@ def _is_late(me: Master, slots: OpenSlots, number: int, record: JobRecord, raw: 
     elif lease.raw != raw:
         lease = Lease(record.token, raw, lease.since, now)
     slots.leases[number] = lease
-    return _why_late(me, lease, record) is not None
+    return _reissue_reason(me, lease, record) is not None
 
 
-def _why_late(me: Master, lease: Lease, record: JobRecord) -> Late | None:
+def _reissue_reason(me: Master, lease: Lease, record: JobRecord) -> ReissueReason | None:
     """Return why somebody else should have a job that is leased, None if nobody should."""
     now = me.clock.now()
     if me.is_gone(record.worker):

@@ -25,7 +25,7 @@ OURS = Credentials("run", b"secret")
 def refused(client: Credentials, server: Credentials) -> RefusedError:
     there = ServerHandshake(server)
     with pytest.raises(RefusedError) as caught:
-        there.hear(ClientHandshake(client, "p").hello(there.challenge))
+        there.receive_hello(ClientHandshake(client, "p").hello(there.challenge))
     return caught.value
 
 
@@ -36,11 +36,11 @@ def test_two_ends_of_one_run_prove_themselves(secret, process):
     assert len(there.challenge) == CHALLENGE_NBYTES
     hello = here.hello(there.challenge)
     assert len(hello) <= HELLO_NBYTES
-    assert all(there.hear(hello[:length]) is None for length in range(len(hello)))
-    name, welcome = there.hear(hello)
+    assert all(there.receive_hello(hello[:length]) is None for length in range(len(hello)))
+    name, welcome = there.receive_hello(hello)
     assert name == process
     assert len(welcome) == WELCOME_NBYTES
-    here.check(welcome)
+    here.check_welcome(welcome)
 
 
 @pytest.mark.parametrize(
@@ -58,25 +58,25 @@ def test_ends_that_do_not_fit_are_refused_and_told_why(client, server, words):
     assert words in str(error)
     assert len(error.answer) == WELCOME_NBYTES
     with pytest.raises(NotAuthorisedError, match=words):
-        ClientHandshake(client, "p").check(error.answer)
+        ClientHandshake(client, "p").check_welcome(error.answer)
 
 
 def test_a_proof_cannot_be_replayed_reflected_or_moved():
     first, second = ServerHandshake(OURS), ServerHandshake(OURS)
     here = ClientHandshake(OURS, "p")
     hello = here.hello(first.challenge)
-    _, welcome = first.hear(hello)
+    _, welcome = first.receive_hello(hello)
     with pytest.raises(RefusedError):  # replayed: another connection has another challenge
-        second.hear(hello)
+        second.receive_hello(hello)
     with pytest.raises(RefusedError):  # moved to another process
-        first.hear(hello[:-1] + b"q")
+        first.receive_hello(hello[:-1] + b"q")
     with pytest.raises(RefusedError):  # reflected: the client's proof as the server's
-        here.check(b"W" + hello[-34:-2])
+        here.check_welcome(b"W" + hello[-34:-2])
     with pytest.raises(RefusedError):  # the welcome of another connection
-        ClientHandshake(OURS, "p").check(welcome)
+        ClientHandshake(OURS, "p").check_welcome(welcome)
     with pytest.raises(RefusedError):  # one bit
-        here.check(welcome[:-1] + bytes([welcome[-1] ^ 1]))
-    here.check(welcome)
+        here.check_welcome(welcome[:-1] + bytes([welcome[-1] ^ 1]))
+    here.check_welcome(welcome)
 
 
 def test_every_altered_bit_of_a_hello_is_refused():
@@ -86,7 +86,7 @@ def test_every_altered_bit_of_a_hello_is_refused():
         altered = bytearray(hello)
         altered[index // 8] ^= 1 << index % 8
         try:
-            assert there.hear(bytes(altered)) is None, "only a longer name may be waited for"
+            assert there.receive_hello(bytes(altered)) is None, "only a longer name may be waited for"
         except (WireError, RefusedError):
             continue
 
@@ -94,7 +94,7 @@ def test_every_altered_bit_of_a_hello_is_refused():
 @given(st.binary(max_size=600), st.booleans())
 def test_no_bytes_crash_either_end(said, begins_well):
     there, here = ServerHandshake(OURS), ClientHandshake(OURS, "p")
-    for end in (there.hear, here.hello, here.check):
+    for end in (there.receive_hello, here.hello, here.check_welcome):
         with contextlib.suppress(WireError, RefusedError):
             assert end(there.challenge[:16] + said if begins_well else said) in (None, b"")
 
@@ -110,7 +110,7 @@ def test_names_that_would_spoil_a_log_are_no_names(name):
     there = ServerHandshake(OURS)
     hello = ClientHandshake(OURS, "p").hello(there.challenge)
     with pytest.raises(WireError):
-        there.hear(hello[:-2] + bytes([len(name)]) + name)
+        there.receive_hello(hello[:-2] + bytes([len(name)]) + name)
 
 
 def test_an_empty_secret_is_none_and_a_secret_is_not_shown():

@@ -19,8 +19,10 @@ import psutil
 import pytest
 
 from dl4jlegacy.errors import ConfError
-from dl4jlegacy.scaleout.liveness import link as liveness_link
-from dl4jlegacy.scaleout.liveness import liveness
+from dl4jlegacy.scaleout.liveness import client
+from dl4jlegacy.scaleout.liveness import server as liveness_server
+from dl4jlegacy.scaleout.liveness.client import LivenessClient
+from dl4jlegacy.scaleout.liveness.failure_detector import StallDetector
 from dl4jlegacy.scaleout.liveness.handshake import (
     CHALLENGE_NBYTES,
     WELCOME_NBYTES,
@@ -28,8 +30,7 @@ from dl4jlegacy.scaleout.liveness.handshake import (
     Credentials,
     ServerHandshake,
 )
-from dl4jlegacy.scaleout.liveness.link import LivenessLink
-from dl4jlegacy.scaleout.liveness.liveness import AWAY, BEAT, BYE, Fairness, LivenessServer, parsed_address
+from dl4jlegacy.scaleout.liveness.server import AWAY, BEAT, BYE, LivenessServer, parsed_address
 from tests.support import REPOSITORY, SUPPORT
 
 SECRET = b"a secret of this test"
@@ -121,8 +122,8 @@ def serving(
         yield server
 
 
-def linked(address: str, seen: Callable[[str, str], None], process: str = "host-1-a", **more: object) -> LivenessLink:
-    return LivenessLink(lambda: address, process, on_change=seen, **{"run": "run", "secret": SECRET, **more})
+def linked(address: str, seen: Callable[[str, str], None], process: str = "host-1-a", **more: object) -> LivenessClient:
+    return LivenessClient(lambda: address, process, on_change=seen, **{"run": "run", "secret": SECRET, **more})
 
 
 def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
@@ -219,7 +220,7 @@ def test_a_killed_master_is_noticed_at_once_and_its_successor_found(
     seen, masters = Seen(), [child("serve", SECRET.decode()) for _ in range(2)]
     addresses = [master.next("ready")["address"] for master in masters]
     where = list(addresses)
-    with LivenessLink(lambda: where[0], "host-1-a", run="run", secret=SECRET, on_change=seen):
+    with LivenessClient(lambda: where[0], "host-1-a", run="run", secret=SECRET, on_change=seen):
         assert seen.next("alive")[0] == addresses[0]
         where.pop(0)
         killed = masters[0].send(signal.SIGKILL)
@@ -249,8 +250,9 @@ def test_a_frozen_master_is_noticed_and_takes_nobody_for_gone_when_it_is_back(
 
 
 def test_a_process_that_stood_still_judges_nobody_for_a_while() -> None:
-    fairness = Fairness(0.0)
-    assert [fairness.judges(now) for now in (0.2, 0.4, 30.0, 30.5, 30.9, 31.1)] == [
+    detector = StallDetector(1.0, grace_seconds=1.0)
+    assert not detector.has_stalled(0.0)
+    assert [not detector.has_stalled(now) for now in (0.2, 0.4, 30.0, 30.5, 30.9, 31.1)] == [
         True,
         True,
         False,
@@ -282,7 +284,7 @@ def test_a_wrong_secret_is_refused_and_both_sides_say_so(
         assert server.peers() == {}
         assert link.state is None
     seen.nothing(0.05)
-    assert sorted({r.name.rpartition(".")[2] for r in caplog.records}) == ["liveness", "liveness_link"]
+    assert sorted({r.name.rpartition(".")[2] for r in caplog.records}) == ["client", "server"]
     assert all(words in r.getMessage() for r in caplog.records)
     assert not any("another" in r.getMessage() or SECRET.decode() in r.getMessage() for r in caplog.records)
 
@@ -351,7 +353,7 @@ def test_garbage_is_cut_off_and_hurts_nobody(said: bytes) -> None:
 
 
 def test_a_stranger_that_says_nothing_or_one_byte_at_a_time_is_cut_off_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(liveness, "HANDSHAKE_SECONDS", 0.5)
+    monkeypatch.setattr(liveness_server, "HANDSHAKE_SECONDS", 0.5)
     said = b"DL4J liveness 1\n" + bytes(32) + b"\1"
     with (
         serving(Seen()) as server,
@@ -370,7 +372,7 @@ def test_a_stranger_that_says_nothing_or_one_byte_at_a_time_is_cut_off_in_time(m
 
 
 def test_there_is_a_bound_on_strangers_and_workers_still_get_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(liveness, "MOST_PENDING", 8)
+    monkeypatch.setattr(liveness_server, "MOST_PENDING", 8)
     at_master, at_worker = Seen(), Seen()
     process = psutil.Process()
     with contextlib.ExitStack() as stack:
@@ -404,7 +406,7 @@ def by_hand(server: LivenessServer, process: str = "host-1-a") -> socket.socket:
     line = socket.create_connection(parsed_address(server.address), timeout=10)
     handshake = ClientHandshake(Credentials("run", SECRET), process)
     line.sendall(handshake.hello(line.recv(CHALLENGE_NBYTES, socket.MSG_WAITALL)))
-    handshake.check(line.recv(WELCOME_NBYTES, socket.MSG_WAITALL))
+    handshake.check_welcome(line.recv(WELCOME_NBYTES, socket.MSG_WAITALL))
     return line
 
 
@@ -448,8 +450,8 @@ def test_a_newer_connection_of_a_process_takes_the_place_of_its_old_one() -> Non
 def test_a_silent_connection_is_given_up_in_the_end_and_only_the_newest_that_are_gone_are_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(liveness, "_SILENT_KEPT_SECONDS", 0.6)
-    monkeypatch.setattr(liveness, "MOST_GONE", 3)
+    monkeypatch.setattr(liveness_server, "_SILENT_KEPT_SECONDS", 0.6)
+    monkeypatch.setattr(liveness_server, "MOST_GONE", 3)
     seen = Seen()
     with serving(seen, silence_seconds=0.3) as server:
         with by_hand(server, "frozen") as line:
@@ -496,7 +498,7 @@ def test_an_address_that_is_not_there_yet_cannot_be_found_or_is_none(caplog: pyt
             asked.set()
             return answer
 
-        with LivenessLink(find, "host-1-a", run="run", secret=SECRET, on_change=seen):
+        with LivenessClient(find, "host-1-a", run="run", secret=SECRET, on_change=seen):
             seen.next("alive")
             seen.next("alive")
     assert asked.is_set()
@@ -510,7 +512,7 @@ def test_closing_is_quick_whatever_the_link_waits_for() -> None:
         asked.set()
         goes_on.wait(20)
 
-    link = LivenessLink(hangs, "host-1-a", run="run", secret=SECRET).start()
+    link = LivenessClient(hangs, "host-1-a", run="run", secret=SECRET).start()
     asked.wait(10)
     began = time.monotonic()
     link.close(0.2)
@@ -553,4 +555,4 @@ def test_the_address_is_one_that_others_can_use() -> None:
 
 
 def test_reconnecting_takes_less_than_a_silence() -> None:
-    assert liveness_link._PAUSES[1] < 2.0
+    assert client._PAUSES[1] < 2.0

@@ -13,7 +13,14 @@ class World:
 
     def __init__(self, needed: int = 2, seconds: float = 60.0) -> None:
         self.now, self.present, self.told = 0.0, 0, []
-        self.quorum = Quorum("r", needed, seconds, lambda: self.present, lambda: self.now, self.told.append)
+        self.quorum = Quorum(
+            "r",
+            needed=needed,
+            wait_seconds=seconds,
+            present=lambda: self.present,
+            clock=lambda: self.now,
+            on_change=self.told.append,
+        )
 
 
 def test_enough_workers_are_enough():

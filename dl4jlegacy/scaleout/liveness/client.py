@@ -1,7 +1,7 @@
-"""The worker process's end of the connection that ``liveness`` describes (layer 3).
+"""The worker's end of the liveness connection (``server`` is the master's).
 
-It finds the master, proves itself, lets the master prove itself, beats, and listens for the master's beats; when the
-connection ends, it asks where the master is now and connects anew, with jittered back-off, until it is closed.
+It finds the master, authenticates with it in both directions, sends heartbeats and listens for those of the master.
+When the connection ends, it looks the master's address up again and reconnects, with jittered back-off, until closed.
 """
 
 from __future__ import annotations
@@ -17,47 +17,47 @@ from collections.abc import Callable
 from typing import Self
 
 from dl4jlegacy.errors import Dl4jError, NotAuthorisedError
+from dl4jlegacy.scaleout.liveness.failure_detector import ConnectionState, StallDetector
 from dl4jlegacy.scaleout.liveness.handshake import CHALLENGE_NBYTES, WELCOME_NBYTES, ClientHandshake, Credentials
-from dl4jlegacy.scaleout.liveness.liveness import (
+from dl4jlegacy.scaleout.liveness.server import (
     AWAY,
     BEAT,
     BEAT_SECONDS,
     BYE,
     HANDSHAKE_SECONDS,
-    Fairness,
+    STALL_SECONDS,
     Waker,
     parsed_address,
 )
-from dl4jlegacy.scaleout.liveness.presence import LinkState
 
-__all__ = ["LivenessLink"]
+__all__ = ["LivenessClient"]
 
 logger = logging.getLogger(__name__)
 
 _PAUSES = (0.1, 1.0)
-"""Seconds: the first pause before connecting anew, and the longest; less than a silence, so that nobody seems gone."""
+"""Seconds: the first and the longest pause before reconnecting; shorter than a silence, so that nobody seems gone."""
 _REFUSED_SECONDS = 5.0
 _LOOK_SECONDS = 0.25
 
 
-class _Stopped(Exception):  # noqa: N818  # no error: the link is being closed
+class _Stopped(Exception):  # noqa: N818  # not an error: the client is being closed
     pass
 
 
-class LivenessLink:
-    """Keeps a process connected to its master. A worker that cannot reach the master goes on without.
+class LivenessClient:
+    """Keeps a worker process connected to its master. A worker that cannot reach the master works without it.
 
     Args:
-        find_address: returns the master's ``host:port``, None while no master listens. Called on the link's thread
-            before each attempt; may block and fail.
-        process: this process's name, ``worker_pool.process_name()``.
-        run, secret: of the run, as for ``LivenessServer``.
-        on_change: called with (address, state) when the master at that address is "alive", "silent", "closed" (the
-            connection broke) or has "left"; on the link's thread, so it must only enqueue.
-        silence_seconds: without a beat for so long the master is silent.
+        find_address: returns the master's ``host:port``, or None while no master listens. Called on the client's
+            thread before each attempt; may block and may raise.
+        process: the name of this process, from ``worker_pool.process_name()``.
+        run, secret: as for ``LivenessServer``.
+        on_change: called with (address, state) when the state of the master at that address changes, on the client's
+            thread; it must only enqueue.
+        silence_seconds: the master is silent if no heartbeat arrives for this long.
 
     Raises:
-        ConfError: the secret is empty, or the name is none.
+        ConfError: the secret is empty, or ``process`` is not a valid name.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class LivenessLink:
         *,
         run: str,
         secret: bytes | None,
-        on_change: Callable[[str, LinkState], None] = lambda address, state: None,
+        on_change: Callable[[str, ConnectionState], None] = lambda address, state: None,
         silence_seconds: float = 2.0,
     ) -> None:
         self._find_address, self._process = find_address, process
@@ -76,10 +76,10 @@ class LivenessLink:
         self._on_change, self._silence = on_change, silence_seconds
         self._waker: Waker
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="dl4j-liveness-link", daemon=True)
-        self._told = ""
-        self.state: LinkState | None = None
-        """How the link stands; None before the first connection. May be read on any thread."""
+        self._thread = threading.Thread(target=self._run, name="dl4j-liveness-client", daemon=True)
+        self._last_logged = ""
+        self.state: ConnectionState | None = None
+        """State of the connection; None before the first one. May be read on any thread."""
 
     def __enter__(self) -> Self:
         return self.start()
@@ -88,13 +88,13 @@ class LivenessLink:
         self.close()
 
     def start(self) -> Self:
-        """Begin to connect, on a thread of its own."""
+        """Start connecting, on a new thread."""
         self._waker = Waker()
         self._thread.start()
         return self
 
     def close(self, seconds: float = 1.0) -> None:
-        """Say good-bye and disconnect; waits up to ``seconds``, more is only left of a ``find_address`` that hangs."""
+        """Say goodbye and disconnect; waits up to ``seconds``, then gives up on a ``find_address`` that hangs."""
         self._stopping.set()
         if self._thread.ident is None:
             return
@@ -110,36 +110,36 @@ class LivenessLink:
             pause = min(pause * 1.6, _PAUSES[1])
             try:
                 address = self._find_address()
-                if address is not None and self._attend(address):
+                if address is not None and self._stay_connected(address):
                     pause = _PAUSES[0]
             except _Stopped:
                 break
             except NotAuthorisedError as exc:
-                self._tell(exc, logging.WARNING)
+                self._log(exc, logging.WARNING)
                 pause = _REFUSED_SECONDS
             except (OSError, Dl4jError) as exc:
-                self._tell(exc, logging.DEBUG)
-            except Exception as exc:  # noqa: BLE001  # find_address's own bug: the link goes on
-                self._tell(exc, logging.ERROR)
+                self._log(exc, logging.DEBUG)
+            except Exception as exc:  # noqa: BLE001  # a bug in find_address: try again later
+                self._log(exc, logging.ERROR)
             self._stopping.wait(pause * random.uniform(0.5, 1.0))
         self._waker.close()
 
-    def _tell(self, exc: Exception, level: int) -> None:
-        """Log what keeps the link from the master, once for as long as it is the same."""
+    def _log(self, exc: Exception, level: int) -> None:
+        """Log why the master cannot be reached; the same reason is logged once."""
         text = f"{type(exc).__name__}: {exc}"
-        if text != self._told:
-            self._told = text
+        if text != self._last_logged:
+            self._last_logged = text
             trace = exc if level == logging.ERROR else None
             logger.log(level, "no direct connection to the master (the run goes on without): %s", exc, exc_info=trace)
 
-    def _attend(self, address: str) -> bool:
-        """Be connected for as long as it goes well; return whether it came to that."""
+    def _stay_connected(self, address: str) -> bool:
+        """Connect, and send heartbeats until the connection ends; return True if the handshake succeeded."""
         with self._connect(address) as line:
             deadline = time.monotonic() + HANDSHAKE_SECONDS
             handshake = ClientHandshake(self._credentials, self._process)
             line.send(handshake.hello(self._receive(line, CHALLENGE_NBYTES, deadline)))
-            handshake.check(self._receive(line, WELCOME_NBYTES, deadline))
-            self._told = ""
+            handshake.check_welcome(self._receive(line, WELCOME_NBYTES, deadline))
+            self._last_logged = ""
             self._change(address, "alive")
             try:
                 state = self._beat(line)
@@ -147,12 +147,12 @@ class LivenessLink:
                 _part(line, BYE)
                 raise
             if state == "silent":
-                _part(line, AWAY)  # it may only be frozen, and shall not take this for the end of the process
+                _part(line, AWAY)  # a master that is only frozen must not take this for the end of the process
         self._change(address, state)
         return True
 
     def _connect(self, address: str) -> socket.socket:
-        """Return a connected socket that does not block; raises ``OSError`` if there is none in time."""
+        """Return a connected non-blocking socket; raises ``OSError`` if the connection fails or takes too long."""
         found = socket.getaddrinfo(*parsed_address(address), type=socket.SOCK_STREAM)
         family, kind, protocol, _, where = found[0]
         line = socket.socket(family, kind, protocol)
@@ -172,7 +172,7 @@ class LivenessLink:
         return line
 
     def _wait(self, line: socket.socket, events: int, deadline: float) -> bool:
-        """Wait until ``line`` is ready; False at the deadline. Raises ``_Stopped`` when the link is being closed."""
+        """Wait until ``line`` is ready; return False at the deadline. Raises ``_Stopped`` when the client is closed."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._waker.reader, selectors.EVENT_READ)
             selector.register(line, events)
@@ -182,7 +182,7 @@ class LivenessLink:
         return bool(ready)
 
     def _receive(self, line: socket.socket, nbytes: int, deadline: float) -> bytes:
-        """Return exactly so many bytes; raises ``OSError`` if they do not come in time."""
+        """Return exactly ``nbytes`` bytes; raises ``OSError`` if they do not arrive in time."""
         said = b""
         while len(said) < nbytes:
             if not self._wait(line, selectors.EVENT_READ, deadline):
@@ -193,10 +193,11 @@ class LivenessLink:
             said += more
         return said
 
-    def _beat(self, line: socket.socket) -> LinkState:
-        """Beat and listen until the master does not any more; return what became of it."""
+    def _beat(self, line: socket.socket) -> ConnectionState:
+        """Send heartbeats until the master is silent or the connection ends; return the new state."""
         heard = next_beat = time.monotonic()
-        fairness = Fairness(heard)
+        stall = StallDetector(STALL_SECONDS, grace_seconds=STALL_SECONDS)
+        stall.has_stalled(heard)
         while True:
             if self._wait(line, selectors.EVENT_READ, min(next_beat, time.monotonic() + _LOOK_SECONDS)):
                 try:
@@ -213,21 +214,21 @@ class LivenessLink:
             now = time.monotonic()
             if now >= next_beat:
                 next_beat = now + BEAT_SECONDS
-                with contextlib.suppress(OSError):  # reading will tell
+                with contextlib.suppress(OSError):  # a failure shows when reading
                     line.send(bytes((BEAT,)))
-            if fairness.judges(now) and now - heard > self._silence:
+            if not stall.has_stalled(now) and now - heard > self._silence:
                 return "silent"
 
-    def _change(self, address: str, state: LinkState) -> None:
+    def _change(self, address: str, state: ConnectionState) -> None:
         self.state = state
         try:
             self._on_change(address, state)
-        except Exception:  # it must not end the thread that beats
+        except Exception:  # it must not end the thread that sends the heartbeats
             logger.exception("a listener failed when the master at %s became %s", address, state)
 
 
 def _part(line: socket.socket, message: int) -> None:
-    """Say a last word; what is unread must be read first, or closing would destroy it on its way."""
+    """Send a last message. Reads unread bytes first: closing with unread bytes would reset the connection."""
     with contextlib.suppress(OSError):
         while len(line.recv(4096)) == 4096:
             continue

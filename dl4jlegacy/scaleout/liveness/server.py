@@ -1,13 +1,13 @@
-"""A direct connection from every worker process to the master, by which each notices that the other is gone (layer 3).
+"""The master's end of the liveness connections: every worker process connects to it directly.
 
-The kernel closes the connections of a process that dies, which the other end sees at once. It goes on accepting
-connections and bytes for one that is frozen, so both ends beat, from a thread of their own, and one that is not heard
-for ``silence_seconds`` is silent. Silence is measured on the listener's own monotonic clock, and never held against
-others by a process that stood still itself.
+When a process dies, the kernel closes its connections and the other end sees this at once. When a process is frozen,
+its kernel still accepts connections and bytes. Therefore both ends send heartbeats from a thread of their own, and an
+end that sends none for ``silence_seconds`` is silent. Silence is measured on the receiver's monotonic clock; a process
+that was stopped itself does not judge the others (``StallDetector``).
 
-A connection is worth what its handshake is (``handshake``). After it nothing but single bytes is sent; whoever sends
-anything else, says too much or takes too long is cut off. What is noticed here is a hint: it makes a run quicker, and
-a run without it is as right.
+Both ends authenticate in a handshake (``handshake``). After it every message is a single byte. A peer that sends
+anything else, too many bytes, or nothing for too long is disconnected. The reported states are hints: they make a run
+faster, its result does not depend on them.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from dl4jlegacy.errors import ConfError, WireError
+from dl4jlegacy.scaleout.liveness.failure_detector import ConnectionState, StallDetector
 from dl4jlegacy.scaleout.liveness.handshake import HELLO_NBYTES, Credentials, RefusedError, ServerHandshake
-from dl4jlegacy.scaleout.liveness.presence import LinkState
 
-__all__ = ["AWAY", "BEAT", "BEAT_SECONDS", "BYE", "Fairness", "LivenessServer", "Peer", "Waker", "parsed_address"]
+__all__ = ["AWAY", "BEAT", "BEAT_SECONDS", "BYE", "LivenessServer", "Peer", "Waker", "parsed_address"]
 
 logger = logging.getLogger(__name__)
 
 BEAT, AWAY, BYE = b"BAE"
-"""The messages after the handshake: here I am; I connect anew; I leave for good."""
+"""The messages after the handshake: heartbeat; the sender will reconnect; the sender leaves for good."""
 BEAT_SECONDS = 0.5
 HANDSHAKE_SECONDS = 2.0
 PRESSED_SECONDS = 0.3
-"""How long a stranger may take to say hello; and how long when others wait for its place."""
+"""How long a new connection may take for its hello, and how long when others wait for its place."""
 MOST_PENDING = 64
 MOST_CONNECTIONS = 4096
 MOST_GONE = 1000
-"""Bounds: strangers at a time, connected processes, processes remembered after they have gone."""
-_STALL_SECONDS = 1.0
+"""Limits: connections without a hello, connected processes, processes remembered after they have gone."""
+STALL_SECONDS = 1.0
+"""A longer gap in a thread of either end means that its process was stopped; for as long again it judges nobody."""
 _LOOK_SECONDS = 0.25
 _SILENT_KEPT_SECONDS = 60.0
 _REFUSALS_SECONDS = 10.0
@@ -49,48 +50,34 @@ _BACKLOG = 128
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What the master knows of a worker process by its connection.
+    """What the master knows about a worker process from its connection.
 
     Attributes:
-        state: "alive", "silent", "closed" (it broke: the process is dead, or the network), "left" (it said good-bye).
-        since: when that began, in monotonic seconds of this process.
-        heard: when anything was last heard before that, likewise.
-        host: the address that it last came from.
+        state: "alive", "silent", "closed" (it broke: the process or the network failed), "left" (it said goodbye).
+        since: when this state began, in monotonic seconds of this process.
+        heard: when the last message before that arrived, in the same seconds.
+        host: the address of the last connection.
     """
 
-    state: LinkState
+    state: ConnectionState
     since: float
     heard: float
     host: str
 
 
-class Fairness:
-    """Whether silence may be held against others: not while this process has just stood still itself."""
-
-    def __init__(self, now: float) -> None:
-        self._last, self._again = now, now
-
-    def judges(self, now: float) -> bool:
-        """Return that for ``now``; to be called at least twice in ``_STALL_SECONDS``."""
-        if now - self._last > _STALL_SECONDS:
-            self._again = now + _STALL_SECONDS
-        self._last = now
-        return now >= self._again
-
-
 class Waker:
-    """Ends a thread's wait in a selector, from another thread."""
+    """Interrupts a thread that waits in a selector, from another thread."""
 
     def __init__(self) -> None:
         self.reader, self._writer = socket.socketpair()
 
     def wake(self) -> None:
-        """End the wait, now and ever after."""
+        """End the current wait and all later ones."""
         with contextlib.suppress(OSError):  # closed already
             self._writer.send(b"!")
 
     def close(self) -> None:
-        """Let go of both ends."""
+        """Close both ends."""
         self.reader.close()
         self._writer.close()
 
@@ -107,14 +94,15 @@ class _Connection:
 
 
 class LivenessServer:
-    """The master's end. ``peers`` may be called on any thread; everything else happens on one of its own.
+    """Accepts the connections of worker processes, on a thread of its own. ``peers`` may be called on any thread.
 
     Args:
-        host: where to listen, such as ``127.0.0.1``; port 0: any that is free.
-        run, secret: of the run; strangers are refused. None: no secret, nothing is signed.
+        host, port: where to listen, for example ``127.0.0.1``; port 0 chooses a free port.
+        run: the run's id; processes of other runs are refused.
+        secret: the run's secret; None: messages are not signed.
         on_change: called with (process, state) for each change, on the server's thread; it must only enqueue.
-        silence_seconds: without a beat for so long a process is silent.
-        advertise: the host that ``address`` names, if workers know this machine by another one than ``host``.
+        silence_seconds: a process is silent if no heartbeat arrives for this long.
+        advertise: the host in ``address``, if workers reach this machine under another name than ``host``.
 
     Raises:
         ConfError: the secret is empty.
@@ -127,7 +115,7 @@ class LivenessServer:
         *,
         run: str,
         secret: bytes | None,
-        on_change: Callable[[str, LinkState], None],
+        on_change: Callable[[str, ConnectionState], None],
         silence_seconds: float = 2.0,
         advertise: str = "",
     ) -> None:
@@ -156,14 +144,14 @@ class LivenessServer:
 
     @property
     def address(self) -> str:
-        """``host:port`` where it listens; only after ``start``."""
+        """``host:port`` where the server listens; known after ``start``."""
         if self._listener is None:
             raise ConfError("the liveness server has no address before it is started")
         host = self._advertise or (socket.gethostname() if self._host in ("", "0.0.0.0", "::") else self._host)
         return f"[{host}]:{self._port}" if ":" in host else f"{host}:{self._port}"
 
     def start(self) -> Self:
-        """Listen, and serve on a thread; raises ``ConfError`` if that host and port cannot be listened on."""
+        """Start listening, on a new thread; raises ``ConfError`` if the host and port are not available."""
         try:
             found = socket.getaddrinfo(self._host or None, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             self._listener = socket.create_server(found[0][4][:2], family=found[0][0], backlog=_BACKLOG)
@@ -180,11 +168,11 @@ class LivenessServer:
         return self
 
     def peers(self) -> dict[str, Peer]:
-        """Return all processes that have connected so far, by name; of those that went only the newest."""
+        """Return all processes that have connected, by name; of those that have gone, the latest ``MOST_GONE``."""
         return dict(self._peers)
 
     def stop(self, seconds: float = 5.0) -> None:
-        """Say good-bye to all and close everything; waits up to ``seconds``. No change is reported after it."""
+        """Say goodbye to all processes and close everything; waits up to ``seconds``. Reports no change after that."""
         self._stopping.set()
         if self._thread.ident is None:
             return
@@ -195,24 +183,25 @@ class LivenessServer:
     # -- the thread ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        fairness = Fairness(time.monotonic())
+        stall = StallDetector(STALL_SECONDS, grace_seconds=STALL_SECONDS)
+        stall.has_stalled(time.monotonic())
         try:
             while not self._stopping.is_set():
                 self._listen(time.monotonic())
                 for key, _ in self._selector.select(self._pause()):
                     if isinstance(key.data, _Connection):
-                        if key.data.socket.fileno() >= 0:  # else it was closed a moment ago, for another's sake
+                        if key.data.socket.fileno() >= 0:  # else it was closed while another event was handled
                             self._read(key.data)
                     elif key.fileobj is self._listener:
                         self._accept()
                 now = time.monotonic()
                 self._beat(now)
                 self._expire(now)
-                if fairness.judges(now):
-                    self._judge(now)
+                if not stall.has_stalled(now):
+                    self._find_silent(now)
             for connection in self._connected.values():
                 _say(connection.socket, BYE)
-        except Exception:  # the run goes on without it: heartbeats in the tracker tell the same, later
+        except Exception:  # the run continues: heartbeats in the tracker show the same, later
             logger.exception("the liveness server at %s failed", self.address)
         finally:
             self._close()
@@ -230,7 +219,7 @@ class LivenessServer:
         self._selector.close()
 
     def _listen(self, now: float) -> None:
-        """Accept connections only while there is room; the kernel lets the others wait."""
+        """Accept connections only while there is room; the others wait in the kernel's backlog."""
         assert self._listener is not None
         full = len(self._pending) >= MOST_PENDING or len(self._connected) >= MOST_CONNECTIONS
         wanted = not full and now >= self._listens_again
@@ -248,9 +237,9 @@ class LivenessServer:
             accepted, (host, *_) = self._listener.accept()
         except BlockingIOError:
             return
-        except OSError as exc:  # no more file descriptors, say
+        except OSError as exc:  # for example: no more file descriptors
             logger.warning("the master cannot accept a worker's connection: %s", exc)
-            self._listens_again = now + _STALL_SECONDS
+            self._listens_again = now + STALL_SECONDS
             return
         accepted.setblocking(False)
         connection = _Connection(accepted, str(host), now, ServerHandshake(self._credentials))
@@ -264,7 +253,7 @@ class LivenessServer:
             said = connection.socket.recv(1024)
         except BlockingIOError:
             return
-        except OSError:  # reset, or given up by the kernel
+        except OSError:  # reset, or timed out in the kernel
             said = b""
         if not said:
             self._drop(connection, "closed")
@@ -276,15 +265,15 @@ class LivenessServer:
 
     def _greet(self, connection: _Connection) -> None:
         try:
-            greeting = connection.handshake.hear(bytes(connection.said))
+            greeting = connection.handshake.receive_hello(bytes(connection.said))
             if greeting is None and len(connection.said) >= HELLO_NBYTES:
-                raise WireError("a hello that does not end")
+                raise WireError("a hello that is too long")
         except RefusedError as exc:
             _send(connection.socket, exc.answer)
             self._drop(connection)
             self._tell_refused(f"{connection.host}: {exc}")
         except WireError as exc:
-            logger.debug("a stranger at %s is cut off: %s", connection.host, exc)
+            logger.debug("the connection from %s is closed: %s", connection.host, exc)
             self._drop(connection)
         else:
             if greeting is not None:
@@ -295,7 +284,7 @@ class LivenessServer:
         process = connection.process
         self._pending.discard(connection)
         connection.said.clear()
-        if process in self._connected:  # it connects anew, and its old connection does not know yet that it is over
+        if process in self._connected:  # it reconnects before the end of its old connection was noticed
             self._forget(self._connected[process])
         self._away.pop(process, None)
         self._connected[process] = connection
@@ -306,7 +295,11 @@ class LivenessServer:
     def _hear(self, connection: _Connection, said: bytes) -> None:
         connection.heard = time.monotonic()
         if said.strip(bytes((BEAT, AWAY, BYE))):
-            logger.warning("process %s at %s says what is no beat; cut off", connection.process, connection.host)
+            logger.warning(
+                "process %s at %s sent no valid message; it is disconnected",
+                connection.process,
+                connection.host,
+            )
             self._drop(connection, "closed")
         elif BYE in said:
             self._drop(connection, "left")
@@ -321,28 +314,28 @@ class LivenessServer:
             return
         self._next_beat = now + BEAT_SECONDS
         for connection in list(self._connected.values()):
-            _say(connection.socket, BEAT)  # if it fails, reading will tell
+            _say(connection.socket, BEAT)  # a failure shows when reading
 
     def _expire(self, now: float) -> None:
         patience = PRESSED_SECONDS if len(self._pending) >= MOST_PENDING else HANDSHAKE_SECONDS
         for connection in [c for c in self._pending if now - c.opened > patience]:
-            logger.debug("a stranger at %s is cut off: no hello in %g s", connection.host, patience)
+            logger.debug("the connection from %s is closed: no hello in %g s", connection.host, patience)
             self._drop(connection)
 
-    def _judge(self, now: float) -> None:
+    def _find_silent(self, now: float) -> None:
         for process, connection in list(self._connected.items()):
             if now - connection.heard > self._silence:
                 self._change(process, "silent", connection.host, connection.heard)
             if now - connection.heard > max(_SILENT_KEPT_SECONDS, self._silence):
-                self._forget(connection)  # should it live on, it will see that and connect anew
+                self._forget(connection)  # if it is alive, it will notice and reconnect
         for process in [p for p, since in self._away.items() if now - since > self._silence]:
             heard = self._away.pop(process)
             self._change(process, "silent", self._peers[process].host, heard)
 
-    # -- what has changed ---------------------------------------------------------------------------------------------
+    # -- changes ------------------------------------------------------------------------------------------------------
 
-    def _drop(self, connection: _Connection, state: LinkState | None = None) -> None:
-        """Close a connection; ``state`` is what becomes of its process, if it had said hello."""
+    def _drop(self, connection: _Connection, state: ConnectionState | None = None) -> None:
+        """Close a connection; ``state`` is the new state of its process, if the process is known."""
         self._forget(connection)
         if connection.process and state is not None:
             self._change(connection.process, state, connection.host, connection.heard)
@@ -354,7 +347,7 @@ class LivenessServer:
         self._selector.unregister(connection.socket)
         connection.socket.close()
 
-    def _change(self, process: str, state: LinkState, host: str, heard: float) -> None:
+    def _change(self, process: str, state: ConnectionState, host: str, heard: float) -> None:
         before = self._peers.get(process)
         if before is not None and before.state == state:
             return
@@ -366,11 +359,11 @@ class LivenessServer:
         self._peers = peers
         try:
             self._on_change(process, state)
-        except Exception:  # it must not end the thread that all workers listen to
+        except Exception:  # it must not end the thread that serves all workers
             logger.exception("a listener failed when process %s became %s", process, state)
 
     def _tell_refused(self, what: str) -> None:
-        """Say so, but not as often as somebody tries."""
+        """Log a refused process, at most once in ``_REFUSALS_SECONDS``."""
         self._refused, now = self._refused + 1, time.monotonic()
         if now - self._refusal_told > _REFUSALS_SECONDS:
             self._refusal_told = now
@@ -378,10 +371,10 @@ class LivenessServer:
 
 
 def parsed_address(text: str) -> tuple[str, int]:
-    """Return host and port of ``host:port``; raises ``WireError`` if it is none."""
+    """Return (host, port) from ``host:port``; raises ``WireError`` for any other text."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise WireError(f"{text!r} is no address of a master; it must be host:port")
+        raise WireError(f"{text!r} is not the address of a master; it must be host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
@@ -390,6 +383,6 @@ def _say(to: socket.socket, message: int) -> None:
 
 
 def _send(to: socket.socket, message: bytes) -> None:
-    """Send without waiting. A kernel without room for a few bytes has an end that is not read, or none."""
+    """Send without waiting. If the send buffer is full, the peer does not read or is gone, and the loss is harmless."""
     with contextlib.suppress(OSError):
         to.send(message)
