@@ -8,17 +8,20 @@ with its remedy; nothing here raises anything but ``DeviceError`` and ``UsageErr
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import platform
 import re
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
+import numpy as np
+
 from dl4jlegacy.backend import import_cupy
-from dl4jlegacy.device_trial import INSTALL, try_out, words
 from dl4jlegacy.errors import DeviceError, UsageError, nearest
 
 __all__ = [
@@ -42,6 +45,11 @@ PRECISIONS = ("float32", "tf32", "bf16")
 
 PACKAGES = ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x")
 """Packages that all bring a module called cupy, so that only one of them can be installed."""
+
+_INSTALL = "pip install 'dl4jlegacy[gpu]', or 'dl4jlegacy[gpu13]' for CUDA 13"
+
+_TRIAL_SECONDS = 60.0
+_TRIAL = 'extern "C" __global__ void dl4j_trial(float* x) { x[threadIdx.x] = threadIdx.x + 1; }'
 
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 _UNITS |= {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -168,16 +176,16 @@ def _cupy() -> Any:
     if len(installed) > 1:
         raise DeviceError(
             f"{' and '.join(installed)} are both installed, and each overwrites files of the other; "
-            f"pip uninstall {' '.join(installed)}, then {INSTALL}"
+            f"pip uninstall {' '.join(installed)}, then {_INSTALL}"
         )
     try:
         return import_cupy()
     except ModuleNotFoundError as exc:
         if exc.name == "cupy":
-            raise DeviceError(f"CuPy is not installed, which computes on GPUs; {INSTALL}") from exc
-        raise DeviceError(f"CuPy cannot be imported: {words(exc)}; install it again: {INSTALL}") from exc
+            raise DeviceError(f"CuPy is not installed, which computes on GPUs; {_INSTALL}") from exc
+        raise DeviceError(f"CuPy cannot be imported: {_first_words(exc)}; install it again: {_INSTALL}") from exc
     except Exception as exc:  # whatever a broken installation raises
-        raise DeviceError(f"CuPy cannot be imported: {words(exc)}; install it again: {INSTALL}") from exc
+        raise DeviceError(f"CuPy cannot be imported: {_first_words(exc)}; install it again: {_INSTALL}") from exc
 
 
 def _is_installed(package: str) -> bool:
@@ -194,7 +202,7 @@ def _count(cupy: Any) -> int:
     try:
         driver, built_for = int(runtime.driverGetVersion()), int(runtime.runtimeGetVersion())
     except Exception as exc:  # CuPy's errors have no base class of their own
-        raise DeviceError(f"CUDA does not answer: {words(exc)}; does nvidia-smi work here?") from exc
+        raise DeviceError(f"CUDA does not answer: {_first_words(exc)}; does nvidia-smi work here?") from exc
     if driver == 0:
         raise DeviceError(
             "there is no NVIDIA driver here (no libcuda.so.1); install the driver, in a container start it with "
@@ -208,7 +216,9 @@ def _count(cupy: Any) -> int:
         if "InsufficientDriver" in str(exc):
             raise DeviceError(_wrong_version(driver, built_for)) from exc
         if "NoDevice" not in str(exc):
-            raise DeviceError(f"the NVIDIA driver does not answer: {words(exc)}; does nvidia-smi work here?") from exc
+            raise DeviceError(
+                f"the NVIDIA driver does not answer: {_first_words(exc)}; does nvidia-smi work here?"
+            ) from exc
         count = 0
     if count < 1:
         raise DeviceError(_none_visible())
@@ -247,7 +257,7 @@ def _gpu(cupy: Any, index: int, *, tried: bool = True) -> Device:
     """Return a GPU, one that has passed its trial unless it is not to be ``tried``; raises ``DeviceError``."""
     properties = _properties(cupy, index)
     if tried:
-        try_out(cupy, index)
+        _try_out(cupy, index)
     return Device(
         kind="gpu",
         index=index,
@@ -258,11 +268,76 @@ def _gpu(cupy: Any, index: int, *, tried: bool = True) -> Device:
     )
 
 
+@functools.cache
+def _try_out(cupy: Any, index: int) -> None:
+    """Compile and run a kernel, an element-wise operation and a matrix product on a GPU; raises ``DeviceError``."""
+    try:
+        with cupy.cuda.Device(index):
+            x = cupy.zeros(4, np.float32)
+            cupy.RawModule(code=_TRIAL).get_function("dl4j_trial")((1,), (4,), (x,))
+            x = (x + x).reshape(2, 2)
+            product = cupy.matmul(x, x)
+            _wait_for_trial(cupy, index)
+            found = product.get().tolist()
+    except DeviceError:
+        raise
+    except Exception as exc:  # CuPy's errors have no base class of their own
+        raise DeviceError(_failure(exc, index)) from exc
+    if found != [[28.0, 40.0], [60.0, 88.0]]:
+        raise DeviceError(f"gpu:{index} computes wrongly: a product of two matrices came out as {found}; do not use it")
+
+
+def _wait_for_trial(cupy: Any, index: int) -> None:
+    """Wait for what has been launched on a GPU, but not for ever: one that hangs does not say so."""
+    event, end = cupy.cuda.Event(disable_timing=True), time.monotonic() + _TRIAL_SECONDS
+    event.record()
+    while not event.done:
+        if time.monotonic() > end:
+            raise DeviceError(
+                f"gpu:{index} has not answered for {_TRIAL_SECONDS:g} s; does nvidia-smi work here, is the GPU "
+                "somebody else's? Choose another one, or --device cpu"
+            )
+        time.sleep(0.001)
+
+
+def _failure(exc: Exception, index: int) -> str:
+    text, said = str(exc), _first_words(exc)
+    library = re.search(r"lib(nvrtc|cublas|cudart|curand|cusolver|cusparse|nvJitLink)", text)
+    if library is not None:
+        names = {"nvrtc": "NVRTC", "cublas": "cuBLAS"}
+        return (
+            f"the NVIDIA driver is here, but CUDA's library {names.get(library[1], library[1])} is not: {said}; "
+            f"{_INSTALL}, which bring CUDA's libraries along"
+        )
+    if "cuda_fp16.h" in text or "CUDA headers" in text or "CUDA_PATH" in text:
+        return f"the NVIDIA driver is here, but CUDA's headers are not: {said}; {_INSTALL}, which bring them along"
+    if (
+        "PTX" in text
+        or "NoKernelImage" in text
+        or "NO_BINARY" in text
+        or "invalid value for --gpu-architecture" in text
+    ):
+        return (
+            f"wrong CUDA version: this CuPy's libraries do not fit gpu:{index} or its driver: {said}; install a newer "
+            f"driver, or another CuPy: {_INSTALL}"
+        )
+    if isinstance(exc, MemoryError) or "cudaErrorMemoryAllocation" in text:
+        return f"gpu:{index} has no free memory: {said}; nvidia-smi shows who uses it"
+    return f"gpu:{index} is here, but a trial failed on it: {said}; does nvidia-smi report errors?"
+
+
+def _first_words(exc: BaseException) -> str:
+    """Return the first words of an error's text, on one line: CuPy's own can be a page."""
+    lines = [line.strip(" =\t") for line in str(exc).splitlines()]
+    text = " ".join(line for line in lines if line) or type(exc).__name__
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
 def _properties(cupy: Any, index: int) -> Mapping[str, Any]:
     try:
         properties: Mapping[str, Any] = cupy.cuda.runtime.getDeviceProperties(index)
     except Exception as exc:  # as above
-        raise DeviceError(f"gpu:{index} does not answer: {words(exc)}; does nvidia-smi work here?") from exc
+        raise DeviceError(f"gpu:{index} does not answer: {_first_words(exc)}; does nvidia-smi work here?") from exc
     return properties
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from dl4jlegacy import device_trial, devices
+from dl4jlegacy import devices
 from dl4jlegacy.devices import Device, choose, memory_limit, memory_text
 from dl4jlegacy.errors import ConfError, DeviceError, UsageError, VersionError
 from dl4jlegacy.scaleout import compute as run_devices
@@ -104,7 +104,7 @@ def test_what_is_wrong_is_told_with_its_remedy(case: str, broken: Break) -> None
 
 
 def test_a_gpu_that_hangs_is_given_up(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_trial, "_TRIAL_SECONDS", 0.02)
+    monkeypatch.setattr(devices, "_TRIAL_SECONDS", 0.02)
     broken("hangs")
     with pytest.raises(DeviceError, match=r"gpu:0 has not answered for 0\.02 s; .*--device cpu"):
         choose("gpu")

@@ -20,7 +20,6 @@ LAYERS = [  # the longest matching name decides
     {
         "dl4jlegacy.errors",
         "dl4jlegacy.backend",
-        "dl4jlegacy.device_trial",
         "dl4jlegacy.devices",
         "dl4jlegacy.seeding",
         "dl4jlegacy.version",
