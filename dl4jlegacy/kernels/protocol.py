@@ -251,10 +251,10 @@ class DeviceKernels(Kernels, Protocol):
     def synchronize(self) -> None:
         """Wait until everything that this thread has launched is done."""
 
-    def captured(self, run: Callable[[Any], Any], stream: Stream, buffers: Callable[[], Sequence[Array]]) -> Any:
-        """Return a step as a program to be launched again and again, and its result; see ``cuda_graph.capture``."""
+    def capture(self, run: Callable[[Any], Any], stream: Stream, buffers: Callable[[], Sequence[Array]]) -> Any:
+        """Return a step as a CUDA graph to be launched again and again, and its result; see ``cuda.graph``."""
 
-    def numbers(self, updates: Callable[[], None]) -> list[float]:
+    def updater_scalars(self, updates: Callable[[], None]) -> list[float]:
         """Return the scalars that the updaters in ``updates`` ask for, which launches nothing."""
 
     def softmax_loss(self, z: Array, b: Array, labels: Array, dz: Array, gb: Array, scale: float) -> Scalar:

@@ -1,4 +1,4 @@
-"""A captured training step: a CUDA graph with the numbers and the memory it needs."""
+"""Training steps as CUDA graphs: capturing a step, and launching it again with other parameters."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import numpy as np
 
 from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.errors import CaptureError, DeviceError, DeviceMemoryError
+from dl4jlegacy.kernels.cuda.graph_parameters import GraphParameters, TracedStream, trace
 from dl4jlegacy.kernels.cuda.staging import Staging
-from dl4jlegacy.kernels.tape import Tape, TracedStream, traced
 from dl4jlegacy.seeding import Stream
 
-__all__ = ["Program", "capture"]
+__all__ = ["CapturedStep", "capture_step"]
 
 _WORDS = 4096
 _REFUSALS = (RuntimeError, MemoryError, DeviceError, DeviceMemoryError)
-"""What a capture ends with: errors of CUDA's runtime, its driver (a launch after the capture broke), cuDNN and CuPy are
-RuntimeErrors, cuBLAS's are ours; a graph's memory is its own, and may not fit where single launches do."""
+"""Errors that end a capture: those of CUDA's runtime, its driver (a launch after the capture broke), cuDNN and CuPy are
+RuntimeErrors, cuBLAS's are ours. A graph has memory of its own, which may not fit where single launches do."""
 
 
-class Program:
-    """A captured step. It keeps the memory alive that its launches write to."""
+class CapturedStep:
+    """A training step as a CUDA graph. It keeps the memory alive that its launches write to."""
 
-    def __init__(self, graph: Any, tape: Tape, staging: Staging, kept: Sequence[Any]) -> None:
-        self._graph, self._tape, self._staging, self._kept = graph, tape, staging, kept
+    def __init__(self, graph: Any, parameters: GraphParameters, staging: Staging, kept: Sequence[Any]) -> None:
+        self._graph, self._parameters, self._staging, self._kept = graph, parameters, staging, kept
 
     def launch(self, inputs: Sequence[tuple[Array, Array]], stream: Stream, scalars: Sequence[float]) -> None:
-        """Do the step once more, without waiting for it.
+        """Launch the step, without waiting for it.
 
         Args:
             inputs: every array of the batch, on the host or the device, and where the step reads it.
@@ -38,8 +38,8 @@ class Program:
             scalars: of its updaters, in the order in which the step asked for them.
         """
         on_host = [pair for pair in inputs if get_array_module(pair[0]) is np]
-        words = self._tape.filled(stream, scalars)
-        on_host.append((words, self._tape.words[: len(words)]))
+        words = self._parameters.values(stream, scalars)
+        on_host.append((words, self._parameters.words[: len(words)]))
         for source, target in inputs:
             if get_array_module(source) is not np:
                 target[...] = source
@@ -47,35 +47,36 @@ class Program:
         self._graph.launch()
 
 
-def capture(
+def capture_step(
     xp: Any,
     run: Callable[[TracedStream], Any],
     stream: Stream,
-    recording: Callable[[Tape], contextlib.AbstractContextManager[None]],
+    *,
+    recording: Callable[[GraphParameters], contextlib.AbstractContextManager[None]],
     staging: Staging,
     buffers: Callable[[], Sequence[Array]],
-) -> tuple[Program, Any]:
-    """Return ``run`` as a program, and what it returned: arrays that hold something once the program was launched.
+) -> tuple[CapturedStep, Any]:
+    """Return ``run`` as a CUDA graph, and its result: arrays that hold something once the graph was launched.
 
     Nothing of ``run`` is executed. The current stream must be one of our own.
 
     Args:
         run: a step that only launches kernels: no waiting for the device, no upload.
         stream: the random numbers that the step is captured with.
-        recording: makes kernels ask a tape for their numbers.
+        recording: makes kernels ask the parameters for where their numbers lie.
         staging: how inputs get to the device.
-        buffers: returns the arrays outside of the step that it writes to.
+        buffers: returns the arrays that the step writes to but does not own.
 
     Raises:
         CaptureError: the step does something that cannot be captured.
     """
-    tape = Tape(xp.zeros(_WORDS, np.uint64))
+    parameters = GraphParameters(xp.zeros(_WORDS, np.uint64))
     kept: list[Any] = []
     here = xp.cuda.get_current_stream()
-    with _keeping(xp, kept), _without_collector(), recording(tape):
+    with _keeping(xp, kept), _without_collector(), recording(parameters):
         here.begin_capture()
         try:
-            result = run(traced(stream))
+            result = run(trace(stream))
         except BaseException as exc:
             with contextlib.suppress(Exception):  # the capture is broken: what ended it is in exc
                 here.end_capture()
@@ -86,12 +87,12 @@ def capture(
             graph = here.end_capture()
         except _REFUSALS as exc:
             raise CaptureError(f"{type(exc).__name__}: {exc}") from exc
-    return Program(graph, tape, staging, [*kept, *buffers(), result]), result
+    return CapturedStep(graph, parameters, staging, [*kept, *buffers(), result]), result
 
 
 @contextlib.contextmanager
 def _without_collector() -> Iterator[None]:
-    """Let Python's collector rest: a cuBLAS handle that it found would wait for the device, which breaks a capture."""
+    """Switch Python's garbage collector off: freeing a cuBLAS handle waits for the device, which breaks a capture."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -103,7 +104,7 @@ def _without_collector() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _keeping(xp: Any, kept: list[Any]) -> Iterator[None]:
-    """Let no memory that is allocated inside go back to the pool: a graph writes to it whenever it is launched."""
+    """Keep all memory that is allocated inside out of the pool: the graph writes to it whenever it is launched."""
     pool = xp.get_default_memory_pool()
 
     def malloc(size: int) -> Any:

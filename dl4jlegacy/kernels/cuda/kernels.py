@@ -1,7 +1,7 @@
-"""The kernels on a GPU, put together: one object a worker thread, its arrays are CuPy's.
+"""All kernels for a GPU in one class: one object for each worker thread, its arrays are CuPy's.
 
-Implements ``dl4jlegacy.kernels.Kernels``; see there for what each method does. Nothing here waits for the device but
-``all_finite`` and the threshold codec, which give their answer to Python, and ``synchronize``.
+Implements ``kernels.protocol.DeviceKernels``; see there for what each method does. Nothing here waits for the device
+but ``all_finite`` and the threshold codec, which give their answer to Python, and ``synchronize``.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.kernels.cuda.convolution import Convolutions
-from dl4jlegacy.kernels.cuda.fused import Fused
-from dl4jlegacy.kernels.cuda.graph import Program, capture
+from dl4jlegacy.kernels.cuda.graph import CapturedStep, capture_step
+from dl4jlegacy.kernels.cuda.graph_parameters import GraphParameters, TracedStream
+from dl4jlegacy.kernels.cuda.layers import Layers
 from dl4jlegacy.kernels.cuda.recurrent import Recurrent
 from dl4jlegacy.kernels.cuda.staging import Staging
 from dl4jlegacy.kernels.cuda.tiles import Tiles
 from dl4jlegacy.kernels.cuda.updaters import Updaters
 from dl4jlegacy.kernels.cuda.vectors import Vectors
-from dl4jlegacy.kernels.tape import Tape, TracedStream
 from dl4jlegacy.seeding import Stream
 
 __all__ = ["CupyKernels"]
@@ -28,7 +28,7 @@ __all__ = ["CupyKernels"]
 _ON = ("", "1")
 
 
-class CupyKernels(Fused, Tiles, Recurrent, Updaters, Vectors, Convolutions):
+class CupyKernels(Layers, Tiles, Recurrent, Updaters, Vectors, Convolutions):
     """See ``Launcher`` for what it is made from.
 
     Attributes:
@@ -70,23 +70,30 @@ class CupyKernels(Fused, Tiles, Recurrent, Updaters, Vectors, Convolutions):
         with self.use():
             self.xp.cuda.get_current_stream().synchronize()
 
-    def captured(
+    def capture(
         self, run: Callable[[TracedStream], Any], stream: Stream, buffers: Callable[[], Sequence[Array]]
-    ) -> tuple[Program, Any]:
-        """Return a step as a program to be launched again and again, and its result; see ``cuda_graph.capture``."""
-        return capture(self.xp, run, stream, self._recording, self._uploads(), lambda: [*buffers(), *self._held()])
+    ) -> tuple[CapturedStep, Any]:
+        """Return a step as a CUDA graph to be launched again and again, and its result; see ``graph.capture_step``."""
+        return capture_step(
+            self.xp,
+            run,
+            stream,
+            recording=self._recording,
+            staging=self._uploads(),
+            buffers=lambda: [*buffers(), *self._held()],
+        )
 
-    def numbers(self, updates: Callable[[], None]) -> list[float]:
+    def updater_scalars(self, updates: Callable[[], None]) -> list[float]:
         """Return the scalars that the updaters in ``updates`` ask for, which launches nothing."""
-        self._noted = []
+        self._collected = []
         try:
             updates()
-            return self._noted
+            return self._collected
         finally:
-            self._noted = None
+            self._collected = None
 
     def _held(self) -> list[Array]:
-        """Return the work memory of these kernels, which a captured step writes to."""
+        """Return the scratch memory of these kernels, which a captured step writes to."""
         return self._scratch.arrays()
 
     def _uploads(self) -> Staging:
@@ -97,9 +104,9 @@ class CupyKernels(Fused, Tiles, Recurrent, Updaters, Vectors, Convolutions):
         return self._staging
 
     @contextlib.contextmanager
-    def _recording(self, tape: Tape) -> Iterator[None]:
-        self._tape = tape
+    def _recording(self, parameters: GraphParameters) -> Iterator[None]:
+        self._parameters = parameters
         try:
             yield
         finally:
-            self._tape = None
+            self._parameters = None

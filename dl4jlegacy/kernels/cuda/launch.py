@@ -22,8 +22,8 @@ from dl4jlegacy.devices import PRECISIONS
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels.compiling import announced
 from dl4jlegacy.kernels.cuda.cublas import Cublas
+from dl4jlegacy.kernels.cuda.graph_parameters import GraphParameters
 from dl4jlegacy.kernels.cuda.scratch import Scratch
-from dl4jlegacy.kernels.tape import Tape
 
 __all__ = ["BLOCK", "Launcher", "options", "source"]
 
@@ -70,20 +70,20 @@ class Launcher:
         self._scratch = Scratch(cupy)
         self._cublas: Cublas | None = None
         self._ready: dict[tuple[str, str, str], Any] = {}
-        self._tape: Tape | None = None  # where a step that is being captured finds its numbers
-        self._noted: list[float] | None = None  # what ``_scalars`` is asked for while nothing is launched
+        self._parameters: GraphParameters | None = None  # of the step that is being captured
+        self._collected: list[float] | None = None  # scalars that ``_scalars`` was given while nothing is launched
 
     # -- numbers that change from step to step: a captured graph reads them from memory, ``_key``, ``_scalars`` -------
     def _key(self, key: int) -> tuple[Any, Any]:
         """Return what a random kernel gets for ``key``: the value, and where to read it instead (0: nowhere)."""
-        return (np.uint64(key), 0) if self._tape is None else (np.uint64(0), self._tape.key(key))
+        return (np.uint64(key), 0) if self._parameters is None else (np.uint64(0), self._parameters.key(key))
 
     def _scalars(self, *values: float) -> tuple[Any, ...]:
         """Return what an updater's kernel gets for up to four numbers: doubles, and where to read them instead."""
         numbers = (*map(float, values), *(0.0,) * (4 - len(values)))
-        if self._noted is not None:
-            self._noted.extend(numbers)
-        return (*numbers, 0) if self._tape is None else (0.0, 0.0, 0.0, 0.0, self._tape.scalars(4))
+        if self._collected is not None:
+            self._collected.extend(numbers)
+        return (*numbers, 0) if self._parameters is None else (0.0, 0.0, 0.0, 0.0, self._parameters.scalars(4))
 
     # -- checks: kernels trust what they are given --------------------------------------------------------------------
     def _on_device(self, what: str, *arrays: Array) -> str:
@@ -124,7 +124,7 @@ class Launcher:
     # -- products -----------------------------------------------------------------------------------------------------
     def matmul(self, a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
         """See ``Kernels``."""
-        if self._noted is not None:
+        if self._collected is not None:
             return
         if self._cublas is None:
             self._cublas = Cublas(self.xp, self.precision)
@@ -141,7 +141,7 @@ class Launcher:
             threads: how many there is work for.
             args: arrays, addresses (``int``, 0 for none), ``int`` for ``long long``, ``float`` for ``double``.
         """
-        if threads > 0 and self._noted is None:
+        if threads > 0 and self._collected is None:
             blocks = min(-(-threads // BLOCK), _MOST_BLOCKS)
             self._function(family, name, char)((blocks,), (BLOCK,), args)
 
@@ -150,7 +150,7 @@ class Launcher:
         shared: int = 0,
     ) -> None:  # fmt: skip
         """Run a kernel on a grid of blocks, with ``shared`` bytes of dynamic shared memory."""
-        if all(grid) and self._noted is None:
+        if all(grid) and self._collected is None:
             self._function(family, name, char)(grid, block, args, shared_mem=shared)
 
     def _function(self, family: str, name: str, char: str) -> Any:

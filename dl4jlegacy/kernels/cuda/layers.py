@@ -1,4 +1,4 @@
-"""Layers' elementwise kernels on a GPU: activations, their gradients, sums of columns, softmax and its loss."""
+"""Layers' kernels on a GPU: activations, their gradients, sums of columns, softmax and its loss."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels.cuda.launch import BLOCK, Launcher
 from dl4jlegacy.kernels.protocol import FUSED_ACTIVATIONS
 
-__all__ = ["ROWS", "Layers", "cut", "width"]
+__all__ = ["Layers"]
 
 _NAMES = tuple(sorted(FUSED_ACTIVATIONS))  # the sources number them in this order
-ROWS = 128
-"""Rows that a block sums at least, so that there are blocks enough for every processor of a device."""
-
+_ROWS = 128  # that a block sums at least, so that there are blocks enough for every processor of a device
 _MOST_PARTS = 256  # what the second stage adds up one after the other
 _PLACES = 4096  # of a channel that a block sums at least
 _LOSS_BLOCKS = 1024
@@ -24,19 +22,19 @@ def _code(activation: str) -> int:
     return _NAMES.index(activation)
 
 
-def cut(whole: int, least: int) -> tuple[int, int]:
+def _cut(whole: int, least: int) -> tuple[int, int]:
     """Cut ``whole`` into at most ``_MOST_PARTS`` parts: how many, and how long each is."""
     span = max(least, -(-whole // _MOST_PARTS))
     return max(1, -(-whole // span)), span
 
 
-def width(n: int) -> int:
+def _width(n: int) -> int:
     """Return how many threads share a row of ``n`` values."""
     return min(BLOCK, 1 << max(0, n - 1).bit_length())
 
 
 class Layers(Launcher):
-    """See ``Kernels``; the sums are taken in two stages, cut by sizes alone."""
+    """See ``Kernels`` and ``DeviceKernels``; sums are taken in two stages, in blocks that depend on sizes alone."""
 
     def bias_activation(self, z: Array, b: Array, activation: str) -> None:
         """See ``Kernels``."""
@@ -72,7 +70,7 @@ class Layers(Launcher):
         self._check_bias(what, dy, out)
         char = self._on_device(what, dy, out)
         m, n = dy.shape
-        parts, span = cut(m, ROWS)
+        parts, span = _cut(m, _ROWS)
         sums = out if parts == 1 else self._scratch.buffer("sums", (parts, n), char)
         self._stage(char, parts, dy, y, sums, m, n, span, activation)
         if parts > 1:
@@ -92,7 +90,7 @@ class Layers(Launcher):
         char = self._on_device("channel_backward", dy, y, gb)
         tiles, channels, *rest = dy.shape
         area = rest[0] * rest[1] * rest[2]
-        parts, span = cut(tiles * area, _PLACES)
+        parts, span = _cut(tiles * area, _PLACES)
         sums = gb if parts == 1 else self._scratch.buffer("sums", (parts, channels), char)
         self.launch_blocks("activations", "channel_backward", char, (parts, channels), (BLOCK,),
                            dy, y, sums, tiles, area, span, code)  # fmt: skip
@@ -103,7 +101,7 @@ class Layers(Launcher):
         """See ``Kernels``."""
         char = self._on_device("softmax", z)
         m, n = z.shape
-        threads = width(n)
+        threads = _width(n)
         if n:
             self.launch_blocks("softmax", "softmax", char, (-(-m * threads // BLOCK),), (BLOCK,), z, m, n, threads)
 
@@ -124,6 +122,46 @@ class Layers(Launcher):
         self.launch_blocks("softmax", "sum_doubles", char, (1,), (BLOCK,), sums, loss, blocks)
         result: Array = loss
         return result
+
+    # -- several steps of a layer in one launch: a launch costs more than small arrays take to compute -----------------
+    def softmax_loss(self, z: Array, b: Array, labels: Array, dz: Array, gb: Array, scale: float) -> Array:
+        """See ``DeviceKernels``."""
+        self._check_bias("softmax_loss", z, b)
+        self._check_bias("softmax_loss", z, gb)
+        self._alike("softmax_loss", z, labels, dz)
+        char = self._on_device("softmax_loss", z, b, gb)
+        (m, n), loss = z.shape, self.xp.empty((), "d")
+        threads = _width(n)
+        blocks = -(-m * threads // BLOCK)
+        sums = self._scratch.buffer("sums", (max(1, blocks),), "d")
+        self.launch_blocks("softmax", "softmax_loss", char, (blocks,), (BLOCK,),
+                           z, b, labels, dz, sums, m, n, threads, float(scale))  # fmt: skip
+        self.launch_blocks("softmax", "sum_doubles", char, (1,), (BLOCK,), sums, loss, blocks)
+        self.column_sums(dz, gb)
+        result: Array = loss
+        return result
+
+    def difference_sums(self, model: Array, data: Array, copy: Array, out: Array, factor: float) -> None:
+        """See ``DeviceKernels``."""
+        self._check_bias("difference_sums", model, out)
+        self._alike("difference_sums", model, data, copy)
+        char = self._on_device("difference_sums", model, out)
+        self._block_sums("difference_sums", char, (model, data, copy), out, len(model), float(factor))
+
+    def signed_sums(self, x: Array, half: int, out: Array, factor: float) -> None:
+        """See ``DeviceKernels``."""
+        self._check_bias("signed_sums", x, out)
+        if not 0 <= half <= len(x):
+            raise ShapeError(f"signed_sums: the halves of {len(x)} rows cannot meet at row {half}")
+        self._block_sums("signed_sums", self._on_device("signed_sums", x, out), (x,), out, len(x), half, float(factor))
+
+    def _block_sums(self, name: str, char: str, given: tuple[Array, ...], out: Array, m: int, *rest: float) -> None:
+        n = out.size
+        parts, span = _cut(m, _ROWS)
+        sums = out if parts == 1 else self._scratch.buffer("sums", (parts, n), char)
+        self.launch_blocks("activations", name, char, (-(-n // 32), parts), (32, 8), *given, sums, m, n, span, *rest)
+        if parts > 1:
+            self._stage(char, 1, sums, sums, out, parts, n, parts, 0)
 
     @staticmethod
     def _check_bias(what: str, z: Array, b: Array) -> None:

@@ -32,15 +32,15 @@ Run = Callable[[Arrays, Stream], Any]
 
 @dataclass
 class _Captured:
-    """A captured step: the arrays it reads, and the graph that does it."""
+    """A captured step: the arrays that its graph reads, the graph, and where it writes the score."""
 
     inputs: Arrays
-    program: Any
+    graph: Any
     score: Array
 
 
 class CapturedSteps:
-    """The captured steps of one network. Used by the network's thread.
+    """The captured steps of one network; used by the network's thread alone.
 
     Args:
         kernels: of a GPU.
@@ -51,9 +51,9 @@ class CapturedSteps:
     def __init__(self, kernels: DeviceKernels, dtype: npt.DTypeLike, buffers: Callable[[], Sequence[Array]]) -> None:
         self._kernels, self._dtype, self._buffers = kernels, dtype, buffers
         self._steps: OrderedDict[Hashable, _Captured | None] = OrderedDict()
-        self.refused: dict[Hashable, str] = {}  # why a kind of step is not captured
+        self.refused: dict[Hashable, str] = {}  # why steps of a kind cannot be captured
 
-    def run(self, kind: Hashable, batch: Arrays, stream: Stream, step: Run, numbers: Callable[[], None]) -> Any:
+    def run(self, kind: Hashable, batch: Arrays, stream: Stream, step: Run, updates: Callable[[], None]) -> Any:
         """Do one step; return its score.
 
         Args:
@@ -61,7 +61,7 @@ class CapturedSteps:
             batch: host or device arrays, or None where there is none.
             stream: the random numbers of the batch.
             step: does the step.
-            numbers: goes through the step's updaters again, for the scalars of their iteration.
+            updates: calls the step's updaters again, to learn the scalars of their iteration; nothing is launched.
         """
         with self._kernels.use():
             name = (kind, tuple(None if array is None else array.shape for array in batch))
@@ -79,7 +79,7 @@ class CapturedSteps:
                     self.refused[name] = str(exc)
                     logger.warning("steps of this kind are not captured into a CUDA graph: %s", exc)
                     return step(batch, stream)
-            return self._replay(captured, batch, stream, numbers)
+            return self._replay(captured, batch, stream, updates)
 
     def _remember(self, name: Hashable, captured: _Captured | None) -> None:
         self._steps[name] = captured
@@ -91,11 +91,11 @@ class CapturedSteps:
     def _capture(self, batch: Arrays, stream: Stream, step: Run) -> _Captured:
         xp = self._kernels.xp
         inputs = tuple(None if array is None else xp.empty(array.shape, self._dtype) for array in batch)
-        program, score = self._kernels.captured(lambda own: step(inputs, own), stream, self._buffers)
-        return _Captured(inputs, program, score)
+        graph, score = self._kernels.capture(lambda own: step(inputs, own), stream, self._buffers)
+        return _Captured(inputs, graph, score)
 
-    def _replay(self, captured: _Captured, batch: Arrays, stream: Stream, numbers: Callable[[], None]) -> Any:
+    def _replay(self, captured: _Captured, batch: Arrays, stream: Stream, updates: Callable[[], None]) -> Any:
         pairs = zip(batch, captured.inputs, strict=True)
         given = [(array, held) for array, held in pairs if array is not None and held is not None]
-        captured.program.launch(given, stream, self._kernels.numbers(numbers))
+        captured.graph.launch(given, stream, self._kernels.updater_scalars(updates))
         return captured.score.copy()

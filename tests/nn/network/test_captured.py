@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dl4jlegacy.errors import CaptureError, DeviceError, DeviceMemoryError, ShapeError
 from dl4jlegacy.kernels import load
-from dl4jlegacy.kernels.tape import Tape, traced
+from dl4jlegacy.kernels.cuda.graph_parameters import GraphParameters, trace
 from dl4jlegacy.nn import (
     Adam,
     DenseLayer,
@@ -232,31 +232,31 @@ def test_graphs_can_be_switched_off(device_arrays: ModuleType, monkeypatch: pyte
 
 
 @given(seed=st.integers(0, 2**32), other=st.integers(0, 2**32))
-def test_a_tape_gives_every_key_of_another_batch_where_the_step_looks_for_it(seed: int, other: int) -> None:
+def test_graph_parameters_give_every_key_of_another_batch_where_the_step_looks_for_it(seed: int, other: int) -> None:
     with installed() as xp:
-        tape, first = Tape(xp.zeros(16, np.uint64)), traced(Stream.of(seed))
+        parameters, first = GraphParameters(xp.zeros(16, np.uint64)), trace(Stream.of(seed))
 
         def keys(stream: Stream) -> list[int]:
             layer = stream.at(3, 0, purpose="dropout")
             return [layer.key, stream.at(1, purpose="segment").at(4, purpose="hidden").key, layer.key, stream.key]
 
-        places = [(tape.key(key) - int(tape.words.data.ptr)) // 8 for key in keys(first)]
-        scalars = (tape.scalars(4) - int(tape.words.data.ptr)) // 8
+        places = [(parameters.key(key) - int(parameters.words.data.ptr)) // 8 for key in keys(first)]
+        scalars = (parameters.scalars(4) - int(parameters.words.data.ptr)) // 8
         assert keys(first) == keys(Stream.of(seed))
-        words = tape.filled(Stream.of(other), [0.5, 1.5, 2.5, 3.5])
+        words = parameters.values(Stream.of(other), [0.5, 1.5, 2.5, 3.5])
         assert [int(words[place]) for place in places] == keys(Stream.of(other))
         assert words[scalars : scalars + 4].view(np.float64).tolist() == [0.5, 1.5, 2.5, 3.5]
-        assert len(words) == len(tape) == 7
+        assert len(words) == len(parameters) == 7
 
 
-def test_what_a_tape_cannot_hold_is_refused(device_arrays: ModuleType) -> None:
-    tape, stream = Tape(device_arrays.zeros(4, np.uint64)), traced(Stream.of(1))
+def test_what_graph_parameters_cannot_hold_is_refused(device_arrays: ModuleType) -> None:
+    parameters, stream = GraphParameters(device_arrays.zeros(4, np.uint64)), trace(Stream.of(1))
     with pytest.raises(CaptureError, match="does not follow from its position"):
-        tape.key(Stream.of(2).key)
+        parameters.key(Stream.of(2).key)
     with pytest.raises(CaptureError, match="random numbers on the host"):
         stream.at(1).generator()
-    tape.scalars(4)
+    parameters.scalars(4)
     with pytest.raises(CaptureError, match="more than 4 keys and scalars"):
-        tape.key(stream.key)
+        parameters.key(stream.key)
     with pytest.raises(CaptureError, match="5 scalars"):
-        tape.filled(Stream.of(1), [0.0] * 5)
+        parameters.values(Stream.of(1), [0.0] * 5)

@@ -1,4 +1,4 @@
-"""The numbers that change from step to step, kept where a captured CUDA graph reads them.
+"""The parameters of a captured CUDA graph: numbers that change from step to step, kept where its kernels read them.
 
 A graph repeats the same launches with the same arguments. What differs between two training steps of equal shapes are
 the random keys, which follow from the position in the run, and the updaters' scalars, which follow from the iteration.
@@ -16,7 +16,7 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import CaptureError
 from dl4jlegacy.seeding import Stream
 
-__all__ = ["Tape", "TracedStream", "traced"]
+__all__ = ["GraphParameters", "TracedStream", "trace"]
 
 _WORD = 8
 Path = tuple[tuple[tuple[int, ...], str], ...]
@@ -24,35 +24,35 @@ Path = tuple[tuple[tuple[int, ...], str], ...]
 
 
 class _TracedKey(int):
-    """A key that knows how it was reached; as a number it is the one of the step that is captured."""
+    """A random key that remembers how it was reached; its value is that of the step being captured."""
 
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
 class TracedStream(Stream):
-    """A stream that can be found again below another batch's stream."""
+    """A stream that remembers its path, so that the same place is found below another batch's stream."""
 
     path: Path = ()
 
     def at(self, *position: int, purpose: str = "") -> TracedStream:
         """See ``Stream``."""
-        return traced(Stream(int(self.key)).at(*position, purpose=purpose), (*self.path, (position, purpose)))
+        return trace(Stream(int(self.key)).at(*position, purpose=purpose), (*self.path, (position, purpose)))
 
     def generator(self) -> np.random.Generator:
         """Raise ``CaptureError``: numbers drawn on the host would be the same in every replay."""
         raise CaptureError("a step draws random numbers on the host; it cannot become a CUDA graph")
 
 
-def traced(stream: Stream, path: Path = ()) -> TracedStream:
-    """Return ``stream`` as one that traces how it is used."""
+def trace(stream: Stream, path: Path = ()) -> TracedStream:
+    """Return ``stream`` as one whose keys remember how they were reached."""
     key = _TracedKey(stream.key)
     key.path = path
     return TracedStream(key, path)
 
 
-class Tape:
-    """Where the changing numbers of one captured step lie, in the order in which its kernels asked for them.
+class GraphParameters:
+    """Where the parameters of one captured step lie, in the order in which its kernels asked for them.
 
     Args:
         words: ``(capacity,)`` uint64 on the device.
@@ -86,8 +86,8 @@ class Tape:
             self._append(None)
         return self._address(place)
 
-    def filled(self, stream: Stream, scalars: Sequence[float]) -> Array:
-        """Return the words of a step, ``(len,)`` uint64 on the host, for its ``stream`` and its scalars in order."""
+    def values(self, stream: Stream, scalars: Sequence[float]) -> Array:
+        """Return the parameters of a step as words, ``(len,)`` uint64 on the host, given its ``stream`` and scalars."""
         words = np.empty(len(self._entries), np.uint64)
         doubles = words.view(np.float64)
         given = iter(scalars)
