@@ -11,7 +11,7 @@ from typing import Any
 from dl4jlegacy.datasets import DataSet, DataSource
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.evaluation.classification import Evaluation
-from dl4jlegacy.nn.evaluation.evaluating import looked_at
+from dl4jlegacy.nn.evaluation.evaluate import evaluate_batch
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.networks import Network
 from dl4jlegacy.seeding import Stream
@@ -67,7 +67,7 @@ def evaluated(network: Network, test: DataSet, names: tuple[str, ...]) -> HeldOu
         total += float(network.score_examples(batch).sum())
         if classifies:
             mask = batch.features_mask if batch.labels_mask is None and batch.labels.ndim == 3 else batch.labels_mask
-            looked_at(evaluation, batch.labels, network.output(batch.features, batch.features_mask), mask)
+            evaluate_batch(evaluation, batch.labels, network.output(batch.features, batch.features_mask), mask)
     return HeldOut(total / len(test), evaluation if classifies else None)
 
 

@@ -5,8 +5,9 @@ Follows ``org.nd4j.linalg.dataset.MultiDataSet``. Like a ``DataSet`` it is check
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.errors import DataError
 from dl4jlegacy.seeding import Stream
 
-__all__ = ["ListMultiDataSetIterator", "MultiDataSet"]
+__all__ = ["Data", "ListMultiDataSetIterator", "MultiDataSet", "multi_data_sets"]
 
 _NAMES = ("features", "labels", "features_masks", "labels_masks")
 Arrays = Sequence[npt.ArrayLike]
@@ -158,6 +159,18 @@ class ListMultiDataSetIterator:
 
     def __len__(self) -> int:
         return self.total_batches
+
+
+Data = Iterable[DataSet] | Iterable[MultiDataSet] | DataSet | MultiDataSet
+"""A data set (one batch), or an iterator of batches."""
+
+
+def multi_data_sets(data: Data, epochs: int = 1) -> Iterator[MultiDataSet]:
+    """Yield the batches of so many epochs as MultiDataSets; a data set is one batch."""
+    for _ in range(epochs):
+        whole: Any = [data] if isinstance(data, DataSet | MultiDataSet) else data
+        for batch in whole:
+            yield MultiDataSet.of(batch)
 
 
 def _masks(name: str, arrays: Arrays, masks: Masks | None) -> Masks:

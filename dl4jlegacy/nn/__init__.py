@@ -18,8 +18,7 @@ from dl4jlegacy.nn.evaluation.binary import EvaluationBinary
 from dl4jlegacy.nn.evaluation.calibration import EvaluationCalibration
 from dl4jlegacy.nn.evaluation.classification import Evaluation
 from dl4jlegacy.nn.evaluation.regression import RegressionEvaluation
-from dl4jlegacy.nn.evaluation.roc import ROC
-from dl4jlegacy.nn.evaluation.roc_columns import ROCBinary, ROCMultiClass
+from dl4jlegacy.nn.evaluation.roc import ROC, ROCBinary, ROCMultiClass
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
 from dl4jlegacy.nn.input_type import InputType
 from dl4jlegacy.nn.layers.autoencoder import AutoEncoder
@@ -44,7 +43,8 @@ from dl4jlegacy.nn.network.generative import (
     reconstruction_log_probability,
 )
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
-from dl4jlegacy.nn.preprocessors.shape import (
+from dl4jlegacy.nn.preprocessors import (
+    BinomialSamplingPreProcessor,
     CnnToFeedForwardPreProcessor,
     CnnToRnnPreProcessor,
     ComposableInputPreProcessor,
@@ -52,9 +52,6 @@ from dl4jlegacy.nn.preprocessors.shape import (
     FeedForwardToRnnPreProcessor,
     RnnToCnnPreProcessor,
     RnnToFeedForwardPreProcessor,
-)
-from dl4jlegacy.nn.preprocessors.statistics import (
-    BinomialSamplingPreProcessor,
     UnitVarianceProcessor,
     ZeroMeanAndUnitVariancePreProcessor,
     ZeroMeanPrePreProcessor,

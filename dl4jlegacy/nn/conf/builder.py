@@ -26,7 +26,7 @@ from dl4jlegacy.nn.input_type import AnyInputType
 from dl4jlegacy.nn.layers.layer import DenseLayer, Layer
 from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.layers.rbm import RBM
-from dl4jlegacy.nn.preprocessors.shape import InputPreProcessor
+from dl4jlegacy.nn.preprocessors import InputPreProcessor
 from dl4jlegacy.nn.schedules import Schedule
 from dl4jlegacy.nn.updaters import UPDATERS, Nesterovs, Sgd, Updater, create_updater, with_learning_rate
 from dl4jlegacy.nn.weights import Distribution

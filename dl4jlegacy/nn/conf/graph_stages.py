@@ -13,7 +13,7 @@ from dl4jlegacy.nn.conf.stages import Stage, filled, first_type
 from dl4jlegacy.nn.input_type import AnyInputType
 from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer
 from dl4jlegacy.nn.layers.layer import Layer
-from dl4jlegacy.nn.preprocessors.shape import InputPreProcessor, placed
+from dl4jlegacy.nn.preprocessors import InputPreProcessor, resolve_preprocessor
 from dl4jlegacy.nn.vertices.combine import plain
 from dl4jlegacy.nn.vertices.shape import Vertex
 
@@ -117,7 +117,7 @@ def _stage(node: GraphNode, below: Node, conf: Any) -> Stage:
     if layer.name is None:
         layer = msgspec.structs.replace(layer, name=node.name)
     try:
-        pre, enters = placed(node.pre_processor, below.kind, layer.consumes)
+        pre, enters = resolve_preprocessor(node.pre_processor, below.kind, layer.consumes)
     except ShapeError as exc:
         raise ShapeError(f"{title} {exc}") from exc
     layer = filled(layer, enters, conf, title)

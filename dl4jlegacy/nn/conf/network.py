@@ -26,7 +26,7 @@ from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer
 from dl4jlegacy.nn.layers.layer import Layer
 from dl4jlegacy.nn.layers.output import BaseOutputLayer
 from dl4jlegacy.nn.multilayer_updater import GRADIENT_NORMALIZATIONS
-from dl4jlegacy.nn.preprocessors.shape import InputPreProcessor
+from dl4jlegacy.nn.preprocessors import InputPreProcessor
 from dl4jlegacy.nn.updaters import Sgd, Updater
 from dl4jlegacy.nn.vertices.combine import MergeVertex
 from dl4jlegacy.nn.vertices.shape import Vertex

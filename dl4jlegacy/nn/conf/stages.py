@@ -19,7 +19,7 @@ from dl4jlegacy.nn.layers.feedforward import Backward, Params
 from dl4jlegacy.nn.layers.layer import Layer
 from dl4jlegacy.nn.layers.output import BaseOutputLayer
 from dl4jlegacy.nn.losses import LOSSES
-from dl4jlegacy.nn.preprocessors.shape import InputPreProcessor, placed
+from dl4jlegacy.nn.preprocessors import InputPreProcessor, resolve_preprocessor
 from dl4jlegacy.nn.step import Step
 
 __all__ = ["INHERITED", "Stage", "filled", "first_type", "stages"]
@@ -121,7 +121,7 @@ def stages(
         if given is None:
             raise ShapeError(f"{title}: {_unknown(layer)}")
         try:
-            pre, enters = placed(pre_processors.get(index), given, layer.consumes)
+            pre, enters = resolve_preprocessor(pre_processors.get(index), given, layer.consumes)
         except ShapeError as exc:
             raise ShapeError(f"{title} {exc}") from exc
         layer = filled(layer, enters, conf, title)

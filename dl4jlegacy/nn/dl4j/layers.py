@@ -17,8 +17,7 @@ from dl4jlegacy.nn.layers import layer as layers
 from dl4jlegacy.nn.layers.layer import Layer
 from dl4jlegacy.nn.layers.lstm import GATES
 from dl4jlegacy.nn.layers.reconstruction_distribution import ReconstructionDistribution
-from dl4jlegacy.nn.preprocessors import shape
-from dl4jlegacy.nn.preprocessors.shape import InputPreProcessor
+from dl4jlegacy.nn.preprocessors import ComposableInputPreProcessor, InputPreProcessor
 
 __all__ = ["KINDS", "WRAPPERS", "Codec", "Kind", "kind_named", "kind_of", "pre_processor", "pre_processor_tree"]
 
@@ -285,7 +284,7 @@ def kind_named(name: str, where: str) -> Kind:
 
 # -- preprocessors ---------------------------------------------------------------------------------------------------
 
-_PRES: Final[dict[str, type[InputPreProcessor]]] = {cls.__name__: cls for cls in get_args(shape.InputPreProcessor)}
+_PRES: Final[dict[str, type[InputPreProcessor]]] = {cls.__name__: cls for cls in get_args(InputPreProcessor)}
 _ENDINGS: Final = ("PrePreProcessor", "PreProcessor", "Processor")
 _WRAPPED_PRES: Final[dict[str, str]] = {}
 """The classes' names by their wrappers in 0.9.1: ``zeroMean`` is a ``ZeroMeanPrePreProcessor``."""
@@ -299,7 +298,7 @@ _PARTS: Final = "inputPreProcessors"
 
 def pre_processor_tree(pre: InputPreProcessor, *, old: bool) -> Tree:
     """Return a preprocessor as DL4J writes it."""
-    if isinstance(pre, shape.ComposableInputPreProcessor):
+    if isinstance(pre, ComposableInputPreProcessor):
         fields: Tree = {_PARTS: [pre_processor_tree(part, old=old) for part in pre.input_pre_processors]}
     else:
         fields = {_IMAGE[field]: getattr(pre, field) for field in pre.__struct_fields__}
@@ -313,12 +312,12 @@ def pre_processor(node: object, where: str) -> InputPreProcessor:
     cls: Any = _PRES.get(_WRAPPED_PRES.get(short, short))
     if cls is None:
         raise ModelError(f"{where} is a {short}; known preprocessors are {', '.join(sorted(_PRES))}")
-    if cls is shape.ComposableInputPreProcessor:
+    if cls is ComposableInputPreProcessor:
         parts = fields.get(_PARTS)
         if not isinstance(parts, list) or not parts:
             raise ModelError(f"{where} is a {short} without a list {_PARTS}: {str(parts)[:80]}")
         found = [pre_processor(part, f"{where}.{_PARTS}[{i}]") for i, part in enumerate(parts)]
-        return shape.ComposableInputPreProcessor(input_pre_processors=tuple(found))
+        return ComposableInputPreProcessor(input_pre_processors=tuple(found))
     sizes = {field: _whole(_IMAGE[field]).read(fields.get(_IMAGE[field]), where) for field in cls.__struct_fields__}
     made: InputPreProcessor = cls(**sizes)
     return made

@@ -14,8 +14,8 @@ import numpy as np
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError
-from dl4jlegacy.nn.evaluation.roc_columns import ROCBinary
-from dl4jlegacy.nn.evaluation.rows import check_column, check_names, fixed, rows
+from dl4jlegacy.nn.evaluation.evaluate import check_column, check_names, java_fixed, unmasked_rows
+from dl4jlegacy.nn.evaluation.roc import ROCBinary
 
 __all__ = ["EvaluationBinary"]
 
@@ -47,13 +47,13 @@ class EvaluationBinary:
         self._counts: Array | None = None  # (4, outputs), rows as in _COUNTS
 
     def eval(self, labels: Array, output: Array, mask: Array | None = None) -> None:
-        """Count one batch of 0s and 1s against outputs from 0 to 1; shapes and mask as in ``evaluation_rows.rows``.
+        """Count one batch of 0s and 1s against outputs from 0 to 1; shapes and mask as in ``unmasked_rows``.
 
         Raises:
             ShapeError: the shapes do not agree with each other or with earlier batches.
             NotFiniteError: the output holds NaN.
         """
-        actual, found, single = rows(labels, output, mask, per_output=True)
+        actual, found, single = unmasked_rows(labels, output, mask, per_output=True)
         self._expect(actual.shape[1])
         limits = np.asarray(self.thresholds or 0.5, found.dtype)
         yes, predicted = actual > 0.5, found > limits
@@ -198,9 +198,9 @@ class EvaluationBinary:
         for i in range(self.num_labels):
             metrics = (self.accuracy(i), self.f1(i), self.precision(i), self.recall(i))
             text += f"\n{self.label_names[i] if self.label_names else i!s:<{width}}"
-            text += "".join(f"{fixed(value, digits):<12}" for value in metrics) + f"{self.total_count(i):<8}"
+            text += "".join(f"{java_fixed(value, digits):<12}" for value in metrics) + f"{self.total_count(i):<8}"
             text += "".join(f"{self._count(row, i):<7}" for row in range(4))
-            text += f"{fixed(self.roc.calculate_auc(i), digits):<12}" if self.roc else ""
+            text += f"{java_fixed(self.roc.calculate_auc(i), digits):<12}" if self.roc else ""
         if self.thresholds is not None:
             text += "\nPer-output decision thresholds: [" + ", ".join(str(float(t)) for t in self.thresholds) + "]"
         return text

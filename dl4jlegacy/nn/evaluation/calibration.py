@@ -15,7 +15,7 @@ import numpy as np
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError
-from dl4jlegacy.nn.evaluation.rows import check_column, rows
+from dl4jlegacy.nn.evaluation.evaluate import check_column, unmasked_rows
 
 __all__ = ["EvaluationCalibration", "Histogram", "ReliabilityDiagram"]
 
@@ -62,13 +62,13 @@ class EvaluationCalibration:
         self._sums: Array | None = None  # of predictions, (reliability bins, classes)
 
     def eval(self, labels: Array, output: Array, mask: Array | None = None) -> None:
-        """Take in one batch of one-hot labels; shapes and mask as in ``evaluation_rows.rows``.
+        """Add one batch of one-hot labels; shapes and mask as in ``unmasked_rows``.
 
         Raises:
             ShapeError: the shapes do not agree with each other or with earlier batches.
             NotFiniteError: the output holds NaN.
         """
-        actual, p, _ = rows(labels, output, mask)
+        actual, p, _ = unmasked_rows(labels, output, mask)
         yes = actual > 0.5
         columns = p.shape[1]
         bins = _bin(p, self.reliability_bins)
@@ -90,7 +90,7 @@ class EvaluationCalibration:
         self._add(counts, sums)
 
     def merge(self, other: EvaluationCalibration) -> Self:
-        """Take in what ``other`` has seen; raises for other bins or another number of classes."""
+        """Add what ``other`` has counted; raises for other bins or another number of classes."""
         mine, theirs = ((e.reliability_bins, e.histogram_bins) for e in (self, other))
         if mine != theirs:
             raise ConfError(f"cannot merge a calibration with {theirs} bins into one with {mine}")

@@ -16,7 +16,7 @@ import numpy as np
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, DataError, ShapeError
-from dl4jlegacy.nn.evaluation.rows import rows
+from dl4jlegacy.nn.evaluation.evaluate import unmasked_rows
 
 __all__ = ["Averaging", "Evaluation"]
 
@@ -74,7 +74,7 @@ class Evaluation:
             ShapeError: the shapes do not agree with each other or with earlier batches.
             NotFiniteError: the output holds NaN.
         """
-        labels, output, _ = rows(labels, output, mask)
+        labels, output, _ = unmasked_rows(labels, output, mask)
         if output.shape[1] == 1:
             self._count((labels[:, 0] > 0.5).astype(np.intp), (output[:, 0] >= 0.5).astype(np.intp), 2)
             return

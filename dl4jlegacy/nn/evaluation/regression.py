@@ -15,7 +15,7 @@ import numpy as np
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError
-from dl4jlegacy.nn.evaluation.rows import check_column, check_names, rows, scientific
+from dl4jlegacy.nn.evaluation.evaluate import check_column, check_names, java_scientific, unmasked_rows
 
 __all__ = ["RegressionEvaluation"]
 
@@ -38,13 +38,13 @@ class RegressionEvaluation:
         self._state: Array | None = None  # (len(_STATE), columns), float64
 
     def eval(self, labels: Array, output: Array, mask: Array | None = None) -> None:
-        """Take in one batch; shapes and mask as in ``evaluation_rows.rows``.
+        """Add one batch; shapes and mask as in ``unmasked_rows``.
 
         Raises:
             ShapeError: the shapes do not agree with each other or with earlier batches.
             NotFiniteError: the output holds NaN.
         """
-        actual, found, single = rows(labels, output, mask, per_output=True)
+        actual, found, single = unmasked_rows(labels, output, mask, per_output=True)
         x, y = actual.astype(np.float64), found.astype(np.float64)
         w = np.ones(x.shape) if single is None else single
         y = np.where(w != 0, y, 0)
@@ -56,7 +56,7 @@ class RegressionEvaluation:
         self._add(np.stack([count, mean, mean_output, *sums, np.abs(error).sum(axis=0)]))
 
     def merge(self, other: RegressionEvaluation) -> Self:
-        """Take in what ``other`` has seen; raises ``ShapeError`` for another number of columns."""
+        """Add what ``other`` has counted; raises ``ShapeError`` for another number of columns."""
         if other._state is not None:
             self.columns = self.columns or other.columns
             self._add(other._state)
@@ -162,6 +162,6 @@ class RegressionEvaluation:
         header = (f"{name:<{width}}" for name in ("MSE", "MAE", "RMSE", "RSE", "PC", "R^2"))
         lines = [f"{'Column':<{label}}" + "".join(header)]
         for i, name in enumerate(names):
-            cells = (f"{scientific(getattr(self, metric)(i), self.digits):<{width}}" for metric in _METRICS)
+            cells = (f"{java_scientific(getattr(self, metric)(i), self.digits):<{width}}" for metric in _METRICS)
             lines.append(f"{name:<{label}}" + "".join(cells))
         return "\n".join([*lines, ""])

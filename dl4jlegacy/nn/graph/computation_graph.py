@@ -13,19 +13,17 @@ import numpy as np
 
 from dl4jlegacy.backend import Array, Scalar, asarray, get_array_module, to_host
 from dl4jlegacy.datasets.dataset import DataSet
-from dl4jlegacy.datasets.multi_dataset import MultiDataSet
+from dl4jlegacy.datasets.multi_dataset import Data, MultiDataSet, multi_data_sets
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration
 from dl4jlegacy.nn.evaluation.classification import Evaluation
-from dl4jlegacy.nn.evaluation.evaluating import Data, batches_of, counted, looked_at
-from dl4jlegacy.nn.evaluation.rows import IEvaluation
+from dl4jlegacy.nn.evaluation.evaluate import IEvaluation, evaluate_batch, label_mask
 from dl4jlegacy.nn.graph.sequences import pieces, single_steps
 from dl4jlegacy.nn.graph.stack import Batch, GraphStack
 from dl4jlegacy.nn.input_type import AnyInputType
 from dl4jlegacy.nn.layers.sequences import Memory, segment_count
-from dl4jlegacy.nn.network.batches import chunks
-from dl4jlegacy.nn.network.flat_network import FlatNetwork
+from dl4jlegacy.nn.network.flat_network import FlatNetwork, row_slices
 from dl4jlegacy.seeding import Stream
 
 __all__ = ["ComputationGraph", "Several"]
@@ -186,7 +184,7 @@ class ComputationGraph(FlatNetwork):
 
     def fit(self, data: Data, epochs: int = 1) -> None:
         """Train on a data set (one batch) or on the batches of an iterator, for so many epochs."""
-        for batch in batches_of(data, epochs):
+        for batch in multi_data_sets(data, epochs):
             score = self.fit_batch(
                 batch.features,
                 batch.labels,
@@ -210,7 +208,7 @@ class ComputationGraph(FlatNetwork):
     ) -> list[tuple[Array, Array | None]]:
         """Return every output with its mask."""
         batch = self._stack.checked(self._dtype, x, None, features_masks)
-        parts = [self._stack.output(_rows(batch, rows), self._step()) for rows in chunks(batch.examples)]
+        parts = [self._stack.output(_rows(batch, rows), self._step()) for rows in row_slices(batch.examples)]
         if len(parts) == 1:
             return parts[0]
         whole: list[tuple[Array, Array | None]] = []
@@ -265,7 +263,7 @@ class ComputationGraph(FlatNetwork):
             if labels.shape != wanted:
                 title = self.nodes[place].title()
                 raise ShapeError(f"labels have shape {labels.shape}, network output {title} wants {wanted}")
-            total += layer.scores(labels, y, counted(labels, mask, own))
+            total += layer.scores(labels, y, label_mask(labels, mask, own))
         return to_host(total)
 
     def evaluate(self, data: Data, label_names: Sequence[str] | None = None) -> Evaluation:
@@ -279,12 +277,12 @@ class ComputationGraph(FlatNetwork):
         for name in evaluations:
             if name not in self.conf.network_outputs:
                 raise ConfError(f"{name!r} is no network output; those are {list(self.conf.network_outputs)}")
-        for batch in batches_of(data):
+        for batch in multi_data_sets(data):
             found = self._outputs(batch.features, batch.features_masks)
             triples = zip(self.conf.network_outputs, found, batch.labels, batch.labels_masks, strict=True)
             for name, (y, own), labels, mask in triples:
                 for evaluation in evaluations.get(name, ()):
-                    looked_at(evaluation, labels, y, counted(labels, mask, own))
+                    evaluate_batch(evaluation, labels, y, label_mask(labels, mask, own))
 
     # -- inside ------------------------------------------------------------------------------------------------------
 

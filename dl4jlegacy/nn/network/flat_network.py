@@ -1,15 +1,15 @@
-"""FlatNetwork: what networks of either kind share, which is their flat vectors and where these live."""
+"""FlatNetwork: what both kinds of networks share: the flat vectors, training steps, and the search for a NaN."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
 from dl4jlegacy.backend import Array, Scalar, asarray, is_on_device
-from dl4jlegacy.errors import ShapeError
+from dl4jlegacy.errors import NotFiniteError, ShapeError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.kernels.protocol import Kernels, device_kernels
 from dl4jlegacy.nn.layers.layer import Layer
@@ -18,12 +18,19 @@ from dl4jlegacy.nn.listeners import TrainingListener
 from dl4jlegacy.nn.memory import Held
 from dl4jlegacy.nn.multilayer_updater import MultiLayerUpdater
 from dl4jlegacy.nn.network.captured import Arrays, CapturedSteps, Run
-from dl4jlegacy.nn.network.not_finite import ScoreWatch, not_finite
 from dl4jlegacy.nn.parameters import ParamLayout
 from dl4jlegacy.nn.step import Step, Workspace, flat_vector
 from dl4jlegacy.seeding import Stream
 
-__all__ = ["FlatNetwork"]
+__all__ = ["FlatNetwork", "row_slices"]
+
+_ROWS = 1024  # examples per pass of output and score, so that work buffers stay small
+_REMEDY = "try a smaller learning rate, gradient clipping, or look for extreme values in the data"
+
+
+def row_slices(rows: int) -> Iterator[slice]:
+    """Return the ranges of so many rows that go through a network at once."""
+    return (slice(start, min(start + _ROWS, rows)) for start in range(0, max(rows, 1), _ROWS))
 
 
 class FlatNetwork:
@@ -46,7 +53,7 @@ class FlatNetwork:
         self._stream = Stream.of(conf.seed)
         self._dtype = np.dtype(conf.dtype)
         self._memory: Memory = {}
-        self._watch = ScoreWatch()
+        self._watch = _ScoreWatch()
         xp = self.kernels.xp
         self._params = flat_vector(self.layout.size, self._dtype, xp)
         self._gradient = flat_vector(self.layout.size, self._dtype, xp)
@@ -191,4 +198,60 @@ class FlatNetwork:
     def _raise_not_finite(self, score: float, activations: Iterable[Array]) -> NoReturn:
         parts = [self._params[part] for part in self.layer_slices]
         with np.errstate(all="ignore"):
-            raise not_finite(self.layers, parts, activations, score, self.kernels)
+            raise _not_finite(self.layers, parts, activations, score, self.kernels)
+
+
+class _ScoreWatch:
+    """Remembers on a GPU whether a score was NaN or infinite, so that nobody has to wait for every score."""
+
+    __slots__ = ("_sum",)
+
+    def __init__(self) -> None:
+        self._sum: Scalar = None
+
+    def add(self, score: Scalar) -> None:
+        """Remember a score that is on a device."""
+        if self._sum is None:
+            self._sum = score.copy()
+        else:
+            self._sum += score
+
+    def take(self) -> float:
+        """Return the sum of the scores since the last call, NaN or infinite if one was. Waits for the device."""
+        if self._sum is None:
+            return 0.0
+        total = float(self._sum)
+        self.forget()
+        return total
+
+    def forget(self) -> None:
+        """Forget all scores so far."""
+        if self._sum is not None:
+            self._sum.fill(0)
+
+
+def _not_finite(
+    layers: Sequence[Layer],
+    parts: Sequence[Array],
+    activations: Iterable[Array],
+    score: float,
+    kernels: Kernels,
+) -> NotFiniteError:
+    """Return the error that names the first layer whose parameters, or else activations, are NaN or infinite.
+
+    Args:
+        layers: of the network, for their names.
+        parts: each layer's flat parameters.
+        activations: each layer's output for the batch, computed on demand; empty to look at parameters only.
+        score: the value that was not finite.
+        kernels: for ``all_finite``.
+    """
+    for index, part in enumerate(parts):
+        if not kernels.all_finite(part):
+            return NotFiniteError(f"layer {index} ({layers[index].title()}): a parameter is NaN or infinite; {_REMEDY}")
+    for index, y in enumerate(activations):
+        if not kernels.all_finite(y.reshape(-1)):
+            title = layers[index].title()
+            return NotFiniteError(f"layer {index} ({title}): an activation is NaN or infinite; {_REMEDY}")
+    last = len(layers) - 1
+    return NotFiniteError(f"layer {last} ({layers[last].title()}): the score is {score}; {_REMEDY}")

@@ -19,12 +19,11 @@ from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.evaluation.classification import Evaluation
-from dl4jlegacy.nn.evaluation.evaluating import do_evaluation
+from dl4jlegacy.nn.evaluation.evaluate import do_evaluation
 from dl4jlegacy.nn.formats import enter_mask, leave
 from dl4jlegacy.nn.layers.layer import PretrainLayer
 from dl4jlegacy.nn.layers.sequences import Memory, segment_count, segments, states_of, time_steps
-from dl4jlegacy.nn.network.batches import batches, chunks
-from dl4jlegacy.nn.network.flat_network import FlatNetwork
+from dl4jlegacy.nn.network.flat_network import FlatNetwork, row_slices
 from dl4jlegacy.nn.network.stack import Stack
 from dl4jlegacy.seeding import Stream
 
@@ -207,7 +206,7 @@ class MultiLayerNetwork(FlatNetwork):
         """
         if self.iteration == 0 and any(self.pretrain_iterations.values()):
             self.updater.initial_state(self._state)
-        for batch in batches(data, epochs):
+        for batch in _batches(data, epochs):
             stream = self._stream.at(self.iteration, purpose="finetune")
             score = self.fit_batch(
                 batch.features,
@@ -224,7 +223,7 @@ class MultiLayerNetwork(FlatNetwork):
     def pretrain(self, data: DataSetIterator | DataSet, epochs: int = 1) -> None:
         """Train every pretrain layer by itself, from the input upwards, so many epochs each."""
         for layer in self.pretrain_layers:
-            for batch in batches(data, epochs):
+            for batch in _batches(data, epochs):
                 iteration = self.pretrain_iterations.get(layer, 0)
                 stream = self._stream.at(layer, iteration, purpose="pretrain")
                 score = self.pretrain_batch(layer, batch.features, iteration=iteration, stream=stream)
@@ -243,7 +242,7 @@ class MultiLayerNetwork(FlatNetwork):
         """Return the outputs, ``(examples, n_out)`` or as in ``input_type``, for features as in ``fit_batch``."""
         x, _ = self._stack.checked(self._dtype, x, None, features_mask)
         parts: list[Array] = []
-        for rows in chunks(x.shape[0]):
+        for rows in row_slices(x.shape[0]):
             mask = None if features_mask is None else enter_mask(features_mask[rows], x)
             parts.append(self._stack.output(x[rows], self._step(mask=mask)))
         xp = get_array_module(x)
@@ -322,3 +321,12 @@ class MultiLayerNetwork(FlatNetwork):
     def _activations(self, x: Array) -> Iterator[Array]:
         with np.errstate(all="ignore"):
             yield from (y for y, _ in self._stack.walk(x, self._step()))
+
+
+def _batches(data: DataSetIterator | DataSet, epochs: int) -> Iterator[DataSet]:
+    """Yield the batches of so many epochs; a DataSet is one batch."""
+    for _ in range(epochs):
+        if isinstance(data, DataSet):
+            yield data
+        else:
+            yield from data

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
+from dl4jlegacy.datasets.multi_dataset import Data
 from dl4jlegacy.errors import ConfError, Dl4jError, NotFiniteError
-from dl4jlegacy.nn.evaluation.evaluating import Data
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.networks import Network
 from dl4jlegacy.nn.training.model_savers import InMemoryModelSaver, ModelSaver

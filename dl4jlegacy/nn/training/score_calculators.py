@@ -10,13 +10,12 @@ from collections.abc import Callable
 from typing import Literal, Protocol
 
 from dl4jlegacy.datasets.dataset import DataSet
-from dl4jlegacy.datasets.multi_dataset import MultiDataSet
+from dl4jlegacy.datasets.multi_dataset import Data, MultiDataSet, multi_data_sets
 from dl4jlegacy.errors import ConfError, nearest
 from dl4jlegacy.nn.evaluation.classification import Evaluation
-from dl4jlegacy.nn.evaluation.evaluating import Data, batches_of, do_evaluation, looked_at
+from dl4jlegacy.nn.evaluation.evaluate import do_evaluation, evaluate_batch
 from dl4jlegacy.nn.evaluation.regression import RegressionEvaluation
-from dl4jlegacy.nn.evaluation.roc import ROC
-from dl4jlegacy.nn.evaluation.roc_columns import ROCBinary, ROCMultiClass
+from dl4jlegacy.nn.evaluation.roc import ROC, ROCBinary, ROCMultiClass
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
 from dl4jlegacy.nn.networks import Network
 
@@ -55,7 +54,7 @@ class DataSetLossCalculator:
     def calculate_score(self, network: Network) -> float:
         """See ``ScoreCalculator``."""
         total, examples = 0.0, 0
-        for multi in batches_of(self._data):
+        for multi in multi_data_sets(self._data):
             total += _loss(network, multi) * multi.num_examples
             examples += multi.num_examples
         if not examples:
@@ -159,10 +158,10 @@ class AutoencoderScoreCalculator:
         if isinstance(network, ComputationGraph):
             raise ConfError("a ComputationGraph has no pretrain layers; use DataSetLossCalculator")
         evaluation = RegressionEvaluation()
-        for multi in batches_of(self._data):
+        for multi in multi_data_sets(self._data):
             x = multi.features[0]
             below = x if self._layer == 0 else network.feed_forward(x)[self._layer]
-            looked_at(evaluation, below, network.reconstruct(x, self._layer), None)
+            evaluate_batch(evaluation, below, network.reconstruct(x, self._layer), None)
         return evaluation.average(self._metric)
 
 

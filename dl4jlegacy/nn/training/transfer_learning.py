@@ -33,7 +33,7 @@ from dl4jlegacy.nn.layers.normalization import BatchNormalization
 from dl4jlegacy.nn.layers.output import BaseOutputLayer
 from dl4jlegacy.nn.layers.subsampling import ParameterlessLayer
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
-from dl4jlegacy.nn.preprocessors.shape import InputPreProcessor
+from dl4jlegacy.nn.preprocessors import InputPreProcessor
 from dl4jlegacy.nn.updaters import Updater
 from dl4jlegacy.nn.vertices.shape import Vertex
 from dl4jlegacy.nn.weights import Distribution

@@ -16,7 +16,7 @@ from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError, DataError, ShapeError
 from dl4jlegacy.nn.formats import enter, leave
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional, InputTypeFeedForward, InputTypeRecurrent
-from dl4jlegacy.nn.preprocessors.shape import InputPreProcessor
+from dl4jlegacy.nn.preprocessors import InputPreProcessor
 from dl4jlegacy.nn.step import Step
 from dl4jlegacy.nn.vertices.combine import (
     ElementWiseVertex,

@@ -14,10 +14,9 @@ from dl4jlegacy.errors import ConfError, NotFiniteError, ShapeError
 from dl4jlegacy.nn.evaluation.binary import EvaluationBinary
 from dl4jlegacy.nn.evaluation.calibration import EvaluationCalibration
 from dl4jlegacy.nn.evaluation.classification import Evaluation
+from dl4jlegacy.nn.evaluation.evaluate import java_fixed, java_scientific
 from dl4jlegacy.nn.evaluation.regression import RegressionEvaluation
-from dl4jlegacy.nn.evaluation.roc import ROC
-from dl4jlegacy.nn.evaluation.roc_columns import ROCBinary, ROCMultiClass
-from dl4jlegacy.nn.evaluation.rows import fixed, scientific
+from dl4jlegacy.nn.evaluation.roc import ROC, ROCBinary, ROCMultiClass
 from tests.support import DATA
 
 GOLDEN: dict[str, Any] = json.loads((DATA / "dl4j/evaluation_family.json").read_text())
@@ -301,8 +300,8 @@ def test_evaluations_that_differ_do_not_merge() -> None:
 
 
 def test_numbers_are_rounded_as_java_rounds_them() -> None:
-    assert fixed(0.12345, 4) == "0.1235"
-    assert fixed(0.00005, 4) == "0.0001"
-    assert scientific(1.234565, 5) == "1.23457e+00"
-    assert scientific(0.0, 5) == "0.00000e+00"
-    assert [fixed(v, 4) for v in (np.nan, np.inf)] == ["NaN", "Infinity"]
+    assert java_fixed(0.12345, 4) == "0.1235"
+    assert java_fixed(0.00005, 4) == "0.0001"
+    assert java_scientific(1.234565, 5) == "1.23457e+00"
+    assert java_scientific(0.0, 5) == "0.00000e+00"
+    assert [java_fixed(v, 4) for v in (np.nan, np.inf)] == ["NaN", "Infinity"]

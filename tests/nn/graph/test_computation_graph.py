@@ -34,7 +34,7 @@ from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.layers.rnn_output import RnnOutputLayer
 from dl4jlegacy.nn.layers.subsampling import SubsamplingLayer
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
-from dl4jlegacy.nn.preprocessors.shape import FeedForwardToCnnPreProcessor, RnnToFeedForwardPreProcessor
+from dl4jlegacy.nn.preprocessors import FeedForwardToCnnPreProcessor, RnnToFeedForwardPreProcessor
 from dl4jlegacy.nn.training.gradient_check import GradientCheckUtil
 from dl4jlegacy.nn.updaters import Adam, Sgd
 from dl4jlegacy.nn.vertices import combine as v

@@ -42,7 +42,7 @@ from dl4jlegacy.nn.dl4j.graph import graph_from_dl4j, graph_to_dl4j
 from dl4jlegacy.nn.dl4j.json import Version, to_dl4j
 from dl4jlegacy.nn.dl4j.layers import pre_processor, pre_processor_tree
 from dl4jlegacy.nn.dl4j.reader import from_dl4j
-from dl4jlegacy.nn.preprocessors.shape import InputPreProcessor
+from dl4jlegacy.nn.preprocessors import InputPreProcessor
 from dl4jlegacy.nn.step import Step, Workspace
 from dl4jlegacy.seeding import Stream
 

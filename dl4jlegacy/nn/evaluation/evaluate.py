@@ -1,6 +1,7 @@
-"""What every evaluation does first: batches, sequences and masks become rows; and what every evaluation can do.
+"""What all evaluations share: ``IEvaluation``, running them over a network's outputs, and batches as unmasked rows.
 
-Legacy: ``org.nd4j.evaluation.IEvaluation`` and ``BaseEvaluation.reshapeAndExtractNotMasked``.
+Legacy: ``org.nd4j.evaluation.IEvaluation``, ``BaseEvaluation.reshapeAndExtractNotMasked``, and ``doEvaluation`` of
+``MultiLayerNetwork`` and ``ComputationGraph``.
 """
 
 from __future__ import annotations
@@ -11,19 +12,30 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from dl4jlegacy.backend import Array, to_host
+from dl4jlegacy.datasets.multi_dataset import Data, multi_data_sets
 from dl4jlegacy.errors import ConfError, NotFiniteError, ShapeError
 
-__all__ = ["IEvaluation", "check_column", "check_names", "fixed", "rows", "scientific"]
+__all__ = [
+    "IEvaluation",
+    "check_column",
+    "check_names",
+    "do_evaluation",
+    "evaluate_batch",
+    "java_fixed",
+    "java_scientific",
+    "label_mask",
+    "unmasked_rows",
+]
 
 
 class IEvaluation(Protocol):
-    """Anything that looks at labels and output batch by batch and can be merged: parts of the data in any order."""
+    """Compares labels with a network's output, batch by batch; evaluations of parts of the data can be merged."""
 
     def eval(self, labels: Array, output: Array, mask: Array | None = None) -> None:
-        """Take in one batch, shapes as in ``rows``."""
+        """Add one batch; shapes as in ``unmasked_rows``."""
 
     def merge(self, other: Self) -> Self:
-        """Take in what ``other`` has seen; return this evaluation."""
+        """Add what ``other`` has counted; return this evaluation."""
 
     def stats(self) -> str:
         """Return a report for people."""
@@ -32,7 +44,36 @@ class IEvaluation(Protocol):
         """Return metrics and state as plain JSON values; the class's ``from_dict`` reads the state back."""
 
 
-def rows(
+class _Network(Protocol):
+    def output(self, x: Any, features_mask: Any = None) -> Array: ...
+
+
+def do_evaluation(network: _Network, data: Data, *evaluations: IEvaluation) -> None:
+    """Add the (first) output of a network of either kind, over one epoch of ``data``, to evaluations of any kind.
+
+    Raises like ``network.output`` and the evaluations' ``eval``.
+    """
+    for batch in multi_data_sets(data):
+        several = len(batch.features) > 1
+        x: Any = batch.features if several else batch.features[0]
+        masks: Any = batch.features_masks if several else batch.features_masks[0]
+        y = network.output(x, masks)
+        mask = label_mask(batch.labels[0], batch.labels_masks[0], batch.features_masks[0])
+        for evaluation in evaluations:
+            evaluate_batch(evaluation, batch.labels[0], y, mask)
+
+
+def evaluate_batch(evaluation: IEvaluation, labels: Array, y: Array, mask: Array | None) -> None:
+    """Add a batch to an evaluation, which counts on the host; the arrays may be on a GPU."""
+    evaluation.eval(to_host(labels), to_host(y), None if mask is None else to_host(mask))
+
+
+def label_mask(labels: Array, labels_mask: Array | None, features_mask: Array | None) -> Array | None:
+    """Return the mask that says which labels count: theirs, or for sequences without one that of the features."""
+    return features_mask if labels_mask is None and labels.ndim == 3 else labels_mask
+
+
+def unmasked_rows(
     labels: Array, output: Array, mask: Array | None, *, per_output: bool = False
 ) -> tuple[Array, Array, Array | None]:
     """Return labels and output as ``(rows, columns)`` without what is masked, and a mask per output if there is one.
@@ -84,14 +125,14 @@ def check_column(kind: str, column: int, columns: int) -> None:
         raise ConfError(f"column {column} asked for, but the columns are 0..{columns - 1}")
 
 
-def fixed(value: float, digits: int) -> str:
+def java_fixed(value: float, digits: int) -> str:
     """Return what Java's ``%.<digits>f`` prints: it rounds half up what ``repr`` shows."""
     if not np.isfinite(value):
         return _odd(value)
     return format(Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP), "f")
 
 
-def scientific(value: float, digits: int) -> str:
+def java_scientific(value: float, digits: int) -> str:
     """Return what Java's ``%.<digits>e`` prints."""
     if not np.isfinite(value):
         return _odd(value)

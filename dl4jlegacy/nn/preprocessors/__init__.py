@@ -1,3 +1,0 @@
-"""Input preprocessors, which stand between two layers."""
-
-__all__: list[str] = []
