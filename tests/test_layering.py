@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "dl4jlegacy"
+REPOSITORY = Path(__file__).parent.parent
 MODULES = {
-    ".".join(("dl4jlegacy", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
-    for path in sorted(PACKAGE.rglob("*.py"))
+    ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__"): path
+    for folder in ("dl4jlegacy", "tools")
+    for path in sorted((REPOSITORY / folder).rglob("*.py"))
 }
 
 LAYERS = [  # the longest matching name decides
@@ -37,8 +38,10 @@ LAYERS = [  # the longest matching name decides
         "dl4jlegacy.__main__",
         "dl4jlegacy.cli.legacy",
         "dl4jlegacy.aws",
-        "dl4jlegacy.chaos",
+        "dl4jlegacy.cli.aws",
+        "dl4jlegacy.cli.bench",
         "dl4jlegacy.cli.main",
+        "dl4jlegacy.cli.services",
         "dl4jlegacy.cluster.master",
         "dl4jlegacy.cluster.address",
         "dl4jlegacy.cli.cluster",
@@ -59,6 +62,7 @@ LAYERS = [  # the longest matching name decides
         "dl4jlegacy.cli.summary",
         "dl4jlegacy.scaleout.worker_pool",
     },
+    {"tools"},
 ]
 LIBRARIES = {  # where each library may be imported
     "boto3": ("dl4jlegacy.aws.session",),
@@ -77,7 +81,7 @@ LIBRARIES = {  # where each library may be imported
     "kazoo": ("dl4jlegacy.scaleout.zookeeper",),
     "lazy_loader": ("dl4jlegacy",),
     "llvmlite": ("dl4jlegacy.kernels",),
-    "msgspec": ("dl4jlegacy",),
+    "msgspec": ("dl4jlegacy", "tools.chaos"),
     "numba": ("dl4jlegacy.kernels",),
     "numpy": ("dl4jlegacy",),
     "paramiko": ("dl4jlegacy.aws",),
@@ -91,7 +95,7 @@ LIBRARIES = {  # where each library may be imported
     "threadpoolctl": ("dl4jlegacy.runner", "dl4jlegacy.cluster.worker"),
     "typer": (
         "dl4jlegacy.cli.aws",
-        "dl4jlegacy.chaos.command",
+        "dl4jlegacy.cli.bench",
         "dl4jlegacy.cli.main",
         "dl4jlegacy.cli.cluster",
         "dl4jlegacy.cli.options",
@@ -164,7 +168,7 @@ def test_a_module_imports_only_its_own_layer_and_lower_ones(module: str) -> None
 def test_a_library_is_imported_only_where_it_has_its_place(module: str) -> None:
     for name in imports(module):
         library = name.partition(".")[0]
-        if library == "dl4jlegacy" or library in sys.stdlib_module_names:
+        if library in ("dl4jlegacy", "tools") or library in sys.stdlib_module_names:
             continue
         assert library in LIBRARIES, f"{module} imports {library}, which has no place yet; decide on one in LIBRARIES"
         places = LIBRARIES[library]

@@ -30,7 +30,9 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what is to be packaged, so that building leaves nothing in the project's folder."""
     root, target = Path(__file__).parent.parent, tmp_path_factory.mktemp("source")
     files = [root / name for name in ("setup.py", "setup.cfg", "README.md", "LICENSE", "MANIFEST.in")]
-    files += [p for p in (root / "dl4jlegacy").rglob("*") if p.is_file() and "__pycache__" not in p.parts]
+    folders = ("dl4jlegacy", "benchmarks", "examples", "tools")
+    found = [path for folder in folders for path in (root / folder).rglob("*")]
+    files += [path for path in found if path.is_file() and "__pycache__" not in path.parts]
     for path in files:
         (target / path.relative_to(root)).parent.mkdir(parents=True, exist_ok=True)
         (target / path.relative_to(root)).write_bytes(path.read_bytes())
@@ -52,7 +54,7 @@ def test_the_wheel_holds_data_licence_notice_and_type_marker(copy: Path, tmp_pat
     assert not PACKAGED - names
     licences = {name.rpartition("/")[2] for name in names if ".dist-info/" in name}
     assert {"LICENSE", "NOTICE"} <= licences
-    assert not [name for name in names if name.startswith(("tests/", "examples/", "benchmarks/"))]
+    assert not [name for name in names if name.startswith(("tests/", "examples/", "benchmarks/", "tools/"))]
 
 
 def test_the_source_distribution_builds_the_same(copy: Path, tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from typing import Annotated, Any
 
 import typer
 
-from dl4jlegacy.chaos.command import bench_app
 from dl4jlegacy.cli import cluster, summary
 from dl4jlegacy.cli.aws import aws_app
+from dl4jlegacy.cli.bench import bench_app
 from dl4jlegacy.cli.options import Id, Zookeeper, seconds
 from dl4jlegacy.cli.services import services_app
 from dl4jlegacy.cli.show_training import entered, show_training

@@ -1,4 +1,4 @@
-"""Faults under a run over processes: servers that die, sessions that expire, frames that are not the run's.
+"""Faults under a run over processes: servers that die, sessions that expire_session, frames that are not the run's.
 
 Whatever happens, the run ends with the embedded tracker's parameters and every batch counted once.
 """
@@ -16,7 +16,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dl4jlegacy.chaos.expiry import expire
 from dl4jlegacy.scaleout.hazelcast.link import HazelcastLink
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
 from dl4jlegacy.scaleout.plan import Plan
@@ -25,6 +24,7 @@ from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession
 from dl4jlegacy.scaleout.zookeeper.membership import group_path
 from dl4jlegacy.services import Services, ServicesState
 from tests.support.cluster_commands import SECRET, Cluster, Command, freeze, same, until
+from tools.chaos.expiry import expire_session
 
 pytestmark = pytest.mark.cluster
 
@@ -118,7 +118,7 @@ def test_zookeeper_is_away_for_a_while_and_the_run_goes_on(own_services, run_on)
 
 @contextlib.contextmanager
 def expired(address: str, number: int) -> Iterator[None]:
-    expire(address, number)
+    expire_session(address, number)
     yield
 
 

@@ -14,23 +14,25 @@ from pathlib import Path
 import psutil
 import pytest
 
-COMMAND = [sys.executable, "-m", "dl4jlegacy", "bench"]
+from tests.support import REPOSITORY
+
+COMMAND = [sys.executable, "-m", "tools.chaos"]
 
 
 def environment(**more: str) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("DL4J_")} | more
 
 
-def bench(*arguments: str, timeout: float = 180.0, **more: str) -> subprocess.CompletedProcess[str]:
-    env = environment(**more)
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=timeout, env=env)
+def run_chaos(*arguments: str, timeout: float = 180.0, **more: str) -> subprocess.CompletedProcess[str]:
+    command, env = [*COMMAND, *arguments], environment(**more)
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=env, cwd=REPOSITORY)
 
 
 @pytest.mark.cluster
 def test_faults_of_several_kinds_change_nothing(tmp_path: Path) -> None:
     kinds = "worker-kill,worker-drain,session-expiry,corrupt-frame"
-    done = bench(
-        *("chaos", "--faults", "4", "--seed", "2", "--workers", "2", "--kinds", kinds),
+    done = run_chaos(
+        *("--faults", "4", "--seed", "2", "--workers", "2", "--kinds", kinds),
         *("--keep", str(tmp_path / "kept"), "--format", "json"),
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -39,24 +41,24 @@ def test_faults_of_several_kinds_change_nothing(tmp_path: Path) -> None:
     assert (report["faults_done"], report["hangs"], report["hash_equal"]) == (4, 0, True)
     assert (report["batches_lost"], report["batches_duplicated"]) == (0, 0)
     assert all(fault["full_seconds"] is not None for fault in report["faults"])
-    assert report["replay"] == f"dl4j bench chaos --faults 4 --seed 2 --workers 2 --kinds {kinds}"
+    assert report["replay"] == f"python -m tools.chaos --faults 4 --seed 2 --workers 2 --kinds {kinds}"
     assert (tmp_path / "kept" / "chaos-1").is_dir()
 
 
 def test_what_cannot_be_done_is_said_before_anything_is_started() -> None:
     for arguments, words in (
-        (("chaos", "--kinds", "worker-kil"), "did you mean 'worker-kill'"),
-        (("chaos", "--faults", "0"), "--faults is '0'"),
-        (("chaos", "--faults", "-3"), "--faults is '-3'"),
-        (("chaos", "--format", "yaml"), "--format yaml"),
-        ((), "give a command"),
+        (("--kinds", "worker-kil"), "did you mean 'worker-kill'"),
+        (("--faults", "0"), "--faults is '0'"),
+        (("--faults", "-3"), "--faults is '-3'"),
+        (("--format", "yaml"), "--format yaml"),
+        (("--fault", "3"), "--fault"),
     ):
-        done = bench(*arguments)
+        done = run_chaos(*arguments)
         assert (done.returncode, words in done.stderr) == (2, True), done.stderr
 
 
 def test_a_machine_that_allows_no_fault_is_told_why(tmp_path: Path) -> None:
-    done = bench("chaos", "--kinds", "partition", "--keep", str(tmp_path / "kept"), PATH=str(tmp_path))
+    done = run_chaos("--kinds", "partition", "--keep", str(tmp_path / "kept"), PATH=str(tmp_path))
     assert done.returncode == 2
     assert "none of the faults partition can be had here" in done.stderr
     assert not (tmp_path / "kept").exists()
@@ -65,7 +67,7 @@ def test_a_machine_that_allows_no_fault_is_told_why(tmp_path: Path) -> None:
 def test_logs_are_not_mixed_with_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for folder, words in ((tmp_path, "is not empty"), (tmp_path / "file", "is no folder for logs")):
-        done = bench("chaos", "--kinds", "worker-kill", "--keep", str(folder))
+        done = run_chaos("--kinds", "worker-kill", "--keep", str(folder))
         assert (done.returncode, words in done.stderr) == (2, True), done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
@@ -84,10 +86,11 @@ def started(folder: Path) -> list[psutil.Process]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_run_that_is_interrupted_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
     with subprocess.Popen(
-        [*COMMAND, "chaos", "--faults", "3", "--seed", "2", "--workers", "2", "--kinds", "worker-kill"],
+        [*COMMAND, "--faults", "3", "--seed", "2", "--workers", "2", "--kinds", "worker-kill"],
         stderr=subprocess.PIPE,
         text=True,
         env=environment(TMPDIR=str(tmp_path)),
+        cwd=REPOSITORY,
     ) as run:
         assert run.stderr is not None
         said = run.stderr.readline()  # the servers are up, and the run's processes are being started

@@ -1,4 +1,4 @@
-"""Sessions that Zookeeper is made to forget, and wires that lose packets."""
+"""Sessions that Zookeeper is made to forget, and links that lose packets."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dl4jlegacy.chaos.expiry import expire
-from dl4jlegacy.chaos.guard import uninterrupted
-from dl4jlegacy.chaos.network import environment, wire_hindrance
 from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.scaleout.zookeeper import WorkerRegistration, ZooKeeperSession
+from tools.chaos.expiry import expire_session
+from tools.chaos.network import child_environment, why_no_lossy_link
+from tools.chaos.watchdog import deferred_signals
 
 
 def until(condition: Callable[[], object], what: str, seconds: float = 15.0) -> None:
@@ -32,24 +32,24 @@ def test_a_session_that_is_ended_from_outside_is_lost_and_its_worker_registers_a
     with ZooKeeperSession(zookeeper_address) as session, WorkerRegistration(session, "w", {}, group="chaos") as worker:
         before = session.get(worker.path)
         assert before is not None
-        expire(zookeeper_address, before.owner)
+        expire_session(zookeeper_address, before.owner)
         until(lambda: worker.renewed == 1, "the worker's node is written again")
         after = session.get(worker.path)
         assert after is not None and after.owner != before.owner
         with pytest.raises(TrackerError, match="knows no session"):
-            expire(zookeeper_address, before.owner)
+            expire_session(zookeeper_address, before.owner)
 
 
 def test_a_server_that_is_not_there_is_named() -> None:
     with pytest.raises(TrackerError, match=r"0x1 at Zookeeper 127\.0\.0\.1:1 could not be ended"):
-        expire("127.0.0.1:1", 1)
+        expire_session("127.0.0.1:1", 1)
 
 
-WIRE = """
+LINK = """
 import socket, subprocess, sys
-from dl4jlegacy.chaos.network import HOST, Wire, enter_own_namespaces
+from tools.chaos.network import HOST, LossyLink, enter_own_namespaces
 enter_own_namespaces(network=True)
-wire, server = Wire(0, 5), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+link, server = LossyLink(0, 5), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 server.bind((HOST, 7))
 server.settimeout(1.0)
 SEND = '''
@@ -60,8 +60,8 @@ for _ in range(200):
 '''
 counts = []
 for loss in (0, 0.05, 1, 0):
-    wire.lose(loss)
-    subprocess.run(wire.command([sys.executable, "-c", SEND, HOST]), check=True, timeout=30)
+    link.set_loss(loss)
+    subprocess.run(link.command([sys.executable, "-c", SEND, HOST]), check=True, timeout=30)
     got = 0
     try:
         while got < 200:
@@ -70,38 +70,38 @@ for loss in (0, 0.05, 1, 0):
     except TimeoutError:
         pass
     counts.append(got)
-wire.close()
+link.close()
 server.close()
 print(*counts)
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or wire_hindrance() != "", reason=f"no wires here: {wire_hindrance()}")
-def test_a_wire_carries_loses_and_cuts_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    script = tmp_path / "wire.py"
-    script.write_text(WIRE)
+@pytest.mark.skipif(os.geteuid() != 0 or why_no_lossy_link() != "", reason=f"no links here: {why_no_lossy_link()}")
+def test_a_link_carries_loses_and_cuts_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    script = tmp_path / "link.py"
+    script.write_text(LINK)
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=60, env=environment(), check=False
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=60, env=child_environment(), check=False
     )
     assert done.returncode == 0, done.stderr
-    whole, lossy, cut, healed = map(int, done.stdout.split())
-    assert (whole, cut, healed) == (200, 0, 200)
+    whole, lossy, cut, restored = map(int, done.stdout.split())
+    assert (whole, cut, restored) == (200, 0, 200)
     assert 170 <= lossy < 200
     links = Path("/proc/net/dev").read_text(encoding="ascii")
-    assert "dl4jwire" not in links
+    assert "dl4jnear" not in links
 
 
-GUARDED = """
+WATCHED = """
 import subprocess, sys
 from pathlib import Path
-from dl4jlegacy.chaos.guard import Guard
-guard = Guard(Path(sys.argv[1]), temporary=len(sys.argv) > 2)
+from tools.chaos.watchdog import Watchdog
+watchdog = Watchdog(Path(sys.argv[1]), temporary=len(sys.argv) > 2)
 kept, waited = [subprocess.Popen(["sleep", "100"]) for _ in range(2)]
-guard.tell(f"+{kept.pid}")
-guard.tell(f"+{waited.pid}")
+watchdog.send(f"+{kept.pid}")
+watchdog.send(f"+{waited.pid}")
 waited.kill()
 waited.wait()
-guard.tell(f"-{waited.pid}")
+watchdog.send(f"-{waited.pid}")
 print(kept.pid, flush=True)
 input()
 """
@@ -112,11 +112,11 @@ def test_what_a_killed_run_has_started_is_ended_all_the_same(tmp_path: Path, tem
     folder = tmp_path / "run"
     folder.mkdir()
     with subprocess.Popen(
-        [sys.executable, "-c", GUARDED, str(folder), *(["temporary"] if temporary else [])],
+        [sys.executable, "-c", WATCHED, str(folder), *(["temporary"] if temporary else [])],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env=environment(),
+        env=child_environment(),
     ) as run:
         assert run.stdout is not None
         started = psutil.Process(int(run.stdout.readline()))
@@ -132,7 +132,7 @@ def test_a_signal_waits_until_a_new_process_is_written_down() -> None:
     came: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
     try:
-        with uninterrupted():
+        with deferred_signals():
             signal.raise_signal(signal.SIGTERM)
             assert came == []
             done = subprocess.run(
@@ -141,4 +141,4 @@ def test_a_signal_waits_until_a_new_process_is_written_down() -> None:
         assert came == [signal.SIGTERM]
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert done.returncode == -signal.SIGTERM  # the new process does not inherit the patience
+    assert done.returncode == -signal.SIGTERM  # the new process does not inherit the deferral

@@ -1,4 +1,4 @@
-"""How a run gets on, seen from outside: the head of its tracker, its workers, its journal. Only reads."""
+"""Watches the progress of a run from outside: the head in its tracker, its workers, its journal. Only reads."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from dl4jlegacy.scaleout.journal import JournalEntry, JournalReader
 from dl4jlegacy.scaleout.monitor import GONE
 from dl4jlegacy.scaleout.records import Head, WorkerRecord
 
-__all__ = ["Sample", "Watch", "last_slow_moment", "rounds_per_second"]
+__all__ = ["RunWatcher", "Sample", "last_slow_moment", "rounds_per_second"]
 
-_LOOK_SECONDS = 0.05
-_KEPT = 4000
+_POLL_SECONDS = 0.05
+_SAMPLES = 4000
 _STEP_SECONDS = 0.1
 
 
 class Sample(NamedTuple):
-    """Where the run was at a moment of our monotonic clock."""
+    """Round and model version of the run at a moment of our monotonic clock."""
 
     at: float
     round: int
@@ -31,7 +31,7 @@ class Sample(NamedTuple):
 
 
 def rounds_per_second(samples: Sequence[Sample], start: float, end: float) -> float:
-    """Return how fast rounds were closed between two moments; 0 if nothing is known of the first one."""
+    """Return rounds per second between two moments; 0 if there is no sample at or before the first one."""
     times = [sample.at for sample in samples]
     first, last = bisect_right(times, start) - 1, bisect_right(times, end) - 1
     if first < 0 or end <= start:
@@ -39,36 +39,38 @@ def rounds_per_second(samples: Sequence[Sample], start: float, end: float) -> fl
     return (samples[last].round - samples[first].round) / (end - start)
 
 
-def last_slow_moment(samples: Sequence[Sample], since: float, end: float, window: float, least: float) -> float:
-    """Return the end of the last stretch of ``window`` seconds, after ``since``, with fewer rounds per second.
+def last_slow_moment(
+    samples: Sequence[Sample], *, since: float, until: float, window: float, least_rate: float
+) -> float:
+    """Return the end of the last ``window`` seconds between ``since`` and ``until`` below ``least_rate`` rounds/s.
 
-    ``since`` if there was none; ``end`` if the last one before it was such a stretch.
+    That is ``since`` if there were none, and ``until`` if the newest ``window`` seconds were such.
     """
-    start = end - window
+    start = until - window
     while start >= since:
-        if rounds_per_second(samples, start, start + window) < least:
+        if rounds_per_second(samples, start, start + window) < least_rate:
             return start + window
         start -= _STEP_SECONDS
     return since
 
 
-class Watch:
-    """Reads a run's head twenty times a second, on a thread of its own. As a context manager.
+class RunWatcher:
+    """Reads a run's head twenty times a second, on its own thread. A context manager.
 
     Args:
-        connect: opens a client of the run's tracker, which may yet be empty; closed at the end.
+        connect: returns a client of the run's tracker, which may still be empty; closed at the end.
     """
 
     def __init__(self, connect: Callable[[], HazelcastStateTracker]) -> None:
         self._tracker = connect()
         self._stopped = threading.Event()
         self._lock = threading.Lock()
-        self._samples: deque[Sample] = deque(maxlen=_KEPT)
+        self._samples: deque[Sample] = deque(maxlen=_SAMPLES)
         self._head: Head | None = None
-        self._trouble = ""
-        self._moved = time.monotonic()
+        self._error = ""
+        self._last_progress = time.monotonic()
         self._reader = JournalReader(self._tracker)
-        self._thread = threading.Thread(target=self._run, name="chaos-watch", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="chaos-watcher", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -81,7 +83,7 @@ class Watch:
 
     @property
     def head(self) -> Head | None:
-        """The newest head that was seen; it stays when the run's part of the grid is cleared."""
+        """The newest head that was seen, also after the run was removed from the grid."""
         with self._lock:
             return self._head
 
@@ -92,37 +94,37 @@ class Watch:
             return list(self._samples)
 
     @property
-    def still_seconds(self) -> float:
-        """For how long the head has been the same."""
+    def seconds_without_progress(self) -> float:
+        """How long the head has been the same."""
         with self._lock:
-            return time.monotonic() - self._moved
+            return time.monotonic() - self._last_progress
 
     @property
-    def trouble(self) -> str:
-        """Why the last look failed; "" if it did not."""
+    def error(self) -> str:
+        """Why the last read failed; "" if it did not."""
         with self._lock:
-            return self._trouble
+            return self._error
 
     def rate(self, seconds: float) -> float:
-        """Rounds per second in the last so many seconds."""
+        """Return rounds per second in the last ``seconds``."""
         now = time.monotonic()
         return rounds_per_second(self.samples, now - seconds, now)
 
     def workers(self) -> list[WorkerRecord]:
-        """Return what workers say of themselves; none if the tracker does not answer."""
+        """Return the workers' records; none if the tracker does not answer."""
         try:
             return self._tracker.workers()
         except Dl4jError:
             return []
 
     def gone(self) -> list[str]:
-        """Return the processes that the master takes for gone; none if the tracker does not answer."""
+        """Return the processes that the master considers gone; none if the tracker does not answer."""
         try:
             return sorted(self._tracker.get(GONE) or {})
         except Dl4jError:
             return []
 
-    def news(self) -> list[JournalEntry]:
+    def new_entries(self) -> list[JournalEntry]:
         """Return the journal's entries since the last call; none if the tracker does not answer."""
         try:
             return self._reader.read()
@@ -130,17 +132,17 @@ class Watch:
             return []
 
     def _run(self) -> None:
-        while not self._stopped.wait(_LOOK_SECONDS):
-            asked = time.monotonic()
+        while not self._stopped.wait(_POLL_SECONDS):
+            read_at = time.monotonic()
             try:
-                head, trouble = self._tracker.head(), ""
+                head, error = self._tracker.head(), ""
             except Dl4jError as exc:
-                head, trouble = None, str(exc)
+                head, error = None, str(exc)
             with self._lock:
-                self._trouble = trouble
+                self._error = error
                 if head is None:
                     continue
                 if self._head is None or (head.version, head.status) != (self._head.version, self._head.status):
-                    self._moved = time.monotonic()
+                    self._last_progress = time.monotonic()
                 self._head = head
-                self._samples.append(Sample(asked, head.round, head.version))
+                self._samples.append(Sample(read_at, head.round, head.version))

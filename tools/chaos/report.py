@@ -1,4 +1,4 @@
-"""What a chaos run has to say: each fault and how it was overcome, and whether anything was lost."""
+"""The report of a chaos run: each fault and the recovery from it, and whether anything was lost."""
 
 from __future__ import annotations
 
@@ -8,18 +8,22 @@ from typing import Any
 
 import msgspec
 
-from dl4jlegacy.chaos.faults import GOALS
-from dl4jlegacy.chaos.schedule import KINDS, Fault
+from tools.chaos.faults import DETECTION_GOALS
+from tools.chaos.schedule import KINDS, Fault
 
-__all__ = ["ChaosReport", "Overcome", "RunEnd"]
+__all__ = ["ChaosReport", "FaultResult", "RunResult"]
 
 
-class Overcome(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault and what followed. Seconds count from the fault; None: not known, or not to be expected.
+class FaultResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault and the recovery from it.
 
-    ``detection_seconds`` is until the run's journal named it (for a master: until another one had taken over),
-    ``full_seconds`` until all worked again and rounds were closed as fast as before; without, the end of its run
-    overtook the fault.
+    Attributes:
+        at_seconds: of the chaos run.
+        detection_seconds: from the fault until the run's journal named it (for a master: until another one had taken
+            over); None if it did not, or is not expected to.
+        full_seconds: from the fault until all worked again and rounds were closed as fast as before; None if the run
+            ended earlier.
+        note: for people.
     """
 
     fault: Fault
@@ -31,7 +35,7 @@ class Overcome(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
     def line(self) -> str:
-        """Return it in one line."""
+        """Return the result in one line."""
         fault, noticed = self.fault, self.detection_seconds
         lasted = f" for {fault.seconds:g} s" if fault.seconds else ""
         parts = [] if noticed is None else [f"noticed after {noticed:.2f} s"]
@@ -41,8 +45,8 @@ class Overcome(msgspec.Struct, frozen=True, kw_only=True):
         return f"{fault.number:4} {fault.kind} {fault.target}{note}{lasted} in round {self.round}: {', '.join(parts)}"
 
 
-class RunEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """How one of the consecutive runs ended, and what the embedded tracker gave for it."""
+class RunResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one of the consecutive runs, and the embedded tracker's parameters."""
 
     run: str
     rounds: int
@@ -56,15 +60,15 @@ class RunEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole of it. ``problems`` is empty if nothing was found."""
+    """The whole report. ``problems`` is empty if everything was as it should be."""
 
     seed: int
     workers: int
     kinds: tuple[str, ...]
     not_run: dict[str, str]
     schedule: tuple[Fault, ...]
-    faults: tuple[Overcome, ...]
-    runs: tuple[RunEnd, ...]
+    faults: tuple[FaultResult, ...]
+    runs: tuple[RunResult, ...]
     hangs: int
     problems: tuple[str, ...]
     seconds: float
@@ -72,18 +76,18 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def replay(self) -> str:
-        """The command that does the same again."""
+        """The command that repeats the same faults."""
         kinds = "" if set(self.kinds) == set(KINDS) else f" --kinds {','.join(self.kinds)}"
         count = len(self.schedule)
-        return f"dl4j bench chaos --faults {count} --seed {self.seed} --workers {self.workers}{kinds}"
+        return f"python -m tools.chaos --faults {count} --seed {self.seed} --workers {self.workers}{kinds}"
 
     @property
     def hash_equal(self) -> bool:
-        """Whether every run gave the embedded tracker's parameters."""
+        """True if every run gave the embedded tracker's parameters."""
         return bool(self.runs) and all(run.params_sha256 == run.expected_sha256 for run in self.runs)
 
     def fields(self) -> dict[str, Any]:
-        """Return the contract's JSON object."""
+        """Return the JSON object."""
         return {
             **msgspec.to_builtins(self),
             "faults_done": len(self.faults),
@@ -95,7 +99,7 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def text(self) -> str:
-        """Return it for people: a line for each kind, and the totals."""
+        """Return the report as text: a line for each kind, and the totals."""
         fields = self.fields()
         lines = [f"{'kind':16} {'faults':>6} {'noticed after':>22} {'all well after':>22}"]
         for kind, summary in fields["by_kind"].items():
@@ -116,23 +120,23 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join([*lines, f"folder    {self.folder}"] if self.folder else lines)
 
 
-def _summary(kind: str, faults: Sequence[Overcome]) -> dict[str, Any]:
-    """Return how often a kind happened, and [least, median, most] of its times."""
+def _summary(kind: str, faults: Sequence[FaultResult]) -> dict[str, Any]:
+    """Return how many faults of a kind there were, and [least, median, most] of their seconds."""
     ours = [f for f in faults if f.fault.kind == kind]
     noticed = [f.detection_seconds for f in ours if f.detection_seconds is not None]
     full = [f.full_seconds for f in ours if f.full_seconds is not None]
-    goal = GOALS.get(kind)
+    goal = DETECTION_GOALS.get(kind)
     return {
         "faults": len(ours),
-        "detection_seconds": _three(noticed),
+        "detection_seconds": _least_median_most(noticed),
         "detection_goal": goal,
         "later_than_goal": sum(goal is not None and seconds > goal for seconds in noticed),
         "not_noticed": len(ours) - len(noticed) if goal is not None else 0,
-        "full_seconds": _three(full),
+        "full_seconds": _least_median_most(full),
     }
 
 
-def _three(values: Sequence[float]) -> list[float]:
+def _least_median_most(values: Sequence[float]) -> list[float]:
     return [round(value, 3) for value in (min(values), median(values), max(values))] if values else []
 
 

@@ -1,7 +1,7 @@
-"""The network of a chaos run: namespaces of its own, with wires that can be cut and lose packets, where that may be.
+"""The network of a chaos run: Linux namespaces of its own, and a link that can be cut and can lose packets.
 
-The whole run moves into a network and a mount namespace of its own, so that nothing of it (addresses, routes, a small
-disk) is seen elsewhere, or left behind however it ends. Processes behind a wire are in a further network namespace.
+The whole run moves into its own network and mount namespace, so that its addresses, routes and small disk are not seen
+elsewhere, and are gone when it ends, however it ends. A process behind the link is in a further network namespace.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dl4jlegacy.chaos.wire import leave_namespace, open_tun
 from dl4jlegacy.errors import Dl4jError, UsageError
+from tools.chaos.lossy_link import open_tun, unshare_namespaces
 
 __all__ = [
     "HOST",
-    "Wire",
-    "disk_hindrance",
+    "LossyLink",
+    "child_environment",
     "enter_own_namespaces",
-    "environment",
     "mount_small_disk",
     "unmount",
-    "wire_hindrance",
+    "why_no_lossy_link",
+    "why_no_small_disk",
 ]
 
 HOST = "198.18.255.1"
-"""Where the servers of a run with wires are: a range that RFC 2544 keeps for such tests, inside our namespace only."""
+"""The servers' address in a run with a lossy link, inside its namespace only; RFC 2544 reserves it for such tests."""
 
 _TOOLS = ("ip", "nsenter")
 _CLONE_NEWNET, _CLONE_NEWNS = 0x40000000, 0x00020000
@@ -37,15 +37,15 @@ _READY_SECONDS = 20.0
 _STOP_SECONDS = 5.0
 
 
-def environment(**more: str) -> dict[str, str]:
-    """Return our environment, in which a Python finds this very package wherever it is started, and ``more``."""
-    package = str(Path(__file__).parents[2])
+def child_environment(**more: str) -> dict[str, str]:
+    """Return this process's environment and ``more``; a Python that has it imports from this very checkout."""
+    checkout = str(Path(__file__).parents[2])
     before = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": f"{package}:{before}" if before else package, **more}
+    return {**os.environ, "PYTHONPATH": f"{checkout}:{before}" if before else checkout, **more}
 
 
-def wire_hindrance() -> str:
-    """Return why there can be no wires between namespaces on this machine; "" if there can."""
+def why_no_lossy_link() -> str:
+    """Return why there can be no link between namespaces on this machine; "" if there can be one."""
     if sys.platform != "linux":
         return f"network namespaces are Linux's; this is {sys.platform}"
     if os.geteuid() != 0:
@@ -53,37 +53,37 @@ def wire_hindrance() -> str:
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
         return f"no {' and no '.join(missing)} on the PATH (iproute2, util-linux)"
-    return _tried("network namespaces and /dev/net/tun", "leave_namespace(); os.close(open_tun('dl4jtry%d')[0])")
+    return _why_not("network namespaces and /dev/net/tun", "unshare_namespaces(); os.close(open_tun('dl4jtry%d')[0])")
 
 
-def disk_hindrance() -> str:
-    """Return why no small disk can be mounted here; "" if it can."""
+def why_no_small_disk() -> str:
+    """Return why no small disk can be mounted here; "" if one can."""
     if os.geteuid() != 0 or sys.platform != "linux":
         return "mounting a small disk needs root on Linux"
-    return _tried("a mount namespace", f"leave_namespace({_CLONE_NEWNS})")
+    return _why_not("a mount namespace", f"unshare_namespaces({_CLONE_NEWNS})")
 
 
-def _tried(what: str, code: str) -> str:
-    """Try it in a process of its own, which may leave its namespace without taking ours along."""
+def _why_not(what: str, code: str) -> str:
+    """Run ``code`` in a process of its own, which may unshare namespaces; return why it fails, "" if it does not."""
     done = subprocess.run(
-        [sys.executable, "-c", f"import os\nfrom {open_tun.__module__} import leave_namespace, open_tun\n{code}"],
+        [sys.executable, "-c", f"import os\nfrom {open_tun.__module__} import unshare_namespaces, open_tun\n{code}"],
         capture_output=True,
         text=True,
         timeout=30,
         stdin=subprocess.DEVNULL,
-        env=environment(),
+        env=child_environment(),
     )
     return "" if done.returncode == 0 else f"{what} cannot be had: {done.stderr.strip().splitlines()[-1]}"
 
 
 def enter_own_namespaces(*, network: bool) -> None:
-    """Move this thread and all that it starts into namespaces of their own; call it before any other thread starts.
+    """Move this thread, and all that it starts, into new namespaces; call it before any other thread is started.
 
     Raises:
         UsageError: that is not allowed here.
     """
     try:
-        leave_namespace(_CLONE_NEWNS | (_CLONE_NEWNET if network else 0))
+        unshare_namespaces(_CLONE_NEWNS | (_CLONE_NEWNET if network else 0))
         _run("mount", "--make-rprivate", "/")
         if network:
             _run("ip", "link", "set", "lo", "up")
@@ -95,13 +95,13 @@ def enter_own_namespaces(*, network: bool) -> None:
 
 
 def mount_small_disk(folder: Path, size: str) -> None:
-    """Mount an empty disk of ``size`` (``4m``) in memory at ``folder``; it is gone with our mount namespace."""
+    """Mount an empty disk in memory of ``size`` (``4m``) at ``folder``; it is gone with our mount namespace."""
     folder.mkdir(parents=True, exist_ok=True)
     _run("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder))
 
 
 def unmount(folder: Path) -> None:
-    """Take the disk at ``folder`` away, though somebody may still have a file there; nothing happens without one."""
+    """Unmount the disk at ``folder``, if there is one, even while files there are open."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         if folder.is_mount():
             _run("umount", "--lazy", str(folder))
@@ -111,28 +111,28 @@ def _run(*command: str) -> None:
     subprocess.run(command, check=True, capture_output=True, timeout=20, stdin=subprocess.DEVNULL)
 
 
-class Wire:
-    """A network namespace behind a wire. Used from one thread; ``close`` takes both away."""
+class LossyLink:
+    """A network namespace behind a link with adjustable packet loss. Used from one thread; ``close`` removes both."""
 
     def __init__(self, number: int, seed: int) -> None:
-        """Lay the wire with this number, 0 to 99.
+        """Create the link with this number, 0 to 99.
 
         Raises:
-            Dl4jError: it cannot be laid; the message holds what its process said.
+            Dl4jError: that fails; the message holds what the process of the link said.
         """
-        command = [sys.executable, "-m", "dl4jlegacy.chaos.wire"]
+        command = [sys.executable, "-m", "tools.chaos.lossy_link"]
         addresses = [f"198.18.{number}.1", f"198.18.{number}.2"]
         self._process = subprocess.Popen(
             [*command, *addresses, str(seed)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=environment(),
+            env=child_environment(),
         )
         if not self._is_ready():
             self._process.kill()
             _, said = self._process.communicate(timeout=_STOP_SECONDS)
-            raise Dl4jError(f"the wire {addresses[0]} - {addresses[1]} cannot be laid: {said.decode().strip()}")
+            raise Dl4jError(f"the link {addresses[0]} - {addresses[1]} cannot be created: {said.decode().strip()}")
 
     def _is_ready(self) -> bool:
         assert self._process.stdout is not None
@@ -141,17 +141,17 @@ class Wire:
             return bool(selector.select(_READY_SECONDS)) and self._process.stdout.readline() == b"ready\n"
 
     def command(self, command: list[str]) -> list[str]:
-        """Return what runs ``command`` behind the wire; its process id is the command's own."""
+        """Return the command that runs ``command`` behind the link; its process id is that of ``command``."""
         return ["nsenter", f"--net=/proc/{self._process.pid}/ns/net", "--", *command]
 
-    def lose(self, share: float) -> None:
-        """Lose this share of the packets from now on, both ways: 0 none, 1 all."""
+    def set_loss(self, share: float) -> None:
+        """From now on lose this share of the packets, both ways: 0 none, 1 all."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"loss {share}\n".encode())
         self._process.stdin.flush()
 
     def close(self) -> None:
-        """Take the wire away; what is behind it is alone from then on."""
+        """Remove the link; processes behind it are cut off from then on."""
         with contextlib.suppress(subprocess.TimeoutExpired, BrokenPipeError):
             self._process.communicate(timeout=_STOP_SECONDS)
         if self._process.poll() is None:

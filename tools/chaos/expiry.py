@@ -1,7 +1,8 @@
-"""Make Zookeeper forget a session that belongs to another process.
+"""Makes Zookeeper expire a session that belongs to another process.
 
-Whoever knows a session's number and password can take it over, and close it. The server computes the password from the
-number (``ZooKeeperServer.generatePasswd``): ``java.util.Random`` of the number and a constant, sixteen bytes of it.
+Whoever knows the number and the password of a session can take it over and close it. The server computes the password
+from the number (``ZooKeeperServer.generatePasswd``): sixteen bytes of ``java.util.Random``, seeded with the number
+and a constant.
 """
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ import struct
 
 from dl4jlegacy.errors import TrackerError
 
-__all__ = ["expire", "session_password"]
+__all__ = ["expire_session", "session_password"]
 
-_SERVERS_SECRET = 0xB3415C00
+_SERVER_SECRET = 0xB3415C00
 _MULTIPLIER, _ADDEND, _MASK = 0x5DEECE66D, 0xB, (1 << 48) - 1
 _CLOSE = -11
 _MOST_NBYTES = 4096
-_CONNECT = struct.Struct(">iqiqi16s?")  # protocol, last change seen, milliseconds, session, length and password, reader
+_CONNECT = struct.Struct(">iqiqi16s?")  # protocol, last zxid, timeout in ms, session, length, password, read-only
 
 
 def session_password(session: int) -> bytes:
     """Return the password that a Zookeeper server gives to a session."""
-    state = (session ^ _SERVERS_SECRET ^ _MULTIPLIER) & _MASK
+    state = (session ^ _SERVER_SECRET ^ _MULTIPLIER) & _MASK
     words = []
     for _ in range(4):
         state = (state * _MULTIPLIER + _ADDEND) & _MASK
@@ -30,7 +31,7 @@ def session_password(session: int) -> bytes:
     return struct.pack("<4I", *words)
 
 
-def expire(address: str, session: int, *, deadline_seconds: float = 5.0) -> None:
+def expire_session(address: str, session: int, *, deadline_seconds: float = 5.0) -> None:
     """End ``session`` at the server ``address`` (``host:port``); its owner is told that it has expired.
 
     Raises:

@@ -1,9 +1,9 @@
-"""A wire between two network namespaces that can be cut, and that can lose packets: ``python -m ...wire``.
+"""A link between two network namespaces that can be cut and can lose packets: ``python -m tools.chaos.lossy_link``.
 
-The process opens one end (a TUN device, so that whole IP packets come and go) in the namespace in which it is started,
-makes a namespace of its own and opens the other end there; then it carries packets. It is told what to do on its
-standard input, a line each: ``loss 0.05`` (the share of packets that vanish, 1 cuts the wire). Both ends and the
-namespace are gone when it ends, which it does when its input ends.
+The process opens one end (a TUN device, which reads and writes whole IP packets) in the namespace in which it is
+started, unshares a new namespace and opens the other end there; then it carries packets between the two. It reads
+commands from its standard input, one a line: ``loss 0.05`` sets the share of packets that are lost (1 cuts the link).
+It ends when its input ends; both ends and the namespace are gone then.
 
 The kernel's own ``tc netem`` would do the same where its module ``sch_netem`` is there, and only with whole packets
 queued already; this needs nothing but ``/dev/net/tun`` and the right to use it.
@@ -21,7 +21,7 @@ import struct
 import subprocess
 import sys
 
-__all__ = ["leave_namespace", "main", "open_tun"]
+__all__ = ["main", "open_tun", "unshare_namespaces"]
 
 _TUNSETIFF = 0x400454CA
 _IFF_TUN, _IFF_NO_PI = 0x0001, 0x1000
@@ -31,7 +31,7 @@ _BURST = 64
 
 
 def open_tun(pattern: str) -> tuple[int, str]:
-    """Return a new TUN device in this thread's namespace, not blocking, and its name (``%d`` is replaced).
+    """Return a new non-blocking TUN device in this thread's namespace, and its name (``%d`` is replaced).
 
     Raises:
         OSError: no such device, or no right to it.
@@ -45,8 +45,8 @@ def open_tun(pattern: str) -> tuple[int, str]:
     return fd, made[:16].rstrip(b"\0").decode()
 
 
-def leave_namespace(flags: int = _CLONE_NEWNET) -> None:
-    """Give this thread, and the threads and processes that it starts from now on, namespaces of their own.
+def unshare_namespaces(flags: int = _CLONE_NEWNET) -> None:
+    """Move this thread, and the threads and processes that it starts from now on, into new namespaces.
 
     Raises:
         OSError: no right to do so.
@@ -58,12 +58,12 @@ def leave_namespace(flags: int = _CLONE_NEWNET) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Carry packets between addresses ``arguments[0]`` here and ``arguments[1]`` there; the third is the seed."""
+    """Carry packets between address ``arguments[0]`` here and ``arguments[1]`` there; ``arguments[2]`` is the seed."""
     near_address, far_address, seed = arguments[0], arguments[1], int(arguments[2])
-    near, name = open_tun("dl4jwire%d")
+    near, name = open_tun("dl4jnear%d")
     _ip("addr", "add", near_address, "peer", far_address, "dev", name)
     _ip("link", "set", name, "up")
-    leave_namespace()
+    unshare_namespaces()
     far, name = open_tun("dl4jfar%d")
     _ip("link", "set", "lo", "up")
     _ip("addr", "add", far_address, "peer", near_address, "dev", name)
@@ -79,10 +79,10 @@ def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, timeout=10, stdin=subprocess.DEVNULL)
 
 
-def _carry(near: int, far: int, source: random.Random) -> None:
+def _carry(near: int, far: int, rng: random.Random) -> None:
     """Carry packets both ways until standard input ends."""
     loss = 0.0
-    others = {near: far, far: near}
+    opposite = {near: far, far: near}
     with selectors.DefaultSelector() as selector:
         for fd in (near, far, 0):
             selector.register(fd, selectors.EVENT_READ)
@@ -94,18 +94,18 @@ def _carry(near: int, far: int, source: random.Random) -> None:
                         return
                     loss = [float(line.split()[1]) for line in lines if line.startswith("loss ")][-1]
                 else:
-                    _pass_on(key.fd, others[key.fd], loss, source)
+                    _forward(key.fd, opposite[key.fd], loss, rng)
 
 
-def _pass_on(here: int, there: int, loss: float, source: random.Random) -> None:
+def _forward(source_fd: int, target_fd: int, loss: float, rng: random.Random) -> None:
     for _ in range(_BURST):
         try:
-            packet = os.read(here, _PACKET_NBYTES)
+            packet = os.read(source_fd, _PACKET_NBYTES)
         except BlockingIOError:
             return
-        if source.random() >= loss:
+        if rng.random() >= loss:
             with contextlib.suppress(OSError):  # a device that is full, or down: the packet is lost, as packets are
-                os.write(there, packet)
+                os.write(target_fd, packet)
 
 
 if __name__ == "__main__":

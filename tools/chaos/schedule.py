@@ -1,4 +1,4 @@
-"""The faults of a chaos run, drawn from a seed and nothing else, so that the same ones can be had again."""
+"""The faults of a chaos run, drawn from a seed and nothing else, so that they can be repeated."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ import msgspec
 
 from dl4jlegacy.errors import UsageError, nearest
 
-__all__ = ["KINDS", "Fault", "checked_kinds", "draw"]
+__all__ = ["KINDS", "Fault", "draw_faults", "parse_kinds"]
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """One fault: what happens to whom, how many rounds after the one before was overcome, and for how long.
+    """One fault.
 
-    ``target`` is a seat (``worker-2``), ``master`` (whichever leads then), a server, a kind of record, or ``all``; on a
-    full disk ``takeover``: the master is killed there, and another has to take over.
-    ``seconds`` is how long the fault lasts, 0 where it is but a moment.
+    Attributes:
+        number: from 1.
+        kind: one of ``KINDS``.
+        target: a process (``worker-2``), ``master`` (the one that leads then), a server, a kind of record, or ``all``;
+            with a full disk also ``takeover``: the master is killed meanwhile, and another one has to take over.
+        after_rounds: how many rounds after the run had recovered from the fault before.
+        seconds: how long it lasts; 0 if it is over at once.
     """
 
     number: int
@@ -28,14 +32,14 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Kind(msgspec.Struct, frozen=True):
-    """How faults of a kind are drawn: whom they may hit, how long they may last, how many are in a deck."""
+    """How faults of a kind are drawn: their targets, the least and most seconds, how many are in a deck."""
 
     targets: tuple[str, ...]
     seconds: tuple[float, float] = (0.0, 0.0)
     times: int = 1
 
 
-_WORKER, _FAR_WORKER = "some worker", "far worker"
+_WORKER, _LINKED_WORKER = "a worker", "the worker behind the link"
 
 _DRAWN = {
     "worker-kill": _Kind((_WORKER,), times=3),
@@ -47,8 +51,8 @@ _DRAWN = {
     "member-kill": _Kind(("hazelcast-1", "hazelcast-2"), (0.5, 2.0)),
     "zookeeper-kill": _Kind(("zookeeper",), (0.5, 2.0)),
     "session-expiry": _Kind((_WORKER, "master")),
-    "partition": _Kind((_FAR_WORKER,), (3.0, 6.0)),
-    "packet-loss": _Kind((_FAR_WORKER,), (3.0, 6.0)),
+    "partition": _Kind((_LINKED_WORKER,), (3.0, 6.0)),
+    "packet-loss": _Kind((_LINKED_WORKER,), (3.0, 6.0)),
     "corrupt-frame": _Kind(("model", "update", "data", "job", "worker", "head", "global", "log"), times=3),
     "full-disk": _Kind(("checkpoints", "takeover"), (1.0, 3.0)),
 }
@@ -58,8 +62,8 @@ KINDS = tuple(_DRAWN)
 _MOST_ROUNDS = 20
 
 
-def checked_kinds(text: str | None) -> tuple[str, ...]:
-    """Return the kinds named in ``text``, separated by commas; all if there is none.
+def parse_kinds(text: str | None) -> tuple[str, ...]:
+    """Return the kinds named in ``text``, separated by commas; all if it names none.
 
     Raises:
         UsageError: an unknown name.
@@ -71,11 +75,11 @@ def checked_kinds(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def draw(seed: int, count: int, kinds: Sequence[str], workers: int) -> tuple[Fault, ...]:
+def draw_faults(seed: int, count: int, kinds: Sequence[str], workers: int) -> tuple[Fault, ...]:
     """Return ``count`` faults of these kinds against ``workers`` workers.
 
-    They come from shuffled decks in which every kind has its cards, so that each is met early, and about equally often
-    in the long run. Only ``random()`` is used, whose numbers are the same in every version of Python.
+    They are drawn from shuffled decks that hold every kind, so that each comes early, and in the long run about
+    equally often. Only ``random()`` is used, whose numbers are the same in every version of Python.
     """
     source = random.Random(seed)
     faults: list[Fault] = []
@@ -86,13 +90,13 @@ def draw(seed: int, count: int, kinds: Sequence[str], workers: int) -> tuple[Fau
         kind = deck.pop(int(source.random() * len(deck)))
         drawn = _DRAWN[kind]
         target = drawn.targets[int(source.random() * len(drawn.targets))]
-        seat = int(source.random() * workers)
+        worker = int(source.random() * workers)
         least, most = drawn.seconds
         faults.append(
             Fault(
                 number=number,
                 kind=kind,
-                target={_WORKER: f"worker-{seat}", _FAR_WORKER: f"worker-{workers - 1}"}.get(target, target),
+                target={_WORKER: f"worker-{worker}", _LINKED_WORKER: f"worker-{workers - 1}"}.get(target, target),
                 after_rounds=1 + int(source.random() * _MOST_ROUNDS),
                 seconds=round(least + source.random() * (most - least), 2),
             )

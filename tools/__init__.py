@@ -1,0 +1,5 @@
+"""Tools for those who work on ``dl4jlegacy``; run from a checkout, not part of the installed package."""
+
+from __future__ import annotations
+
+__all__ = ()

@@ -1,0 +1,85 @@
+"""``python -m tools.chaos``: reads the command line and prints the report."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from dl4jlegacy.console import emit, open_console, run_guarded
+from dl4jlegacy.errors import UsageError, nearest
+from tools.chaos.driver import ChaosOptions, run_chaos
+from tools.chaos.schedule import parse_kinds
+
+__all__ = ["main", "parse"]
+
+_DESCRIPTION = """\
+Train over servers and processes of its own while they are broken on purpose; the result must be the one that
+undisturbed training gives. Exits with 1 if it is not, and prints the command that repeats the same faults."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are this project's: one message, exit status 2."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see --help)")
+
+
+def parse(arguments: Sequence[str]) -> tuple[ChaosOptions, bool]:
+    """Return what the command line asks for, and whether the report is to be JSON.
+
+    Raises:
+        UsageError: an unknown flag, or a value that is not allowed.
+    """
+    parser = _Parser(prog="python -m tools.chaos", description=_DESCRIPTION, allow_abbrev=False)
+    parser.add_argument("--faults", metavar="N", default="20", help="how many faults (20)")
+    parser.add_argument("--seed", metavar="N", default="1", help="of the faults and of the training (1)")
+    parser.add_argument("--workers", metavar="N", default="4", help="worker processes (4)")
+    parser.add_argument("--kinds", metavar="A,B", help="only faults of these kinds (all)")
+    parser.add_argument("--keep", metavar="FOLDER", type=Path, help="write all logs here, and keep them")
+    parser.add_argument("--format", metavar="text|json", default="text", help="the report as text, or one JSON object")
+    flags = parser.parse_args(arguments)
+    if flags.format not in ("text", "json"):
+        raise UsageError(f"--format {flags.format}: unknown format{nearest(flags.format, ('text', 'json'))}")
+    options = ChaosOptions(
+        faults=_whole("--faults", flags.faults, 1),
+        seed=_whole("--seed", flags.seed, -(2**63)),
+        workers=_whole("--workers", flags.workers, 1),
+        kinds=parse_kinds(flags.kinds),
+        keep=flags.keep,
+    )
+    return options, flags.format == "json"
+
+
+def _whole(flag: str, text: str, least: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if not least <= value < 2**63:
+        allowed = "a whole number of 64 bits" if least < 0 else f"a whole number, at least {least}"
+        raise UsageError(f"{flag} is {text!r}; it must be {allowed}")
+    return value
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; return its exit status."""
+
+    def command() -> int:
+        options, as_json = parse(arguments)
+        console = open_console()
+        report = run_chaos(options, lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
+        emit(json.dumps(report.fields()) if as_json else report.text())
+        return 1 if report.problems else 0
+
+    # asked before anything is parsed, since parsing may be what fails
+    wants_json = "--format=json" in arguments or ("--format", "json") in itertools.pairwise(arguments)
+    return run_guarded(command, as_json=wants_json)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

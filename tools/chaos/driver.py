@@ -1,0 +1,288 @@
+"""Injects one fault after another into runs over processes, and checks that they end as if nothing had happened.
+
+As many runs of the same training as needed follow each other, each compared with the embedded tracker's result. How
+long a run has to be depends on the machine: a fault that the end of its run overtakes is injected again, and if a run
+recovered from no fault at all, the next ones are twice as long. Every wait has a deadline, and a missed one is a
+problem that is reported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dl4jlegacy.errors import Dl4jError, UsageError
+from dl4jlegacy.services.jars import fetch_jars, pinned_jars
+from tools.chaos import network
+from tools.chaos.faults import DETECTION_GOALS, ActiveFault, inject
+from tools.chaos.report import ChaosReport, FaultResult, RunResult
+from tools.chaos.run import POLL_SECONDS, HangError, Run, RunEnded
+from tools.chaos.schedule import Fault, draw_faults
+from tools.chaos.testbed import TestBed, TestBedOptions
+from tools.chaos.watcher import RunWatcher
+
+__all__ = ["ChaosOptions", "Driver", "run_chaos"]
+
+_NEED_LINK = ("partition", "packet-loss")
+_RECOVERY_SECONDS = 90.0
+_START_SECONDS = 90.0
+_SPARE_SECONDS = 12.0  # of a run, to recover from a fault
+_DETECTION_SECONDS = 6.0
+_LEAST_ROUNDS, _MOST_ROUNDS = 500, 5000  # the start and the end of a run take as long as several faults
+_ROUNDS_PER_FAULT = 250
+_COMPARED = ("params_sha256", "rounds", "batches", "examples", "batches_lost", "batches_duplicated")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChaosOptions:
+    """What to do.
+
+    Attributes:
+        faults: how many faults.
+        seed: of the faults and of the training.
+        workers: how many worker processes.
+        kinds: which faults; those that this machine does not allow are named in the report.
+        keep: a folder for all logs; a temporary one by default, which stays if anything went wrong.
+    """
+
+    faults: int
+    seed: int
+    workers: int
+    kinds: tuple[str, ...]
+    keep: Path | None = None
+
+
+def run_chaos(options: ChaosOptions, say: Callable[[str], None]) -> ChaosReport:
+    """Inject the faults of a seed into runs with their own servers and processes; return the report.
+
+    This process moves into namespaces of its own where the faults need that: call it from the main thread, before
+    other threads are started, and do nothing else after it.
+
+    Args:
+        options: what to do.
+        say: called with each line of progress.
+
+    Raises:
+        UsageError: this machine allows none of the faults, or the folder cannot be used or is not empty.
+    """
+    no_link, no_disk = network.why_no_lossy_link(), network.why_no_small_disk()
+    runnable, not_run = _runnable(options.kinds, no_link, say)
+    link = any(kind in _NEED_LINK for kind in runnable)
+    schedule = draw_faults(options.seed, options.faults, runnable, options.workers)
+    with _log_folder(options.keep, say) as folder:
+        for server in ("hazelcast", "zookeeper"):
+            fetch_jars(pinned_jars(server))  # while we still have the machine's network
+        if link or not no_disk:
+            network.enter_own_namespaces(network=link)
+        driver = Driver(schedule, say)
+        begun = time.monotonic()
+        what = TestBedOptions(
+            workers=options.workers,
+            rounds=min(_MOST_ROUNDS, _LEAST_ROUNDS + _ROUNDS_PER_FAULT * options.faults),
+            seed=options.seed,
+            lossy_link=link,
+            small_disk=not no_disk,
+        )
+        with TestBed(folder.path, what, temporary=options.keep is None) as test_bed:
+            driver.run_all(test_bed)
+        folder.stays = options.keep is not None or bool(driver.problems)
+    return ChaosReport(
+        seed=options.seed,
+        workers=options.workers,
+        kinds=tuple(runnable),
+        not_run=not_run,
+        schedule=schedule,
+        faults=tuple(driver.results),
+        runs=tuple(driver.runs),
+        hangs=driver.hangs,
+        problems=tuple(driver.problems),
+        seconds=round(time.monotonic() - begun, 1),
+        folder=str(folder.path) if folder.stays else "",
+    )
+
+
+def _runnable(kinds: Sequence[str], no_link: str, say: Callable[[str], None]) -> tuple[list[str], dict[str, str]]:
+    """Return the kinds that this machine allows, and for each other one why not.
+
+    ``no_link`` says why there can be no lossy link, "" if there can be one.
+
+    Raises:
+        UsageError: no kind is left.
+    """
+    not_run = {kind: no_link for kind in kinds if no_link and kind in _NEED_LINK}
+    for kind, why in not_run.items():
+        say(f"{kind} is not run: {why}")
+    runnable = [kind for kind in kinds if kind not in not_run]
+    if not runnable:
+        raise UsageError(
+            f"none of the faults {', '.join(kinds)} can be had here: {no_link}; choose others with --kinds"
+        )
+    return runnable, not_run
+
+
+@dataclass(slots=True)
+class _LogFolder:
+    """Where everything writes, and whether it stays for people to read when all is done."""
+
+    path: Path
+    stays: bool = True
+
+
+@contextlib.contextmanager
+def _log_folder(keep: Path | None, say: Callable[[str], None]) -> Iterator[_LogFolder]:
+    """Make the folder; remove it at the end unless it ``stays``. A temporary one is removed on Ctrl-C in any case.
+
+    Raises:
+        UsageError: it cannot be made, or is not empty.
+    """
+    if keep is not None:
+        try:
+            keep.mkdir(parents=True, exist_ok=True)
+            used = any(keep.iterdir())
+        except OSError as exc:
+            raise UsageError(f"--keep {keep} is no folder for logs: {exc.strerror or exc}; name another one") from exc
+        if used:
+            raise UsageError(f"--keep {keep} is not empty; name a folder that is, or one that does not exist yet")
+    folder = _LogFolder((keep or Path(tempfile.mkdtemp(prefix="dl4j-chaos-"))).absolute())
+    try:
+        yield folder
+    except Exception:  # whoever reads of it wants to see the logs
+        say(f"the logs are in {folder.path}")
+        raise
+    except BaseException:  # interrupted
+        folder.stays = keep is not None
+        raise
+    finally:
+        if not folder.stays:
+            shutil.rmtree(folder.path, ignore_errors=True)
+
+
+class Driver:
+    """Injects the faults of a schedule, and collects the results. Used from one thread."""
+
+    def __init__(self, schedule: Sequence[Fault], say: Callable[[str], None]) -> None:
+        self._left, self._say = list(schedule), say
+        self.results: list[FaultResult] = []
+        self.runs: list[RunResult] = []
+        self.problems: list[str] = []
+        self.expected: dict[str, Any] = {}
+        self.hangs = 0
+        self._usual_rates: list[float] = []
+        self._begun = time.monotonic()
+
+    def run_all(self, test_bed: TestBed) -> None:
+        """Inject all faults, or those until the first problem."""
+        self._train_embedded(test_bed)
+        number = 0
+        while self._left and not self.problems:
+            number, before = number + 1, len(self.results)
+            try:
+                self._run(test_bed, f"chaos-{number}")
+            except Dl4jError as exc:
+                self.hangs += isinstance(exc, HangError)
+                self._add_problem(f"run {test_bed.run_name}: {exc}", test_bed)
+            test_bed.clear()
+            if self._left and not self.problems and len(self.results) == before:
+                test_bed.options = replace(test_bed.options, rounds=2 * test_bed.options.rounds)
+                self._train_embedded(test_bed)
+
+    def _train_embedded(self, test_bed: TestBed) -> None:
+        """Let the embedded tracker say how the runs of this test bed must end."""
+        self.expected = test_bed.train_embedded()
+        self._say(f"{self.expected['rounds']} rounds a run, sha256 {self.expected['params_sha256']}")
+
+    def _add_problem(self, problem: str, test_bed: TestBed) -> None:
+        self.problems.append(problem)
+        self._say(f"PROBLEM {problem}\n  {test_bed.describe()}")
+
+    def _run(self, test_bed: TestBed, name: str) -> None:
+        """Start a run, inject as many faults as it has room for, let it end, and compare its result."""
+        begun, before = time.monotonic(), len(self.results)
+        test_bed.start_run(name)
+        with RunWatcher(test_bed.tracker) as watcher:
+            run = Run(test_bed, watcher, self._usual_rates)
+            try:
+                run.wait_until_recovered(None, _START_SECONDS)
+                while self._left and (len(self.results) == before or self._has_room(watcher)):
+                    result = self._inject(run, self._left[0])
+                    self._say(result.line())
+                    if result.full_seconds is not None:
+                        self.results.append(result)
+                        del self._left[0]
+            except RunEnded:
+                self._say(f"run {name} has ended")
+            run.finish()
+        self._compare(test_bed, time.monotonic() - begun, len(self.results) - before)
+
+    def _has_room(self, watcher: RunWatcher) -> bool:
+        left: int = self.expected["rounds"] - (watcher.head.round if watcher.head is not None else 0)
+        return left > _SPARE_SECONDS * max(self._usual_rates)
+
+    def _inject(self, run: Run, fault: Fault) -> FaultResult:
+        """Wait for the fault's round, inject the fault, undo it, and wait until the run has recovered."""
+        run.wait_rounds(fault.after_rounds)
+        run.watcher.new_entries()
+        round_, at, clock = run.round, time.time(), time.monotonic()
+        try:
+            active = inject(run.test_bed, fault)
+            run.sustain(fault, active)
+        except Dl4jError:
+            run.raise_if_ended()  # no fault can be injected into a run that has ended meanwhile
+            raise
+        run.replaces_masters = fault.kind == "zookeeper-kill"
+        full: float | None = None
+        with contextlib.suppress(RunEnded):
+            full = run.wait_until_recovered(clock, _RECOVERY_SECONDS) - clock
+        detected = _detection_seconds(run, active, at, wait=fault.kind in DETECTION_GOALS and full is not None)
+        return FaultResult(
+            fault=fault,
+            run=run.test_bed.run_name,
+            round=round_,
+            at_seconds=round(clock - self._begun, 2),
+            detection_seconds=detected,
+            full_seconds=None if full is None else round(full, 2),
+            note="; ".join(part for part in (active.note, run.take_replaced()) if part),
+        )
+
+    def _compare(self, test_bed: TestBed, seconds: float, faults: int) -> None:
+        """Compare the run's result with the embedded tracker's."""
+        reports = [report for report in test_bed.reports() if "params_sha256" in report]
+        if not reports:
+            self._add_problem(f"run {test_bed.run_name} ended, and no master has reported its result", test_bed)
+            return
+        report = reports[-1]
+        result = RunResult(
+            run=test_bed.run_name,
+            rounds=report["rounds"],
+            faults=faults,
+            seconds=round(seconds, 1),
+            batches_lost=report["batches_lost"],
+            batches_duplicated=report["batches_duplicated"],
+            updates_dropped=report["updates_dropped"],
+            params_sha256=report["params_sha256"],
+            expected_sha256=self.expected["params_sha256"],
+        )
+        self.runs.append(result)
+        self._say(f"run {result.run}: {faults} faults, {result.seconds} s, sha256 {result.params_sha256}")
+        for name in _COMPARED:
+            if report[name] != self.expected[name]:
+                self._add_problem(
+                    f"run {result.run}: {name} is {report[name]}, it should be {self.expected[name]}", test_bed
+                )
+
+
+def _detection_seconds(run: Run, active: ActiveFault, at: float, *, wait: bool) -> float | None:
+    """Return how long after ``at`` the journal named the fault; ``wait`` a while for its entry if there is none."""
+    entries = run.watcher.new_entries()
+    detected, end = active.detected(entries, at), time.monotonic() + _DETECTION_SECONDS
+    while detected is None and wait and time.monotonic() < end:
+        time.sleep(POLL_SECONDS)
+        entries += run.watcher.new_entries()
+        detected = active.detected(entries, at)
+    return detected
