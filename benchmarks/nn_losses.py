@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from dl4jlegacy.datasets import DataSet, DataSource, ListDataSetIterator, load
-from dl4jlegacy.held_out import evaluated, targets
+from dl4jlegacy.inference import evaluate_network, source_for_model
 from dl4jlegacy.nn import MultiLayerNetwork, zoo
 
 PEER = Path(__file__).with_name("nn_losses_torch.py")
@@ -64,12 +64,12 @@ def ours(network: MultiLayerNetwork, source: DataSource, settings: dict[str, Any
         iterator.seek(0, 0)
     if network.conf.backprop:
         network.finetune(iterator, settings["epochs"])
-    return evaluated(network, source.test, ()).loss
+    return evaluate_network(network, source.test, ()).loss
 
 
 def compare(model: str, dataset: str, python: str) -> bool:
     """Print both losses; return whether ours is low enough."""
-    source = targets(load(dataset), model)
+    source = source_for_model(load(dataset), model)
     network = MultiLayerNetwork(zoo.select(model).build(source.train.n_in, source.train.n_out))
     settings = zoo.select(model).defaults(len(source.train))
     with tempfile.TemporaryDirectory() as folder:

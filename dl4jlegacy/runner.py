@@ -35,8 +35,8 @@ from dl4jlegacy.nn.training.fitting import check_fits
 from dl4jlegacy.scaleout import actors, protocol
 from dl4jlegacy.scaleout.actors import Ticker
 from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, DeltaAggregator, JobAggregator, ParameterAveragingAggregator
-from dl4jlegacy.scaleout.checkpoint import CheckpointSaver, check_same_data
-from dl4jlegacy.scaleout.compute import MIXED, Compute, agree, host_kernels, settle
+from dl4jlegacy.scaleout.checkpoint import CheckpointSaver, check_same_data, with_fingerprint
+from dl4jlegacy.scaleout.compute import MIXED, Compute, check_same_arithmetic, host_kernels, resolve_compute
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import DataSetJobIterator, JobIterator, Result
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
@@ -45,7 +45,6 @@ from dl4jlegacy.scaleout.perform import first_model
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Head
 from dl4jlegacy.scaleout.router import WorkRouter, create_router
-from dl4jlegacy.scaleout.same_data import with_fingerprint
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker, drive
 from dl4jlegacy.scaleout.worker_pool import (
     PerformerFactory,
@@ -138,7 +137,7 @@ class ActorNetworkRunner:
         """
         if self._parts is not None:
             raise UsageError("setup was called twice; make a new ActorNetworkRunner for another run")
-        conf, compute = settle(conf, local=self._local_workers != 0)
+        conf, compute = resolve_compute(conf, local=self._local_workers != 0)
         conf, kernels = _named(conf), host_kernels(conf.kernels)
         jobs = self._job_iterator(conf)
         router = create_router(conf.router, conf.window)
@@ -148,7 +147,7 @@ class ActorNetworkRunner:
         if saver is not None:
             saver.keep_conf(conf.to_json())
         tracker = self._tracker or InMemoryStateTracker()
-        agree(tracker, conf, compute)
+        check_same_arithmetic(tracker, conf, compute)
         pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="dl4j-aggregate")
         self._parts = _Parts(
             conf=conf,
@@ -226,7 +225,7 @@ class ActorNetworkRunner:
             seconds=seconds,
             examples_here=head.examples - (begun[0].examples if begun is not None else 0),
             warnings=(*((MIXED,) if parts.conf.mixed_devices else ()), *parts.outcome.warnings),
-            devices=parts.compute.used(self._local(parts.conf)),
+            devices=parts.compute.devices_of(self._local(parts.conf)),
         )
         if done.batches_lost or done.batches_duplicated:
             raise TrainingError(
@@ -328,7 +327,7 @@ class ActorNetworkRunner:
         workers = tuple((w.id.rsplit("-", 1)[-1], f"{w.state} {w.job}".strip()) for w in records)
         seconds = time.monotonic() - parts.started if parts.started else 0.0
         waiting = None if monitor is None else monitor.quorum.waiting
-        devices = parts.compute.told(self._local(parts.conf))
+        devices = parts.compute.describe(self._local(parts.conf))
         return RunStatus(parts.jobs.plan, parts.tracker.head(), seconds, workers, waiting, devices=devices)
 
     def shutdown(self, timeout: float = 30.0) -> None:

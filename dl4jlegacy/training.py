@@ -19,51 +19,42 @@ import msgspec
 import numpy as np
 
 from dl4jlegacy import storage
-from dl4jlegacy.backend import Array, to_host
-from dl4jlegacy.datasets import DataSet, DataSource, ListDataSetIterator, load, read_csv
+from dl4jlegacy.backend import Array
+from dl4jlegacy.datasets import DataSource, ListDataSetIterator, load
 from dl4jlegacy.datasets.normalizers import Normalizer, NormalizerMinMaxScaler
 from dl4jlegacy.datasets.sources import NAMES
-from dl4jlegacy.errors import CheckpointError, ConfError, ModelError, ShapeError
-from dl4jlegacy.held_out import HeldOut, evaluated, rebuilding, targets
-from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.errors import CheckpointError, ConfError, ModelError
+from dl4jlegacy.inference import NetworkEvaluation, evaluate_network, source_for_model
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration
-from dl4jlegacy.nn.dl4j.serializer import restore_label_names, restore_model, restore_normalizer, write_model
-from dl4jlegacy.nn.networks import Network, NetworkConfiguration, input_type_of
+from dl4jlegacy.nn.dl4j.serializer import write_model
+from dl4jlegacy.nn.networks import Network, NetworkConfiguration
 from dl4jlegacy.nn.updaters import create_updater, with_learning_rate
 from dl4jlegacy.runner import ActorNetworkRunner
-from dl4jlegacy.scaleout.compute import settle
+from dl4jlegacy.scaleout.checkpoint import with_fingerprint
+from dl4jlegacy.scaleout.compute import resolve_compute
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import DataSetJobIterator
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
 from dl4jlegacy.scaleout.outcome import RunStatus, TrainingResult
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.same_data import with_fingerprint
 from dl4jlegacy.scaleout.tracker import StateTracker
 
 __all__ = [
-    "SPLITS",
     "Data",
-    "Prediction",
     "Report",
     "check_writable",
-    "evaluate_model",
     "first_examples",
     "load_data",
     "on_devices",
     "params_sha256",
     "plan_of",
-    "predict",
-    "predict_file",
     "prepare",
     "read_run",
     "train",
     "with_absolute_paths",
     "with_data",
 ]
-
-SPLITS = ("test", "train", "all")
-"""The parts of a data set that a model can be evaluated on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +70,7 @@ class Report:
     """What a finished run has to say: the contract's JSON object, and the evaluation for people."""
 
     fields: dict[str, Any]
-    evaluation: HeldOut
+    evaluation: NetworkEvaluation
     warnings: tuple[str, ...]
 
 
@@ -112,13 +103,13 @@ def prepare(conf: Conf, data: Data, given: frozenset[str], *, learning_rate: flo
         given: the names of Conf fields that somebody has set.
         learning_rate, updater: instead of the model's own.
     """
-    train = targets(data.source, conf.model).train
+    train = source_for_model(data.source, conf.model).train
     network: NetworkConfiguration | None = conf.network_conf
     if network is None:
         model = zoo.select(conf.model or "mlp")
         defaults = {k: v for k, v in model.defaults(train.num_examples).items() if k not in given}
         conf = conf.replace(model=model.name, multi_layer_clazz=model.clazz, **defaults)
-        train = targets(data.source, model.name).train
+        train = source_for_model(data.source, model.name).train
         network = model.build(train.n_in, train.n_out, seed=conf.seed)
     if updater is not None or learning_rate is not None:
         base = create_updater(updater) if updater else network.conf.updater
@@ -133,7 +124,7 @@ def prepare(conf: Conf, data: Data, given: frozenset[str], *, learning_rate: flo
 
 def with_data(conf: Conf, data: Data) -> Conf:
     """Return the Conf with the fingerprint of its data; raises ``CheckpointError`` if it has that of others."""
-    return with_fingerprint(conf, targets(data.source, conf.model).train)
+    return with_fingerprint(conf, source_for_model(data.source, conf.model).train)
 
 
 def on_devices(conf: Conf, given: frozenset[str], *, local: bool) -> tuple[Conf, frozenset[str]]:
@@ -141,7 +132,7 @@ def on_devices(conf: Conf, given: frozenset[str], *, local: bool) -> tuple[Conf,
 
     ``given`` are the names that somebody has set; ``local`` says whether the workers are in this process.
     """
-    conf, compute = settle(conf, local=local)
+    conf, compute = resolve_compute(conf, local=local)
     if compute.on_gpu and "workers" not in given:
         return conf.replace(workers=len(compute.devices)), given | {"workers"}
     return conf, given
@@ -183,7 +174,7 @@ def train(
 
     ``tracker``, ``local_workers`` and ``monitor`` are ``ActorNetworkRunner``'s.
     """
-    source = targets(data.source, conf.model)
+    source = source_for_model(data.source, conf.model)
     iterator = ListDataSetIterator(source.train, conf.batch_size, seed=conf.seed)
     with storage.written(out) if out else contextlib.nullcontext() as path:
         if path is not None:
@@ -194,14 +185,16 @@ def train(
             runner.setup(conf, resume=resume)
             result = runner.train(tick)
             network = runner.network(result)
-        evaluation = evaluated(network, source.test, source.label_names)
+        evaluation = evaluate_network(network, source.test, source.label_names)
         if path is not None:
             write_model(network, path, normalizer=data.normalizer, label_names=data.source.label_names)
     where = out if storage.is_remote(out) else path
     return Report(_fields(result, network, evaluation, where), evaluation, result.warnings)
 
 
-def _fields(result: TrainingResult, network: Network, evaluation: HeldOut, path: Path | str | None) -> dict[str, Any]:
+def _fields(
+    result: TrainingResult, network: Network, evaluation: NetworkEvaluation, path: Path | str | None
+) -> dict[str, Any]:
     conf, head = result.conf, result.head
     return {
         "run": head.run,
@@ -260,102 +253,3 @@ def check_writable(path: Path) -> None:
     except OSError as exc:
         reason = exc.strerror or exc
         raise ModelError(f"{path} cannot be written: {reason} ({folder}); choose another --out") from exc
-
-
-def evaluate_model(
-    model: str, dataset: str, data_dir: str = "", *, split: str = "test", kernels: Kernels | None = None
-) -> tuple[HeldOut, dict[str, Any]]:
-    """Return the evaluation of a saved model on a part of a data set (one of ``SPLITS``), and its JSON object.
-
-    ``kernels`` decide where it is computed, in ``run_devices.entered``; None: on the CPU.
-    """
-    saved = _restored(model, kernels)
-    network = saved.network
-    source = load(
-        storage.local(dataset),
-        data_dir=storage.local(data_dir) or None,
-        n_classes=network.n_out,
-        label_names=saved.label_names or None,
-    )
-    parts = {"test": (source.test,), "train": (source.train,), "all": (source.train, source.test)}[split]
-    examples = DataSet.merge(parts) if len(parts) > 1 else parts[0]
-    _check_width(network, examples.n_in, model, dataset)
-    if not network.conf.backprop or (network.n_out == examples.n_in != examples.n_out):
-        examples = rebuilding(examples)
-    elif examples.n_out != network.n_out:
-        raise ShapeError(
-            f"model {model} has {network.n_out} outputs, data set {dataset} {examples.n_out} classes; "
-            "is it the right data set?"
-        )
-    evaluation = evaluated(network, saved.scaled(examples), source.label_names)
-    fields = {
-        "model": model,
-        "dataset": dataset,
-        "split": split,
-        "examples": examples.num_examples,
-        **evaluation.fields(full=True),
-    }
-    return evaluation, fields
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """What a saved model makes of the rows of a file: the JSON object, and a line of text for each row."""
-
-    fields: dict[str, Any]
-    lines: tuple[str, ...]
-
-
-def predict_file(model: str, path: Path, *, kernels: Kernels | None = None) -> Prediction:
-    """Return a saved model's predictions for a CSV file of features; a label column with a header is left out.
-
-    ``kernels`` as in ``evaluate_model``.
-    """
-    saved = _restored(model, kernels)
-    features = read_csv(path, labelled=False)[0].features
-    classes, output = _predict(saved, features, model, str(path))
-    names = saved.label_names or tuple(str(number) for number in range(saved.network.n_out))
-    numbers = [int(number) for number in classes]
-    fields = {
-        "model": model,
-        "examples": len(features),
-        "label_names": list(names),
-        "predictions": numbers,
-        "probabilities": [[round(float(p), 6) for p in row] for row in output],
-    }
-    numbered = all(name == str(number) for number, name in enumerate(names))
-    return Prediction(fields, tuple(str(n) if numbered else f"{n} {names[n]}" for n in numbers))
-
-
-def predict(model: str, features: Array, what: str) -> tuple[Array, Array]:
-    """Return (classes, probabilities) of a saved model for ``features`` ``(examples, n_in)``."""
-    return _predict(_restored(model), features, model, what)
-
-
-def _predict(saved: _Saved, features: Array, model: str, what: str) -> tuple[Array, Array]:
-    _check_width(saved.network, features.shape[1], model, what)
-    output = np.asarray(to_host(saved.network.output(saved.scaled(DataSet(features)).features)))
-    return output.argmax(axis=1), output
-
-
-@dataclass(frozen=True, slots=True)
-class _Saved:
-    """What a model file holds."""
-
-    network: Network
-    normalizer: Normalizer | None
-    label_names: tuple[str, ...]
-
-    def scaled(self, examples: DataSet) -> DataSet:
-        return examples if self.normalizer is None else self.normalizer.transform(examples)
-
-
-def _restored(model: str, kernels: Kernels | None = None) -> _Saved:
-    model = storage.local(model)
-    network = restore_model(model, load_updater=False, kernels=kernels)
-    return _Saved(network, restore_normalizer(model), restore_label_names(model))
-
-
-def _check_width(network: Network, n_in: int, model: str, what: str) -> None:
-    if not input_type_of(network).fits_columns(n_in):
-        raise ShapeError(f"model {model} takes {network.n_in} features, {what} has {n_in}; is it the right data set?")

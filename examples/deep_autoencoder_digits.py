@@ -12,7 +12,7 @@ import numpy as np
 
 from dl4jlegacy import MultiLayerNetwork
 from dl4jlegacy.datasets import ListDataSetIterator, load
-from dl4jlegacy.held_out import rebuilding
+from dl4jlegacy.inference import with_features_as_labels
 from dl4jlegacy.nn.zoo import deep_autoencoder
 
 SHADES = " .:-=+*#%@"
@@ -31,7 +31,7 @@ def main() -> None:
     args = parser.parse_args()
 
     source = load("digits")
-    train, test = rebuilding(source.train), rebuilding(source.test)
+    train, test = with_features_as_labels(source.train), with_features_as_labels(source.test)
     network = MultiLayerNetwork(deep_autoencoder(train.n_in, train.n_out))
     iterator = ListDataSetIterator(train, 16)
     network.pretrain(iterator, epochs=args.pretrain_epochs)

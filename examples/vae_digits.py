@@ -11,7 +11,7 @@ import numpy as np
 
 from dl4jlegacy import MultiLayerNetwork
 from dl4jlegacy.datasets import ListDataSetIterator, load
-from dl4jlegacy.held_out import evaluated, rebuilding
+from dl4jlegacy.inference import evaluate_network, with_features_as_labels
 from dl4jlegacy.nn import generate_at_mean_given_z
 from dl4jlegacy.nn.zoo import vae
 from dl4jlegacy.seeding import Stream
@@ -32,11 +32,11 @@ def main() -> None:
     args = parser.parse_args()
 
     source = load("digits")
-    train, test = rebuilding(source.train), rebuilding(source.test)
+    train, test = with_features_as_labels(source.train), with_features_as_labels(source.test)
     network = MultiLayerNetwork(vae(train.n_in, train.n_out))
-    print(f"loss of a held-out digit before training: {evaluated(network, test, ()).loss:.2f} nats")
+    print(f"loss of a held-out digit before training: {evaluate_network(network, test, ()).loss:.2f} nats")
     network.pretrain(ListDataSetIterator(train, 16), epochs=args.epochs)
-    print(f"and after {args.epochs} epochs: {evaluated(network, test, ()).loss:.2f} nats")
+    print(f"and after {args.epochs} epochs: {evaluate_network(network, test, ()).loss:.2f} nats")
 
     latent = Stream.of(network.conf.conf.seed).at(purpose="draw").generator().standard_normal((args.draw, 8))
     drawn = generate_at_mean_given_z(network, latent)

@@ -18,7 +18,7 @@ import pytest
 from dl4jlegacy import devices
 from dl4jlegacy.devices import Device, choose, memory_limit, memory_text
 from dl4jlegacy.errors import ConfError, DeviceError, UsageError, VersionError
-from dl4jlegacy.scaleout import compute as run_devices
+from dl4jlegacy.scaleout.compute import check_same_arithmetic, compute_for_worker, host_kernels, resolve_compute
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
 from tests.support import REPOSITORY, SUPPORT, standin
@@ -307,37 +307,37 @@ def test_a_precision_that_is_none_is_refused() -> None:
         Conf(precision="tf23")
 
 
-def test_settling_a_run_on_gpus_chooses_its_kernels(broken: Break) -> None:
+def test_a_run_on_gpus_gets_their_kernels(broken: Break) -> None:
     broken(gpus=2)
-    conf, compute = run_devices.settle(Conf(device="gpu", precision="tf32"))
+    conf, compute = resolve_compute(Conf(device="gpu", precision="tf32"))
     assert (conf.kernels, conf.device, compute.name, compute.precision) == ("cupy", "gpu", "cupy", "tf32")
     assert [compute.device(worker).index for worker in range(5)] == [0, 1, 0, 1, 0]
-    assert run_devices.settle(conf) == (conf, compute), "settled once is settled"
-    by_kernels, _ = run_devices.settle(Conf(kernels="cupy"))
+    assert resolve_compute(conf) == (conf, compute), "resolved once is resolved"
+    by_kernels, _ = resolve_compute(Conf(kernels="cupy"))
     assert (by_kernels.device, by_kernels.kernels) == ("gpu", "cupy")
-    by_auto, _ = run_devices.settle(Conf(device="auto"))
+    by_auto, _ = resolve_compute(Conf(device="auto"))
     assert (by_auto.device, by_auto.kernels) == ("gpu", "cupy"), "what goes on with the run must not look again"
 
 
 def test_auto_with_a_cpus_kernels_is_the_cpu(broken: Break) -> None:
     broken()
-    conf, compute = run_devices.settle(Conf(device="auto", kernels="numpy"))
+    conf, compute = resolve_compute(Conf(device="auto", kernels="numpy"))
     assert (conf.device, conf.kernels, compute.on_gpu) == ("auto", "numpy", False)
     assert compute.devices[0].reason == "the kernels numpy are a CPU's"
-    assert run_devices.settle(conf) == (conf, compute)
+    assert resolve_compute(conf) == (conf, compute)
 
 
 def test_the_master_of_workers_elsewhere_needs_no_gpu(broken: Break) -> None:
     broken("no driver")
-    conf, compute = run_devices.settle(Conf(device="gpu"), local=False)
+    conf, compute = resolve_compute(Conf(device="gpu"), local=False)
     assert (conf.kernels, compute.on_gpu) == ("cupy", False)
-    assert run_devices.host_kernels("cupy").name in ("numba", "numpy")
+    assert host_kernels("cupy").name in ("numba", "numpy")
 
 
 def test_workers_that_share_a_gpu_say_so(broken: Break) -> None:
     broken(gpus=2)
-    _, compute = run_devices.settle(Conf(device="gpu"))
-    lines = [text for _, text, _ in compute.told(3)]
+    _, compute = resolve_compute(Conf(device="gpu"))
+    lines = [text for _, text, _ in compute.describe(3)]
     assert "gpu:0" in lines[0] and lines[0].endswith("shared with worker 2")
     assert "gpu:1" in lines[1] and "shared" not in lines[1]
     assert lines[2].endswith("shared with worker 0")
@@ -345,10 +345,10 @@ def test_workers_that_share_a_gpu_say_so(broken: Break) -> None:
 
 def test_a_worker_follows_its_run(broken: Break) -> None:
     broken(gpus=2)
-    assert [d.label for d in run_devices.join(Conf(run="r", kernels="cupy"), None).devices] == ["gpu:0", "gpu:1"]
-    assert [d.label for d in run_devices.join(Conf(run="r", kernels="cupy"), "gpu:1").devices] == ["gpu:1"]
-    assert run_devices.join(Conf(run="r", kernels="numpy"), None).name == "numpy"
-    assert not run_devices.join(Conf(run="r", kernels="numpy"), "auto").on_gpu, "auto is what the run does"
+    assert [d.label for d in compute_for_worker(Conf(run="r", kernels="cupy"), None).devices] == ["gpu:0", "gpu:1"]
+    assert [d.label for d in compute_for_worker(Conf(run="r", kernels="cupy"), "gpu:1").devices] == ["gpu:1"]
+    assert compute_for_worker(Conf(run="r", kernels="numpy"), None).name == "numpy"
+    assert not compute_for_worker(Conf(run="r", kernels="numpy"), "auto").on_gpu, "auto is what the run does"
 
 
 def test_a_worker_without_a_gpu_is_refused_by_a_run_on_gpus(broken: Break) -> None:
@@ -357,20 +357,20 @@ def test_a_worker_without_a_gpu_is_refused_by_a_run_on_gpus(broken: Break) -> No
         with pytest.raises(
             DeviceError, match=r"run r computes on GPUs, and this worker cannot join it: .*no NVIDIA driver"
         ):
-            run_devices.join(Conf(run="r", kernels="cupy"), choice)
+            compute_for_worker(Conf(run="r", kernels="cupy"), choice)
 
 
 def test_a_worker_of_the_other_kind_joins_a_mixed_run_only(broken: Break) -> None:
     broken()
     with pytest.raises(DeviceError, match=r"run r computes on CPUs \(kernels numba\).*on gpu.*--mixed-devices"):
-        run_devices.join(Conf(run="r", kernels="numba"), "gpu")
+        compute_for_worker(Conf(run="r", kernels="numba"), "gpu")
     with pytest.raises(DeviceError, match=r"run r computes on GPUs.*on cpu.*--mixed-devices"):
-        run_devices.join(Conf(run="r", kernels="cupy"), "cpu")
+        compute_for_worker(Conf(run="r", kernels="cupy"), "cpu")
     mixed = Conf(run="r", kernels="numba", mixed_devices=True)
-    assert run_devices.join(mixed, "gpu").name == "cupy"
-    assert run_devices.join(mixed, None).name == "numba"
-    assert run_devices.join(mixed.replace(kernels="cupy"), "cpu").name in ("numba", "numpy")
-    assert run_devices.join(mixed.replace(kernels="cupy"), None).name == "cupy"
+    assert compute_for_worker(mixed, "gpu").name == "cupy"
+    assert compute_for_worker(mixed, None).name == "numba"
+    assert compute_for_worker(mixed.replace(kernels="cupy"), "cpu").name in ("numba", "numpy")
+    assert compute_for_worker(mixed.replace(kernels="cupy"), None).name == "cupy"
 
 
 def test_a_mixed_run_says_that_its_bits_are_its_own() -> None:
@@ -401,10 +401,10 @@ def test_a_memory_limit_that_means_nothing_is_refused(text: str) -> None:
 
 def test_a_limit_is_set_on_every_gpu_and_shown(broken: Break) -> None:
     broken()
-    _, compute = run_devices.settle(Conf(device="gpu", device_memory_limit="50%"))
-    assert "limited to 40.0 GiB" in compute.told(1)[0][1]
+    _, compute = resolve_compute(Conf(device="gpu", device_memory_limit="50%"))
+    assert "limited to 40.0 GiB" in compute.describe(1)[0][1]
     assert compute.memory(0) == "gpu:0 3.0 GiB of 40.0 GiB"
-    assert run_devices.join(Conf(kernels="cupy"), None, "8GiB").memory(0) == "gpu:0 3.0 GiB of 8.0 GiB"
+    assert compute_for_worker(Conf(kernels="cupy"), None, "8GiB").memory(0) == "gpu:0 3.0 GiB of 8.0 GiB"
 
 
 def test_a_run_that_does_not_fit_names_the_layer_and_the_batch_that_would() -> None:
@@ -431,21 +431,21 @@ def test_bytes_are_told_for_people() -> None:
 def test_gpus_of_different_kinds_share_a_mixed_run_only() -> None:
     with standin.installed(standin.DeviceConf(), standin.DeviceConf(name="Another GPU")):
         with pytest.raises(DeviceError, match=r"gpu:0 is Stand-in GPU, gpu:1 is Another GPU: .*--device gpu:N"):
-            run_devices.settle(Conf(device="gpu"))
-        assert run_devices.settle(Conf(device="gpu:1"))[1].devices[0].name == "Another GPU"
-        assert len(run_devices.settle(Conf(device="gpu", mixed_devices=True))[1].devices) == 2
+            resolve_compute(Conf(device="gpu"))
+        assert resolve_compute(Conf(device="gpu:1"))[1].devices[0].name == "Another GPU"
+        assert len(resolve_compute(Conf(device="gpu", mixed_devices=True))[1].devices) == 2
 
 
 def test_the_first_worker_decides_what_gpus_a_run_is_for() -> None:
     tracker, conf = InMemoryStateTracker(), Conf(run="r", kernels="cupy")
     for name, matches in (("Stand-in GPU", True), ("Stand-in GPU", True), ("Another GPU", False)):
         with standin.installed(standin.DeviceConf(name=name)):
-            compute = run_devices.join(conf, None)
+            compute = compute_for_worker(conf, None)
             assert compute.arithmetic() == f"{name}, CUDA 12.8, CuPy 14.2.0, convolutions by own"
             if matches:
-                run_devices.agree(tracker, conf, compute)
+                check_same_arithmetic(tracker, conf, compute)
                 continue
             with pytest.raises(VersionError, match=r"run r: its GPUs are Stand-in GPU, CUDA .*, here is Another GPU, "):
-                run_devices.agree(tracker, conf, compute)
-            run_devices.agree(tracker, conf.replace(mixed_devices=True), compute)
-    run_devices.agree(tracker, conf, run_devices.settle(Conf(device="cpu"))[1])
+                check_same_arithmetic(tracker, conf, compute)
+            check_same_arithmetic(tracker, conf.replace(mixed_devices=True), compute)
+    check_same_arithmetic(tracker, conf, resolve_compute(Conf(device="cpu"))[1])

@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 import msgspec
 
 from dl4jlegacy.cli import cluster
-from dl4jlegacy.cli.show_training import show_training
 from dl4jlegacy.console import run_guarded
 from dl4jlegacy.errors import ConfError, UsageError, nearest
 
@@ -147,6 +146,7 @@ def _dataset(args: argparse.Namespace) -> str:
 
 def _run(arguments: list[str]) -> None:
     from dl4jlegacy import training
+    from dl4jlegacy.cli.progress import show_training
     from dl4jlegacy.nn import zoo
     from dl4jlegacy.scaleout.conf import Conf
 

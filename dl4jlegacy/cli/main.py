@@ -21,7 +21,6 @@ from dl4jlegacy.cli.aws import aws_app
 from dl4jlegacy.cli.bench import bench_app
 from dl4jlegacy.cli.options import Id, Zookeeper, seconds
 from dl4jlegacy.cli.services import services_app
-from dl4jlegacy.cli.show_training import entered, show_training
 from dl4jlegacy.console import emit, run_guarded
 from dl4jlegacy.errors import CheckpointError, UsageError, nearest
 from dl4jlegacy.version import __version__
@@ -177,6 +176,7 @@ def train(
 def _train(flags: dict[str, Any]) -> None:
     """Do what ``train`` was asked to; ``flags`` are its arguments by name."""
     from dl4jlegacy import training
+    from dl4jlegacy.cli.progress import show_training
     from dl4jlegacy.scaleout.conf import Conf
 
     as_json, json_lines = _is_json("format", flags["format"]), _is_json("log_format", flags["log_format"])
@@ -223,6 +223,7 @@ def resume(
 ) -> None:
     """Go on where a run stopped; prints what train would have printed."""
     from dl4jlegacy import storage
+    from dl4jlegacy.cli.progress import show_training
 
     as_json, json_lines = _is_json("format", format), _is_json("log_format", log_format)
     changes = _values(
@@ -272,13 +273,14 @@ def evaluate(
     format: Format = "text",
 ) -> None:
     """Evaluate a saved model on a data set."""
-    from dl4jlegacy import training
+    from dl4jlegacy.cli.progress import use_device_and_report
+    from dl4jlegacy.inference import SPLITS, evaluate_model
 
-    as_json, part = _is_json("format", format), _choice("split", split, training.SPLITS)
+    as_json, part = _is_json("format", format), _choice("split", split, SPLITS)
     name = _text("dataset", dataset) or ""
-    with entered(_device(device)) as (kernels, used):
+    with use_device_and_report(_device(device)) as (kernels, used):
         folder = _text("data_dir", data_dir) or ""
-        evaluation, fields = training.evaluate_model(model, name, folder, split=part, kernels=kernels)
+        evaluation, fields = evaluate_model(model, name, folder, split=part, kernels=kernels)
     fields["device"] = used.label
     emit(json.dumps(fields) if as_json else evaluation.text())
 
@@ -291,11 +293,13 @@ def predict(
     format: Format = "text",
 ) -> None:
     """Print the class that a saved model gives each row of a CSV file."""
-    from dl4jlegacy import storage, training
+    from dl4jlegacy import storage
+    from dl4jlegacy.cli.progress import use_device_and_report
+    from dl4jlegacy.inference import predict_file
 
     as_json = _is_json("format", format)
-    with entered(_device(device)) as (kernels, _):
-        prediction = training.predict_file(model, Path(storage.local(file)), kernels=kernels)
+    with use_device_and_report(_device(device)) as (kernels, _):
+        prediction = predict_file(model, Path(storage.local(file)), kernels=kernels)
     emit(json.dumps(prediction.fields) if as_json else "\n".join(prediction.lines))
 
 

@@ -81,12 +81,12 @@ def configuration_of(model: str, dataset: str = "") -> NetworkConfiguration:
 
 def _sizes(model: str, dataset: str) -> tuple[int, int]:
     from dl4jlegacy.datasets import load
-    from dl4jlegacy.held_out import targets
+    from dl4jlegacy.inference import source_for_model
     from dl4jlegacy.nn.zoo import ZOO
 
     if dataset == "mnist":
         return (_MNIST[0], _MNIST[0]) if ZOO[model].reconstructs else _MNIST
-    train = targets(load(dataset), model).train
+    train = source_for_model(load(dataset), model).train
     return train.n_in, train.n_out
 
 

@@ -25,7 +25,7 @@ from dl4jlegacy.cluster.registration import Office, destroy
 from dl4jlegacy.cluster.worker import run_worker
 from dl4jlegacy.errors import CheckpointError, ConfError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.scaleout.checkpoint import CheckpointSaver
-from dl4jlegacy.scaleout.compute import host_kernels, settle
+from dl4jlegacy.scaleout.compute import host_kernels, resolve_compute
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
@@ -280,10 +280,10 @@ def _lead(
 
 
 def _settled(conf: Conf, data: training.Data, lead: Lead, *, is_registered: bool) -> Conf:
-    """Return the Conf with everything that its workers must know; raises as ``launch.with_data`` and ``settle``."""
+    """Return the Conf with everything that its workers must know; raises as ``resolve_compute``."""
     checked = training.with_data(conf, data)
     conf = conf if is_registered else checked  # a run that is registered keeps the Conf that its workers have
-    conf = settle(conf, local=lead.local_workers > 0)[0].replace(data_by_reference=False)
+    conf = resolve_compute(conf, local=lead.local_workers > 0)[0].replace(data_by_reference=False)
     return conf.replace(jobs_per_round=conf.jobs_per_round or conf.workers, run=conf.run or process_name())
 
 

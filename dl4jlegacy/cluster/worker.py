@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from dl4jlegacy.cluster.address import ClusterAddress, check_fits, closing, defined, open_tracker, versions
 from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.scaleout.actors import Ticker
-from dl4jlegacy.scaleout.compute import Compute, agree, join
+from dl4jlegacy.scaleout.compute import Compute, check_same_arithmetic, compute_for_worker
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker, HazelcastStore
 from dl4jlegacy.scaleout.journal import Journal
@@ -73,7 +73,7 @@ def run_worker(
             registered = ZookeeperConfigurationRetriever(host, port, address.id, session=session)
             conf = registered.retrieve(wait_seconds=wait_seconds)
             with closing(open_tracker(conf, address.secret)) as tracker:
-                compute = join(conf, device, device_memory_limit)
+                compute = compute_for_worker(conf, device, device_memory_limit)
                 count = workers or len(compute.devices)
                 head = _work(conf, address, tracker, session, registered, compute, count, on_event)
     if head.status == "failed":
@@ -103,7 +103,7 @@ def _work(
         on_job_failed=journal.job_failed,
     )
     on_event("joined", {"run": conf.run, "worker": name, "threads": workers})
-    for index, text, device in compute.told(workers):
+    for index, text, device in compute.describe(workers):
         on_event("device", {"worker": f"{name}-{index}", "text": text, **device.fields()})
     head, left = None, "stopped"
     with (
@@ -135,7 +135,7 @@ def _work(
 def _admitted(tracker: HazelcastStateTracker, conf: Conf, compute: Compute) -> Plan:
     """Return the run's plan; raises ``VersionError`` if this process would compute something else."""
     check_fits(tracker, conf, versions(conf.kernels))
-    agree(tracker, conf, compute)  # after that, since the first worker decides for all
+    check_same_arithmetic(tracker, conf, compute)  # after that, since the first worker decides for all
     return msgspec.convert(defined(tracker, "plan", conf), Plan)
 
 

@@ -23,13 +23,16 @@ import msgspec
 import safetensors
 import safetensors.numpy
 
+from dl4jlegacy.datasets import DataSet, DataSetIterator, ListMultiDataSetIterator, MultiDataSet
+from dl4jlegacy.datasets.fingerprint import fingerprint
 from dl4jlegacy.errors import CheckpointError
+from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Head, Manifest
 from dl4jlegacy.scaleout.store import Buffer
 
-__all__ = ["CheckpointSaver", "ModelSaver", "check_same_data", "write_atomically"]
+__all__ = ["CheckpointSaver", "ModelSaver", "check_same_data", "with_fingerprint", "write_atomically"]
 
 logger = logging.getLogger(__name__)
 
@@ -202,6 +205,35 @@ class CheckpointSaver:
             stale = re.fullmatch(r"\.(model|checkpoint)-.*\.tmp", name)
             if (ours and name not in kept) or (stale and f".{os.getpid()}." not in name):
                 self._delete(name)
+
+
+def with_fingerprint(conf: Conf, data: Any, saver: CheckpointSaver | None = None, *, resume: bool = False) -> Conf:
+    """Return the Conf with the fingerprint of the run's data; as it is if they are no data sets.
+
+    Args:
+        conf: the run's; if it has a fingerprint already, the data must have the same.
+        data: the training data, or what deals them out.
+        saver: the run's checkpoints: with ``resume`` and a Conf without a fingerprint, the Conf kept there has it.
+        resume: whether the run goes on; one that has no fingerprint at all does so with a warning.
+
+    Raises:
+        CheckpointError: the run began with other data.
+    """
+    if not isinstance(data, DataSet | MultiDataSet | DataSetIterator | ListMultiDataSetIterator):
+        return conf
+    found = fingerprint(data)
+    began = conf.data_fingerprint or (saver.kept_fingerprint() if resume and saver is not None else "")
+    if resume and not began:
+        logger.warning(
+            "run %s has kept no fingerprint of its data: whether they are still the same cannot be told", conf.run
+        )
+    if began and began != found:
+        raise CheckpointError(
+            f"run {conf.run} began with {f'data set {conf.dataset}' if conf.dataset else 'data'} of fingerprint "
+            f"{began[:16]}; what is there now has {found[:16]}, so something in it has changed: give it the data that "
+            "it began with, or begin a new run with another --checkpoint-dir (and a Conf without data_fingerprint)"
+        )
+    return conf.replace(data_fingerprint=found)
 
 
 def _signed(body: dict[str, Any]) -> bytes:

@@ -1,37 +1,51 @@
-"""What the workers of a run compute on: the Conf, what a process was told, and its machine brought together (layer 5).
+"""The devices and kernels that a process computes with, from the ``Conf``, its own options and its machine.
 
-A run is a GPU's or a CPU's: ``Conf.kernels`` says which (``cupy``, or not), since different kernels round
-differently, and every process follows. Only in a run with ``mixed_devices`` may a process do otherwise.
+A run computes on GPUs or on CPUs, as ``Conf.kernels`` says (``cupy``, or another): different kernels round
+differently, so every process follows. Only in a run with ``mixed_devices`` may a process do otherwise.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from dl4jlegacy.devices import Device, choose, limit_memory, memory_limit, memory_text, used_memory
 from dl4jlegacy.errors import DeviceError, DeviceMemoryError, VersionError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.job import Job, Result
+from dl4jlegacy.scaleout.perform import WorkerPerformer
 from dl4jlegacy.scaleout.tracker import StateTracker
 
-__all__ = ["MIXED", "Compute", "entered", "host_kernels", "join", "on_gpu", "settle"]
+__all__ = [
+    "MIXED",
+    "Compute",
+    "OnDevice",
+    "check_same_arithmetic",
+    "compute_for_worker",
+    "host_kernels",
+    "resolve_compute",
+    "use_device",
+    "using_gpu",
+]
+
+T = TypeVar("T")
 
 GPU_KERNELS = "cupy"
 MIXED = (
     "mixed_devices: CPU and GPU workers may both have trained this model; they round differently, so that another run "
     "need not give the same bits"
 )
-"""What a run with ``mixed_devices`` says of itself."""
+"""The warning that the report of a run with ``mixed_devices`` carries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """What the workers of one process compute with: worker i on device i, and round again where there are fewer.
+    """What the workers of one process compute with: worker i uses device i, modulo the number of devices.
 
     Attributes:
         devices: of this process, at least one; all GPUs, or the CPU.
@@ -45,26 +59,26 @@ class Compute:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether its workers compute on GPUs."""
+        """True if the workers compute on GPUs."""
         return self.devices[0].is_gpu
 
     @property
-    def is_worth_telling(self) -> bool:
-        """Whether there is something to be said of the devices: not of a CPU that nobody wanted otherwise."""
+    def is_notable(self) -> bool:
+        """True if the report should mention devices (any GPU, or a CPU fallback)."""
         return self.on_gpu or bool(self.devices[0].reason)
 
     def device(self, worker: int) -> Device:
-        """Return the device of this process's ``worker``-th worker."""
+        """Return the device of the process's ``worker``-th worker."""
         return self.devices[worker % len(self.devices)]
 
     def kernels(self, worker: int) -> Kernels:
-        """Return kernels for this process's ``worker``-th worker; on GPUs they are its own."""
+        """Return kernels for the process's ``worker``-th worker; on a GPU, each worker has its own."""
         if not self.on_gpu:
             return load(self.name)
         return load(self.name, device=self.device(worker).index, precision=self.precision)
 
     def arithmetic(self) -> str:
-        """Return what decides the last bits of what GPUs compute: their kind, and the libraries; "" for the CPU."""
+        """Return what the last bits of a GPU's results depend on: its model, and the libraries; "" for the CPU."""
         if not self.on_gpu:
             return ""
         kernels: Any = self.kernels(0)
@@ -74,13 +88,13 @@ class Compute:
             f"convolutions by {kernels.convolution_path}"
         )
 
-    def used(self, workers: int) -> tuple[Device, ...]:
+    def devices_of(self, workers: int) -> tuple[Device, ...]:
         """Return the devices that ``workers`` workers use."""
         return self.devices[: max(1, workers)]
 
-    def told(self, workers: int) -> tuple[tuple[int, str, Device], ...]:
-        """Return (worker, one line of text, its device) for everything that is worth telling of ``workers`` workers."""
-        if not self.is_worth_telling or workers < 1:
+    def describe(self, workers: int) -> tuple[tuple[int, str, Device], ...]:
+        """Return (worker, one line of text, its device) for each of ``workers`` workers to be reported."""
+        if not self.is_notable or workers < 1:
             return ()
         if not self.on_gpu:
             return ((0, self.devices[0].text, self.devices[0]),)
@@ -94,7 +108,7 @@ class Compute:
         return f"{device.text}{f', limited to {memory_text(limit)}' if limit else ''}{shared}"
 
     def memory(self, worker: int) -> str:
-        """Return what a worker's GPU holds of this process, for people: ``gpu:0 1.2 GiB``; "" for the CPU."""
+        """Return how much memory this process uses on a worker's GPU, as text: ``gpu:0 1.2 GiB``; "" for the CPU."""
         device = self.device(worker)
         if not device.is_gpu:
             return ""
@@ -102,12 +116,14 @@ class Compute:
         return f"{device.label} {memory_text(used)}" + (f" of {memory_text(limit)}" if limit else "")
 
 
-def settle(conf: Conf, *, local: bool = True) -> tuple[Conf, Compute]:
-    """Return the Conf of a run whose ``device`` and ``kernels`` are settled, and what this process computes with.
+def resolve_compute(conf: Conf, *, local: bool = True) -> tuple[Conf, Compute]:
+    """Return the Conf with ``device`` and ``kernels`` filled in, and what this process computes with.
+
+    A Conf that was resolved before comes back unchanged.
 
     Args:
-        conf: as it was asked for; ``device`` "" means what ``kernels`` says.
-        local: whether this process has workers. The master of workers elsewhere needs no GPU.
+        conf: the user's; if ``device`` is "", ``kernels`` decides.
+        local: whether this process has workers. A master whose workers are elsewhere needs no GPU.
 
     Raises:
         DeviceError: the devices cannot be had, or do not go together with kernels, precision or memory limit.
@@ -131,8 +147,8 @@ def settle(conf: Conf, *, local: bool = True) -> tuple[Conf, Compute]:
     return conf.replace(device=device, kernels=name), _compute(conf, name, devices)
 
 
-def join(conf: Conf, choice: str | None, limit: str = "") -> Compute:
-    """Return what a worker computes with that joins the run with ``conf``; ``choice`` None: what the run does.
+def compute_for_worker(conf: Conf, choice: str | None, limit: str = "") -> Compute:
+    """Return what a worker that joins the run with ``conf`` computes with; ``choice`` None: the kind that the run uses.
 
     Raises:
         DeviceError: it has no such device, or the run is of the other kind and not mixed.
@@ -157,23 +173,24 @@ def join(conf: Conf, choice: str | None, limit: str = "") -> Compute:
 
 
 @contextmanager
-def entered(choice: str | None) -> Iterator[tuple[Kernels, Device]]:
-    """Enter a device for the calling thread, to use a model on it; yield kernels for it, and the device.
+def use_device(choice: str | None) -> Iterator[tuple[Kernels, Device]]:
+    """Use a device in the calling thread, to run a model on it; yield kernels for it, and the device.
 
-    Of several GPUs it is the first. None means the CPU, or what ``DL4J_KERNELS`` says.
+    ``choice`` is one of ``devices.CHOICES`` (of several GPUs the first is used); None: what ``DL4J_KERNELS`` says, or
+    the CPU.
 
     Raises:
-        DeviceError: it cannot be had.
+        DeviceError: the device is not available.
     """
-    compute = settle(Conf(device=choice or ""))[1]
+    compute = resolve_compute(Conf(device=choice or ""))[1]
     kernels, device = compute.kernels(0), compute.devices[0]
-    with on_gpu(kernels, device) if compute.on_gpu else nullcontext():
+    with using_gpu(kernels, device) if compute.on_gpu else nullcontext():
         yield kernels, device
 
 
 @contextmanager
-def on_gpu(kernels: Any, device: Device) -> Iterator[None]:
-    """Enter a GPU for the calling thread, by its kernels.
+def using_gpu(kernels: Any, device: Device) -> Iterator[None]:
+    """Use a GPU in the calling thread, through its kernels.
 
     Raises:
         DeviceMemoryError: something inside did not fit into its memory.
@@ -191,7 +208,43 @@ def on_gpu(kernels: Any, device: Device) -> Iterator[None]:
         ) from exc
 
 
-def agree(tracker: StateTracker, conf: Conf, compute: Compute) -> None:
+class OnDevice:
+    """A ``WorkerPerformer`` all of whose calls run on a GPU.
+
+    Performers know nothing of devices: the GPU that is in use, and the stream that work is put on, belong to a thread.
+
+    Args:
+        make: makes the performer; called at once, on the GPU.
+        kernels: the performer's; their ``use()`` makes the GPU the calling thread's.
+        device: the GPU.
+
+    Raises:
+        DeviceMemoryError: from every call for which the GPU's memory is too small.
+    """
+
+    def __init__(self, make: Callable[[], WorkerPerformer], kernels: Any, device: Device) -> None:
+        self._kernels, self._device = kernels, device
+        self._performer = self._on_gpu(make)
+
+    @property
+    def progress(self) -> int:
+        """See ``WorkerPerformer``."""
+        return self._performer.progress
+
+    def update(self, model: Result) -> None:
+        """See ``WorkerPerformer``."""
+        self._on_gpu(lambda: self._performer.update(model))
+
+    def perform(self, job: Job) -> Result | None:
+        """See ``WorkerPerformer``."""
+        return self._on_gpu(lambda: self._performer.perform(job))
+
+    def _on_gpu(self, call: Callable[[], T]) -> T:
+        with using_gpu(self._kernels, self._device):
+            return call()
+
+
+def check_same_arithmetic(tracker: StateTracker, conf: Conf, compute: Compute) -> None:
     """Raise ``VersionError`` if the run's other GPUs round differently from this process's, unless it is mixed.
 
     The first worker of a run decides.
@@ -208,7 +261,7 @@ def agree(tracker: StateTracker, conf: Conf, compute: Compute) -> None:
 
 
 def host_kernels(name: str) -> Kernels:
-    """Return the kernels for what is done in host memory in a run whose kernels are ``name``: these, or a CPU's.
+    """Return the kernels for work in host memory in a run with kernels ``name``: these, or CPU kernels if it uses GPUs.
 
     All CPU kernels average to the same bits.
     """
@@ -259,7 +312,7 @@ def _check_precision(conf: Conf, kernels: str, device: Device) -> None:
 
 
 def _limited(devices: tuple[Device, ...], limit: str) -> tuple[Device, ...]:
-    """Set the limit of every GPU; a limit on a CPU that stands in for GPUs means nothing."""
+    """Limit the memory of every GPU; a CPU that is used because there is no GPU ignores the limit."""
     for device in devices:
         if device.is_gpu and limit:
             limit_memory(device, memory_limit(limit))

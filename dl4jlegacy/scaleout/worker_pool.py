@@ -20,12 +20,11 @@ from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.networks import build_network
 from dl4jlegacy.scaleout import actors, protocol
-from dl4jlegacy.scaleout.compute import Compute
+from dl4jlegacy.scaleout.compute import Compute, OnDevice
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import JobIterator
 from dl4jlegacy.scaleout.outcome import Outcome
 from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, WorkerPerformer
-from dl4jlegacy.scaleout.performing import OnDevice
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Failure
 from dl4jlegacy.scaleout.router import WorkRouter, create_router

@@ -13,7 +13,7 @@ import pytest
 from dl4jlegacy import training
 from dl4jlegacy.datasets import DataSource, load
 from dl4jlegacy.errors import ShapeError
-from dl4jlegacy.held_out import evaluated, targets
+from dl4jlegacy.inference import evaluate_network, source_for_model
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.scaleout import Conf
@@ -75,18 +75,18 @@ def test_a_model_that_rebuilds_its_input_reports_its_loss_and_no_accuracy(
 
 
 def test_a_vae_is_a_generative_model_of_its_data() -> None:
-    source = targets(load("digits"), "vae")
+    source = source_for_model(load("digits"), "vae")
     assert source.train.labels is source.train.features or (source.train.labels == source.train.features).all()
     network = MultiLayerNetwork(zoo.select("vae").build(64, 64))
-    held_out = evaluated(network, source.test, source.label_names)
-    assert held_out.evaluation is None
-    assert held_out.loss == pytest.approx(evaluated(network, source.test, ()).loss)
+    evaluation = evaluate_network(network, source.test, source.label_names)
+    assert evaluation.classification is None
+    assert evaluation.loss == pytest.approx(evaluate_network(network, source.test, ()).loss)
 
 
 def test_labels_of_classes_stay_what_they_are() -> None:
     source = load("iris")
-    assert targets(source, "mlp") is source
-    assert targets(source, "") is source
+    assert source_for_model(source, "mlp") is source
+    assert source_for_model(source, "") is source
 
 
 def test_data_that_do_not_suit_a_model_are_said_before_training() -> None:
