@@ -258,20 +258,37 @@ class ActorNetworkRunner:
         )
         monitor = self._monitor
         name = process_name() if monitor is None else monitor.source
-        begin = protocol.Begin(conf.run, lambda: parts.first_model().encode(), lambda: self._restore(parts))
+        start = protocol.RunStart(conf.run, lambda: parts.first_model().encode(), lambda: self._restore(parts))
         me = protocol.Master(
-            *(name, tracker.store, tracker.clock, plan, parts.router, parts.aggregator, begin, conf.limits),
+            name,
+            tracker.store,
+            tracker.clock,
+            plan,
+            parts.router,
+            aggregator=parts.aggregator,
+            start=start,
+            limits=conf.limits,
             is_gone=(lambda worker: False) if monitor is None else monitor.is_gone,
-            on_reissued=(lambda slot, worker, why: None) if monitor is None else monitor.job_reissued,
+            on_reissued=(lambda slot, worker, reason: None) if monitor is None else monitor.job_reissued,
         )
         master = actors.MasterActor.start(
-            *(outcome, tracker, me, batch, saver),
+            outcome,
+            tracker,
+            me,
+            batch,
+            saver,
             checkpoint_every=conf.checkpoint_every,
             monitor=monitor,
         )
         parts.refs = [master, batch, saver]
         parts.workers = WorkerPool(
-            *(conf, plan, tracker, parts.router, parts.compute, outcome, parts.performer),
+            conf,
+            tracker,
+            plan=plan,
+            router=parts.router,
+            compute=parts.compute,
+            outcome=outcome,
+            performer=parts.performer,
             jobs=parts.jobs if conf.data_by_reference else None,
             on_job_failed=(lambda event, failure: None) if monitor is None else monitor.journal.job_failed,
         )

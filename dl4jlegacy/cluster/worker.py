@@ -97,7 +97,13 @@ def _work(
     journal = Journal(tracker, name)
     journal.watch_refusals()
     pool = WorkerPool(
-        *(conf, plan, tracker, create_router(conf.router, conf.window), compute, outcome, network_performer),
+        conf,
+        tracker,
+        plan=plan,
+        router=create_router(conf.router, conf.window),
+        compute=compute,
+        outcome=outcome,
+        performer=network_performer,
         jobs=None,
         ends_run=True,
         on_job_failed=journal.job_failed,

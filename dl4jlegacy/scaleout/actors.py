@@ -279,9 +279,9 @@ class WorkerActor(_ProtocolActor):
         tracker: StateTracker,
         worker: protocol.Worker,
         performer: WorkerPerformer,
+        *,
         heartbeat: pykka.ActorRef[HeartbeatActor],
         jobs: JobIterator | None,
-        *,
         ends_run: bool = False,
         on_job_failed: Callable[[protocol.Perform, Failure], None] = lambda event, failure: None,
     ) -> None:
@@ -334,7 +334,11 @@ class WorkerActor(_ProtocolActor):
             self._performer.update(Result.decode(event.model))
             phase = self._worker.plan.phases[event.plan.phase]
             job = Job(
-                *(event.plan, phase, self._work(event), self._worker.name, event.version),
+                event.plan,
+                phase,
+                self._work(event),
+                worker_id=self._worker.name,
+                version=event.version,
                 is_wanted=lambda: self._is_wanted(event),
             )
             result = self._performer.perform(job)

@@ -67,13 +67,13 @@ class WorkerPool:
     def __init__(
         self,
         conf: Conf,
-        plan: Plan,
         tracker: StateTracker,
+        *,
+        plan: Plan,
         router: WorkRouter,
         compute: Compute,
         outcome: Outcome,
         performer: PerformerFactory,
-        *,
         jobs: JobIterator | None,
         ends_run: bool = False,
         on_job_failed: Callable[[protocol.Perform, Failure], None] = lambda event, failure: None,
@@ -88,7 +88,8 @@ class WorkerPool:
         """Start ``count`` workers called ``name-0 ...``; return what the process's ticker has to tell them."""
         conf, tracker = self._conf, self._tracker
         heartbeat = actors.HeartbeatActor.start(
-            *(self._outcome, tracker),
+            self._outcome,
+            tracker,
             stuck_seconds=conf.stuck_seconds,
             kernels=self._compute.name,
             device=lambda worker: self._compute.memory(int(worker.rpartition("-")[2])),
@@ -96,12 +97,17 @@ class WorkerPool:
         self._heartbeat = heartbeat
         for index in range(count):
             worker = protocol.Worker(
-                f"{name}-{index}", tracker.store, tracker.clock, self._plan, self._router, conf.limits
+                f"{name}-{index}", tracker.store, tracker.clock, self._plan, self._router, limits=conf.limits
             )
             performer = self._make_performer(index)
             self._workers.append(
                 actors.WorkerActor.start(
-                    *(self._outcome, tracker, worker, performer, heartbeat, self._jobs),
+                    self._outcome,
+                    tracker,
+                    worker,
+                    performer,
+                    heartbeat=heartbeat,
+                    jobs=self._jobs,
                     ends_run=self._ends_run,
                     on_job_failed=self._on_job_failed,
                 )

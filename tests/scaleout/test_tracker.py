@@ -146,7 +146,8 @@ def test_of_many_who_commit_a_job_exactly_one_is_accepted_and_the_rest_are_count
     def commit(index):
         """Each takes slot 0 with a lease that has already run out, so that all of them hold it."""
         limits = protocol.Limits(lease=1e-9)
-        steps = protocol.worker_steps(protocol.Worker(f"w{index}", tracker.store, tracker.clock, PLAN, router, limits))
+        me = protocol.Worker(f"w{index}", tracker.store, tracker.clock, PLAN, router, limits=limits)
+        steps = protocol.worker_steps(me)
         event = next(event for event in steps if event is not protocol.STEP)
         answer = update if isinstance(event, protocol.Perform) else None
         while isinstance(event, protocol.Perform) or event is None:

@@ -132,9 +132,16 @@ class World:
 
     def master(self, name: str) -> Iterator[float]:
         work = self.work
-        begin = protocol.Begin("run", work.first_model, lambda: self.checkpoint)
+        start = protocol.RunStart("run", work.first_model, lambda: self.checkpoint)
         me = protocol.Master(
-            *(name, self.store, self, work.plan, self.router, work.aggregator(self.router.name), begin, LIMITS),
+            name,
+            self.store,
+            self,
+            work.plan,
+            self.router,
+            aggregator=work.aggregator(self.router.name),
+            start=start,
+            limits=LIMITS,
             is_gone=lambda worker: self.rng.random() < 0.02,  # wrongly, as often as not
         )
         put_ahead: dict[int, Manifest] = {}
@@ -153,7 +160,7 @@ class World:
 
     def worker(self, name: str) -> Iterator[float]:
         block = (16, 2, 1)[self.seed % 3]  # all of a round at once, or one of each block first
-        me = protocol.Worker(name, self.store, self, self.work.plan, self.router, LIMITS, block)
+        me = protocol.Worker(name, self.store, self, self.work.plan, self.router, limits=LIMITS, block=block)
         steps = protocol.worker_steps(me)
         answer: Any = None
         while True:

@@ -1,14 +1,16 @@
-"""The run protocol as step functions over a store and a clock: no threads, no sleeps, no input or output of its own.
+"""The run protocol as step functions over a store and a clock: no threads, no sleeps, no I/O of its own.
 
-A role is a generator. ``yield STEP`` stands before every store operation: a point where the process may be killed,
-frozen or overtaken. What a role needs from its surroundings it yields as an event (``Wait``, ``MoreWork``,
-``NewModel``, ``Perform``). Actors drive these generators in earnest; the tests' simulator drives the same ones under a
-seeded scheduler with a virtual clock.
+Each role is a generator. It yields ``STEP`` before every store operation: a point where its process may be killed,
+frozen or overtaken. What it needs from outside it yields as an event (``Wait``, ``MoreWork``, ``NewModel``,
+``Perform``). In a run, actors drive these generators; in the tests, a simulator drives the same generators with a
+seeded scheduler and a virtual clock.
 
-The safety of a run rests on one thing: the head changes only by compare-and-set, each head computed from the one
-before. Whoever wins that step has closed the round; everything else is immutable or can be derived again.
+The safety of a run rests on one rule: the head changes only by compare-and-set, and each head is computed from the one
+before. The process whose compare-and-set succeeds has closed the round. Everything else is immutable or can be derived
+again.
 """
 
+from dl4jlegacy.scaleout.protocol.batch import issue_jobs
 from dl4jlegacy.scaleout.protocol.events import (
     ABANDONED,
     DROPPED,
@@ -25,8 +27,7 @@ from dl4jlegacy.scaleout.protocol.events import (
     Wait,
 )
 from dl4jlegacy.scaleout.protocol.frames import increment, read_frame, write_frame
-from dl4jlegacy.scaleout.protocol.issue import issue_jobs
-from dl4jlegacy.scaleout.protocol.master import Begin, Master, master_steps
+from dl4jlegacy.scaleout.protocol.master import Master, RunStart, master_steps
 from dl4jlegacy.scaleout.protocol.worker import Worker, extend_lease, is_wanted, worker_steps
 
 __all__ = [
@@ -36,13 +37,13 @@ __all__ = [
     "JOB_TOPIC",
     "STEP",
     "UPDATE_TOPIC",
-    "Begin",
     "Event",
     "Limits",
     "Master",
     "MoreWork",
     "NewModel",
     "Perform",
+    "RunStart",
     "Steps",
     "Wait",
     "Worker",

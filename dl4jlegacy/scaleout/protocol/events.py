@@ -1,4 +1,4 @@
-"""What a role of the protocol yields to whoever drives it, and the deadlines it keeps."""
+"""The events that the protocol's roles yield to their driver, and the deadlines of a run."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to do until ``until`` (clock seconds), unless a hint comes first."""
+    """Nothing to do before ``until`` (clock seconds), unless a hint arrives first."""
 
     until: float
 
 
 @dataclass(frozen=True, slots=True)
 class MoreWork:
-    """The jobs with these numbers belong to ``head`` and want to be issued; those of ``ahead`` will be next."""
+    """Issue the jobs with these numbers, which belong to ``head``; the jobs of ``ahead`` will be next."""
 
     head: Head
     numbers: tuple[int, ...]
@@ -55,7 +55,7 @@ class MoreWork:
 
 @dataclass(frozen=True, slots=True)
 class NewModel:
-    """``head`` is current and its model is ``frame``; the moment to save a checkpoint. ``last`` ends the run."""
+    """``head`` has become current, with the model ``frame``: the time to save a checkpoint. ``last`` ends the run."""
 
     head: Head
     frame: Buffer
@@ -64,7 +64,7 @@ class NewModel:
 
 @dataclass(frozen=True, slots=True)
 class Perform:
-    """A job to perform; send back the update's frame, a ``Failure``, ``ABANDONED``, or None to give the lease back."""
+    """Perform a job, and send back the update's frame, a ``Failure``, ``ABANDONED``, or None to return the lease."""
 
     plan: SlotPlan
     record: JobRecord
@@ -74,7 +74,7 @@ class Perform:
 
 
 class Abandoned(Enum):
-    """The answer to a job that nobody needs any more: the model it belongs to is not the current one."""
+    """The answer for a job whose update would no longer count, because its model is not the current one."""
 
     ABANDONED = "abandoned"
 
@@ -86,11 +86,11 @@ Steps = Generator[Event, Any, T]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The deadlines of a run, in seconds, and how often things are tried.
+    """The deadlines of a run, in seconds, and the number of attempts for a job.
 
-    A lease ends when its holder has not extended it for ``lease`` seconds by the master's own clock. A job that takes
-    longer than ``straggler_factor`` times the recent median (and six times their median deviation above it, and
-    ``straggler_least``) is handed to an idle worker as well; the first to commit wins.
+    A lease expires when its worker has not extended it for ``lease`` seconds by the master's clock. A job is also given
+    to an idle worker when it takes longer than ``straggler_factor`` times the median of recent jobs, than that median
+    plus six times their median deviation, and than ``straggler_least``. The first worker to commit wins.
     """
 
     lease: float = 30.0

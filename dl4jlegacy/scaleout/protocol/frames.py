@@ -1,7 +1,7 @@
-"""Big values as chunks under a manifest, and counters: the store operations that all roles share.
+"""Store operations that all roles share: large values as chunks under a manifest, counters, deletions.
 
-With a ``BatchStore`` all chunks of a frame are on their way at once, in one step; any other store is asked for one
-operation a step, which is what the simulator schedules.
+A ``BatchStore`` transfers all chunks of a frame in one step. Any other store takes one operation per step, which is
+what the simulator schedules.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ logger = logging.getLogger(__name__)
 
 
 def write_frame(store: Store, key: str, frame: Buffer) -> Steps[Manifest]:
-    """Write a frame's chunks below ``key``, which nobody else writes, and return their manifest."""
+    """Write a frame as chunks below ``key``, which no other process writes; return the manifest."""
     manifest, items = _cut(store, key, frame)
     yield from _put(store, items)
     return manifest
 
 
 def write_frames(store: Store, frames: Iterable[tuple[str, Buffer]]) -> Steps[list[Manifest]]:
-    """Write several frames, each below its key; taken one by one, so that they need not all be in memory."""
+    """Write several frames, each below its key. They are taken one by one, so not all need to be in memory."""
     manifests: list[Manifest] = []
 
     def chunks() -> Iterator[tuple[str, Buffer]]:
@@ -74,14 +74,14 @@ def _put(store: Store, items: Iterable[tuple[str, Buffer]]) -> Steps[None]:
 def read_frame(store: Store, manifest: Manifest) -> Steps[Buffer | None]:
     """Return the frame of a manifest, or None if a chunk is missing or damaged.
 
-    A chunk that is refused, since nobody of the run wrote it, is reported, and counts as missing: what it was part of
-    can be done again.
+    A chunk that is refused, because no process of the run wrote it, is logged and counts as missing: the work it
+    belongs to can be repeated.
     """
     return (yield from read_frames(store, [manifest]))[0]
 
 
 def read_frames(store: Store, manifests: Sequence[Manifest]) -> Steps[list[Buffer | None]]:
-    """Return the frames of several manifests, as ``read_frame`` does, all on their way at once."""
+    """Return the frames of several manifests like ``read_frame``, all fetched at once."""
     if is_batch_store(store):
         yield STEP
         frames = _read_at_once(store, manifests)
@@ -94,7 +94,7 @@ def read_frames(store: Store, manifests: Sequence[Manifest]) -> Steps[list[Buffe
 
 
 def _read_at_once(store: BatchStore, manifests: Sequence[Manifest]) -> list[Buffer | None] | None:
-    """Return the frames, or None if one of the chunks is refused."""
+    """Return the frames, or None if a chunk is refused."""
     readable = [manifest for manifest in manifests if _is_possible(store, manifest)]
     try:
         chunks = store.get_many(key for manifest in readable for key in keys_of(manifest))
@@ -123,12 +123,12 @@ def _read_one_by_one(store: Store, manifest: Manifest) -> Steps[Buffer | None]:
 
 
 def _is_possible(store: Store, manifest: Manifest) -> bool:
-    """Whether so many bytes fit into so many chunks: nobody allocates what a manifest merely claims."""
+    """Return whether the size fits the number of chunks, so that a false manifest allocates nothing."""
     return manifest.nbytes <= manifest.chunks * store.chunk_nbytes
 
 
 def _joined(chunks: Iterator[Buffer | None], manifest: Manifest) -> memoryview | None:
-    """Return the frame made of ``chunks``, each let go of when it is copied; None if it is not whole."""
+    """Return the frame made of ``chunks``, each released once copied; None if it is incomplete or damaged."""
     frame, start, whole = wire.blank(manifest.nbytes), 0, True
     for chunk in chunks:
         whole = whole and chunk is not None and start + len(chunk) <= manifest.nbytes
@@ -141,7 +141,7 @@ def _joined(chunks: Iterator[Buffer | None], manifest: Manifest) -> memoryview |
 
 
 def read_many(store: Store, keys: Sequence[str], *, clears: bool = False) -> Steps[list[Buffer | None]]:
-    """Return the values of some records; one that is refused counts as missing, and ``clears`` removes it."""
+    """Return the values of some records. A refused value counts as missing; ``clears`` deletes it."""
     if is_batch_store(store):
         yield STEP
         try:
@@ -163,7 +163,7 @@ def read_many(store: Store, keys: Sequence[str], *, clears: bool = False) -> Ste
 
 
 def put_many_if_absent(store: Store, items: Sequence[tuple[str, Buffer]]) -> Steps[None]:
-    """Write each value if there is none under its key."""
+    """Write each value whose key has none."""
     if is_batch_store(store):
         yield STEP
         store.put_many_if_absent(items)
@@ -174,7 +174,7 @@ def put_many_if_absent(store: Store, items: Sequence[tuple[str, Buffer]]) -> Ste
 
 
 def _report(refused: NotAuthorisedError) -> None:
-    logger.warning("%s; it is taken as missing", refused)
+    logger.warning("%s; it is treated as missing", refused)
 
 
 def delete_frame(store: Store, manifest: Manifest) -> Steps[None]:
@@ -212,7 +212,7 @@ def increment(store: Store, key: str, by: int = 1) -> Steps[None]:
 
 
 def sweep(store: Store, head: Head) -> Steps[None]:
-    """Delete the keys that no one can need any more, whoever left them behind."""
+    """Delete all keys that are no longer needed, whichever process wrote them."""
     yield STEP
     useless = [key for key in store.keys("") if Keys.is_useless(key, head)]
     if useless:

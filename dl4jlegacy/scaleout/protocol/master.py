@@ -1,10 +1,10 @@
-"""The master's part: begin or restore, issue, watch, fold, close."""
+"""The master's role: start or restore the run, issue jobs, watch them, fold their updates, close the round."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 import msgspec
 
@@ -25,19 +25,20 @@ from dl4jlegacy.scaleout.records import HEAD, Failure, Head, Keys, Manifest, adv
 from dl4jlegacy.scaleout.router import WorkRouter
 from dl4jlegacy.scaleout.store import Buffer, Clock, Store
 
-__all__ = ["Begin", "Master", "master_steps"]
+__all__ = ["Master", "RunStart", "master_steps"]
 
 logger = logging.getLogger(__name__)
 
 SWEEP_VERSIONS = 16
-"""Every so many versions the whole store is looked through for what others left behind."""
+"""After this many versions the whole store is searched for keys that other processes left behind."""
 
 
 @dataclass(slots=True)
-class Begin:
-    """How a run starts, or starts again when the store lost its head or model.
+class RunStart:
+    """How a run starts, or restarts after the store has lost its head or model.
 
-    ``first_model()`` is version 0, a pure function of the Conf; ``restore()`` the newest good checkpoint or None.
+    ``first_model()`` returns version 0, a pure function of the Conf. ``restore()`` returns the newest good checkpoint,
+    or None if there is none.
     """
 
     run: str
@@ -47,11 +48,11 @@ class Begin:
 
 @dataclass(slots=True)
 class Master:
-    """What a master works with; ``name`` is unique to this incarnation.
+    """The state of a master; ``name`` is unique to this process and run.
 
-    ``is_gone(worker)`` says whether a worker's process is known to be dead or frozen: its jobs are then given to others
-    at once. It may be wrong, which costs a job done twice. ``on_reissued(slot, worker, why)`` is told of each job that
-    is taken from a worker, or given to another as well; it must only enqueue.
+    ``is_gone(worker)`` returns whether a worker's process is known to be dead or frozen; its jobs are then given to
+    other workers immediately. A wrong answer only means that a job is done twice. ``on_reissued(slot, worker, reason)``
+    is called for each job that is also given to another worker; it must only enqueue.
     """
 
     name: str
@@ -59,29 +60,30 @@ class Master:
     clock: Clock
     plan: Plan
     router: WorkRouter
+    _: KW_ONLY
     aggregator: JobAggregator
-    begin: Begin
+    start: RunStart
     limits: Limits = field(default_factory=Limits)
     is_gone: Callable[[str], bool] = lambda worker: False
-    on_reissued: Callable[[tuple[int, int], str, ReissueReason], None] = lambda slot, worker, why: None
+    on_reissued: Callable[[tuple[int, int], str, ReissueReason], None] = lambda slot, worker, reason: None
     written: int = 0
     durations: list[float] = field(default_factory=list)
     known: tuple[Head, Buffer] | None = None
-    """The newest head that this master read or wrote, and its model: better than a checkpoint if the store forgets."""
-    doubts: bool = False
-    """Whether a worker could not read the model, so that it must be read again."""
-    left: list[str] = field(default_factory=list)
-    """Keys that become useless as the head moves on."""
+    """The newest head that this master has read or written, and its model: used if the store loses them."""
+    must_reread_model: bool = False
+    """Whether a worker could not read the model."""
+    closed_keys: list[str] = field(default_factory=list)
+    """Keys of closed rounds; each is deleted once the head has moved far enough."""
     swept: int = -SWEEP_VERSIONS
 
     def model_key(self, version: int) -> str:
-        """Return a key below which this master has not written yet."""
+        """Return a key prefix that this master has not used yet."""
         self.written += 1
         return Keys.model(version, f"{self.name}.{self.written}")
 
 
 def master_steps(me: Master) -> Steps[Head]:
-    """Run the master's part until the run has ended; return the last head. The frame goes out with ``NewModel``."""
+    """Run the master's role until the run has ended; return the last head. Models are yielded as ``NewModel``."""
     plan = me.plan
     while True:
         raw = (yield from read_many(me.store, [HEAD], clears=True))[0]
@@ -105,12 +107,12 @@ def master_steps(me: Master) -> Steps[Head]:
 
 
 def _work(me: Master, slots: OpenSlots, *, is_new: bool) -> Steps[None]:
-    """Have the open slots worked on until some can be folded, or the head has changed."""
+    """Issue the open slots and watch them until updates were folded or the head has changed."""
     head = slots.head
     yield MoreWork(head, tuple(slots.numbers), _ahead(me, head))
-    slots.asked = me.clock.now()
+    slots.requested = me.clock.now()
     yield from _tidy(me, head, knows_all=is_new)
-    if is_new and me.router.binds_model:  # nothing can be done yet; the first commit is a hint
+    if is_new and me.router.binds_model:  # no job can be done yet; the first commit is a hint
         yield Wait(me.clock.now() + me.limits.poll)
     if (yield from watch(me, slots)):
         yield from _close(me, slots)
@@ -119,7 +121,7 @@ def _work(me: Master, slots: OpenSlots, *, is_new: bool) -> Steps[None]:
 
 
 def _ahead(me: Master, head: Head) -> tuple[int, ...]:
-    """The slots of the next round, whose data can be put in advance; none where the router keeps a window open."""
+    """Return the slots of the next round, whose data can be written in advance; none for a router with a window."""
     following = head.round + 1
     if not me.router.binds_model or following >= me.plan.total_rounds:
         return ()
@@ -128,16 +130,16 @@ def _ahead(me: Master, head: Head) -> tuple[int, ...]:
 
 
 def _model(me: Master, head: Head, raw: Buffer) -> Steps[Buffer | None]:
-    """Return the head's model, or None when it was lost and the head has been written anew."""
+    """Return the head's model, or None if it was lost and the head has been rewritten."""
     known = me.known[1] if me.known is not None and me.known[0].model.key == head.model.key else None
-    if known is not None and not me.doubts:
+    if known is not None and not me.must_reread_model:
         return known
-    me.doubts = False
+    me.must_reread_model = False
     model = yield from read_frame(me.store, head.model)
     if model is not None:
         me.known = (head, model)
         return model
-    if known is None:  # a checkpoint, or the first model, is as good: the rounds since are done again
+    if known is None:  # restart from a checkpoint or the first model; later rounds are done again
         yield from _begin(me, raw)
         return None
     logger.warning("model version %s was lost from the store; it is written again", head.version)
@@ -151,11 +153,11 @@ def _model(me: Master, head: Head, raw: Buffer) -> Steps[Buffer | None]:
 
 
 def _begin(me: Master, expected: Buffer | None) -> Steps[None]:
-    """Write the head: from what is known or the newest checkpoint, else version 0. Only if it still is ``expected``."""
-    restored = me.known or me.begin.restore()
+    """Write the head from the known model, the newest checkpoint or version 0, if the head still is ``expected``."""
+    restored = me.known or me.start.restore()
     if restored is None:
-        head = Head(run=me.begin.run, version=0, round=0, model=Manifest("", 0, 0))
-        frame = me.begin.first_model()
+        head = Head(run=me.start.run, version=0, round=0, model=Manifest("", 0, 0))
+        frame = me.start.first_model()
     else:
         head, frame = restored
     manifest = yield from write_frame(me.store, me.model_key(head.version), frame)
@@ -171,7 +173,7 @@ def _begin(me: Master, expected: Buffer | None) -> Steps[None]:
 
 
 def _finish(me: Master, head: Head, raw: Buffer) -> Steps[Head]:
-    """Set the status to done; return the head as it is then."""
+    """Set the status to done; return the resulting head."""
     if head.status == "done":
         return head
     done = msgspec.structs.replace(head, status="done")
@@ -183,10 +185,10 @@ def _finish(me: Master, head: Head, raw: Buffer) -> Steps[Head]:
 
 
 def _tidy(me: Master, head: Head, *, knows_all: bool) -> Steps[None]:
-    """Delete what this master knows to be useless; look for what others left now and then, and if one was at work."""
-    useless = [key for key in me.left if Keys.is_useless(key, head)]
+    """Delete keys that are no longer needed; sweep the store now and then, and after another master's work."""
+    useless = [key for key in me.closed_keys if Keys.is_useless(key, head)]
     if useless:
-        me.left = [key for key in me.left if not Keys.is_useless(key, head)]
+        me.closed_keys = [key for key in me.closed_keys if not Keys.is_useless(key, head)]
         yield from delete_many(me.store, useless)
     if not knows_all or not 0 <= head.version - me.swept < SWEEP_VERSIONS:
         me.swept = head.version
@@ -194,7 +196,7 @@ def _tidy(me: Master, head: Head, *, knows_all: bool) -> Steps[None]:
 
 
 def _close(me: Master, slots: OpenSlots) -> Steps[None]:
-    """Make what was folded the next model version, and that current: the one moment at which the updates count."""
+    """Write the folded updates as the next model version and make it current; from that moment the updates count."""
     head, aggregation = slots.head, slots.aggregation
     assert aggregation is not None
     new = advance(head, me.plan, slots.folded, updates_dropped=max(head.updates_dropped, slots.dropped))
@@ -206,14 +208,14 @@ def _close(me: Master, slots: OpenSlots) -> Steps[None]:
     if me.store.replace_if_same(HEAD, slots.raw, encode_record(new)):
         me.store.publish(HEAD_TOPIC)
         me.known = (new, frame)
-        me.left += [*keys_of(head.model), *_keys_of_slots(me, slots, slots.folded)]
+        me.closed_keys += [*keys_of(head.model), *_keys_of_slots(me, slots, slots.folded)]
         yield NewModel(new, frame)
     else:
         yield from delete_frame(me.store, manifest)
 
 
 def _keys_of_slots(me: Master, slots: OpenSlots, numbers: Sequence[int]) -> list[str]:
-    """The keys of the slots' records, data and updates."""
+    """Return the keys of the slots' records, data and updates."""
     keys = []
     for number in numbers:
         record = slots.records[number]

@@ -1,7 +1,7 @@
-"""How a master watches the slots that are open: who is late, what failed, which updates can be folded already.
+"""How a master watches the open slots: overdue leases, failed jobs, updates that can be folded already.
 
-All times are the master's own: a lease ends when its record has not changed for so long, whatever the clocks of other
-machines say.
+All times are the master's own: a lease has expired when its record has not changed for long enough by the master's
+clock, whatever the clocks of other machines say.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
 import msgspec
 
-from dl4jlegacy.scaleout.aggregate import Aggregation
-from dl4jlegacy.scaleout.protocol.events import DROPPED, JOB_TOPIC, STEP, MoreWork, Steps, Wait
+from dl4jlegacy.scaleout.aggregate import Aggregation, JobAggregator
+from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.protocol.events import DROPPED, JOB_TOPIC, STEP, Limits, MoreWork, Steps, Wait
 from dl4jlegacy.scaleout.protocol.frames import read_frames, read_many
 from dl4jlegacy.scaleout.records import (
     HEAD,
@@ -27,30 +28,28 @@ from dl4jlegacy.scaleout.records import (
     decode_record,
     encode_record,
 )
-from dl4jlegacy.scaleout.store import Buffer
-
-if TYPE_CHECKING:
-    from dl4jlegacy.scaleout.protocol.master import Master
+from dl4jlegacy.scaleout.router import WorkRouter
+from dl4jlegacy.scaleout.store import Buffer, Clock, Store
 
 __all__ = ["OpenSlots", "ReissueReason", "watch"]
 
 ReissueReason = Literal["gone", "expired", "slow"]
-"""Why a job is given to somebody else: its worker is gone, its lease has ended, or it takes longer than others do."""
+"""Why a job is given to another worker: its worker is gone, its lease has expired, or it is a straggler."""
 
 WINDOW = 4
-"""Slots that are looked at whenever something happens; twice as many as long as all of them are done. Those behind
-them are looked at once a poll interval."""
+"""Number of undone slots that are read after each hint, doubled while all of them are done. The slots after them are
+read once per poll interval."""
 GROUP_NBYTES = 8 << 20
-"""Updates that are fetched together."""
+"""Updates of at most this size together are fetched at once."""
 NOTHING = Manifest("", 0, 1)
-"""Stands for an update that is not there; it can never be read."""
+"""Manifest in place of a missing update; it can never be read."""
 REMEMBERED = 64
-"""Durations of jobs by which the next ones are judged."""
+"""Number of recent job durations that decide what a straggler is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A lease as the master saw it: since when, and when it was last extended."""
+    """A lease as seen by the master: when it was first seen, and when its record last changed."""
 
     token: int
     raw: Buffer
@@ -60,7 +59,7 @@ class Lease:
 
 @dataclass(slots=True)
 class OpenSlots:
-    """What a master knows of the slots that are open under one head."""
+    """What a master knows about the open slots of one head."""
 
     head: Head
     raw: Buffer
@@ -73,22 +72,45 @@ class OpenSlots:
     aggregation: Aggregation | None = None
     failure: Failure | None = None
     dropped: int = 0
-    asked: float = float("-inf")
-    looked: float = float("-inf")
+    requested: float = float("-inf")
+    """When missing jobs were last requested."""
+    searched: float = float("-inf")
+    """When the records of all open slots were last read."""
 
     def done(self) -> set[int]:
         """Return the slots that have an update."""
         return {number for number, record in self.records.items() if record.state == "done"}
 
 
-def watch(me: Master, slots: OpenSlots) -> Steps[bool]:
-    """Wait until the router has updates to fold, and fold them; False when the head has changed, or must be.
+class Watcher(Protocol):
+    """What ``watch`` needs to know of the master that calls it; see ``Master``."""
 
-    Updates of a model that does not fit into one value of the store are fetched and folded as they come, so that the
+    store: Store
+    clock: Clock
+    plan: Plan
+    router: WorkRouter
+    aggregator: JobAggregator
+    limits: Limits
+    durations: list[float]
+    must_reread_model: bool
+
+    def is_gone(self, worker: str, /) -> bool:
+        """Return whether a worker's process is known to be dead or frozen."""
+        ...
+
+    def on_reissued(self, slot: tuple[int, int], worker: str, reason: ReissueReason, /) -> None:
+        """Take note that a worker's job is given to another worker as well."""
+        ...
+
+
+def watch(me: Watcher, slots: OpenSlots) -> Steps[bool]:
+    """Wait until the router has updates to fold, and fold them; return False if the head has changed or must change.
+
+    If a model does not fit into one value of the store, its updates are fetched and folded as they arrive, so that the
     master never holds more than one of them.
     """
     streams = slots.head.model.chunks > 1
-    while (yield from _look(me, slots)):
+    while (yield from _read_slots(me, slots)):
         done = slots.done()
         chosen = me.router.send_work(slots.numbers, done)
         ready = chosen or (me.router.fold_ahead(slots.numbers, done) if streams else [])
@@ -97,23 +119,23 @@ def watch(me: Master, slots: OpenSlots) -> Steps[bool]:
         if chosen:
             return True
         now = me.clock.now()
-        if slots.missing and now - slots.asked >= me.limits.poll:
-            slots.asked = now
+        if slots.missing and now - slots.requested >= me.limits.poll:
+            slots.requested = now
             yield MoreWork(slots.head, tuple(slots.missing))
         yield Wait(now + me.limits.poll)
     return False
 
 
-def _look(me: Master, slots: OpenSlots) -> Steps[bool]:
-    """Read the records of the open slots again, put right what is wrong with them; False if the head is another."""
+def _read_slots(me: Watcher, slots: OpenSlots) -> Steps[bool]:
+    """Read the records of the open slots and reissue jobs where needed; return False if the head has changed."""
     window = WINDOW
     while True:
         undone = [n for n in slots.numbers if n not in slots.records or slots.records[n].state != "done"]
         now = me.clock.now()
-        if len(undone) > window and now - slots.looked < me.limits.poll:
+        if len(undone) > window and now - slots.searched < me.limits.poll:
             numbers, window = undone[:window], 2 * window
         else:
-            numbers, slots.looked = undone, now
+            numbers, slots.searched = undone, now
         found = yield from read_many(
             me.store, [HEAD, DROPPED, *(Keys.job(*me.plan.at(n)) for n in numbers)], clears=True
         )
@@ -122,16 +144,16 @@ def _look(me: Master, slots: OpenSlots) -> Steps[bool]:
         slots.dropped = int(bytes(found[1])) if found[1] else 0
         slots.missing = []
         for number, raw in zip(numbers, found[2:], strict=True):
-            yield from _judge(me, slots, number, raw)
-        if slots.failure is not None or me.doubts:
+            yield from _check_slot(me, slots, number, raw)
+        if slots.failure is not None or me.must_reread_model:
             return False
         done = slots.done()
         if len(numbers) == len(undone) or not all(number in done for number in numbers):
             return True
 
 
-def _judge(me: Master, slots: OpenSlots, number: int, raw: Buffer | None) -> Steps[None]:
-    """Take note of a slot's record; give its job out again if need be."""
+def _check_slot(me: Watcher, slots: OpenSlots, number: int, raw: Buffer | None) -> Steps[None]:
+    """Store a slot's record in ``slots``; reissue its job if necessary."""
     slots.records.pop(number, None)
     if raw is None:
         slots.missing.append(number)
@@ -141,7 +163,7 @@ def _judge(me: Master, slots: OpenSlots, number: int, raw: Buffer | None) -> Ste
     if again is not None:
         yield STEP
         if not me.store.replace_if_same(Keys.job(*me.plan.at(number)), raw, encode_record(again)):
-            return  # somebody else was there; look again the next time round
+            return  # another process changed it; read it again next time
         me.store.publish(JOB_TOPIC)
         if record.state == "leased" and record.model == again.model:
             me.on_reissued(
@@ -155,10 +177,10 @@ def _judge(me: Master, slots: OpenSlots, number: int, raw: Buffer | None) -> Ste
     slots.records[number] = record
 
 
-def _reissued(me: Master, slots: OpenSlots, number: int, record: JobRecord, raw: Buffer) -> JobRecord | None:
-    """Return the record made ready again, if nobody works on it, or not fast enough, or it may be tried again."""
+def _reissued(me: Watcher, slots: OpenSlots, number: int, record: JobRecord, raw: Buffer) -> JobRecord | None:
+    """Return the record made ready again if its job must be reissued or retried; else None."""
     model = slots.head.model.key if me.router.binds_model else ""
-    if record.model != model:  # left over from a history that a loss undid
+    if record.model != model:  # a record from before the run was restored
         return JobRecord(state="ready", model=model, token=record.token, data=record.data)
     ready = msgspec.structs.replace(record, state="ready", worker="", failure=None)
     if record.state == "leased":
@@ -166,13 +188,13 @@ def _reissued(me: Master, slots: OpenSlots, number: int, record: JobRecord, raw:
     if record.state != "failed" or record.failure is None:
         return None
     if record.failure.code == MODEL_LOST:
-        me.doubts = True
+        me.must_reread_model = True
         return ready
     return ready if not record.failure.fatal and record.attempts < me.limits.attempts else None
 
 
-def _is_late(me: Master, slots: OpenSlots, number: int, record: JobRecord, raw: Buffer) -> bool:
-    """Whether a lease has ended, its worker is gone, or the job takes much longer than others did."""
+def _is_late(me: Watcher, slots: OpenSlots, number: int, record: JobRecord, raw: Buffer) -> bool:
+    """Update the seen lease; return whether the job must be reissued."""
     now, lease = me.clock.now(), slots.leases.get(number)
     if lease is None or lease.token != record.token:
         lease = Lease(record.token, raw, now, now)
@@ -182,18 +204,18 @@ def _is_late(me: Master, slots: OpenSlots, number: int, record: JobRecord, raw: 
     return _reissue_reason(me, lease, record) is not None
 
 
-def _reissue_reason(me: Master, lease: Lease, record: JobRecord) -> ReissueReason | None:
-    """Return why somebody else should have a job that is leased, None if nobody should."""
+def _reissue_reason(me: Watcher, lease: Lease, record: JobRecord) -> ReissueReason | None:
+    """Return why a leased job must be given to another worker, or None."""
     now = me.clock.now()
     if me.is_gone(record.worker):
         return "gone"
     if now - lease.changed > me.limits.lease:
         return "expired"
-    return "slow" if now - lease.since > _patience(me) else None
+    return "slow" if now - lease.since > _straggler_seconds(me) else None
 
 
-def _patience(me: Master) -> float:
-    """Seconds after which a slot is handed to a second worker as well, from what recent jobs took."""
+def _straggler_seconds(me: Watcher) -> float:
+    """Return the time after which a job is a straggler, computed from recent durations."""
     if len(me.durations) < 8:
         return float("inf")
     middle = median(me.durations)
@@ -201,10 +223,10 @@ def _patience(me: Master) -> float:
     return max(me.limits.straggler_factor * middle, middle + 6 * spread, me.limits.straggler_least)
 
 
-def _fold(me: Master, slots: OpenSlots, ready: Sequence[int], *, announced: Sequence[int]) -> Steps[bool]:
-    """Fetch and fold what is ready, in slot order; False if an update was lost, and its slot made ready again.
+def _fold(me: Watcher, slots: OpenSlots, ready: Sequence[int], *, announced: Sequence[int]) -> Steps[bool]:
+    """Fetch and fold the updates of ``ready``, in slot order; return False if one was lost and its slot reopened.
 
-    ``announced`` are all that will be folded under this head; empty: all that are open.
+    ``announced`` are all slots that will be folded under this head; if empty, all open slots.
     """
     if slots.aggregation is None:
         examples = [me.plan.examples_of(number) for number in announced or slots.numbers]
@@ -214,16 +236,16 @@ def _fold(me: Master, slots: OpenSlots, ready: Sequence[int], *, announced: Sequ
         frames = yield from read_frames(me.store, manifests)
         whole = [frame for frame in frames if frame is not None]
         if len(whole) < len(group):
-            yield from _do_again(me, slots, [n for n, f in zip(group, frames, strict=True) if f is None])
+            yield from _reopen(me, slots, [n for n, f in zip(group, frames, strict=True) if f is None])
             return False
         slots.aggregation.add(whole)
         slots.folded += group
-        del frames, whole  # before the next are fetched
+        del frames, whole  # frees memory before the next are fetched
     return True
 
 
 def _groups(slots: OpenSlots, numbers: Sequence[int]) -> list[list[int]]:
-    """Cut into groups whose updates together have at most ``GROUP_NBYTES``, or are one."""
+    """Split into groups whose updates have at most ``GROUP_NBYTES`` together, or consist of one."""
     groups: list[list[int]] = []
     room = 0
     for number in numbers:
@@ -237,8 +259,8 @@ def _groups(slots: OpenSlots, numbers: Sequence[int]) -> list[list[int]]:
     return groups
 
 
-def _do_again(me: Master, slots: OpenSlots, numbers: Sequence[int]) -> Steps[None]:
-    """Make the slots ready again whose updates cannot be read."""
+def _reopen(me: Watcher, slots: OpenSlots, numbers: Sequence[int]) -> Steps[None]:
+    """Make slots ready again because their updates cannot be read."""
     for number in numbers:
         record = slots.records.pop(number)
         again = msgspec.structs.replace(record, state="ready", worker="", update=None)

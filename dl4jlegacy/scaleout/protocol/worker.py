@@ -1,10 +1,10 @@
-"""The worker's part: claim a job under a lease, perform it, commit its update; and the heartbeat's lease extension."""
+"""The worker's role: lease a job, perform it, commit its update; and the lease extension of the heartbeat."""
 
 from __future__ import annotations
 
 import zlib
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
@@ -30,15 +30,16 @@ __all__ = ["Worker", "extend_lease", "is_wanted", "worker_steps"]
 
 
 BLOCK = 16
-"""Records of jobs that are read at once in search of one that is free."""
+"""Number of job records read at once when searching for a free job."""
 AHEAD_NBYTES = 1 << 20
-"""Data of such jobs that are fetched together."""
+"""The data of free jobs is fetched together if it has at most this size."""
 HINT = 0.01
-"""Of a poll interval: so often others are told of commits, as long as there are more jobs to be had."""
+"""Fraction of a poll interval: commits are announced at most this often while more jobs are free."""
 FRESH = 0.1
-"""Of a poll interval: for how long what was read of the head is new enough to take another job by."""
-FEW = 2
-"""Blocks that are all searched; of more, only the last record of each, and all but once a poll interval."""
+"""Fraction of a poll interval: how long a head stays recent enough to lease another job without reading it again."""
+FEW_BLOCKS = 2
+"""Up to this many blocks are searched completely. Of more blocks only the last record of each is read, and all records
+once per poll interval."""
 
 
 Free = tuple[int, JobRecord, Buffer]
@@ -47,52 +48,53 @@ Free = tuple[int, JobRecord, Buffer]
 
 @dataclass(slots=True)
 class Worker:
-    """What a worker works with; ``name`` is unique to this incarnation."""
+    """The state of a worker; ``name`` is unique to this process and run."""
 
     name: str
     store: Store
     clock: Clock
     plan: Plan
     router: WorkRouter
+    _: KW_ONLY
     limits: Limits = field(default_factory=Limits)
     block: int = BLOCK
     written: int = 0
     raw: Buffer | None = None
     head: Head | None = None
-    """The head as last seen, and its bytes."""
+    """The head as last read; ``raw`` has its bytes."""
     cursor: int | None = None
-    """The slot to begin the search with: apart from where other workers begin, and behind one's last one."""
+    """The slot at which the search begins: different for each worker, then after the last leased slot."""
     closed: set[int] = field(default_factory=set)
-    """Slots under this head that were seen done."""
+    """Slots of this head that are known to be done."""
     spare: list[Free] = field(default_factory=list)
-    """Jobs under this head that nobody had when they were last read."""
+    """Jobs of this head that were never leased when they were last read."""
     second_hand: list[Free] = field(default_factory=list)
-    """Jobs under this head that somebody had before."""
+    """Ready jobs of this head that were leased before."""
     fetched: dict[int, Buffer] = field(default_factory=dict)
-    """The data of spare ones, where they are small."""
+    """Data of spare jobs, fetched in advance if it is small."""
     overtaken: bool = False
-    """Whether somebody else took a spare one, so that there is no use in looking behind it."""
+    """Whether another worker took a spare job; then the following jobs are probably taken too."""
     looked: float = float("-inf")
     """When the head was last read."""
     hinted: float = float("-inf")
-    """When others were last told of a commit."""
+    """When a commit was last announced."""
     owes_hint: bool = False
     """Whether there was a commit since then."""
     searched: float = float("-inf")
-    """When all records under a head were last searched in vain."""
+    """When all records of a head were last searched without success."""
 
     def hint(self) -> None:
-        """Tell others of what was committed."""
+        """Announce the commits."""
         self.hinted, self.owes_hint = self.clock.now(), False
         self.store.publish(UPDATE_TOPIC)
 
     def update_key(self, slot: tuple[int, int]) -> str:
-        """Return a key below which this worker has not written yet."""
+        """Return a key prefix that this worker has not used yet."""
         self.written += 1
         return Keys.update(*slot, f"{self.name}.{self.written}")
 
-    def sees(self, raw: Buffer | None) -> None:
-        """Take note of the head's bytes, just read."""
+    def update_head(self, raw: Buffer | None) -> None:
+        """Take the bytes of the head, which was just read."""
         self.looked = self.clock.now()
         if raw != self.raw:
             self.raw, self.head = raw, None if raw is None else decode_record(raw, Head)
@@ -102,7 +104,7 @@ class Worker:
 
 
 class Claim(NamedTuple):
-    """A job that is leased: its number, its record, and the record's bytes as they were written."""
+    """A leased job: its number, its record, and the record's bytes as written."""
 
     number: int
     record: JobRecord
@@ -110,7 +112,7 @@ class Claim(NamedTuple):
 
 
 def worker_steps(me: Worker) -> Steps[Head]:
-    """Run a worker's part until the run has ended; return the last head seen."""
+    """Run a worker's role until the run has ended; return the last head seen."""
     model_key, model = "", None
     while True:
         claim = yield from _claim(me)
@@ -137,7 +139,7 @@ def worker_steps(me: Worker) -> Steps[Head]:
         result = yield Perform(me.plan.slot(*me.plan.at(number)), record, head.version, model, data)
         if result is None:
             yield from _give_back(me, number, record)
-            yield Wait(me.clock.now() + me.limits.poll)  # whoever is stopping ends here, not with the next lease
+            yield Wait(me.clock.now() + me.limits.poll)  # a worker that is stopping ends here, before the next lease
         elif isinstance(result, Failure):
             yield from _report(me, number, record, result)
         elif result is not ABANDONED:
@@ -145,18 +147,18 @@ def worker_steps(me: Worker) -> Steps[Head]:
 
 
 def is_wanted(router: WorkRouter, plan: Plan, head: Head, number: int, record: JobRecord) -> bool:
-    """Whether a job's update would still count under this head."""
+    """Return whether a job's update would still count under this head."""
     if head.status != "running" or (router.binds_model and record.model != head.model.key):
         return False
     return number in router.open_slots(plan, head)
 
 
 def _claim(me: Worker) -> Steps[Claim | None]:
-    """Take a job that is ready by compare-and-set: first those that nobody has, then those of somebody slow or gone.
+    """Lease a ready job by compare-and-set: jobs that were never leased first, then those that are reissued.
 
-    Reads the head along with every block of records, and begins again if it is another than the last time. What else
-    was free in a block is tried first the next time, until somebody else turns out to have been faster. Where there
-    are many blocks, one record of each tells where to go on.
+    Reads the head together with every block of records, and starts again if the head has changed. The other free jobs
+    of a block are tried first at the next call, until another worker was faster. If there are many blocks, one record
+    of each shows where to continue.
     """
     while True:
         claim = yield from _claim_spare(me)
@@ -164,7 +166,7 @@ def _claim(me: Worker) -> Steps[Claim | None]:
             return claim
         raw, blocks, whole = me.raw, _search_order(me), True
         me.second_hand.clear()
-        if len(blocks) <= FEW:
+        if len(blocks) <= FEW_BLOCKS:
             claim = yield from _claim_in(me, blocks)
         else:
             claim = yield from _claim_in(me, [] if me.overtaken else blocks[:1])
@@ -180,14 +182,14 @@ def _claim(me: Worker) -> Steps[Claim | None]:
         if me.raw is raw:
             if whole:
                 me.searched = me.clock.now()
-                me.closed.clear()  # the master makes a slot ready again if its update is lost
+                me.closed.clear()  # the master reopens a slot if its update is lost
             return None
         if me.head is None or me.head.status != "running":
             return None
 
 
 def _claim_in(me: Worker, blocks: list[list[int]]) -> Steps[Claim | None]:
-    """Take a job that nobody has from one of the blocks; None if there is none, or the head is another."""
+    """Lease a job that was never leased from one of the blocks; None if there is none or the head has changed."""
     raw = me.raw
     for block in blocks:
         free = yield from _look(me, block)
@@ -203,9 +205,9 @@ def _claim_in(me: Worker, blocks: list[list[int]]) -> Steps[Claim | None]:
 
 
 def _promising(blocks: list[list[int]], free: list[Free]) -> list[list[int]]:
-    """Return the blocks whose last job is free, from the middle of their longest run on.
+    """Return the blocks whose last job is free, starting in the middle of the longest sequence of such blocks.
 
-    Others take theirs from the front; so whoever comes takes half of what is left to one of them, and is left alone.
+    The worker that owns a sequence takes jobs from its front. A newcomer takes the second half, where they do not meet.
     """
     numbers = {number for number, _, _ in free}
     runs: list[list[list[int]]] = [[]]
@@ -221,23 +223,23 @@ def _promising(blocks: list[list[int]], free: list[Free]) -> list[list[int]]:
 
 
 def _look(me: Worker, numbers: list[int]) -> Steps[list[Free]]:
-    """Read the head and the records of some jobs; return those that are ready, if the head is the one it was."""
+    """Read the head and some job records; return the ready jobs, or none if the head has changed."""
     raw = me.raw
     raws = yield from read_many(me.store, [HEAD, *(Keys.job(*me.plan.at(n)) for n in numbers)])
-    me.sees(raws[0])
+    me.update_head(raws[0])
     return [] if me.head is None or me.raw is not raw else _free(me, me.head, numbers, raws[1:])
 
 
 def _claim_spare(me: Worker) -> Steps[Claim | None]:
-    """Take a job that was free when it was last read; None if there is none, or the head is another.
+    """Lease a job that was free when it was last read; None if there is none or the head has changed.
 
-    A job that is still ready belongs to an open round, so that the head need not be read for each: only now and then,
-    for whether the run goes on, and where jobs go with whatever model is the newest.
+    A job that is still ready belongs to an open round, so the head is not read for each job: only now and then, to see
+    whether the run continues, and always if jobs are not bound to a model version.
     """
     if not me.spare:
         return None
     if not me.router.binds_model or me.clock.now() - me.looked > me.limits.poll * FRESH:
-        me.sees((yield from read_many(me.store, [HEAD]))[0])
+        me.update_head((yield from read_many(me.store, [HEAD]))[0])
     claim = (yield from _lease(me, *me.spare.pop(0))) if me.spare else None
     if claim is None:
         me.overtaken = True
@@ -247,7 +249,7 @@ def _claim_spare(me: Worker) -> Steps[Claim | None]:
 
 
 def _fetch_ahead(me: Worker, claim: Claim) -> Steps[None]:
-    """Fetch the data of a claimed job, and of what else was free, if they are small and the store takes batches."""
+    """Fetch the data of a claimed job and of the spare jobs, if it is small and the store supports batches."""
     me.fetched.clear()
     records = [(claim.number, claim.record), *((number, record) for number, record, _ in me.spare)]
     wanted = [(number, record.data) for number, record in records if record.data is not None]
@@ -258,7 +260,7 @@ def _fetch_ahead(me: Worker, claim: Claim) -> Steps[None]:
 
 
 def _search_order(me: Worker) -> list[list[int]]:
-    """Return the open slots in blocks, in the order in which to look; at least one, with nothing in it perhaps."""
+    """Return the open slots in blocks, in the order of the search; at least one block, possibly empty."""
     numbers = [] if me.head is None else [n for n in me.router.open_slots(me.plan, me.head) if n not in me.closed]
     if not numbers:
         return [[]]
@@ -270,7 +272,7 @@ def _search_order(me: Worker) -> list[list[int]]:
 
 
 def _free(me: Worker, head: Head, block: list[int], raws: list[Buffer | None]) -> list[Free]:
-    """Return the jobs of a block that are ready; take note of those that are done."""
+    """Return the ready jobs of a block; add the done jobs to ``me.closed``."""
     model = head.model.key if me.router.binds_model else ""
     free = []
     for number, raw in zip(block, raws, strict=True):
@@ -298,10 +300,10 @@ def _lease(me: Worker, number: int, record: JobRecord, raw: Buffer) -> Steps[Cla
 
 
 def _commit(me: Worker, claim: Claim, frame: Buffer) -> Steps[None]:
-    """Make the slot done with this update, unless somebody else was first or the model has moved on.
+    """Set the slot to done with this update, unless another worker was first or the slot has a new model.
 
-    The commit goes against whatever the record says now: results are deterministic, so a late or overtaken worker may
-    still be the first to finish. It may only never touch another model's record.
+    The commit does not require a valid lease: results are deterministic, so a worker that lost its lease may still be
+    the first to finish. It must never change a record of another model.
     """
     lease, slot = claim.record, me.plan.at(claim.number)
     manifest = yield from write_frame(me.store, me.update_key(slot), frame)
@@ -331,12 +333,12 @@ def _commit(me: Worker, claim: Claim, frame: Buffer) -> Steps[None]:
 
 
 def _holds(record: JobRecord, lease: JobRecord) -> bool:
-    """Whether a record still is under this very lease (its deadline may have been extended)."""
+    """Return whether a record is still under this lease (its deadline may have been extended)."""
     return (record.state, record.token, record.worker) == ("leased", lease.token, lease.worker)
 
 
 def _change_lease(me: Worker, number: int, lease: JobRecord, **changes: Any) -> Steps[bool]:
-    """Change the record as long as it is under this lease; return whether it was."""
+    """Change the record if it is still under this lease; return whether it was changed."""
     key = Keys.job(*me.plan.at(number))
     while True:
         raw = (yield from read_many(me.store, [key]))[0]
@@ -349,14 +351,14 @@ def _change_lease(me: Worker, number: int, lease: JobRecord, **changes: Any) -> 
 
 
 def _give_back(me: Worker, number: int, lease: JobRecord) -> Steps[None]:
-    """Return a job that was not performed."""
+    """Return the lease of a job that was not performed."""
     yield from _change_lease(me, number, lease, state="ready", worker="")
     me.store.publish(JOB_TOPIC)
     me.store.publish(UPDATE_TOPIC)
 
 
 def _cannot_read(me: Worker, number: int, lease: JobRecord, *, lacks_model: bool) -> Steps[None]:
-    """Return a job whose model, or data, are not there: the master looks after the model, data are written anew."""
+    """Return a job whose model or data is missing: the master restores the model, data is written again."""
     if lacks_model:
         failure = Failure(MODEL_LOST, f"model {lease.model or 'version'} could not be read", me.name)
         yield from _change_lease(me, number, lease, state="failed", failure=failure)
@@ -367,13 +369,13 @@ def _cannot_read(me: Worker, number: int, lease: JobRecord, *, lacks_model: bool
 
 
 def _report(me: Worker, number: int, lease: JobRecord, failure: Failure) -> Steps[None]:
-    """Record that the job failed here, and why; the master decides whether it is tried again."""
+    """Record that and why the job failed; the master decides whether it is retried."""
     attempts = lease.attempts + 1
     yield from _change_lease(me, number, lease, state="failed", failure=failure, attempts=attempts)
     me.store.publish(UPDATE_TOPIC)
 
 
 def extend_lease(me: Worker, slot: SlotPlan, lease: JobRecord) -> Steps[bool]:
-    """Move the lease's deadline; False when the lease is lost. Runs apart from the computation."""
+    """Extend the lease; return False if it is lost. Runs on the heartbeat's thread, not the computation's."""
     deadline = me.clock.now() + me.limits.lease
     return (yield from _change_lease(me, me.plan.number(slot.round, slot.slot), lease, deadline=deadline))

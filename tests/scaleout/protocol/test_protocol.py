@@ -263,10 +263,12 @@ def vars_of(work):
 
 def test_a_slot_whose_update_was_lost_is_taken_again_by_the_only_worker_although_it_saw_it_done():
     work, store, clock = network_work(), MemoryStore(), SystemClock()
-    begin = protocol.Begin("run", work.first_model, lambda: None)
+    start = protocol.RunStart("run", work.first_model, lambda: None)
     router = create_router("iterative-reduce")
     master = protocol.master_steps(
-        protocol.Master("m", store, clock, work.plan, router, work.aggregator("iterative-reduce"), begin)
+        protocol.Master(
+            "m", store, clock, work.plan, router, aggregator=work.aggregator("iterative-reduce"), start=start
+        )
     )
     more = next(event for event in master if isinstance(event, protocol.MoreWork))
     drive(protocol.issue_jobs(store, work.plan, more, binds_model=True, load=work.load, put_ahead={}))

@@ -1,4 +1,4 @@
-"""The batch side: puts the jobs of a round into the store, and the data of the next one in advance."""
+"""The batch role: writes the jobs of a round into the store, and the data of the next round in advance."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ def issue_jobs(
     load: Callable[[SlotPlan], Buffer] | None,
     put_ahead: dict[int, Manifest],
 ) -> Steps[None]:
-    """Put the records of the slots in ``work`` that have none.
+    """Write a job record for each slot of ``work`` that has none.
 
     Args:
-        load: gives a slot's data when they go by value.
-        put_ahead: the data that earlier calls have put in advance, by slot; kept up to date here. An entry is used
-            once: a job that is issued again has its data written again, since they may be what was lost.
+        binds_model: whether the jobs must start from the head's model version.
+        load: returns the data of a slot; None if jobs refer to their data instead of carrying them.
+        put_ahead: manifests of data written in advance, by slot number; updated here. Each is used once: when a job
+            is issued again, its data is written again, since it may be what was lost.
     """
     model = work.head.model.key if binds_model else ""
     found = yield from read_many(store, [Keys.job(*plan.at(number)) for number in work.numbers], clears=True)
@@ -52,7 +53,7 @@ def issue_jobs(
 
 
 def _frames(plan: Plan, numbers: Sequence[int], load: Callable[[SlotPlan], Buffer]) -> Iterator[tuple[str, Buffer]]:
-    """Yield the keys and frames of the slots' data, each loaded when it is its turn."""
+    """Yield the key and frame of each slot's data, loading one at a time."""
     for number in numbers:
         slot = plan.slot(*plan.at(number))
         yield Keys.data(slot.round, slot.slot), load(slot)
