@@ -35,7 +35,7 @@ from dl4jlegacy.nn.training.fitting import check_fits
 from dl4jlegacy.scaleout import actors, protocol
 from dl4jlegacy.scaleout.actors import Ticker
 from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, DeltaAggregator, JobAggregator, ParameterAveragingAggregator
-from dl4jlegacy.scaleout.checkpoint import CheckpointSaver, check_same_data, with_fingerprint
+from dl4jlegacy.scaleout.checkpoint import CheckpointStore, check_same_data, with_fingerprint
 from dl4jlegacy.scaleout.compute import MIXED, Compute, check_same_arithmetic, host_kernels, resolve_compute
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import DataSetJobIterator, JobIterator, Result
@@ -73,7 +73,7 @@ class _Parts:
     kernels: Kernels  # for what is done in host memory
     first_model: Callable[[], Result]
     performer: PerformerFactory
-    saver: CheckpointSaver | None
+    saver: CheckpointStore | None
     outcome: Outcome
     pool: ThreadPoolExecutor
     started: float = 0.0
@@ -385,13 +385,13 @@ def _aggregator(conf: Conf, kernels: Kernels, pool: ThreadPoolExecutor) -> JobAg
     return ParameterAveragingAggregator(kernels, weighted=conf.weighted_average, pool=pool)
 
 
-def _saver(conf: Conf, plan: Plan, resume: bool) -> CheckpointSaver | None:
+def _saver(conf: Conf, plan: Plan, resume: bool) -> CheckpointStore | None:
     """Return the run's checkpoint saver, its folder ready to be written."""
     if not conf.checkpoint_dir:
         if resume:
             raise CheckpointError("resume needs Conf.checkpoint_dir")
         return None
-    saver = storage.open_saver(conf.checkpoint_dir, keep=conf.checkpoints_kept, seed=conf.seed)
+    saver = storage.open_checkpoints(conf.checkpoint_dir, keep=conf.checkpoints_kept, seed=conf.seed)
     if not resume and saver.versions():
         raise CheckpointError(
             f"{saver.place} already holds checkpoints of a run; `dl4j resume {saver.place}` goes on with it, or "

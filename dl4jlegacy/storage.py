@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dl4jlegacy.errors import CheckpointError
-from dl4jlegacy.scaleout.checkpoint import CheckpointSaver
+from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 
-__all__ = ["absolute", "find_conf", "is_remote", "local", "open_saver", "written"]
+__all__ = ["absolute", "find_conf", "is_remote", "local", "open_checkpoints", "written"]
 
 _SCHEME = "s3://"
 
@@ -41,10 +41,10 @@ def local(path: str) -> str:
     return str(fetch(path))
 
 
-def open_saver(folder: str, *, keep: int, seed: int) -> CheckpointSaver:
+def open_checkpoints(folder: str, *, keep: int, seed: int) -> CheckpointStore:
     """Return the saver of a run's checkpoints in a folder, or below a prefix in S3."""
     if not is_remote(folder):
-        return CheckpointSaver(Path(folder), keep=keep, seed=seed)
+        return CheckpointStore(Path(folder), keep=keep, seed=seed)
     from dl4jlegacy.aws.model_saver import S3ModelSaver
 
     return S3ModelSaver.at(folder, keep=keep, seed=seed)

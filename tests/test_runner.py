@@ -19,7 +19,7 @@ from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.updaters import Sgd
 from dl4jlegacy.runner import ActorNetworkRunner
 from dl4jlegacy.scaleout.aggregate import CollectingAggregator, ParameterAveragingAggregator, aggregate
-from dl4jlegacy.scaleout.checkpoint import CheckpointSaver
+from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import CollectionJobIterator, Result
 from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer
@@ -246,7 +246,7 @@ def test_a_score_that_is_not_finite_names_round_slot_and_layer_and_keeps_the_las
     folder = tmp_path / "run"
     with pytest.raises(NotFiniteError, match=r"round \d+, slot \d+.*layer"):
         train(conf(multi_layer_conf=hot, checkpoint_dir=str(folder), checkpoint_every=1))
-    saved = CheckpointSaver(folder).newest()
+    saved = CheckpointStore(folder).newest()
     assert saved is None or np.isfinite(Result.decode(saved[1]).arrays["params"]).all()
 
 
@@ -289,7 +289,7 @@ def test_a_checkpoint_that_cannot_be_written_is_a_warning_and_the_run_goes_on(tm
     def full(self, head, frame):
         raise CheckpointError("No space left on device")
 
-    monkeypatch.setattr(CheckpointSaver, "save", full)
+    monkeypatch.setattr(CheckpointStore, "save", full)
     result = train(conf(checkpoint_dir=str(tmp_path / "run"), checkpoint_every=5))
     assert result.head.status == "done"
     assert "No space left on device" in result.warnings[0]

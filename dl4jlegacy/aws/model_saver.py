@@ -1,4 +1,4 @@
-"""S3ModelSaver: checkpoints in S3: the files of ``CheckpointSaver``, as objects below a prefix (layer 5).
+"""S3ModelSaver: checkpoints in S3: the files of ``CheckpointStore``, as objects below a prefix (layer 5).
 
 An object is there whole or not at all, and S3 shows it at once, so the order of writing is enough.
 
@@ -16,18 +16,18 @@ from dl4jlegacy.aws.locations import Location
 from dl4jlegacy.aws.session import Aws, translated
 from dl4jlegacy.aws.uploader import PART_NBYTES, S3Uploader
 from dl4jlegacy.errors import CloudError, DataError, NotAuthorisedError
-from dl4jlegacy.scaleout.checkpoint import CheckpointSaver
+from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 
 __all__ = ["S3ModelSaver"]
 
 
-class S3ModelSaver(CheckpointSaver):
+class S3ModelSaver(CheckpointStore):
     """Checkpoints of one run below one prefix; the newest ``keep`` are kept. Used by one thread at a time.
 
     Args:
         bucket, prefix: where; the bucket is made when first written to.
         aws: the region; by default that of the environment, asked anew for every call.
-        keep, seed: those of ``CheckpointSaver``.
+        keep, seed: those of ``CheckpointStore``.
     """
 
     def __init__(self, bucket: str, prefix: str = "", *, aws: Aws | None = None, keep: int = 3, seed: int = 0) -> None:
@@ -42,7 +42,7 @@ class S3ModelSaver(CheckpointSaver):
 
     @property
     def place(self) -> str:
-        """See ``CheckpointSaver``."""
+        """See ``CheckpointStore``."""
         return str(self._location)
 
     def _write(self, name: str, content: bytes) -> None:

@@ -24,7 +24,7 @@ from dl4jlegacy.cluster.address import ClusterAddress, closing, find_conf, open_
 from dl4jlegacy.cluster.registration import Office, destroy
 from dl4jlegacy.cluster.worker import run_worker
 from dl4jlegacy.errors import CheckpointError, ConfError, NotAuthorisedError, TrackerError, VersionError
-from dl4jlegacy.scaleout.checkpoint import CheckpointSaver
+from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.compute import host_kernels, resolve_compute
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
@@ -206,7 +206,7 @@ def forget(conf: Conf, address: ClusterAddress, tracker: HazelcastStateTracker) 
 
 def _check_something_is_left(conf: Conf, tracker: HazelcastStateTracker) -> None:
     """Raise ``CheckpointError`` if there is nothing to go on from."""
-    if tracker.head() is None and not (conf.checkpoint_dir and CheckpointSaver(conf.checkpoint_dir).versions()):
+    if tracker.head() is None and not (conf.checkpoint_dir and CheckpointStore(conf.checkpoint_dir).versions()):
         kept = f"and none of its checkpoints in {conf.checkpoint_dir}" if conf.checkpoint_dir else "and it kept none"
         raise CheckpointError(
             f"run {conf.run} cannot go on: the tracker at {conf.state_tracker_connection_string} has nothing of it "

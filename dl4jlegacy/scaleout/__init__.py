@@ -1,6 +1,6 @@
-"""Scale-out (layers 3 and 4): the run protocol and what it shares out, without any server library.
+"""Scale-out: the run protocol, the state tracker, jobs and their aggregation; no server library is imported here.
 
-``actors``, which drives all this on pykka, is imported by the runner only.
+``actors``, which runs the protocol on pykka, is imported by the runner and by cluster workers only.
 """
 
 from dl4jlegacy.scaleout.aggregate import (
@@ -9,7 +9,7 @@ from dl4jlegacy.scaleout.aggregate import (
     JobAggregator,
     ParameterAveragingAggregator,
 )
-from dl4jlegacy.scaleout.checkpoint import CheckpointSaver, ModelSaver
+from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import CollectionJobIterator, DataSetJobIterator, Job, JobIterator, Result
 from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, WorkerPerformer
@@ -17,7 +17,7 @@ from dl4jlegacy.scaleout.router import HogWildWorkRouter, IterativeReduceWorkRou
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker
 
 __all__ = [
-    "CheckpointSaver",
+    "CheckpointStore",
     "CollectingAggregator",
     "CollectionJobIterator",
     "Conf",
@@ -29,7 +29,6 @@ __all__ = [
     "Job",
     "JobAggregator",
     "JobIterator",
-    "ModelSaver",
     "MultiLayerNetworkPerformer",
     "ParameterAveragingAggregator",
     "Result",

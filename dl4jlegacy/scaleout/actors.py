@@ -25,7 +25,7 @@ import pykka
 
 from dl4jlegacy.errors import Dl4jError, NotFiniteError
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.checkpoint import ModelSaver
+from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.job import Job, JobIterator, Result, decode_work, encode_work
 from dl4jlegacy.scaleout.liveness.quorum import WORKER_TOPIC
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
@@ -63,7 +63,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class SaveModel:
-    """Keep this model version and say so; after the ``last`` one the run is over."""
+    """Save this model version and reply ``Saved``; after the last one the run is over."""
 
     event: protocol.NewModel
     reply_to: pykka.ActorRef[Any]
@@ -71,12 +71,12 @@ class SaveModel:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The saver is free again."""
+    """The saving actor is free again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Working:
-    """A worker took up a job, or laid it down (``record`` None). ``progress`` reads the performer's count."""
+    """A worker started a job, or stopped working on it (``record`` is None). ``progress`` reads its counter."""
 
     worker: protocol.Worker
     slot: SlotPlan | None
@@ -147,7 +147,7 @@ class _ProtocolActor(_Actor):
 
 
 class MasterActor(_ProtocolActor):
-    """Drives the master's part: watches the round, folds it, closes it, and asks the others for their parts."""
+    """Runs the master's role: watches a round, folds it and closes it; asks the other actors to issue and save."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class MasterActor(_ProtocolActor):
 
     def _drive(self) -> None:
         if self._monitor is not None and not self._monitor.check_in():
-            return  # until it is known whether the run is over, nobody must begin it again
+            return  # until it is known whether the run is over, it must not be begun again
         while not self._ended:
             try:
                 event = next(self._steps)
@@ -179,7 +179,7 @@ class MasterActor(_ProtocolActor):
                 return
             match event:
                 case protocol.Wait():
-                    self._issue(self._held)  # and while there are too few workers, count down
+                    self._issue(self._held)  # also counts down while there are too few workers
                     return
                 case protocol.MoreWork():
                     self._issue(event)
@@ -189,7 +189,7 @@ class MasterActor(_ProtocolActor):
                     continue
 
     def _issue(self, work: protocol.MoreWork | None) -> None:
-        """Have jobs issued; hold them back while there are too few workers."""
+        """Ask for jobs to be issued; hold them back while there are too few workers."""
         if self._monitor is not None and not self._monitor.quorum.is_met():
             self._held = work
         elif work is not None:
@@ -197,14 +197,14 @@ class MasterActor(_ProtocolActor):
             self._held = None
 
     def on_receive(self, message: Any) -> None:
-        """Drive on; or note that the saver is free."""
+        """Run the role; or note that the saving actor is free."""
         if isinstance(message, Saved):
             self._saving = False
         else:
             super().on_receive(message)
 
     def _new_model(self, event: protocol.NewModel) -> None:
-        """Hand every k-th version to the saver; one that finds it busy is made up for with the next version."""
+        """Send every k-th version to the saving actor; if it is busy, send the next version instead."""
         self._outcome.progressed()
         self._due = self._due or event.head.version % self._every == 0
         if event.last or (self._due and not self._saving):
@@ -213,7 +213,7 @@ class MasterActor(_ProtocolActor):
 
 
 class BatchActor(_Actor):
-    """Turns the slots of a round into jobs: takes their work from the ``JobIterator`` and issues them."""
+    """Issues jobs: makes them from the slots of a round and the work in the ``JobIterator``."""
 
     def __init__(
         self, outcome: Outcome, tracker: StateTracker, jobs: JobIterator, *, binds_model: bool, by_reference: bool
@@ -244,16 +244,16 @@ class BatchActor(_Actor):
 
 
 class ModelSavingActor(_Actor):
-    """Saves model versions, beside the training; a version that cannot be saved is a warning, not the end."""
+    """Saves model versions while training continues; a version that cannot be saved is only a warning."""
 
     def __init__(
-        self, outcome: Outcome, saver: ModelSaver | None, on_failed: Callable[[str], None] = lambda message: None
+        self, outcome: Outcome, saver: CheckpointStore | None, on_failed: Callable[[str], None] = lambda message: None
     ) -> None:
         super().__init__(outcome)
         self._saver, self._on_failed = saver, on_failed
 
     def on_receive(self, message: Any) -> None:
-        """Save, and after the last version end the run."""
+        """Save a version; after the last one, end the run."""
         if not isinstance(message, SaveModel):
             raise TypeError(f"ModelSavingActor does not know the message {message!r}")
         event = message.event
@@ -271,7 +271,7 @@ class ModelSavingActor(_Actor):
 
 
 class WorkerActor(_ProtocolActor):
-    """Leases jobs, performs them and commits their updates, one job to a message, so that it can be stopped between."""
+    """Leases jobs, performs them and commits their updates: one job per message, so it can stop between jobs."""
 
     def __init__(
         self,
@@ -295,7 +295,7 @@ class WorkerActor(_ProtocolActor):
         self._head_changed = threading.Event()
 
     def on_start(self) -> None:
-        """Listen for hints, and separately for those on the head, which may make a job useless."""
+        """Listen for hints, and separately for changes of the head, which may make a job useless."""
         super().on_start()
         self._stops.append(self._tracker.store.listen(protocol.HEAD_TOPIC, self._head_changed.set))
 
@@ -312,7 +312,7 @@ class WorkerActor(_ProtocolActor):
             if isinstance(event, protocol.Perform):
                 self._tell(event.plan, event.record)
                 self._answer = self._perform(event)
-                self._hint()  # commit it with the next message, so that a stop in between is seen
+                self._hint()  # commit with the next message, so that a stop in between is noticed
                 return
             if isinstance(event, protocol.Wait):
                 self._tell(None, None)
@@ -329,7 +329,7 @@ class WorkerActor(_ProtocolActor):
             logger.debug("worker %s outlives the heartbeat", self._worker.name)
 
     def _perform(self, event: protocol.Perform) -> Any:
-        """Return the update's frame, or a ``Failure``: whatever goes wrong in a job is data, not the actor's end."""
+        """Return the update's frame, or a ``Failure``: errors in a job are data and do not stop the actor."""
         try:
             self._performer.update(Result.decode(event.model))
             phase = self._worker.plan.phases[event.plan.phase]
@@ -359,13 +359,13 @@ class WorkerActor(_ProtocolActor):
         return frame
 
     def _is_wanted(self, event: protocol.Perform) -> bool:
-        """Ask the store, but only after a hint that the head has changed since the job was taken up."""
+        """Check the head, but only after a hint that it has changed since the job was started."""
         if not self._head_changed.is_set():
             return True
         self._head_changed.clear()
         try:
             head, worker = self._tracker.head(), self._worker
-        except Dl4jError:  # the store is away: whoever is master then will say
+        except Dl4jError:  # the store is unreachable: continue, the commit decides
             return True
         number = worker.plan.number(event.plan.round, event.plan.slot)
         return head is None or protocol.is_wanted(worker.router, worker.plan, head, number, event.record)
@@ -374,11 +374,13 @@ class WorkerActor(_ProtocolActor):
         if event.data is not None:
             return decode_work(event.data)
         if self._jobs is None:
-            raise Dl4jError(f"round {event.plan.round}, slot {event.plan.slot} goes by reference, but there is no data")
+            raise Dl4jError(
+                f"round {event.plan.round}, slot {event.plan.slot} refers to its data, but this process has none"
+            )
         return self._jobs.work(event.plan)
 
     def on_stop(self) -> None:
-        """Commit what is computed, give back what is not, and leave the register."""
+        """Commit a finished job, return an unfinished one, and deregister the worker."""
         super().on_stop()
         while not self._ended:
             try:
@@ -391,10 +393,10 @@ class WorkerActor(_ProtocolActor):
 
 
 class HeartbeatActor(_Actor):
-    """Extends the leases of this process's workers and renews their registration, apart from the computation.
+    """Extends the leases of this process's workers and renews their registration, independently of the computation.
 
-    A worker whose performer makes no progress for ``stuck_seconds`` is reported and its lease left to run out.
-    ``device`` says what a worker of that name has of its GPU.
+    A worker whose performer makes no progress for ``stuck_seconds`` is reported, and its lease is left to expire.
+    ``device`` returns a description of the GPU that the named worker uses.
     """
 
     def __init__(
@@ -412,7 +414,7 @@ class HeartbeatActor(_Actor):
         self._working: dict[str, tuple[Working, int, float]] = {}
 
     def on_receive(self, message: Any) -> None:
-        """Remember who works on what; with every ``Beat`` say so, and at once of a worker that is new."""
+        """Remember each worker's job; send a heartbeat at every ``Beat``, and immediately for a new worker."""
         match message:
             case Working():
                 name = message.worker.name
@@ -437,7 +439,12 @@ class HeartbeatActor(_Actor):
         state = "stuck" if stuck else ("idle" if working.record is None else "working")
         job = "" if working.slot is None else f"{working.slot.round}/{working.slot.slot}"
         if stuck:
-            logger.warning("worker %s makes no progress on job %s for %.0f s; its lease ends", name, job, now - since)
+            logger.warning(
+                "worker %s has made no progress on job %s for %.0f s; its lease is left to expire",
+                name,
+                job,
+                now - since,
+            )
         elif working.slot is not None and working.record is not None:
             drive(protocol.extend_lease(working.worker, working.slot, working.record))
         self._tracker.add_worker(

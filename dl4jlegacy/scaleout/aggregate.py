@@ -1,10 +1,10 @@
 """Job aggregators: how updates become the next model version. Arithmetic only, always in slot order.
 
-An aggregation takes the updates one after the other, or in groups, as they come; whoever feeds it need never hold more
-than one of them. The bits do not depend on the grouping.
+An aggregation takes updates one at a time or in groups, as they arrive, so the caller never needs more than one of
+them in memory. The resulting bits do not depend on the grouping.
 
 Legacy: ``JobAggregator`` and ``INDArrayAggregator``, whose mean was unweighted, aliased the first worker's array and
-was never reset; here every aggregation starts from the model it is given and returns a new frame.
+was never reset. Here every aggregation starts from the model it is given and returns a new frame.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Aggregation(Protocol):
     """The next model version while it is being made. Used by one thread."""
 
     def add(self, updates: Sequence[Buffer]) -> None:
-        """Fold the next updates, in slot order; they are not needed any more afterwards."""
+        """Fold the next updates, in slot order; they may be released afterwards."""
         ...
 
     def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
-        """Return the next model's frame and its score, the mean of the updates' weighted by examples.
+        """Return the next model's frame and score, the mean score of the updates weighted by examples.
 
-        ``ends_phase`` says that the next job belongs to another phase, whose updater state starts at zero.
+        ``ends_phase`` means that the next job belongs to another phase, whose updater state starts at zero.
         """
         ...
 
@@ -53,9 +53,9 @@ class JobAggregator(Protocol):
     """Makes the next model from the current one and some updates."""
 
     def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
-        """Begin with ``model``, whose number is ``version``; ``examples`` are those of the updates to come, in order.
+        """Start an aggregation onto ``model`` with number ``version``. Runs on the master's thread.
 
-        Runs on the master's thread.
+        ``examples`` has the number of examples of each update that will be added, in the same order.
         """
         ...
 
@@ -63,7 +63,7 @@ class JobAggregator(Protocol):
 def aggregate(
     aggregator: JobAggregator, model: Buffer, updates: Sequence[Buffer], *, version: int, ends_phase: bool
 ) -> tuple[Buffer, float | None]:
-    """Return the next model's frame and score from all updates at once, weighted by what they say of themselves."""
+    """Return the next model's frame and score from all updates at once, weighted by their own example counts."""
     examples = [int(Result.decode(update).values.get("examples", 1)) for update in updates]
     begun = aggregator.begin(model, version=version, examples=examples)
     begun.add(updates)
@@ -71,7 +71,7 @@ def aggregate(
 
 
 class _Score:
-    """The mean score of updates, weighted by examples; None if none of them has one."""
+    """The mean score of updates, weighted by examples; None if no update has a score."""
 
     def __init__(self) -> None:
         self._sum, self._examples = 0.0, 0
@@ -88,8 +88,8 @@ class _Score:
 class ParameterAveragingAggregator:
     """The mean of the workers' parameters, and of their updater states, weighted by examples.
 
-    With ``weighted=False`` the plain mean of the original. Source: Su and Chen 2015 (arXiv 1507.01239); DL4J's
-    ``ParameterAveragingTrainingMaster``. ``pool`` lets large vectors use all cores; the bits do not depend on it.
+    ``weighted=False`` gives the plain mean of the original. Source: Su and Chen 2015 (arXiv 1507.01239); DL4J's
+    ``ParameterAveragingTrainingMaster``. With ``pool``, large vectors use all cores; the bits are the same.
     """
 
     def __init__(self, kernels: Kernels, *, weighted: bool = True, pool: Executor | None = None) -> None:
@@ -103,7 +103,7 @@ class ParameterAveragingAggregator:
 
 
 class _Average:
-    """The weighted mean; product and sum are rounded apart, so that it may be cut between any two updates."""
+    """The weighted mean; product and sum are rounded separately, so that it can be split between any two updates."""
 
     def __init__(self, kernels: Kernels, pool: Executor | None, model: Buffer, weights: Sequence[float]) -> None:
         self._kernels, self._pool, self._model, self._weights = kernels, pool, model, weights
@@ -141,12 +141,12 @@ class _Average:
 
 
 class DeltaAggregator:
-    """Adds the updates' deltas one after the other, each divided by its staleness. For asynchronous routers.
+    """Adds the updates' deltas one after another, each divided by its staleness. For asynchronous routers.
 
     Source: Zhang, Gupta, Lian, Liu 2015 (arXiv 1511.05950): alpha(tau) = alpha / tau for tau > 0. The staleness of an
     update is the number of versions between the one it started from and the current one, plus those folded before it
-    in the same aggregation. The updater state moves towards the worker's by the same factor, so it never leaves the
-    range of states that workers really had.
+    in the same aggregation. The updater state moves towards the worker's by the same factor, so it always stays
+    within the range of the workers' states.
     """
 
     def __init__(self, kernels: Kernels) -> None:
@@ -189,9 +189,9 @@ class _Deltas:
 
 
 class CollectingAggregator:
-    """Folds JSON values with a function of the caller's: ``fold(total, value) -> total``. For jobs that are no network.
+    """Folds JSON values with a function of the caller's: ``fold(total, value) -> total``. For jobs without a network.
 
-    The total of the whole run is the model; it begins as ``empty``.
+    The total of the whole run is the model, whose first value is ``first_model``'s.
     """
 
     def __init__(self, fold: Callable[[Any, Any], Any]) -> None:
@@ -221,6 +221,6 @@ class _Collection:
 
 
 def _like(model: Result) -> tuple[Buffer, dict[str, Array]]:
-    """Return a new frame laid out as the model's, and its arrays to be written."""
+    """Return a new frame with the model's layout, and its arrays, which are not filled."""
     layout = {name: (np.dtype(array.dtype).str, array.shape) for name, array in model.arrays.items()}
     return wire.allocate(model.values, layout)

@@ -1,12 +1,12 @@
-"""Checkpoints: model versions on disk, from which a killed run goes on as if nothing had happened.
+"""Checkpoints: model versions on disk, from which a killed run continues with the same result.
 
-A checkpoint is two files. ``model-<version>.safetensors`` holds the arrays; ``checkpoint-<version>.json`` is written
-after it and names it, with its SHA-256, the head (version, round, what has been folded, counters) and the seed, from
-which with the plan every generator's state follows. Both are written aside, synced and renamed, so a checkpoint
-exists whole or not at all; one that is damaged all the same is passed over for the newest good one. ``conf.json``
-beside them is the run's ``Conf``.
+A checkpoint is two files. ``model-<version>.safetensors`` holds the arrays. ``checkpoint-<version>.json`` is written
+after it and holds its name and SHA-256, the head (version, round, folded slots, counters) and the seed; together with
+the plan these determine the state of every random generator. Each file is written to a temporary file, synced and
+renamed, so a checkpoint exists completely or not at all. A damaged checkpoint is skipped in favour of the newest good
+one. ``conf.json`` in the same folder is the run's ``Conf``.
 
-Legacy: ``ModelSaver``, ``DefaultModelSaver`` (kept every version for ever, saved ``null`` after the first round).
+Legacy: ``ModelSaver``, ``DefaultModelSaver`` (kept every version forever, saved ``null`` after the first round).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import logging
 import os
 import re
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import safetensors
@@ -32,7 +32,7 @@ from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Head, Manifest
 from dl4jlegacy.scaleout.store import Buffer
 
-__all__ = ["CheckpointSaver", "ModelSaver", "check_same_data", "with_fingerprint", "write_atomically"]
+__all__ = ["CheckpointStore", "check_same_data", "with_fingerprint", "write_atomically"]
 
 logger = logging.getLogger(__name__)
 
@@ -40,16 +40,8 @@ _NAME = re.compile(r"checkpoint-(\d{8,})\.json")
 _FORMAT = "dl4jlegacy-checkpoint-1"
 
 
-class ModelSaver(Protocol):
-    """Keeps model versions somewhere."""
-
-    def save(self, head: Head, frame: Buffer) -> None:
-        """Keep this version; raises ``CheckpointError`` if it cannot, leaving the older ones as they were."""
-        ...
-
-
 def check_same_data(head: Head, plan: Plan) -> None:
-    """Raise ``CheckpointError`` if what ``head`` has counted is not what ``plan`` says of the same slots."""
+    """Raise ``CheckpointError`` if the counts in ``head`` differ from what ``plan`` has for the same slots."""
     numbers = [number for first, last in head.folded for number in range(first, min(last, plan.total_slots))]
     expected = sum(map(plan.batches_of, numbers)), sum(map(plan.examples_of, numbers))
     if (head.batches, head.examples) != expected:
@@ -60,7 +52,7 @@ def check_same_data(head: Head, plan: Plan) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or not at all: aside, sync, rename, sync the folder."""
+    """Write a file atomically: write a temporary file, sync, rename, sync the folder."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with aside.open("wb") as file:
@@ -78,11 +70,11 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.close(folder)
 
 
-class CheckpointSaver:
-    """Checkpoints of one run in one folder; the newest ``keep`` are kept. Used by one thread at a time.
+class CheckpointStore:
+    """The checkpoints of one run in a folder; keeps the newest ``keep``. Used by one thread at a time.
 
-    The folder is touched by ``_write``, ``_read``, ``_names`` and ``_delete`` alone, which raise ``OSError``;
-    ``S3ModelSaver`` has others.
+    Only ``_write``, ``_read``, ``_names`` and ``_delete`` access the folder, and they raise ``OSError``;
+    ``S3ModelSaver`` overrides them.
     """
 
     def __init__(self, folder: Path | str, *, keep: int = 3, seed: int = 0) -> None:
@@ -91,7 +83,7 @@ class CheckpointSaver:
 
     @property
     def place(self) -> str:
-        """Where they are, as ``dl4j resume`` takes it."""
+        """Where the checkpoints are, in the form that ``dl4j resume`` accepts."""
         return str(self.folder)
 
     def versions(self) -> list[int]:
@@ -100,7 +92,7 @@ class CheckpointSaver:
         return sorted((int(match[1]) for match in found if match), reverse=True)
 
     def keep_conf(self, text: str) -> None:
-        """Write the run's Conf beside the checkpoints, unless it is there: who takes over may find a full disk.
+        """Write the run's Conf beside the checkpoints, unless it is there already: the disk may be full by now.
 
         Raises:
             CheckpointError: it cannot be written.
@@ -114,15 +106,19 @@ class CheckpointSaver:
             raise CheckpointError(f"{self.place} cannot be written: {reason}; choose another folder") from exc
 
     def kept_fingerprint(self) -> str:
-        """Return the ``data_fingerprint`` of the Conf that is kept here; "" if there is none, or it has none."""
+        """Return the ``data_fingerprint`` of the Conf in this folder; "" if it has none or there is no Conf."""
         try:
             kept = msgspec.json.decode(self._read("conf.json"), type=dict[str, Any])
         except (OSError, msgspec.MsgspecError):
-            return ""  # what is wrong with it, whoever reads the whole of it says
+            return ""  # an unreadable Conf is reported by whoever reads all of it
         return str(kept.get("data_fingerprint", ""))
 
     def save(self, head: Head, frame: Buffer) -> None:
-        """See ``ModelSaver``."""
+        """Save a model version. If this fails, the older checkpoints are unchanged.
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
         result = Result.decode(frame)
         tensors = safetensors.numpy.save(dict(result.arrays))
         model, manifest = self._files(head.version)
@@ -191,14 +187,14 @@ class CheckpointSaver:
                     f"{model} has {len(tensors)} bytes that do not match the SHA-256 of the "
                     f"{body['model']['nbytes']} bytes written"
                 )
-            arrays = safetensors.numpy.load(tensors)  # in an order of its own
+            arrays = safetensors.numpy.load(tensors)  # the order of the arrays is not kept
             frame = Result(body["values"], {name: arrays[name] for name in body["arrays"]}).encode()
         except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError, safetensors.SafetensorError) as exc:
             raise CheckpointError(f"{manifest} cannot be read: {exc}") from exc
         return msgspec.structs.replace(head, model=Manifest("", 0, 0), status="running"), frame
 
     def _prune(self) -> None:
-        """Delete all but the newest; what a killed process left half-written goes too."""
+        """Delete all but the newest checkpoints, and unfinished files of killed processes."""
         kept = {name for version in self.versions()[: self._keep] for name in self._files(version)}
         for name in self._names():
             ours = _NAME.fullmatch(name) or re.fullmatch(r"model-\d{8,}\.safetensors", name)
@@ -207,14 +203,16 @@ class CheckpointSaver:
                 self._delete(name)
 
 
-def with_fingerprint(conf: Conf, data: Any, saver: CheckpointSaver | None = None, *, resume: bool = False) -> Conf:
-    """Return the Conf with the fingerprint of the run's data; as it is if they are no data sets.
+def with_fingerprint(
+    conf: Conf, data: Any, checkpoints: CheckpointStore | None = None, *, resume: bool = False
+) -> Conf:
+    """Return the Conf with the fingerprint of the run's data; unchanged if ``data`` is not a data set.
 
     Args:
-        conf: the run's; if it has a fingerprint already, the data must have the same.
-        data: the training data, or what deals them out.
-        saver: the run's checkpoints: with ``resume`` and a Conf without a fingerprint, the Conf kept there has it.
-        resume: whether the run goes on; one that has no fingerprint at all does so with a warning.
+        conf: the run's; if it has a fingerprint, the data must have the same one.
+        data: the training data, or an iterator over it.
+        checkpoints: with ``resume`` and a Conf without a fingerprint, the Conf in this store has it.
+        resume: whether the run continues; a run without any fingerprint continues with a warning.
 
     Raises:
         CheckpointError: the run began with other data.
@@ -222,10 +220,10 @@ def with_fingerprint(conf: Conf, data: Any, saver: CheckpointSaver | None = None
     if not isinstance(data, DataSet | MultiDataSet | DataSetIterator | ListMultiDataSetIterator):
         return conf
     found = fingerprint(data)
-    began = conf.data_fingerprint or (saver.kept_fingerprint() if resume and saver is not None else "")
+    began = conf.data_fingerprint or (checkpoints.kept_fingerprint() if resume and checkpoints is not None else "")
     if resume and not began:
         logger.warning(
-            "run %s has kept no fingerprint of its data: whether they are still the same cannot be told", conf.run
+            "run %s has kept no fingerprint of its data: whether the data is still the same is unknown", conf.run
         )
     if began and began != found:
         raise CheckpointError(
@@ -237,13 +235,13 @@ def with_fingerprint(conf: Conf, data: Any, saver: CheckpointSaver | None = None
 
 
 def _signed(body: dict[str, Any]) -> bytes:
-    """Return the manifest's bytes: canonical JSON with its own digest inside."""
+    """Return the manifest's bytes: canonical JSON that contains its own digest."""
     digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
     return (json.dumps({**body, "digest": digest}, sort_keys=True, indent=1) + "\n").encode()
 
 
 def _verified(content: bytes) -> dict[str, Any]:
-    """Return the manifest in ``content``; raises ``CheckpointError`` if a byte of it is not as written."""
+    """Return the manifest in ``content``; raises ``CheckpointError`` if any byte has changed."""
     try:
         body = json.loads(content)
         digest = body.pop("digest")

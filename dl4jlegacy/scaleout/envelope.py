@@ -1,12 +1,12 @@
-"""The envelope around each value that leaves the process: who vouches for it, and that it is whole (layer 3).
+"""The envelope of each value that leaves the process: it proves who wrote the value and detects damage.
 
-A store that others can write to (Community Hazelcast has neither authentication nor TLS) is trusted with nothing: each
-value carries an HMAC-SHA256 under the run's secret over the run, the key and the value, so that a value that was
-altered, made by somebody else, or moved to another key or run is refused. Without a secret the envelope only carries
-a CRC-32, which finds damage but vouches for nobody. What an envelope cannot find is an older value of the same key
-put back in place of a newer one, or a value taken away.
+A store that others can write to (Community Hazelcast has neither authentication nor TLS) is not trusted. Each value
+carries an HMAC-SHA256 under the run's secret over the run, the key and the value, so that a value that was altered,
+written by someone else, or moved to another key or run is refused. Without a secret the envelope carries a CRC-32,
+which only detects damage. The envelope cannot detect that an older value of the same key replaced a newer one, or that
+a value was deleted.
 
-Equal values under one key have equal envelopes, so that they can be compared and set.
+Equal values under the same key have equal envelopes, so compare-and-set works on them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Envelope:
 
     Args:
         run: the run's id; a value of another run is refused.
-        secret: the run's secret, or None for values that nobody vouches for. It is neither kept as it is nor shown.
+        secret: the run's secret, or None for unsigned values. Only a keyed hash state is kept of it.
 
     Raises:
         ConfError: the secret is empty.
@@ -43,7 +43,7 @@ class Envelope:
         self._mac = None if secret is None else hmac.new(secret, context, "sha256")
         self._crc = zlib.crc32(context)
         self.nbytes = 4 + (4 if secret is None else _MAC_BYTES)
-        """Length of the head that each value is given."""
+        """Length of the envelope's head, which precedes each value."""
 
     def head(self, key: str, value: Buffer) -> bytes:
         """Return the head that goes before ``value`` under ``key``."""
@@ -59,7 +59,7 @@ class Envelope:
         """Return the value in ``raw``, a view.
 
         Raises:
-            NotAuthorisedError: ``raw`` is not what a party of this run wrote under ``key``; the message names the key.
+            NotAuthorisedError: ``raw`` was not written under ``key`` by a process of this run.
         """
         magic, value = bytes(raw[:4]), raw[self.nbytes :]
         expected = _PLAIN if self._mac is None else _SIGNED

@@ -1,7 +1,7 @@
-"""Jobs and what comes of them: ``Job``, ``Result``, and the iterators that make jobs from data.
+"""Jobs and their results: ``Job``, ``Result``, and the iterators that make jobs from data.
 
-A job is addressed by the plan (round and slot), so that anybody can make it again. Its work is either the
-``DataSet`` batches of the slot or any JSON value of the caller's own, as the 2015 API allowed.
+A job is identified by its place in the plan (round and slot), so that any process can make it again. Its work is the
+``DataSet`` batches of the slot, or any JSON value of the caller's, as the 2015 API allowed.
 
 Legacy: ``org.deeplearning4j.scaleout.job.Job``, ``JobIterator``, ``DataSetIteratorJobIterator``,
 ``CollectionJobIterator``.
@@ -33,7 +33,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a performer is given: where the job stands in the run, and its work."""
+    """What a performer is given: the job's place in the run, and its work."""
 
     slot: SlotPlan
     phase: Phase
@@ -41,12 +41,12 @@ class Job:
     worker_id: str = ""
     version: int = 0
     is_wanted: Callable[[], bool] = field(default=lambda: True, compare=False)
-    """Whether anybody still needs the result; cheap, to be asked between batches."""
+    """Returns whether the result is still needed; cheap, to be called between batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a job, or a round, comes to: JSON values and named arrays. The content of a model or update frame."""
+    """The result of a job or a round: JSON values and named arrays. The content of a model or update frame."""
 
     values: Mapping[str, Any]
     arrays: Mapping[str, Array] = field(default_factory=dict)
@@ -57,12 +57,12 @@ class Result:
 
     @classmethod
     def decode(cls, frame: Buffer) -> Result:
-        """Return the result in a frame, its arrays read-only views; raises ``WireError``."""
+        """Return the result in a frame, with arrays as read-only views; raises ``WireError``."""
         return cls(*wire.decode(frame))
 
 
 class JobIterator(Protocol):
-    """Gives the work of any slot of its plan, in any order, from any thread."""
+    """Returns the work of any slot of its plan, in any order, on any thread."""
 
     plan: Plan
 
@@ -72,7 +72,7 @@ class JobIterator(Protocol):
 
 
 class DataSetJobIterator:
-    """The batches of a ``DataSetIterator``, dealt out by a plan. Legacy: ``DataSetIteratorJobIterator``."""
+    """Makes jobs of the batches of a ``DataSetIterator``. Legacy: ``DataSetIteratorJobIterator``."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class DataSetJobIterator:
 
 
 class CollectionJobIterator:
-    """A list of JSON values, each one job (one pass unless ``epochs`` says otherwise)."""
+    """Makes a job of each JSON value in a list, ``epochs`` times."""
 
     def __init__(self, items: Sequence[Any], *, jobs_per_round: int = 4, epochs: int = 1) -> None:
         self._items = list(items)
@@ -116,7 +116,7 @@ class CollectionJobIterator:
 
 
 def encode_work(work: Any) -> Buffer:
-    """Return the frame by which work travels by value."""
+    """Return the frame in which a job carries its work."""
     if isinstance(work, list) and work and all(isinstance(item, DataSet) for item in work):
         arrays = {f"{name}{i}": array for i, data_set in enumerate(work) for name, array in data_set.arrays().items()}
         return wire.encode({"data_sets": len(work)}, arrays)
@@ -128,7 +128,7 @@ def encode_work(work: Any) -> Buffer:
 
 
 def decode_work(frame: Buffer) -> Any:
-    """Return the work in a frame; raises ``WireError`` if it is none."""
+    """Return the work in a frame; raises ``WireError`` if the frame contains none."""
     header, arrays = wire.decode(frame)
     if "data_sets" not in header and "multi_data_sets" not in header:
         return header.get("value")

@@ -1,8 +1,8 @@
-"""What happens in a run, as its processes tell it: entries in the tracker, for ``dl4j logs`` and the master (layer 3).
+"""The journal of a run: entries about events, written by all its processes, for ``dl4j logs`` and the master.
 
-An entry is written once under a key of its own, so that writers never meet. Keys begin with the writer's wall clock:
-they sort as things happened, as far as the clocks of the machines agree. Writing is best effort, since nothing in a
-run depends on it; the master drops the oldest entries.
+Each entry is written once, under a key of its own, so writers never conflict. Keys begin with the writer's wall clock:
+they sort by time, as far as the machines' clocks agree. Writing is best effort, because nothing in a run depends on
+it. The master deletes the oldest entries.
 
 Legacy: none; each process had a log file of its own.
 """
@@ -58,13 +58,13 @@ Event = Literal[
 
 @runtime_checkable
 class RefusingStore(Protocol):
-    """A store that tells whose values it refused: of which key, and why."""
+    """A store that reports the values it refused, by key and reason."""
 
     on_refused: Callable[[str, str], None]
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened: ``time`` in seconds since 1970 by the clock of ``host``; ``source`` is a process."""
+    """An event: ``time`` in seconds since 1970 by the clock of ``host``; ``source`` is the name of a process."""
 
     key: str
     time: float
@@ -75,19 +75,19 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     fields: dict[str, Any] = {}
 
     def line(self) -> str:
-        """Return the entry as one line of text; a traceback, which has many, is left out."""
+        """Return the entry as one line of text, without a traceback."""
         shown = ", ".join(f"{name} {value}" for name, value in self.fields.items() if name != "traceback")
         event = self.event.replace("_", " ")
         return f"{event}: {shown}" if shown else event
 
 
 class Journal:
-    """Where one process of a run writes what happens. Thread-safe.
+    """Writes the journal entries of one process. Thread-safe.
 
     Args:
         tracker: the run's.
         source: the process's name.
-        on_entry: called with each entry that was made, on the writer's thread, whether or not it could be written.
+        on_entry: called with each entry, on the writer's thread, whether or not it could be written.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Journal:
 
         Args:
             event: what happened.
-            fields: JSON values; long texts lose their middle.
+            fields: JSON values; the middle of long texts is cut out.
         """
         entry = JournalEntry(
             key=self._key(),
@@ -119,13 +119,13 @@ class Journal:
         try:
             self._tracker.store.put(entry.key, encode_record(entry))
             self._tracker.store.publish(JOURNAL_TOPIC)
-        except (Dl4jError, TypeError, ValueError, OverflowError) as exc:  # the last three: a field is no JSON value
+        except (Dl4jError, TypeError, ValueError, OverflowError) as exc:  # the last three: a field is not a JSON value
             logger.info("the journal's entry %s could not be written: %s", event, exc)
         if self._on_entry is not None:
             self._on_entry(entry)
 
     def job_failed(self, event: protocol.Perform, failure: Failure) -> None:
-        """Write that a job failed in this process, and how."""
+        """Write that a job failed in this process, and why."""
         self.write(
             "job_failed",
             worker=failure.worker,
@@ -140,7 +140,7 @@ class Journal:
         )
 
     def watch_refusals(self) -> None:
-        """Write of each value that the store refuses from now on, once for a key: somebody else writes there."""
+        """From now on, write an entry when the store refuses a value, once per key: someone else writes there."""
         if isinstance(self._tracker.store, RefusingStore):
             self._tracker.store.on_refused = self._refused
 
@@ -152,14 +152,14 @@ class Journal:
         self.write("frame_refused", key=key, reason=reason)
 
     def _key(self) -> str:
-        """Return a key after all that this journal has written, even if the clock was put back."""
+        """Return a key greater than all earlier ones of this journal, even if the clock was set back."""
         with self._lock:
             self._last = max(self._last + 1, time.time_ns())
             return f"{_PREFIX}{self._last:020}/{self._source}"
 
     @staticmethod
     def read(tracker: StateTracker, after: str = "") -> list[JournalEntry]:
-        """Return the entries whose keys come after ``after``, oldest first; what is none of ours is left out."""
+        """Return the entries with keys greater than ``after``, oldest first; invalid entries are left out."""
         return _entries(tracker, [key for key in tracker.store.keys(_PREFIX) if key > after])
 
     @staticmethod
@@ -174,7 +174,7 @@ class Journal:
 
 
 class JournalReader:
-    """Reads what is new in a run's journal, each entry once, late ones of slow clocks too. For one thread."""
+    """Reads the new entries of a run's journal, each once, even if they arrive out of order. For one thread."""
 
     def __init__(self, tracker: StateTracker) -> None:
         self._tracker = tracker
@@ -182,7 +182,7 @@ class JournalReader:
 
     @property
     def count(self) -> int:
-        """How many entries there were at the last look."""
+        """Number of entries at the last read."""
         return len(self._seen)
 
     def read(self) -> list[JournalEntry]:
@@ -194,10 +194,10 @@ class JournalReader:
 
 
 class JournalFile:
-    """A copy of a run's journal in its checkpoint folder, one line of JSON an entry, which outlives the tracker.
+    """A copy of a run's journal in its checkpoint folder, one line of JSON per entry, which outlives the tracker.
 
-    For one thread of one process at a time. A file that cannot be written, on a full disk say, is a warning, and what
-    is missing in it is written as soon as that can be done.
+    For one thread of one process at a time. If the file cannot be written, for example on a full disk, this logs a
+    warning and writes the missing entries as soon as possible.
     """
 
     NAME = "journal.jsonl"
@@ -209,9 +209,9 @@ class JournalFile:
         self._failed = False
 
     def read(self) -> list[JournalEntry]:
-        """Return the entries, oldest first, each once: a master that was replaced may have written it too.
+        """Return the entries, oldest first, each once: a replaced master may have written some again.
 
-        A line that was cut off by a crash is left out.
+        A line that was truncated by a crash is left out.
 
         Raises:
             CheckpointError: there is no such file, or it cannot be read.
@@ -228,11 +228,11 @@ class JournalFile:
             try:
                 entries.append(msgspec.json.decode(line, type=JournalEntry))
             except (msgspec.DecodeError, UnicodeDecodeError):
-                logger.debug("a line of %s is no entry", self.path)
+                logger.debug("a line of %s is not an entry", self.path)
         return sorted({entry.key: entry for entry in entries}.values(), key=lambda entry: entry.key)
 
     def append(self, entries: Iterable[JournalEntry]) -> None:
-        """Add those of ``entries`` that are not in the file, after those that could not be written before."""
+        """Append the entries that are not in the file, after those that could not be written before."""
         self._missing.extend(entries)
         if not self._missing:
             return
@@ -256,18 +256,18 @@ class JournalFile:
             length = file.tell()
             if length:
                 file.seek(-1, os.SEEK_END)
-                lines = lines if file.read(1) == b"\n" else b"\n" + lines  # a crash may have cut the last line off
+                lines = lines if file.read(1) == b"\n" else b"\n" + lines  # a crash may have truncated the last line
             written = 0
             try:
                 while written < len(lines):
                     written += file.write(lines[written:])
             except OSError:
-                file.truncate(length)  # half a line is of no use to anybody
+                file.truncate(length)  # do not leave half a line
                 raise
 
 
 def _entries(tracker: StateTracker, keys: Iterable[str]) -> list[JournalEntry]:
-    """Return the entries that are there under ``keys``; what is none of ours is reported and left out."""
+    """Return the entries under ``keys``; invalid ones are logged and left out."""
     entries = []
     for key in keys:
         try:
@@ -280,7 +280,7 @@ def _entries(tracker: StateTracker, keys: Iterable[str]) -> list[JournalEntry]:
 
 
 def _bounded(value: Any) -> Any:
-    """Return ``value``; a text that is too long without its middle."""
+    """Return ``value``, without the middle if it is a very long text."""
     if not isinstance(value, str) or len(value) <= _MOST_CHARACTERS:
         return value
     half = _MOST_CHARACTERS // 2

@@ -1,4 +1,4 @@
-"""How a run stands and how it ended; ``Outcome`` is set once by whichever actor knows first, and waited for."""
+"""The state and the result of a run; ``Outcome`` passes the end of a run from the actors to the runner."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Outcome", "RunStatus", "TrainingResult", "failure_of"]
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
-    """How a run ended: the last head, what the comparison with the plan says, the model, the time it took here."""
+    """The result of a run: the last head, its comparison with the plan, the model, and the time spent here."""
 
     conf: Conf
     plan: Plan
@@ -31,7 +31,7 @@ class TrainingResult:
     examples_here: int
     warnings: tuple[str, ...] = ()
     devices: tuple[Device, ...] = ()
-    """What the workers here computed on."""
+    """The devices of the workers in this process."""
 
     @property
     def batches_lost(self) -> int:
@@ -45,29 +45,29 @@ class TrainingResult:
 
     @property
     def examples_per_second(self) -> float:
-        """Examples per second of this process's part of the run."""
+        """Examples per second while this process ran."""
         return self.examples_here / self.seconds if self.seconds > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """A glance at a running run, for whoever watches."""
+    """A snapshot of a run in progress, for progress displays."""
 
     plan: Plan
     head: Head | None
     seconds: float
     workers: tuple[tuple[str, str], ...]
-    """(worker id, what it does) of every worker here."""
+    """(worker id, state) of every worker in this process."""
     waiting: Waiting | None = None
-    """Set while the run stands still for want of workers."""
+    """Set while the run is paused because it has too few workers."""
     news: tuple[JournalEntry, ...] = ()
-    """What was written into the run's journal since the last glance."""
+    """The journal entries since the last snapshot."""
     devices: tuple[tuple[int, str, Device], ...] = ()
-    """(number, one line of text, device) of every worker here whose device is worth telling."""
+    """(number, line of text, device) of every worker here whose device should be reported."""
 
 
 class Outcome:
-    """A one-shot result between the actors and the runner. Thread-safe."""
+    """Passes the end of a run from the actors to the runner; set once, by the first that knows. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -79,41 +79,41 @@ class Outcome:
         self._progress = clock.now()
 
     def end(self, head: Head, frame: Buffer | None) -> None:
-        """Say that the run has ended with this head, and its last model if it is known."""
+        """Set the end of the run: its last head, and its last model if that is known."""
         with self._lock:
             self._end = self._end or (head, frame)
         self._over.set()
 
     def fail(self, error: BaseException) -> None:
-        """Say that an actor died of its own bug; the first one counts, it is the root cause."""
+        """Set the error of an actor that failed; only the first is kept, as it is the root cause."""
         with self._lock:
             self._error = self._error or error
         self._over.set()
 
     def warn(self, message: str) -> None:
-        """Say that something went wrong that does not end the run."""
+        """Add a warning about a problem that does not end the run."""
         with self._lock:
             self._warnings = (*self._warnings, message)
 
     def progressed(self) -> None:
-        """Say that the run has a new model version."""
+        """Note that the run has a new model version."""
         with self._lock:
             self._progress = self._clock.now()
 
     @property
     def idle_seconds(self) -> float:
-        """Seconds since the run last got on."""
+        """Seconds since the last progress of the run."""
         with self._lock:
             return self._clock.now() - self._progress
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What went wrong without ending the run."""
+        """Problems that did not end the run."""
         with self._lock:
             return self._warnings
 
     def wait(self, seconds: float, tick: Callable[[], None] | None = None) -> tuple[Head, Buffer | None] | None:
-        """Wait up to ``seconds`` for the end; return it or None. Raises the error of an actor that died."""
+        """Wait up to ``seconds`` for the end; return it or None. Raises the error of an actor that failed."""
         over = self._over.wait(seconds)
         if tick is not None:
             tick()

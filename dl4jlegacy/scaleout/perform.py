@@ -1,4 +1,4 @@
-"""Worker performers: what a worker does with a job. One performer belongs to one worker and to its thread.
+"""Worker performers: what a worker does with a job. Each worker has its own performer, used by its thread only.
 
 Legacy: ``WorkerPerformer``, ``BaseMultiLayerNetworkWorkPerformer`` (one shared by all workers of a process, and its
 ``update`` was never called, so no worker ever trained on the average).
@@ -26,17 +26,17 @@ class WorkerPerformer(Protocol):
 
     @property
     def progress(self) -> int:
-        """Counts up while a job advances; a worker whose count stands still for too long loses its lease."""
+        """Increases while a job advances; a worker whose count does not change for too long loses its lease."""
         ...
 
     def update(self, model: Result) -> None:
-        """Take over a model version (its arrays are read-only views, valid for this call only)."""
+        """Load a model version, whose arrays are read-only views that are valid during this call only."""
         ...
 
     def perform(self, job: Job) -> Result | None:
-        """Return what the job comes to, or None if it ``is_wanted`` no more. Any error fails the job.
+        """Return the job's result, or None if ``job.is_wanted()`` became False. Any error fails the job.
 
-        The result must depend on the job and the model alone.
+        The result must depend only on the job and the model.
         """
         ...
 
@@ -49,13 +49,13 @@ def first_model(network: TrainableNetwork) -> Result:
 class MultiLayerNetworkPerformer:
     """Trains a network of either kind on the batches of a job, from the model version the job starts from.
 
-    A network on a GPU is waited for once, at the end of a job: then the score is read, and whether all is finite.
+    A GPU is synchronised once per job, at its end, to read the score and to check that all numbers are finite.
 
     Args:
         network: this worker's own replica.
-        seed: of the run; with the job's position and nothing else it seeds drop-out and sampling.
-        shares: ``"params"``, or ``"delta"`` to the version started from.
-        shares_updater_state: whether the updater state goes with the model; if not, each job starts it at zero.
+        seed: the run's; together with the job's position it seeds drop-out and sampling.
+        shares: ``"params"``, or ``"delta"`` from the model version of the job.
+        shares_updater_state: whether updates contain the updater state; if not, it is zero at the start of each job.
     """
 
     def __init__(
@@ -92,13 +92,13 @@ class MultiLayerNetworkPerformer:
             if index and not job.is_wanted():
                 return None
             stream = self._stream.at(slot.epoch, slot.round, slot.slot, index, purpose="train")
-            with _told(job, f"batch {slot.first + index}"):
+            with _locating(job, f"batch {slot.first + index}"):
                 score = self._step(job, batch, slot.iteration + index, stream)
             examples += batch.num_examples
             weighted = weighted + score * batch.num_examples
             self.progress += 1
         if is_on_device(weighted):
-            with _told(job, f"batches {slot.first} to {slot.first + len(batches) - 1}"):
+            with _locating(job, f"batches {slot.first} to {slot.first + len(batches) - 1}"):
                 self._network.check_finite()
         values = {"examples": examples, "score": float(weighted) / examples, "version": job.version}
         return Result(values, self._arrays())
@@ -131,8 +131,8 @@ class MultiLayerNetworkPerformer:
 
 
 @contextlib.contextmanager
-def _told(job: Job, batches: str) -> Iterator[None]:
-    """Say of numbers that are not finite where in the run they came up."""
+def _locating(job: Job, batches: str) -> Iterator[None]:
+    """Add the place in the run to the error about numbers that are not finite."""
     slot = job.slot
     try:
         yield

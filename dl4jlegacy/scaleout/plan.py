@@ -1,9 +1,9 @@
-"""The plan of a run: which batches make up slot s of round r, a pure function of the ``Conf`` and the data's size.
+"""The plan of a run: which batches belong to slot s of round r, a pure function of the ``Conf`` and the data's size.
 
-Nobody decides anything at run time that could come out differently the next time: masters, workers, a resumed run
-and the tests all compute the same plan. A *round* has up to ``jobs_per_round`` slots; a slot holds up to
-``averaging_frequency`` consecutive batches of one epoch; the last round of an epoch may be short. Every slot of the run
-has a *number*, counted over all rounds, by which the head records what has been folded into the model.
+Nothing in it is decided at run time: masters, workers, a resumed run and the tests all compute the same plan. A *round*
+has up to ``jobs_per_round`` slots, and a slot has up to ``averaging_frequency`` consecutive batches of one epoch. The
+last round of an epoch may be shorter. Every slot has a *number*, counted over all rounds; the head records the numbers
+of the slots that were folded into the model.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Phase", "Plan", "SlotPlan"]
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
-    """Some epochs of one kind of work: ``"pretrain"`` of one layer, ``"finetune"``, or a kind of the caller's own."""
+    """Consecutive epochs of one kind of work: ``"pretrain"`` of one layer, ``"finetune"``, or a caller's own kind."""
 
     kind: str = "finetune"
     layer: int = -1
@@ -42,8 +42,8 @@ class SlotPlan(NamedTuple):
 class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The fixed plan of a run.
 
-    ``batches`` and ``examples`` are those of one epoch, ``batch_size`` the examples of a full batch (the last batch of
-    an epoch may be smaller). Epochs are numbered over the whole run, so that every phase shuffles anew.
+    ``batches`` and ``examples`` are those of one epoch; ``batch_size`` is the size of a full batch (the last batch of
+    an epoch may be smaller). Epochs are numbered over the whole run, so that every phase shuffles differently.
     """
 
     phases: tuple[Phase, ...]
@@ -72,7 +72,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _last_round(self) -> tuple[tuple[int, int], ...]:
-        """The batch ranges of an epoch's last round: what is left over, spread evenly over the slots."""
+        """The batch ranges of an epoch's last round: the remaining batches, spread evenly over the slots."""
         start = (self.rounds_per_epoch - 1) * self.jobs_per_round * self.averaging_frequency
         left = self.batches - start
         slots = min(left, self.jobs_per_round)
@@ -81,7 +81,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _first_epochs(self) -> tuple[int, ...]:
-        """The first epoch of every phase, and at the end the number of all epochs."""
+        """The first epoch of every phase, followed by the total number of epochs."""
         firsts = [0]
         for phase in self.phases:
             firsts.append(firsts[-1] + phase.epochs)
@@ -129,7 +129,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             last = first + self.averaging_frequency
         phase = self.phase_of(round_)
         done = round_ - self._first_epochs[phase] * self.rounds_per_epoch
-        return SlotPlan(round_, slot, phase, epoch, first, last, done * self.averaging_frequency)
+        return SlotPlan(
+            round=round_,
+            slot=slot,
+            phase=phase,
+            epoch=epoch,
+            first=first,
+            last=last,
+            iteration=done * self.averaging_frequency,
+        )
 
     def phase_of(self, round_: int) -> int:
         """Return the index of the phase that a round belongs to."""

@@ -1,7 +1,7 @@
-"""The records that a run keeps in its store, their keys and their bytes.
+"""The records that a run keeps in its store: their fields, keys and bytes.
 
-The *head* is the one record that holds all that must be consistent; everything else is immutable, or can be derived
-again from the plan. Keys are relative to the run's prefix.
+The *head* is the one record that holds everything that must be consistent. All other records are immutable or can be
+derived again from the plan. Keys are relative to the run's prefix.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ __all__ = [
 
 HEAD = "head"
 MODEL_LOST = "DL4J-MODEL-LOST"
-"""The code of a ``Failure`` that is none of the job's: its worker could not read the model."""
+"""Code of a ``Failure`` that is not the job's own: the worker could not read the model."""
 
 Status = Literal["running", "done", "failed", "stopped"]
 R = TypeVar("R", bound=msgspec.Struct)
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """Where a frame lies: ``chunks`` values under ``key/0 ...``, ``nbytes`` in all; ``digest`` if the store asks."""
+    """Where a frame is stored: ``chunks`` values under ``key/0 ...``, ``nbytes`` in total; ``digest`` if required."""
 
     key: str
     chunks: int
@@ -51,7 +51,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why a job could not be performed: the error's code and message, the worker and its traceback."""
+    """Why a job failed: the error's code and message, the worker and its traceback. A ``fatal`` one is not retried."""
 
     code: str
     message: str
@@ -61,11 +61,11 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a run: changes only by compare-and-set, each computed from the one before.
+    """The state of a run. It changes only by compare-and-set, each head computed from the one before.
 
-    ``round`` is the first round with a slot not yet folded; ``folded`` the numbers of folded slots as sorted,
-    merged, half-open ranges; ``batches`` and ``examples`` are counted slot by slot, apart from ``folded``, so that
-    the two can be compared with the plan at the end.
+    ``round`` is the first round with a slot that is not folded. ``folded`` has the numbers of the folded slots as
+    sorted, merged, half-open ranges. ``batches`` and ``examples`` are counted slot by slot, independently of
+    ``folded``, so that both can be compared with the plan at the end.
     """
 
     run: str
@@ -82,7 +82,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One slot's state. ``token`` fences: each lease has a higher one; ``model`` is the model's key it belongs to."""
+    """The state of a slot. Each lease has a higher fencing ``token``; ``model`` is the key of the job's model."""
 
     state: Literal["ready", "leased", "done", "failed"]
     model: str
@@ -97,7 +97,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker says of itself with every heartbeat; ``device`` is its GPU and the memory in use there, if any."""
+    """What a worker reports with every heartbeat; ``device`` is its GPU, if any, and the memory in use there."""
 
     id: str
     host: str
@@ -112,7 +112,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Keys:
-    """The keys of a run's records, and which of them have become useless."""
+    """The keys of a run's records, and which of them are no longer needed."""
 
     @staticmethod
     def job(round_: int, slot: int) -> str:
@@ -121,17 +121,17 @@ class Keys:
 
     @staticmethod
     def data(round_: int, slot: int) -> str:
-        """Key of a slot's data, when they travel by value; depends on the plan alone."""
+        """Key of a slot's data, if jobs carry their data; depends on the plan alone."""
         return f"data/{round_}/{slot}"
 
     @staticmethod
     def update(round_: int, slot: int, writer: str) -> str:
-        """Key of one worker's result; the writer's name holds a count, so that no key is written twice."""
+        """Key of a worker's update; ``writer`` contains a count, so that no key is written twice."""
         return f"update/{round_}/{slot}/{writer}"
 
     @staticmethod
     def model(version: int, writer: str) -> str:
-        """Key of a model version as written by one master; the writer keeps two masters' chunks apart."""
+        """Key of a model version; ``writer`` separates the chunks of two masters."""
         return f"model/{version}/{writer}"
 
     @staticmethod
@@ -141,7 +141,7 @@ class Keys:
 
     @staticmethod
     def is_useless(key: str, head: Head) -> bool:
-        """Whether nobody can need a key any more: jobs of rounds before the last, models before the last two."""
+        """Return whether a key is no longer needed: jobs of rounds before the last, models before the last two."""
         kind, _, rest = key.partition("/")
         if kind in ("job", "data", "update"):
             return int(rest.partition("/")[0]) < head.round - 1
@@ -151,12 +151,12 @@ class Keys:
 
 
 def encode_record(record: msgspec.Struct) -> bytes:
-    """Return a record's bytes; equal records give equal bytes, so they can be compared and set."""
+    """Return a record's bytes; equal records have equal bytes, so compare-and-set works on them."""
     return msgspec.msgpack.encode(record)
 
 
 def decode_record(raw: Buffer, kind: type[R]) -> R:
-    """Return the record in ``raw``; raises ``WireError`` if it is not one of that kind."""
+    """Return the record in ``raw``; raises ``WireError`` if it is not a ``kind``."""
     try:
         return msgspec.msgpack.decode(raw, type=kind)
     except (msgspec.DecodeError, msgspec.ValidationError) as exc:
@@ -164,7 +164,7 @@ def decode_record(raw: Buffer, kind: type[R]) -> R:
 
 
 def fold_number(folded: tuple[tuple[int, int], ...], number: int) -> tuple[tuple[int, int], ...]:
-    """Return ``folded`` with ``number`` in it, sorted and merged; unchanged if it is in there already."""
+    """Return ``folded`` with ``number`` added, sorted and merged; unchanged if it already contains it."""
     if covered(folded, number):
         return folded
     merged: list[tuple[int, int]] = []
@@ -177,12 +177,12 @@ def fold_number(folded: tuple[tuple[int, int], ...], number: int) -> tuple[tuple
 
 
 def covered(folded: tuple[tuple[int, int], ...], number: int) -> bool:
-    """Whether a slot's number has been folded."""
+    """Return whether a slot's number has been folded."""
     return any(first <= number < last for first, last in folded)
 
 
 def advance(head: Head, plan: Plan, numbers: Iterable[int], **changes: Any) -> Head:
-    """Return the head after ``numbers`` were folded, accounted for by what the plan says of them."""
+    """Return the head after ``numbers`` were folded, with the counts that the plan has for them."""
     folded, batches, examples = head.folded, head.batches, head.examples
     for number in numbers:
         folded = fold_number(folded, number)
@@ -196,6 +196,6 @@ def advance(head: Head, plan: Plan, numbers: Iterable[int], **changes: Any) -> H
 
 
 def account(head: Head, plan: Plan) -> tuple[int, int]:
-    """Return (batches lost, batches duplicated) of a finished run: the head compared with the plan."""
+    """Return (batches lost, batches duplicated) of a finished run by comparing the head with the plan."""
     distinct = sum(plan.batches_of(n) for first, last in head.folded for n in range(first, last))
     return plan.total_batches - distinct, head.batches - distinct

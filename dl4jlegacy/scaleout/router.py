@@ -1,11 +1,10 @@
-"""Work routers: which slots are open and which of the finished ones are folded when. Pure logic, shared by all roles.
+"""Work routers: which slots are open, and which finished slots are folded when. Pure logic, used by all roles.
 
-``IterativeReduceWorkRouter`` (default) is synchronous: a round is folded when all its slots are done, in slot order,
-so the answer does not depend on who did what. ``HogWildWorkRouter`` is asynchronous: a bounded window of slots is
-open and each update is folded as soon as it is there; what is folded is accounted for exactly, the order is that of
-arrival.
+``IterativeReduceWorkRouter`` (default) is synchronous: a round is folded in slot order when all its slots are done, so
+the result does not depend on which worker did what. ``HogWildWorkRouter`` is asynchronous: a bounded window of slots is
+open, and each update is folded when it arrives. Every batch is still counted exactly once; only the order varies.
 
-Legacy: ``IterativeReduceWorkRouter`` and ``HogWildWorkRouter``; the original's ``sendWork`` swallowed every error and
+Legacy: ``IterativeReduceWorkRouter`` and ``HogWildWorkRouter``. The original's ``sendWork`` swallowed every error, and
 its HogWild still waited for all jobs to clear.
 """
 
@@ -23,57 +22,57 @@ __all__ = ["ROUTERS", "HogWildWorkRouter", "IterativeReduceWorkRouter", "WorkRou
 
 
 class WorkRouter(Protocol):
-    """A strategy; its methods are pure, and masters and workers call them alike."""
+    """A strategy for combining updates. Its methods are pure functions, called by masters and workers."""
 
     name: str
     binds_model: bool
-    """Whether a job must start from the head's very model version."""
+    """Whether a job must start from exactly the head's model version."""
     shares: str
-    """What a worker's update holds: its ``"params"``, or the ``"delta"`` to the version it started from."""
+    """What an update contains: the worker's ``"params"``, or the ``"delta"`` from the version it started with."""
 
     def open_slots(self, plan: Plan, head: Head) -> list[int]:
         """Return the numbers of the slots that may be worked on, in order."""
         ...
 
     def send_work(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
-        """Return which of the done slots to fold now, in slot order; empty: not yet."""
+        """Return the done slots to fold now, in slot order; empty if none can be folded yet."""
         ...
 
     def fold_ahead(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
-        """Return the done slots that may be folded before the others are done, in slot order.
+        """Return the done slots that may be folded while others are not done yet, in slot order.
 
-        Only if ``send_work`` will name all of ``opened`` in the end, and begin with these.
+        Requires that ``send_work`` will finally return all of ``opened``, beginning with these.
         """
         ...
 
 
 class IterativeReduceWorkRouter:
-    """Synchronous: round by round, all slots of a round together."""
+    """Synchronous: all slots of a round are folded together, round by round."""
 
     name = "iterative-reduce"
     binds_model = True
     shares = "params"
 
     def open_slots(self, plan: Plan, head: Head) -> list[int]:
-        """All slots of the head's round."""
+        """Return all slots of the head's round."""
         if head.round >= plan.total_rounds:
             return []
         first = plan.number(head.round, 0)
         return list(range(first, first + plan.slots(head.round)))
 
     def send_work(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
-        """All of them, once all are done."""
+        """Return all open slots once all of them are done."""
         return list(opened) if all(number in done for number in opened) else []
 
     def fold_ahead(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
-        """Those before the first that is not done."""
+        """Return the slots before the first one that is not done."""
         return list(takewhile(lambda number: number in done, opened))
 
 
 class HogWildWorkRouter:
     """Asynchronous, with bounded staleness: at most ``window`` slots (default: two rounds' worth) are open at a time.
 
-    The window never reaches beyond a phase, so that phases follow each other cleanly.
+    The window never extends beyond a phase, so that phases do not overlap.
     """
 
     name = "hogwild"
@@ -84,7 +83,7 @@ class HogWildWorkRouter:
         self._window = window
 
     def open_slots(self, plan: Plan, head: Head) -> list[int]:
-        """The first slots that are not folded yet, up to the window, within the head's phase."""
+        """Return the first slots that are not folded, at most ``window`` of them, within the head's phase."""
         if head.round >= plan.total_rounds:
             return []
         window = self._window or 2 * plan.jobs_per_round
@@ -95,11 +94,11 @@ class HogWildWorkRouter:
         return [n for n in inside if not covered(head.folded, n)][:window]
 
     def send_work(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
-        """Whatever is done."""
+        """Return all done slots."""
         return [number for number in opened if number in done]
 
     def fold_ahead(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
-        """None: what is done makes a new model version at once."""
+        """Return nothing: done slots make a new model version immediately."""
         return []
 
 
@@ -109,7 +108,7 @@ ROUTERS: Mapping[str, type[IterativeReduceWorkRouter] | type[HogWildWorkRouter]]
 
 
 def create_router(name: str, window: int = 0) -> WorkRouter:
-    """Return the router of that name; raises ``ConfError`` naming the nearest known one."""
+    """Return the router called ``name``; raises ``ConfError``, with the nearest known name, if there is none."""
     if name not in ROUTERS:
         raise ConfError(f"unknown router {name!r}{nearest(name, list(ROUTERS))}")
     return HogWildWorkRouter(window) if name == HogWildWorkRouter.name else ROUTERS[name]()

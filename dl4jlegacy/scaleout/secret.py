@@ -1,6 +1,7 @@
-"""A run's secret: read from the environment or a file, never from a command line, never from what it protects (L3).
+"""The secret of a run, read from the environment or a file, never from a command line or from the tracker.
 
-Whoever knows it can take part in the run; the tracker signs with it and Zookeeper's nodes are protected by it.
+A process that knows the secret can take part in the run: the tracker's values are signed with it, and the run's nodes
+in Zookeeper are protected by it.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ def read_secret(environ: Mapping[str, str], file: Path | None = None) -> bytes |
 
     Args:
         environ: the environment; ``DL4J_SECRET_FILE`` names a file, ``DL4J_SECRET`` is the secret itself.
-        file: read instead of what the environment says. Line ends after the secret do not count.
+        file: overrides the environment. Line ends after the secret are ignored.
 
     Raises:
-        ConfError: a file that cannot be read, or a secret that is empty; no message shows the secret.
+        ConfError: the file cannot be read, or the secret is empty; no message shows the secret.
     """
     named = file or (Path(environ[SECRET_FILE]) if environ.get(SECRET_FILE) else None)
     if named is not None:

@@ -1,7 +1,7 @@
-"""The store below the state tracker: keys, values, compare-and-set, hints; and the clock that deadlines are read from.
+"""The store below the state tracker: keys and values with compare-and-set, and hints; and the clock for deadlines.
 
-``MemoryStore`` is the store of one process; a cluster's store (Hazelcast) offers the same ten operations. Each is
-atomic on its key, and nothing more is ever asked of a store, so the run protocol needs no lock and no queue.
+``MemoryStore`` is the store of one process; a cluster's store (Hazelcast) has the same operations. Each operation is
+atomic on its key, and the run protocol needs nothing more: no locks and no queues.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _BATCH_CLASSES: dict[type, bool] = {}
 
 
 class Clock(Protocol):
-    """Where time comes from; tests bring their own."""
+    """A source of time; tests use their own."""
 
     def now(self) -> float:
-        """Return seconds; only differences count."""
+        """Return seconds; only differences are meaningful."""
         ...
 
 
@@ -38,7 +38,7 @@ class SystemClock:
 
 
 class WallClock:
-    """The machine's clock, for deadlines that other machines read."""
+    """The machine's wall clock, for deadlines that other machines read."""
 
     def now(self) -> float:
         """Return seconds since 1970."""
@@ -49,7 +49,7 @@ class Store(Protocol):
     """A key-value store with compare-and-set on single keys. Values are bytes-like and never change once written."""
 
     chunk_nbytes: int
-    """Longest value that the store takes well; longer frames are cut by the protocol."""
+    """Longest value that the store handles well; the protocol splits longer frames."""
     checksums: bool
     """Whether chunks may arrive damaged, so that manifests carry a digest that readers verify."""
 
@@ -58,7 +58,7 @@ class Store(Protocol):
         ...
 
     def put(self, key: str, value: Buffer) -> None:
-        """Write a value, whatever was there."""
+        """Write a value, replacing any other."""
         ...
 
     def put_if_absent(self, key: str, value: Buffer) -> bool:
@@ -70,7 +70,7 @@ class Store(Protocol):
         ...
 
     def delete(self, key: str) -> None:
-        """Remove a key; no error if it is gone already."""
+        """Remove a key; no error if it does not exist."""
         ...
 
     def keys(self, prefix: str) -> list[str]:
@@ -78,24 +78,24 @@ class Store(Protocol):
         ...
 
     def publish(self, topic: str) -> None:
-        """Hint to whoever listens that something changed; losing a hint costs a poll interval, never correctness."""
+        """Notify listeners that something changed; a lost hint costs a poll interval, never correctness."""
         ...
 
     def listen(self, topic: str, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call ``listener`` after each ``publish`` (on any thread; it must only enqueue); return how to stop."""
+        """Call ``listener`` after each ``publish``, on any thread (it must only enqueue); return a stop function."""
         ...
 
     def close(self) -> None:
-        """Let go of everything; later calls raise ``TrackerClosedError``."""
+        """Close the store; later calls raise ``TrackerClosedError``."""
         ...
 
 
 @runtime_checkable
 class BatchStore(Store, Protocol):
-    """A store that takes many operations at once, each atomic as ever, in whatever order; faster than one by one."""
+    """A store that performs many operations at once, faster than one by one; each is atomic, in any order."""
 
     def put_many(self, items: Iterable[tuple[str, Buffer]]) -> None:
-        """``put`` each (key, value); all are written when it returns."""
+        """``put`` each (key, value); all are written when this returns."""
         ...
 
     def put_many_if_absent(self, items: Iterable[tuple[str, Buffer]]) -> list[bool]:
@@ -103,7 +103,7 @@ class BatchStore(Store, Protocol):
         ...
 
     def get_many(self, keys: Iterable[str]) -> Iterator[Buffer | None]:
-        """Yield what ``get`` returns for each key, in order, with no more of them in memory than are on their way."""
+        """Yield what ``get`` returns for each key, in order, keeping only the values in transit in memory."""
         ...
 
     def delete_many(self, keys: Iterable[str]) -> None:
@@ -112,7 +112,7 @@ class BatchStore(Store, Protocol):
 
 
 def is_batch_store(store: Store) -> TypeGuard[BatchStore]:
-    """Whether a store is a ``BatchStore``; asked once per class, since ``isinstance`` takes 25 us for a protocol."""
+    """Return whether a store is a ``BatchStore``; cached per class, as ``isinstance`` takes 25 us for a protocol."""
     kind = type(store)
     if kind not in _BATCH_CLASSES:
         _BATCH_CLASSES[kind] = isinstance(store, BatchStore)
@@ -120,7 +120,7 @@ def is_batch_store(store: Store) -> TypeGuard[BatchStore]:
 
 
 class MemoryStore:
-    """The store of a run that lives in one process. Thread-safe; values are shared, not copied."""
+    """The store of a run within one process. Thread-safe; values are shared, not copied."""
 
     chunk_nbytes = 1 << 40
     checksums = False

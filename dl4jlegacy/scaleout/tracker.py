@@ -1,7 +1,7 @@
-"""The state tracker: what a run knows of itself, in the legacy's words, over any store.
+"""The state tracker: the state of a run, by the legacy's method names, over any store.
 
-Everything durable about a run is here; actors hold nothing that cannot be rebuilt from it. The step functions of
-``protocol`` work on the same store; this class is for those who look at a run or steer it from outside.
+All durable state of a run is in the store; actors hold nothing that cannot be rebuilt from it. The step functions of
+``protocol`` use the same store. This class is for code that inspects or controls a run from outside.
 
 Legacy: ``StateTracker`` and ``HazelCastStateTracker`` (some 60 methods, get-then-set, everything polled). A numbered
 model version replaces ``addReplicate/needsReplicate/doneReplicating``, job records with leases replace
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 def drive(steps: protocol.Steps[T]) -> T:
-    """Run steps that yield no event to their end and return their value."""
+    """Run steps that yield no events to their end, and return their value."""
     while True:
         try:
             event = next(steps)
@@ -48,30 +48,30 @@ def drive(steps: protocol.Steps[T]) -> T:
             value: T = stop.value
             return value
         if event is not None:
-            raise TrackerError(f"steps that were to run through asked for {event}; drive them with an actor")
+            raise TrackerError(f"steps without events yielded {event}; drive them with an actor")
 
 
 class StateTracker:
-    """The state of one run. Thread-safe, as its store is.
+    """The state of one run. Thread-safe, like its store.
 
-    What is refused when something is read for the first time is a ``NotAuthorisedError``: this process may have another
-    secret. Whoever has read a value of the run knows better: a record that is refused then was damaged, which is told,
-    and it counts as missing until the master has mended it.
+    If the first value read is refused, this raises ``NotAuthorisedError``: this process may have a different secret.
+    After a value was accepted, a refused record must be damaged: it is logged and counts as missing until the master
+    has rewritten it.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self.store = store
         self.clock = clock
-        self._is_one_of_us = False
+        self._is_authorised = False
 
     # -- workers ------------------------------------------------------------------------------------------------------
 
     def add_worker(self, worker: WorkerRecord) -> None:
-        """Register a worker, or renew its registration: a heartbeat."""
+        """Register a worker, or renew its registration (a heartbeat)."""
         self.store.put(Keys.worker(worker.id), encode_record(worker))
 
     def remove_worker(self, worker_id: str) -> None:
-        """Forget a worker; a job that it holds is issued again when its lease ends."""
+        """Remove a worker; its job is issued again when the lease expires."""
         self.store.delete(Keys.worker(worker_id))
 
     def workers(self) -> list[WorkerRecord]:
@@ -80,7 +80,7 @@ class StateTracker:
         return [decode_record(raw, WorkerRecord) for raw in raws if raw is not None]
 
     def num_workers(self) -> int:
-        """Return how many workers are registered (0 is no error)."""
+        """Return the number of registered workers (0 is not an error)."""
         return len(self.store.keys("worker/"))
 
     def heart_beats(self) -> dict[str, float]:
@@ -108,13 +108,13 @@ class StateTracker:
     # -- model --------------------------------------------------------------------------------------------------------
 
     def head(self) -> Head | None:
-        """Return the head, or None before the run has begun, and while it is damaged."""
+        """Return the head; None before the run has begun or while the record is damaged."""
         raw = self._read(HEAD)
         return None if raw is None else decode_record(raw, Head)
 
     def get_current(self) -> Result | None:
         """Return the current model; None before the run has begun."""
-        for _ in range(100):  # the model may be overtaken and swept between the two reads
+        for _ in range(100):  # the model may be replaced and deleted between the two reads
             head = self.head()
             if head is None:
                 return None
@@ -130,7 +130,7 @@ class StateTracker:
         drive(protocol.increment(self.store, f"counter/{key}", by))
 
     def count(self, key: str) -> int:
-        """Return a counter; 0 if nobody has added to it."""
+        """Return a counter; 0 if it does not exist."""
         raw = self._read(f"counter/{key}")
         return 0 if raw is None else int(bytes(raw))
 
@@ -139,7 +139,7 @@ class StateTracker:
         self.store.put(f"global/{key}", msgspec.json.encode(value))
 
     def define_once(self, key: str, value: Any) -> Any:
-        """Set a global JSON value unless there is one; return the one that is there."""
+        """Set a global JSON value unless it exists; return the existing or new value."""
         if self.store.put_if_absent(f"global/{key}", msgspec.json.encode(value)):
             return value
         return self.get(key)
@@ -153,16 +153,16 @@ class StateTracker:
         try:
             raw = self.store.get(key)
         except NotAuthorisedError as exc:
-            if not self._is_one_of_us:
+            if not self._is_authorised:
                 raise
-            logger.warning("%s; it is taken as missing", exc)
+            logger.warning("%s; it is treated as missing", exc)
             return None
-        self._is_one_of_us = self._is_one_of_us or raw is not None
+        self._is_authorised = self._is_authorised or raw is not None
         return raw
 
     def _read_many(self, keys: list[str]) -> list[Buffer | None]:
-        """Read at once, where the store can and all of it is accepted."""
-        if keys and self._is_one_of_us and is_batch_store(self.store):
+        """Read all keys at once if the store supports it and no value is refused; otherwise one by one."""
+        if keys and self._is_authorised and is_batch_store(self.store):
             with suppress(NotAuthorisedError):
                 return list(self.store.get_many(keys))
         return [self._read(key) for key in keys]
@@ -170,12 +170,12 @@ class StateTracker:
     # -- life cycle ---------------------------------------------------------------------------------------------------
 
     def is_done(self) -> bool:
-        """Whether the run has ended, in whatever way."""
+        """Return whether the run has ended, with whatever status."""
         head = self.head()
         return head is not None and head.status != "running"
 
     def finish(self, status: Status = "stopped", failure: Failure | None = None) -> Head | None:
-        """End a running run with ``status``; return the head. Masters and workers see it and leave."""
+        """End a running run with ``status``; return the head. Masters and workers notice this and leave."""
         while True:
             raw = self.store.get(HEAD)
             if raw is None:
@@ -189,12 +189,12 @@ class StateTracker:
                 return ended
 
     def shutdown(self) -> None:
-        """Let go of the store; later calls raise ``TrackerClosedError``."""
+        """Close the store; later calls raise ``TrackerClosedError``."""
         self.store.close()
 
 
 class InMemoryStateTracker(StateTracker):
-    """The tracker of a run that lives in one process."""
+    """The tracker of a run within one process."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__(MemoryStore(), clock or SystemClock())

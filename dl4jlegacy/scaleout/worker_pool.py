@@ -1,4 +1,4 @@
-"""The workers of one process: their actors, their heartbeat, their names. Below the runner and the cluster's worker.
+"""The workers of one process: their actors, their heartbeat, their names.
 
 Legacy: the worker pool of ``ActorNetworkRunner``, all of whose actors shared one performer.
 """
@@ -34,11 +34,11 @@ __all__ = ["Beats", "PerformerFactory", "WorkerPool", "network_performer", "proc
 
 PerformerFactory = Callable[[Conf, Kernels], WorkerPerformer]
 Beats = list[tuple[float, pykka.ActorRef[Any], Any]]
-"""What a ``Ticker`` has to tell: (every so many seconds, to whom, what)."""
+"""The entries of a ``Ticker``: (interval in seconds, actor, message) of each."""
 
 
 def process_name() -> str:
-    """Return a name that no other process, and no other incarnation of this one, has: ``<host>-<pid>-<random>``."""
+    """Return a name that no other process has ever had: ``<host>-<pid>-<random>``."""
     return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
 
@@ -59,9 +59,9 @@ class WorkerPool:
 
     Args:
         compute: the devices, and the kernels that each worker gets.
-        jobs: where workers find data that go by reference; None where they travel with the jobs.
-        ends_run: whether the workers' end is the end of ``outcome``: in a process that has no master.
-        on_job_failed: told of every job that failed here, on the worker's thread.
+        jobs: where workers find the data of jobs that refer to it; None if jobs carry their data.
+        ends_run: whether the end of the workers sets ``outcome``, as in a process without a master.
+        on_job_failed: called for each job that failed here, on the worker's thread.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class WorkerPool:
         self._heartbeat: pykka.ActorRef[Any] | None = None
 
     def start(self, name: str, count: int) -> Beats:
-        """Start ``count`` workers called ``name-0 ...``; return what the process's ticker has to tell them."""
+        """Start ``count`` workers called ``name-0 ...``; return the entries for the process's ticker."""
         conf, tracker = self._conf, self._tracker
         heartbeat = actors.HeartbeatActor.start(
             self._outcome,
@@ -123,13 +123,13 @@ class WorkerPool:
         return OnDevice(make, kernels, compute.device(index)) if compute.on_gpu else make()
 
     def stop(self, timeout: float) -> list[str]:
-        """Stop the workers, which finish and commit their job first; return the names of actors that are late."""
+        """Stop the workers, which first finish and commit their job; return the names of actors that did not stop."""
         late = stop_actors(self._workers, timeout)
         return late + stop_actors([] if self._heartbeat is None else [self._heartbeat], timeout)
 
 
 def stop_actors(refs: Sequence[pykka.ActorRef[Any]], timeout: float) -> list[str]:
-    """Stop the actors, all at once; return the names of those that are late."""
+    """Stop all actors at once; return the names of those that did not stop within ``timeout`` seconds."""
     futures = [(ref, ref.stop(block=False)) for ref in refs if ref.is_alive()]
     end, late = time.monotonic() + timeout, []
     for ref, future in futures:
@@ -143,6 +143,6 @@ def stop_actors(refs: Sequence[pykka.ActorRef[Any]], timeout: float) -> list[str
 
 
 def tell(ref: pykka.ActorRef[Any], message: Any) -> None:
-    """Tell an actor, which may have stopped meanwhile; from any thread."""
+    """Send a message to an actor, which may have stopped already; callable on any thread."""
     with contextlib.suppress(pykka.ActorDeadError):
         ref.tell(message)

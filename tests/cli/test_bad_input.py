@@ -17,7 +17,7 @@ from dl4jlegacy.cli import main
 from dl4jlegacy.nn import LSTM, DenseLayer, InputType, NeuralNetConfiguration, OutputLayer, RnnOutputLayer, zoo
 from dl4jlegacy.nn.conf.network import GraphBuilder
 from dl4jlegacy.nn.updaters import Adam
-from dl4jlegacy.scaleout.checkpoint import CheckpointSaver
+from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.conf import Conf
 from tests.support.progress_lines import without_progress
 
@@ -322,7 +322,7 @@ def test_a_loss_that_becomes_nan_names_round_slot_and_layer_and_keeps_the_checkp
     for word in ("[DL4J-NOTFINITE]", "round ", "slot ", "layer ", "smaller learning rate", "run are from before"):
         assert word in err
     assert not (tmp_path / "model.zip").exists()
-    head, _ = CheckpointSaver(tmp_path / "run").newest()
+    head, _ = CheckpointStore(tmp_path / "run").newest()
     assert head.round >= 1
 
 

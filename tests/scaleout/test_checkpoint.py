@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dl4jlegacy.errors import CheckpointError
-from dl4jlegacy.scaleout.checkpoint import CheckpointSaver, write_atomically
+from dl4jlegacy.scaleout.checkpoint import CheckpointStore, write_atomically
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.records import Head, Manifest
 
@@ -25,7 +25,7 @@ def frame(version):
 
 @pytest.fixture
 def saver(tmp_path):
-    saver = CheckpointSaver(tmp_path / "run", keep=3, seed=7)
+    saver = CheckpointStore(tmp_path / "run", keep=3, seed=7)
     for version in (1, 2, 3):
         saver.save(head(version), frame(version))
     return saver
@@ -83,7 +83,7 @@ def test_a_missing_model_file_falls_back(saver):
 
 
 def test_a_folder_without_checkpoints_has_none(tmp_path):
-    assert CheckpointSaver(tmp_path / "nothing").newest() is None
+    assert CheckpointStore(tmp_path / "nothing").newest() is None
 
 
 def test_a_folder_of_damaged_checkpoints_is_an_error_that_says_why(saver):
@@ -97,7 +97,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_older_ones(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
     with pytest.raises(CheckpointError, match="checkpoint 1 could not be written"):
-        CheckpointSaver(blocked / "run").save(head(1), frame(1))
+        CheckpointStore(blocked / "run").save(head(1), frame(1))
 
 
 def test_an_atomic_write_that_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path, monkeypatch):
@@ -118,7 +118,7 @@ def test_who_takes_over_on_a_full_disk_needs_no_room_for_the_conf_that_is_there(
     def full(path, content):
         raise OSError(28, "No space left on device")
 
-    saver = CheckpointSaver(tmp_path / "run")
+    saver = CheckpointStore(tmp_path / "run")
     saver.keep_conf("{}")
     monkeypatch.setattr("dl4jlegacy.scaleout.checkpoint.write_atomically", full)
     saver.keep_conf("{}")

@@ -15,7 +15,7 @@ from dl4jlegacy.datasets import DataSet, ListDataSetIterator
 from dl4jlegacy.errors import CheckpointError
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.runner import ActorNetworkRunner
-from dl4jlegacy.scaleout.checkpoint import CheckpointSaver, with_fingerprint
+from dl4jlegacy.scaleout.checkpoint import CheckpointStore, with_fingerprint
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import CollectionJobIterator
 
@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
 def test_the_fingerprint_is_kept_with_the_run(folder: Path) -> None:
     kept = Conf.read(folder / "conf.json")
     assert kept.data_fingerprint == with_fingerprint(Conf(), DataSet(X, Y)).data_fingerprint != ""
-    assert CheckpointSaver(folder).kept_fingerprint() == kept.data_fingerprint
+    assert CheckpointStore(folder).kept_fingerprint() == kept.data_fingerprint
     assert train(kept, resume=True).head.status == "done"
 
 
@@ -94,7 +94,7 @@ def test_jobs_that_are_no_data_sets_have_none() -> None:
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b'{"run": "x"}'])
 def test_a_kept_conf_that_cannot_be_read_has_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "conf.json").write_bytes(content)
-    assert CheckpointSaver(tmp_path).kept_fingerprint() == ""
+    assert CheckpointStore(tmp_path).kept_fingerprint() == ""
 
 
 # -- the command line --------------------------------------------------------------------------------------------------
