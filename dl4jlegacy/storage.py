@@ -36,7 +36,7 @@ def local(path: str) -> str:
     """
     if not is_remote(path):
         return path
-    from dl4jlegacy.aws.copies import fetch
+    from dl4jlegacy.aws.s3_cache import fetch
 
     return str(fetch(path))
 
@@ -57,7 +57,7 @@ def find_conf(folder: str) -> Path | None:
         CheckpointError: the folder is in S3, and has none. CloudError and its like: what AWS says.
     """
     if is_remote(folder):
-        from dl4jlegacy.aws.copies import fetch
+        from dl4jlegacy.aws.s3_cache import fetch
         from dl4jlegacy.errors import DataError
 
         try:
@@ -77,9 +77,9 @@ def written(path: str) -> Iterator[Path]:
     if not is_remote(path):
         yield Path(path).expanduser()
         return
-    from dl4jlegacy.aws.copies import open_target
+    from dl4jlegacy.aws.s3_cache import open_upload
 
-    target = open_target(path)
+    target = open_upload(path)
     with tempfile.TemporaryDirectory(prefix="dl4j-out-") as folder:
         file = Path(folder, "model.zip")
         yield file

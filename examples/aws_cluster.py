@@ -12,11 +12,11 @@ import sys
 
 from dl4jlegacy.aws import Aws, S3Downloader, S3Uploader
 from dl4jlegacy.aws.cluster_spec import MASTER, ClusterSpec, parse_cidr, parse_ttl
-from dl4jlegacy.aws.copies import fetch
 from dl4jlegacy.aws.locations import Location
 from dl4jlegacy.aws.payload import load_payload
 from dl4jlegacy.aws.prices import estimate
-from dl4jlegacy.aws.setup import ClusterSetup, Ready, registered_over_ssh
+from dl4jlegacy.aws.s3_cache import fetch
+from dl4jlegacy.aws.setup import ClusterSetup, ListWorkers, list_workers_over_ssh
 from dl4jlegacy.console import run_guarded
 from dl4jlegacy.datasets import DigitsDataSetIterator
 from dl4jlegacy.errors import CloudError, ConfError, Dl4jError, TrainingError
@@ -25,9 +25,9 @@ from dl4jlegacy.nn.dl4j.serializer import restore_multi_layer_network
 RUN = ("--model", "dbn", "--dataset", "digits", "--epochs", "10", "--jobs-per-round", "4", "--seed", "7")
 
 
-def main(arguments: list[str] | None = None, ready: Ready = registered_over_ssh) -> None:
-    """Do it; ``ready`` tells who has registered (the tests' instances run nothing that could)."""
-    args = parsed(arguments)
+def main(arguments: list[str] | None = None, list_workers: ListWorkers = list_workers_over_ssh) -> None:
+    """Do it; ``list_workers`` returns the registered workers (the tests' instances run nothing that registers)."""
+    args = parse(arguments)
     spec = ClusterSpec(
         name=args.name,
         out=args.out,
@@ -40,23 +40,23 @@ def main(arguments: list[str] | None = None, ready: Ready = registered_over_ssh)
     )
     spec.check()
     with Aws(args.region) as aws:
-        setup = ClusterSetup(aws, spec.name, ready=ready)
+        setup = ClusterSetup(aws, spec.name, list_workers=list_workers)
         setup.check(spec)
-        if any(box.alive for box in setup.status(ask=False).boxes):
+        if any(instance.alive for instance in setup.status(ask=False).instances):
             raise ConfError(f"there is a cluster {spec.name} already, which this would end; give another --name")
         price = estimate(aws, spec)
         print(price.text())
         if not args.yes and input("Start it? [y/N] ").strip().lower() not in ("y", "yes"):
             return
         S3Uploader(aws).ensure_bucket(Location.parse(spec.out).bucket)
-        began, before = aws.pace.wall(), version_of(aws, spec.out)
+        began, before = aws.clock.wall(), version_of(aws, spec.out)
         try:
             setup.up(spec, load_payload(args.wheel))
             print(f"{spec.workers} workers have registered; training")
             wait_for_model(aws, setup, spec, before)
         finally:
             removed = setup.down()
-            hours = (aws.pace.wall() - began) / 3600
+            hours = (aws.clock.wall() - began) / 3600
             print(f"ended {len(removed)} things; nothing of cluster {spec.name} is left")
             print(f"{hours * 60:.0f} minutes, about {price.hour * hours:.2f} $ (instances are billed by the second)")
     network = restore_multi_layer_network(fetch(spec.out))
@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None, ready: Ready = registered_over_ssh)
         print(network.evaluate(DigitsDataSetIterator(100)).stats())
 
 
-def parsed(arguments: list[str] | None) -> argparse.Namespace:
+def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train on a cluster of EC2 instances; the model stays, all else goes.")
     parser.add_argument("out", metavar="s3://BUCKET/MODEL.zip", help="where the model goes")
     parser.add_argument("run", nargs="*", help="after --: what dl4j master is to do (a DBN on the digits)")
@@ -89,21 +89,21 @@ def version_of(aws: Aws, out: str) -> str:
 
 def wait_for_model(aws: Aws, setup: ClusterSetup, spec: ClusterSpec, before: str) -> None:
     """Return once there is a new model; raise ``TrainingError`` if the master has ended without one."""
-    end, looks = aws.pace.now() + spec.ttl_seconds, 0
+    end, looks = aws.clock.now() + spec.ttl_seconds, 0
     while version_of(aws, spec.out) in ("", before):
-        if aws.pace.now() >= end:
+        if aws.clock.now() >= end:
             raise CloudError(
                 f"there is no model at {spec.out} after {spec.ttl_seconds / 3600:.1f} h; try a longer --ttl"
             )
         looks += 1
         if looks % 6 == 0 and (said := why_ended(setup)) and version_of(aws, spec.out) in ("", before):
             raise TrainingError(f"the master has ended without a model; it said: {said}")
-        aws.pace.wait(10.0)
+        aws.clock.wait(10.0)
 
 
 def why_ended(setup: ClusterSetup) -> str:
     """What the master's service last said if it has ended; nothing if it runs, or cannot be asked."""
-    masters = [box for box in setup.status(ask=False).boxes if box.role == MASTER and box.alive]
+    masters = [instance for instance in setup.status(ask=False).instances if instance.role == MASTER and instance.alive]
     if not masters:
         return "its instance is gone"
     try:

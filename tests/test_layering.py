@@ -97,7 +97,7 @@ LIBRARIES = {  # where each library may be imported
         "dl4jlegacy.cli.services",
         "dl4jlegacy.cli.summary",
     ),
-    "yaml": ("dl4jlegacy.aws.userdata", "dl4jlegacy.nn.conf.text", "dl4jlegacy.scaleout.conf"),
+    "yaml": ("dl4jlegacy.aws.user_data", "dl4jlegacy.nn.conf.text", "dl4jlegacy.scaleout.conf"),
 }
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}

@@ -4,8 +4,8 @@ The names are those of the legacy ``deeplearning4j-aws``. Importing them imports
 it is first used.
 """
 
-from dl4jlegacy.aws.boxes import Ec2BoxCreator
 from dl4jlegacy.aws.downloader import BucketIterator, S3Downloader
+from dl4jlegacy.aws.instances import Ec2BoxCreator
 from dl4jlegacy.aws.provision import HostProvisioner
 from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.uploader import S3Uploader

@@ -1,7 +1,7 @@
-"""ClusterSpec: what a cluster on AWS is to be, its names and its tags. Nothing here talks to AWS.
+"""What a cluster on AWS should be, its names and its tags. Nothing here talks to AWS.
 
-Everything that is made carries the same tags, and has a name that follows from cluster, account and region, so that it
-can be found again whatever happened to the process that made it.
+All its resources carry the same tags, and have names that follow from cluster, account and region, so that they are
+found again whatever happened to the process that created them.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def tag_list(tags: Tags, *, key: str = "Key", value: str = "Value") -> list[dict
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What the belongings of a cluster are called."""
+    """The names of a cluster's resources."""
 
     cluster: str
     region: str
@@ -131,7 +131,7 @@ class Names:
 
     @property
     def role(self) -> str:
-        """Its instances' role and instance profile, which are the account's and so name the region."""
+        """The role and instance profile of its instances; both belong to the account, so they name the region."""
         return f"dl4j-{self.cluster}-{self.region}"
 
     @property
@@ -141,7 +141,7 @@ class Names:
 
     @property
     def bucket(self) -> str:
-        """The bucket in which the wheel waits for its instances; bucket names are the world's."""
+        """The bucket with the wheel for its instances; bucket names are unique in the world."""
         return f"dl4j-{self.cluster}-{self.account}-{self.region}"
 
     @property
@@ -150,21 +150,21 @@ class Names:
         return Path.home() / ".dl4jlegacy" / "aws" / f"{self.cluster}-{self.region}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
-    """What ``up`` is to make; the flags of the original's ``ClusterSetup``, and what it lacked.
+    """What ``up`` creates; the flags of the legacy ``ClusterSetup``, and what it lacked.
 
     Attributes:
         name: of the cluster.
-        allow: the network (CIDR) from which its machines may be reached by SSH.
+        allow: the network (CIDR) from which SSH is allowed.
         ttl_seconds: after which instances end by themselves.
-        run: what ``dl4j master`` is to do, its command line from after ``master``.
+        run: the arguments of ``dl4j master``.
         out: ``s3://bucket/key`` of the trained model.
         workers, size, ami, security_group, key_pair, key_path, worker_script, master_script: ``-w -s -ami -sg -kp
-            -kpath -wscript -mscript``; empty ones are chosen, or made and removed again.
+            -kpath -wscript -mscript``; empty ones are chosen, or created and removed again.
         master_size: the master's size, if not ``size``.
         spot: workers at the spot price; on demand where there is no capacity, unless ``spot_only``.
-        subnet: in which to start; else the default VPC's, one after the other.
+        subnet: in which to start; by default those of the default VPC, one after the other.
         threads: worker threads of an instance; 0 for one a core.
         user: who SSH logs in as.
     """
@@ -210,7 +210,7 @@ class ClusterSpec:
             raise UsageError("--spot-only belongs to --spot")
 
     def tags(self, role: str, now: float, expires: float) -> Tags:
-        """Return the tags of one belonging; times in seconds since 1970."""
+        """Return the tags of a resource; times in seconds since 1970."""
         return {
             "Name": f"dl4j-{self.name}" + (f"-{role}" if role else ""),
             CLUSTER: self.name,

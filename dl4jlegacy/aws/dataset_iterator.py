@@ -1,4 +1,4 @@
-"""BaseS3DataSetIterator: a data set whose batches are the objects below a prefix, read when they are needed (layer 5).
+"""A data set whose batches are the objects below a prefix in S3, each read when it is needed.
 
 An object is one batch: a CSV file (the label last, numbered classes), or an ``.npz`` with ``features`` and ``labels``,
 which ``upload_batches`` writes. Two are held at a time, so a data set may be larger than memory.

@@ -1,7 +1,7 @@
-"""S3Downloader and BucketIterator: what is in S3, and its content, checked; a broken download goes on (layer 5).
+"""Lists and downloads objects in S3, and checks their content; an interrupted download continues where it stopped.
 
-A download is written aside and renamed when it is whole and its SHA-256 is the one that the uploader noted. It asks
-for the version that it began with (``If-Match``): a file is never pieced together from two.
+A download is written to a temporary file, which is renamed when it is complete and has the SHA-256 that the uploader
+wrote down. Every request names the version of the first one (``If-Match``), so a file never mixes two versions.
 
 Legacy: ``S3Downloader``, ``BucketIterator``, ``BucketKeyListener``.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dl4jlegacy.aws.locations import Location
-from dl4jlegacy.aws.session import Aws, code_of, translated
+from dl4jlegacy.aws.session import Aws, error_code, translate_errors
 from dl4jlegacy.aws.uploader import SHA256
 from dl4jlegacy.errors import CloudError, DataError
 
@@ -51,14 +51,14 @@ class BucketIterator:
         from botocore.exceptions import ClientError
 
         paginator = self._aws.client("s3").get_paginator("list_objects_v2")
-        with translated(f"listing s3://{self.bucket}/{self.prefix}"):
+        with translate_errors(f"listing s3://{self.bucket}/{self.prefix}"):
             try:
                 for page in paginator.paginate(
                     Bucket=self.bucket, Prefix=self.prefix, PaginationConfig={"PageSize": self._page_size}
                 ):
                     yield from page.get("Contents", [])
             except ClientError as exc:
-                if code_of(exc) not in _MISSING:
+                if error_code(exc) not in _MISSING:
                     raise
                 raise DataError(f"there is no bucket {self.bucket}; is it spelt right, and in this account?") from exc
 
@@ -71,7 +71,7 @@ class S3Downloader:
 
     def buckets(self) -> list[str]:
         """Return the names of the account's buckets."""
-        with translated("listing the buckets"):
+        with translate_errors("listing the buckets"):
             return [str(bucket["Name"]) for bucket in self._aws.client("s3").list_buckets()["Buckets"]]
 
     def keys_for_bucket(self, bucket: str) -> list[str]:
@@ -91,12 +91,12 @@ class S3Downloader:
         """Return what S3 says of an object (ETag, ContentLength, Metadata), or None if there is none."""
         from botocore.exceptions import ClientError
 
-        with translated(str(location)):
+        with translate_errors(str(location)):
             try:
                 found = self._aws.client("s3").head_object(Bucket=location.bucket, Key=location.key)
                 return dict(found)
             except ClientError as exc:
-                if code_of(exc) in _MISSING:
+                if error_code(exc) in _MISSING:
                     return None
                 raise
 
@@ -105,11 +105,11 @@ class S3Downloader:
         from botocore.exceptions import ClientError
 
         location = Location(bucket, key)
-        with translated(str(location)):
+        with translate_errors(str(location)):
             try:
                 found = self._aws.client("s3").get_object(Bucket=bucket, Key=key)
             except ClientError as exc:
-                if code_of(exc) in _MISSING:
+                if error_code(exc) in _MISSING:
                     raise DataError(f"there is no {location}; is it spelt right?") from exc
                 raise
             content = bytes(found["Body"].read())
@@ -167,10 +167,10 @@ class S3Downloader:
 
     def _fetch(self, location: Location, head: dict[str, Any], start: int, write: Callable[[bytes], object]) -> None:
         """Write the content from ``start``, asking again for the rest where a connection breaks."""
-        import botocore.exceptions as theirs
+        import botocore.exceptions as boto
 
         size, at, tries = int(head["ContentLength"]), start, _TRIES
-        with translated(str(location)):
+        with translate_errors(str(location)):
             while at < size:
                 before = at
                 try:
@@ -181,14 +181,14 @@ class S3Downloader:
                         while chunk := body.read(_CHUNK):
                             write(chunk)
                             at += len(chunk)
-                except (theirs.HTTPClientError, theirs.IncompleteReadError, theirs.ConnectionError) as exc:
+                except (boto.HTTPClientError, boto.IncompleteReadError, boto.ConnectionError) as exc:
                     tries = _TRIES if at > before else tries - 1
                     if not tries:
                         raise
                     logger.warning(
                         "the download of %s broke off at byte %s (%s); again", location, at, type(exc).__name__
                     )
-                    self._aws.pace.wait(0.5)
+                    self._aws.clock.wait(0.5)
 
 
 def _check(digest: str, metadata: dict[str, str], location: Location) -> None:

@@ -1,4 +1,4 @@
-"""S3 locations: ``s3://bucket/key`` taken apart, and the original's bucket names. Nothing here talks to AWS."""
+"""Locations in S3, ``s3://bucket/key``, and the legacy rule for bucket names. Nothing here talks to AWS."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from dl4jlegacy.errors import ConfError
 
-__all__ = ["SCHEME", "Location", "is_s3", "sanitised"]
+__all__ = ["Location", "legacy_bucket_name"]
 
-SCHEME = "s3://"
+_SCHEME = "s3://"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _MOST_KEY_NBYTES = 1024
 
@@ -24,8 +24,8 @@ class Location:
     @classmethod
     def parse(cls, url: str) -> Location:
         """Return the location of an ``s3://`` address; raises ``ConfError``."""
-        bucket, _, key = url.removeprefix(SCHEME).partition("/")
-        if not url.startswith(SCHEME) or not _BUCKET.fullmatch(bucket):
+        bucket, _, key = url.removeprefix(_SCHEME).partition("/")
+        if not url.startswith(_SCHEME) or not _BUCKET.fullmatch(bucket):
             raise ConfError(
                 f"{url!r} is no place in S3; give s3://bucket/key, the bucket of 3 to 63 of a-z, 0-9, . and -"
             )
@@ -38,15 +38,10 @@ class Location:
         return Location(self.bucket, f"{self.key.rstrip('/')}/{name}".lstrip("/"))
 
     def __str__(self) -> str:
-        return f"{SCHEME}{self.bucket}/{self.key}"
+        return f"{_SCHEME}{self.bucket}/{self.key}"
 
 
-def is_s3(path: object) -> bool:
-    """Whether a path is one in S3."""
-    return isinstance(path, str) and path.startswith(SCHEME)
-
-
-def sanitised(bucket: str) -> str:
-    """Return a bucket name as the original's uploader made it: no blanks, dots or capitals, at most 62 characters."""
+def legacy_bucket_name(bucket: str) -> str:
+    """Return a bucket name as the legacy uploader made it: no blanks, dots or capitals, at most 62 characters."""
     name = re.sub(r"\s", "_", bucket)[:62].replace(".", "d").lower()
     return re.sub(r"[^a-z0-9-]", "-", name).rstrip("-")

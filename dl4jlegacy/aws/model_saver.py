@@ -1,6 +1,6 @@
-"""S3ModelSaver: checkpoints in S3: the files of ``CheckpointStore``, as objects below a prefix (layer 5).
+"""Checkpoints in S3: the files of ``CheckpointStore`` as objects below a prefix.
 
-An object is there whole or not at all, and S3 shows it at once, so the order of writing is enough.
+An object exists completely or not at all, and S3 shows it at once, so it is enough to write them in order.
 
 Legacy: ``S3ModelSaver``, which gave every model a random name and could not load.
 """
@@ -13,7 +13,7 @@ from typing import Self
 
 from dl4jlegacy.aws.downloader import S3Downloader
 from dl4jlegacy.aws.locations import Location
-from dl4jlegacy.aws.session import Aws, translated
+from dl4jlegacy.aws.session import Aws, translate_errors
 from dl4jlegacy.aws.uploader import PART_NBYTES, S3Uploader
 from dl4jlegacy.errors import CloudError, DataError, NotAuthorisedError
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
@@ -82,7 +82,7 @@ class S3ModelSaver(CheckpointStore):
 
     def _delete(self, name: str) -> None:
         target = self._location.child(name)
-        with self._session() as aws, translated(str(target)):
+        with self._session() as aws, translate_errors(str(target)):
             aws.client("s3").delete_object(Bucket=target.bucket, Key=target.key)
 
     def _session(self) -> Aws:

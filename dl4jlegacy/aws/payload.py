@@ -1,4 +1,4 @@
-"""Payload: what instances install: this package as a wheel, and the versions of everything else that it needs."""
+"""What instances install: this package as a wheel, and the pinned versions of everything that it needs."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Payload:
 
     @property
     def wheel_sha256(self) -> str:
-        """Of the wheel."""
+        """The SHA-256 of the wheel, in hexadecimal."""
         return hashlib.sha256(self.wheel).hexdigest()
 
     @property
     def constraints_sha256(self) -> str:
-        """Of the constraints."""
+        """The SHA-256 of the constraints, in hexadecimal."""
         return hashlib.sha256(self.constraints).hexdigest()
 
 
@@ -53,18 +53,18 @@ def load_payload(wheel: str = "", constraints: str = "") -> Payload:
     """
     path = Path(wheel).expanduser()
     try:
-        pinned = Path(constraints).expanduser().read_bytes() if constraints else _installed()
+        pinned = Path(constraints).expanduser().read_bytes() if constraints else _installed_versions()
         if wheel:
             if not re.fullmatch(r"dl4jlegacy-[\w.+]+-py3-none-any\.whl", path.name):
                 raise ConfError(f"--wheel {wheel}: give a wheel of this package, dl4jlegacy-VERSION-py3-none-any.whl")
             return Payload(path.name, path.read_bytes(), pinned)
     except OSError as exc:
         raise ConfError(f"{exc.filename} cannot be read: {exc.strerror or exc}") from exc
-    name, content = _built()
+    name, content = _build_wheel()
     return Payload(name, content, pinned)
 
 
-def _installed() -> bytes:
+def _installed_versions() -> bytes:
     """Return the versions of all that is installed here, as constraints."""
     found = {
         str(dist.metadata["Name"]).lower().replace("_", "-"): dist.version
@@ -76,7 +76,7 @@ def _installed() -> bytes:
     return "".join(f"{line}\n" for line in lines if "+" not in line).encode()
 
 
-def _built() -> tuple[str, bytes]:
+def _build_wheel() -> tuple[str, bytes]:
     """Build a wheel from the sources, in a copy of them."""
     if not (_ROOT / "setup.py").is_file():
         raise ConfError(

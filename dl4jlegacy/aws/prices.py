@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dl4jlegacy.aws.cluster_spec import ClusterSpec
-from dl4jlegacy.aws.session import Aws, translated
+from dl4jlegacy.aws.session import Aws, translate_errors
 from dl4jlegacy.errors import CloudError, ConfError, Dl4jError
 
 __all__ = ["LIST_PRICES", "Estimate", "Price", "estimate", "on_demand", "spot"]
@@ -44,7 +44,7 @@ _PRICE_LIST_REGION = "us-east-1"
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Dollars an hour of one instance, and where that is from."""
+    """Dollars an hour of one instance, and the source of that figure."""
 
     size: str
     dollars: float
@@ -58,15 +58,15 @@ class Estimate:
     master: Price
     worker: Price
     workers: int
-    hour: float
-    most: float
+    dollars_per_hour: float
+    dollars_at_most: float
     ttl_seconds: int
 
     def fields(self) -> dict[str, Any]:
         """Return it for JSON."""
         return {
-            "dollars_per_hour": round(self.hour, 4),
-            "dollars_at_most": round(self.most, 2),
+            "dollars_per_hour": round(self.dollars_per_hour, 4),
+            "dollars_at_most": round(self.dollars_at_most, 2),
             "ttl_seconds": self.ttl_seconds,
             "workers": self.workers,
             **{
@@ -76,19 +76,19 @@ class Estimate:
         }
 
     def text(self) -> str:
-        """Return it for people."""
+        """Return it as text."""
         hours = self.ttl_seconds / 3600
         lines = [
             f"master   {self.master.size}: {self.master.dollars:.4f} $/h ({self.master.source})",
             f"workers  {self.workers} x {self.worker.size}: {self.worker.dollars:.4f} $/h ({self.worker.source})",
-            f"together {self.hour:.2f} $/h, disks and addresses included",
-            f"at most  {self.most:.2f} $ in {hours:.1f} h, then it ends by itself; data transfer apart",
+            f"together {self.dollars_per_hour:.2f} $/h, disks and addresses included",
+            f"at most  {self.dollars_at_most:.2f} $ in {hours:.1f} h, then it ends by itself; data transfer apart",
         ]
         return "\n".join(lines)
 
 
 def on_demand(aws: Aws, size: str) -> Price:
-    """Return the on demand price of a size (Linux, shared); raises ``ConfError`` if nobody knows it."""
+    """Return the on demand price of a size (Linux, shared); raises ``ConfError`` if it is not known."""
     filters = {
         "instanceType": size,
         "regionCode": aws.region,
@@ -99,7 +99,7 @@ def on_demand(aws: Aws, size: str) -> Price:
     }
     asked = [{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in filters.items()]
     try:
-        with translated(f"the price of {size}"):
+        with translate_errors(f"the price of {size}"):
             client = aws.client("pricing", _PRICE_LIST_REGION)
             found = client.get_products(ServiceCode="AmazonEC2", Filters=asked, MaxResults=10)["PriceList"]
         dollars = [value for text in found if (value := _dollars(json.loads(text)))]
@@ -123,11 +123,11 @@ def _dollars(product: dict[str, Any]) -> float:
 
 def spot(aws: Aws, size: str) -> Price:
     """Return the lowest last spot price of a size among the region's zones; raises ``CloudError`` if there is none."""
-    with translated(f"the spot price of {size}"):
+    with translate_errors(f"the spot price of {size}"):
         history = aws.client("ec2").describe_spot_price_history(
             InstanceTypes=[size],
             ProductDescriptions=["Linux/UNIX", "Linux/UNIX (Amazon VPC)"],
-            StartTime=datetime.fromtimestamp(aws.pace.wall(), UTC),
+            StartTime=datetime.fromtimestamp(aws.clock.wall(), UTC),
             MaxResults=100,
         )["SpotPriceHistory"]
     prices = [(float(entry["SpotPrice"]), entry["AvailabilityZone"]) for entry in history]
@@ -143,4 +143,11 @@ def estimate(aws: Aws, spec: ClusterSpec) -> Estimate:
     worker = spot(aws, spec.size) if spec.spot else on_demand(aws, spec.size)
     extras = (_DISK_AN_HOUR + _ADDRESS_AN_HOUR) * (spec.workers + 1)
     hour = master.dollars + spec.workers * worker.dollars + extras
-    return Estimate(master, worker, spec.workers, hour, hour * spec.ttl_seconds / 3600, spec.ttl_seconds)
+    return Estimate(
+        master=master,
+        worker=worker,
+        workers=spec.workers,
+        dollars_per_hour=hour,
+        dollars_at_most=hour * spec.ttl_seconds / 3600,
+        ttl_seconds=spec.ttl_seconds,
+    )

@@ -1,4 +1,4 @@
-"""HostProvisioner: commands and files over SSH, to hosts whose keys are known beforehand (layer 5).
+"""Commands and files over SSH, to hosts whose keys are known beforehand.
 
 An unknown or changed host key is refused. Calls return when the command has ended, with its exit status.
 
@@ -37,7 +37,7 @@ _CHUNK = 32768
 
 @dataclass(frozen=True, slots=True)
 class RemoteResult:
-    """How a remote command ended: its exit status (-1 if a signal ended it) and what it said."""
+    """The exit status (-1 if a signal ended the command) and the output of a remote command."""
 
     status: int
     out: str
@@ -132,14 +132,14 @@ class HostProvisioner:
             return self._client
         for left in reversed(range(_TRIES)):
             try:
-                self._client = self._connected()
+                self._client = self._open_client()
                 return self._client
             except CloudError:
                 if not left:
                     raise
         raise AssertionError("unreachable")
 
-    def _connected(self) -> Any:
+    def _open_client(self) -> Any:
         import paramiko
 
         key = _read_key(Path(self._key_file).expanduser()) if self._key_file else None
@@ -149,7 +149,9 @@ class HostProvisioner:
         try:
             self._pin(client)
             client.connect(
-                *(self.host, self.port, self.user),
+                self.host,
+                port=self.port,
+                username=self.user,
                 pkey=key,
                 timeout=_CONNECT_SECONDS,
                 banner_timeout=_CONNECT_SECONDS,
@@ -203,11 +205,11 @@ class HostProvisioner:
 
         Args:
             command: for the remote shell.
-            on_line: told of every line of its output, on this thread.
+            on_line: called with every line of its output, on this thread.
             seconds: deadline.
 
         Raises:
-            DeadlineError: it did not end in time (the connection is closed, so that it gets its hang-up).
+            DeadlineError: it did not end in time (the connection is closed, so that it receives SIGHUP).
             CloudError: the connection broke.
         """
         import paramiko
@@ -218,7 +220,7 @@ class HostProvisioner:
             with contextlib.closing(channel):
                 channel.exec_command(command)
                 channel.shutdown_write()
-                result = _drain(channel, limit, on_line)
+                result = _read_to_end(channel, limit, on_line)
                 if result.status < 0 and not channel.get_transport().is_active():
                     raise EOFError("the host hung up before it told the exit status")
                 return result
@@ -241,7 +243,7 @@ class HostProvisioner:
         """Upload a file, the files of a folder, or a ``.tar``/``.tar.gz``, which is then unpacked beside itself."""
         path = Path(source).expanduser()
         if path.is_dir():
-            self._made(target)
+            self._make_folder(target)
             for file in sorted(p for p in path.iterdir() if p.is_file()):
                 self._put(file, posixpath.join(target, file.name))
             return
@@ -252,7 +254,7 @@ class HostProvisioner:
             if done.status != 0:
                 raise CloudError(f"{self.host}: {target} could not be unpacked: {done.err.strip()}")
 
-    def _made(self, folder: str) -> None:
+    def _make_folder(self, folder: str) -> None:
         done = self.run_remote_command(f"mkdir -p {shlex.quote(folder)}")
         if done.status != 0:
             raise CloudError(f"{self.host}: folder {folder} could not be made: {done.err.strip()}")
@@ -262,7 +264,7 @@ class HostProvisioner:
         if not path.is_file():
             raise ConfError(f"{path} is no file that could be uploaded to {self.host}")
         if posixpath.dirname(target):
-            self._made(posixpath.dirname(target))
+            self._make_folder(posixpath.dirname(target))
         aside = f"{target}.{os.getpid()}.part"
         try:
             with self.connect().open_sftp() as sftp:
@@ -297,11 +299,11 @@ def _fingerprint(key: Any) -> str:
     return str(getattr(key, "fingerprint", key.get_name()))
 
 
-def _drain(channel: Any, seconds: float, on_line: Callable[[str], None]) -> RemoteResult:
+def _read_to_end(channel: Any, seconds: float, on_line: Callable[[str], None]) -> RemoteResult:
     """Read both streams of a channel to their end."""
     end = time.monotonic() + seconds
     texts = {"out": bytearray(), "err": bytearray()}
-    told = 0
+    reported = 0
     while True:
         left = end - time.monotonic()
         if left <= 0:
@@ -311,9 +313,9 @@ def _drain(channel: Any, seconds: float, on_line: Callable[[str], None]) -> Remo
             texts["out"] += channel.recv(_CHUNK)
         while channel.recv_stderr_ready():
             texts["err"] += channel.recv_stderr(_CHUNK)
-        while (line_end := texts["out"].find(b"\n", told)) >= 0:
-            on_line(texts["out"][told:line_end].decode(errors="replace"))
-            told = line_end + 1
+        while (line_end := texts["out"].find(b"\n", reported)) >= 0:
+            on_line(texts["out"][reported:line_end].decode(errors="replace"))
+            reported = line_end + 1
         is_drained = not channel.recv_ready() and not channel.recv_stderr_ready()
         if channel.exit_status_ready() and is_drained and (channel.eof_received or channel.closed):
             out, err = (bytes(text).decode(errors="replace") for text in texts.values())
@@ -321,7 +323,7 @@ def _drain(channel: Any, seconds: float, on_line: Callable[[str], None]) -> Remo
 
 
 def _forward(listener: socket.socket, stop: threading.Event, transport: Any, target: tuple[str, int]) -> None:
-    """Accept until told to stop; one thread for each connection."""
+    """Accept connections until ``stop`` is set, and serve each on its own thread."""
     threads: list[threading.Thread] = []
     while not stop.is_set():
         try:

@@ -1,7 +1,7 @@
-"""Aws: one region's clients, whose errors become ours; the package's only way to boto3 (layer 5).
+"""One region's AWS clients, and the translation of boto3's errors; the package's only import of boto3.
 
-Credentials come by boto3's own chain; the original's two properties are accepted as environment variables before it.
-``AWS_ENDPOINT_URL`` and its kin are boto3's. No message and no ``repr`` shows a key.
+Credentials come from boto3's own chain; before it, the two legacy properties are accepted as environment variables.
+boto3 itself reads ``AWS_ENDPOINT_URL`` and the like. No message and no ``repr`` shows a key.
 
 Legacy: ``BaseS3``, which made a new client for every call and knew two places for credentials.
 """
@@ -17,14 +17,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
-from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, Dl4jError, NotAuthorisedError, NotEnoughWorkersError
-from dl4jlegacy.errors import nearest as nearest_of
+from dl4jlegacy.errors import (
+    CloudError,
+    ConfError,
+    DeadlineError,
+    Dl4jError,
+    NotAuthorisedError,
+    NotEnoughWorkersError,
+    nearest,
+)
 
-__all__ = ["ACCESS_KEY", "ACCESS_SECRET", "CAPACITY", "POLICY", "Aws", "Pace", "code_of", "translated"]
+__all__ = ["ACCESS_KEY", "ACCESS_SECRET", "CAPACITY", "POLICY", "Aws", "Clock", "error_code", "translate_errors"]
 
 ACCESS_KEY = "org.deeplearning4j.aws.accessKey"
 ACCESS_SECRET = "org.deeplearning4j.aws.accessSecret"
-"""The original's properties; as environment variables also in capitals with underscores."""
+"""The legacy properties; as environment variables also in capitals with underscores."""
 
 POLICY = "docs/aws-iam-policy.json"
 _ATTEMPTS = 6
@@ -32,7 +39,7 @@ _CONNECT_SECONDS = 10
 _READ_SECONDS = 60
 T = TypeVar("T")
 
-_UNKNOWN = {
+_BAD_CREDENTIALS = {
     *("AuthFailure", "UnrecognizedClientException", "InvalidClientTokenId", "SignatureDoesNotMatch", "ExpiredToken"),
     *(
         "ExpiredTokenException",
@@ -46,7 +53,7 @@ _DENIED = {
     *("UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "AllAccessDisabled", "OptInRequired", "403"),
     "Forbidden",
 }
-_TAKEN = {"BucketAlreadyExists"}
+_BUCKET_TAKEN = {"BucketAlreadyExists"}
 CAPACITY = frozenset(
     {
         *("InsufficientInstanceCapacity", "InsufficientHostCapacity", "InsufficientCapacity", "SpotMaxPriceTooLow"),
@@ -62,15 +69,15 @@ _INVALID = re.compile(r"Invalid|Malformed|Unsupported|ValidationError|Validation
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """The clock of waits, in seconds; tests put their own in."""
+class Clock:
+    """How to read the time and to wait, in seconds; tests put in their own."""
 
     now: Callable[[], float] = time.monotonic
     wait: Callable[[float], None] = time.sleep
     wall: Callable[[], float] = time.time
 
 
-def code_of(exc: BaseException) -> str:
+def error_code(exc: BaseException) -> str:
     """Return the error code that AWS gave, or an empty text."""
     response = getattr(exc, "response", None)
     error = response.get("Error", {}) if isinstance(response, Mapping) else {}
@@ -78,35 +85,36 @@ def code_of(exc: BaseException) -> str:
 
 
 @contextmanager
-def translated(what: str) -> Iterator[None]:
-    """Turn boto3's errors into ours; ``what`` says what was being done to which object.
+def translate_errors(what: str) -> Iterator[None]:
+    """Turn boto3's errors into this package's; ``what`` says what was being done to which object.
 
     Raises:
-        NotAuthorisedError: no credentials, unknown ones, or ones that may not. NotEnoughWorkersError: a quota, or no
-        capacity. ConfError: AWS does not take what it was given. CloudError: not reached, or anything else.
+        NotAuthorisedError: credentials are missing, unknown, or not sufficient. NotEnoughWorkersError: a quota is
+        reached, or there is no capacity. ConfError: AWS refuses a value. CloudError: AWS cannot be reached, or
+        anything else.
     """
-    import botocore.exceptions as theirs
+    import botocore.exceptions as boto
     from botocore.parsers import ResponseParserError
 
     try:
         yield
-    except (theirs.NoCredentialsError, theirs.PartialCredentialsError, theirs.CredentialRetrievalError) as exc:
+    except (boto.NoCredentialsError, boto.PartialCredentialsError, boto.CredentialRetrievalError) as exc:
         raise NotAuthorisedError(
             f"{what}: no AWS credentials were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a "
             "profile in AWS_PROFILE, or run where an instance role gives them"
         ) from exc
-    except theirs.ClientError as exc:
-        raise _explained(what, exc) from exc
-    except theirs.WaiterError as exc:
+    except boto.ClientError as exc:
+        raise _translate(what, exc) from exc
+    except boto.WaiterError as exc:
         raise DeadlineError(f"{what}: AWS was not ready in time; look with `dl4j aws status`, then repeat") from exc
     except (
-        theirs.ParamValidationError,
-        theirs.InvalidRegionError,
-        theirs.ProfileNotFound,
-        theirs.NoRegionError,
+        boto.ParamValidationError,
+        boto.InvalidRegionError,
+        boto.ProfileNotFound,
+        boto.NoRegionError,
     ) as exc:
         raise ConfError(f"{what}: {_one_line(exc)}") from exc
-    except (theirs.BotoCoreError, ResponseParserError, OSError) as exc:
+    except (boto.BotoCoreError, ResponseParserError, OSError) as exc:
         raise CloudError(f"{what}: AWS could not be reached: {_one_line(exc)}; check the network, then repeat") from exc
 
 
@@ -114,16 +122,16 @@ def _one_line(exc: BaseException) -> str:
     return " ".join(str(exc).split())[:400]
 
 
-def _explained(what: str, exc: Any) -> Dl4jError:
-    code, message = code_of(exc), exc.response.get("Error", {}).get("Message", "")
+def _translate(what: str, exc: Any) -> Dl4jError:
+    code, message = error_code(exc), exc.response.get("Error", {}).get("Message", "")
     said = " ".join(re.sub(r"Encoded authorization failure message: \S+", "", message).split())[:400]
     said = f"{code} ({said})" if said else code
     action = exc.operation_name
-    if code in _UNKNOWN:
+    if code in _BAD_CREDENTIALS:
         return NotAuthorisedError(
             f"{what}: AWS does not accept these credentials: {code}; renew them, or check the clock"
         )
-    if code in _TAKEN:
+    if code in _BUCKET_TAKEN:
         return NotAuthorisedError(f"{what}: that bucket belongs to somebody else; choose another name")
     if code in _DENIED:
         return NotAuthorisedError(f"{what}: AWS denies {action}: {said}; the policy in {POLICY} is what is needed")
@@ -142,7 +150,7 @@ def _explained(what: str, exc: Any) -> Dl4jError:
 
 
 def _legacy_credentials(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what the original's properties give boto3: both keys, or nothing."""
+    """Return the credentials in the legacy properties as boto3's arguments: both keys, or nothing."""
     names = {"aws_access_key_id": ACCESS_KEY, "aws_secret_access_key": ACCESS_SECRET}
     found = {
         key: environ.get(name) or environ.get(re.sub(r"(?=[A-Z])|\.", "_", name).upper(), "")
@@ -159,29 +167,29 @@ class Aws:
     """The clients of one region, made when first used, closed with ``close``. Thread-safe.
 
     Args:
-        region: such as ``us-east-1``; None takes boto3's, or else ``us-east-1`` as the original did.
-        environ: where the original's two properties are looked for.
-        pace: the clock of waits.
+        region: such as ``us-east-1``; None takes boto3's, or else ``us-east-1`` as the legacy class did.
+        environ: where the two legacy properties are looked up.
+        clock: for waits.
 
     Raises:
-        ConfError: no boto3 here, an unknown region or profile. NotAuthorisedError: half of the original's properties.
+        ConfError: no boto3 here, an unknown region or profile. NotAuthorisedError: only one of the legacy properties.
     """
 
     def __init__(
-        self, region: str | None = None, *, environ: Mapping[str, str] = os.environ, pace: Pace | None = None
+        self, region: str | None = None, *, environ: Mapping[str, str] = os.environ, clock: Clock | None = None
     ) -> None:
         try:
             import boto3
         except ImportError as exc:
             raise ConfError("AWS needs boto3, which is not installed: pip install 'dl4jlegacy[aws]'") from exc
-        self.pace = pace or Pace()
-        with translated("AWS's configuration"):
+        self.clock = clock or Clock()
+        with translate_errors("AWS's configuration"):
             keys: dict[str, Any] = _legacy_credentials(environ)
             self._session = boto3.Session(region_name=region, **keys)
             self.region: str = self._session.region_name or "us-east-1"
             known = self._session.get_available_regions("ec2")
         if self.region not in known and not self.region.startswith(("us-gov-", "cn-", "us-iso")):
-            raise ConfError(f"there is no AWS region {self.region!r}{nearest_of(self.region, known)}")
+            raise ConfError(f"there is no AWS region {self.region!r}{nearest(self.region, known)}")
         self._attempts = int(environ.get("AWS_MAX_ATTEMPTS") or _ATTEMPTS)
         self._lock = threading.Lock()
         self._clients: dict[tuple[str, str], Any] = {}
@@ -196,7 +204,7 @@ class Aws:
         return f"Aws({self.region!r})"
 
     def client(self, service: str, region: str = "") -> Any:
-        """Return boto3's client of a service, in another region if told so."""
+        """Return boto3's client of a service, by default in this region."""
         key = (service, region or self.region)
         with self._lock:
             if key not in self._clients:
@@ -212,7 +220,7 @@ class Aws:
             read_timeout=_READ_SECONDS,
             user_agent_extra="dl4jlegacy",
         )
-        with translated(f"a client of {service} in {region}"):
+        with translate_errors(f"a client of {service} in {region}"):
             return self._session.client(service, region_name=region, config=config)
 
     def close(self) -> None:
@@ -223,24 +231,24 @@ class Aws:
             client.close()
 
     def account(self) -> str:
-        """Return the account's number; raises ``NotAuthorisedError`` if the credentials are none."""
-        with translated("asking AWS who we are"):
+        """Return the account's number; raises ``NotAuthorisedError`` if AWS does not accept the credentials."""
+        with translate_errors("asking AWS who we are"):
             return str(self.client("sts").get_caller_identity()["Account"])
 
     def eventually(self, call: Callable[[], T], codes: Collection[str], *, seconds: float = 90.0) -> T:
-        """Return what ``call`` returns once AWS has noticed what was just made: repeat while it fails with ``codes``.
+        """Return what ``call`` returns; repeat it while it fails with ``codes``, until AWS knows of a new resource.
 
         Raises:
             ClientError: the last one, after ``seconds``, or one with another code at once.
         """
         from botocore.exceptions import ClientError
 
-        end, pause = self.pace.now() + seconds, 0.5
+        end, pause = self.clock.now() + seconds, 0.5
         while True:
             try:
                 return call()
             except ClientError as exc:
-                if code_of(exc) not in codes or self.pace.now() >= end:
+                if error_code(exc) not in codes or self.clock.now() >= end:
                     raise
-            self.pace.wait(pause)
+            self.clock.wait(pause)
             pause = min(pause * 1.6, 10.0)

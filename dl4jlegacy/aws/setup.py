@@ -1,7 +1,7 @@
-"""ClusterSetup: a whole cluster on AWS: up, status, scale, down (layer 5).
+"""Brings a cluster on AWS up, shows it, scales it, and takes it down.
 
-``up`` may be repeated: what is there stays, what is missing is made. ``down`` ends everything that carries the
-cluster's tag and returns only when AWS shows none of it any more. Both find what there is by tags and names alone.
+``up`` may be repeated: what exists stays, what is missing is created. ``down`` removes everything that carries the
+cluster's tag and returns only when AWS shows none of it any more. Both find things by tags and names alone.
 
 Legacy: ``ClusterSetup``, which started workers for a master set up by hand, and never ended anything.
 """
@@ -15,59 +15,61 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from dl4jlegacy.aws.belongings import Belongings
-from dl4jlegacy.aws.boxes import (
-    Box,
-    Ec2BoxCreator,
-    boxes_of,
-    cancel_spot_requests,
-    check_ami,
-    end_boxes,
-    newest_ami,
-    size_info,
-)
+from dl4jlegacy.aws.boot import HOST_KEYS
 from dl4jlegacy.aws.cluster_spec import CLUSTER, MASTER, WORKER, ClusterSpec, Names, Tags, buckets_in
-from dl4jlegacy.aws.node import HOSTS
+from dl4jlegacy.aws.instances import (
+    Ec2BoxCreator,
+    Instance,
+    cancel_spot_requests,
+    check_image,
+    describe_instance_type,
+    launch_settings_of,
+    list_instances,
+    newest_image,
+    terminate_instances,
+)
 from dl4jlegacy.aws.payload import Payload
 from dl4jlegacy.aws.provision import HostProvisioner, new_key
+from dl4jlegacy.aws.resources import ClusterResources
 from dl4jlegacy.aws.session import Aws
-from dl4jlegacy.aws.userdata import Node, user_data
+from dl4jlegacy.aws.uploader import S3Uploader
+from dl4jlegacy.aws.user_data import InstanceConfig, user_data
 from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, Dl4jError, NotEnoughWorkersError
 
-__all__ = ["ClusterSetup", "ClusterStatus", "Ready", "registered_over_ssh"]
+__all__ = ["ClusterSetup", "ClusterStatus", "ListWorkers", "list_workers_over_ssh"]
 
 logger = logging.getLogger(__name__)
 
-Ready = Callable[["ClusterSetup", Box], list[str]]
-"""Returns the ids of the workers that the master has registered; raises ``Dl4jError`` while it cannot be asked."""
+ListWorkers = Callable[["ClusterSetup", Instance], list[str]]
+"""Returns the ids of the workers that are registered with the master; raises ``Dl4jError`` while it cannot be asked."""
 
 _ZOOKEEPER = 2181
 _READY_SECONDS = 1200.0
-_LOOK_SECONDS = 5.0
-_QUIET_LOOKS = 2
+_POLL_SECONDS = 5.0
+_EMPTY_LISTINGS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """What there is of a cluster: its instances, its other belongings (``kind name``), the registered workers."""
+    """A cluster's instances, its other resources (``kind name``), and the registered workers (None: not known)."""
 
     name: str
     region: str
-    boxes: tuple[Box, ...]
-    belongings: tuple[str, ...]
+    instances: tuple[Instance, ...]
+    resources: tuple[str, ...]
     workers: tuple[str, ...] | None
 
     @property
     def expires(self) -> str:
         """When the instances end by themselves; empty if there are none."""
-        return min((box.expires for box in self.boxes if box.alive and box.expires), default="")
+        return min((instance.expires for instance in self.instances if instance.alive and instance.expires), default="")
 
 
-def registered_over_ssh(setup: ClusterSetup, master: Box) -> list[str]:
-    """Ask the master's Zookeeper, through SSH, which workers are registered."""
+def list_workers_over_ssh(setup: ClusterSetup, master: Instance) -> list[str]:
+    """Return the workers that are registered in the master's Zookeeper, asked through SSH."""
     from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession, registered_workers
 
-    secret = setup.belongings.read_secret()
+    secret = setup.resources.read_secret()
     with (
         setup.provisioner(master) as host,
         host.tunnel(master.private_address, _ZOOKEEPER) as port,
@@ -84,7 +86,7 @@ class ClusterSetup:
         name: the cluster's.
         user: who SSH logs in as.
         key_path: the private key, if it is not the one that ``up`` made.
-        ready: how to learn who is registered.
+        list_workers: how to learn which workers are registered.
         ssh_port: of the instances.
     """
 
@@ -95,92 +97,116 @@ class ClusterSetup:
         *,
         user: str = "admin",
         key_path: str = "",
-        ready: Ready = registered_over_ssh,
+        list_workers: ListWorkers = list_workers_over_ssh,
         ssh_port: int = 22,
     ) -> None:
-        self._aws, self._ready, self._user, self._port = aws, ready, user, ssh_port
+        self._aws, self._list_workers, self._user, self._port = aws, list_workers, user, ssh_port
         self.names = Names(name, aws.region, aws.account())
-        self.belongings = Belongings(aws, self.names)
+        self.resources = ClusterResources(aws, self.names)
         self._key_path = key_path
 
     # --- up -----------------------------------------------------------------------------------------------------------
 
     def up(self, spec: ClusterSpec, payload: Payload, *, wait: bool = True) -> ClusterStatus:
-        """Make what is missing of the cluster, and return once its workers have registered with Zookeeper.
+        """Create what is missing of the cluster, and return once its workers have registered with Zookeeper.
 
         Raises:
-            NotEnoughWorkersError, NotAuthorisedError, ConfError, CloudError: what AWS said; what was made stays, and
-            ``down`` removes it. DeadlineError: the workers did not register in time.
+            NotEnoughWorkersError, NotAuthorisedError, ConfError, CloudError: what AWS said; what was created stays,
+            and ``down`` removes it. DeadlineError: the workers did not register in time.
         """
         spec.check()
         self.check(spec)
-        boxes = [box for box in boxes_of(self._aws, spec.name) if box.state in ("pending", "running")]
-        now = self._aws.pace.wall()
-        expires = min((_seconds(b.expires) for b in boxes if b.expires), default=now + spec.ttl_seconds)
+        instances = self._running()
+        now = self._aws.clock.wall()
+        expires = min((_seconds(each.expires) for each in instances if each.expires), default=now + spec.ttl_seconds)
         if expires <= now:
             raise ConfError(f"cluster {spec.name} has expired; `dl4j aws down {spec.name}` first")
-        plain = spec.tags("", now, expires)
         self._check_out(spec)
-        vpc, subnets = self.belongings.default_subnets(spec.subnet)
-        group = spec.security_group or self.belongings.security_group(vpc, spec.allow, plain)
-        key_pair = spec.key_pair or self.belongings.key_pair(new_key(self.names.key_folder / "key"), plain)
-        self.belongings.secret(plain)
-        profile = self.belongings.role(buckets_in((spec.out, *spec.run)), plain)
-        bucket = self.belongings.bucket(plain)
-        self.belongings.upload(payload.name, payload.wheel)
-        self.belongings.upload("constraints.txt", payload.constraints)
-        node = Node(
-            *(MASTER, spec.name, self._aws.region, bucket, payload.name, payload.wheel_sha256),
-            *(payload.constraints_sha256, int(expires)),
-            run=(*spec.run, "--out", spec.out),
-            workers=spec.workers,
-            threads=spec.threads,
-        )
-        starter = _Starter(self._aws, spec, group, key_pair, profile, tuple(subnets), now, expires)
-        master = self._master(boxes, starter, node)
-        missing = spec.workers - sum(box.role == WORKER for box in boxes)
+        launcher, config = self._ensure_resources(spec, payload, now=now, expires=expires)
+        master = self._ensure_master(instances, launcher, config)
+        missing = spec.workers - sum(instance.role == WORKER for instance in instances)
         if missing > 0:
-            starter.start(replace(node, role=WORKER, master=master.private_address), missing)
+            launcher.launch(replace(config, role=WORKER, master=master.private_address), missing)
         if wait:
             self.wait_for_workers(spec.workers)
             self.provision(spec)
         return self.status(ask=wait)
 
+    def _running(self) -> list[Instance]:
+        """Return the cluster's instances that run, or are starting."""
+        instances = list_instances(self._aws, self.names.cluster)
+        return [instance for instance in instances if instance.state in ("pending", "running")]
+
+    def _ensure_resources(
+        self, spec: ClusterSpec, payload: Payload, *, now: float, expires: float
+    ) -> tuple[_Launcher, InstanceConfig]:
+        """Create what is missing besides instances; return what launches these, and the configuration of the master."""
+        tags = spec.tags("", now, expires)
+        vpc, subnets = self.resources.find_subnets(spec.subnet)
+        launcher = _Launcher(
+            aws=self._aws,
+            spec=spec,
+            group=spec.security_group or self.resources.ensure_security_group(vpc, spec.allow, tags),
+            key_pair=spec.key_pair or self.resources.ensure_key_pair(new_key(self.names.key_folder / "key"), tags),
+            profile=self._ensure_profile(spec, tags),
+            subnets=tuple(subnets),
+            now=now,
+            expires=expires,
+        )
+        bucket = self.resources.ensure_bucket(tags)
+        self.resources.upload(payload.name, payload.wheel)
+        self.resources.upload("constraints.txt", payload.constraints)
+        config = InstanceConfig(
+            role=MASTER,
+            cluster=spec.name,
+            region=self._aws.region,
+            bucket=bucket,
+            wheel=payload.name,
+            wheel_sha256=payload.wheel_sha256,
+            constraints_sha256=payload.constraints_sha256,
+            expires=int(expires),
+            run=(*spec.run, "--out", spec.out),
+            workers=spec.workers,
+            threads=spec.threads,
+        )
+        return launcher, config
+
+    def _ensure_profile(self, spec: ClusterSpec, tags: Tags) -> str:
+        self.resources.ensure_secret(tags)
+        return self.resources.ensure_role(buckets_in((spec.out, *spec.run)), tags)
+
     def check(self, spec: ClusterSpec) -> None:
-        """Ask AWS for sizes, image and network; raises ``ConfError`` for what there is not. Makes nothing."""
+        """Ask AWS for sizes, image and network; raises ``ConfError`` for what does not exist. Creates nothing."""
         for size in {spec.size, spec.master_size or spec.size}:
-            info = size_info(self._aws, size)
+            info = describe_instance_type(self._aws, size)
             if spec.ami:
-                check_ami(self._aws, spec.ami, info.architecture)
+                check_image(self._aws, spec.ami, info.architecture)
             else:
-                newest_ami(self._aws, info.architecture)
-        self.belongings.default_subnets(spec.subnet)
+                newest_image(self._aws, info.architecture)
+        self.resources.find_subnets(spec.subnet)
 
     def _check_out(self, spec: ClusterSpec) -> None:
-        """Raise now if the model's bucket is somebody else's."""
-        from dl4jlegacy.aws.uploader import S3Uploader
-
+        """Raise at once if the model's bucket belongs to somebody else."""
         S3Uploader(self._aws).ensure_bucket(buckets_in((spec.out,))[0])
 
-    def _master(self, boxes: list[Box], starter: _Starter, node: Node) -> Box:
-        masters = [box for box in boxes if box.role == MASTER]
+    def _ensure_master(self, instances: list[Instance], launcher: _Launcher, config: InstanceConfig) -> Instance:
+        masters = [instance for instance in instances if instance.role == MASTER]
         if not masters:
-            ids = starter.start(node, 1)
-            masters = self._described(ids)
+            masters = self._wait_for_addresses(launcher.launch(config, 1))
         if not masters[0].private_address:
             raise CloudError(f"the master {masters[0].id} has no private address; is its subnet in order?")
         return masters[0]
 
-    def _described(self, ids: list[str], *, seconds: float = 120.0) -> list[Box]:
-        """Return these boxes once AWS describes them, with their addresses."""
-        end = self._aws.pace.now() + seconds
+    def _wait_for_addresses(self, ids: list[str], *, seconds: float = 120.0) -> list[Instance]:
+        """Return the instances with these ids once AWS describes them, with their addresses."""
+        end = self._aws.clock.now() + seconds
         while True:
-            found = [b for b in boxes_of(self._aws, self.names.cluster) if b.id in ids and b.private_address]
+            found = [i for i in list_instances(self._aws, self.names.cluster) if i.id in ids and i.private_address]
             if len(found) == len(ids):
                 return found
-            if self._aws.pace.now() >= end:
+            if self._aws.clock.now() >= end:
                 raise DeadlineError(f"AWS does not describe {', '.join(ids)}; `dl4j aws down {self.names.cluster}`")
-            self._aws.pace.wait(1.0)
+            self._aws.clock.wait(1.0)
 
     def wait_for_workers(self, count: int, *, seconds: float = _READY_SECONDS) -> list[str]:
         """Return the registered workers once all ``count`` instances have one.
@@ -188,100 +214,104 @@ class ClusterSetup:
         Raises:
             DeadlineError: not in time; says what was missing. NotEnoughWorkersError: instances ended meanwhile.
         """
-        end, reason = self._aws.pace.now() + seconds, "nobody was asked"
+        end, reason = self._aws.clock.now() + seconds, "nobody was asked"
         while True:
-            boxes = boxes_of(self._aws, self.names.cluster)
-            alive = [box for box in boxes if box.state in ("pending", "running")]
-            masters = [box for box in alive if box.role == MASTER]
-            if not masters or sum(box.role == WORKER for box in alive) < count:
-                states = ", ".join(f"{b.id} ({b.role}) {b.state}" for b in boxes) or "none"
+            instances = list_instances(self._aws, self.names.cluster)
+            alive = [instance for instance in instances if instance.state in ("pending", "running")]
+            masters = [instance for instance in alive if instance.role == MASTER]
+            if not masters or sum(instance.role == WORKER for instance in alive) < count:
+                states = ", ".join(f"{i.id} ({i.role}) {i.state}" for i in instances) or "none"
                 raise NotEnoughWorkersError(
                     f"cluster {self.names.cluster} needs a master and {count} workers; there are: {states}; "
                     f"repeat `dl4j aws up`, or see `dl4j aws logs {self.names.cluster}`"
                 )
             try:
-                workers = self._ready(self, masters[0])
+                workers = self._list_workers(self, masters[0])
                 if len(workers) >= count:
                     return workers
                 reason = f"{len(workers)} of {count} have registered"
             except Dl4jError as exc:
                 reason = str(exc)
-            if self._aws.pace.now() >= end:
+            if self._aws.clock.now() >= end:
                 raise DeadlineError(
                     f"the workers of cluster {self.names.cluster} did not register within {seconds:.0f} s: {reason}; "
                     f"see `dl4j aws logs {self.names.cluster}`"
                 )
-            self._aws.pace.wait(_LOOK_SECONDS)
+            self._aws.clock.wait(_POLL_SECONDS)
 
     # --- status, scale ------------------------------------------------------------------------------------------------
 
     def status(self, *, ask: bool = True) -> ClusterStatus:
-        """Return what there is; with ``ask`` also who is registered (None if the master cannot be asked)."""
-        boxes = boxes_of(self._aws, self.names.cluster)
-        masters = [box for box in boxes if box.role == MASTER and box.state == "running"]
+        """Return what exists; with ``ask`` also which workers are registered (None if the master cannot be asked)."""
+        instances = list_instances(self._aws, self.names.cluster)
+        masters = [instance for instance in instances if instance.role == MASTER and instance.state == "running"]
         workers = None
         if ask and masters:
             try:
-                workers = tuple(self._ready(self, masters[0]))
+                workers = tuple(self._list_workers(self, masters[0]))
             except Dl4jError as exc:
                 logger.warning("the master cannot be asked for its workers: %s", str(exc))
-        return ClusterStatus(self.names.cluster, self._aws.region, tuple(boxes), tuple(self.belongings.left()), workers)
+        return ClusterStatus(
+            self.names.cluster, self._aws.region, tuple(instances), tuple(self.resources.existing()), workers
+        )
 
     def scale(self, count: int, spec: ClusterSpec | None = None, *, wait: bool = True) -> ClusterStatus:
-        """Have ``count`` workers: end the youngest, or start more like those that are there.
+        """Change the number of workers to ``count``: terminate the youngest, or launch more like the present ones.
 
         Raises:
-            ConfError: the cluster has no master, or no worker to start another like.
+            ConfError: the cluster has no master, or no worker to copy.
         """
-        boxes = [box for box in boxes_of(self._aws, self.names.cluster) if box.state in ("pending", "running")]
-        workers = [box for box in boxes if box.role == WORKER]
-        if not any(box.role == MASTER for box in boxes):
+        instances = self._running()
+        workers = [instance for instance in instances if instance.role == WORKER]
+        if not any(instance.role == MASTER for instance in instances):
             raise ConfError(
                 f"cluster {self.names.cluster} has no running master in {self._aws.region}; `dl4j aws up` first"
             )
         if count < len(workers):
-            end_boxes(self._aws, workers[count:])
+            terminate_instances(self._aws, workers[count:])
         elif count > len(workers):
             if not workers:
                 raise ConfError(
                     f"cluster {self.names.cluster} has no worker to start another like; repeat `dl4j aws up`"
                 )
-            self._more(workers[0], count - len(workers), spot=workers[0].spot)
+            self._launch_more(workers[0], count - len(workers))
         if wait and count:
             self.wait_for_workers(count)
         return self.status(ask=wait)
 
-    def _more(self, like: Box, count: int, *, spot: bool) -> None:
-        from dl4jlegacy.aws.boxes import recipe_of
-
-        recipe = recipe_of(self._aws, like)
-        tags = {**recipe.tags, CLUSTER: self.names.cluster}
+    def _launch_more(self, like: Instance, count: int) -> None:
+        settings = launch_settings_of(self._aws, like)
         creator = Ec2BoxCreator(
-            *(self._aws, recipe.ami, count, like.size, recipe.groups[0], recipe.key_pair),
-            tags=tags,
+            self._aws,
+            ami=settings.ami,
+            num_boxes=count,
+            size=like.size,
+            security_group_id=settings.groups[0],
+            key_pair=settings.key_pair,
+            tags={**settings.tags, CLUSTER: self.names.cluster},
             profile=self.names.role,
-            subnets=(recipe.subnet, *(s for s in self.belongings.default_subnets()[1] if s != recipe.subnet)),
-            user_data=recipe.user_data,
+            subnets=(settings.subnet, *(s for s in self.resources.find_subnets()[1] if s != settings.subnet)),
+            user_data=settings.user_data,
         )
-        _ = creator.create_spot() if spot else creator.create()
+        _ = creator.create_spot() if like.spot else creator.create()
 
     # --- down ---------------------------------------------------------------------------------------------------------
 
     def down(self) -> list[str]:
-        """End and remove everything of the cluster; return what was there.
+        """Terminate and remove everything of the cluster; return what existed.
 
         Raises:
-            CloudError: something is left; the message names it. Repeating is safe.
+            CloudError: something is left, which the message names. ``down`` may be repeated.
         """
-        boxes = [box for box in boxes_of(self._aws, self.names.cluster) if box.alive]
-        removed = [f"instance {box.id}" for box in boxes] + self._looked()
+        instances = [instance for instance in list_instances(self._aws, self.names.cluster) if instance.alive]
+        removed = [f"instance {instance.id}" for instance in instances] + self._existing_resources()
         failures: list[str] = []
-        for step in (self._end_instances, lambda: cancel_spot_requests(self._aws, self.names.cluster)):
+        for step in (self._terminate_all, lambda: cancel_spot_requests(self._aws, self.names.cluster)):
             try:
                 step()
             except Dl4jError as exc:
                 failures.append(str(exc))
-        failures += self.belongings.remove()
+        failures += self.resources.remove()
         left = self._left()
         if left:
             reasons = f": {'; '.join(dict.fromkeys(failures))}" if failures else ""
@@ -289,30 +319,32 @@ class ClusterSetup:
                 f"cluster {self.names.cluster} in {self._aws.region} is not gone, {', '.join(left)} is left{reasons}; "
                 f"repeat `dl4j aws down {self.names.cluster}`"
             )
-        self._forget_keys()
+        self._remove_keys()
         return removed
 
-    def _looked(self) -> list[str]:
+    def _existing_resources(self) -> list[str]:
         try:
-            return self.belongings.left()
+            return self.resources.existing()
         except Dl4jError:
-            return []  # removing goes on all the same; what is left is asked again after it
+            return []  # go on removing; what is left is listed again after that
 
-    def _end_instances(self) -> None:
-        """End instances until AWS shows none alive, several looks in a row: a new one may not be shown at once."""
-        quiet = 0
-        while quiet < _QUIET_LOOKS:
-            alive = [box for box in boxes_of(self._aws, self.names.cluster) if box.alive]
-            end_boxes(self._aws, alive)
-            quiet = 0 if alive else quiet + 1
-            if quiet < _QUIET_LOOKS:
-                self._aws.pace.wait(1.0)
+    def _terminate_all(self) -> None:
+        """Terminate instances until AWS lists none alive several times in a row: it may list a new one late."""
+        empty = 0
+        while empty < _EMPTY_LISTINGS:
+            alive = [instance for instance in list_instances(self._aws, self.names.cluster) if instance.alive]
+            terminate_instances(self._aws, alive)
+            empty = 0 if alive else empty + 1
+            if empty < _EMPTY_LISTINGS:
+                self._aws.clock.wait(1.0)
 
     def _left(self) -> list[str]:
-        alive = [f"instance {box.id}" for box in boxes_of(self._aws, self.names.cluster) if box.alive]
-        return alive + self.belongings.left()
+        alive = [
+            f"instance {instance.id}" for instance in list_instances(self._aws, self.names.cluster) if instance.alive
+        ]
+        return alive + self.resources.existing()
 
-    def _forget_keys(self) -> None:
+    def _remove_keys(self) -> None:
         folder = self.names.key_folder
         for name in ("key", "known_hosts"):
             (folder / name).unlink(missing_ok=True)
@@ -322,38 +354,40 @@ class ClusterSetup:
     # --- SSH ----------------------------------------------------------------------------------------------------------
 
     def key_file(self) -> Path:
-        """Return the private key that logs in."""
+        """Return the file of the private key for SSH."""
         return Path(self._key_path).expanduser() if self._key_path else self.names.key_folder / "key"
 
-    def host_keys(self, box: Box) -> str:
-        """Return the host keys that an instance told in the cluster's bucket; raises ``CloudError`` before that."""
-        keys = self.belongings.host_keys(HOSTS + box.private_address)
+    def host_keys(self, instance: Instance) -> str:
+        """Return the host keys that an instance has put into the cluster's bucket; raises ``CloudError`` until then."""
+        keys = self.resources.read_host_keys(HOST_KEYS + instance.private_address)
         if not keys:
             raise CloudError(
-                f"{box.id} has not told its host key yet; it does at the end of its first boot, after some minutes"
+                f"{instance.id} has not told its host key yet; it does at the end of its first boot, after some minutes"
             )
         return keys
 
-    def provisioner(self, box: Box) -> HostProvisioner:
-        """Return the way to run commands on an instance, whose host key is pinned."""
-        keys = self.host_keys(box)
+    def provisioner(self, instance: Instance) -> HostProvisioner:
+        """Return what runs commands on an instance, and accepts only its host key."""
+        keys = self.host_keys(instance)
         return HostProvisioner(
-            box.public_address, self._user, port=self._port, key_file=self.key_file(), host_keys=keys
+            instance.public_address, self._user, port=self._port, key_file=self.key_file(), host_keys=keys
         )
 
     def provision(self, spec: ClusterSpec) -> None:
         """Run the scripts of ``-wscript`` and ``-mscript``, on all hosts at the same time; raises ``CloudError``."""
-        boxes = [box for box in boxes_of(self._aws, spec.name) if box.state == "running"]
-        jobs = [(b, s) for b in boxes if (s := spec.master_script if b.role == MASTER else spec.worker_script)]
+        instances = [instance for instance in list_instances(self._aws, spec.name) if instance.state == "running"]
+        jobs = [(i, s) for i in instances if (s := spec.master_script if i.role == MASTER else spec.worker_script)]
         if not jobs:
             return
 
-        def run(job: tuple[Box, str]) -> str:
-            box, script = job
-            with self.provisioner(box) as host:
+        def run(job: tuple[Instance, str]) -> str:
+            instance, script = job
+            with self.provisioner(instance) as host:
                 done = host.upload_and_run(script)
             return (
-                "" if done.status == 0 else f"{script} on {box.id} ended with {done.status}: {done.err.strip()[-300:]}"
+                ""
+                if done.status == 0
+                else f"{script} on {instance.id} ended with {done.status}: {done.err.strip()[-300:]}"
             )
 
         with ThreadPoolExecutor(min(len(jobs), 16)) as pool:
@@ -362,9 +396,9 @@ class ClusterSetup:
             raise CloudError("; ".join(failed))
 
 
-@dataclass(frozen=True, slots=True)
-class _Starter:
-    """Starts the instances of one ``up``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Launcher:
+    """Launches the instances of one ``up``."""
 
     aws: Aws
     spec: ClusterSpec
@@ -375,18 +409,22 @@ class _Starter:
     now: float
     expires: float
 
-    def start(self, node: Node, count: int) -> list[str]:
+    def launch(self, config: InstanceConfig, count: int) -> list[str]:
+        """Launch ``count`` instances; return their ids."""
         spec = self.spec
-        size = spec.master_size or spec.size if node.role == MASTER else spec.size
-        tags: Tags = spec.tags(node.role, self.now, self.expires)
         creator = Ec2BoxCreator(
-            *(self.aws, spec.ami, count, size, self.group, self.key_pair),
-            tags=tags,
+            self.aws,
+            ami=spec.ami,
+            num_boxes=count,
+            size=spec.master_size or spec.size if config.role == MASTER else spec.size,
+            security_group_id=self.group,
+            key_pair=self.key_pair,
+            tags=spec.tags(config.role, self.now, self.expires),
             profile=self.profile,
             subnets=self.subnets,
-            user_data=user_data(node),
+            user_data=user_data(config),
         )
-        if spec.spot and node.role == WORKER:  # losing the master costs more than the difference
+        if spec.spot and config.role == WORKER:  # losing the master costs more than the difference
             return creator.create_spot(fall_back=not spec.spot_only)
         return creator.create()
 

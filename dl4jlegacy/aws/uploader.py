@@ -1,4 +1,4 @@
-"""S3Uploader: files into S3, in parts, each with its checksum; one that was broken off goes on where it was (layer 5).
+"""Uploads to S3, in parts, each with its checksum; an interrupted upload continues where it stopped.
 
 S3 checks the SHA-256 of every part that it gets. The SHA-256 of the whole is kept with the object, for the downloader.
 Parts of an unfinished upload of the same file are not sent again, by whatever process.
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from dl4jlegacy.aws.locations import Location
-from dl4jlegacy.aws.session import Aws, code_of, translated
+from dl4jlegacy.aws.session import Aws, error_code, translate_errors
 from dl4jlegacy.errors import CloudError, Dl4jError, ModelError
 
 __all__ = ["PART_NBYTES", "SHA256", "S3Uploader"]
@@ -52,17 +52,17 @@ class S3Uploader:
 
         s3 = self._aws.client("s3")
         where = {} if self._aws.region == "us-east-1" else {"LocationConstraint": self._aws.region}
-        with translated(f"bucket {bucket}"):
+        with translate_errors(f"bucket {bucket}"):
             try:
                 s3.head_bucket(Bucket=bucket)
             except ClientError as exc:
-                if code_of(exc) not in _MISSING_BUCKET:
+                if error_code(exc) not in _MISSING_BUCKET:
                     raise
                 options = {"CreateBucketConfiguration": where} if where else {}
                 try:
                     s3.create_bucket(Bucket=bucket, **options)
                 except ClientError as again:
-                    if code_of(again) != "BucketAlreadyOwnedByYou":
+                    if error_code(again) != "BucketAlreadyOwnedByYou":
                         raise
 
     def upload(self, source: Path | str | IO[bytes], name: str, bucket: str) -> Location:
@@ -79,7 +79,7 @@ class S3Uploader:
 
     def put(self, content: bytes, target: Location) -> Location:
         """Upload bytes in one go."""
-        with translated(str(target)):
+        with translate_errors(str(target)):
             self._aws.client("s3").put_object(
                 Bucket=target.bucket,
                 Key=target.key,
@@ -110,8 +110,8 @@ class S3Uploader:
     def _upload_parts(self, file: Path, size: int, digest: str, target: Location) -> None:
         nbytes = max(self._part_nbytes, -(-size // _MOST_PARTS))
         s3 = self._aws.client("s3")
-        with translated(str(target)):
-            upload, there = self._unfinished(target, digest)
+        with translate_errors(str(target)):
+            upload, sent = self._unfinished(target, digest)
             if not upload:
                 upload = s3.create_multipart_upload(
                     Bucket=target.bucket,
@@ -127,9 +127,9 @@ class S3Uploader:
                     stream.seek(start)
                     body = stream.read(length)
                 checksum = base64.b64encode(hashlib.sha256(body).digest()).decode()
-                etag = there.get((number, length, hashlib.md5(body, usedforsecurity=False).hexdigest()))
+                etag = sent.get((number, length, hashlib.md5(body, usedforsecurity=False).hexdigest()))
                 if etag is None:
-                    etag = self._repeated(
+                    etag = self._retry(
                         lambda: s3.upload_part(**where, PartNumber=number, Body=body, ChecksumSHA256=checksum)["ETag"],
                         f"part {number} of {target}",
                     )
@@ -152,26 +152,26 @@ class S3Uploader:
         logger.info("going on with the upload of %s (%s): %s parts are there", target, digest[:8], len(parts))
         return upload, {(p["PartNumber"], p["Size"], p["ETag"].strip('"')): p["ETag"] for p in parts}
 
-    def _repeated(self, call: Callable[[], T], what: str) -> T:
-        """Repeat over broken connections, beyond what boto3 does for one request."""
-        import botocore.exceptions as theirs
+    def _retry(self, call: Callable[[], T], what: str) -> T:
+        """Return what ``call`` returns; repeat it when the connection breaks, beyond what boto3 does itself."""
+        import botocore.exceptions as boto
 
         pause = 0.5
         for left in reversed(range(_TRIES)):
             try:
                 return call()
-            except (theirs.HTTPClientError, theirs.ConnectionError) as exc:
+            except (boto.HTTPClientError, boto.ConnectionError) as exc:
                 if not left:
                     raise
                 logger.warning("%s broke off (%s); again", what, type(exc).__name__)
-            self._aws.pace.wait(pause)
+            self._aws.clock.wait(pause)
             pause *= 2
         raise CloudError(f"{what} could not be sent")
 
     def abort(self, bucket: str, prefix: str = "") -> int:
         """Remove the parts of unfinished uploads, which cost money; return how many uploads there were."""
         s3, count = self._aws.client("s3"), 0
-        with translated(f"unfinished uploads to s3://{bucket}/{prefix}"):
+        with translate_errors(f"unfinished uploads to s3://{bucket}/{prefix}"):
             for page in s3.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=prefix):
                 for upload in page.get("Uploads", []):
                     s3.abort_multipart_upload(Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"])

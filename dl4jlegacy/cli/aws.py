@@ -1,4 +1,4 @@
-"""``dl4j aws``: clusters on AWS from the command line. ``cli.py`` mounts it."""
+"""``dl4j aws``: clusters on AWS from the command line."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dl4jlegacy.console import emit, open_console
 from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, Dl4jError, UsageError, nearest
 
 if TYPE_CHECKING:
-    from dl4jlegacy.aws.boxes import Box
     from dl4jlegacy.aws.cluster_spec import ClusterSpec
+    from dl4jlegacy.aws.instances import Instance
     from dl4jlegacy.aws.session import Aws
     from dl4jlegacy.aws.setup import ClusterSetup, ClusterStatus
 
@@ -33,7 +33,7 @@ aws_app = typer.Typer(
     no_args_is_help=False,
 )
 
-_WHO_AM_I = "https://checkip.amazonaws.com"
+_ADDRESS_SERVICE = "https://checkip.amazonaws.com"
 _EXTRA = {"allow_extra_args": True, "ignore_unknown_options": False}
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The cluster's name.")]
@@ -91,40 +91,71 @@ def up(
     format: Format = "text",
 ) -> None:
     """Start a cluster that trains; after -- comes what dl4j master is to do (--model dbn --dataset digits)."""
-    _up(dict(locals()))
+    from dl4jlegacy.aws.cluster_spec import ClusterSpec, check_name, parse_cidr, parse_ttl
+
+    as_json = _is_json(format)
+    check_name(name)
+    spec = ClusterSpec(
+        name=name,
+        out=out,
+        size=size,
+        master_size=master_size,
+        ami=ami,
+        security_group=security_group,
+        key_pair=key_pair,
+        key_path=key_path,
+        worker_script=worker_script,
+        master_script=master_script,
+        spot=spot,
+        spot_only=spot_only,
+        subnet=subnet,
+        user=user,
+        ttl_seconds=parse_ttl(ttl),
+        workers=_whole("-w", workers, 1),
+        threads=_whole("--threads", threads, 0),
+        allow=parse_cidr(allow or _own_address()),
+        run=tuple(context.args) or ("--model", "dbn", "--dataset", "digits"),
+    )
+    open_console()
+    spec.check()
+    with _session(region) as aws:
+        if dry_run:
+            _check(aws, spec, as_json=as_json)
+        else:
+            _start(aws, spec, wheel=wheel, constraints=constraints, wait=not no_wait, as_json=as_json)
 
 
-def _up(flags: dict[str, Any]) -> None:
-    """Do what ``up`` was asked to; ``flags`` are its arguments by name."""
+def _check(aws: Aws, spec: ClusterSpec, *, as_json: bool) -> None:
+    """Check everything that can be checked without creating anything, and print the price."""
+    from dl4jlegacy.aws.prices import estimate
+
+    _setup(aws, spec.name, spec.user, spec.key_path).check(spec)
+    found = estimate(aws, spec)
+    emit(json.dumps({"dry_run": True, **found.fields()}) if as_json else found.text())
+
+
+def _start(aws: Aws, spec: ClusterSpec, *, wheel: str, constraints: str, wait: bool, as_json: bool) -> None:
+    """Start a cluster, and print its state and price; if that fails, take down what was started."""
     from dl4jlegacy.aws.payload import load_payload
     from dl4jlegacy.aws.prices import estimate
 
-    as_json, spec = _is_json(flags["format"]), _spec(flags)
-    open_console()
-    spec.check()
-    with _session(flags["region"]) as aws:
-        if flags["dry_run"]:
-            _setup(aws, spec.name, spec.user, spec.key_path).check(spec)
-            found = estimate(aws, spec)
-            emit(json.dumps({"dry_run": True, **found.fields()}) if as_json else found.text())
-            return
-        price: dict[str, Any] = {}
-        with contextlib.suppress(ConfError):  # a size whose price nobody tells may be started all the same
-            price = estimate(aws, spec).fields()
-        payload = load_payload(flags["wheel"], flags["constraints"])
-        setup = _setup(aws, spec.name, spec.user, spec.key_path)
-        existed = any(box.alive for box in setup.status(ask=False).boxes)
-        try:
-            status = setup.up(spec, payload, wait=not flags["no_wait"])
-        except DeadlineError as exc:
-            raise DeadlineError(f"{exc}. It still costs money: `dl4j aws down {spec.name}` ends it") from exc
-        except Dl4jError as exc:
-            raise type(exc)(f"{exc}. {_cleaned(setup, existed)}") from exc
+    price: dict[str, Any] = {}
+    with contextlib.suppress(ConfError):  # a size without a known price may be started all the same
+        price = estimate(aws, spec).fields()
+    payload = load_payload(wheel, constraints)
+    setup = _setup(aws, spec.name, spec.user, spec.key_path)
+    existed = any(instance.alive for instance in setup.status(ask=False).instances)
+    try:
+        status = setup.up(spec, payload, wait=wait)
+    except DeadlineError as exc:
+        raise DeadlineError(f"{exc}. It still costs money: `dl4j aws down {spec.name}` ends it") from exc
+    except Dl4jError as exc:
+        raise type(exc)(f"{exc}. {_undo(setup, existed)}") from exc
     _show(status, as_json, price)
 
 
-def _cleaned(setup: ClusterSetup, existed: bool) -> str:
-    """Undo an ``up`` that failed, unless the cluster was there before; return what to say."""
+def _undo(setup: ClusterSetup, existed: bool) -> str:
+    """Undo an ``up`` that failed, unless the cluster existed before; return what happened, for the message."""
     name = setup.names.cluster
     if existed:
         return f"The cluster was there before and is left as it is; `dl4j aws down {name}` ends it"
@@ -135,36 +166,17 @@ def _cleaned(setup: ClusterSetup, existed: bool) -> str:
     return "Everything begun was undone"
 
 
-def _spec(flags: dict[str, Any]) -> ClusterSpec:
-    from dl4jlegacy.aws.cluster_spec import ClusterSpec, check_name, parse_cidr, parse_ttl
-
-    same = (
-        *("name", "out", "size", "master_size", "ami", "security_group", "key_pair", "key_path", "worker_script"),
-        *("master_script", "spot", "spot_only", "subnet", "user"),
-    )
-    check_name(flags["name"])
-    run = tuple(flags["context"].args) or ("--model", "dbn", "--dataset", "digits")
-    return ClusterSpec(
-        **{name: flags[name] for name in same},
-        ttl_seconds=parse_ttl(flags["ttl"]),
-        workers=_whole("-w", flags["workers"], 1),
-        threads=_whole("--threads", flags["threads"], 0),
-        allow=parse_cidr(flags["allow"] or _own_address()),
-        run=run,
-    )
-
-
 def _own_address() -> str:
     """Return the public address of this machine, as AWS sees it."""
     try:
-        with urllib.request.urlopen(_WHO_AM_I, timeout=10) as answer:  # a fixed https address
+        with urllib.request.urlopen(_ADDRESS_SERVICE, timeout=10) as answer:  # a fixed https address
             text = str(answer.read(64).decode("ascii")).strip()
     except (OSError, UnicodeDecodeError) as exc:
         raise CloudError(
-            f"your public address could not be learnt from {_WHO_AM_I} ({exc}); give it with --allow"
+            f"your public address could not be learnt from {_ADDRESS_SERVICE} ({exc}); give it with --allow"
         ) from exc
     if not re.fullmatch(r"[0-9a-f.:]+", text):
-        raise CloudError(f"{_WHO_AM_I} answers no address; give yours with --allow")
+        raise CloudError(f"{_ADDRESS_SERVICE} answers no address; give yours with --allow")
     return text
 
 
@@ -172,7 +184,7 @@ def _own_address() -> str:
 def status(
     name: Name, region: Region = None, user: User = "admin", key_path: KeyPath = "", format: Format = "text"
 ) -> None:
-    """Show a cluster: its instances, its other belongings, and who has registered."""
+    """Show a cluster: its instances, its other resources, and which workers have registered."""
     as_json = _is_json(format)
     open_console()
     with _session(region) as aws:
@@ -210,19 +222,17 @@ def ssh(
     key_path: KeyPath = "",
 ) -> int:
     """Log in on a node, whose host key is known; after -- comes a command to run instead. Exits as that does."""
-    from dl4jlegacy.aws.status_text import node_of
-
     open_console()
     with _session(region) as aws:
         setup = _setup(aws, name, user, key_path)
-        box = node_of(setup, node)
-        keys = setup.host_keys(box)
+        instance = _find_instance(setup, node)
+        keys = setup.host_keys(instance)
         key = setup.key_file()
     known = setup.names.key_folder / "known_hosts"
     known.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    known.write_text("".join(f"{box.public_address} {line}\n" for line in keys.splitlines()), encoding="ascii")
+    known.write_text("".join(f"{instance.public_address} {line}\n" for line in keys.splitlines()), encoding="ascii")
     options = ("StrictHostKeyChecking=yes", f"UserKnownHostsFile={known}", "IdentitiesOnly=yes")
-    command = ["ssh", "-i", str(key), *(f"-o{option}" for option in options), f"{user}@{box.public_address}"]
+    command = ["ssh", "-i", str(key), *(f"-o{option}" for option in options), f"{user}@{instance.public_address}"]
     try:
         return subprocess.run([*command, *context.args]).returncode
     except FileNotFoundError as exc:
@@ -241,28 +251,26 @@ def logs(
     key_path: KeyPath = "",
 ) -> None:
     """Print what a node's services said; before it can be logged in to, what its console shows."""
-    from dl4jlegacy.aws.status_text import node_of
-
     count = _whole("-n", lines, 1)
     open_console()
     with _session(region) as aws:
         setup = _setup(aws, name, user, key_path)
-        box = node_of(setup, node)
+        instance = _find_instance(setup, node)
         try:
-            with setup.provisioner(box) as host:
+            with setup.provisioner(instance) as host:
                 command = (
                     f"sudo journalctl --no-pager -n {count} -u 'dl4j-*'; sudo tail -n 20 /var/log/dl4j-install.log"
                 )
                 emit(host.run_remote_command(command, seconds=60).out.rstrip())
         except CloudError as exc:
-            emit(f"{exc}\nthe console of {box.id} shows:\n{_console_output(aws, box)}")
+            emit(f"{exc}\nthe console of {instance.id} shows:\n{_console_output(aws, instance)}")
 
 
-def _console_output(aws: Aws, box: Box) -> str:
-    from dl4jlegacy.aws.session import translated
+def _console_output(aws: Aws, instance: Instance) -> str:
+    from dl4jlegacy.aws.session import translate_errors
 
-    with translated(f"the console of {box.id}"):
-        return str(aws.client("ec2").get_console_output(InstanceId=box.id).get("Output") or "nothing yet").rstrip()
+    with translate_errors(f"the console of {instance.id}"):
+        return str(aws.client("ec2").get_console_output(InstanceId=instance.id).get("Output") or "nothing yet").rstrip()
 
 
 @aws_app.command()
@@ -291,10 +299,10 @@ def reap(
     with _session(region) as aws:
         found = reap_clusters(aws, dry_run=dry_run, everything=everything)
     if as_json:
-        emit(json.dumps({"region": aws.region, "dry_run": dry_run, "clusters": [asdict(each) for each in found]}))
+        emit(json.dumps({"region": aws.region, "dry_run": dry_run, "clusters": [each.fields() for each in found]}))
         return
     verb = "would end" if dry_run else "ended"
-    texts = [f"{verb} {each.name}: {', '.join(each.belongings)}" for each in found]
+    texts = [f"{verb} {each.name}: {', '.join(each.resources)}" for each in found]
     emit("\n".join(texts) or f"nothing to reap in {aws.region}")
 
 
@@ -313,13 +321,22 @@ def price(
     from dl4jlegacy.aws.prices import estimate
 
     as_json, count, seconds = _is_json(format), _whole("-w", workers, 1), parse_ttl(ttl)
-    spec = ClusterSpec("price", "", seconds, "", workers=count, size=size, master_size=master_size, spot=spot)
+    spec = ClusterSpec(
+        name="price",
+        allow="",
+        ttl_seconds=seconds,
+        out="",
+        workers=count,
+        size=size,
+        master_size=master_size,
+        spot=spot,
+    )
     with _session(region) as aws:
         found = estimate(aws, spec)
     emit(json.dumps(found.fields()) if as_json else found.text())
 
 
-# --- what they share --------------------------------------------------------------------------------------------------
+# --- shared --------------------------------------------------------------------------------------------------
 
 
 def _session(region: str | None) -> Aws:
@@ -335,10 +352,53 @@ def _setup(aws: Aws, name: str, user: str, key_path: str) -> ClusterSetup:
     return ClusterSetup(aws, check_name(name), user=user, key_path=key_path)
 
 
-def _show(found: ClusterStatus, as_json: bool, price: dict[str, Any]) -> None:
-    from dl4jlegacy.aws.status_text import fields_of, text_of
+def _show(status: ClusterStatus, as_json: bool, price: dict[str, Any]) -> None:
+    emit(json.dumps(_fields(status, price)) if as_json else _text(status, price))
 
-    emit(json.dumps(fields_of(found, price)) if as_json else text_of(found, price))
+
+def _fields(status: ClusterStatus, price: dict[str, Any]) -> dict[str, Any]:
+    """Return a cluster's state for JSON."""
+    return {
+        "cluster": status.name,
+        "region": status.region,
+        "expires": status.expires,
+        **({"price": price} if price else {}),
+        "boxes": [asdict(instance) for instance in status.instances],
+        "belongings": list(status.resources),
+        "workers": None if status.workers is None else list(status.workers),
+    }
+
+
+def _text(status: ClusterStatus, price: dict[str, Any]) -> str:
+    """Return a cluster's state as text."""
+    end = f", ends by itself at {status.expires}" if status.expires else ""
+    lines = [f"cluster {status.name} in {status.region}{end}"]
+    for each in status.instances:
+        size = f"{each.size}{' spot' if each.spot else ''}"
+        lines.append(f"  {each.role:7} {each.id} {size} {each.state} {each.public_address} {each.zone}".rstrip())
+    lines += [f"  {resource}" for resource in status.resources]
+    if len(lines) == 1:
+        return f"there is nothing of cluster {status.name} in {status.region}"
+    if status.workers is not None:
+        lines.append(f"  {len(status.workers)} workers registered")
+    if price:
+        lines.append(f"  {price['dollars_per_hour']:.2f} $/h, at most {price['dollars_at_most']:.2f} $")
+    return "\n".join(lines)
+
+
+def _find_instance(setup: ClusterSetup, node: str) -> Instance:
+    """Return the running instance that ``--node`` names: master, a worker's number, an id; raises ``ConfError``."""
+    from dl4jlegacy.aws.cluster_spec import MASTER, WORKER
+
+    running = [instance for instance in setup.status(ask=False).instances if instance.state == "running"]
+    workers = [instance for instance in running if instance.role == WORKER]
+    names = {str(number): instance for number, instance in enumerate(workers)}
+    names.update((instance.id, instance) for instance in running)
+    names.update((MASTER, instance) for instance in running if instance.role == MASTER)
+    if node not in names:
+        known = nearest(node, list(names)) if names else "; no instance of it is running"
+        raise ConfError(f"cluster {setup.names.cluster} has no node {node!r}{known}")
+    return names[node]
 
 
 def _whole(flag: str, text: str, least: int) -> int:

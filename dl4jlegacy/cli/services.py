@@ -1,4 +1,4 @@
-"""``dl4j services``: start, show and stop the local Hazelcast and Zookeeper servers. ``cli.py`` mounts it."""
+"""``dl4j services``: start, show and stop the local Hazelcast and Zookeeper servers."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dl4jlegacy.aws.boxes import boxes_of
 from dl4jlegacy.aws.cluster_spec import CLUSTER, EXPIRES, ROLE, ClusterSpec
+from dl4jlegacy.aws.instances import list_instances
 from dl4jlegacy.aws.payload import Payload
 from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.setup import ClusterSetup
@@ -19,17 +19,28 @@ from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, NotEnoughWor
 from tests.support.aws_fixtures import Fault, FaultProxy, Request
 
 PAYLOAD = Payload("dl4jlegacy-0.1.0-py3-none-any.whl", b"a wheel", b"numpy==2.4.6\n")
-SPEC = ClusterSpec("digits", "203.0.113.7/32", 4 * 3600, "s3://models-of-mine/dbn.zip", workers=2, size="m5.large")
+SPEC = ClusterSpec(
+    name="digits",
+    allow="203.0.113.7/32",
+    ttl_seconds=4 * 3600,
+    out="s3://models-of-mine/dbn.zip",
+    workers=2,
+    size="m5.large",
+)
 
 
 def registered(setup: ClusterSetup, master: Any) -> list[str]:
     """Every running worker has registered: moto's instances run nothing."""
-    return [box.id for box in boxes_of(setup._aws, setup.names.cluster) if box.role == "worker" and box.alive]
+    return [
+        instance.id
+        for instance in list_instances(setup._aws, setup.names.cluster)
+        if instance.role == "worker" and instance.alive
+    ]
 
 
 @pytest.fixture
 def cluster(aws: Aws) -> Callable[..., ClusterSetup]:
-    return lambda name="digits": ClusterSetup(aws, name, ready=registered)
+    return lambda name="digits": ClusterSetup(aws, name, list_workers=registered)
 
 
 def instances(aws: Aws) -> list[dict[str, Any]]:
@@ -40,16 +51,16 @@ def instances(aws: Aws) -> list[dict[str, Any]]:
 def test_up_makes_a_cluster_that_status_shows_and_down_removes(cluster, image, aws) -> None:
     setup = cluster()
     status = setup.up(replace(SPEC, ami=image), PAYLOAD)
-    assert [(box.role, box.state, box.size) for box in status.boxes] == [
+    assert [(instance.role, instance.state, instance.size) for instance in status.instances] == [
         ("master", "running", "m5.large"),
         ("worker", "running", "m5.large"),
         ("worker", "running", "m5.large"),
     ]
     assert len(status.workers) == 2
-    assert len(status.belongings) == 6
+    assert len(status.resources) == 6
     removed = setup.down()
     assert len(removed) == 9
-    assert setup.status().belongings == ()
+    assert setup.status().resources == ()
     assert not instances(aws)
     assert not setup.names.key_folder.exists()
 
@@ -58,8 +69,8 @@ def test_up_twice_changes_nothing(cluster, image, aws) -> None:
     setup = cluster()
     first = setup.up(replace(SPEC, ami=image), PAYLOAD)
     second = setup.up(replace(SPEC, ami=image), PAYLOAD)
-    assert [box.id for box in first.boxes] == [box.id for box in second.boxes]
-    assert first.belongings == second.belongings
+    assert [instance.id for instance in first.instances] == [instance.id for instance in second.instances]
+    assert first.resources == second.resources
     assert first.expires == second.expires
     [group] = aws.client("ec2").describe_security_groups(GroupNames=["dl4j-digits"])["SecurityGroups"]
     assert len(group["IpPermissions"]) == 2
@@ -100,8 +111,8 @@ def test_instances_end_themselves_are_tagged_and_have_a_role_and_no_keys(cluster
         assert tags[EXPIRES].endswith("Z")
     data = yaml.safe_load(base64.b64decode(workers["UserData"]))
     units = [file for file in data["write_files"] if file["path"].endswith("dl4j-worker.service")]
-    [box] = [box for box in boxes_of(aws, "digits") if box.role == "master"]
-    assert f"worker --zookeeper {box.private_address}:2181" in units[0]["content"]
+    [instance] = [instance for instance in list_instances(aws, "digits") if instance.role == "master"]
+    assert f"worker --zookeeper {instance.private_address}:2181" in units[0]["content"]
 
 
 def test_everything_made_carries_the_clusters_tag(cluster, image, aws) -> None:
@@ -145,7 +156,7 @@ def test_the_role_may_read_its_own_bucket_and_secret_and_the_models_bucket_and_n
 def test_the_secret_is_in_the_parameter_store_and_in_no_request_but_its_own(cluster, image, aws, fault_proxy) -> None:
     setup = cluster()
     setup.up(replace(SPEC, ami=image), PAYLOAD)
-    secret = setup.belongings.read_secret()
+    secret = setup.resources.read_secret()
     assert len(secret) >= 40
     found = aws.client("ssm").get_parameter(Name=setup.names.secret)["Parameter"]
     assert found["Type"] == "SecureString"
@@ -163,22 +174,22 @@ def test_spot_workers_are_asked_for_and_the_master_is_not_one(cluster, image, aw
     assert workers["InstanceMarketOptions.SpotOptions.SpotInstanceType"] == "one-time"
     assert workers["InstanceMarketOptions.SpotOptions.InstanceInterruptionBehavior"] == "terminate"
     assert workers["TagSpecification.3.ResourceType"] == "spot-instances-request"
-    assert [box.spot for box in boxes_of(aws, "digits")] == [False, True, True]
+    assert [instance.spot for instance in list_instances(aws, "digits")] == [False, True, True]
 
 
 def test_scale_adds_workers_like_those_that_are_there_and_ends_the_youngest(cluster, image, aws, fault_proxy) -> None:
     setup = cluster()
     before = setup.up(replace(SPEC, ami=image), PAYLOAD)
     more = setup.scale(4)
-    assert sum(box.role == "worker" and box.alive for box in more.boxes) == 4
+    assert sum(instance.role == "worker" and instance.alive for instance in more.instances) == 4
     old, new = fault_proxy.calls("RunInstances")[1:]
     for name in ("UserData", "ImageId", "InstanceType", "KeyName", "IamInstanceProfile.Name"):
         assert old.parameters[name] == new.parameters[name]
-    assert {box.expires for box in more.boxes} == {before.expires}
+    assert {instance.expires for instance in more.instances} == {before.expires}
     fewer = setup.scale(1)
-    [kept] = [box for box in fewer.boxes if box.role == "worker" and box.alive]
-    assert kept.launched == min(box.launched for box in more.boxes if box.role == "worker")
-    assert sum(box.role == "master" and box.alive for box in fewer.boxes) == 1
+    [kept] = [instance for instance in fewer.instances if instance.role == "worker" and instance.alive]
+    assert kept.launched == min(instance.launched for instance in more.instances if instance.role == "worker")
+    assert sum(instance.role == "master" and instance.alive for instance in fewer.instances) == 1
 
 
 def test_scaling_a_cluster_that_is_not_there_is_refused(cluster, aws) -> None:
@@ -246,7 +257,7 @@ def test_down_that_waits_in_vain_says_what_is_left_and_can_be_repeated(cluster, 
         setup.down()
     fault_proxy.judge = lambda request: None
     setup.down()
-    assert setup.status().belongings == ()
+    assert setup.status().resources == ()
 
 
 def test_up_waits_until_every_worker_has_registered(cluster, image, aws) -> None:
@@ -258,21 +269,23 @@ def test_up_waits_until_every_worker_has_registered(cluster, image, aws) -> None
             raise answer
         return list(answer)
 
-    status = ClusterSetup(aws, "digits", ready=ready).up(replace(SPEC, ami=image), PAYLOAD)
+    status = ClusterSetup(aws, "digits", list_workers=ready).up(replace(SPEC, ami=image), PAYLOAD)
     assert status.workers == ("a", "b")
     assert len(answers) == 1
 
 
 def test_up_that_waits_in_vain_says_for_whom(aws, image) -> None:
-    setup = ClusterSetup(aws, "digits", ready=lambda setup, master: ["a"])
+    setup = ClusterSetup(aws, "digits", list_workers=lambda setup, master: ["a"])
     with pytest.raises(DeadlineError, match=r"did not register within 1200 s: 1 of 2 have registered; see `dl4j aws"):
         setup.up(replace(SPEC, ami=image), PAYLOAD)
 
 
 def test_up_does_not_wait_for_instances_that_have_ended(aws, image) -> None:
     def ready(setup: ClusterSetup, master: Any) -> list[str]:
-        aws.client("ec2").terminate_instances(InstanceIds=[box.id for box in boxes_of(aws) if box.role == "worker"])
+        aws.client("ec2").terminate_instances(
+            InstanceIds=[instance.id for instance in list_instances(aws) if instance.role == "worker"]
+        )
         return []
 
     with pytest.raises(NotEnoughWorkersError, match=r"needs a master and 2 workers; there are: .*terminated"):
-        ClusterSetup(aws, "digits", ready=ready).up(replace(SPEC, ami=image), PAYLOAD)
+        ClusterSetup(aws, "digits", list_workers=ready).up(replace(SPEC, ami=image), PAYLOAD)

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from dl4jlegacy.aws.boxes import boxes_of
 from dl4jlegacy.aws.cluster_spec import parse_cidr, parse_ttl
+from dl4jlegacy.aws.instances import list_instances
 from dl4jlegacy.aws.reaper import find_clusters, reap
-from dl4jlegacy.aws.session import Aws, Pace
+from dl4jlegacy.aws.session import Aws, Clock
 from dl4jlegacy.cli import main
 from dl4jlegacy.errors import UsageError
 from tests.support.aws_fixtures import Fault, FaultProxy
@@ -57,7 +57,7 @@ def test_up_status_scale_reap_down(dl4j, image, wheel, capsys) -> None:
     done = dl4j(*UP, "-w", "2", "-ami", image, "--wheel", wheel, "--ttl", "90m", "--format", "json")
     assert done.status == 0, done.err
     fields = json.loads(done.out)
-    assert [box["role"] for box in fields["boxes"]] == ["master", "worker", "worker"]
+    assert [instance["role"] for instance in fields["boxes"]] == ["master", "worker", "worker"]
     assert fields["price"]["dollars_per_hour"] == pytest.approx(3 * 0.096, abs=0.03)
     text = dl4j("aws", "status", "digits").out
     assert text.startswith(f"cluster digits in us-east-1, ends by itself at {fields['expires']}")
@@ -95,9 +95,9 @@ def test_reap_ends_what_has_expired_and_nothing_else(dl4j, image, wheel, aws) ->
     for name, ttl in (("short", "5m"), ("long", "1d")):
         assert dl4j("aws", "up", name, *UP[3:], "-ami", image, "--wheel", wheel, "--ttl", ttl).status == 0
     later = time.time() + 600
-    with Aws("us-east-1", pace=Pace(now=aws.pace.now, wait=aws.pace.wait, wall=lambda: later)) as in_ten_minutes:
+    with Aws("us-east-1", clock=Clock(now=aws.clock.now, wait=aws.clock.wait, wall=lambda: later)) as in_ten_minutes:
         assert [found.name for found in reap(in_ten_minutes, dry_run=True)] == ["short"]
-        assert {box.cluster for box in boxes_of(aws) if box.alive} == {"short", "long"}
+        assert {instance.cluster for instance in list_instances(aws) if instance.alive} == {"short", "long"}
         assert [found.name for found in reap(in_ten_minutes)] == ["short"]
         assert [found.name for found in find_clusters(aws)] == ["long"]
         assert reap(in_ten_minutes) == []
@@ -126,7 +126,7 @@ def test_spot_without_capacity_falls_back_to_on_demand(dl4j, image, wheel, fault
     asked = [r.parameters for r in fault_proxy.calls("RunInstances")]
     tried = [p["SubnetId"] for p in asked if "InstanceMarketOptions.MarketType" in p]
     assert len(set(tried)) == len(tried) >= 3  # every zone
-    assert [box["spot"] for box in json.loads(done.out)["boxes"]] == [False, False]
+    assert [instance["spot"] for instance in json.loads(done.out)["boxes"]] == [False, False]
     assert dl4j("aws", "down", "digits").status == 0
     only = dl4j(*UP, "-ami", image, "--wheel", wheel, "--spot", "--spot-only")
     assert only.status == 7

@@ -12,14 +12,14 @@ import pytest
 
 from dl4jlegacy import MultiLayerConfiguration, MultiLayerNetwork, NeuralNetConfiguration, OutputLayer, write_model
 from dl4jlegacy.aws import session
-from dl4jlegacy.aws.boxes import boxes_of
+from dl4jlegacy.aws.instances import list_instances
 from dl4jlegacy.aws.locations import Location
-from dl4jlegacy.aws.session import Aws, Pace
+from dl4jlegacy.aws.session import Aws, Clock
 from dl4jlegacy.aws.uploader import S3Uploader
 from dl4jlegacy.errors import ConfError, NotEnoughWorkersError, TrainingError, UsageError
 from tests.aws.test_cluster import registered
 from tests.support.aws_failures import left_with_our_tag
-from tests.support.aws_fixtures import Clock, Fault, FaultProxy, Request
+from tests.support.aws_fixtures import FakeClock, Fault, FaultProxy, Request
 
 OUT = "s3://models-of-mine/digits.zip"
 
@@ -30,8 +30,8 @@ def example(repository: Path, monkeypatch: pytest.MonkeyPatch, aws: Aws) -> Modu
     spec = importlib.util.spec_from_file_location("aws_cluster", repository / "examples" / "aws_cluster.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    clock = Clock()
-    monkeypatch.setattr(session, "Pace", lambda: Pace(now=clock.now, wait=clock.wait))
+    clock = FakeClock()
+    monkeypatch.setattr(session, "Clock", lambda: Clock(now=clock.now, wait=clock.wait))
     return module
 
 
@@ -65,7 +65,7 @@ def master_that_trains(aws: Aws, fault_proxy: FaultProxy, tmp_path: Path) -> Cal
 def test_a_model_is_in_s3_and_nothing_is_left(example, arguments, master_that_trains, aws, capsys) -> None:
     S3Uploader(aws).upload(Path(__file__), "digits.zip", "models-of-mine")  # what was there before is no new model
     master_that_trains(5)
-    example.main([*arguments, "--spot", "--workers", "3"], ready=registered)
+    example.main([*arguments, "--spot", "--workers", "3"], list_workers=registered)
     said = capsys.readouterr().out
     assert re.search(r"together 0\.\d\d \$/h.*\nat most  0\.\d\d \$ in 1\.0 h", said)
     assert "3 workers have registered" in said
@@ -79,7 +79,7 @@ def test_a_model_is_in_s3_and_nothing_is_left(example, arguments, master_that_tr
 def test_without_a_yes_nothing_is_made(example, arguments, aws, fault_proxy, monkeypatch, capsys) -> None:
     monkeypatch.setattr("builtins.input", lambda prompt: "")
     fault_proxy.requests.clear()
-    example.main(arguments[:-1], ready=registered)
+    example.main(arguments[:-1], list_workers=registered)
     assert "at most" in capsys.readouterr().out
     assert not [r for r in fault_proxy.requests if not re.match(r"Describe|Get|List|HEAD", r.action)]
 
@@ -94,7 +94,7 @@ def test_what_fails_on_the_way_leaves_nothing(code, example, arguments, aws, fau
 
     fault_proxy.judge = judge
     with pytest.raises(NotEnoughWorkersError):
-        example.main(arguments, ready=registered)
+        example.main(arguments, list_workers=registered)
     assert "nothing of cluster example is left" in capsys.readouterr().out
     assert left_with_our_tag(aws) == []
 
@@ -102,11 +102,11 @@ def test_what_fails_on_the_way_leaves_nothing(code, example, arguments, aws, fau
 def test_a_master_that_ends_without_a_model_is_an_error_and_leaves_nothing(example, arguments, aws) -> None:
     def ready(setup, master) -> list[str]:
         ids = registered(setup, master)
-        aws.client("ec2").terminate_instances(InstanceIds=[b.id for b in boxes_of(aws) if b.role == "master"])
+        aws.client("ec2").terminate_instances(InstanceIds=[i.id for i in list_instances(aws) if i.role == "master"])
         return ids
 
     with pytest.raises(TrainingError, match="ended without a model; it said: its instance is gone"):
-        example.main(arguments, ready=ready)
+        example.main(arguments, list_workers=ready)
     assert left_with_our_tag(aws) == []
 
 
@@ -116,7 +116,7 @@ def test_a_training_that_takes_too_long_is_an_error_and_leaves_nothing(example, 
     with pytest.raises(
         CloudError, match=r"no model at s3://models-of-mine/digits\.zip after 0\.1 h; try a longer --ttl"
     ):
-        example.main([*arguments, "--ttl", "5m"], ready=registered)
+        example.main([*arguments, "--ttl", "5m"], list_workers=registered)
     assert left_with_our_tag(aws) == []
 
 
@@ -125,11 +125,11 @@ def test_a_cluster_of_that_name_is_left_alone(example, arguments, aws, image) ->
     kinds = [{"ResourceType": "instance", "Tags": tags}]
     aws.client("ec2").run_instances(ImageId=image, MinCount=1, MaxCount=1, TagSpecifications=kinds)
     with pytest.raises(ConfError, match="already, which this would end; give another --name"):
-        example.main(arguments, ready=registered)
-    assert [box.alive for box in boxes_of(aws, "example")] == [True]
+        example.main(arguments, list_workers=registered)
+    assert [instance.alive for instance in list_instances(aws, "example")] == [True]
 
 
 def test_bad_input_is_refused_before_aws_is_asked(example, arguments) -> None:
     for more in (["--ttl", "0"], ["--allow", "0.0.0.0/0"], ["--workers", "0"], ["--name", "A_B"]):
         with pytest.raises(UsageError):
-            example.main([*arguments, *more], ready=registered)
+            example.main([*arguments, *more], list_workers=registered)

@@ -49,11 +49,11 @@ def test_with_the_retries_of_everyday_a_single_failure_is_not_even_noticed(
 ) -> None:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "4")
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda self, context: 0.0)
-    with Aws("us-east-1", pace=aws.pace) as patient:
+    with Aws("us-east-1", clock=aws.clock) as patient:
         number = len(fault_proxy.requests) + 12
         throttled = Fault("error", "RequestLimitExceeded", 503)
         fault_proxy.judge = lambda request: throttled if request.number in (number, number + 7) else None
-        setup = ClusterSetup(patient, "digits", ready=registered)
+        setup = ClusterSetup(patient, "digits", list_workers=registered)
         assert len(setup.up(replace(SPEC, ami=IMAGE), PAYLOAD).workers or ()) == 2
         setup.down()
         assert left_with_our_tag(patient) == []

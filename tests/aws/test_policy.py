@@ -117,24 +117,24 @@ def seen(aws: Aws, image: str, fault_proxy: FaultProxy, tmp_path: Path) -> dict[
     """Everything that the commands do, as AWS was asked for it: action and resource, with the request's path."""
     big, saver = tmp_path / "big", S3ModelSaver("models-of-mine", "run", aws=aws)
     big.write_bytes(np.random.default_rng(1).bytes(11 << 20))
-    setup = ClusterSetup(aws, "digits", ready=registered)
+    setup = ClusterSetup(aws, "digits", list_workers=registered)
     for spot in (False, True):
         spec = replace(SPEC, ami="" if spot else image, spot=spot)
         estimate(aws, spec)
         setup.up(spec, PAYLOAD)
         setup.scale(3)
         setup.scale(1)
-        [box] = [b for b in setup.status().boxes if b.role == "master" and b.alive]
-        aws.client("ec2").get_console_output(InstanceId=box.id)
+        [instance] = [i for i in setup.status().instances if i.role == "master" and i.alive]
+        aws.client("ec2").get_console_output(InstanceId=instance.id)
         with pytest.raises(CloudError):
-            setup.host_keys(box)
-        setup.belongings.read_secret()
+            setup.host_keys(instance)
+        setup.resources.read_secret()
         reap(aws, everything=True) if spot else setup.down()
     tags = SPEC.tags("", 0.0, 0.0)
     kind = {"ResourceType": "spot-instances-request", "Tags": tag_list(tags)}
     aws.client("ec2").request_spot_instances(LaunchSpecification={"ImageId": image}, TagSpecifications=[kind])
     fault_proxy.requests.pop()  # moto makes none for RunInstances, as AWS does
-    setup.belongings.bucket(tags)
+    setup.resources.ensure_bucket(tags)
     aws.client("s3").create_multipart_upload(Bucket=setup.names.bucket, Key="unfinished")
     setup.down()
     uploader = S3Uploader(aws, part_nbytes=5 << 20)

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dl4jlegacy.aws.copies import fetch
 from dl4jlegacy.aws.dataset_iterator import BaseS3DataSetIterator, upload_batches
 from dl4jlegacy.aws.downloader import BucketIterator, S3Downloader
-from dl4jlegacy.aws.locations import Location, sanitised
+from dl4jlegacy.aws.locations import Location, legacy_bucket_name
 from dl4jlegacy.aws.model_saver import S3ModelSaver
+from dl4jlegacy.aws.s3_cache import fetch
 from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.uploader import SHA256, S3Uploader
 from dl4jlegacy.cli import main
@@ -184,7 +184,7 @@ def test_what_is_not_there_is_named(aws: Aws, bucket: str, tmp_path: Path) -> No
             call()
     with pytest.raises(ConfError, match="is no place in S3"):
         Location.parse("s3://A_B/x")
-    assert sanitised("My Data.set-") == "my-datadset"
+    assert legacy_bucket_name("My Data.set-") == "my-datadset"
 
 
 def test_batches_in_s3_are_a_data_set(aws: Aws) -> None:

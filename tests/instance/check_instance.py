@@ -26,7 +26,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from dl4jlegacy.aws.node import HOSTS, own_address
+from dl4jlegacy.aws.boot import HOST_KEYS, own_address
 from dl4jlegacy.aws.payload import load_payload
 from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.setup import ClusterSetup
@@ -132,13 +132,13 @@ def test_the_user_data_makes_a_master_and_a_worker_that_train(
     aws: Aws, aws_environment: FaultProxy, image: str, cloud_init: Path, tmp_path: Path, monkeypatch
 ) -> None:
     assert os.geteuid() == 0, "this check needs root: it mounts a copy of the root file system"
-    setup = ClusterSetup(aws, "digits", ready=lambda setup, master: ["the one that is about to be started"])
+    setup = ClusterSetup(aws, "digits", list_workers=lambda setup, master: ["the one that is about to be started"])
     run = ("--model", "dbn", "--dataset", "digits", "--jobs-per-round", "2", "--epochs", "30", "--seed", "7")
     setup.up(replace(SPEC, ami=image, workers=1, threads=2, run=run), load_payload())
     data = [base64.b64decode(r.parameters["UserData"]).decode() for r in aws_environment.calls("RunInstances")]
     [theirs] = re.findall(r"--zookeeper (\S+):2181 --workers", data[1])
     data[1] = data[1].replace(theirs, own_address())
-    secret = setup.belongings.read_secret()
+    secret = setup.resources.read_secret()
     environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
     with ExitStack() as stack:
         master, worker = (
@@ -150,7 +150,7 @@ def test_the_user_data_makes_a_master_and_a_worker_that_train(
             assert instance.said("dl4j-install.log") == ""
             assert "systemd-run --unit=dl4j-end --on-active=" in instance.said("systemctl-calls")
             assert secret.decode() not in instance.everything_said()
-        keys = setup.belongings.host_keys(HOSTS + own_address())
+        keys = setup.resources.read_host_keys(HOST_KEYS + own_address())
         assert "ssh-ed25519 " in str(keys)
         worker.wait("a worker has registered", lambda: registered(f"{own_address()}:2181", secret))
         master.wait("model", lambda: "models-of-mine" in master.said("dl4j-master.service.log"))

@@ -118,7 +118,7 @@ def attempt(aws: Aws, seed: int, proxy: FaultProxy) -> tuple[str, str]:
     spec = replace(SPEC, name=name, ami=IMAGE, spot=seed % 2 == 0)
     for step in ("up", "down"):
         try:
-            setup = ClusterSetup(aws, name, ready=registered)
+            setup = ClusterSetup(aws, name, list_workers=registered)
             _ = setup.up(spec, PAYLOAD) if step == "up" else setup.down()
             outcomes.append("done")
         except Dl4jError as exc:

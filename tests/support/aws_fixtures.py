@@ -352,7 +352,7 @@ def aws_environment(fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, tm
     gc.collect()  # the traceback of a connection that was reset holds its socket
 
 
-class Clock:
+class FakeClock:
     """A clock that moves when somebody waits."""
 
     def __init__(self) -> None:
@@ -377,7 +377,7 @@ def aws(aws_environment: FaultProxy) -> Iterator[Any]:
 
 def impatient() -> Any:
     """Return an ``Aws`` whose waits take no time."""
-    from dl4jlegacy.aws.session import Aws, Pace
+    from dl4jlegacy.aws.session import Aws, Clock
 
-    clock = Clock()
-    return Aws(REGION, pace=Pace(now=clock.now, wait=clock.wait))
+    clock = FakeClock()
+    return Aws(REGION, clock=Clock(now=clock.now, wait=clock.wait))

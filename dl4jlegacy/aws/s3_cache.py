@@ -1,4 +1,4 @@
-"""Copies of what is in S3 on this machine: fetched once, again when it has changed there (layer 5).
+"""Copies on this machine of objects in S3: fetched once, and again when they have changed there.
 
 They are kept below ``$DL4J_S3_CACHE``, or ``~/.deeplearning4j/s3``, under bucket and key.
 """
@@ -16,11 +16,11 @@ from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.uploader import S3Uploader
 from dl4jlegacy.errors import CheckpointError, DataError
 
-__all__ = ["cache_folder", "fetch", "open_target"]
+__all__ = ["cache_folder", "fetch", "open_upload"]
 
 
 def cache_folder() -> Path:
-    """Return where copies are kept."""
+    """Return the folder of the copies."""
     given = os.environ.get("DL4J_S3_CACHE")
     return Path(given).expanduser() if given else Path.home() / ".deeplearning4j" / "s3"
 
@@ -36,11 +36,11 @@ def fetch(url: str, aws: Aws | None = None) -> Path:
         downloader = S3Downloader(session)
         head = downloader.head(location) if location.key and not location.key.endswith("/") else None
         if head is not None:
-            return _copied(downloader, location, head)
-        return _copied_folder(downloader, location)
+            return _fetch_object(downloader, location, head)
+        return _fetch_folder(downloader, location)
 
 
-def _copied_folder(downloader: S3Downloader, location: Location) -> Path:
+def _fetch_folder(downloader: S3Downloader, location: Location) -> Path:
     prefix = f"{location.key.rstrip('/')}/" if location.key else ""
     found = [
         o
@@ -50,7 +50,7 @@ def _copied_folder(downloader: S3Downloader, location: Location) -> Path:
     if not found:
         raise DataError(f"there is nothing at {location}, neither an object nor any below it; is it spelt right?")
     names = {Path(o["Key"]).name for o in found}
-    paths = [_copied(downloader, Location(location.bucket, o["Key"]), o) for o in found]
+    paths = [_fetch_object(downloader, Location(location.bucket, o["Key"]), o) for o in found]
     folder = paths[0].parent
     for stale in folder.iterdir():  # what is no longer there is no longer part of the data
         if stale.is_file() and not stale.name.startswith(".") and stale.name not in names:
@@ -58,7 +58,7 @@ def _copied_folder(downloader: S3Downloader, location: Location) -> Path:
     return folder
 
 
-def _copied(downloader: S3Downloader, location: Location, found: dict[str, Any]) -> Path:
+def _fetch_object(downloader: S3Downloader, location: Location, found: dict[str, Any]) -> Path:
     """Return the copy of one object; ``found`` has its ETag."""
     parts = [part for part in location.key.split("/") if part]
     if not parts or any(part in (".", "..") for part in parts):
@@ -79,8 +79,8 @@ def _copied(downloader: S3Downloader, location: Location, found: dict[str, Any])
     return path
 
 
-def open_target(url: str) -> Callable[[Path], None]:
-    """Return what uploads a file to ``url``; raises now if its bucket cannot be had."""
+def open_upload(url: str) -> Callable[[Path], None]:
+    """Return a function that uploads a file to ``url``; raises at once if its bucket cannot be used."""
     location = Location.parse(url)
     if not location.key or location.key.endswith("/"):
         raise CheckpointError(f"{url} names no object; give s3://{location.bucket}/model.zip, for instance")

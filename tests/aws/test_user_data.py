@@ -16,14 +16,20 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dl4jlegacy.aws.userdata import MOST_NBYTES, Node, user_data
+from dl4jlegacy.aws.user_data import MOST_NBYTES, InstanceConfig, user_data
 from dl4jlegacy.errors import ConfError
 from tests.support.debian_packages import missing_for, unpack
 
 RUN = ("--model", "dbn", "--dataset", "s3://some data/100% $HOME", "--run", 'a "quoted" name \\')
-MASTER = Node(
-    *("master", "digits", "us-east-1", "dl4j-digits-123456789012-us-east-1", "dl4jlegacy-0.1.0-py3-none-any.whl"),
-    *("0" * 64, "1" * 64, 1_900_000_000),
+MASTER = InstanceConfig(
+    role="master",
+    cluster="digits",
+    region="us-east-1",
+    bucket="dl4j-digits-123456789012-us-east-1",
+    wheel="dl4jlegacy-0.1.0-py3-none-any.whl",
+    wheel_sha256="0" * 64,
+    constraints_sha256="1" * 64,
+    expires=1_900_000_000,
     run=(*RUN, "--out", "s3://models-of-mine/dbn.zip"),
     workers=4,
 )
@@ -31,7 +37,7 @@ WORKER = replace(MASTER, role="worker", run=(), master="10.0.0.1", threads=2)
 NODES = pytest.mark.parametrize("node", [MASTER, WORKER, replace(WORKER, threads=0)], ids=["master", "worker", "cores"])
 
 
-def files(node: Node) -> dict[str, str]:
+def files(node: InstanceConfig) -> dict[str, str]:
     return {file["path"]: file["content"] for file in yaml.safe_load(user_data(node))["write_files"]}
 
 
@@ -53,7 +59,7 @@ def schema(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], tuple[i
 
 
 @NODES
-def test_cloud_init_itself_finds_nothing_wrong(node: Node, schema, tmp_path: Path) -> None:
+def test_cloud_init_itself_finds_nothing_wrong(node: InstanceConfig, schema, tmp_path: Path) -> None:
     path = tmp_path / "user-data"
     path.write_text(user_data(node), encoding="utf-8")
     assert schema(path) == (0, f"Valid cloud-config: {path}\n")
@@ -68,7 +74,7 @@ def test_cloud_init_does_find_what_is_wrong(schema, tmp_path: Path) -> None:
 
 
 @NODES
-def test_it_is_far_below_amazons_limit(node: Node) -> None:
+def test_it_is_far_below_amazons_limit(node: InstanceConfig) -> None:
     assert len(user_data(node).encode()) < MOST_NBYTES // 3
 
 
@@ -80,7 +86,7 @@ def test_what_would_be_too_long_is_refused_with_the_remedy() -> None:
 
 
 @NODES
-def test_it_holds_no_secret(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_holds_no_secret(node: InstanceConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     before = user_data(node)
     names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "DL4J_SECRET", "AWS_PROFILE")
     for name in names:
@@ -91,7 +97,7 @@ def test_it_holds_no_secret(node: Node, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @NODES
-def test_its_scripts_are_right_for_the_shell_and_python(node: Node) -> None:
+def test_its_scripts_are_right_for_the_shell_and_python(node: InstanceConfig) -> None:
     config = yaml.safe_load(user_data(node))
     install, fetch = files(node)["/usr/local/lib/dl4j/install"], files(node)["/usr/local/lib/dl4j/fetch.py"]
     for script in (install, *(words[2] for words in config["bootcmd"] + config["runcmd"])):
@@ -105,7 +111,7 @@ def test_its_scripts_are_right_for_the_shell_and_python(node: Node) -> None:
 
 
 @NODES
-def test_the_end_is_wound_up_before_anything_else(node: Node, tmp_path: Path) -> None:
+def test_the_end_is_wound_up_before_anything_else(node: InstanceConfig, tmp_path: Path) -> None:
     config = yaml.safe_load(user_data(node))
     [[shell, flag, script]] = config["bootcmd"]
     assert (shell, flag, next(iter(config))) == ("sh", "-c", "bootcmd")
@@ -132,7 +138,7 @@ def test_the_masters_command_line_is_what_was_asked_for() -> None:
 
 
 @NODES
-def test_services_run_as_a_user_of_their_own_in_a_closed_room(node: Node) -> None:
+def test_services_run_as_a_user_of_their_own_in_a_closed_room(node: InstanceConfig) -> None:
     units = {name: text for name, text in files(node).items() if name.endswith(".service")}
     assert units
     for text in units.values():

@@ -1,7 +1,7 @@
-"""Ec2BoxCreator: EC2 instances of one cluster: start, wait for, list, end (layer 5).
+"""EC2 instances of one cluster: start them, wait for them, list and terminate them.
 
-Every instance carries the cluster's tags from its first moment, ends (not stops) when it powers itself off, and gives
-its role's keys to IMDSv2 only. Every destructive call is filtered by tag.
+Every instance has the cluster's tags from its first moment, is terminated (not stopped) when it powers itself off, and
+gives its role's keys to IMDSv2 only. Every destructive call is filtered by tag.
 
 Legacy: ``Ec2BoxCreator``; its ``allRunning`` waited for every instance of the account, and ``createSpot`` started an
 image, a size and a security group of its own at 0.03 $.
@@ -17,26 +17,38 @@ from functools import partial
 from typing import Any
 
 from dl4jlegacy.aws.cluster_spec import CLUSTER, CREATED, EXPIRES, ROLE, Tags, tag_list
-from dl4jlegacy.aws.session import CAPACITY, Aws, code_of, translated
+from dl4jlegacy.aws.session import CAPACITY, Aws, error_code, translate_errors
 from dl4jlegacy.errors import ConfError, DeadlineError, NotEnoughWorkersError
 
-__all__ = ["Box", "Ec2BoxCreator", "SizeInfo", "boxes_of"]
+__all__ = [
+    "Ec2BoxCreator",
+    "Instance",
+    "InstanceType",
+    "LaunchSettings",
+    "cancel_spot_requests",
+    "check_image",
+    "describe_instance_type",
+    "launch_settings_of",
+    "list_instances",
+    "newest_image",
+    "terminate_instances",
+]
 
 logger = logging.getLogger(__name__)
 
 _DEBIAN = "136693071363"
 _GONE_STATES = ("terminated",)
-_NOT_YET = {
+_RETRIED = {
     "InvalidGroup.NotFound",
-    "InvalidParameterValue",  # of an instance profile that EC2 has not heard of yet
+    "InvalidParameterValue",  # of an instance profile that EC2 does not know yet
     "InvalidKeyPair.NotFound",
     "InvalidIamInstanceProfileArn.Malformed",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
-    """An instance as AWS last described it; empty texts where it has none (yet)."""
+class Instance:
+    """An instance as AWS last described it; a field that it does not have (yet) is empty."""
 
     id: str
     state: str
@@ -53,13 +65,13 @@ class Box:
 
     @property
     def alive(self) -> bool:
-        """Whether it may still cost something."""
+        """True if it may still cost something."""
         return self.state not in _GONE_STATES
 
 
 @dataclass(frozen=True, slots=True)
-class SizeInfo:
-    """What AWS says of an instance type; memory in MiB."""
+class InstanceType:
+    """An instance type as AWS describes it; memory in MiB."""
 
     name: str
     cores: int
@@ -68,46 +80,47 @@ class SizeInfo:
     gpus: int
 
 
-def boxes_of(aws: Aws, cluster: str = "") -> list[Box]:
-    """Return the instances of a cluster, or of all clusters, oldest first; ended ones are told for about an hour."""
+def list_instances(aws: Aws, cluster: str = "") -> list[Instance]:
+    """Return the instances of a cluster, or of all, oldest first; AWS lists terminated ones for about an hour."""
     wanted = {"Name": f"tag:{CLUSTER}", "Values": [cluster]} if cluster else {"Name": "tag-key", "Values": [CLUSTER]}
-    with translated(f"describing the instances of {cluster or 'all clusters'}"):
+    with translate_errors(f"describing the instances of {cluster or 'all clusters'}"):
         pages = aws.client("ec2").get_paginator("describe_instances").paginate(Filters=[wanted])
         found = [i for page in pages for r in page["Reservations"] for i in r["Instances"]]
-    return sorted((_box(instance) for instance in found), key=lambda box: (box.launched, box.role, box.id))
+    return sorted(map(_parse, found), key=lambda instance: (instance.launched, instance.role, instance.id))
 
 
-def _box(instance: dict[str, Any]) -> Box:
-    tags = {tag["Key"]: tag["Value"] for tag in instance.get("Tags", [])}
-    return Box(
-        id=instance["InstanceId"],
-        state=instance["State"]["Name"],
+def _parse(described: dict[str, Any]) -> Instance:
+    tags = {tag["Key"]: tag["Value"] for tag in described.get("Tags", [])}
+    return Instance(
+        id=described["InstanceId"],
+        state=described["State"]["Name"],
         cluster=tags.get(CLUSTER, ""),
         role=tags.get(ROLE, ""),
-        size=instance["InstanceType"],
-        spot=instance.get("InstanceLifecycle") == "spot",
-        public_address=instance.get("PublicIpAddress") or "",
-        private_address=instance.get("PrivateIpAddress") or "",
-        zone=instance.get("Placement", {}).get("AvailabilityZone", ""),
-        launched=instance["LaunchTime"].timestamp(),
+        size=described["InstanceType"],
+        spot=described.get("InstanceLifecycle") == "spot",
+        public_address=described.get("PublicIpAddress") or "",
+        private_address=described.get("PrivateIpAddress") or "",
+        zone=described.get("Placement", {}).get("AvailabilityZone", ""),
+        launched=described["LaunchTime"].timestamp(),
         created=tags.get(CREATED, ""),
         expires=tags.get(EXPIRES, ""),
     )
 
 
 class Ec2BoxCreator:
-    """Creates boxes that are alike.
+    """Creates instances ("boxes") that are alike.
 
     Args:
-        aws: where.
+        aws: the region.
         ami: the image; empty for the newest Debian 12 of the size's architecture.
-        num_boxes: how many ``create`` makes.
+        num_boxes: how many instances ``create`` starts.
         size: the instance type.
-        security_group_id: in which they are.
-        key_pair: whose owner may log in.
+        security_group_id: their security group.
+        key_pair: its owner may log in.
         tags: of instances, volumes and spot requests.
         profile: the instance profile that gives them their role.
         subnets: tried one after the other where there is no capacity.
+        user_data: the cloud-config that they run at their first boot.
     """
 
     def __init__(
@@ -130,11 +143,11 @@ class Ec2BoxCreator:
         self.boxes_created: list[str] = []
 
     def create(self) -> list[str]:
-        """Start the boxes on demand, all or none; return their ids. Raises ``NotEnoughWorkersError``."""
+        """Start the instances on demand, all or none; return their ids. Raises ``NotEnoughWorkersError``."""
         return self._start(spot=False)
 
     def create_spot(self, *, fall_back: bool = True) -> list[str]:
-        """Start the boxes at the spot price; on demand instead where there is no capacity, if ``fall_back``."""
+        """Start the instances at the spot price; on demand instead where there is no capacity, if ``fall_back``."""
         try:
             return self._start(spot=True)
         except NotEnoughWorkersError as exc:
@@ -146,25 +159,27 @@ class Ec2BoxCreator:
     def _start(self, *, spot: bool) -> list[str]:
         from botocore.exceptions import ClientError
 
-        ami = self.ami or newest_ami(self._aws, size_info(self._aws, self.size).architecture)
-        with translated(f"starting {self.num_boxes} {self.size} from {ami}{' at the spot price' if spot else ''}"):
+        ami = self.ami or newest_image(self._aws, describe_instance_type(self._aws, self.size).architecture)
+        with translate_errors(
+            f"starting {self.num_boxes} {self.size} from {ami}{' at the spot price' if spot else ''}"
+        ):
             for subnet in self._subnets:
                 request = self._request(ami, subnet, spot=spot)
                 try:
                     started = self._aws.eventually(
-                        partial(self._aws.client("ec2").run_instances, **request), self._not_yet()
+                        partial(self._aws.client("ec2").run_instances, **request), self._retried()
                     )
                     break
                 except ClientError as exc:
-                    if code_of(exc) not in CAPACITY or subnet == self._subnets[-1]:
+                    if error_code(exc) not in CAPACITY or subnet == self._subnets[-1]:
                         raise
                     logger.warning("no capacity for %s in subnet %s; trying the next", self.size, subnet)
         ids = [str(instance["InstanceId"]) for instance in started["Instances"]]
         self.boxes_created += ids
         return ids
 
-    def _not_yet(self) -> set[str]:
-        return _NOT_YET if self._profile else _NOT_YET - {"InvalidParameterValue"}
+    def _retried(self) -> set[str]:
+        return _RETRIED if self._profile else _RETRIED - {"InvalidParameterValue"}
 
     def _request(self, ami: str, subnet: str, *, spot: bool) -> dict[str, Any]:
         kinds = ("instance", "volume", "spot-instances-request") if spot else ("instance", "volume")
@@ -191,64 +206,70 @@ class Ec2BoxCreator:
         return request
 
     def block_till_all_running(self, *, seconds: float = 600.0) -> None:
-        """Return once the boxes created here run.
+        """Return once the instances created here run.
 
         Raises:
             DeadlineError: not in time. NotEnoughWorkersError: one ended.
         """
         if not self.boxes_created:
             return
-        end = self._aws.pace.now() + seconds
+        end = self._aws.clock.now() + seconds
         while True:
-            boxes = {b.id: b for b in boxes_of(self._aws, self._tags[CLUSTER])}
-            states = {box: boxes[box].state if box in boxes else "pending" for box in self.boxes_created}
+            listed = {instance.id: instance.state for instance in self._created()}
+            states = {id: listed.get(id, "pending") for id in self.boxes_created}
             if all(state == "running" for state in states.values()):
                 return
-            ended = [box for box, state in states.items() if state not in ("pending", "running")]
+            ended = [id for id, state in states.items() if state not in ("pending", "running")]
             if ended:
                 raise NotEnoughWorkersError(f"{', '.join(ended)} ended instead of starting; try another -s or -ami")
-            if self._aws.pace.now() >= end:
+            if self._aws.clock.now() >= end:
                 raise DeadlineError(
                     f"{', '.join(states)} did not start within {seconds:.0f} s; `dl4j aws down` ends them"
                 )
-            self._aws.pace.wait(3.0)
+            self._aws.clock.wait(3.0)
 
     def all_running(self) -> bool:
-        """Whether every box created here runs."""
-        boxes = {b.id: b.state for b in boxes_of(self._aws, self._tags[CLUSTER])}
-        return all(boxes.get(box) == "running" for box in self.boxes_created)
+        """Return True if every instance created here runs."""
+        created = self._created()
+        return len(created) == len(self.boxes_created) and all(instance.state == "running" for instance in created)
 
     def get_hosts(self) -> list[str]:
-        """Return the public addresses of the boxes created here that are alive."""
-        return [
-            b.public_address for b in boxes_of(self._aws, self._tags[CLUSTER]) if b.id in self.boxes_created and b.alive
-        ]
+        """Return the public addresses of the instances created here that are alive."""
+        return [instance.public_address for instance in self._created() if instance.alive]
 
     def blowup_boxes(self) -> None:
-        """End the boxes created here, and no others, and wait until they have."""
-        end_boxes(self._aws, [b for b in boxes_of(self._aws, self._tags[CLUSTER]) if b.id in self.boxes_created])
+        """Terminate the instances created here, and no others, and wait until that is done."""
+        terminate_instances(self._aws, self._created())
+
+    def _created(self) -> list[Instance]:
+        """Return those of the cluster's instances that were created here and that AWS lists already."""
+        return [i for i in list_instances(self._aws, self._tags[CLUSTER]) if i.id in self.boxes_created]
 
 
-def end_boxes(aws: Aws, boxes: Sequence[Box], *, seconds: float = 600.0) -> None:
-    """End these boxes and return once they have; raises ``DeadlineError``. Those without a cluster's tag are left."""
-    ids = [box.id for box in boxes if box.alive and box.cluster]
+def terminate_instances(aws: Aws, instances: Sequence[Instance], *, seconds: float = 600.0) -> None:
+    """Terminate instances and wait until that is done; those without a cluster's tag are left alone.
+
+    Raises:
+        DeadlineError: not in ``seconds``.
+    """
+    ids = [instance.id for instance in instances if instance.alive and instance.cluster]
     if not ids:
         return
-    ec2, end = aws.client("ec2"), aws.pace.now() + seconds
-    with translated(f"ending {len(ids)} instances"):
+    ec2, end = aws.client("ec2"), aws.clock.now() + seconds
+    with translate_errors(f"ending {len(ids)} instances"):
         for first in range(0, len(ids), 100):
             aws.eventually(
                 partial(ec2.terminate_instances, InstanceIds=ids[first : first + 100]),
                 {"InvalidInstanceID.NotFound"},
             )
-        clusters = {box.cluster for box in boxes}
+        clusters = {instance.cluster for instance in instances}
         while True:
-            alive = [b.id for name in clusters for b in boxes_of(aws, name) if b.alive and b.id in ids]
+            alive = [i.id for name in clusters for i in list_instances(aws, name) if i.alive and i.id in ids]
             if not alive:
                 return
-            if aws.pace.now() >= end:
+            if aws.clock.now() >= end:
                 raise DeadlineError(f"{', '.join(alive)} have not ended within {seconds:.0f} s; repeat `dl4j aws down`")
-            aws.pace.wait(3.0)
+            aws.clock.wait(3.0)
 
 
 def cancel_spot_requests(aws: Aws, cluster: str) -> list[str]:
@@ -257,7 +278,7 @@ def cancel_spot_requests(aws: Aws, cluster: str) -> list[str]:
         {"Name": f"tag:{CLUSTER}", "Values": [cluster]},
         {"Name": "state", "Values": ["open", "active"]},
     ]
-    with translated(f"cancelling the spot requests of {cluster}"):
+    with translate_errors(f"cancelling the spot requests of {cluster}"):
         found = aws.client("ec2").describe_spot_instance_requests(Filters=filters)["SpotInstanceRequests"]
         ids = [str(request["SpotInstanceRequestId"]) for request in found if request["State"] in ("open", "active")]
         if ids:
@@ -265,15 +286,15 @@ def cancel_spot_requests(aws: Aws, cluster: str) -> list[str]:
     return ids
 
 
-def size_info(aws: Aws, size: str) -> SizeInfo:
-    """Return what AWS knows of a size; raises ``ConfError`` if the region has none such."""
-    with translated(f"instance type {size!r} in {aws.region}"):
+def describe_instance_type(aws: Aws, size: str) -> InstanceType:
+    """Return what AWS knows of an instance type; raises ``ConfError`` if the region does not have it."""
+    with translate_errors(f"instance type {size!r} in {aws.region}"):
         found = aws.client("ec2").describe_instance_types(InstanceTypes=[size])["InstanceTypes"]
     if not found:
         raise ConfError(f"region {aws.region} has no instance type {size!r}; give another -s, for instance m5.large")
     [info] = found
     architectures = info.get("ProcessorInfo", {}).get("SupportedArchitectures", ["x86_64"])
-    return SizeInfo(
+    return InstanceType(
         name=size,
         cores=int(info.get("VCpuInfo", {}).get("DefaultVCpus", 1)),
         memory=int(info.get("MemoryInfo", {}).get("SizeInMiB", 0)),
@@ -282,9 +303,9 @@ def size_info(aws: Aws, size: str) -> SizeInfo:
     )
 
 
-def check_ami(aws: Aws, ami: str, architecture: str) -> None:
-    """Raise ``ConfError`` if there is no such image in the region, or it is for other processors."""
-    with translated(f"image {ami} in {aws.region}"):
+def check_image(aws: Aws, ami: str, architecture: str) -> None:
+    """Raise ``ConfError`` if the region has no such image, or it is for another architecture."""
+    with translate_errors(f"image {ami} in {aws.region}"):
         images = aws.client("ec2").describe_images(ImageIds=[ami])["Images"]
     if not images:
         raise ConfError(f"region {aws.region} has no image {ami}; give another -ami, or none for Debian's newest")
@@ -293,7 +314,7 @@ def check_ami(aws: Aws, ami: str, architecture: str) -> None:
         raise ConfError(f"image {ami} is for {theirs}, the size for {architecture}; give another -ami or -s")
 
 
-def newest_ami(aws: Aws, architecture: str) -> str:
+def newest_image(aws: Aws, architecture: str) -> str:
     """Return the newest official Debian 12 image; raises ``ConfError`` if the region has none."""
     name = f"debian-12-{'arm64' if architecture == 'arm64' else 'amd64'}-*"
     filters = [
@@ -301,7 +322,7 @@ def newest_ami(aws: Aws, architecture: str) -> str:
         {"Name": "state", "Values": ["available"]},
         {"Name": "architecture", "Values": [architecture]},
     ]
-    with translated(f"looking for an image {name}"):
+    with translate_errors(f"looking for an image {name}"):
         images = aws.client("ec2").describe_images(Owners=[_DEBIAN], Filters=filters)["Images"]
     if not images:
         raise ConfError(f"region {aws.region} has no image {name} of Debian's; name a Debian 12 image with -ami")
@@ -309,8 +330,8 @@ def newest_ami(aws: Aws, architecture: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """What it takes to start another box like one that is there."""
+class LaunchSettings:
+    """How an instance was launched, to launch another one like it."""
 
     ami: str
     groups: tuple[str, ...]
@@ -320,18 +341,18 @@ class Recipe:
     user_data: str
 
 
-def recipe_of(aws: Aws, box: Box) -> Recipe:
-    """Return how a box was started."""
+def launch_settings_of(aws: Aws, instance: Instance) -> LaunchSettings:
+    """Return how an instance was launched."""
     ec2 = aws.client("ec2")
-    with translated(f"describing {box.id}"):
-        [reservation] = ec2.describe_instances(InstanceIds=[box.id])["Reservations"]
-        [instance] = reservation["Instances"]
-        encoded = ec2.describe_instance_attribute(InstanceId=box.id, Attribute="userData")["UserData"]["Value"]
-    return Recipe(
-        ami=instance["ImageId"],
-        groups=tuple(group["GroupId"] for group in instance["SecurityGroups"]),
-        key_pair=instance.get("KeyName", ""),
-        subnet=instance.get("SubnetId", ""),
-        tags={t["Key"]: t["Value"] for t in instance["Tags"] if not t["Key"].startswith("aws:")},
+    with translate_errors(f"describing {instance.id}"):
+        [reservation] = ec2.describe_instances(InstanceIds=[instance.id])["Reservations"]
+        [described] = reservation["Instances"]
+        encoded = ec2.describe_instance_attribute(InstanceId=instance.id, Attribute="userData")["UserData"]["Value"]
+    return LaunchSettings(
+        ami=described["ImageId"],
+        groups=tuple(group["GroupId"] for group in described["SecurityGroups"]),
+        key_pair=described.get("KeyName", ""),
+        subnet=described.get("SubnetId", ""),
+        tags={t["Key"]: t["Value"] for t in described["Tags"] if not t["Key"].startswith("aws:")},
         user_data=base64.b64decode(encoded).decode(),
     )

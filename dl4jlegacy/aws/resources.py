@@ -1,7 +1,8 @@
-"""Belongings: everything of a cluster but its instances: security group, key pair, secret, role, bucket.
+"""The AWS resources of a cluster besides its instances: security group, key pair, secret, role, bucket.
 
-Each is made so that making it again changes nothing, tagged in the same call where AWS can do that, and removed so that
-removing it again is no error. Names follow from the cluster, so what a broken ``up`` left is found without a record.
+Every ``ensure_...`` creates what is missing and may be repeated; removing may be repeated too. Resources are tagged in
+the call that creates them where AWS can do that. Their names follow from the cluster, so those that a broken ``up``
+left behind are found without a record.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from functools import partial
 from typing import Any
 
 from dl4jlegacy.aws.cluster_spec import CLUSTER, IAM_PATH, Names, Tags, tag_list
-from dl4jlegacy.aws.session import Aws, code_of, translated
+from dl4jlegacy.aws.session import Aws, error_code, translate_errors
 from dl4jlegacy.errors import CloudError, ConfError, Dl4jError
 
-__all__ = ["Belongings"]
+__all__ = ["ClusterResources"]
 
 logger = logging.getLogger(__name__)
 
 _SSH = 22
-_GONE = {
+_MISSING = {
     *("InvalidGroup.NotFound", "InvalidGroupId.NotFound", "InvalidKeyPair.NotFound", "NoSuchEntity", "NoSuchBucket"),
     *("ParameterNotFound", "NoSuchUpload", "404"),
 }
-_NOT_YET = {
+_RETRIED = {
     *("InvalidGroup.NotFound", "InvalidGroupId.NotFound", "NoSuchEntity", "NoSuchBucket", "OperationAborted"),
     *("ConcurrentModification", "DependencyViolation", "InvalidGroup.InUse", "DeleteConflict", "BucketNotEmpty"),
 }
@@ -36,18 +37,18 @@ _TRUST = {
 }
 
 
-class Belongings:
-    """The belongings of one cluster; used by one thread at a time."""
+class ClusterResources:
+    """The resources of one cluster. Used by one thread at a time."""
 
     def __init__(self, aws: Aws, names: Names) -> None:
         self._aws, self.names = aws, names
 
     # --- security group -----------------------------------------------------------------------------------------------
 
-    def security_group(self, vpc: str, allow: str, tags: Tags) -> str:
-        """Return the id of the group that admits the cluster itself, and SSH from ``allow``."""
-        with translated(f"security group {self.names.group}"):
-            group = self._group_of(vpc, tags)
+    def ensure_security_group(self, vpc: str, allow: str, tags: Tags) -> str:
+        """Return the id of the security group, which admits the cluster itself, and SSH from ``allow``."""
+        with translate_errors(f"security group {self.names.group}"):
+            group = self._find_or_create_group(vpc, tags)
             for rule in (
                 {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group, "Description": "the cluster"}]},
                 {
@@ -57,13 +58,13 @@ class Belongings:
                     "IpRanges": [{"CidrIp": allow, "Description": "who started it"}],
                 },
             ):
-                self._admit(group, rule)
+                self._allow(group, rule)
         return group
 
-    def _group_of(self, vpc: str, tags: Tags) -> str:
+    def _find_or_create_group(self, vpc: str, tags: Tags) -> str:
         from botocore.exceptions import ClientError
 
-        ec2, name, found = self._aws.client("ec2"), self.names.group, self.groups()
+        ec2, name, found = self._aws.client("ec2"), self.names.group, self.security_groups()
         if found:
             return found[0]
         tagged = [{"ResourceType": "security-group", "Tags": tag_list(tags)}]
@@ -72,7 +73,7 @@ class Belongings:
             made = ec2.create_security_group(GroupName=name, Description=what, VpcId=vpc, TagSpecifications=tagged)
             return str(made["GroupId"])
         except ClientError as exc:
-            if code_of(exc) != "InvalidGroup.Duplicate":
+            if error_code(exc) != "InvalidGroup.Duplicate":
                 raise
         filters = [{"Name": "group-name", "Values": [name]}, {"Name": f"tag:{CLUSTER}", "Values": [self.names.cluster]}]
         found = [group["GroupId"] for group in ec2.describe_security_groups(Filters=filters)["SecurityGroups"]]
@@ -82,19 +83,19 @@ class Belongings:
             )
         return found[0]
 
-    def _admit(self, group: str, rule: dict[str, Any]) -> None:
+    def _allow(self, group: str, rule: dict[str, Any]) -> None:
         from botocore.exceptions import ClientError
 
         ec2 = self._aws.client("ec2")
         try:
             self._aws.eventually(
-                lambda: ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[rule]), _NOT_YET
+                lambda: ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[rule]), _RETRIED
             )
         except ClientError as exc:
-            if code_of(exc) != "InvalidPermission.Duplicate":
+            if error_code(exc) != "InvalidPermission.Duplicate":
                 raise
 
-    def groups(self) -> list[str]:
+    def security_groups(self) -> list[str]:
         """Return the ids of the cluster's security groups."""
         filters = [{"Name": f"tag:{CLUSTER}", "Values": [self.names.cluster]}]
         pages = self._aws.client("ec2").get_paginator("describe_security_groups").paginate(Filters=filters)
@@ -102,10 +103,10 @@ class Belongings:
 
     # --- key pair, secret ---------------------------------------------------------------------------------------------
 
-    def key_pair(self, public_key: str, tags: Tags) -> str:
-        """Return the name of the key pair with this public key (OpenSSH); another one of that name is replaced."""
+    def ensure_key_pair(self, public_key: str, tags: Tags) -> str:
+        """Return the name of the key pair, which has this public key (OpenSSH); one with another key is replaced."""
         ec2, name = self._aws.client("ec2"), self.names.key_pair
-        with translated(f"key pair {name}"):
+        with translate_errors(f"key pair {name}"):
             if self.key_pairs():
                 ec2.delete_key_pair(KeyName=name)
             ec2.import_key_pair(
@@ -121,38 +122,38 @@ class Belongings:
         pairs = self._aws.client("ec2").describe_key_pairs(Filters=filters)["KeyPairs"]
         return [str(pair["KeyName"]) for pair in pairs]
 
-    def secret(self, tags: Tags) -> None:
-        """Keep a random secret for the run's processes in the parameter store, unless there is one."""
+    def ensure_secret(self, tags: Tags) -> None:
+        """Put a random secret for the run's processes into the parameter store, unless there is one."""
         ssm, name = self._aws.client("ssm"), self.names.secret
         from botocore.exceptions import ClientError
 
-        with translated(f"parameter {name}"):
+        with translate_errors(f"parameter {name}"):
             try:
                 value = secrets.token_urlsafe(32)
                 ssm.put_parameter(Name=name, Value=value, Type="SecureString", Tags=tag_list(tags))
             except ClientError as exc:
-                if code_of(exc) != "ParameterAlreadyExists":
+                if error_code(exc) != "ParameterAlreadyExists":
                     raise
 
     def read_secret(self) -> bytes:
         """Return the run's secret."""
-        with translated(f"parameter {self.names.secret}"):
+        with translate_errors(f"parameter {self.names.secret}"):
             found = self._aws.client("ssm").get_parameter(Name=self.names.secret, WithDecryption=True)
         return str(found["Parameter"]["Value"]).encode()
 
     # --- role ---------------------------------------------------------------------------------------------------------
 
-    def role(self, buckets: tuple[str, ...], tags: Tags) -> str:
-        """Return the name of the instance profile whose role may read the cluster's bucket and secret.
+    def ensure_role(self, buckets: tuple[str, ...], tags: Tags) -> str:
+        """Return the name of the instance profile, whose role may read the cluster's bucket and secret.
 
         Args:
-            buckets: where the run's data are and its model goes; the role may read and write there.
+            buckets: of the run's data and model; the role may read and write there.
             tags: of role and profile.
         """
         iam, name = self._aws.client("iam"), self.names.role
         listed = tag_list(tags)
-        with translated(f"role {name}"):
-            self._unless_there(
+        with translate_errors(f"role {name}"):
+            self._create_if_absent(
                 lambda: iam.create_role(
                     RoleName=name, Path=IAM_PATH, AssumeRolePolicyDocument=json.dumps(_TRUST), Tags=listed
                 )
@@ -161,25 +162,25 @@ class Belongings:
                 lambda: iam.put_role_policy(
                     RoleName=name, PolicyName="dl4jlegacy", PolicyDocument=json.dumps(self._policy(buckets))
                 ),
-                _NOT_YET,
+                _RETRIED,
             )
-            self._unless_there(
+            self._create_if_absent(
                 lambda: iam.create_instance_profile(InstanceProfileName=name, Path=IAM_PATH, Tags=listed)
             )
-            profile = self._aws.eventually(lambda: iam.get_instance_profile(InstanceProfileName=name), _NOT_YET)
+            profile = self._aws.eventually(lambda: iam.get_instance_profile(InstanceProfileName=name), _RETRIED)
             if not profile["InstanceProfile"]["Roles"]:
                 self._aws.eventually(
-                    lambda: iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name), _NOT_YET
+                    lambda: iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name), _RETRIED
                 )
         return name
 
-    def _unless_there(self, create: Callable[[], Any]) -> None:
+    def _create_if_absent(self, create: Callable[[], Any]) -> None:
         from botocore.exceptions import ClientError
 
         try:
             self._aws.eventually(create, {"ConcurrentModification"})
         except ClientError as exc:
-            if code_of(exc) != "EntityAlreadyExists":
+            if error_code(exc) != "EntityAlreadyExists":
                 raise
 
     def _policy(self, buckets: tuple[str, ...]) -> dict[str, Any]:
@@ -204,52 +205,52 @@ class Belongings:
 
     # --- bucket -------------------------------------------------------------------------------------------------------
 
-    def bucket(self, tags: Tags) -> str:
+    def ensure_bucket(self, tags: Tags) -> str:
         """Return the name of the cluster's own bucket, private and tagged."""
         from botocore.exceptions import ClientError
 
         s3, name = self._aws.client("s3"), self.names.bucket
         where = {} if self._aws.region == "us-east-1" else {"LocationConstraint": self._aws.region}
-        with translated(f"bucket {name}"):
+        with translate_errors(f"bucket {name}"):
             try:
                 create = {"CreateBucketConfiguration": where} if where else {}
                 self._aws.eventually(lambda: s3.create_bucket(Bucket=name, **create), {"OperationAborted"})
             except ClientError as exc:
-                if code_of(exc) != "BucketAlreadyOwnedByYou":
+                if error_code(exc) != "BucketAlreadyOwnedByYou":
                     raise
-            closed = dict.fromkeys(
+            private = dict.fromkeys(
                 ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets"), True
             )
             tagging = {"TagSet": tag_list(tags)}
-            self._aws.eventually(lambda: s3.put_bucket_tagging(Bucket=name, Tagging=tagging), _NOT_YET)
+            self._aws.eventually(lambda: s3.put_bucket_tagging(Bucket=name, Tagging=tagging), _RETRIED)
             self._aws.eventually(
-                lambda: s3.put_public_access_block(Bucket=name, PublicAccessBlockConfiguration=closed), _NOT_YET
+                lambda: s3.put_public_access_block(Bucket=name, PublicAccessBlockConfiguration=private), _RETRIED
             )
         return name
 
     def upload(self, key: str, body: bytes) -> None:
         """Put an object into the cluster's bucket."""
         s3, name = self._aws.client("s3"), self.names.bucket
-        with translated(f"s3://{name}/{key}"):
-            self._aws.eventually(lambda: s3.put_object(Bucket=name, Key=key, Body=body), _NOT_YET)
+        with translate_errors(f"s3://{name}/{key}"):
+            self._aws.eventually(lambda: s3.put_object(Bucket=name, Key=key, Body=body), _RETRIED)
 
-    def host_keys(self, key: str) -> str | None:
-        """Return what an instance told of its host keys, or None if it has not yet."""
+    def read_host_keys(self, key: str) -> str | None:
+        """Return the host keys that an instance has written to the bucket, or None if it has not yet."""
         from botocore.exceptions import ClientError
 
-        with translated(f"s3://{self.names.bucket}/{key}"):
+        with translate_errors(f"s3://{self.names.bucket}/{key}"):
             try:
                 found = self._aws.client("s3").get_object(Bucket=self.names.bucket, Key=key)
                 return str(found["Body"].read().decode())
             except ClientError as exc:
-                if code_of(exc) in ("NoSuchKey", "NoSuchBucket", "404"):
+                if error_code(exc) in ("NoSuchKey", "NoSuchBucket", "404"):
                     return None
                 raise
 
     # --- removing -----------------------------------------------------------------------------------------------------
 
     def remove(self) -> list[str]:
-        """Remove everything; return what could not be, with the reasons. The instances must be gone before."""
+        """Remove all resources; return the reasons for those that could not be. Instances must be terminated before."""
         steps = (
             self._remove_groups,
             self._remove_key_pairs,
@@ -265,51 +266,51 @@ class Belongings:
                 failures.append(str(exc))
         return failures
 
-    def _removed(self, call: Callable[[], Any], not_yet: Collection[str] = ()) -> Any:
-        """Call; what is gone already is no error, what is still in use is waited for."""
+    def _ignore_missing(self, call: Callable[[], Any], retried: Collection[str] = ()) -> Any:
+        """Return what ``call`` returns, None if the resource does not exist; repeat it over errors in ``retried``."""
         from botocore.exceptions import ClientError
 
         try:
-            return self._aws.eventually(call, not_yet)
+            return self._aws.eventually(call, retried)
         except ClientError as exc:
-            if code_of(exc) not in _GONE:
+            if error_code(exc) not in _MISSING:
                 raise
         return None
 
     def _remove_groups(self) -> None:
         ec2 = self._aws.client("ec2")
         in_use = {"DependencyViolation", "InvalidGroup.InUse"}
-        with translated(f"removing security group {self.names.group}"):
-            for group in self.groups():
-                self._removed(partial(ec2.delete_security_group, GroupId=group), in_use)
+        with translate_errors(f"removing security group {self.names.group}"):
+            for group in self.security_groups():
+                self._ignore_missing(partial(ec2.delete_security_group, GroupId=group), in_use)
 
     def _remove_key_pairs(self) -> None:
         ec2 = self._aws.client("ec2")
-        with translated(f"removing key pair {self.names.key_pair}"):
+        with translate_errors(f"removing key pair {self.names.key_pair}"):
             for name in self.key_pairs():
                 ec2.delete_key_pair(KeyName=name)
 
     def _remove_role(self) -> None:
         iam, name = self._aws.client("iam"), self.names.role
-        with translated(f"removing role {name}"):
-            profile = self._removed(lambda: iam.get_instance_profile(InstanceProfileName=name))
+        with translate_errors(f"removing role {name}"):
+            profile = self._ignore_missing(lambda: iam.get_instance_profile(InstanceProfileName=name))
             for role in profile["InstanceProfile"]["Roles"] if profile else ():
                 detach = partial(iam.remove_role_from_instance_profile, InstanceProfileName=name)
-                self._removed(partial(detach, RoleName=role["RoleName"]))
-            self._removed(lambda: iam.delete_instance_profile(InstanceProfileName=name), {"DeleteConflict"})
-            self._removed(lambda: iam.delete_role_policy(RoleName=name, PolicyName="dl4jlegacy"))
-            self._removed(lambda: iam.delete_role(RoleName=name), {"DeleteConflict"})
+                self._ignore_missing(partial(detach, RoleName=role["RoleName"]))
+            self._ignore_missing(lambda: iam.delete_instance_profile(InstanceProfileName=name), {"DeleteConflict"})
+            self._ignore_missing(lambda: iam.delete_role_policy(RoleName=name, PolicyName="dl4jlegacy"))
+            self._ignore_missing(lambda: iam.delete_role(RoleName=name), {"DeleteConflict"})
 
     def _remove_secret(self) -> None:
         ssm, name = self._aws.client("ssm"), self.names.secret
-        with translated(f"removing parameter {name}"):
-            self._removed(lambda: ssm.delete_parameter(Name=name))
+        with translate_errors(f"removing parameter {name}"):
+            self._ignore_missing(lambda: ssm.delete_parameter(Name=name))
 
     def _remove_bucket(self) -> None:
         s3, name = self._aws.client("s3"), self.names.bucket
-        with translated(f"removing bucket {name}"):
-            self._removed(self._empty_bucket)
-            self._removed(lambda: s3.delete_bucket(Bucket=name), {"BucketNotEmpty", "OperationAborted"})
+        with translate_errors(f"removing bucket {name}"):
+            self._ignore_missing(self._empty_bucket)
+            self._ignore_missing(lambda: s3.delete_bucket(Bucket=name), {"BucketNotEmpty", "OperationAborted"})
 
     def _empty_bucket(self) -> None:
         s3, name = self._aws.client("s3"), self.names.bucket
@@ -323,16 +324,16 @@ class Belongings:
                 if failed:
                     raise CloudError(f"bucket {name}: {failed[0]['Key']} cannot be deleted: {failed[0].get('Code')}")
 
-    # --- looking ------------------------------------------------------------------------------------------------------
+    # --- listing ------------------------------------------------------------------------------------------------------
 
-    def left(self) -> list[str]:
-        """Return what is there of all this, each as ``kind name``."""
+    def existing(self) -> list[str]:
+        """Return the resources that exist, each as ``kind name``."""
         names, found = self.names, []
-        with translated(f"looking for what cluster {names.cluster} has"):
-            found += [f"security group {group}" for group in self.groups()]
+        with translate_errors(f"looking for what cluster {names.cluster} has"):
+            found += [f"security group {group}" for group in self.security_groups()]
             found += [f"key pair {pair}" for pair in self.key_pairs()]
             iam, ssm, s3 = (self._aws.client(service) for service in ("iam", "ssm", "s3"))
-            looks: tuple[tuple[str, Callable[[], Any]], ...] = (
+            lookups: tuple[tuple[str, Callable[[], Any]], ...] = (
                 (f"role {names.role}", lambda: iam.get_role(RoleName=names.role)),
                 (
                     f"instance profile {names.role}",
@@ -341,13 +342,13 @@ class Belongings:
                 (f"parameter {names.secret}", lambda: ssm.get_parameter(Name=names.secret)),
                 (f"bucket {names.bucket}", lambda: s3.head_bucket(Bucket=names.bucket)),
             )
-            found += [what for what, look in looks if self._removed(look) is not None]
+            found += [what for what, look_up in lookups if self._ignore_missing(look_up) is not None]
         return found
 
-    def default_subnets(self, subnet: str = "") -> tuple[str, list[str]]:
+    def find_subnets(self, subnet: str = "") -> tuple[str, list[str]]:
         """Return the VPC and the subnets to start in; raises ``ConfError`` if there is no default VPC."""
         ec2 = self._aws.client("ec2")
-        with translated(f"subnet {subnet or 'of the default VPC'}"):
+        with translate_errors(f"subnet {subnet or 'of the default VPC'}"):
             if subnet:
                 [found] = ec2.describe_subnets(SubnetIds=[subnet])["Subnets"]
                 return str(found["VpcId"]), [subnet]

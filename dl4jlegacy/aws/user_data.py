@@ -1,8 +1,8 @@
-"""user_data: what cloud-init does on a new instance, as text. A pure function.
+"""The user data of a new instance, which tells cloud-init what to do. A pure function.
 
-The instance first winds up its own end (time to live), then fetches the wheel and the pinned versions of everything
+The instance first schedules its own end (time to live), then fetches the wheel and the pinned versions of everything
 else from the cluster's bucket with its role, checks their SHA-256, installs them, gets the run's secret from the
-parameter store, tells its SSH host key, and starts its systemd units. User data can be read by everybody on the
+parameter store, publishes its SSH host keys, and starts its systemd units. User data can be read by everybody on the
 instance, so nothing secret is in it.
 
 Legacy: ``provision-master.sh`` and the documentation's worker script, which built from the newest source.
@@ -19,7 +19,7 @@ import yaml
 from dl4jlegacy.aws.cluster_spec import MASTER
 from dl4jlegacy.errors import ConfError
 
-__all__ = ["MOST_NBYTES", "Node", "user_data"]
+__all__ = ["MOST_NBYTES", "InstanceConfig", "user_data"]
 
 MOST_NBYTES = 16384
 """Amazon's limit, before its encoding as base64."""
@@ -53,7 +53,7 @@ again /opt/dl4j/bin/pip install --quiet --disable-pip-version-check '@BOTO3@'
 again /opt/dl4j/bin/python /usr/local/lib/dl4j/fetch.py @FETCH@
 again /opt/dl4j/bin/pip install --quiet --disable-pip-version-check \\
     --constraint /var/cache/dl4j/constraints.txt '/var/cache/dl4j/@WHEEL@[aws@SERVICES@]'
-again /opt/dl4j/bin/python -m dl4jlegacy.aws.node --cluster @CLUSTER@ --region @REGION@ --bucket @BUCKET@
+again /opt/dl4j/bin/python -m dl4jlegacy.aws.boot --cluster @CLUSTER@ --region @REGION@ --bucket @BUCKET@
 systemctl daemon-reload
 systemctl enable @UNITS@
 systemctl start --no-block @UNITS@
@@ -82,14 +82,15 @@ WantedBy=multi-user.target
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """What one instance needs to know.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceConfig:
+    """What one instance has to know.
 
     Attributes:
         role: master or worker.
-        cluster, region, bucket: where it belongs and fetches from.
-        wheel, wheel_sha256, constraints_sha256: what it fetches.
+        cluster, region: where it belongs.
+        bucket: from which it fetches the wheel and the constraints.
+        wheel, wheel_sha256, constraints_sha256: their names and digests.
         expires: when it ends, in seconds since 1970.
         master: the master's private address, for a worker.
         run: the command line of ``dl4j master``, for a master.
@@ -111,16 +112,16 @@ class Node:
     threads: int = 0
 
 
-def user_data(node: Node) -> str:
-    """Return the cloud-config of a node; raises ``ConfError`` if it is too long."""
-    units = _units(node)
+def user_data(instance: InstanceConfig) -> str:
+    """Return the cloud-config of an instance; raises ``ConfError`` if it is too long."""
+    units = _units(instance)
     files = {
         "/usr/local/lib/dl4j/fetch.py": (_FETCH, "0644"),
-        "/usr/local/lib/dl4j/install": (_install(node, tuple(units)), "0755"),
+        "/usr/local/lib/dl4j/install": (_install(instance, tuple(units)), "0755"),
         **{f"/etc/systemd/system/{name}": (text, "0644") for name, text in units.items()},
     }
     config = {
-        "bootcmd": [["sh", "-c", _end(node.expires)]],
+        "bootcmd": [["sh", "-c", _end(instance.expires)]],
         "package_update": True,
         "packages": ["python3-venv"],
         "write_files": [{"path": path, "permissions": mode, "content": text} for path, (text, mode) in files.items()],
@@ -128,8 +129,9 @@ def user_data(node: Node) -> str:
     }
     text = "#cloud-config\n" + yaml.safe_dump(config, sort_keys=False, width=120)
     if len(text.encode()) > MOST_NBYTES:
+        nbytes = len(text.encode())
         raise ConfError(
-            f"the user data of {node.cluster}'s {node.role} are {len(text.encode())} bytes, AWS takes {MOST_NBYTES}; "
+            f"the user data of {instance.cluster}'s {instance.role} are {nbytes} bytes, AWS takes {MOST_NBYTES}; "
             "shorten the command line of the run, for instance by a Conf file in S3"
         )
     return text
@@ -143,55 +145,57 @@ def _end(expires: int) -> str:
     )
 
 
-def _install(node: Node, units: tuple[str, ...]) -> str:
-    fetched = (node.wheel, node.wheel_sha256, "constraints.txt", node.constraints_sha256)
+def _install(instance: InstanceConfig, units: tuple[str, ...]) -> str:
+    fetched = (instance.wheel, instance.wheel_sha256, "constraints.txt", instance.constraints_sha256)
     values = {
         "BOTO3": _BOTO3,
-        "FETCH": " ".join(shlex.quote(word) for word in (node.bucket, node.region, *fetched)),
-        "WHEEL": node.wheel,
-        "SERVICES": ",services" if node.role == MASTER else "",
-        "CLUSTER": node.cluster,
-        "REGION": node.region,
-        "BUCKET": node.bucket,
+        "FETCH": " ".join(shlex.quote(word) for word in (instance.bucket, instance.region, *fetched)),
+        "WHEEL": instance.wheel,
+        "SERVICES": ",services" if instance.role == MASTER else "",
+        "CLUSTER": instance.cluster,
+        "REGION": instance.region,
+        "BUCKET": instance.bucket,
         "UNITS": " ".join(units),
     }
-    return _filled(_INSTALL, values)
+    return _fill(_INSTALL, values)
 
 
-def _filled(text: str, values: dict[str, str]) -> str:
+def _fill(text: str, values: dict[str, str]) -> str:
     return re.sub(r"@([A-Z0-9]+)@", lambda found: values[found[1]], text)
 
 
-def _units(node: Node) -> dict[str, str]:
-    """Return the node's systemd units by name."""
+def _units(instance: InstanceConfig) -> dict[str, str]:
+    """Return the systemd units by name."""
     dl4j = "/opt/dl4j/bin/dl4j"
-    if node.role != MASTER:
-        threads = str(node.threads) if node.threads else '"$$(nproc)"'
-        command = f"exec {dl4j} worker --zookeeper {node.master}:2181 --workers {threads} --wait 600 --log-format json"
+    if instance.role != MASTER:
+        threads = str(instance.threads) if instance.threads else '"$$(nproc)"'
+        command = (
+            f"exec {dl4j} worker --zookeeper {instance.master}:2181 --workers {threads} --wait 600 --log-format json"
+        )
         service = f"ExecStart=/bin/sh -c '{command}'\nRestart=on-failure\nRestartSec=5\nTimeoutStopSec=40"
-        return {"dl4j-worker.service": _unit(node, "dl4j worker", service)}
+        return {"dl4j-worker.service": _unit(instance, "dl4j worker", service)}
     up = (
         f"{dl4j} services up --folder /var/lib/dl4j/services --host ${{DL4J_ADDRESS}} --hazelcast-port 5701 "
-        f"--zookeeper-port 2181 --cluster-name {node.cluster}"
+        f"--zookeeper-port 2181 --cluster-name {instance.cluster}"
     )
     services = (
         f"Type=oneshot\nRemainAfterExit=yes\nTimeoutStartSec=600\nExecStart={up}\n"
         f"ExecStop={dl4j} services down --folder /var/lib/dl4j/services"
     )
-    run = " ".join(_word(word) for word in node.run)
+    run = " ".join(_word(word) for word in instance.run)
     master = (
-        f"ExecStart={dl4j} master {run} --workers {node.workers} --tracker hazelcast://${{DL4J_ADDRESS}}:5701 "
-        f"--cluster-name {node.cluster} --zookeeper ${{DL4J_ADDRESS}}:2181 --log-format json\n"
+        f"ExecStart={dl4j} master {run} --workers {instance.workers} --tracker hazelcast://${{DL4J_ADDRESS}}:5701 "
+        f"--cluster-name {instance.cluster} --zookeeper ${{DL4J_ADDRESS}}:2181 --log-format json\n"
         "Restart=no\nTimeoutStopSec=40"
     )
     return {
-        "dl4j-services.service": _unit(node, "Hazelcast and Zookeeper of dl4j", services),
-        "dl4j-master.service": _unit(node, "dl4j master", master, " dl4j-services.service"),
+        "dl4j-services.service": _unit(instance, "Hazelcast and Zookeeper of dl4j", services),
+        "dl4j-master.service": _unit(instance, "dl4j master", master, " dl4j-services.service"),
     }
 
 
-def _unit(node: Node, what: str, service: str, after: str = "") -> str:
-    text = _filled(_UNIT, {"WHAT": what, "AFTER": after, "REGION": node.region, "SERVICE": service})
+def _unit(instance: InstanceConfig, what: str, service: str, after: str = "") -> str:
+    text = _fill(_UNIT, {"WHAT": what, "AFTER": after, "REGION": instance.region, "SERVICE": service})
     return (
         text.replace("Wants=network-online.target", f"Wants=network-online.target\nRequires={after.strip()}")
         if after
