@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import threading
 
+import msgspec
 import numpy as np
 import psutil
 import pytest
 
 from dl4jlegacy.datasets import DataSet, ListDataSetIterator
-from dl4jlegacy.errors import CheckpointError, ConfError, DeadlineError, JobError, NotFiniteError, UsageError
+from dl4jlegacy.errors import (
+    CheckpointError,
+    ConfError,
+    DeadlineError,
+    JobError,
+    NotFiniteError,
+    TrainingError,
+    UsageError,
+)
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
@@ -23,7 +32,9 @@ from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import CollectionJobIterator, Result
 from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer
+from dl4jlegacy.scaleout.plan import Phase, Plan
 from dl4jlegacy.scaleout.protocol import Limits
+from dl4jlegacy.scaleout.records import Head, Manifest, account, advance
 from dl4jlegacy.seeding import Stream
 
 QUICK = Limits(lease=1.0, poll=0.05)
@@ -265,6 +276,29 @@ def test_a_run_that_takes_too_long_says_where_it_is():
         run.setup(conf(epochs=100))
         with pytest.raises(DeadlineError, match=r"not done after 1 s; it is in round \d+ of \d+"):
             run.train(deadline=1.0)
+
+
+def test_a_run_that_stands_still_ends_and_says_where_it_is():
+    release = threading.Event()
+    still = conf(workers=2, stuck_seconds=0.2, heartbeat_seconds=0.05, limits=Limits(lease=0.2, poll=0.05, attempts=2))
+    with ActorNetworkRunner("master", iterator(), performer=interfering(lambda job: release.wait(60))) as run:
+        run.setup(still)
+        with pytest.raises(DeadlineError, match=r"has stood still for \d+ s; it is in round 0 of \d+"):
+            run.train(deadline=30)
+        release.set()
+
+
+def test_a_run_that_lost_or_duplicated_batches_fails_and_says_how_many(monkeypatch):
+    def counts_one_more(head, plan, numbers, **changes):
+        new = advance(head, plan, numbers, **changes)
+        return msgspec.structs.replace(new, batches=new.batches + 1)
+
+    monkeypatch.setattr("dl4jlegacy.scaleout.protocol.master.advance", counts_one_more)
+    with pytest.raises(TrainingError, match="0 batches lost, 12 duplicated"):
+        train(conf(epochs=3))
+    plan = Plan(phases=(Phase(),), batches=6, examples=12, batch_size=2, jobs_per_round=3)
+    head = Head(run="r", version=0, round=0, model=Manifest("", 0, 0))
+    assert account(advance(head, plan, [0, 1, 2, 4, 5]), plan) == (1, 0)
 
 
 def test_a_network_that_does_not_fit_the_data_is_refused_before_anything_starts():

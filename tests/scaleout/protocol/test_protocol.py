@@ -37,6 +37,8 @@ from dl4jlegacy.scaleout.tracker import drive
 from tests.support import REPOSITORY, simulator
 
 SCHEDULES = int(os.environ.get("DL4J_SCHEDULES", "2000"))
+FEW_SCHEDULES = 24
+"""So many find every mistake that ``tools/promises.py`` makes in the protocol, in seconds."""
 KERNELS = load("numpy")
 CONF = MultiLayerConfiguration(
     conf=NeuralNetConfiguration(seed=5, updater=AdaGrad(learning_rate=0.1)),
@@ -119,6 +121,10 @@ def test_every_schedule_ends_in_the_serial_runs_parameters_with_every_batch_coun
 @pytest.mark.long
 def test_asynchronous_schedules_count_every_batch_once():
     simulate(max(1, SCHEDULES // 4), "hogwild")
+
+
+def test_a_few_schedules_end_in_the_serial_runs_parameters():
+    simulator.simulate(network_work(), FEW_SCHEDULES, first=1)
 
 
 def test_a_schedule_replays_exactly():
@@ -287,3 +293,69 @@ def test_a_slot_whose_update_was_lost_is_taken_again_by_the_only_worker_although
     assert decode_record(store.get(HEAD), Head) == more.head
     events = (next(worker) for _ in range(100))
     assert next(e.plan.slot for e in events if isinstance(e, protocol.Perform)) == 2
+
+
+class SetClock:
+    """A clock that a test sets."""
+
+    seconds = 0.0
+
+    def now(self) -> float:
+        return self.seconds
+
+
+def test_a_job_that_takes_too_long_is_given_to_an_idle_worker_too():
+    work, store, clock, router = network_work(), MemoryStore(), SetClock(), create_router("iterative-reduce")
+    limits, reissued, put_ahead = protocol.Limits(lease=1000.0, poll=1.0), [], {}
+    start = protocol.RunStart("run", work.first_model, lambda: None)
+    me = protocol.Master(
+        *("m", store, clock, work.plan, router),
+        aggregator=work.aggregator("iterative-reduce"),
+        start=start,
+        limits=limits,
+        on_reissued=lambda slot, worker, why: reissued.append((slot, worker, why)),
+    )
+    master = protocol.master_steps(me)
+    slow_worker = protocol.Worker("slow", store, clock, work.plan, router, limits=limits)
+    slow, fast = (
+        protocol.worker_steps(worker)
+        for worker in (slow_worker, protocol.Worker("fast", store, clock, work.plan, router, limits=limits))
+    )
+
+    def lead():
+        while not isinstance(event := next(master), protocol.Wait):
+            if isinstance(event, protocol.MoreWork):
+                drive(
+                    protocol.issue_jobs(store, work.plan, event, binds_model=True, load=work.load, put_ahead=put_ahead)
+                )
+
+    def perform(event):
+        return work.perform(event.plan, event.version, event.model, event.data, router)
+
+    def work_until_idle(worker, answer=None):
+        while not isinstance(event := worker.send(answer), protocol.Wait):
+            answer = perform(event) if isinstance(event, protocol.Perform) else None
+            clock.seconds += isinstance(event, protocol.Perform)
+
+    def run_to(round_):
+        for _ in range(20):
+            clock.seconds += limits.poll
+            lead()
+            if decode_record(store.get(HEAD), Head).round == round_:
+                return
+            work_until_idle(fast)
+        pytest.fail(f"round {round_} was not reached")
+
+    run_to(2)  # eight jobs of one second each
+    lead()
+    held = next(event for event in slow if isinstance(event, protocol.Perform))
+    work_until_idle(fast)
+    lead()
+    clock.seconds += 10.0
+    assert drive(protocol.extend_lease(slow_worker, held.plan, held.record))  # it is alive, only slow
+    lead()
+    assert reissued == [(held.plan[:2], "slow", "slow")]
+    run_to(3)
+    slow.send(perform(held))
+    work_until_idle(slow)
+    assert int(bytes(store.get(protocol.DROPPED))) == 1
