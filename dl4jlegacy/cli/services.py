@@ -62,11 +62,11 @@ def up(
 
     as_json = _is_json(format)
     state = Services.up(
-        _whole("--members", members),
-        _whole("--hazelcast-port", hazelcast_port),
-        _whole("--zookeeper-port", zookeeper_port),
-        cluster_name,
-        folder,
+        members=_whole("--members", members),
+        hazelcast_port=_whole("--hazelcast-port", hazelcast_port),
+        zookeeper_port=_whole("--zookeeper-port", zookeeper_port),
+        cluster_name=cluster_name,
+        folder=folder,
         heap=heap,
         host=host,
     )

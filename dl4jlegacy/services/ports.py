@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.services.settings import HOST
 
-__all__ = ["free_ports", "is_free", "member_serves", "zookeeper_serves"]
+__all__ = ["free_ports", "is_free", "member_answers", "zookeeper_answers"]
 
 _FIRST, _LAST = 20_000, 32_000
-"""Below the ports that systems give to outgoing connections, one of which might be taken before a server has it."""
+"""Below the range of outgoing connections, which might take a port before the server does."""
 
 _TRIES = 1000
 _ANSWER_SECONDS = 2.0
@@ -24,10 +24,10 @@ _ANSWER_BYTES = 65_536
 
 
 def free_ports(count: int, taken: Sequence[int] = (), host: str = HOST) -> list[int]:
-    """Return different ports that nobody listens on, none of them among ``taken``.
+    """Return ``count`` different ports that nobody listens on, none of them among ``taken``.
 
     Raises:
-        TrackerError: there are not as many.
+        TrackerError: there are not so many.
     """
     ports: list[int] = []
     for _ in range(_TRIES):
@@ -40,7 +40,7 @@ def free_ports(count: int, taken: Sequence[int] = (), host: str = HOST) -> list[
 
 
 def is_free(port: int, host: str = HOST) -> bool:
-    """Whether a server could listen there."""
+    """Return True if a server could listen on the port."""
     with contextlib.closing(socket.socket()) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -50,8 +50,8 @@ def is_free(port: int, host: str = HOST) -> bool:
         return True
 
 
-def zookeeper_serves(port: int, host: str = HOST) -> bool:
-    """Whether a Zookeeper server takes requests: ``srvr`` knows, ``ruok`` is answered too early."""
+def zookeeper_answers(port: int, host: str = HOST) -> bool:
+    """Return True if a Zookeeper server accepts requests, as ``srvr`` says; ``ruok`` is answered too early."""
     answer = b""
     with (
         contextlib.suppress(OSError),
@@ -63,25 +63,25 @@ def zookeeper_serves(port: int, host: str = HOST) -> bool:
     return b"Mode: " in answer
 
 
-def member_serves(port: int, members: int, host: str = HOST) -> bool:
-    """Whether a Hazelcast member has started and takes part in a cluster of at least ``members``.
+def member_answers(port: int, members: int, host: str = HOST) -> bool:
+    """Return True if a Hazelcast member has started and belongs to a cluster of at least ``members``.
 
-    ``health`` alone calls a member active before it has joined anybody. With several, every entry must have its backup
-    too, so that any one of them may be lost from then on.
+    ``health`` alone calls a member active before it has joined the others. With several members, every entry must also
+    have its backup, so that any one member may be lost from then on.
     """
     with contextlib.closing(http.client.HTTPConnection(host, port, timeout=_ANSWER_SECONDS)) as connection:
         try:
             if _get(connection, "/hazelcast/health/ready") is None:
                 return False
             health = json.loads(_get(connection, "/hazelcast/health") or b"{}")
-            whole = members == 1 or (health["clusterSafe"] is True and health["migrationQueueSize"] == 0)
-            return bool(health["nodeState"] == "ACTIVE" and health["clusterSize"] >= members and whole)
+            backed_up = members == 1 or (health["clusterSafe"] is True and health["migrationQueueSize"] == 0)
+            return bool(health["nodeState"] == "ACTIVE" and health["clusterSize"] >= members and backed_up)
         except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
             return False
 
 
 def _get(connection: http.client.HTTPConnection, path: str) -> bytes | None:
-    """Return what a member says, ``None`` if that is not "yes"."""
+    """Return the body of a member's answer, None if its status is not 200."""
     connection.request("GET", path)
     with connection.getresponse() as response:
         body = response.read(_ANSWER_BYTES)

@@ -1,6 +1,6 @@
-"""Hazelcast and Zookeeper on this machine: start them, wait until they answer, find them again, stop them.
+"""Starts Hazelcast and Zookeeper on this machine, waits until they answer, finds them again, and stops them.
 
-Each set of servers has a folder: their configurations, logs and data, and ``services.json``, which says what runs.
+Each set of servers has a folder with their configurations, logs and data, and ``services.json``, which lists them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 from dl4jlegacy.errors import TrackerError, UsageError
 from dl4jlegacy.services.jars import cache_folder, fetch_jars, locked, pinned_jars
 from dl4jlegacy.services.java import Java, find_java
-from dl4jlegacy.services.ports import free_ports, is_free, member_serves, zookeeper_serves
+from dl4jlegacy.services.ports import free_ports, is_free, member_answers, zookeeper_answers
 from dl4jlegacy.services.processes import ServerProcess, spawn, stop
 from dl4jlegacy.services.settings import HOST, member_command, member_settings, zookeeper_command, zookeeper_settings
 
@@ -44,7 +44,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_running(self) -> bool:
-        """Whether its process is alive."""
+        """True if its process is alive."""
         return self.process is not None and self.process.is_alive()
 
     @property
@@ -53,10 +53,10 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.host}:{self.port}"
 
     def answers(self, members: int) -> bool:
-        """Whether it serves; a Hazelcast member only once it sees all ``members``."""
+        """Return True if it serves; a Hazelcast member only once it sees all ``members``."""
         if self.name == "zookeeper":
-            return zookeeper_serves(self.port, self.host)
-        return member_serves(self.port, members, self.host)
+            return zookeeper_answers(self.port, self.host)
+        return member_answers(self.port, members, self.host)
 
 
 class ServicesState(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,16 +88,16 @@ class ServicesState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stopped(self) -> tuple[str, ...]:
-        """The names of servers that should run and do not."""
+        """The names of the servers that should run and do not."""
         return tuple(s.name for s in self.servers if not s.is_running)
 
     @property
     def silent(self) -> tuple[str, ...]:
-        """The names of servers that run and do not answer; asking takes up to 2 s for each of those."""
+        """The names of the servers that run and do not answer; asking each of those takes up to 2 s."""
         return tuple(s.name for s in self.servers if s.is_running and not s.answers(1))
 
     def to_dict(self) -> dict[str, object]:
-        """Return what the command prints as JSON."""
+        """Return the fields that the command prints as JSON."""
         return {
             "hazelcast": self.hazelcast,
             "zookeeper": self.zookeeper,
@@ -113,7 +113,7 @@ class Services:
 
     @staticmethod
     def folder(folder: Path | None = None) -> Path:
-        """Return the folder's full path; the user's cache has one for who names none."""
+        """Return the folder's full path; by default one in the user's cache."""
         return (folder or cache_folder() / "services" / "default").expanduser().absolute()
 
     @staticmethod
@@ -137,9 +137,9 @@ class Services:
             zookeeper_port: Zookeeper's; 0 for a free one.
             cluster_name: what clients must name; a random one by default.
             folder: where configurations, logs, data and state go; one in the user's cache if ``None``.
-            zookeeper: whether to start Zookeeper too.
+            zookeeper: True to start Zookeeper too.
             heap: the most memory for the data of one member, as Java writes it (``512m``, ``1g``).
-            host: the numeric address to bind, one of this machine; who reaches it can read and change everything.
+            host: the numeric address to bind, of this machine; whoever reaches it can read and change everything.
             deadline_seconds: how long to wait for the answers; fetching Java's jars the first time comes on top.
 
         Raises:
@@ -158,9 +158,9 @@ class Services:
                     f"the servers of {folder} run already (Hazelcast {before.hazelcast or 'none'}, Zookeeper "
                     f"{before.zookeeper or 'none'}); stop them with 'dl4j services down', or give another folder"
                 )
-            setup = _Setup(folder, java, name, heap, host)
+            factory = _ServerFactory(folder, java, cluster_name=name, heap=heap, host=host)
             for attempts_left in reversed(range(_ATTEMPTS)):
-                servers = setup.servers(members, hazelcast_port, zookeeper_port, zookeeper)
+                servers = factory.servers(members, hazelcast_port, zookeeper_port, zookeeper)
                 state = ServicesState(cluster_name=name, folder=str(folder), servers=servers)
                 try:
                     return _start(state, deadline_seconds)
@@ -184,7 +184,7 @@ class Services:
 
     @staticmethod
     def status(folder: Path | None = None) -> ServicesState | None:
-        """Return what runs in a folder, ``None`` if nothing was started there (or all was stopped)."""
+        """Return the servers of a folder, None if none were started there (or all were stopped)."""
         return _read(Services.folder(folder))
 
     @staticmethod
@@ -208,13 +208,13 @@ class Services:
 
 
 class _PortTakenError(TrackerError):
-    """Somebody else took a port between its choice and its use."""
+    """Another process took a port after it was chosen."""
 
 
-class _Setup:
-    """Writes the servers' configurations and builds their command lines."""
+class _ServerFactory:
+    """Writes the servers' configurations and command lines."""
 
-    def __init__(self, folder: Path, java: Java, cluster_name: str, heap: str, host: str) -> None:
+    def __init__(self, folder: Path, java: Java, *, cluster_name: str, heap: str, host: str) -> None:
         self._folder, self._java, self._cluster, self._heap, self._host = folder, java, cluster_name, heap, host
 
     def servers(self, members: int, member_port: int, zookeeper_port: int, zookeeper: bool) -> tuple[Server, ...]:
@@ -236,7 +236,7 @@ class _Setup:
 
     def _zookeeper(self, port: int) -> Server:
         settings, data = self._folder / "zookeeper.cfg", self._folder / "zookeeper-data"
-        shutil.rmtree(data / "version-2", ignore_errors=True)  # what a run before left there
+        shutil.rmtree(data / "version-2", ignore_errors=True)  # of an earlier start
         _write_private(settings, zookeeper_settings(port, data, self._host).encode())
         jars = fetch_jars(pinned_jars("zookeeper"))
         command = tuple(zookeeper_command(self._java, jars, settings, "256m"))
@@ -244,7 +244,7 @@ class _Setup:
 
 
 def _write_private(path: Path, content: bytes) -> None:
-    """Write a file at once; it names the cluster, which is all that keeps other users of this machine out."""
+    """Write a file atomically, for its owner only: the cluster's name in it is all that keeps other users out."""
     part = path.with_name(f"{path.name}.part")
     part.touch(mode=0o600)
     part.write_bytes(content)
@@ -252,10 +252,10 @@ def _write_private(path: Path, content: bytes) -> None:
 
 
 def _start(state: ServicesState, deadline_seconds: float, only: str = "") -> ServicesState:
-    """Start the servers (or only one) and wait for them; whatever interrupts this, what was started is stopped.
+    """Start the servers (or ``only`` one) and wait for them; if that is interrupted, stop those that were started.
 
-    The first member is up before the others start: members that start together wait 5 s for one another, and each
-    might take itself for the first.
+    The other members start when the first one answers: members that start together wait 5 s for each other, and each
+    might consider itself the first.
     """
     folder, deadline = Path(state.folder), time.monotonic() + deadline_seconds
     wanted = [s for s in state.servers if only in ("", s.name)]
@@ -263,11 +263,11 @@ def _start(state: ServicesState, deadline_seconds: float, only: str = "") -> Ser
     _check_ports(wanted)
     started: list[Server] = []
     try:
-        for stage in ([s for s in wanted if s not in later], later):
-            for server in stage:
+        for group in ([s for s in wanted if s not in later], later):
+            for server in group:
                 log = folder / f"{server.name}.log"
                 if not only:
-                    log.unlink(missing_ok=True)  # of a run before
+                    log.unlink(missing_ok=True)  # of an earlier start
                 new = msgspec.structs.replace(server, process=spawn(server.command, log))
                 started.append(new)
                 servers = tuple(new if s.name == new.name else s for s in state.servers)
@@ -288,18 +288,18 @@ def _wait(servers: Sequence[Server], members: int, deadline: float, folder: Path
         for server in waiting:
             if not server.is_running:
                 _check_ports([server])
-                raise TrackerError(f"{server.name} ended while it started; {_end_of(folder / f'{server.name}.log')}")
+                raise TrackerError(f"{server.name} ended while it started; {_log_tail(folder / f'{server.name}.log')}")
         waiting = [s for s in waiting if not s.answers(members)]
         if waiting and time.monotonic() >= deadline:
             late = waiting[0]
             raise TrackerError(
-                f"{late.name} at {late.address} does not answer in time; {_end_of(folder / f'{late.name}.log')}"
+                f"{late.name} at {late.address} does not answer in time; {_log_tail(folder / f'{late.name}.log')}"
             )
         if waiting:
             time.sleep(_POLL_SECONDS)
 
 
-def _end_of(log: Path) -> str:
+def _log_tail(log: Path) -> str:
     try:
         lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     except OSError:

@@ -1,8 +1,7 @@
-"""What the servers are told: the member's YAML, Zookeeper's configuration file, and their command lines.
+"""Configurations and command lines of the servers: the member's YAML and Zookeeper's ``zoo.cfg``.
 
-Everything stays on this machine: both bind one address, 127.0.0.1 unless told otherwise, members find each other by a
-fixed list of addresses, nothing is multicast, detected or reported to anybody. Community Hazelcast has neither
-passwords nor encryption.
+Both servers bind one address, by default 127.0.0.1. Members find each other by a fixed list of addresses; nothing is
+multicast, detected, or reported to anybody. Community Hazelcast has neither passwords nor encryption.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ __all__ = ["HOST", "member_command", "member_settings", "zookeeper_command", "zo
 
 HOST = "127.0.0.1"
 
-_MODULES = (  # what Hazelcast's own start script passes
+_MODULES = (  # those of Hazelcast's own start script
     *("--add-modules", "java.se"),
     *("--add-exports", "java.base/jdk.internal.ref=ALL-UNNAMED"),
     *("--add-opens", "java.base/java.lang=ALL-UNNAMED"),
@@ -33,7 +32,7 @@ _PROPERTIES = {
     "hazelcast.socket.client.bind.any": "false",
     "hazelcast.logging.type": "jdk",
     "hazelcast.wait.seconds.before.join": "0",
-    # KB; models travel in pieces of about 1 MB
+    # KB; models are sent in pieces of about 1 MB
     "hazelcast.socket.receive.buffer.size": "1024",
     "hazelcast.socket.send.buffer.size": "1024",
     "hazelcast.socket.client.receive.buffer.size": "1024",
@@ -49,12 +48,12 @@ _PROPERTIES = {
 
 
 def member_settings(port: int, ports: Sequence[int], cluster_name: str, host: str = HOST) -> str:
-    """Return a Hazelcast member's configuration, JSON and so YAML: one backup of everything as soon as there are two.
+    """Return a Hazelcast member's configuration as JSON, which is YAML too: one backup of everything with two members.
 
     Args:
         port: this member's.
         ports: those of all members.
-        cluster_name: a client must know it; nothing else is checked.
+        cluster_name: clients must name it; nothing else is checked.
         host: the address that all of them bind, one of this machine.
     """
     network = {
@@ -94,7 +93,7 @@ def member_command(java: Java, jars: Sequence[Path], settings: Path, heap: str) 
         *(f"-Xmx{heap}", "-Djava.net.preferIPv4Stack=true", f"-Dhazelcast.config={settings}"),
         *("-XX:+ExitOnOutOfMemoryError", f"-XX:ErrorFile={settings.parent}/hs_err_%p.log"),
     ]
-    return _java(java, [*options, *_MODULES], jars, "com.hazelcast.core.server.HazelcastMemberStarter")
+    return _java_command(java, [*options, *_MODULES], jars, "com.hazelcast.core.server.HazelcastMemberStarter")
 
 
 def zookeeper_settings(port: int, data: Path, host: str = HOST) -> str:
@@ -122,8 +121,8 @@ def zookeeper_command(java: Java, jars: Sequence[Path], settings: Path, heap: st
         *("-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=1024"),
         *("-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS"),
     ]
-    return _java(java, options, jars, "org.apache.zookeeper.server.ZooKeeperServerMain", str(settings))
+    return _java_command(java, options, jars, "org.apache.zookeeper.server.ZooKeeperServerMain", str(settings))
 
 
-def _java(java: Java, options: Sequence[str], jars: Sequence[Path], main: str, *arguments: str) -> list[str]:
+def _java_command(java: Java, options: Sequence[str], jars: Sequence[Path], main: str, *arguments: str) -> list[str]:
     return [str(java.path), *options, "-cp", ":".join(map(str, jars)), main, *arguments]
