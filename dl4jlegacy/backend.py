@@ -2,8 +2,8 @@
 
 A numeric function starts with ``xp = get_array_module(x)`` and then writes its formula once: the array says where it
 lives, there is no global "current backend". Random numbers are always drawn from counters (``seeding``), so they do
-not depend on the device. Data go to a device in ``asarray`` and ``placed``, and come back in ``to_host``, nowhere else;
-between, nothing waits for the device: a number that it computes stays there (``scalar``).
+not depend on the device. Data go to a device in ``asarray`` and ``as_contiguous``, and come back in ``to_host``,
+nowhere else; between, nothing waits for the device: a number that it computes stays there (``scalar``).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from dl4jlegacy.errors import ConfError
 __all__ = [
     "Array",
     "Scalar",
+    "as_contiguous",
     "asarray",
     "get_array_module",
     "import_cupy",
     "is_on_device",
     "out_of_memory",
-    "placed",
     "scalar",
     "sum_of_squares",
     "to_host",
@@ -38,7 +38,7 @@ Scalar = Any
 
 
 def import_cupy() -> Any:
-    """Return the module cupy; raises what importing it raises (``devices`` says what that means)."""
+    """Return the module cupy; raises what importing it raises (``devices`` explains those errors)."""
     import cupy
 
     return cupy
@@ -79,7 +79,7 @@ def is_on_device(x: Any) -> bool:
 
 
 def asarray(x: Any, like: Array, dtype: npt.DTypeLike | None = None) -> Array:
-    """Return ``x``, anything that has numbers, on the device of ``like`` with ``dtype`` (default: that of ``like``)."""
+    """Return ``x``, anything array-like, on the device of ``like`` with ``dtype`` (default: that of ``like``)."""
     xp, kind = get_array_module(like), np.dtype(dtype or like.dtype)
     if is_on_device(x):
         x = x if xp is not np else to_host(x)
@@ -89,7 +89,7 @@ def asarray(x: Any, like: Array, dtype: npt.DTypeLike | None = None) -> Array:
     return result
 
 
-def placed(x: Array, xp: ModuleType, dtype: npt.DTypeLike) -> Array:
+def as_contiguous(x: Array, xp: ModuleType, dtype: npt.DTypeLike) -> Array:
     """Return ``x`` C-contiguous, of ``dtype``, in the memory that ``xp`` works on: a host array is uploaded for cupy.
 
     Raises:
@@ -130,6 +130,6 @@ def sum_of_squares(x: Array) -> Scalar:
 
 
 def out_of_memory() -> tuple[type[BaseException], ...]:
-    """Return what is raised when a GPU's memory is full: for ``except``; nothing where there is no cupy."""
+    """Return the exceptions that a full GPU raises, for ``except``; none without cupy."""
     cupy = sys.modules.get("cupy")
     return () if cupy is None else (cupy.cuda.memory.OutOfMemoryError,)

@@ -1,4 +1,4 @@
-"""Devices: which of CPU and GPUs a process computes on, and what is wrong where there is no GPU.
+"""Devices: the CPU or GPUs that a process computes on, and why a GPU cannot be used.
 
 ``choose("gpu")`` looks from the outside in: CuPy, the driver, the number of GPUs, and on each a trial (a kernel that
 is compiled, a matrix product), since a driver can be there without the libraries. The first step that fails is told
@@ -30,7 +30,7 @@ __all__ = [
     "Device",
     "check_choice",
     "choose",
-    "current",
+    "current_device",
     "limit_memory",
     "memory_limit",
     "memory_text",
@@ -79,12 +79,12 @@ class Device:
 
     @property
     def is_gpu(self) -> bool:
-        """Whether it is a GPU."""
+        """Whether this is a GPU."""
         return self.kind == "gpu"
 
     @property
     def label(self) -> str:
-        """``cpu`` or ``gpu:0``: what chooses it."""
+        """``cpu`` or ``gpu:0``: the choice that selects it."""
         return f"gpu:{self.index}" if self.is_gpu else "cpu"
 
     @property
@@ -111,7 +111,7 @@ def check_choice(choice: str, what: str = "device") -> int | None:
     """Return the N of ``gpu:N``, None for the other ``CHOICES``; looks at no device.
 
     Raises:
-        UsageError: it is none of them; ``what`` says where it came from.
+        UsageError: it is none of them; ``what`` names its source in the message.
     """
     if choice in ("auto", "cpu", "gpu"):
         return None
@@ -288,7 +288,7 @@ def _try_out(cupy: Any, index: int) -> None:
 
 
 def _wait_for_trial(cupy: Any, index: int) -> None:
-    """Wait for what has been launched on a GPU, but not for ever: one that hangs does not say so."""
+    """Wait for the trial to finish, with a deadline: a GPU that hangs raises nothing."""
     event, end = cupy.cuda.Event(disable_timing=True), time.monotonic() + _TRIAL_SECONDS
     event.record()
     while not event.done:
@@ -382,7 +382,7 @@ def memory_limit(text: str, what: str = "--device-memory-limit") -> int | float:
     """Return what ``8GiB`` or ``80%`` means: bytes as an int, or a part of the memory as a float in (0, 1].
 
     Raises:
-        UsageError: it means nothing; ``what`` says where it came from.
+        UsageError: it has no meaning; ``what`` names its source in the message.
     """
     number = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([A-Za-z]*|%)", text.strip())
     if number is not None:
@@ -406,7 +406,7 @@ def limit_memory(device: Device, limit: int | float) -> int:
         return int(pool.get_limit())
 
 
-def current() -> Device:
+def current_device() -> Device:
     """Return the GPU that this thread's arrays are made on; raises ``DeviceError``."""
     cupy = _cupy()
     return _gpu(cupy, int(cupy.cuda.Device().id), tried=False)

@@ -1,4 +1,4 @@
-"""The exceptions of dl4jlegacy: what can go wrong, with a stable code and the process's exit status.
+"""The exceptions of dl4jlegacy, each with a stable code and the exit status of the process.
 
 * Dl4jError                      DL4J-INTERNAL   70
   x OutputError                  DL4J-OUTPUT      1
@@ -67,7 +67,7 @@ class Dl4jError(Exception):
 
 
 class OutputError(Dl4jError):
-    """Results exist but standard output does not take them."""
+    """Standard output refuses the results, for example because its reader is gone."""
 
     code = "DL4J-OUTPUT"
     exit_status = 1
@@ -94,7 +94,7 @@ class ShapeError(ConfError, ValueError):
 
 
 class DeviceError(ConfError):
-    """A GPU was asked for and cannot be had, or not in this combination; the message says what to do about it."""
+    """A GPU was requested but is not available, or not in this combination; the message names the remedy."""
 
     code = "DL4J-DEVICE"
 
@@ -124,7 +124,7 @@ class JobError(TrainingError):
 
 
 class CaptureError(TrainingError):
-    """A step cannot become a CUDA graph; whoever captures steps then does this one launch by launch."""
+    """A step cannot become a CUDA graph; the network then runs it launch by launch."""
 
     code = "DL4J-CAPTURE"
 
@@ -156,7 +156,7 @@ class TrackerError(Dl4jError):
 
 
 class TrackerClosedError(TrackerError):
-    """The state tracker was shut down while somebody still used it."""
+    """The state tracker was shut down while it was still in use."""
 
     code = "DL4J-CLOSED"
 

@@ -31,7 +31,7 @@ from dl4jlegacy.datasets import DataSetIterator, ListMultiDataSetIterator
 from dl4jlegacy.errors import CheckpointError, ConfError, DeadlineError, TrainingError, UsageError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.networks import build_network
-from dl4jlegacy.nn.training.fitting import check_fits
+from dl4jlegacy.nn.training.data_checks import check_data
 from dl4jlegacy.scaleout import actors, protocol
 from dl4jlegacy.scaleout.actors import Ticker
 from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, DeltaAggregator, JobAggregator, ParameterAveragingAggregator
@@ -188,7 +188,7 @@ class ActorNetworkRunner:
             return (lambda: model), self._performer
         network = build_network(conf.network_conf, kernels)
         if isinstance(self._iterator, DataSetIterator | ListMultiDataSetIterator):
-            check_fits(network, self._iterator)
+            check_data(network, self._iterator)
 
         def first() -> Result:
             network.init()

@@ -1,4 +1,4 @@
-"""Random streams addressed by position in the run: the same place draws the same numbers, whoever works there.
+"""Random streams addressed by position in the run: the same position draws the same numbers on every worker.
 
 A ``Stream`` is a 64-bit key derived from the run's seed, a position (epoch, round, slot, batch, layer, ...) and a
 purpose. Kernels feed the key to the counter-based Philox generator; host code asks for ``generator()``. Nothing

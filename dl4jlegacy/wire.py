@@ -1,4 +1,4 @@
-"""The only codec: what one process, thread or disk hands to another is a frame made and read here.
+"""The wire format: all data between processes, threads and disks are frames encoded and decoded here.
 
 A frame is one contiguous block of bytes, all integers little-endian:
 
@@ -40,7 +40,7 @@ import numpy.typing as npt
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import WireError
 
-__all__ = ["MAX_HEADER", "VERSION", "Frame", "allocate", "blank", "chunks", "decode", "digest", "encode", "join"]
+__all__ = ["MAX_HEADER", "VERSION", "Frame", "allocate", "chunks", "decode", "digest", "empty_bytes", "encode", "join"]
 
 Frame = bytes | bytearray | memoryview
 """What is accepted as a frame. Frames made here are writable memoryviews of bytes: they compare equal by content."""
@@ -132,7 +132,7 @@ def chunks(frame: Frame, nbytes: int) -> list[memoryview]:
 def join(parts: Iterable[Frame]) -> memoryview:
     """Return one frame made of consecutive ``parts``; one copy, into memory aligned for the kernels."""
     views = [_as_bytes(part) for part in parts]
-    whole = blank(sum(len(view) for view in views))
+    whole = empty_bytes(sum(len(view) for view in views))
     start = 0
     for view in views:
         whole[start : start + len(view)] = view
@@ -140,8 +140,8 @@ def join(parts: Iterable[Frame]) -> memoryview:
     return whole
 
 
-def blank(nbytes: int) -> memoryview:
-    """Return undefined bytes, aligned for the kernels, that a frame's parts are to be copied into."""
+def empty_bytes(nbytes: int) -> memoryview:
+    """Return uninitialised bytes, aligned for the kernels, to copy the parts of a frame into."""
     return _viewed(_aligned(nbytes))
 
 

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from dl4jlegacy.console import Stopped, emit, open_console
 from dl4jlegacy.errors import NotFiniteError
-from dl4jlegacy.kernels.compiling import compiling
+from dl4jlegacy.kernels.compilation import kernels_being_compiled
 from dl4jlegacy.scaleout.compute import use_device
 from dl4jlegacy.scaleout.journal import JournalEntry
 from dl4jlegacy.scaleout.liveness.quorum import Waiting
@@ -187,7 +187,7 @@ def status_line(status: RunStatus, speed: float) -> str:
 
 def _compiling() -> str:
     """Return a note while this process compiles kernels, which happens at their first use on a machine."""
-    names = compiling()
+    names = kernels_being_compiled()
     return f", compiling {', '.join(sorted(set(names)))} (once)" if names else ""
 
 
@@ -275,7 +275,7 @@ def _event(status: RunStatus, speed: float) -> dict[str, object]:
         "score": None if head is None else head.score,
         "workers": len(status.workers),
         **({} if waiting is None else {"waiting": dataclasses.asdict(waiting)}),
-        **({"compiling": names} if (names := sorted(set(compiling()))) else {}),
+        **({"compiling": names} if (names := sorted(set(kernels_being_compiled()))) else {}),
     }
 
 

@@ -114,9 +114,9 @@ def _read(path: Path) -> NetworkConfiguration:
 
 def _has(text: str, key: str) -> bool:
     """Tell whether a text of JSON or YAML has ``key`` at its top; text that is neither has none."""
-    from dl4jlegacy.nn.conf.text import top_keys
+    from dl4jlegacy.nn.conf.text import top_level_keys
 
-    return key in top_keys(text)
+    return key in top_level_keys(text)
 
 
 def _write(path: Path, text: str) -> None:

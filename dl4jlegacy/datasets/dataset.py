@@ -1,4 +1,4 @@
-"""DataSet: examples with their labels, checked once where they enter and read-only from then on.
+"""DataSet: examples with their labels, checked once on construction and read-only from then on.
 
 Follows ``org.nd4j.linalg.dataset.DataSet``; unlike it, a DataSet never changes: shuffling and splitting return new
 ones, so that threads can share it and a row range is a view and not a copy.

@@ -1,4 +1,4 @@
-"""A fingerprint of training data, by which a run that goes on knows the data that it began with."""
+"""A fingerprint of training data, by which a resumed run recognises the data that it started with."""
 
 from __future__ import annotations
 

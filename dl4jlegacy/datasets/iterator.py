@@ -1,4 +1,4 @@
-"""DataSetIterator: a data set as numbered batches of numbered epochs.
+"""DataSetIterator: the batches of a data set, addressed by epoch and index.
 
 Follows ``org.nd4j.linalg.dataset.api.iterator.DataSetIterator``. What is new is ``batch(epoch, index)``: the batch at
 a position, whoever asks, whenever, on whichever thread. A run that resumes, or a worker that takes over a job, asks

@@ -208,7 +208,7 @@ def _fetch(url: str, name: str) -> bytes:
 
 
 def _store(content: bytes, path: Path) -> None:
-    """Write ``path`` in one step: under another name first, so that nobody ever sees half a file."""
+    """Write ``path`` in one step: under another name first, so that no reader ever finds half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, suffix=".part", delete=False) as file:
         try:

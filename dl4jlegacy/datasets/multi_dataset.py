@@ -142,7 +142,7 @@ class ListMultiDataSetIterator:
         return -(-self.dataset.num_examples // self.batch_size)
 
     def batch(self, epoch: int, index: int) -> MultiDataSet:
-        """Return batch ``index`` of ``epoch``, both from 0; the same whoever asks."""
+        """Return batch ``index`` of ``epoch``, both from 0; always the same one."""
         if epoch < 0 or not 0 <= index < self.total_batches:
             raise DataError(f"no batch {index} of epoch {epoch}: batches run from 0 to {self.total_batches - 1}")
         rows = slice(index * self.batch_size, min((index + 1) * self.batch_size, len(self.dataset)))

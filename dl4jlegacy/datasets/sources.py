@@ -1,4 +1,4 @@
-"""load: from a data set's name or path to its training and test part. What ``--dataset`` means.
+"""Loading a data set by its name or path, as training and test part; the meaning of ``--dataset``.
 
 The split depends on the data and on ``seed`` of ``load`` alone, never on a run's seed: training and a later
 evaluation must hold out the same examples.
@@ -28,7 +28,7 @@ class DataSource:
     """A data set, ready to train on and to evaluate with.
 
     Attributes:
-        name: as it was asked for.
+        name: the name or path it was loaded by.
         train: the examples to learn from.
         test: the examples held out.
         label_names: one name per outcome.
@@ -63,7 +63,7 @@ def load(
             characters of texts.
 
     Raises:
-        DataError: unknown, missing or damaged; says what was looked for and where.
+        DataError: unknown, missing or damaged; the message names what was searched for and where.
     """
     name = str(name_or_path)
     if name == "mnist":
@@ -79,7 +79,7 @@ def load(
     if path.is_file() and path.suffix.lower() == ".txt":
         return _text(name, read_text(path), test_fraction, label_names)
     if path.is_dir():
-        return _load_folder(name, path, test_fraction, seed, n_classes, label_names)
+        return _load_folder(name, path, test_fraction=test_fraction, seed=seed, n_classes=n_classes, known=label_names)
     if path.is_file():
         dataset, names = read_csv(path, n_classes=n_classes, label_names=label_names)
         return _split(name, dataset, names, test_fraction, seed)
@@ -116,7 +116,7 @@ def _split(name: str, dataset: DataSet, label_names: tuple[str, ...], test_fract
 
 
 def _load_folder(
-    name: str, path: Path, test_fraction: float, seed: int, n_classes: int | None, known: Sequence[str] | None
+    name: str, path: Path, *, test_fraction: float, seed: int, n_classes: int | None, known: Sequence[str] | None
 ) -> DataSource:
     """Return what ``path`` holds: IDX files first, then CSV files."""
     if find_idx_files(path):

@@ -1,10 +1,10 @@
-"""Kernels: the few fused loops that training spends its time in.
+"""Kernels: the few fused loops in which training spends its time.
 
 ``load()`` returns an implementation of ``Kernels`` (see ``protocol``) for CPUs: the module ``numba.kernels`` (compiled
 loops, the fast one) or ``numpy.kernels`` (plain NumPy: the oracle of the tests and the fallback where Numba is
 missing). A module *is* the object: it has no state, and every function works in place on the arrays it is given.
-``load("cupy")`` returns an object of ``cuda.kernels`` for one GPU, whose arrays are CuPy's; nobody gets it without
-asking.
+``load("cupy")`` returns an object of ``cuda.kernels`` for one GPU, whose arrays are CuPy's; it is only returned when
+requested by name.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def load(name: str | None = None, device: int = 0, precision: str = "float32") -
 
     Raises:
         ConfError: there are no kernels of that name, or no such precision.
-        VersionError: numba or cupy was asked for by name and cannot be imported.
+        VersionError: numba or cupy was requested by name and cannot be imported.
     """
     if name == "cupy":
         return _load_cupy(device, precision)

@@ -1,4 +1,4 @@
-"""What kernels offer: ``Kernels`` for every implementation, ``DeviceKernels`` for those on a GPU besides.
+"""The operations of kernels: ``Kernels`` of every implementation, ``DeviceKernels`` of those on a GPU in addition.
 
 Every array is C-contiguous float32 or float64, all arrays of one call of one dtype. Arguments that are only read may
 be read-only arrays (decoded from a frame). Calls release the GIL for their whole run and use one thread.
@@ -24,7 +24,7 @@ FUSED_ACTIVATIONS = frozenset({"identity", "leakyrelu", "relu", "sigmoid", "tanh
 
 
 class Kernels(Protocol):
-    """What all implementations offer. ``z, y, dy, p`` are ``(m, n)``; ``params, gradient, ...`` are flat ``(n,)``.
+    """Operations of all implementations. ``z, y, dy, p`` are ``(m, n)``; ``params, gradient, ...`` are flat ``(n,)``.
 
     Random kernels take a 64-bit ``key`` (``Stream.key``); element k of a stream depends only on (key, k), where k is
     the flat index ``i * n + j``, and is the same in all implementations.
@@ -216,7 +216,7 @@ class Kernels(Protocol):
 
     # -- threshold codec: what is sent of a vector is one quantum +-tau for each element of at least that size ---------
     def threshold_encode(self, residual: Array, tau: float, codes: Array) -> int:
-        """Take one quantum off every element with ``|x| >= tau`` and write down which; return how many.
+        """Subtract one quantum from every element with ``|x| >= tau`` and write its code; return how many.
 
         In ascending order of the index ``i``, ``+(i + 1)`` or ``-(i + 1)`` goes to ``codes`` (int32), and
         ``sign(x) tau`` off ``residual (n,)``; only the first ``codes.size`` qualify, the others wait for the next time.
@@ -239,7 +239,7 @@ class Kernels(Protocol):
 
 
 class DeviceKernels(Kernels, Protocol):
-    """What kernels on a GPU offer besides: a stream of their own, captured steps, and what is fused further there."""
+    """Additional operations of kernels on a GPU: their own stream, captured steps, and kernels that fuse more."""
 
     @property
     def captures(self) -> bool:
@@ -249,16 +249,16 @@ class DeviceKernels(Kernels, Protocol):
         """Make the device current on this thread, and a stream of these kernels' own, in order with the one outside."""
 
     def synchronize(self) -> None:
-        """Wait until everything that this thread has launched is done."""
+        """Wait until all work that this thread has launched is done."""
 
     def capture(self, run: Callable[[Any], Any], stream: Stream, buffers: Callable[[], Sequence[Array]]) -> Any:
         """Return a step as a CUDA graph to be launched again and again, and its result; see ``cuda.graph``."""
 
     def updater_scalars(self, updates: Callable[[], None]) -> list[float]:
-        """Return the scalars that the updaters in ``updates`` ask for, which launches nothing."""
+        """Return the scalars that the updaters called by ``updates`` use; nothing is launched."""
 
     def softmax_loss(self, z: Array, b: Array, labels: Array, dz: Array, gb: Array, scale: float) -> Scalar:
-        """Do what an output layer does: ``z (m, n)`` plus ``b (n,)`` becomes probabilities; return the cross entropy.
+        """Turn ``z (m, n)`` plus ``b (n,)`` into softmax probabilities and return the cross-entropy.
 
         ``labels (m, n)``; ``dz = scale (p - labels)``, and ``gb (n,)`` its sum over the rows.
         """

@@ -1,11 +1,11 @@
-"""A batch outside and inside a network: checked, and converted where it enters and leaves.
+"""Conversion of batches between the layout outside a network and the one inside it, and checks of their shapes.
 
-The two layouts stand in ``input_type``.
+The two layouts are described in ``input_type``.
 """
 
 from __future__ import annotations
 
-from dl4jlegacy.backend import Array, get_array_module, placed
+from dl4jlegacy.backend import Array, as_contiguous, get_array_module
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.nn.input_type import (
     AnyInputType,
@@ -15,11 +15,11 @@ from dl4jlegacy.nn.input_type import (
 )
 from dl4jlegacy.nn.step import Step
 
-__all__ = ["check_batch", "check_masks", "enter", "enter_mask", "leave"]
+__all__ = ["check_batch", "check_masks", "mask_to_internal", "to_external", "to_internal"]
 
 
-def enter(x: Array, kind: AnyInputType, step: Step, name: str = "enter") -> Array:
-    """Return a batch as it lies inside the network, given as outside (see ``input_type``)."""
+def to_internal(x: Array, kind: AnyInputType, step: Step, name: str = "enter") -> Array:
+    """Return a batch in the layout inside a network, given in the one outside (see ``input_type``)."""
     if isinstance(kind, InputTypeRecurrent):
         inside = step.buffer(name, (x.shape[2], x.shape[0], x.shape[1]), x)
         inside[...] = x.transpose(2, 0, 1)
@@ -32,8 +32,8 @@ def enter(x: Array, kind: AnyInputType, step: Step, name: str = "enter") -> Arra
     return x.reshape(len(x), kind.columns)
 
 
-def leave(y: Array, kind: AnyInputType, rows: int) -> Array:
-    """Return activations as they lie outside, copied; ``rows`` is the number of images."""
+def to_external(y: Array, kind: AnyInputType, rows: int) -> Array:
+    """Return a copy of activations in the layout outside a network; ``rows`` is the number of images."""
     xp = get_array_module(y)
     if isinstance(kind, InputTypeRecurrent):
         outside: Array = xp.ascontiguousarray(y.transpose(1, 2, 0))
@@ -45,11 +45,11 @@ def leave(y: Array, kind: AnyInputType, rows: int) -> Array:
     return copy
 
 
-def enter_mask(mask: Array | None, like: Array) -> Array | None:
-    """Return a mask ``(examples, time steps)`` as ``(time steps, examples)``; one per example, or per output, as is."""
+def mask_to_internal(mask: Array | None, like: Array) -> Array | None:
+    """Return a mask ``(examples, time steps)`` transposed; one per example, or per output, is returned as it is."""
     if mask is None:
         return None
-    return placed(mask.T if like.ndim == 3 else mask, get_array_module(like), like.dtype)
+    return as_contiguous(mask.T if like.ndim == 3 else mask, get_array_module(like), like.dtype)
 
 
 def check_batch(x: Array, kind: AnyInputType, title: str) -> None:

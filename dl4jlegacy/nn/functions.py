@@ -1,4 +1,4 @@
-"""Activation functions and their derivatives: the table that layers look ``activation`` up in.
+"""Activation functions and their derivatives: the table of ``activation`` names.
 
 Pure functions on arrays, written once for numpy and cupy; the dtype of the input is kept. (Truth values and a Python
 number become float16 in CuPy: one of the two needs a dtype of its own.) The five of

@@ -1,4 +1,4 @@
-"""InputType: what one example looks like where it enters a layer, and how such a batch lies in memory.
+"""InputType: the kind and shape of one example at the input of a layer, and the memory layout of its batches.
 
 Sizes, kernels and preprocessors follow from it, so a configuration that says what its data is needs no ``n_in``.
 Legacy: ``org.deeplearning4j.nn.conf.inputs.InputType``. Outside a network arrays have DL4J's shapes; inside they lie

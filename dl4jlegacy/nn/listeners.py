@@ -1,4 +1,4 @@
-"""Who wants to know how training goes: called by ``MultiLayerNetwork.fit`` and ``pretrain`` after every update.
+"""Training listeners, called by ``MultiLayerNetwork.fit`` and ``pretrain`` after every update.
 
 Legacy: ``org.deeplearning4j.optimize.listeners``. They run on the training thread, so a slow listener slows training.
 """
@@ -16,10 +16,10 @@ logger = logging.getLogger(__name__)
 
 
 class TrainingListener(Protocol):
-    """Anything that wants the score of every iteration."""
+    """Receives the score of every iteration."""
 
     def iteration_done(self, network: object, iteration: int, score: float, *, examples: int = 0) -> None:
-        """Take note that update number ``iteration`` (from 0) is done; ``examples`` were in its batch."""
+        """Called after update number ``iteration`` (from 0), with the number of ``examples`` in its batch."""
 
 
 class ScoreIterationListener:
@@ -30,7 +30,7 @@ class ScoreIterationListener:
         self._log = log
 
     def iteration_done(self, network: object, iteration: int, score: float, *, examples: int = 0) -> None:
-        """Log one line, as DL4J words it."""
+        """Log one line in DL4J's wording."""
         if iteration % self._frequency == 0:
             self._log(f"Score at iteration {iteration} is {score:.6g}")
 

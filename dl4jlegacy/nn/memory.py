@@ -1,4 +1,4 @@
-"""What to say when a GPU's memory is full: which layer asked for what, who has the rest, which batch would fit."""
+"""The error of a full GPU: which layer asked for how much, what has the rest, and which batch size would fit."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from dl4jlegacy.devices import memory_text
 from dl4jlegacy.errors import DeviceMemoryError
 
-__all__ = ["Held", "fitting_batch", "out_of_memory"]
+__all__ = ["Allocation", "largest_batch", "out_of_memory"]
 
 _NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Memory that something has: ``parameters``, ``updater state``, ``layer 2 (convolution)``, ...
+class Allocation:
+    """Memory in use: ``parameters``, ``updater state``, ``layer 2 (convolution)``, ...
 
     ``per_example`` says whether it grows with the batch, as the buffers of layers do.
     """
@@ -32,19 +32,19 @@ def out_of_memory(
     buffer: str,
     shape: tuple[int, ...],
     asked: int,
-    held: Sequence[Held],
+    held: Sequence[Allocation],
     batch: int,
     available: int,
 ) -> DeviceMemoryError:
     """Return the error of a buffer that did not fit into a GPU's memory.
 
     Args:
-        device: the GPU, as people know it (``Device.text``).
+        device: the GPU, for people (``Device.text``).
         layer: the layer's title, such as ``layer 2 (convolution)``.
         buffer, shape, asked: its name, its shape, its bytes.
-        held: what this network has already; the largest are named.
-        batch: examples of the batch; 0: not known.
-        available: bytes that the process may have of the GPU in all; 0: not known.
+        held: memory in use already; the largest are named.
+        batch: examples of the batch; 0: unknown.
+        available: bytes of the GPU that the process may use in all; 0: unknown.
     """
     largest = sorted(held, key=lambda part: -part.size)[:_NAMED]
     named = ", ".join(f"{part.what} {memory_text(part.size)}" for part in largest if part.size)
@@ -53,15 +53,15 @@ def out_of_memory(
     used = f"in use are {total}{of}: {named}" if named else f"nothing of this network is in use{of} yet"
     return DeviceMemoryError(
         f"the memory of {device} is full: {layer} asked for its buffer {buffer!r} of shape {shape}, "
-        f"{memory_text(asked)}; {used}; {_remedy(fitting_batch(asked, held, batch, available), batch)}"
+        f"{memory_text(asked)}; {used}; {_remedy(largest_batch(asked, held, batch, available), batch)}"
     )
 
 
-def fitting_batch(asked: int, held: Sequence[Held], batch: int, available: int) -> int | None:
-    """Return the largest batch whose buffers, as far as they are known, fit beside what does not grow with it.
+def largest_batch(asked: int, held: Sequence[Allocation], batch: int, available: int) -> int | None:
+    """Return the largest batch whose known buffers fit beside the memory that does not grow with it.
 
-    0: not even one example does; None: it cannot be known. Layers that come after the one that failed have asked for
-    nothing yet, so that a smaller batch still may be needed.
+    0: not even one example fits; None: unknown. Layers behind the one that failed have not asked for memory yet, so an
+    even smaller batch may be needed.
     """
     growing = asked + sum(part.size for part in held if part.per_example)
     if batch < 1 or available < 1 or growing < 1:

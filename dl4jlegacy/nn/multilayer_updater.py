@@ -76,11 +76,12 @@ class UpdaterBlock:
         gradient: Array,
         state: Array,
         part: slice,
+        *,
         iteration: int,
         kernels: Kernels,
         learning_rate: float | None = None,
     ) -> None:
-        """Update the parameters of the block that lie in ``part``, in place; ``learning_rate``: not the block's own."""
+        """Update the block's parameters within ``part``, in place; ``learning_rate`` replaces the updater's own."""
         start, stop = max(self.start, part.start), min(self.stop, part.stop)
         if start >= stop:
             return
@@ -139,7 +140,7 @@ class MultiLayerUpdater:
             function, per_param = rule
             threshold = 1.0 if conf.gradient_normalization_threshold is None else conf.gradient_normalization_threshold
             spans = [span for span in self._layout.of_layer(index) if not span.is_state]
-            slices = [slice(s.start, s.stop) for s in spans] if per_param else [self._layout.trained(index)]
+            slices = [slice(s.start, s.stop) for s in spans] if per_param else [self._layout.trainable(index)]
             for piece in slices:
                 function(gradient[piece], threshold)
 
@@ -173,7 +174,7 @@ class MultiLayerUpdater:
         rate = None if layer is None else _pretrain_rate(self._layers[layer])
         for block in self.blocks:
             if layer is not None or not block.is_pretrain:
-                block.apply(params, gradient, state, part, iteration, kernels, rate)
+                block.apply(params, gradient, state, part, iteration=iteration, kernels=kernels, learning_rate=rate)
 
     def _penalties(self, layer: int | None) -> Iterator[tuple[slice, float, float]]:
         """Yield place, l1 and l2 of the regularized parameters that an update of ``layer`` (None: all) changes."""

@@ -41,7 +41,7 @@ class _Place:
 
 
 def network_svg(summary: NetworkSummary, title: str) -> str:
-    """Return the drawing of a network as the text of an SVG file; ``title`` says what it is."""
+    """Return the drawing of a network as the text of an SVG file; ``title`` is its accessible name."""
     levels = _levels(summary.rows)
     _arrange(levels)
     width = max(place.x + place.width / 2 for level in levels for place in level) + _MARGIN

@@ -1,4 +1,4 @@
-"""Networks of either kind: what a worker needs of them, and making one from its configuration.
+"""Both kinds of networks: the interface that workers use, and building a network from its configuration.
 
 Legacy: ``org.deeplearning4j.nn.api.NeuralNetwork``, which both ``MultiLayerNetwork`` and ``ComputationGraph`` are.
 """
@@ -22,7 +22,7 @@ NetworkConfiguration = MultiLayerConfiguration | ComputationGraphConfiguration
 
 
 class TrainableNetwork(Protocol):
-    """A network as a worker sees it; a graph takes tuples of arrays where a stack of layers takes one."""
+    """The interface of a network that workers use; a graph takes tuples of arrays where a stack of layers takes one."""
 
     @property
     def params(self) -> Array:
@@ -33,13 +33,13 @@ class TrainableNetwork(Protocol):
         """The flat updater state, live."""
 
     def set_params(self, params: Array) -> None:
-        """Copy ``params``, from wherever they are, into the network."""
+        """Copy ``params`` from the host or a GPU into the network."""
 
     def set_updater_state(self, state: Array) -> None:
-        """Copy ``state``, from wherever it is, into the network."""
+        """Copy ``state`` from the host or a GPU into the network."""
 
     def check_finite(self) -> None:
-        """Raise ``NotFiniteError`` if a parameter, or of a GPU a score, is NaN or infinite."""
+        """Raise ``NotFiniteError`` if a parameter, or on a GPU a score, is NaN or infinite."""
 
     def init(self) -> Self:
         """Draw the initial parameters."""
@@ -68,5 +68,5 @@ def build_network(conf: NetworkConfiguration, kernels: Kernels | None = None) ->
 
 
 def input_type_of(network: Network) -> AnyInputType:
-    """Return what the (first) input of a network holds."""
-    return network.input_types[0] if isinstance(network, ComputationGraph) else network.stages[0].given
+    """Return the type of the (first) input of a network."""
+    return network.input_types[0] if isinstance(network, ComputationGraph) else network.stages[0].input_type

@@ -1,4 +1,4 @@
-"""Where every parameter of a network lies in its one flat vector.
+"""The layout of a network's parameters in one flat vector.
 
 Layers in order, each layer's parameters in the order of its ``param_shapes`` (DL4J's: ``W``, ``b``, visible bias).
 Matrices lie column by column ('f' order), so model files interchange with Deeplearning4j. Averaging, compression,
@@ -43,11 +43,11 @@ class ParamSpan:
 
     @property
     def indices(self) -> range:
-        """Its places in the flat vector."""
+        """Its indices in the flat vector."""
         return range(self.start, self.stop)
 
     def view(self, flat: Array) -> Array:
-        """Return the parameter as a view of the flat vector; a matrix is 'f'-ordered, unless it is said not to be."""
+        """Return the parameter as a view of the flat vector; matrices are in Fortran order unless ``is_c_ordered``."""
         part = flat[self.start : self.stop]
         return part.reshape(self.shape) if self.is_c_ordered else part.reshape(self.shape[::-1]).T
 
@@ -85,8 +85,8 @@ class ParamLayout:
         """Return the spans of one layer."""
         return tuple(span for span in self.spans if span.layer == layer)
 
-    def trained(self, layer: int) -> slice:
-        """Return where those parameters of a layer lie that take gradient steps: all but its state, which is last."""
+    def trainable(self, layer: int) -> slice:
+        """Return the slice of a layer's parameters that take gradient steps: all but its state, which is last."""
         whole = self.layer_slices[layer]
         states = [span.start for span in self.of_layer(layer) if span.is_state]
         return slice(whole.start, min(states, default=whole.stop))

@@ -1,4 +1,4 @@
-"""Input preprocessors: what stands between two layers, to change the kind of activation or its values.
+"""Input preprocessors: placed between two layers, they change the kind of activation or its values.
 
 ``stages`` puts the right one where neighbouring layers differ in kind; a configuration names one (by layer index) only
 where sizes cannot be known: from vectors or sequences to images. All work on arrays as they lie inside a network, see
@@ -59,31 +59,31 @@ _EPS = 1e-5
 
 
 class PreProcessor(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
-    """Stands between two layers; frozen, without parameters."""
+    """Transforms activations between two layers; frozen, without parameters."""
 
     def title(self) -> str:
         """Return the kind, for messages."""
         return str(self.__struct_config__.tag)
 
     def natural_input(self) -> AnyInputType | None:
-        """Return the only type that can enter, if it is known without looking at the layer before."""
+        """Return the only type of input that is possible, None if it depends on the layer before."""
         return None
 
     @property
     def keeps_type(self) -> bool:
-        """Whether what leaves is of the type that enters, so that the layer behind may tell what that is."""
+        """Whether the output has the type of the input, so that the layer behind determines both."""
         return False
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
-        """Return the type that leaves; raise ``ShapeError`` if ``given`` cannot enter."""
+        """Return the type of the output; raise ``ShapeError`` if ``given`` is no possible input."""
         raise NotImplementedError
 
     def rows(self, x: Array, step: Step) -> int:
-        """Return the number of images (or vectors) that leave when ``x`` enters."""
+        """Return the number of images (or vectors) in the output for ``x``."""
         return step.rows
 
     def forward(self, x: Array, step: Step) -> tuple[Array, Back]:
-        """Return what ``x`` becomes, and the way back for its gradient."""
+        """Return the output for ``x``, and the backward pass of its gradient."""
         raise NotImplementedError
 
     def forward_mask(self, mask: Array | None, step: Step) -> Array | None:
@@ -240,7 +240,7 @@ class _Columns(PreProcessor, frozen=True, kw_only=True):
 
     @property
     def keeps_type(self) -> bool:
-        """They do."""
+        """True."""
         return True
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
@@ -321,7 +321,7 @@ class ZeroMeanAndUnitVariancePreProcessor(_Columns, frozen=True, kw_only=True, t
 
 
 class BinomialSamplingPreProcessor(PreProcessor, frozen=True, kw_only=True, tag="binomial_sampling"):
-    """1 with the probability that a value says, else 0; of any type.
+    """Replaces each value p by 1 with probability p, else by 0; for activations of any type.
 
     Drawn in prediction too, as in DL4J, but there always from the same random numbers. The gradient passes straight
     through, as if nothing had been drawn.
@@ -329,7 +329,7 @@ class BinomialSamplingPreProcessor(PreProcessor, frozen=True, kw_only=True, tag=
 
     @property
     def keeps_type(self) -> bool:
-        """It does."""
+        """True."""
         return True
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
@@ -345,7 +345,7 @@ class BinomialSamplingPreProcessor(PreProcessor, frozen=True, kw_only=True, tag=
 
 
 class ComposableInputPreProcessor(PreProcessor, frozen=True, kw_only=True, tag="composable_input"):
-    """Several, one behind the other."""
+    """Several preprocessors, one after the other."""
 
     input_pre_processors: tuple[InputPreProcessor, ...]
 
@@ -354,17 +354,17 @@ class ComposableInputPreProcessor(PreProcessor, frozen=True, kw_only=True, tag="
             raise ConfError(f"preprocessor {self.title()} has no input_pre_processors; give at least one")
 
     def natural_input(self) -> AnyInputType | None:
-        """What the first that changes the type can take."""
+        """The input type of the first one that changes the type."""
         changing = next((pre for pre in self.input_pre_processors if not pre.keeps_type), None)
         return None if changing is None else changing.natural_input()
 
     @property
     def keeps_type(self) -> bool:
-        """Whether all do."""
+        """Whether all of them keep it."""
         return all(pre.keeps_type for pre in self.input_pre_processors)
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
-        """Return what leaves the last."""
+        """Return the output type of the last one."""
         for pre in self.input_pre_processors:
             given = pre.output_type(given)
         return given
@@ -374,7 +374,7 @@ class ComposableInputPreProcessor(PreProcessor, frozen=True, kw_only=True, tag="
             yield from pre._all() if isinstance(pre, ComposableInputPreProcessor) else (pre,)
 
     def rows(self, x: Array, step: Step) -> int:
-        """See ``forward``, which does not say it: vectors and images become neither more nor fewer on the way."""
+        """Return the number of images that the last one gives; only changes of kind change their number."""
         vectors = {2: len(x), 3: len(x) * int(x.shape[1])}.get(x.ndim, step.rows)
         rows = step.rows
         for pre in self._all():
@@ -385,7 +385,7 @@ class ComposableInputPreProcessor(PreProcessor, frozen=True, kw_only=True, tag="
         return rows
 
     def forward(self, x: Array, step: Step) -> tuple[Array, Back]:
-        """Go through all of them; each has work buffers and random numbers of its own."""
+        """Apply all of them; each has its own work buffers and random numbers."""
         backs: list[Back] = []
         for index, pre in enumerate(self.input_pre_processors):
             here = step.at(step.layer, part=f"{step.part}{index} ")
@@ -426,9 +426,9 @@ InputPreProcessor = (
 def resolve_preprocessor(
     named: InputPreProcessor | None, given: AnyInputType, consumes: tuple[str, ...]
 ) -> tuple[InputPreProcessor | None, AnyInputType]:
-    """Return the preprocessor before a layer that takes one of ``consumes``, and what then enters the layer.
+    """Return the preprocessor before a layer that takes one of ``consumes``, and the type of the layer's input.
 
-    It is the one that a configuration has ``named``, else the one that is needed, if any.
+    It is the one ``named`` in the configuration, else the one that the types require, if any.
 
     Raises:
         ShapeError: it cannot take what is given, or does not give what the layer takes.

@@ -1,4 +1,4 @@
-"""What a layer is lent while it computes: kernels, randomness, and work buffers that are reused from batch to batch.
+"""The context in which a layer computes: kernels, random numbers, and work buffers reused from batch to batch.
 
 Layers are frozen, so everything that lives longer than a call belongs to the network's ``Workspace``. One network is
 used by one thread at a time; several networks in several threads share nothing.
@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dl4jlegacy.backend import Array, asarray, get_array_module, out_of_memory
-from dl4jlegacy.devices import current, used_memory
+from dl4jlegacy.devices import current_device, used_memory
 from dl4jlegacy.errors import DeviceMemoryError
 from dl4jlegacy.kernels.protocol import Kernels
-from dl4jlegacy.nn.memory import Held
+from dl4jlegacy.nn.memory import Allocation
 from dl4jlegacy.nn.memory import out_of_memory as memory_full
 from dl4jlegacy.seeding import Stream
 
@@ -48,16 +48,16 @@ class Workspace:
     """Named buffers that grow to the largest size asked for; the memory of one network's forward and backward pass.
 
     Args:
-        titles: what messages call the layers, by their numbers.
-        besides: what else of the network is in the same memory.
+        titles: names of the layers for messages, by their numbers.
+        besides: other allocations of the network in the same memory.
 
     Attributes:
-        batch: examples of the batch that is worked on; 0 where nobody has said it.
+        batch: examples of the current batch; 0 if unknown.
     """
 
     __slots__ = ("_constants", "_flat", "batch", "besides", "titles")
 
-    def __init__(self, titles: Sequence[str] = (), besides: Sequence[Held] = ()) -> None:
+    def __init__(self, titles: Sequence[str] = (), besides: Sequence[Allocation] = ()) -> None:
         self.titles, self.besides, self.batch = tuple(titles), tuple(besides), 0
         self._flat: dict[tuple[int, str], Array] = {}
         self._constants: dict[tuple[int, str], Array] = {}
@@ -65,7 +65,7 @@ class Workspace:
     def buffer(
         self, key: tuple[int, str], shape: tuple[int, ...], like: Array, dtype: npt.DTypeLike | None = None
     ) -> Array:
-        """Return an array of ``shape`` on the device of ``like``; its content is whatever was there.
+        """Return an array of ``shape`` on the device of ``like``; its content is undefined.
 
         Args:
             key: the layer's number, and the buffer's name.
@@ -106,17 +106,17 @@ class Workspace:
         return total
 
     def title(self, layer: int) -> str:
-        """Return what messages call a layer: ``layer 1 (dense)``, ``the network's input`` before the first."""
+        """Return the name of a layer for messages: ``layer 1 (dense)``, ``the network's input`` before the first."""
         if layer < 0:
             return "the network's input"
         return f"layer {layer} ({self.titles[layer]})" if layer < len(self.titles) else f"layer {layer}"
 
     def _full(self, key: tuple[int, str], shape: tuple[int, ...], asked: int) -> DeviceMemoryError:
-        device = current()
+        device = current_device()
         used, limit = used_memory(device)
-        buffers = [Held(self.title(layer), size, True) for layer, size in self.bytes_by_layer().items()]
+        buffers = [Allocation(self.title(layer), size, True) for layer, size in self.bytes_by_layer().items()]
         held = [*self.besides, *buffers]
-        others = Held("other arrays of this process", max(0, used - sum(part.size for part in held)))
+        others = Allocation("other arrays of this process", max(0, used - sum(part.size for part in held)))
         return memory_full(
             device=device.text,
             layer=self.title(key[0]),
@@ -131,7 +131,7 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One pass through one layer: is it training, which random numbers, which kernels, which buffers.
+    """One pass through one layer: whether it is training, its random numbers, kernels and buffers.
 
     ``stream`` is that of the batch; ``layer`` tells the layers' buffers and random numbers apart. ``examples`` are in
     the batch; ``rows`` are the images that a convolutional layer sees: the examples, or all their time steps.
@@ -175,7 +175,7 @@ class Step:
         return drawn
 
     def random(self, purpose: str, index: int = 0) -> Stream:
-        """Return this layer's random numbers for ``purpose``; asked again, the same ones."""
+        """Return this layer's random stream for ``purpose``; every call returns the same one."""
         return self.stream.at(self.layer, index, purpose=self.part + purpose)
 
     def key(self, purpose: str, index: int = 0) -> int:

@@ -1,4 +1,4 @@
-"""What a network is made of: layers, shapes, parameters, memory and multiply-adds, from its configuration alone.
+"""Summary of a network: layers, shapes, parameters, memory and multiply-adds, from its configuration alone.
 
 Legacy: ``MultiLayerNetwork.summary()``, ``ComputationGraph.summary()`` and ``memoryInfo``.
 """
@@ -63,7 +63,7 @@ class SummaryRow:
 
 @dataclass(frozen=True, slots=True)
 class NetworkSummary:
-    """A network in numbers; ``updater_state`` is in values, ``dtype`` says how large one is."""
+    """The rows and totals of a network; ``updater_state`` counts values of ``dtype``."""
 
     kind: str
     dtype: str
@@ -88,11 +88,11 @@ class NetworkSummary:
 
     @property
     def has_open_length(self) -> bool:
-        """Whether the number of time steps is open, so that numbers are those of one of them."""
+        """Whether the number of time steps is open; numbers are then those of one time step."""
         return any(0 in row.output for row in self.rows)
 
     def memory(self, batch_size: int) -> dict[str, int]:
-        """Return bytes: the vectors, and what a batch takes going forward, or forward and back."""
+        """Return bytes: of the vectors, and of a batch in prediction and in training."""
         item = np.dtype(self.dtype).itemsize
         vectors = {"parameters": self.parameters, "gradient": self.parameters, "updater_state": self.updater_state}
         found = {name: values * item for name, values in vectors.items()}
@@ -178,7 +178,7 @@ def _size(count: float) -> str:
 
 
 def summarize(conf: NetworkConfiguration) -> NetworkSummary:
-    """Return what the network of ``conf`` is made of; raises like ``conf.resolved``."""
+    """Return the summary of the network of ``conf``; raises like ``conf.resolved``."""
     rows = tuple(_graph_rows(conf) if isinstance(conf, ComputationGraphConfiguration) else _stack_rows(conf))
     layers = conf.resolved()
     state = MultiLayerUpdater(layers, ParamLayout.of(layers)).state_size
@@ -191,7 +191,7 @@ def summarize(conf: NetworkConfiguration) -> NetworkSummary:
 
 def _stack_rows(conf: Any) -> Iterator[SummaryRow]:
     stages: Sequence[Stage] = conf.stages()
-    yield _input_row("input", stages[0].given)
+    yield _input_row("input", stages[0].input_type)
     before = "input"
     for index, stage in enumerate(stages):
         name = f"{index} {stage.layer.name}" if stage.layer.name else str(index)
@@ -223,7 +223,7 @@ def _input_row(name: str, kind: AnyInputType) -> SummaryRow:
 
 
 def _layer_row(name: str, stage: Stage, inputs: tuple[str, ...], copies: int = 1) -> SummaryRow:
-    layer, leaves = stage.layer, stage.leaves
+    layer, leaves = stage.layer, stage.output_type
     shapes = layer.param_shapes()
     parameters = sum(math.prod(shape) for _, shape in shapes)
     states = sum(math.prod(shape) for param, shape in shapes if param in layer.states)
@@ -235,7 +235,7 @@ def _layer_row(name: str, stage: Stage, inputs: tuple[str, ...], copies: int = 1
         output=leaves.shape,
         parameters=parameters,
         trained=0 if layer.frozen else parameters - states,
-        multiply_adds=_multiply_adds(layer, stage.enters, leaves) * copies,
+        multiply_adds=_multiply_adds(layer, stage.layer_input_type, leaves) * copies,
         activations=_values(leaves) * copies,
         frozen=layer.frozen,
     )

@@ -204,7 +204,7 @@ class AdaDelta(_Updater, frozen=True, kw_only=True):
 
 
 class NoOp(_Updater, frozen=True, kw_only=True):
-    """``up = g``: for gradient checks, and where somebody else already made the gradient a step."""
+    """``up = g``: for gradient checks, and for gradients that are steps already."""
 
     def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> None:
         kernels.noop(params, gradient)

@@ -220,6 +220,7 @@ def init_weights(
     fan_in: int,
     fan_out: int,
     stream: Stream,
+    *,
     dtype: npt.DTypeLike = np.float32,
     distribution: Distribution | None = None,
 ) -> Array:

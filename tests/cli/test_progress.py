@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dl4jlegacy.cli.progress import ProgressDisplay, status_line
-from dl4jlegacy.kernels.compiling import announced
+from dl4jlegacy.kernels.compilation import report_compilation
 from dl4jlegacy.scaleout.outcome import RunStatus
 from dl4jlegacy.scaleout.plan import Phase, Plan
 from dl4jlegacy.scaleout.records import Head, Manifest
@@ -161,7 +161,12 @@ def test_a_run_that_has_not_begun_says_so() -> None:
 def test_while_kernels_are_compiled_the_display_says_so() -> None:
     screen, file, now = Screen(width=100), io.StringIO(), [0.0]
     plain = ProgressDisplay(Console(file=file, force_terminal=False), clock=lambda: now[0])
-    with plain, ProgressDisplay(screen.console) as display, announced("conv_forward"), announced("pool_forward"):
+    with (
+        plain,
+        ProgressDisplay(screen.console) as display,
+        report_compilation("conv_forward"),
+        report_compilation("pool_forward"),
+    ):
         display.tick(status(None, 3.0))
         assert "time        0:03, compiling conv_forward, pool_forward (once)" in screen.lines()
         now[0] = 6.0

@@ -61,7 +61,7 @@ def test_preprocessors_follow_from_the_kinds_of_neighbours() -> None:
     assert [stage.pre_processor.title() if stage.pre_processor else "" for stage in stages] == [
         *("rnn_to_cnn", "", "cnn_to_rnn", "rnn_to_feed_forward", "feed_forward_to_rnn", ""),
     ]
-    assert [str(stage.enters) for stage in stages] == [
+    assert [str(stage.layer_input_type) for stage in stages] == [
         *("convolutional 1x4x3", "convolutional 3x3x2", "recurrent 12xany"),
         *("feed_forward 4", "recurrent 3xany", "recurrent 3xany"),
     ]

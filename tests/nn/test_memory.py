@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from dl4jlegacy.errors import DeviceMemoryError, TrainingError
-from dl4jlegacy.nn.memory import Held, fitting_batch, out_of_memory
+from dl4jlegacy.nn.memory import Allocation, largest_batch, out_of_memory
 
 MIB = 1 << 20
 HELD = (
-    Held("parameters", 100 * MIB),
-    Held("updater state", 200 * MIB),
-    Held("layer 0 (convolution)", 300 * MIB, per_example=True),
-    Held("layer 1 (subsampling)", 10 * MIB, per_example=True),
+    Allocation("parameters", 100 * MIB),
+    Allocation("updater state", 200 * MIB),
+    Allocation("layer 0 (convolution)", 300 * MIB, per_example=True),
+    Allocation("layer 1 (subsampling)", 10 * MIB, per_example=True),
 )
 
 
@@ -39,13 +39,13 @@ def test_the_message_names_device_layer_buffer_and_who_has_the_memory() -> None:
 
 
 def test_the_batch_that_fits_leaves_room_for_what_does_not_grow_with_it() -> None:
-    assert fitting_batch(90 * MIB, HELD, 512, 640 * MIB) == 340 * 512 // 400 == 435
+    assert largest_batch(90 * MIB, HELD, 512, 640 * MIB) == 340 * 512 // 400 == 435
     assert "--batch-size 435 or less" in str(full())
 
 
 @pytest.mark.parametrize(("available", "fits"), [(301 * MIB, 1), (300 * MIB, 0), (1, 0), (10_000 * MIB, 511)])
 def test_the_batch_that_fits_is_none_at_all_or_less_than_the_one_that_did_not(available: int, fits: int) -> None:
-    assert fitting_batch(90 * MIB, HELD, 512, available) == fits
+    assert largest_batch(90 * MIB, HELD, 512, available) == fits
 
 
 def test_where_not_one_example_fits_the_message_says_so() -> None:

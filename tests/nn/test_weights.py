@@ -55,7 +55,7 @@ CONSTANT = {"zero", "ones", "identity", "distribution"}
 
 
 def draw(kind: str, **more: object) -> np.ndarray:
-    return init_weights(kind, (FI, FO), FI, FO, STREAM, np.float64, **more)
+    return init_weights(kind, (FI, FO), FI, FO, STREAM, dtype=np.float64, **more)
 
 
 def test_every_kind_is_tested():
@@ -98,12 +98,12 @@ def test_identity_of_a_matrix_that_is_not_square_is_refused():
 @pytest.mark.parametrize("kind", sorted(set(WEIGHT_INITS) - {"identity", "distribution"}))
 def test_the_stream_decides_and_float32_is_the_rounded_float64(kind):
     W = draw(kind)
-    W32 = init_weights(kind, (FI, FO), FI, FO, STREAM, np.float32)
+    W32 = init_weights(kind, (FI, FO), FI, FO, STREAM, dtype=np.float32)
     assert (draw(kind) == W).all()
     assert W32.dtype == np.float32
     assert (W.astype(np.float32) == W32).all()
     if kind not in CONSTANT:
-        other = init_weights(kind, (FI, FO), FI, FO, Stream.of(11).at(1, purpose="weights"), np.float64)
+        other = init_weights(kind, (FI, FO), FI, FO, Stream.of(11).at(1, purpose="weights"), dtype=np.float64)
         assert (other != W).mean() > 0.99
 
 

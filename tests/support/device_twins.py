@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dl4jlegacy.backend import placed, to_host
+from dl4jlegacy.backend import as_contiguous, to_host
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn.networks import Network, build_network
 from dl4jlegacy.nn.training.gradient_check import GradientCheckReport, GradientCheckUtil
@@ -54,7 +54,7 @@ def uploaded(batch: Any, dtype: str) -> Any:
     """A batch, in any nesting, on the device."""
     if isinstance(batch, list | tuple):
         return [uploaded(part, dtype) for part in batch]
-    return None if batch is None else placed(np.asarray(batch), load("cupy").xp, dtype)
+    return None if batch is None else as_contiguous(np.asarray(batch), load("cupy").xp, dtype)
 
 
 @contextmanager

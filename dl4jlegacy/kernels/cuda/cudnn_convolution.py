@@ -108,7 +108,16 @@ class CudnnConvolution:
         plan = self._plans.get(key)
         if plan is None:
             try:
-                plan = _Plan(self._cudnn, self._handle, self._barred, kind, shapes, out.shape[:4], stride, dilation)
+                plan = _Plan(
+                    self._cudnn,
+                    self._handle,
+                    self._barred,
+                    kind,
+                    shapes=shapes,
+                    out_shape=out.shape[:4],
+                    stride=stride,
+                    dilation=dilation,
+                )
             except Exception as exc:  # noqa: BLE001  # there is no common kind of error for "no plan"
                 self.refused[key] = _first_line(exc)
                 return False
@@ -124,9 +133,17 @@ class _Plan:
     __slots__ = ("_graph", "_index", "_tensors", "workspace")
 
     def __init__(
-        self, cudnn: Any, handle: Any, barred: list[Any], kind: str, shapes: dict[str, tuple[int, ...]],
-        out_shape: tuple[int, ...], stride: Pair, dilation: Pair,
-    ) -> None:  # fmt: skip
+        self,
+        cudnn: Any,
+        handle: Any,
+        barred: list[Any],
+        kind: str,
+        *,
+        shapes: dict[str, tuple[int, ...]],
+        out_shape: tuple[int, ...],
+        stride: Pair,
+        dilation: Pair,
+    ) -> None:
         real = cudnn.data_type.FLOAT
         self._graph = cudnn.pygraph(
             name=kind, io_data_type=real, intermediate_data_type=real, compute_data_type=real, handle=handle

@@ -2,7 +2,7 @@
 
 A graph repeats the same launches with the same arguments. What differs between two training steps of equal shapes are
 the random keys, which follow from the position in the run, and the updaters' scalars, which follow from the iteration.
-While a step is captured, kernels get the place of such a number instead of the number: one 8-byte word on the device.
+While a step is captured, kernels get the address of such a number instead of its value: one 8-byte word on the device.
 """
 
 from __future__ import annotations

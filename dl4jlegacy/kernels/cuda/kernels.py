@@ -29,7 +29,7 @@ _ON = ("", "1")
 
 
 class CupyKernels(Layers, Tiles, Recurrent, Updaters, Vectors, Convolutions):
-    """See ``Launcher`` for what it is made from.
+    """All kernels on one GPU; for the arguments see ``Launcher``.
 
     Attributes:
         captures: whether steps are captured into CUDA graphs; ``DL4J_CUDA_GRAPHS=0`` switches it off.
@@ -63,7 +63,7 @@ class CupyKernels(Layers, Tiles, Recurrent, Updaters, Vectors, Convolutions):
                 outer.wait_event(own.record(behind))
 
     def synchronize(self) -> None:
-        """Wait until everything that this thread has launched is done.
+        """Wait until all work that this thread has launched is done.
 
         Not for the whole device, which CUDA refuses while any thread's stream is capturing.
         """
@@ -84,7 +84,7 @@ class CupyKernels(Layers, Tiles, Recurrent, Updaters, Vectors, Convolutions):
         )
 
     def updater_scalars(self, updates: Callable[[], None]) -> list[float]:
-        """Return the scalars that the updaters in ``updates`` ask for, which launches nothing."""
+        """Return the scalars that the updaters called by ``updates`` use; nothing is launched."""
         self._collected = []
         try:
             updates()

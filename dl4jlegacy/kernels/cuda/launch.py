@@ -20,7 +20,7 @@ import numpy as np
 from dl4jlegacy.backend import Array
 from dl4jlegacy.devices import PRECISIONS
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
-from dl4jlegacy.kernels.compiling import announced
+from dl4jlegacy.kernels.compilation import report_compilation
 from dl4jlegacy.kernels.cuda.cublas import Cublas
 from dl4jlegacy.kernels.cuda.graph_parameters import GraphParameters
 from dl4jlegacy.kernels.cuda.scratch import Scratch
@@ -164,7 +164,7 @@ class Launcher:
         key = (self.xp, family, char, self.device)
         with _LOCK:  # two workers of one device want the same module at the same time
             if key not in _MODULES:
-                with announced(f"{family} ({_REALS[char]}, GPU {self.device})"):
+                with report_compilation(f"{family} ({_REALS[char]}, GPU {self.device})"):
                     module = self.xp.RawModule(code=source(family), options=options(family, char))
                     module.compile()
                 _MODULES[key] = module

@@ -1,4 +1,4 @@
-"""Named work memory on a GPU that grows and never shrinks, so that a captured CUDA graph finds it where it was."""
+"""Scratch memory on a GPU, by name. It never moves while a captured CUDA graph may write to it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Scratch:
         self._outgrown: list[Array] = []
 
     def buffer(self, name: str, shape: tuple[int, ...], char: str) -> Array:
-        """Return an uninitialised array of ``shape`` and dtype ``char``; valid until ``name`` is asked for again."""
+        """Return an uninitialised array of ``shape`` and dtype ``char``; valid until the next request for ``name``."""
         dtype = np.dtype(char)
         size = math.prod(shape) * dtype.itemsize
         flat = self._flat.get(name)
@@ -44,5 +44,5 @@ class Scratch:
 
     @property
     def size(self) -> int:
-        """How many bytes are held, those that were outgrown among them."""
+        """Bytes in use, outgrown buffers included."""
         return sum(flat.size for flat in (*self._flat.values(), *self._outgrown))

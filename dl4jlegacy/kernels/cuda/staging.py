@@ -1,4 +1,4 @@
-"""Batches on their way to the device: through pinned memory and a stream of their own, so that nobody waits.
+"""Staging buffers: batches reach the device through pinned memory and a copy stream, without waiting.
 
 The host fills a slot's pinned buffer and goes on; the copy stream brings it to the device while the last steps are
 still computed; a device-side copy then puts it where the step reads it. A slot is used again once its events have

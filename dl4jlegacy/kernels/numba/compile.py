@@ -12,7 +12,7 @@ from typing import Any
 import numba
 
 from dl4jlegacy.errors import ConfError
-from dl4jlegacy.kernels.compiling import announced
+from dl4jlegacy.kernels.compilation import report_compilation
 
 __all__ = ["EXACT", "ROUNDED", "Kernel", "compile_cached", "kernel"]
 
@@ -40,7 +40,7 @@ def _argument(role: str, char: str) -> Any:
 
 def compile_cached(signature: tuple[Any, ...], function: Callable[..., Any], options: dict[str, Any]) -> Any:
     """Return ``function`` compiled for ``signature``, from the cache if it is there."""
-    with announced(function.__name__.strip("_")):
+    with report_compilation(function.__name__.strip("_")):
         try:
             return _njit(signature, cache=True, **options)(function)
         except RuntimeError:  # neither the package nor the user's cache folder can be written

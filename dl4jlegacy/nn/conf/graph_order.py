@@ -1,4 +1,4 @@
-"""The order in which a graph's vertices compute, which is also that of their parameters in the flat vector.
+"""The topological order of a graph's vertices, which is also that of their parameters in the flat vector.
 
 Kahn's algorithm as Deeplearning4j runs it (``ComputationGraph.topologicalSortOrder``), with the order in which Java
 goes through a ``HashSet<Integer>``: model files interchange only if every vertex comes at the same place.

@@ -1,4 +1,4 @@
-"""From a graph's configuration to its nodes: in order, with all sizes, types and preprocessors filled in."""
+"""Resolves a graph into nodes: in order, with all sizes, types and preprocessors filled in."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 import msgspec
 
 from dl4jlegacy.errors import ConfError, ShapeError
-from dl4jlegacy.nn.conf.stages import Stage, filled, first_type
+from dl4jlegacy.nn.conf.stages import Stage, infer_input_type, resolve_layer
 from dl4jlegacy.nn.input_type import AnyInputType
 from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer
 from dl4jlegacy.nn.layers.layer import Layer
 from dl4jlegacy.nn.preprocessors import InputPreProcessor, resolve_preprocessor
-from dl4jlegacy.nn.vertices.combine import plain
+from dl4jlegacy.nn.vertices.combine import flat_as_vectors
 from dl4jlegacy.nn.vertices.shape import Vertex
 
-__all__ = ["GraphNode", "Node", "nodes", "titled"]
+__all__ = ["GraphNode", "Node", "nodes", "vertex_title"]
 
 
 class GraphNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -34,7 +34,7 @@ class GraphNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A resolved vertex in its place: ``inputs`` are the places of its inputs, ``kind`` is what leaves it.
+    """A resolved vertex: ``inputs`` are the indices of its input nodes, ``kind`` is the type of its output.
 
     It is a layer (``stage``, number ``layer`` among the layers), a vertex, or a network input (neither).
     """
@@ -49,12 +49,12 @@ class Node:
     def title(self) -> str:
         """Return kind and name, for messages."""
         if self.stage is not None:
-            return titled(self.name, self.stage.layer)
-        return titled(self.name, self.vertex)
+            return vertex_title(self.name, self.stage.layer)
+        return vertex_title(self.name, self.vertex)
 
 
-def titled(name: str, vertex: Any) -> str:
-    """Return what messages call a vertex or layer: ``'out' (output)``; None is a network input."""
+def vertex_title(name: str, vertex: Any) -> str:
+    """Return the name of a vertex or layer for messages: ``'out' (output)``; None is a network input."""
     kind = "network input" if vertex is None else str(vertex.__struct_config__.tag)
     return f"{name!r} ({kind})"
 
@@ -70,12 +70,12 @@ def nodes(
     Args:
         order: names of network inputs and vertices, topologically.
         given: the vertices by name.
-        input_types: what is known of the network inputs.
+        input_types: of the network inputs, as far as they are given.
         conf: the ``NeuralNetConfiguration`` that layers inherit from.
 
     Raises:
         ShapeError: a size is open, or does not fit what comes before; both are named.
-        ConfError: as ``filled``.
+        ConfError: as ``resolve_layer``.
     """
     place = {name: index for index, name in enumerate(order)}
     result: list[Node] = []
@@ -89,7 +89,7 @@ def nodes(
         inputs = tuple(place[source] for source in node.inputs)
         if isinstance(node.vertex, FeedForwardLayer):
             stage = _stage(node, below[0], conf)
-            result.append(Node(name, inputs, stage.leaves, stage=stage, layer=layers))
+            result.append(Node(name, inputs, stage.output_type, stage=stage, layer=layers))
             layers += 1
         else:
             result.append(Node(name, inputs, _vertex_type(node, below), vertex=node.vertex))
@@ -97,12 +97,12 @@ def nodes(
 
 
 def _input_type(name: str, given: Mapping[str, GraphNode], known: Mapping[str, AnyInputType]) -> AnyInputType:
-    """Return the type of a network input: as said, or as the layers that read it need it."""
+    """Return the type of a network input: the given one, or the one that its layers need."""
     if name in known:
         return known[name]
     for node in given.values():
         if name in node.inputs and isinstance(node.vertex, FeedForwardLayer):
-            found = first_type(node.vertex, node.pre_processor)
+            found = infer_input_type(node.vertex, node.pre_processor)
             if found is not None:
                 return found
     raise ShapeError(
@@ -113,14 +113,14 @@ def _input_type(name: str, given: Mapping[str, GraphNode], known: Mapping[str, A
 
 def _stage(node: GraphNode, below: Node, conf: Any) -> Stage:
     layer: Any = node.vertex
-    title = f"layer {titled(node.name, layer)} behind {below.title()}"
+    title = f"layer {vertex_title(node.name, layer)} behind {below.title()}"
     if layer.name is None:
         layer = msgspec.structs.replace(layer, name=node.name)
     try:
         pre, enters = resolve_preprocessor(node.pre_processor, below.kind, layer.consumes)
     except ShapeError as exc:
         raise ShapeError(f"{title} {exc}") from exc
-    layer = filled(layer, enters, conf, title)
+    layer = resolve_layer(layer, enters, conf, title)
     try:
         return Stage(layer, pre, below.kind, enters, layer.output_type(enters))
     except ShapeError as exc:
@@ -131,6 +131,6 @@ def _vertex_type(node: GraphNode, below: Sequence[Node]) -> AnyInputType:
     assert not isinstance(node.vertex, FeedForwardLayer)
     sources = " and ".join(b.title() for b in below)
     try:
-        return node.vertex.output_type([plain(b.kind) for b in below])
+        return node.vertex.output_type([flat_as_vectors(b.kind) for b in below])
     except (ShapeError, ConfError) as exc:
         raise type(exc)(f"vertex {node.name!r} behind {sources}: {exc}") from exc

@@ -1,4 +1,4 @@
-"""What a network is, as frozen values: ``MultiLayerConfiguration`` and ``ComputationGraphConfiguration``.
+"""Configurations of networks as frozen values: ``MultiLayerConfiguration`` and ``ComputationGraphConfiguration``.
 
 ``NeuralNetConfiguration`` holds for all layers; a layer's own field wins over it. ``resolved()`` fills in what a layer
 leaves open and checks that the sizes fit. All of them travel as canonical JSON or YAML. Field names and defaults are
@@ -17,8 +17,8 @@ import msgspec
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.nn.conf.builder import Fluent, NeuralNetConfigurationBuilder
 from dl4jlegacy.nn.conf.graph_order import topological_order
-from dl4jlegacy.nn.conf.graph_stages import GraphNode, Node, nodes, titled
-from dl4jlegacy.nn.conf.stages import Stage, first_type, stages
+from dl4jlegacy.nn.conf.graph_stages import GraphNode, Node, nodes, vertex_title
+from dl4jlegacy.nn.conf.stages import Stage, infer_input_type, stages
 from dl4jlegacy.nn.conf.text import decode_json, decode_yaml, encode_json, encode_yaml
 from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeFeedForward
@@ -73,7 +73,7 @@ def _check_range(title: str, field: str, value: float | None, low: float, high: 
 
 
 class ConfText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What all configurations of networks can do: travel as text, and be changed."""
+    """Base of the network configurations: conversion to and from text, and copies with changes."""
 
     def to_json(self) -> str:
         """Return canonical JSON: sorted keys, so that equal configurations give equal text."""
@@ -107,7 +107,7 @@ class ConfText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class NeuralNetConfiguration(ConfText, frozen=True, kw_only=True):
-    """What holds for the whole network, and for every layer that does not say otherwise.
+    """Settings of the whole network, and defaults for the fields that its layers leave open.
 
     Attributes:
         seed: of weights, drop-out, sampling; a signed 64-bit number.
@@ -206,13 +206,13 @@ class MultiLayerConfiguration(ConfText, frozen=True, kw_only=True):
         """Return a copy for data with ``n_in`` features and ``n_out`` labels, filling in sizes that are open.
 
         Raises:
-            ShapeError: the configuration says otherwise; the message names both sizes.
+            ShapeError: the configuration has other sizes; the message names both.
         """
         changed = list(self.layers)
         ends = [(len(changed) - 1, "n_out", n_out, "label columns")]
         if changed[-1].n_out and not self.backprop:
             ends = []  # what only pretrains looks at no label
-        known = self.input_type or first_type(changed[0], self.input_pre_processors.get(0))
+        known = self.input_type or infer_input_type(changed[0], self.input_pre_processors.get(0))
         if known is None and changed[0].consumes[0] == "feed_forward":
             changed[0] = msgspec.structs.replace(changed[0], n_in=n_in)
         elif (
@@ -317,25 +317,24 @@ class ComputationGraphConfiguration(ConfText, frozen=True, kw_only=True):
         for node in self.vertices:
             for source in node.inputs:
                 if source not in names:
-                    raise ConfError(
-                        f"vertex {titled(node.name, node.vertex)} has unknown input {source!r}{nearest(source, names)}"
-                    )
+                    title = vertex_title(node.name, node.vertex)
+                    raise ConfError(f"vertex {title} has unknown input {source!r}{nearest(source, names)}")
 
     def _check_ends(self) -> None:
         """Nothing may lead nowhere, and nothing may follow a loss."""
-        read = {source for node in self.vertices for source in (*node.inputs, _refers_to(node))}
+        read = {source for node in self.vertices for source in (*node.inputs, _referenced_input(node))}
         by_name = {node.name: node for node in self.vertices}
         for name in (*self.network_inputs, *by_name):
             if name not in read and name not in self.network_outputs:
-                what = titled(name, by_name[name].vertex if name in by_name else None)
+                what = vertex_title(name, by_name[name].vertex if name in by_name else None)
                 raise ConfError(f"{what} leads nowhere: nothing reads it, and it is no network output; remove it")
         for node in self.vertices:
             for source in node.inputs:
                 below = by_name.get(source)
                 if below is not None and isinstance(below.vertex, BaseOutputLayer):
                     raise ConfError(
-                        f"output layer {titled(source, below.vertex)} is followed by "
-                        f"{titled(node.name, node.vertex)}; it must be the end"
+                        f"output layer {vertex_title(source, below.vertex)} is followed by "
+                        f"{vertex_title(node.name, node.vertex)}; it must be the end"
                     )
 
     def order(self) -> tuple[str, ...]:
@@ -362,13 +361,12 @@ class ComputationGraphConfiguration(ConfText, frozen=True, kw_only=True):
         for node in self.vertices:
             if self.backprop_type == "truncated_bptt" and getattr(node.vertex, "needs_whole", False):
                 raise ConfError(
-                    f"{titled(node.name, node.vertex)} looks at a sequence from both ends, so "
+                    f"{vertex_title(node.name, node.vertex)} looks at a sequence from both ends, so "
                     "backprop_type='truncated_bptt' cannot be had with it; choose 'standard'"
                 )
             if node.name in self.network_outputs and not isinstance(node.vertex, BaseOutputLayer):
-                raise ConfError(
-                    f"network output {titled(node.name, node.vertex)} has no loss; training needs an OutputLayer there"
-                )
+                title = vertex_title(node.name, node.vertex)
+                raise ConfError(f"network output {title} has no loss; training needs an OutputLayer there")
 
     @property
     def pretrain(self) -> bool:
@@ -384,7 +382,7 @@ class ComputationGraphConfiguration(ConfText, frozen=True, kw_only=True):
         """Return a copy for data with ``n_in`` features and ``n_out`` labels, for graphs with one of each.
 
         Raises:
-            ShapeError: the configuration says otherwise; the message names both sizes.
+            ShapeError: the configuration has other sizes; the message names both.
             ConfError: several inputs or outputs.
         """
         if len(self.network_inputs) != 1 or len(self.network_outputs) != 1:
@@ -410,19 +408,19 @@ class ComputationGraphConfiguration(ConfText, frozen=True, kw_only=True):
         if node.name in self.network_outputs:
             if layer.n_out not in (0, n_out):
                 raise ShapeError(
-                    f"{titled(node.name, layer)} has n_out={layer.n_out} but the data has {n_out} label columns; "
+                    f"{vertex_title(node.name, layer)} has n_out={layer.n_out} but the data has {n_out} label columns; "
                     f"set n_out={n_out} or leave it out"
                 )
             fields["n_out"] = n_out
         return msgspec.structs.replace(node, vertex=msgspec.structs.replace(layer, **fields))
 
 
-def _refers_to(node: GraphNode) -> str | None:
-    return None if isinstance(node.vertex, FeedForwardLayer) else node.vertex.refers_to()
+def _referenced_input(node: GraphNode) -> str | None:
+    return None if isinstance(node.vertex, FeedForwardLayer) else node.vertex.referenced_input()
 
 
 def _check_node(node: GraphNode, network_inputs: tuple[str, ...]) -> None:
-    title, count = titled(node.name, node.vertex), len(node.inputs)
+    title, count = vertex_title(node.name, node.vertex), len(node.inputs)
     if isinstance(node.vertex, FeedForwardLayer):
         layer: Any = node.vertex
         check_fields(f"layer {title}", layer)
@@ -434,11 +432,11 @@ def _check_node(node: GraphNode, network_inputs: tuple[str, ...]) -> None:
         return
     if node.pre_processor is not None:
         raise ConfError(f"vertex {title} has a pre_processor; only layers do (use a PreprocessorVertex)")
-    least, most = node.vertex.least, node.vertex.most
+    least, most = node.vertex.min_inputs, node.vertex.max_inputs
     if count < least or (most is not None and count > most):
         wanted = f"{least}" if most == least else f"at least {least}" if most is None else f"{least} to {most}"
         raise ConfError(f"vertex {title} has {count} inputs {list(node.inputs)}; it takes {wanted}")
-    source = node.vertex.refers_to()
+    source = node.vertex.referenced_input()
     if source is not None and source not in network_inputs:
         raise ConfError(f"vertex {title} refers to {source!r}, no network input{nearest(source, list(network_inputs))}")
 

@@ -1,4 +1,4 @@
-"""From a configuration to stages: every layer with all sizes filled in, and the preprocessor before it.
+"""Resolves a stack of layers into stages: each layer with all sizes filled in, and the preprocessor before it.
 
 A layer's open fields are inherited from the network-wide configuration, its sizes follow from the input type. Legacy:
 ``MultiLayerConfiguration.Builder.setInputType``, and before 0.5 ``ConvolutionLayerSetup``.
@@ -22,7 +22,7 @@ from dl4jlegacy.nn.losses import LOSSES
 from dl4jlegacy.nn.preprocessors import InputPreProcessor, resolve_preprocessor
 from dl4jlegacy.nn.step import Step
 
-__all__ = ["INHERITED", "Stage", "filled", "first_type", "stages"]
+__all__ = ["INHERITED", "Stage", "infer_input_type", "resolve_layer", "stages"]
 
 INHERITED = (
     "activation",
@@ -43,16 +43,16 @@ INHERITED = (
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A resolved layer in its place: ``given`` enters its preprocessor, ``enters`` the layer, and ``leaves`` it."""
+    """A resolved layer with the preprocessor before it, and the types of what enters and leaves the two."""
 
     layer: Layer
     pre_processor: InputPreProcessor | None
-    given: AnyInputType
-    enters: AnyInputType
-    leaves: AnyInputType
+    input_type: AnyInputType
+    layer_input_type: AnyInputType
+    output_type: AnyInputType
 
-    def before(self, x: Array, step: Step) -> tuple[Array, Step, Any]:
-        """Return ``x`` and ``step`` as the layer sees them, and the preprocessor's way back (None without one)."""
+    def preprocess(self, x: Array, step: Step) -> tuple[Array, Step, Any]:
+        """Return ``x`` and ``step`` behind the preprocessor, and its backward pass (None without a preprocessor)."""
         pre = self.pre_processor
         if pre is None:
             return x, step, None
@@ -60,8 +60,8 @@ class Stage:
         return y, step.at(step.layer, rows=pre.rows(x, step), mask=pre.forward_mask(step.mask, step)), back
 
     def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Step, Backward]:
-        """Return what ``x`` becomes, the pass behind the layer (rows, mask), and the way back."""
-        x, step, back = self.before(x, step)
+        """Return the output, the ``Step`` behind the layer (rows, mask), and the backward pass."""
+        x, step, back = self.preprocess(x, step)
         layer = self.layer
         try:
             y, backward = layer.forward(params, x, step.at(step.layer, train=False) if layer.frozen else step)
@@ -80,8 +80,8 @@ class Stage:
         return y, step, whole
 
 
-def first_type(layer: Layer, pre_processor: InputPreProcessor | None) -> AnyInputType | None:
-    """Return the type of a network's input as far as its first layer tells; None if it does not."""
+def infer_input_type(layer: Layer, pre_processor: InputPreProcessor | None) -> AnyInputType | None:
+    """Return the type of a network's input if it follows from its first layer, else None."""
     if pre_processor is not None and not pre_processor.keeps_type:
         return pre_processor.natural_input()
     size = layer.input_size()
@@ -90,7 +90,7 @@ def first_type(layer: Layer, pre_processor: InputPreProcessor | None) -> AnyInpu
     return InputTypeRecurrent(size=size) if size and layer.consumes[0] == "recurrent" else None
 
 
-def filled(layer: Layer, given: AnyInputType, conf: Any, title: str) -> Layer:
+def resolve_layer(layer: Layer, given: AnyInputType, conf: Any, title: str) -> Layer:
     """Return a layer with its sizes, and with what it inherits from ``conf``, a ``NeuralNetConfiguration``.
 
     Raises:
@@ -113,8 +113,8 @@ def stages(
     input_type: AnyInputType | None,
     pre_processors: Mapping[int, InputPreProcessor],
 ) -> tuple[Stage, ...]:
-    """Return the stages of a stack of layers; raises like ``filled``."""
-    given = input_type or first_type(layers[0], pre_processors.get(0))
+    """Return the stages of a stack of layers; raises like ``resolve_layer``."""
+    given = input_type or infer_input_type(layers[0], pre_processors.get(0))
     result: list[Stage] = []
     for index, layer in enumerate(layers):
         title = f"layer {index} ({layer.title()})"
@@ -124,7 +124,7 @@ def stages(
             pre, enters = resolve_preprocessor(pre_processors.get(index), given, layer.consumes)
         except ShapeError as exc:
             raise ShapeError(f"{title} {exc}") from exc
-        layer = filled(layer, enters, conf, title)
+        layer = resolve_layer(layer, enters, conf, title)
         try:
             leaves = layer.output_type(enters)
         except ShapeError as exc:

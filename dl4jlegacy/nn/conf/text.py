@@ -1,4 +1,4 @@
-"""From JSON or YAML text to configuration structs, with errors that say where, what, and what was probably meant.
+"""Configurations as JSON or YAML text; errors name the place, the problem and the nearest known name.
 
 msgspec checks the types; this module turns its complaints into ``ConfError`` and looks up, in the types themselves, the
 fields and kinds that would have been allowed at that place.
@@ -17,7 +17,7 @@ from msgspec import inspect
 
 from dl4jlegacy.errors import ConfError, nearest
 
-__all__ = ["decode_json", "decode_yaml", "encode_json", "encode_yaml", "top_keys"]
+__all__ = ["decode_json", "decode_yaml", "encode_json", "encode_yaml", "top_level_keys"]
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ def decode_yaml(text: str | bytes, kind: type[T]) -> T:
     return _decode(text, kind, "YAML", yaml.safe_load, strict=False)
 
 
-def top_keys(text: str) -> frozenset[str]:
+def top_level_keys(text: str) -> frozenset[str]:
     """Return the keys at the top of a text of JSON or YAML, none if it is neither or no map."""
     try:
         raw = yaml.safe_load(text)  # JSON is YAML

@@ -1,4 +1,4 @@
-"""``configuration.json`` as Deeplearning4j writes it: from our configuration to its tree (reading: ``dl4j.reader``).
+"""Writes ``configuration.json`` as Deeplearning4j does (reading: ``dl4j.reader``).
 
 The tree has the shape of 0.9.1, which 0.9.1 and 1.0.0 read, as long as 0.9.1 knows everything in the network. A network
 that uses something newer (AMSGrad, swish, ...) is written in the shape of 1.0.0-M2.1. (RBMs left DL4J with 0.9.1.)

@@ -1,4 +1,4 @@
-"""Every kind of layer, and of preprocessor, in Deeplearning4j's JSON: its names there, and the fields that only it has.
+"""Layers and preprocessors in Deeplearning4j's JSON: the names of each kind, and its particular fields.
 
 One entry of ``KINDS`` is all that a new kind needs to be written and read; what all layers have (activation, updater,
 weight init, ...) is ``dl4j.json``'s and ``dl4j.reader``'s.

@@ -1,4 +1,4 @@
-"""What things are called in Deeplearning4j's JSON: constant tables, and the two ways in which it says a type.
+"""Names in Deeplearning4j's JSON: constant tables, and the two ways in which it writes a type.
 
 Version 0.9.1 wraps an object in its short name, ``{"ReLU": {...}}``; 1.0.0 writes ``{"@class": "...ActivationReLU"}``
 (distributions have always had ``type``). ``tagged`` reads both. Names were checked against files of both versions.

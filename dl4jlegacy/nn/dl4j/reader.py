@@ -1,4 +1,4 @@
-"""``configuration.json`` of a Deeplearning4j model, 0.7 to 1.0.0-M2.1, to our configuration (writing: ``dl4j.json``).
+"""Reads ``configuration.json`` of a Deeplearning4j model, 0.7 to 1.0.0-M2.1 (writing: ``dl4j.json``).
 
 What changes the network's output must be known here, or it is an error that names the place in the file. What only
 training would miss (a constraint, weight noise, a rate for biases) is left out with a warning in the log: the model
@@ -82,7 +82,7 @@ def _phases(tree: Tree) -> Tree:
 
 
 def read_network(conf: Tree) -> NeuralNetConfiguration:
-    """Return what holds for the whole network, as the tree of one of its layers says."""
+    """Return the network-wide configuration, read from the tree of one of its layers."""
     seed, data_type = conf.get("seed"), conf.get("dataType", "FLOAT")
     if data_type not in ("FLOAT", "DOUBLE"):
         raise ModelError(f"confs[0].dataType is {data_type!r}; FLOAT and DOUBLE are known")

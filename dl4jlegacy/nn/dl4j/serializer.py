@@ -58,8 +58,16 @@ _MAX_ENTRIES: Final = 256
 _BOMB_BYTES: Final = 256 << 20
 _BOMB_RATIO: Final = 100
 _READING_ERRORS: Final = (
-    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError),
-    *(RuntimeError, ValueError, OverflowError, LookupError, OSError),
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+    OverflowError,
+    LookupError,
+    OSError,
 )
 
 
@@ -77,7 +85,7 @@ def write_model(
     Args:
         network: its configuration, parameters and (if ``save_updater``) updater state are saved.
         path: the zip to write; its folder must exist.
-        save_updater: without it training can go on only with a fresh updater.
+        save_updater: without it training can continue only with a fresh updater.
         normalizer: saved with the model, for ``restore_normalizer``.
         label_names: what the outputs stand for, for ``restore_label_names``.
         dl4j_version: "0.9.1" is read by all later versions; "1.0.0" lets that version train on exactly as here. Graphs
@@ -174,7 +182,7 @@ def restore_normalizer(path: str | os.PathLike[str]) -> Normalizer | None:
 
 
 def restore_label_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Return what the outputs of the model at ``path`` stand for; empty if the file does not say.
+    """Return the label names of the outputs of the model at ``path``; empty if the file has none.
 
     Raises:
         ModelError: the file cannot be read.
@@ -284,7 +292,7 @@ def _configuration(archive: zipfile.ZipFile) -> Any:
 
 
 def _iteration(archive: zipfile.ZipFile) -> int:
-    """The number of updates done when the model was saved; Adam and schedules go on from there."""
+    """The number of updates done when the model was saved; Adam and schedules continue from there."""
     is_own = _OWN in archive.namelist()
     value = _own(archive).get("iteration") if is_own else _json(archive, _CONFIGURATION).get("iterationCount")
     return value if isinstance(value, int) and value >= 0 else 0

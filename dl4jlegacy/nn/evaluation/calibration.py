@@ -1,4 +1,4 @@
-"""EvaluationCalibration: do a network's probabilities mean what they say?
+"""EvaluationCalibration: whether a network's probabilities agree with the observed frequencies.
 
 Reliability diagrams (Niculescu-Mizil and Caruana 2005), residual plots (Wallace and Dahabreh 2012) and histograms of
 the probabilities. Follows ``org.nd4j.evaluation.classification.EvaluationCalibration``; all of it merges (DL4J's merge

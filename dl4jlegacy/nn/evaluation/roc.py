@@ -71,7 +71,7 @@ class PrecisionRecallCurve:
         return PrecisionRecallPoint(threshold, precision, recall, tp, fp, fn, self.total - tp - fp - fn)
 
     def at_threshold(self, threshold: float) -> PrecisionRecallPoint:
-        """Return the point at ``threshold``, or at the next higher one that there is."""
+        """Return the point at ``threshold``, or at the next higher one of the curve."""
         index = int(np.searchsorted(self.threshold, threshold))
         return self.point(min(index, len(self.threshold) - 1))
 
@@ -213,7 +213,7 @@ class ROC:
         return text + f"AUPRC (Area under Precision/Recall Curve): {self.calculate_aucpr()}" + self.note()
 
     def note(self) -> str:
-        """Return the line that says how exact the numbers are; empty if they are."""
+        """Return a line on the precision of thresholded results; empty if they are exact."""
         if not self.steps:
             return ""
         return f"\n[Note: Thresholded AUC/AUPRC calculation used with {self.steps} steps); " + (

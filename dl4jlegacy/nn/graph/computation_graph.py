@@ -19,7 +19,7 @@ from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration
 from dl4jlegacy.nn.evaluation.classification import Evaluation
 from dl4jlegacy.nn.evaluation.evaluate import IEvaluation, evaluate_batch, label_mask
-from dl4jlegacy.nn.graph.sequences import pieces, single_steps
+from dl4jlegacy.nn.graph.sequences import all_as_sequences, segments
 from dl4jlegacy.nn.graph.stack import Batch, GraphStack
 from dl4jlegacy.nn.input_type import AnyInputType
 from dl4jlegacy.nn.layers.sequences import Memory, segment_count
@@ -42,7 +42,7 @@ class ComputationGraph(FlatNetwork):
 
     Attributes:
         iteration: updates done by ``fit`` (a worker counts for itself and passes the number).
-        listeners: told about every update of ``fit``.
+        listeners: called after every update of ``fit``.
 
     ``params`` and ``updater_state`` are live: writing into them changes the network. What is different on a GPU stands
     in ``FlatNetwork``.
@@ -62,7 +62,7 @@ class ComputationGraph(FlatNetwork):
 
     def init(self) -> Self:
         """Draw the initial parameters from ``conf``'s seed and reset the updater; the constructor has done so once."""
-        self._draw()
+        self._init_params()
         return self
 
     def clone(self) -> ComputationGraph:
@@ -82,7 +82,7 @@ class ComputationGraph(FlatNetwork):
 
     @property
     def input_types(self) -> tuple[AnyInputType, ...]:
-        """What every network input holds."""
+        """The types of the network inputs."""
         return tuple(self.nodes[place].kind for place in self._stack.inputs)
 
     @property
@@ -134,13 +134,13 @@ class ComputationGraph(FlatNetwork):
         def step(arrays: Any, own: Stream) -> Scalar:
             given = iter(arrays)
             parts: list[Any] = [None if group is None else [next(given) for _ in group] for group in groups]
-            return self._fit_batch(self._stack.checked(self._dtype, *parts), own, iterations)
+            return self._fit_batch(self._stack.prepare(self._dtype, *parts), own, iterations)
 
         flat = tuple(array for group in groups if group is not None for array in group)
-        return self._stepped(f"fit {sizes}", flat, stream, step, iterations)
+        return self._training_step(f"fit {sizes}", flat, stream, step, iterations=iterations)
 
     def _fit_batch(self, batch: Batch, stream: Stream, iterations: range) -> Scalar:
-        parts = pieces(self.conf, batch)
+        parts = segments(self.conf, batch)
         memory: Memory | None = {} if self.conf.backprop_type == "truncated_bptt" else None
         total: Scalar = 0.0
         for index, (part, iteration) in enumerate(zip(parts, iterations, strict=True)):
@@ -158,24 +158,24 @@ class ComputationGraph(FlatNetwork):
         The gradient is that of the mean over the examples, or of their sum without ``mini_batch``; several outputs'
         losses are added. Raises like ``fit_batch``.
         """
-        batch = self._stack.checked(self._dtype, _list(x), _list(labels), _masks(features_mask), _masks(labels_mask))
+        batch = self._stack.prepare(self._dtype, _list(x), _list(labels), _masks(features_mask), _masks(labels_mask))
         return self._gradient, self._backpropagate(batch, stream, None)
 
     def _backpropagate(self, batch: Batch, stream: Stream, memory: Memory | None) -> Scalar:
         """Write the loss gradient of a batch; return the score."""
         back = 0 if memory is None else self.conf.tbptt_back_length
         step = self._step(stream, train=True, memory=memory).at(0, back_length=back)
-        with np.errstate(all="ignore"):  # what a warning could say, _finite says with the layer
+        with np.errstate(all="ignore"):  # what a warning could say, _check_score says with the layer
             loss = self._stack.backpropagate(batch, step, scale=self._scale(batch.examples))
-            score = self._scored(loss / batch.examples)
-        return self._finite(score, self._activations(batch))
+            score = self._add_penalty(loss / batch.examples)
+        return self._check_score(score, self._activations(batch))
 
     def pretrain_batch(self, layer: int, x: Array, *, iteration: int, stream: Stream) -> Scalar:
         """Graphs do not pretrain: raises ``ConfError``."""
         raise ConfError(f"layer {layer} cannot pretrain: a ComputationGraph trains by backpropagation only")
 
     def update_from(self, gradient: Array, *, iteration: int) -> None:
-        """Apply somebody else's gradient (regularization is added here) to the parameters, in place."""
+        """Apply a gradient computed elsewhere (regularization is added here) to the parameters, in place."""
         self.layout.check("the given gradient", gradient)
         self._gradient[...] = asarray(gradient, like=self._gradient)
         self._apply(iteration)
@@ -193,9 +193,9 @@ class ComputationGraph(FlatNetwork):
                 features_mask=batch.features_masks,
                 labels_mask=batch.labels_masks,
             )
-            self._tell(self.iteration, score, batch.num_examples)
+            self._notify(self.iteration, score, batch.num_examples)
             self.iteration += 1
-        self._trained()
+        self._check_device()
 
     # -- using it ----------------------------------------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class ComputationGraph(FlatNetwork):
         self, x: Sequence[Array], features_masks: Sequence[Array | None] | None
     ) -> list[tuple[Array, Array | None]]:
         """Return every output with its mask."""
-        batch = self._stack.checked(self._dtype, x, None, features_masks)
+        batch = self._stack.prepare(self._dtype, x, None, features_masks)
         parts = [self._stack.output(_rows(batch, rows), self._step()) for rows in row_slices(batch.examples)]
         if len(parts) == 1:
             return parts[0]
@@ -219,13 +219,13 @@ class ComputationGraph(FlatNetwork):
         return whole
 
     def rnn_time_step(self, *x: Array) -> list[Array]:
-        """Return every output for the next time steps of the same sequences; each call goes on where the last ended.
+        """Return every output for the next time steps of the same sequences; calls continue where the last one ended.
 
         Inputs that are sequences are ``(examples, n)`` for one time step, and then so are the outputs, or
         ``(examples, n, time steps)``. Raises ``ShapeError`` if the number of sequences changes.
         """
-        steps, is_one = single_steps(x, self.input_types)
-        batch = self._stack.checked(self._dtype, steps, None)
+        steps, is_one = all_as_sequences(x, self.input_types)
+        batch = self._stack.prepare(self._dtype, steps, None)
         found = self._stack.output(batch, self._step(memory=self._memory))
         return [y[:, :, -1] if is_one and y.ndim == 3 else y for y, _ in found]
 
@@ -244,7 +244,7 @@ class ComputationGraph(FlatNetwork):
 
     def feed_forward(self, *x: Array, features_masks: Sequence[Array | None] | None = None) -> dict[str, Array]:
         """Return the activation of every network input, layer and vertex by name, as outside."""
-        return self._stack.activations(self._stack.checked(self._dtype, x, None, features_masks), self._step())
+        return self._stack.activations(self._stack.prepare(self._dtype, x, None, features_masks), self._step())
 
     def score(self, data: DataSet | MultiDataSet) -> float:
         """Return the mean loss of ``data``, all outputs added, plus the regularization term, without drop-out."""
@@ -253,7 +253,7 @@ class ComputationGraph(FlatNetwork):
     def score_examples(self, data: DataSet | MultiDataSet) -> Array:
         """Return the loss of every example, all outputs added, without regularization, ``(examples,)``, on the host."""
         multi = MultiDataSet.of(data)
-        batch = self._stack.checked(self._dtype, multi.features, multi.labels, multi.features_masks, multi.labels_masks)
+        batch = self._stack.prepare(self._dtype, multi.features, multi.labels, multi.features_masks, multi.labels_masks)
         total: Array = self.kernels.xp.zeros(batch.examples, self._dtype)
         found = self._outputs(multi.features, multi.features_masks)
         pairs = zip(self._stack.outputs, found, batch.labels, batch.labels_masks, strict=True)
@@ -273,7 +273,7 @@ class ComputationGraph(FlatNetwork):
         return evaluation
 
     def do_evaluation(self, data: Data, evaluations: Mapping[str, Sequence[IEvaluation]]) -> None:
-        """Let evaluations of any kind look at the outputs that they are named for, over one epoch of ``data``."""
+        """Add the outputs over one epoch of ``data`` to the evaluations given for them by name."""
         for name in evaluations:
             if name not in self.conf.network_outputs:
                 raise ConfError(f"{name!r} is no network output; those are {list(self.conf.network_outputs)}")

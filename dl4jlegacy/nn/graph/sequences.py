@@ -1,4 +1,4 @@
-"""A graph's batch in pieces along time: truncated backpropagation, and time steps one by one.
+"""Cutting a graph's batch along time: segments for truncated backpropagation, and single time steps.
 
 What ``sequences`` is to stacks of layers. Legacy: ``ComputationGraph.doTruncatedBPTT`` and ``rnnTimeStep``.
 """
@@ -12,15 +12,15 @@ from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.nn.graph.stack import Batch
 from dl4jlegacy.nn.input_type import AnyInputType
-from dl4jlegacy.nn.layers.sequences import time_steps
+from dl4jlegacy.nn.layers.sequences import as_sequences
 
-__all__ = ["pieces", "single_steps"]
+__all__ = ["all_as_sequences", "segments"]
 
 
-def pieces(conf: Any, batch: Batch) -> list[Batch]:
-    """Return a batch in the pieces that are learned one by one: itself, unless ``conf`` truncates backpropagation.
+def segments(conf: Any, batch: Batch) -> list[Batch]:
+    """Return the segments of a batch that are learned one by one: the batch itself unless ``conf`` truncates BPTT.
 
-    Sequences are cut every ``tbptt_fwd_length`` time steps; features that are no sequences go with every piece.
+    Sequences are cut every ``tbptt_fwd_length`` time steps; features that are no sequences go with every segment.
 
     Raises:
         ShapeError: labels that are no sequences, or sequences of different lengths.
@@ -55,8 +55,8 @@ def _cut(batch: Batch, steps: slice) -> Batch:
     )
 
 
-def single_steps(x: Sequence[Array], kinds: Sequence[AnyInputType]) -> tuple[list[Array], bool]:
-    """Return every input as sequences where it is to be one, and whether all those were single time steps."""
-    found = [time_steps(array, kind) for array, kind in zip(x, kinds, strict=True)]
+def all_as_sequences(x: Sequence[Array], kinds: Sequence[AnyInputType]) -> tuple[list[Array], bool]:
+    """Return recurrent inputs as sequences, the others as they are, and whether all sequences had one time step."""
+    found = [as_sequences(array, kind) for array, kind in zip(x, kinds, strict=True)]
     given = [is_one for (_, is_one), kind in zip(found, kinds, strict=True) if kind.kind == "recurrent"]
     return [array for array, _ in found], bool(given) and all(given)

@@ -1,4 +1,4 @@
-"""GraphStack: the nodes of a graph over its flat vectors, run forward and back.
+"""GraphStack: the forward and backward pass through the nodes of a graph, over its flat vectors.
 
 What ``stack`` is to a ``MultiLayerNetwork``: stateless but for the views it holds.
 """
@@ -12,15 +12,15 @@ from types import ModuleType
 import numpy as np
 import numpy.typing as npt
 
-from dl4jlegacy.backend import Array, Scalar, get_array_module, placed
+from dl4jlegacy.backend import Array, Scalar, as_contiguous, get_array_module
 from dl4jlegacy.errors import ConfError, DataError, ShapeError
 from dl4jlegacy.nn.conf.graph_stages import Node
-from dl4jlegacy.nn.formats import check_masks, enter, enter_mask, leave
+from dl4jlegacy.nn.formats import check_masks, mask_to_internal, to_external, to_internal
 from dl4jlegacy.nn.input_type import InputTypeFeedForward, InputTypeRecurrent
 from dl4jlegacy.nn.layers.feedforward import Backward, Params
 from dl4jlegacy.nn.layers.output import BaseOutputLayer
 from dl4jlegacy.nn.step import Step
-from dl4jlegacy.nn.vertices.combine import Value, VertexBackward, plain
+from dl4jlegacy.nn.vertices.combine import Value, VertexBackward, flat_as_vectors
 
 __all__ = ["Batch", "GraphStack"]
 
@@ -73,7 +73,7 @@ class GraphStack:
 
     # -- checking ----------------------------------------------------------------------------------------------------
 
-    def checked(
+    def prepare(
         self,
         dtype: npt.DTypeLike,
         features: Sequence[Array],
@@ -81,7 +81,7 @@ class GraphStack:
         features_masks: Sequence[Array | None] | None = None,
         labels_masks: Sequence[Array | None] | None = None,
     ) -> Batch:
-        """Return a batch ready to enter, on the network's device, without labels if there are none.
+        """Return a checked batch on the network's device, without labels if none are given.
 
         Raises:
             ShapeError: sizes that do not fit the network; the message names input or output.
@@ -101,10 +101,10 @@ class GraphStack:
             check_masks(array, None, mask, None)
         for array, mask in zip(y, y_masks, strict=True):
             check_masks(x[0], array, None, mask)
-        features, labels = ([placed(array, self.xp, dtype) for array in group] for group in (x, y))
+        features, labels = ([as_contiguous(array, self.xp, dtype) for array in group] for group in (x, y))
         if self.xp is not np:
-            x_masks = [None if mask is None else placed(mask, self.xp, dtype) for mask in x_masks]
-            y_masks = [None if mask is None else placed(mask, self.xp, dtype) for mask in y_masks]
+            x_masks = [None if mask is None else as_contiguous(mask, self.xp, dtype) for mask in x_masks]
+            y_masks = [None if mask is None else as_contiguous(mask, self.xp, dtype) for mask in y_masks]
         flat = [self._flattened(*pair) for pair in zip(self.inputs, features, strict=True)]
         return Batch(tuple(flat), tuple(labels), tuple(x_masks), tuple(y_masks))
 
@@ -137,7 +137,7 @@ class GraphStack:
     def forward(
         self, batch: Batch, step: Step, *, train: bool = False
     ) -> tuple[list[Value | None], list[Backward | VertexBackward | None]]:
-        """Return every node's value and its way back; with ``train`` without the output layers, which are the end."""
+        """Return every node's value and backward pass; with ``train`` the output layers are left out."""
         values: list[Value | None] = []
         backs: list[Backward | VertexBackward | None] = []
         inputs: dict[str, Value] = {}
@@ -145,18 +145,18 @@ class GraphStack:
             back: Backward | VertexBackward | None = None
             value: Value | None = None
             if node.stage is None and node.vertex is None:
-                value = inputs[node.name] = self._entered(index, len(inputs), batch, step)
+                value = inputs[node.name] = self._input_value(index, len(inputs), batch, step)
             elif not (train and index in self.outputs):
                 value, back = self._node(index, values, step, inputs)
             values.append(value)
             backs.append(back)
         return values, backs
 
-    def _entered(self, index: int, number: int, batch: Batch, step: Step) -> Value:
+    def _input_value(self, index: int, number: int, batch: Batch, step: Step) -> Value:
         x, kind = batch.features[number], self.nodes[index].kind
         step.workspace.batch = len(x)
-        here = step.at(index, examples=len(x), rows=len(x), mask=enter_mask(batch.features_masks[number], x))
-        return Value(enter(x, kind, here), here, kind)
+        here = step.at(index, examples=len(x), rows=len(x), mask=mask_to_internal(batch.features_masks[number], x))
+        return Value(to_internal(x, kind, here), here, kind)
 
     def _node(
         self, index: int, values: Sequence[Value | None], step: Step, inputs: Mapping[str, Value]
@@ -169,15 +169,15 @@ class GraphStack:
             y, behind, back = node.stage.forward(params, below[0].y, below[0].step.at(index))
             return Value(y, behind, node.kind), back
         assert node.vertex is not None
-        plained = [Value(value.y, value.step, plain(value.kind)) for value in below]
-        y, behind, back = node.vertex.forward(plained, step.at(index), inputs)
+        inputs_of_vertex = [Value(value.y, value.step, flat_as_vectors(value.kind)) for value in below]
+        y, behind, back = node.vertex.forward(inputs_of_vertex, step.at(index), inputs)
         return Value(y, behind, node.kind), back
 
     def activations(self, batch: Batch, step: Step) -> dict[str, Array]:
         """Return every node's activation by name, as outside, copied."""
         values, _ = self.forward(batch, step)
         return {
-            node.name: leave(value.y, node.kind, value.step.rows)
+            node.name: to_external(value.y, node.kind, value.step.rows)
             for node, value in zip(self.nodes, values, strict=True)
             if value is not None
         }
@@ -190,7 +190,7 @@ class GraphStack:
             value = values[place]
             assert value is not None
             mask = None if value.step.mask is None else value.step.mask.T
-            found.append((leave(value.y, self.nodes[place].kind, value.step.rows), mask))
+            found.append((to_external(value.y, self.nodes[place].kind, value.step.rows), mask))
         return found
 
     # -- backward ----------------------------------------------------------------------------------------------------
@@ -205,39 +205,41 @@ class GraphStack:
         for index in reversed(range(len(self.nodes))):
             node = self.nodes[index]
             if index in self.outputs:
-                losses[index] = self._end(index, batch, values, pending, step, scale)
+                losses[index] = self._backpropagate_output(index, batch, values, pending, step, scale=scale)
             elif node.stage is not None:
                 self._layer_back(index, backs[index], pending, step)
             elif node.vertex is not None and pending[index] is not None and self._needs[index]:
                 back: VertexBackward = backs[index]  # type: ignore[assignment]  # of a vertex
-                for source, dx in zip(node.inputs, back(_taken(pending, index)), strict=True):
-                    self._give(pending, source, dx, step)
+                for source, dx in zip(node.inputs, back(_pop(pending, index)), strict=True):
+                    self._accumulate(pending, source, dx, step)
         return sum(losses[place] for place in self.outputs)
 
-    def _end(
+    def _backpropagate_output(
         self,
         index: int,
         batch: Batch,
         values: Sequence[Value | None],
         pending: list[Array | None],
         step: Step,
+        *,
         scale: float,
     ) -> Scalar:
-        """Run an output layer there and back; return its loss."""
+        """Run an output layer forward and backward; return its loss."""
         node, number = self.nodes[index], self.outputs.index(index)
         layer, stage, source = self.output_layer(index), node.stage, node.inputs[0]
         value = values[source]
         assert stage is not None and value is not None
-        labels, mask = batch.labels[number], enter_mask(batch.labels_masks[number], batch.labels[number])
-        y, here, back = stage.before(value.y, value.step.at(index, labels_mask=mask))
-        shape = (here.examples, 0, len(y)) if isinstance(stage.enters, InputTypeRecurrent) else (here.examples, 0)
+        labels, mask = batch.labels[number], mask_to_internal(batch.labels_masks[number], batch.labels[number])
+        y, here, back = stage.preprocess(value.y, value.step.at(index, labels_mask=mask))
+        is_sequence = isinstance(stage.layer_input_type, InputTypeRecurrent)
+        shape = (here.examples, 0, len(y)) if is_sequence else (here.examples, 0)
         wanted = layer.label_shape(shape)
         if labels.shape != wanted:
             raise ShapeError(
                 f"labels have shape {labels.shape}, network output {node.title()} has n_out={layer.n_out} and wants "
                 f"{wanted}"
             )
-        inside = enter(labels, stage.leaves, here, "labels") if labels.ndim == 3 else labels
+        inside = to_internal(labels, stage.output_type, here, "labels") if labels.ndim == 3 else labels
         if layer.frozen:
             here = here.at(index, train=False)
         needs = self._needs[source]
@@ -246,7 +248,7 @@ class GraphStack:
         if layer.frozen:
             _clear(grads)
         if needs and dy is not None:
-            self._give(pending, source, back(dy) if back is not None else dy, step)
+            self._accumulate(pending, source, back(dy) if back is not None else dy, step)
         return loss
 
     def _layer_back(self, index: int, back: object, pending: list[Array | None], step: Step) -> None:
@@ -259,15 +261,15 @@ class GraphStack:
         source = node.inputs[0]
         needs = self._needs[source]
         backward: Backward = back  # type: ignore[assignment]  # of a layer
-        dx = backward(_taken(pending, index), grads, needs)
+        dx = backward(_pop(pending, index), grads, needs)
         if layer.frozen:
             _clear(grads)
         elif "vb" in grads:
             grads["vb"].fill(0)  # only pretraining changes the visible bias
         if needs and dx is not None:
-            self._give(pending, source, dx, step)
+            self._accumulate(pending, source, dx, step)
 
-    def _give(self, pending: list[Array | None], source: int, dx: Array, step: Step) -> None:
+    def _accumulate(self, pending: list[Array | None], source: int, dx: Array, step: Step) -> None:
         """Add ``dx`` to the gradient of node ``source``; one that several read is summed in memory of its own."""
         if not self._needs[source]:
             return
@@ -282,7 +284,7 @@ class GraphStack:
             pending[source] = get_array_module(dx).ascontiguousarray(dx)
 
 
-def _taken(pending: list[Array | None], index: int) -> Array:
+def _pop(pending: list[Array | None], index: int) -> Array:
     dy, pending[index] = pending[index], None
     assert dy is not None
     return dy

@@ -75,7 +75,7 @@ class AutoEncoder(FeedForwardLayer, frozen=True, kw_only=True, tag="autoencoder"
         hidden[m:] = y
         z, to_dz = self._decode(params, y, step)
         score = mean_score(self.loss, x, z, self.decoder_activation(), step.kernels)
-        visible[m:] = self._visible_gradient(x, z, to_dz, grads["vb"], step, scale)
+        visible[m:] = self._visible_gradient(x, z, to_dz, grads["vb"], step, scale=scale)
         back = hidden[:m]
         step.kernels.matmul(visible[m:], params["W"], back)
         hidden[:m] = to_dy(back, grads["b"])
@@ -96,7 +96,7 @@ class AutoEncoder(FeedForwardLayer, frozen=True, kw_only=True, tag="autoencoder"
         return activate(z, params["vb"], self.decoder_activation(), step)
 
     def _visible_gradient(
-        self, x: Array, z: Array, to_dz: Callable[[Array, Array], Array], gvb: Array, step: Step, scale: float
+        self, x: Array, z: Array, to_dz: Callable[[Array, Array], Array], gvb: Array, step: Step, *, scale: float
     ) -> Array:
         """Return the gradient with respect to the decoder's pre-activation, and write its column sums to ``gvb``."""
         factor = x.dtype.type(scale)

@@ -29,7 +29,7 @@ L = TypeVar("L", bound=FeedForwardLayer)
 Paired = Callable[[Array], tuple[Array, Array]]
 
 
-class _BothWays(FeedForwardLayer, frozen=True, kw_only=True):
+class _BothDirections(FeedForwardLayer, frozen=True, kw_only=True):
     """One recurrent layer forward in time and another of the same kind backward, their outputs put together.
 
     It needs the whole sequence, so it can run neither step by step nor with truncated backpropagation.
@@ -44,12 +44,12 @@ class _BothWays(FeedForwardLayer, frozen=True, kw_only=True):
         """Return the layer of one direction, resolved."""
         raise NotImplementedError
 
-    def way(self) -> str:
-        """Return how the two outputs are put together: one of ``MODES``."""
+    def merge_mode(self) -> str:
+        """Return how the two outputs are combined: one of ``MODES``."""
         raise NotImplementedError
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
-        """Return sequences of what both directions come to."""
+        """Return sequences of the combined size."""
         return InputTypeRecurrent(size=self.n_out, timesteps=getattr(given, "timesteps", 0))
 
     def param_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
@@ -63,7 +63,7 @@ class _BothWays(FeedForwardLayer, frozen=True, kw_only=True):
             self.inner().init_params(self._of(params, way), stream.at(way, purpose="direction"))
 
     def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
-        """Return what both directions come to, ``(time steps, examples, n_out)``, and the backward pass."""
+        """Return the combined output ``(time steps, examples, n_out)``, and the backward pass."""
         if step.memory is not None:
             raise ConfError(
                 f"layer {step.layer} ({self.title()}) looks at a sequence from both ends, so it cannot run step by "
@@ -75,7 +75,7 @@ class _BothWays(FeedForwardLayer, frozen=True, kw_only=True):
             back = back.at(step.layer, mask=_reversed("mask", step.mask, back))
         first, first_back = inner.forward(self._of(params, 0), x, there)
         second, second_back = inner.forward(self._of(params, 1), _reversed("x", x, back), back)
-        y, apart = self._together(first, _reversed("y", second, back), step)
+        y, apart = self._merged(first, _reversed("y", second, back), step)
 
         def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
             dy_first, dy_second = apart(dy)
@@ -88,9 +88,9 @@ class _BothWays(FeedForwardLayer, frozen=True, kw_only=True):
 
         return y, backward
 
-    def _together(self, first: Array, second: Array, step: Step) -> tuple[Array, Paired]:
-        """Return the outputs put together, and how their gradient comes apart again."""
-        xp, n, way = get_array_module(first), first.shape[2], self.way()
+    def _merged(self, first: Array, second: Array, step: Step) -> tuple[Array, Paired]:
+        """Return the combined outputs, and the function that splits their gradient."""
+        xp, n, way = get_array_module(first), first.shape[2], self.merge_mode()
         if way == "concat":
             y = step.buffer("y", (*first.shape[:2], 2 * n), first)
             y[:, :, :n], y[:, :, n:] = first, second
@@ -114,8 +114,8 @@ class _BothWays(FeedForwardLayer, frozen=True, kw_only=True):
         return {name: params[self._name(name, way)] for name in names}
 
 
-class Bidirectional(_BothWays, frozen=True, kw_only=True, tag="bidirectional"):
-    """The recurrent layer ``layer`` in both directions; ``mode`` says what becomes of the outputs.
+class Bidirectional(_BothDirections, frozen=True, kw_only=True, tag="bidirectional"):
+    """The recurrent layer ``layer`` in both directions; ``mode`` combines the two outputs.
 
     With "concat" they lie side by side and ``n_out`` is twice that of ``layer``.
     """
@@ -130,7 +130,7 @@ class Bidirectional(_BothWays, frozen=True, kw_only=True, tag="bidirectional"):
         if self.mode not in MODES:
             raise ConfError(f"{self.title()}: unknown mode {self.mode!r}; known are {', '.join(MODES)}")
 
-    def way(self) -> str:
+    def merge_mode(self) -> str:
         """Return ``mode``."""
         return self.mode
 
@@ -139,7 +139,7 @@ class Bidirectional(_BothWays, frozen=True, kw_only=True, tag="bidirectional"):
         return _resolved(self, self.layer, self.n_out // 2 if self.mode == "concat" else self.n_out)
 
     def input_size(self) -> int:
-        """Return what the wrapped layer says."""
+        """Return that of the wrapped layer."""
         return self.n_in or self.layer.input_size()
 
     def with_input(self, given: AnyInputType) -> Self:
@@ -148,7 +148,7 @@ class Bidirectional(_BothWays, frozen=True, kw_only=True, tag="bidirectional"):
         return _sized(self, inner, inner.n_out * (2 if self.mode == "concat" else 1))
 
 
-class GravesBidirectionalLSTM(_BothWays, frozen=True, kw_only=True, tag="graves_bidirectional_lstm"):
+class GravesBidirectionalLSTM(_BothDirections, frozen=True, kw_only=True, tag="graves_bidirectional_lstm"):
     """Two LSTMs with peepholes, one in each direction; the output is their sum."""
 
     weights: ClassVar[frozenset[str]] = frozenset({"WF", "RWF", "WB", "RWB"})
@@ -162,7 +162,7 @@ class GravesBidirectionalLSTM(_BothWays, frozen=True, kw_only=True, tag="graves_
         super().__post_init__()
         self._own()  # checks the gates
 
-    def way(self) -> str:
+    def merge_mode(self) -> str:
         """Return ``"add"``."""
         return "add"
 
@@ -175,7 +175,7 @@ class GravesBidirectionalLSTM(_BothWays, frozen=True, kw_only=True, tag="graves_
 
 
 class LastTimeStep(FeedForwardLayer, frozen=True, kw_only=True, tag="last_time_step"):
-    """The recurrent layer ``layer``, of whose output only the last time step goes on: the last that a mask leaves."""
+    """The last time step of the recurrent layer ``layer``: the last one that the mask does not exclude."""
 
     consumes: ClassVar[tuple[str, ...]] = ("recurrent",)
     weights: ClassVar[frozenset[str]] = LSTM.weights | Bidirectional.weights | GravesBidirectionalLSTM.weights
@@ -187,7 +187,7 @@ class LastTimeStep(FeedForwardLayer, frozen=True, kw_only=True, tag="last_time_s
         return _resolved(self, self.layer, self.n_out)
 
     def input_size(self) -> int:
-        """Return what the wrapped layer says."""
+        """Return that of the wrapped layer."""
         return self.n_in or self.layer.input_size()
 
     def with_input(self, given: AnyInputType) -> Self:
@@ -200,7 +200,7 @@ class LastTimeStep(FeedForwardLayer, frozen=True, kw_only=True, tag="last_time_s
         return InputTypeFeedForward(size=self.n_out)
 
     def forward_mask(self, mask: Array | None, step: Step) -> Array | None:
-        """Return None: what goes on is no sequence."""
+        """Return None: the output is no sequence."""
         return None
 
     def param_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
@@ -233,13 +233,13 @@ class LastTimeStep(FeedForwardLayer, frozen=True, kw_only=True, tag="last_time_s
 
 
 def _resolved(outer: FeedForwardLayer, inner: L, n_out: int) -> L:
-    """Return ``inner`` with what it leaves open as ``outer`` has it."""
+    """Return ``inner`` with the fields that it leaves open taken from ``outer``."""
     open_fields = {name: getattr(outer, name) for name in _SHARED if getattr(inner, name) in (None, False)}
     return msgspec.structs.replace(inner, n_in=outer.n_in, n_out=n_out, **open_fields)
 
 
 def _sized(outer: L, inner: FeedForwardLayer, n_out: int) -> L:
-    """Return ``outer`` with the sizes that follow from ``inner``, and what ``inner`` says and it does not."""
+    """Return ``outer`` with its sizes, and the fields that it leaves open, taken from ``inner``."""
     for field, size in (("n_in", inner.n_in), ("n_out", n_out)):
         if getattr(outer, field) not in (0, size):
             raise ShapeError(

@@ -12,7 +12,7 @@ from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.kernels.protocol import FUSED_ACTIVATIONS
 from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional, InputTypeRecurrent
-from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params, sampled
+from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params, sample_activation
 from dl4jlegacy.nn.layers.windows import Mode, Window, check_window
 from dl4jlegacy.nn.step import Step
 from dl4jlegacy.nn.weights import init_weights
@@ -37,7 +37,9 @@ class _Convolution(FeedForwardLayer, frozen=True, kw_only=True):
         (kh, kw), (sh, sw) = self._kernel(), self._strides()
         W, fan_out = params["W"], max(1, self.n_out * kh * kw // (sh * sw))
         kind = self.weight_init or "xavier"
-        W[...] = init_weights(kind, W.shape, self.n_in * kh * kw, fan_out, stream, W.dtype, self.dist)
+        W[...] = init_weights(
+            kind, W.shape, self.n_in * kh * kw, fan_out, stream, dtype=W.dtype, distribution=self.dist
+        )
         params["b"][...] = self.bias_init or 0.0
 
 
@@ -67,12 +69,19 @@ class ConvolutionLayer(_Convolution, frozen=True, kw_only=True, tag="convolution
         return self.stride
 
     def windows(self, shape: tuple[int, int]) -> tuple[Window, Window]:
-        """Return how the kernel goes over images of ``shape`` (height, width), along both axes."""
+        """Return the kernel's windows along both axes of images of ``shape`` (height, width)."""
         rows, columns = (
-            Window.over(shape[i], self.kernel_size[i], self.stride[i], self.padding[i], self.dilation[i],
-                        self.convolution_mode, ("height", "width")[i])
-            for i in (0, 1)
-        )  # fmt: skip
+            Window.along(
+                axis,
+                shape[i],
+                kernel=self.kernel_size[i],
+                stride=self.stride[i],
+                padding=self.padding[i],
+                dilation=self.dilation[i],
+                mode=self.convolution_mode,
+            )
+            for i, axis in enumerate(("height", "width"))
+        )
         return rows, columns
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
@@ -139,7 +148,7 @@ def _activate(y: Array, name: str, step: Step) -> Array:
         step.kernels.bias_activation(y.reshape(-1, lanes), zeros, name)
         return y
     function, z = ACTIVATIONS[name], y.copy()
-    y[...] = sampled(function, z, step) if step.train else function.forward(z)
+    y[...] = sample_activation(function, z, step) if step.train else function.forward(z)
     return z
 
 
@@ -169,9 +178,15 @@ class Convolution1DLayer(_Convolution, frozen=True, kw_only=True, tag="convoluti
         return (self.stride, 1)
 
     def window(self, steps: int) -> Window:
-        """Return how the kernel goes over sequences of so many time steps."""
-        return Window.over(
-            steps, self.kernel_size, self.stride, self.padding, self.dilation, self.convolution_mode, "length"
+        """Return the kernel's window along sequences of so many time steps."""
+        return Window.along(
+            "length",
+            steps,
+            kernel=self.kernel_size,
+            stride=self.stride,
+            padding=self.padding,
+            dilation=self.dilation,
+            mode=self.convolution_mode,
         )
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
@@ -190,7 +205,7 @@ class Convolution1DLayer(_Convolution, frozen=True, kw_only=True, tag="convoluti
         dropped = self.drop(x, step)
         if step.mask is not None:
             dropped = dropped * step.mask[:, :, None]
-        columns = window.unrolled(dropped).reshape(window.out * x.shape[1], -1)
+        columns = window.unfold(dropped).reshape(window.out * x.shape[1], -1)
         weights = xp.ascontiguousarray(params["W"][..., 0].transpose(2, 1, 0)).reshape(-1, self.n_out)
         z = step.buffer("z", (len(columns), self.n_out), x)
         matmul(columns, weights, z)
@@ -215,7 +230,7 @@ class Convolution1DLayer(_Convolution, frozen=True, kw_only=True, tag="convoluti
                 return None
             unrolled = step.buffer("dcolumns", columns.shape, x)
             matmul(dz, weights.T, unrolled)
-            dx = window.rolled(unrolled, x.shape)
+            dx = window.fold(unrolled, x.shape)
             if step.mask is not None:
                 dx *= step.mask[:, :, None]
             if step.train and self.drop_out:

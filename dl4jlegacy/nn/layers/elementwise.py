@@ -1,4 +1,4 @@
-"""Layers without parameters that work value by value: activation, drop-out, zero padding.
+"""Elementwise layers without parameters: activation, drop-out, zero padding.
 
 Legacy: ``org.deeplearning4j.nn.conf.layers.ActivationLayer``, ``DropoutLayer``, ``ZeroPaddingLayer`` and
 ``ZeroPadding1DLayer``.
@@ -14,7 +14,7 @@ from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional, InputTypeRecurrent
-from dl4jlegacy.nn.layers.feedforward import Backward, Params, sampled
+from dl4jlegacy.nn.layers.feedforward import Backward, Params, sample_activation
 from dl4jlegacy.nn.layers.subsampling import ParameterlessLayer
 from dl4jlegacy.nn.step import Step
 
@@ -35,7 +35,7 @@ class ActivationLayer(ParameterlessLayer, frozen=True, kw_only=True, tag="activa
         z = _last(self.drop(x, step), name)
         function = ACTIVATIONS[name]
         rows = z.reshape(-1, z.shape[-1])
-        y = xp.ascontiguousarray(sampled(function, rows, step, z) if step.train else function.forward(rows))
+        y = xp.ascontiguousarray(sample_activation(function, rows, step, z) if step.train else function.forward(rows))
 
         def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
             if not need_dx:

@@ -1,4 +1,4 @@
-"""EmbeddingLayer: a vector for every class index, which is a dense layer on one-hot rows without the zeros.
+"""EmbeddingLayer: one vector for every class index, equal to a dense layer on one-hot rows.
 
 Legacy: ``org.deeplearning4j.nn.layers.feedforward.embedding.EmbeddingLayer``.
 """

@@ -1,4 +1,4 @@
-"""What every feed-forward layer has in common: the inherited fields, and ``y = activation(x W + b)`` with its backward.
+"""Base of all layers: the inherited fields, and ``y = activation(x W + b)`` with its backward pass.
 
 A layer is a frozen struct that is both configuration and behaviour; nothing is stored on it. A field that is ``None``
 (a size that is 0) is filled by ``MultiLayerConfiguration.resolved()``; only resolved layers compute. The parameters
@@ -22,7 +22,21 @@ from dl4jlegacy.nn.updaters import Updater
 from dl4jlegacy.nn.weights import Distribution, init_weights
 from dl4jlegacy.seeding import Stream
 
-__all__ = ["Backward", "FeedForwardLayer", "Params", "activate", "sampled"]
+__all__ = ["PARAMETER_FIELDS", "Backward", "FeedForwardLayer", "Params", "activate", "sample_activation"]
+
+PARAMETER_FIELDS = (
+    "weight_init",
+    "dist",
+    "bias_init",
+    "updater",
+    "l1",
+    "l2",
+    "l1_bias",
+    "l2_bias",
+    "gradient_normalization",
+    "gradient_normalization_threshold",
+)
+"""Fields that mean nothing to a layer without parameters."""
 
 Params = Mapping[str, Array]
 """Parameters (or gradients) of one layer by name: ``W (n_in, n_out)``, ``b (n_out,)``, ``vb (n_in,)``."""
@@ -31,8 +45,8 @@ Backward = Callable[[Array, Params, bool], "Array | None"]
 """``backward(dy, grads, need_dx) -> dx``: consumes ``dy``, writes ``grads``, returns ``dx`` only if it is needed."""
 
 
-def sampled(function: Activation, z: Array, step: Step, like: Array | None = None) -> Array:
-    """Return what an activation makes of ``z`` in training, drawing numbers if it is a randomised one.
+def sample_activation(function: Activation, z: Array, step: Step, like: Array | None = None) -> Array:
+    """Return the activation of ``z`` in training; a randomised one draws numbers.
 
     ``like`` is ``z`` as it lies inside the network, where that is of another shape: images' numbers depend on it.
     """
@@ -57,7 +71,7 @@ def activate(z: Array, b: Array, name: str, step: Step) -> tuple[Array, Callable
         return z, fused
     function = ACTIVATIONS[name]
     z += b
-    y = sampled(function, z, step) if step.train else function.forward(z)
+    y = sample_activation(function, z, step) if step.train else function.forward(z)
 
     def formula(dy: Array, gb: Array) -> Array:
         dz = function.backward(dy, z, y)
@@ -117,14 +131,14 @@ class FeedForwardLayer(
         return f"{kind} {self.name!r}" if self.name else kind
 
     def input_size(self) -> int:
-        """Return what the layer itself says about the size of its input; 0 if it says nothing."""
+        """Return the size of the input if the layer itself determines it, else 0."""
         return self.n_in
 
     def with_input(self, given: AnyInputType) -> Self:
         """Return the layer with its sizes filled in for an input of type ``given``.
 
         Raises:
-            ShapeError: a size is open, or ``n_in`` says something else.
+            ShapeError: a size is open, or ``n_in`` differs.
         """
         layer = self if self.n_in else msgspec.structs.replace(self, n_in=given.n_in)
         if layer.n_in != given.n_in:
@@ -134,7 +148,7 @@ class FeedForwardLayer(
         return layer
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
-        """Return the type of what a resolved layer makes of an input of type ``given``."""
+        """Return the type of a resolved layer's output for an input of type ``given``."""
         sequences = isinstance(given, InputTypeFeedForward) and given.sequences
         return InputTypeFeedForward(size=self.n_out, sequences=sequences)
 
@@ -154,7 +168,13 @@ class FeedForwardLayer(
         """Fill ``params`` with initial values: ``W`` drawn from ``stream``, ``b`` constant."""
         W = params["W"]
         W[...] = init_weights(
-            self.weight_init or "xavier", (self.n_in, self.n_out), self.n_in, self.n_out, stream, W.dtype, self.dist
+            self.weight_init or "xavier",
+            (self.n_in, self.n_out),
+            self.n_in,
+            self.n_out,
+            stream,
+            dtype=W.dtype,
+            distribution=self.dist,
         )
         params["b"][...] = self.bias_init or 0.0
 
@@ -177,7 +197,7 @@ class FeedForwardLayer(
         return z
 
     def linear_backward(
-        self, params: Params, x: Array, dz: Array, grads: Params, step: Step, need_dx: bool
+        self, params: Params, x: Array, dz: Array, grads: Params, step: Step, *, need_dx: bool
     ) -> Array | None:
         """Write ``grads["W"] = x^T dz``; return ``dz W^T`` (through the drop-out of ``x``) if ``need_dx``."""
         step.kernels.matmul(dz.T, x, grads["W"].T)  # that view is C-contiguous: written into directly
@@ -196,6 +216,6 @@ class FeedForwardLayer(
 
         def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
             dz = to_dz(dy, grads["b"])
-            return self.linear_backward(params, dropped, dz, grads, step, need_dx)
+            return self.linear_backward(params, dropped, dz, grads, step, need_dx=need_dx)
 
         return y, backward

@@ -12,7 +12,7 @@ import msgspec
 from dl4jlegacy.backend import Array, Scalar, get_array_module, scalar
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.nn.input_type import AnyInputType
-from dl4jlegacy.nn.layers.feedforward import Backward, Params, activate
+from dl4jlegacy.nn.layers.feedforward import PARAMETER_FIELDS, Backward, Params, activate
 from dl4jlegacy.nn.layers.output import BaseOutputLayer, OutputLayer
 from dl4jlegacy.nn.step import Step
 from dl4jlegacy.seeding import Stream
@@ -23,10 +23,7 @@ __all__ = ["CenterLossOutputLayer", "LossLayer"]
 class LossLayer(BaseOutputLayer, frozen=True, kw_only=True, tag="loss"):
     """The loss of ``activation(x)``; no parameters."""
 
-    unused: ClassVar[tuple[str, ...]] = (
-        *("weight_init", "dist", "bias_init", "updater", "l1", "l2", "l1_bias", "l2_bias"),
-        *("gradient_normalization", "gradient_normalization_threshold"),
-    )
+    unused: ClassVar[tuple[str, ...]] = PARAMETER_FIELDS
 
     def with_input(self, given: AnyInputType) -> Self:
         """Return the layer with ``n_out = n_in``; raise ``ShapeError`` if ``n_out`` is another size."""

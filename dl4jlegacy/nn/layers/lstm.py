@@ -65,9 +65,14 @@ class LSTM(FeedForwardLayer, frozen=True, kw_only=True, tag="lstm"):
         for name in ("W", "RW"):
             view = params[name]
             view[...] = init_weights(
-                self.weight_init or "xavier", view.shape, self.n_out, self.n_in + self.n_out,
-                stream.at(purpose=name), view.dtype, self.dist,
-            )  # fmt: skip
+                self.weight_init or "xavier",
+                view.shape,
+                self.n_out,
+                self.n_in + self.n_out,
+                stream.at(purpose=name),
+                dtype=view.dtype,
+                distribution=self.dist,
+            )
         params["b"][...] = self.bias_init or 0.0
         params["b"][self.n_out : 2 * self.n_out] = self.forget_gate_bias_init
 
@@ -78,7 +83,7 @@ class LSTM(FeedForwardLayer, frozen=True, kw_only=True, tag="lstm"):
         z = step.buffer("z", (steps, rows, 4 * n), x)
         step.kernels.matmul(x.reshape(steps * rows, -1), params["W"], z.reshape(steps * rows, -1))
         h, c, a = (step.buffer(name, (steps + late, rows, n), x) for name, late in (("h", 1), ("c", 1), ("a", 0)))
-        recall(step, self.title(), {"h": h, "c": c})
+        load_state(step, self.title(), {"h": h, "c": c})
         mask = step.mask
         if mask is None:
             mask = step.buffer("mask", (steps, rows), x)
@@ -89,25 +94,25 @@ class LSTM(FeedForwardLayer, frozen=True, kw_only=True, tag="lstm"):
             peepholes[...] = recurrent[4 * n :].reshape(-1)
         ahead, back = self._cells(step)
         ahead(z, recurrent[: 4 * n], params["b"], peepholes, h, c, a, mask)
-        memorize(step, {"h": h, "c": c})
+        save_state(step, {"h": h, "c": c})
 
         def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
             first = max(0, steps - step.back_length) if step.back_length else 0
             back(dy, z, recurrent[: 4 * n], peepholes, c, a, mask, first)
-            self._gradients(z, h, c, grads, x, step, first)
+            self._gradients(z, h, c, x, grads, step=step, first=first)
             return self._input_gradient(params, z, x, step, first) if need_dx else None
 
         return h[1:], backward
 
     def _cells(self, step: Step) -> tuple[Callable[..., None], Callable[..., None]]:
-        """Return how to walk through time, there and back: fused kernels where they know the activations."""
+        """Return the forward and backward pass over time: fused kernels if they know the activations."""
         if self.forward_activation() == "tanh" and self.gate_activation == "sigmoid":
             return step.kernels.lstm_forward, step.kernels.lstm_backward
         cell, cell_back = general_cells(self.forward_activation(), self.gate_activation)
         there, back, matmul = stepping(cell), stepping_back(cell_back), step.kernels.matmul
         return partial(over_time, there, matmul=matmul), partial(over_time_back, back, matmul=matmul)
 
-    def _gradients(self, dz: Array, h: Array, c: Array, grads: Params, x: Array, step: Step, first: int) -> None:
+    def _gradients(self, dz: Array, h: Array, c: Array, x: Array, grads: Params, *, step: Step, first: int) -> None:
         """Write the parameters' gradients, one product over all time steps from ``first``."""
         (steps, _, gates), n = dz.shape, self.n_out
         flat = dz[first:].reshape(-1, gates)
@@ -135,8 +140,8 @@ class GravesLSTM(LSTM, frozen=True, kw_only=True, tag="graves_lstm"):
     peepholes: ClassVar[int] = 3
 
 
-def recall(step: Step, title: str, buffers: dict[str, Array]) -> None:
-    """Begin every buffer ``(time steps + 1, examples, n)`` where the last call ended, or at 0."""
+def load_state(step: Step, title: str, buffers: dict[str, Array]) -> None:
+    """Set entry 0 of every buffer ``(time steps + 1, examples, n)`` to the state after the last call, or to 0."""
     for name, buffer in buffers.items():
         known = None if step.memory is None else step.memory.get((step.layer, step.part + name))
         if known is None:
@@ -150,17 +155,17 @@ def recall(step: Step, title: str, buffers: dict[str, Array]) -> None:
         buffer[0] = known
 
 
-def memorize(step: Step, buffers: dict[str, Array]) -> None:
-    """Keep the last entries of the buffers for the next call, if there will be one."""
+def save_state(step: Step, buffers: dict[str, Array]) -> None:
+    """Save the last entry of every buffer for the next call, if states are carried over."""
     if step.memory is not None:
         for name, buffer in buffers.items():
             step.memory[step.layer, step.part + name] = buffer[-1].copy()
 
 
 def general_cells(activation: str, gate: str) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Return one time step there and back for any activations; what is between them is kept from call to call.
+    """Return one time step forward and backward for any activations; the two share intermediate values.
 
-    Arguments as the cells of ``kernels.numpy_recurrent`` have them; steps must come back in reverse order.
+    Arguments are in the order of the cells of ``kernels.numpy.recurrent``; backward steps must come in reverse order.
     """
     act, opens = ACTIVATIONS[activation], ACTIVATIONS[gate]
     kept: list[tuple[Array, Array]] = []

@@ -34,7 +34,15 @@ class BatchNormalization(FeedForwardLayer, frozen=True, kw_only=True, tag="batch
     weights: ClassVar[frozenset[str]] = frozenset()
     states: ClassVar[frozenset[str]] = frozenset({"mean", "var"})
     unused: ClassVar[tuple[str, ...]] = (
-        *("activation", "weight_init", "dist", "bias_init", "l1", "l2", "l1_bias", "l2_bias", "drop_out"),
+        "activation",
+        "weight_init",
+        "dist",
+        "bias_init",
+        "l1",
+        "l2",
+        "l1_bias",
+        "l2_bias",
+        "drop_out",
     )
 
     decay: float = 0.9

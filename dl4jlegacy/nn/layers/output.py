@@ -1,4 +1,4 @@
-"""Layers that end a network and know the loss: what they share, and the dense ``OutputLayer``.
+"""Output layers, which compute the loss: their base class, and the dense ``OutputLayer``.
 
 Legacy: ``org.deeplearning4j.nn.conf.layers.BaseOutputLayer`` and ``OutputLayer``.
 """
@@ -59,7 +59,7 @@ class BaseOutputLayer(FeedForwardLayer, frozen=True, kw_only=True):
         dropped = self.drop(x, step)
         z = self.linear(params, dropped, step)
         score, dz = self.score_gradient(z, params["b"], labels, grads["b"], step, scale=scale)
-        return score, self.linear_backward(params, dropped, dz, grads, step, need_dx)
+        return score, self.linear_backward(params, dropped, dz, grads, step, need_dx=need_dx)
 
     def score_gradient(
         self, z: Array, b: Array, labels: Array, gb: Array, step: Step, *, scale: float
@@ -68,7 +68,7 @@ class BaseOutputLayer(FeedForwardLayer, frozen=True, kw_only=True):
         mask = step.labels_mask
         plain = self.loss_weights is None and mask is None
         if self.forward_activation() == "softmax" and self.loss in _CROSS_ENTROPY and plain:
-            score, dz = self._softmax_cross_entropy(z, b, labels, gb, step, scale)
+            score, dz = self._softmax_cross_entropy(z, b, labels, gb, step, scale=scale)
         elif self.forward_activation() == "sigmoid" and self.loss == "xent" and plain:
             step.kernels.bias_activation(z, b, "sigmoid")
             score, dz = scalar(_scores(self.loss, labels, z, None, None).sum()), z - labels
@@ -85,7 +85,7 @@ class BaseOutputLayer(FeedForwardLayer, frozen=True, kw_only=True):
         return score, dz
 
     def _softmax_cross_entropy(
-        self, z: Array, b: Array, labels: Array, gb: Array, step: Step, scale: float
+        self, z: Array, b: Array, labels: Array, gb: Array, step: Step, *, scale: float
     ) -> tuple[Scalar, Array]:
         dz, device = step.buffer("dz", z.shape, z), device_kernels(step.kernels)
         if device is not None:
@@ -108,4 +108,4 @@ def _scores(loss: str, labels: Array, y: Array, weights: Weights | None, mask: A
 
 
 class OutputLayer(BaseOutputLayer, frozen=True, kw_only=True, tag="output"):
-    """Dense layer that ends a network and knows the loss."""
+    """Dense layer at the end of a network, with a loss."""

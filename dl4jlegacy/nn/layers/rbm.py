@@ -1,4 +1,4 @@
-"""Restricted Boltzmann machine: a layer that pretrains itself by contrastive divergence, the brick of a DBN.
+"""Restricted Boltzmann machine: a layer that pretrains itself by contrastive divergence, the building block of a DBN.
 
 Sources: Hinton 2002, "Training products of experts by minimizing contrastive divergence"; Nair and Hinton 2010 for
 rectified units. Legacy: ``org.deeplearning4j.nn.layers.feedforward.rbm.RBM``, whose gradient this follows: positive
@@ -76,7 +76,7 @@ class RBM(FeedForwardLayer, frozen=True, kw_only=True, tag="rbm"):
         """Write the CD-k gradient of ``x (examples, n_in)`` times ``scale``; return the mean reconstruction loss.
 
         The gradient points uphill in the loss, so that ``params -= learning_rate * gradient`` descends. The loss is
-        that of the batch's first examples (``mean_score``): it is for listeners, and logarithms are dear.
+        that of the batch's first examples (``mean_score``): it is for listeners only, and logarithms are slow.
         """
         m = x.shape[0]
         visible = step.buffer("visible", (2 * m, self.n_in), x)  # data above, reconstruction below:
@@ -85,12 +85,12 @@ class RBM(FeedForwardLayer, frozen=True, kw_only=True, tag="rbm"):
         score = mean_score(self.loss, x, reconstruction, UNITS[self.visible_unit], step.kernels)
         if self.sparsity:
             grads["b"][...] = (hidden[:m].mean(axis=0) - self.sparsity) * (m * scale)
-        self._biases(x, reconstruction, visible[:m], hidden, grads, step, scale)
+        self._bias_gradients(x, reconstruction, visible[:m], hidden, grads, step=step, scale=scale)
         step.kernels.matmul(hidden.T, visible, grads["W"].T)
         return score
 
-    def _biases(
-        self, x: Array, reconstruction: Array, kept: Array, hidden: Array, grads: Params, step: Step, scale: float
+    def _bias_gradients(
+        self, x: Array, reconstruction: Array, kept: Array, hidden: Array, grads: Params, *, step: Step, scale: float
     ) -> None:
         """Write the biases' gradients; ``kept`` becomes ``x``, and ``hidden`` its share in the gradient of ``W``."""
         m, gvb, factor = len(x), grads["vb"], x.dtype.type(scale)
@@ -148,13 +148,13 @@ class RBM(FeedForwardLayer, frozen=True, kw_only=True, tag="rbm"):
         h = step.buffer("hidden_sample", data.shape, x)
         mean = step.buffer("visible_mean", v.shape, x)
         matmul(x, W, data)
-        _sample(self.hidden_unit, data, b, h, step, step.key("hidden"))
+        _sample(self.hidden_unit, data, b, h, step, key=step.key("hidden"))
         for i in range(1, self.k + 1):
             matmul(h, W.T, mean)
-            _sample(self.visible_unit, mean, params["vb"], v, step, step.key("visible", i))
+            _sample(self.visible_unit, mean, params["vb"], v, step, key=step.key("visible", i))
             matmul(v, W, fantasy)
             if i < self.k:
-                _sample(self.hidden_unit, fantasy, b, h, step, step.key("hidden", i))
+                _sample(self.hidden_unit, fantasy, b, h, step, key=step.key("hidden", i))
         _mean(self.hidden_unit, fantasy, b, step)
         return mean
 
@@ -169,7 +169,7 @@ def _mean(unit: str, z: Array, bias: Array, step: Step) -> None:
         step.kernels.softmax(z)
 
 
-def _sample(unit: str, z: Array, bias: Array, sample: Array, step: Step, key: int) -> None:
+def _sample(unit: str, z: Array, bias: Array, sample: Array, step: Step, *, key: int) -> None:
     """Replace ``z`` by the units' mean as ``_mean`` does, and draw ``sample`` from them."""
     if unit == "binary":
         step.kernels.sigmoid_sample(z, bias, z, sample, key)

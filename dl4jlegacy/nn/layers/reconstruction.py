@@ -1,4 +1,4 @@
-"""How well a pretrain layer rebuilds its input: shared by the RBM and the autoencoder.
+"""The reconstruction loss of pretrain layers: shared by the RBM and the autoencoder.
 
 ``reconstruction_crossentropy`` means here what it says: the Bernoulli cross-entropy for sigmoid reconstructions, and
 for other ones the squared error, so that the layer's error signal is ``z - x`` in either case. Legacy: the loss of

@@ -1,4 +1,4 @@
-"""p(x|z) of a variational autoencoder: how well the decoder's numbers explain the data, and what data they describe.
+"""p(x|z) of a variational autoencoder: likelihood, mean and samples, given the decoder's output.
 
 All arrays are ``(rows, ...)``: ``x (rows, n)`` and the decoder's output ``z (rows, inputs(n))`` before any activation.
 Legacy: ``org.deeplearning4j.nn.conf.layers.variational.*ReconstructionDistribution``.

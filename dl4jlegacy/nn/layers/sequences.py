@@ -1,4 +1,4 @@
-"""Sequences in pieces: truncated backpropagation through time, and time steps one by one.
+"""Cutting sequences along time: segments for truncated backpropagation, and single time steps.
 
 Legacy: ``MultiLayerNetwork.doTruncatedBPTT`` and ``rnnTimeStep``. Source: Sutskever 2013, "Training recurrent neural
 networks", section 2.8.6.
@@ -13,19 +13,21 @@ from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.nn.formats import check_masks
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeRecurrent
 
-__all__ = ["Memory", "Part", "segment_count", "segments", "states_of", "time_steps"]
+__all__ = ["Memory", "Segment", "as_sequences", "layer_states", "segment_count", "segments"]
 
 Memory = dict[tuple[int, str], Array]
-"""What recurrent layers carry from one call to the next, by ``(layer, name)``: ``h`` and ``c``, ``(examples, n)``."""
+"""States that recurrent layers carry between calls, by ``(layer, name)``: ``h`` and ``c``, ``(examples, n)``."""
 
-Part = tuple[Array, Array, "Array | None", "Array | None"]
+Segment = tuple[Array, Array, "Array | None", "Array | None"]
 """Features, labels, and their masks."""
 
 
-def segments(conf: Any, x: Array, labels: Array, features_mask: Array | None, labels_mask: Array | None) -> list[Part]:
-    """Return a batch in the pieces that are learned one by one: itself, unless ``conf`` truncates backpropagation.
+def segments(
+    conf: Any, x: Array, labels: Array, features_mask: Array | None, labels_mask: Array | None
+) -> list[Segment]:
+    """Return the segments of a batch that are learned one by one: the batch itself unless ``conf`` truncates BPTT.
 
-    Pieces have ``tbptt_fwd_length`` time steps, the last one what is left.
+    Segments have ``tbptt_fwd_length`` time steps, the last one perhaps fewer.
 
     Raises:
         ShapeError: features or labels that are no sequences of one length.
@@ -52,18 +54,18 @@ def segments(conf: Any, x: Array, labels: Array, features_mask: Array | None, la
 
 
 def segment_count(conf: Any, x: Array) -> int:
-    """Return in how many pieces ``segments`` cuts features."""
+    """Return the number of segments into which ``segments`` cuts features."""
     truncates = conf.backprop_type == "truncated_bptt" and x.ndim == 3
     return -(-x.shape[2] // conf.tbptt_fwd_length) if truncates else 1
 
 
-def time_steps(x: Array, given: AnyInputType) -> tuple[Array, bool]:
+def as_sequences(x: Array, given: AnyInputType) -> tuple[Array, bool]:
     """Return ``x`` as sequences, and whether it was a single time step ``(examples, n_in)``."""
     if isinstance(given, InputTypeRecurrent) and x.ndim == 2:
         return x[:, :, None], True
     return x, False
 
 
-def states_of(memory: Memory, layer: int) -> dict[str, Array]:
-    """Return what ``memory`` has of a layer, copied."""
+def layer_states(memory: Memory, layer: int) -> dict[str, Array]:
+    """Return a copy of a layer's states in ``memory``, by name."""
     return {name: value.copy() for (index, name), value in memory.items() if index == layer}

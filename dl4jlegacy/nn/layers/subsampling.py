@@ -14,7 +14,7 @@ import numpy as np
 from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional, InputTypeFeedForward, InputTypeRecurrent
-from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params
+from dl4jlegacy.nn.layers.feedforward import PARAMETER_FIELDS, Backward, FeedForwardLayer, Params
 from dl4jlegacy.nn.layers.windows import Mode, Window, check_name, check_window
 from dl4jlegacy.nn.step import Step
 from dl4jlegacy.seeding import Stream
@@ -26,12 +26,9 @@ _SMALL = 1e-8
 
 
 class ParameterlessLayer(FeedForwardLayer, frozen=True, kw_only=True):
-    """What layers without parameters share: ``n_out`` is ``n_in``, and there is nothing to initialise or to update."""
+    """Base of layers without parameters: ``n_out`` is ``n_in``, and there is nothing to initialise or to update."""
 
-    unused: ClassVar[tuple[str, ...]] = (
-        *("activation", "weight_init", "dist", "bias_init", "updater", "l1", "l2", "l1_bias", "l2_bias"),
-        *("gradient_normalization", "gradient_normalization_threshold"),
-    )
+    unused: ClassVar[tuple[str, ...]] = ("activation", *PARAMETER_FIELDS)
 
     def with_input(self, given: AnyInputType) -> Self:
         """Return the layer with ``n_out = n_in``."""
@@ -82,12 +79,18 @@ class SubsamplingLayer(_Pooling, frozen=True, kw_only=True, tag="subsampling"):
         check_window(self.title(), self, 2)
 
     def windows(self, shape: tuple[int, int]) -> tuple[Window, Window]:
-        """Return how the window goes over images of ``shape`` (height, width), along both axes."""
+        """Return the windows along both axes of images of ``shape`` (height, width)."""
         rows, columns = (
-            Window.over(shape[i], self.kernel_size[i], self.stride[i], self.padding[i], 1, self.convolution_mode,
-                        ("height", "width")[i])
-            for i in (0, 1)
-        )  # fmt: skip
+            Window.along(
+                axis,
+                shape[i],
+                kernel=self.kernel_size[i],
+                stride=self.stride[i],
+                padding=self.padding[i],
+                mode=self.convolution_mode,
+            )
+            for i, axis in enumerate(("height", "width"))
+        )
         return rows, columns
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
@@ -130,8 +133,15 @@ class Subsampling1DLayer(_Pooling, frozen=True, kw_only=True, tag="subsampling1d
         check_window(self.title(), self, 1)
 
     def window(self, steps: int) -> Window:
-        """Return how the window goes over sequences of so many time steps."""
-        return Window.over(steps, self.kernel_size, self.stride, self.padding, 1, self.convolution_mode, "length")
+        """Return the window along sequences of so many time steps."""
+        return Window.along(
+            "length",
+            steps,
+            kernel=self.kernel_size,
+            stride=self.stride,
+            padding=self.padding,
+            mode=self.convolution_mode,
+        )
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
         """Return shorter sequences."""
@@ -146,15 +156,15 @@ class Subsampling1DLayer(_Pooling, frozen=True, kw_only=True, tag="subsampling1d
     def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
         """Return ``y (out steps, examples, n)`` and the backward pass."""
         window = self.window(len(x))
-        seen = window.unrolled(self.drop(x, step))  # (out, examples, kernel, n)
+        seen = window.unfold(self.drop(x, step))  # (out, examples, kernel, n)
         mask = get_array_module(x).ones(x.shape[:2], x.dtype) if step.mask is None else step.mask
-        valid = window.unrolled(mask[:, :, None]) > 0
+        valid = window.unfold(mask[:, :, None]) > 0
         y, slope = pooled(seen, valid, 2, self.pooling_type, self.pnorm)
 
         def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
             if not need_dx:
                 return None
-            return self.drop_backward(window.rolled(dy[:, :, None] * slope, x.shape), step)
+            return self.drop_backward(window.fold(dy[:, :, None] * slope, x.shape), step)
 
         return y, backward
 

@@ -82,7 +82,13 @@ class VariationalAutoencoder(FeedForwardLayer, frozen=True, kw_only=True, tag="v
         for name, below, above in self._parts():
             W = params[f"{name}W"]
             W[...] = init_weights(
-                self.weight_init or "xavier", (below, above), below, above, stream.at(purpose=name), W.dtype, self.dist
+                self.weight_init or "xavier",
+                (below, above),
+                below,
+                above,
+                stream.at(purpose=name),
+                dtype=W.dtype,
+                distribution=self.dist,
             )
             params[f"{name}b"][...] = self.bias_init or 0.0
 

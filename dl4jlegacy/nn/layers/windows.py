@@ -1,4 +1,4 @@
-"""How a kernel or a pooling window goes along one axis: sizes, padding, and the unrolling of sequences.
+"""Convolution and pooling windows along one axis: sizes, padding, and unfolding of sequences.
 
 Legacy: ``org.deeplearning4j.nn.conf.ConvolutionMode`` and ``ConvolutionUtils.getOutputSize``.
 """
@@ -77,8 +77,10 @@ class Window:
         return self.before + self.size + self.after
 
     @classmethod
-    def over(cls, size: int, kernel: int, stride: int, padding: int, dilation: int, mode: Mode, axis: str) -> Window:
-        """Return the window of a layer; ``axis`` is the word for it in messages.
+    def along(
+        cls, axis: str, size: int, *, kernel: int, stride: int, padding: int, mode: Mode, dilation: int = 1
+    ) -> Window:
+        """Return the window of a layer along one axis; ``axis`` is the name of that axis in messages.
 
         Raises:
             ShapeError: the kernel is larger than the padded input, or in mode "strict" the stride leaves a rest.
@@ -102,8 +104,8 @@ class Window:
             )
         return cls(size, kernel, stride, dilation, padding, padding, rest // stride + 1)
 
-    def unrolled(self, x: Array, fill: float = 0.0) -> Array:
-        """Return what the window sees of ``(size, examples, n)`` at each position: ``(out, examples, kernel, n)``."""
+    def unfold(self, x: Array, fill: float = 0.0) -> Array:
+        """Return the values of ``(size, examples, n)`` under each window: ``(out, examples, kernel, n)``."""
         xp = get_array_module(x)
         padded = xp.full((self.padded, *x.shape[1:]), fill, x.dtype)
         padded[self.before : self.before + self.size] = x
@@ -112,8 +114,8 @@ class Window:
             columns[:, :, place] = padded[self._met(place)]
         return columns
 
-    def rolled(self, columns: Array, shape: tuple[int, ...]) -> Array:
-        """Return the sums that ``unrolled`` of sequences of ``shape`` leads back to."""
+    def fold(self, columns: Array, shape: tuple[int, ...]) -> Array:
+        """Return the adjoint of ``unfold``: sequences of ``shape`` that sum the overlapping ``columns``."""
         xp = get_array_module(columns)
         padded = xp.zeros((self.padded, *shape[1:]), columns.dtype)
         seen = columns.reshape(self.out, shape[1], self.kernel, shape[2])
@@ -123,8 +125,8 @@ class Window:
         return whole
 
     def reduced_mask(self, mask: Array) -> Array:
-        """Return the mask ``(out, examples)`` of the window's positions: the largest of what each meets."""
-        seen: Array = self.unrolled(mask[:, :, None]).max(axis=2)[:, :, 0]
+        """Return the mask ``(out, examples)`` of the window's positions: the largest value under each."""
+        seen: Array = self.unfold(mask[:, :, None]).max(axis=2)[:, :, 0]
         reduced: Array = get_array_module(seen).ascontiguousarray(seen)
         return reduced
 

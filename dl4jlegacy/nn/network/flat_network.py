@@ -15,9 +15,9 @@ from dl4jlegacy.kernels.protocol import Kernels, device_kernels
 from dl4jlegacy.nn.layers.layer import Layer
 from dl4jlegacy.nn.layers.sequences import Memory
 from dl4jlegacy.nn.listeners import TrainingListener
-from dl4jlegacy.nn.memory import Held
+from dl4jlegacy.nn.memory import Allocation
 from dl4jlegacy.nn.multilayer_updater import MultiLayerUpdater
-from dl4jlegacy.nn.network.captured import Arrays, CapturedSteps, Run
+from dl4jlegacy.nn.network.cuda_graphs import Arrays, CapturedSteps, Run
 from dl4jlegacy.nn.parameters import ParamLayout
 from dl4jlegacy.nn.step import Step, Workspace, flat_vector
 from dl4jlegacy.seeding import Stream
@@ -49,7 +49,7 @@ class FlatNetwork:
         self.updater = MultiLayerUpdater(self.layers, self.layout)
         self.listeners: list[TrainingListener] = []
         self.iteration = 0
-        self._numbers = conf
+        self._conf = conf
         self._stream = Stream.of(conf.seed)
         self._dtype = np.dtype(conf.dtype)
         self._memory: Memory = {}
@@ -59,14 +59,14 @@ class FlatNetwork:
         self._gradient = flat_vector(self.layout.size, self._dtype, xp)
         self._state = flat_vector(self.updater.state_size, self._dtype, xp)
         vectors = {"parameters": self._params, "gradient": self._gradient, "updater state": self._state}
-        self._workspace = Workspace(titles, [Held(what, int(vector.nbytes)) for what, vector in vectors.items()])
+        self._workspace = Workspace(titles, [Allocation(what, int(vector.nbytes)) for what, vector in vectors.items()])
         device = device_kernels(self.kernels)
         self._captured: CapturedSteps | None = None
         if device is not None and device.captures:
             self._captured = CapturedSteps(device, self._dtype, self._workspace.arrays)
 
-    def _draw(self) -> None:
-        """Draw the initial parameters and reset the updater; on the host, so that all devices begin alike."""
+    def _init_params(self) -> None:
+        """Draw the initial parameters on the host, so that all devices start alike, and reset the updater."""
         self._gradient.fill(0)
         self.updater.initial_state(self._state)
         drawn = np.empty(self.layout.size, self._dtype)
@@ -96,16 +96,16 @@ class FlatNetwork:
         return self.layout.layer_slices
 
     def set_params(self, params: Array) -> None:
-        """Copy ``params``, from wherever they are, into the network; raises ``ShapeError`` if the length differs.
+        """Copy ``params`` from the host or a GPU into the network; raises ``ShapeError`` if the length differs.
 
-        Scores of the former ones are no matter any more: ``check_finite`` does not find them.
+        ``check_finite`` then no longer reports scores of the former parameters.
         """
         self.layout.check("the given params", params)
         self._watch.forget()
         self._params[...] = asarray(params, like=self._params)
 
     def set_updater_state(self, state: Array) -> None:
-        """Copy ``state``, from wherever it is, into the network; raises ``ShapeError`` if the length differs."""
+        """Copy ``state`` from the host or a GPU into the network; raises ``ShapeError`` if the length differs."""
         if state.shape != self._state.shape:
             raise ShapeError(
                 f"the given updater state has shape {state.shape}, the network's has {self._state.shape}; "
@@ -116,7 +116,7 @@ class FlatNetwork:
     def check_finite(self) -> None:
         """Raise ``NotFiniteError`` naming the first layer that has a NaN or infinite parameter.
 
-        On a GPU a score that was so since the last call is found too. Waits for the GPU.
+        On a GPU it also reports a score that was NaN or infinite since the last call, and waits for the GPU.
         """
         score = self._watch.take()
         if not (self.kernels.all_finite(self._params) and math.isfinite(score)):
@@ -133,21 +133,21 @@ class FlatNetwork:
         return Step(self.kernels, self._workspace, stream or Stream(0), train, mask=mask, memory=memory)
 
     def _scale(self, examples: int) -> float:
-        sign = 1.0 if self._numbers.minimize else -1.0
-        return sign / examples if self._numbers.mini_batch else sign
+        sign = 1.0 if self._conf.minimize else -1.0
+        return sign / examples if self._conf.mini_batch else sign
 
-    def _stepped(
-        self, kind: str, batch: Arrays, stream: Stream, step: Run, iterations: range, layer: int | None = None
+    def _training_step(
+        self, kind: str, batch: Arrays, stream: Stream, step: Run, *, iterations: range, layer: int | None = None
     ) -> Scalar:
         """Do one training step and return its score; on a GPU as a CUDA graph, once a batch of its shape has come.
 
         Args:
-            kind: tells steps apart that do different things to a batch of one shape.
+            kind: distinguishes different steps on batches of the same shapes.
             batch: its arrays.
             stream: its random numbers.
-            step: does the step.
-            iterations: of its updates, one for each segment.
-            layer: what is pretrained; None: everything is trained.
+            step: the step itself.
+            iterations: the numbers of its updates, one for each segment.
+            layer: the one that is pretrained; None: all layers are trained.
         """
         if self._captured is None:
             return step(batch, stream)
@@ -160,7 +160,7 @@ class FlatNetwork:
 
         return self._captured.run((kind, layer), batch, stream, step, updates)
 
-    def _scored(self, mean: Scalar, layer: int | None = None) -> Scalar:
+    def _add_penalty(self, mean: Scalar, layer: int | None = None) -> Scalar:
         """Return the score for a mean loss: with the regularization of all layers, or of one."""
         penalty = self.updater.penalty(self._params, layer)
         return mean if isinstance(penalty, float) and not penalty else mean + penalty
@@ -175,19 +175,19 @@ class FlatNetwork:
         if self.kernels.xp is np and not self.kernels.all_finite(part):
             self.check_finite()
 
-    def _tell(self, iteration: int, score: Scalar, examples: int) -> None:
+    def _notify(self, iteration: int, score: Scalar, examples: int) -> None:
         for listener in self.listeners:
             listener.iteration_done(self, iteration, float(score), examples=examples)
 
-    def _trained(self) -> None:
-        """Look once at what a GPU has computed; on the CPU every update was looked at."""
+    def _check_device(self) -> None:
+        """Check the results of a GPU once, at the end; on the CPU every update is checked."""
         if is_on_device(self._params):
             self.check_finite()
 
-    def _finite(self, score: Scalar, activations: Iterable[Array]) -> Scalar:
-        """Return ``score``; if it is not finite, find the layer where that began and say so. A GPU's is only kept.
+    def _check_score(self, score: Scalar, activations: Iterable[Array]) -> Scalar:
+        """Return ``score``; raise ``NotFiniteError`` naming the layer if it is not finite. A GPU's is only remembered.
 
-        ``activations`` are the layers' outputs for the batch, made when asked for.
+        ``activations`` are the layers' outputs for the batch, computed on demand.
         """
         if not isinstance(score, float):
             self._watch.add(score)

@@ -1,4 +1,4 @@
-"""What a trained variational autoencoder says of data, and data that it makes up.
+"""Generating data with a trained variational autoencoder, and the probability that it gives to data.
 
 Legacy: ``generateAtMeanGivenZ``, ``generateRandomGivenZ`` and ``reconstructionLogProbability`` of
 ``org.deeplearning4j.nn.layers.variational.VariationalAutoencoder``.
@@ -6,7 +6,7 @@ Legacy: ``generateAtMeanGivenZ``, ``generateRandomGivenZ`` and ``reconstructionL
 
 from __future__ import annotations
 
-from dl4jlegacy.backend import Array, placed
+from dl4jlegacy.backend import Array, as_contiguous
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.nn.layers.feedforward import Params
 from dl4jlegacy.nn.layers.variational import VariationalAutoencoder
@@ -65,4 +65,4 @@ def _parts(network: MultiLayerNetwork, index: int, stream: Stream) -> tuple[Vari
 def _latent(layer: VariationalAutoencoder, z: Array, network: MultiLayerNetwork) -> Array:
     if z.ndim != 2 or z.shape[1] != layer.n_out:
         raise ShapeError(f"z has shape {z.shape}; {layer.title()} wants (examples, {layer.n_out})")
-    return placed(z, network.kernels.xp, network.params.dtype)
+    return as_contiguous(z, network.kernels.xp, network.params.dtype)

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from dl4jlegacy.backend import Array, Scalar, asarray, get_array_module, is_on_device, placed, to_host
+from dl4jlegacy.backend import Array, Scalar, as_contiguous, asarray, get_array_module, is_on_device, to_host
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.iterator import DataSetIterator
 from dl4jlegacy.errors import ConfError
@@ -20,9 +20,9 @@ from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.evaluation.classification import Evaluation
 from dl4jlegacy.nn.evaluation.evaluate import do_evaluation
-from dl4jlegacy.nn.formats import enter_mask, leave
+from dl4jlegacy.nn.formats import mask_to_internal, to_external
 from dl4jlegacy.nn.layers.layer import PretrainLayer
-from dl4jlegacy.nn.layers.sequences import Memory, segment_count, segments, states_of, time_steps
+from dl4jlegacy.nn.layers.sequences import Memory, as_sequences, layer_states, segment_count, segments
 from dl4jlegacy.nn.network.flat_network import FlatNetwork, row_slices
 from dl4jlegacy.nn.network.stack import Stack
 from dl4jlegacy.seeding import Stream
@@ -41,7 +41,7 @@ class MultiLayerNetwork(FlatNetwork):
     Attributes:
         iteration: updates done by ``finetune`` (a worker counts for itself and passes the number).
         pretrain_iterations: the same for every layer that ``pretrain`` has trained.
-        listeners: told about every update of ``fit`` and ``pretrain``.
+        listeners: called after every update of ``fit`` and ``pretrain``.
 
     ``params`` and ``updater_state`` are live: writing into them changes the network. What is different on a GPU stands
     in ``FlatNetwork``.
@@ -60,7 +60,7 @@ class MultiLayerNetwork(FlatNetwork):
 
     def init(self) -> Self:
         """Draw the initial parameters from ``conf``'s seed and reset the updater; the constructor has done so once."""
-        self._draw()
+        self._init_params()
         self.pretrain_iterations.clear()
         return self
 
@@ -78,7 +78,7 @@ class MultiLayerNetwork(FlatNetwork):
     @property
     def n_in(self) -> int:
         """Values of one example; for sequences, of one time step."""
-        return self.stages[0].given.columns
+        return self.stages[0].input_type.columns
 
     @property
     def n_out(self) -> int:
@@ -122,7 +122,9 @@ class MultiLayerNetwork(FlatNetwork):
         count = segment_count(self.conf, x)
         iterations = range(iteration * count, (iteration + 1) * count)
         batch = (x, labels, features_mask, labels_mask)
-        return self._stepped("fit", batch, stream, lambda a, s: self._fit_batch(a, s, iterations), iterations)
+        return self._training_step(
+            "fit", batch, stream, lambda a, s: self._fit_batch(a, s, iterations), iterations=iterations
+        )
 
     def _fit_batch(self, batch: Any, stream: Stream, iterations: range) -> Scalar:
         parts = segments(self.conf, *batch)
@@ -130,7 +132,7 @@ class MultiLayerNetwork(FlatNetwork):
         total: Scalar = 0.0
         for index, (part, iteration) in enumerate(zip(parts, iterations, strict=True)):
             own = stream if index == 0 else stream.at(index, purpose="segment")
-            _, score = self.gradient_and_score(part[0], part[1], own, part[2], part[3], memory)
+            _, score = self.gradient_and_score(part[0], part[1], own, part[2], part[3], memory=memory)
             self._apply(iteration)
             total = total + score if index else score
         return total
@@ -142,6 +144,7 @@ class MultiLayerNetwork(FlatNetwork):
         stream: Stream,
         features_mask: Array | None = None,
         labels_mask: Array | None = None,
+        *,
         memory: Memory | None = None,
     ) -> tuple[Array, Scalar]:
         """Return the loss gradient of a batch (live flat vector, without regularization) and the score (with it).
@@ -149,14 +152,14 @@ class MultiLayerNetwork(FlatNetwork):
         The gradient is that of the mean over the examples, or of their sum without ``mini_batch``. Raises like
         ``fit_batch``.
         """
-        x, labels = self._stack.checked(self._dtype, x, labels, features_mask, labels_mask)
-        step = self._step(stream, train=True, mask=enter_mask(features_mask, x), memory=memory)
+        x, labels = self._stack.prepare(self._dtype, x, labels, features_mask, labels_mask)
+        step = self._step(stream, train=True, mask=mask_to_internal(features_mask, x), memory=memory)
         back = 0 if memory is None else self.conf.tbptt_back_length
-        step = step.at(0, labels_mask=enter_mask(labels_mask, labels), back_length=back)
-        with np.errstate(all="ignore"):  # what a warning could say, _finite says with the layer
+        step = step.at(0, labels_mask=mask_to_internal(labels_mask, labels), back_length=back)
+        with np.errstate(all="ignore"):  # what a warning could say, _check_score says with the layer
             loss = self._stack.backpropagate(x, labels, step, scale=self._scale(x.shape[0]))
-            score = self._scored(loss / x.shape[0])
-        return self._gradient, self._finite(score, self._activations(x))
+            score = self._add_penalty(loss / x.shape[0])
+        return self._gradient, self._check_score(score, self._activations(x))
 
     def pretrain_batch(self, layer: int, x: Array, *, iteration: int, stream: Stream) -> Scalar:
         """Do one pretraining update of one layer from a batch, in place; return its reconstruction loss.
@@ -170,22 +173,24 @@ class MultiLayerNetwork(FlatNetwork):
             self._apply(iteration, layer)
             return score
 
-        return self._stepped("pretrain", (x,), stream, step, range(iteration, iteration + 1), layer)
+        return self._training_step(
+            "pretrain", (x,), stream, step, iterations=range(iteration, iteration + 1), layer=layer
+        )
 
     def pretrain_gradient_and_score(self, layer: int, x: Array, stream: Stream) -> tuple[Array, Scalar]:
         """Return what ``gradient_and_score`` does, for pretraining; only the layer's part of the vector is written."""
         trained = self._pretrain_layer(layer)
-        x, _ = self._stack.checked(self._dtype, x, None)
+        x, _ = self._stack.prepare(self._dtype, x, None)
         with np.errstate(all="ignore"):
-            below, step = self._stack.before(x, self._step(), layer)
+            below, step = self._stack.layer_input(x, self._step(), layer)
             step = step.at(layer, stream=stream, train=True)
             views, grads = self._stack.params[layer], self._stack.grads[layer]
             loss = trained.pretrain_gradient(views, below, grads, step, scale=self._scale(x.shape[0]))
-            score = self._scored(loss, layer)
-        return self._gradient, self._finite(score, self._activations(x))
+            score = self._add_penalty(loss, layer)
+        return self._gradient, self._check_score(score, self._activations(x))
 
     def update_from(self, gradient: Array, *, iteration: int) -> None:
-        """Apply somebody else's gradient (regularization is added here) to the parameters, in place."""
+        """Apply a gradient computed elsewhere (regularization is added here) to the parameters, in place."""
         self.layout.check("the given gradient", gradient)
         self._gradient[...] = asarray(gradient, like=self._gradient)
         self._apply(iteration)
@@ -193,7 +198,7 @@ class MultiLayerNetwork(FlatNetwork):
     # -- training ----------------------------------------------------------------------------------------------------
 
     def fit(self, data: DataSetIterator | DataSet, epochs: int = 1) -> None:
-        """Train on ``data`` for so many epochs: ``pretrain`` where the configuration says so, then ``finetune``."""
+        """Train on ``data`` for so many epochs: ``pretrain`` if the configuration says so, then ``finetune``."""
         if self.conf.pretrain:
             self.pretrain(data, epochs)
         if self.conf.backprop:
@@ -216,9 +221,9 @@ class MultiLayerNetwork(FlatNetwork):
                 features_mask=batch.features_mask,
                 labels_mask=batch.labels_mask,
             )
-            self._tell(self.iteration, score, batch.num_examples)
+            self._notify(self.iteration, score, batch.num_examples)
             self.iteration += 1
-        self._trained()
+        self._check_device()
 
     def pretrain(self, data: DataSetIterator | DataSet, epochs: int = 1) -> None:
         """Train every pretrain layer by itself, from the input upwards, so many epochs each."""
@@ -227,9 +232,9 @@ class MultiLayerNetwork(FlatNetwork):
                 iteration = self.pretrain_iterations.get(layer, 0)
                 stream = self._stream.at(layer, iteration, purpose="pretrain")
                 score = self.pretrain_batch(layer, batch.features, iteration=iteration, stream=stream)
-                self._tell(iteration, score, batch.num_examples)
+                self._notify(iteration, score, batch.num_examples)
                 self.pretrain_iterations[layer] = iteration + 1
-        self._trained()
+        self._check_device()
 
     @property
     def pretrain_layers(self) -> tuple[int, ...]:
@@ -240,10 +245,10 @@ class MultiLayerNetwork(FlatNetwork):
 
     def output(self, x: Array, features_mask: Array | None = None) -> Array:
         """Return the outputs, ``(examples, n_out)`` or as in ``input_type``, for features as in ``fit_batch``."""
-        x, _ = self._stack.checked(self._dtype, x, None, features_mask)
+        x, _ = self._stack.prepare(self._dtype, x, None, features_mask)
         parts: list[Array] = []
         for rows in row_slices(x.shape[0]):
-            mask = None if features_mask is None else enter_mask(features_mask[rows], x)
+            mask = None if features_mask is None else mask_to_internal(features_mask[rows], x)
             parts.append(self._stack.output(x[rows], self._step(mask=mask)))
         xp = get_array_module(x)
         return parts[0] if len(parts) == 1 else xp.concatenate(parts)
@@ -255,27 +260,27 @@ class MultiLayerNetwork(FlatNetwork):
 
     def feed_forward(self, x: Array) -> list[Array]:
         """Return the input and every layer's output as they look outside (see ``input_type``), copied."""
-        x, _ = self._stack.checked(self._dtype, x, None)
+        x, _ = self._stack.prepare(self._dtype, x, None)
         activations = [x.copy()]
-        for stage, (y, step) in zip(self.stages, self._stack.walk(x, self._step()), strict=True):
-            activations.append(leave(y, stage.leaves, step.rows))
+        for stage, (y, step) in zip(self.stages, self._stack.layer_outputs(x, self._step()), strict=True):
+            activations.append(to_external(y, stage.output_type, step.rows))
         return activations
 
     def reconstruct(self, x: Array, layer: int = 0) -> Array:
-        """Return the input of a pretrain layer as that layer rebuilds it, for the network's input ``x``."""
+        """Return a pretrain layer's reconstruction of its own input, for the network's input ``x``."""
         trained = self._pretrain_layer(layer)
-        x, _ = self._stack.checked(self._dtype, x, None)
-        below, step = self._stack.before(x, self._step(), layer)
+        x, _ = self._stack.prepare(self._dtype, x, None)
+        below, step = self._stack.layer_input(x, self._step(), layer)
         return trained.reconstruct(self._stack.params[layer], below, step.at(layer)).copy()
 
     def rnn_time_step(self, x: Array) -> Array:
-        """Return the outputs for the next time steps of the same sequences; every call goes on where the last ended.
+        """Return the outputs for the next time steps of the same sequences; calls continue where the last one ended.
 
         ``x (examples, n_in)`` is one time step and gives ``(examples, n_out)``; ``(examples, n_in, time steps)`` are
         several. Raises ``ShapeError`` if the number of sequences changes without ``rnn_clear_previous_state``.
         """
-        steps, is_one = time_steps(x, self.stages[0].given)
-        steps, _ = self._stack.checked(self._dtype, steps, None)
+        steps, is_one = as_sequences(x, self.stages[0].input_type)
+        steps, _ = self._stack.prepare(self._dtype, steps, None)
         y = self._stack.output(steps, self._step(memory=self._memory))
         return y[:, :, -1] if is_one and y.ndim == 3 else y
 
@@ -284,11 +289,11 @@ class MultiLayerNetwork(FlatNetwork):
         self._memory.clear()
 
     def rnn_get_previous_state(self, layer: int) -> dict[str, Array]:
-        """Return what a layer remembers, by name (``h``, ``c``), each ``(examples, units)``; empty before a step."""
-        return states_of(self._memory, layer)
+        """Return a layer's state by name (``h``, ``c``), each ``(examples, units)``; empty before the first step."""
+        return layer_states(self._memory, layer)
 
     def rnn_set_previous_state(self, layer: int, state: Mapping[str, Array]) -> None:
-        """Let a layer go on from ``state``, as ``rnn_get_previous_state`` gave it."""
+        """Set a layer's state, in the form that ``rnn_get_previous_state`` returns."""
         self._memory.update({(layer, name): asarray(value, like=self._params).copy() for name, value in state.items()})
 
     def score(self, data: DataSet) -> float:
@@ -297,11 +302,11 @@ class MultiLayerNetwork(FlatNetwork):
 
     def score_examples(self, data: DataSet) -> Array:
         """Return the loss of every example, without regularization, ``(examples,)``, on the host."""
-        _, labels = self._stack.checked(self._dtype, data.features, data.labels, data.features_mask, data.labels_mask)
+        _, labels = self._stack.prepare(self._dtype, data.features, data.labels, data.features_mask, data.labels_mask)
         y = self.output(data.features, data.features_mask)
         mask = data.features_mask if labels.ndim == 3 and data.labels_mask is None else data.labels_mask
         if mask is not None and is_on_device(y):
-            mask = placed(mask, self.kernels.xp, self._dtype)
+            mask = as_contiguous(mask, self.kernels.xp, self._dtype)
         return to_host(self._stack.output_layer().scores(labels, y, mask))
 
     def evaluate(self, data: DataSetIterator | DataSet, label_names: Sequence[str] | None = None) -> Evaluation:
@@ -320,7 +325,7 @@ class MultiLayerNetwork(FlatNetwork):
 
     def _activations(self, x: Array) -> Iterator[Array]:
         with np.errstate(all="ignore"):
-            yield from (y for y, _ in self._stack.walk(x, self._step()))
+            yield from (y for y, _ in self._stack.layer_outputs(x, self._step()))
 
 
 def _batches(data: DataSetIterator | DataSet, epochs: int) -> Iterator[DataSet]:

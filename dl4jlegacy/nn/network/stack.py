@@ -1,4 +1,4 @@
-"""Stack: the stages of a network over its flat vectors, run forward and back.
+"""Stack: the forward and backward pass through the stages of a network, over its flat vectors.
 
 Stateless but for the views it holds: everything that changes from pass to pass is in the ``Step``.
 """
@@ -11,10 +11,10 @@ from types import ModuleType
 import numpy as np
 import numpy.typing as npt
 
-from dl4jlegacy.backend import Array, Scalar, placed
+from dl4jlegacy.backend import Array, Scalar, as_contiguous
 from dl4jlegacy.errors import ConfError, DataError, ShapeError
 from dl4jlegacy.nn.conf.stages import Stage
-from dl4jlegacy.nn.formats import check_batch, check_masks, enter, leave
+from dl4jlegacy.nn.formats import check_batch, check_masks, to_external, to_internal
 from dl4jlegacy.nn.input_type import InputTypeFeedForward
 from dl4jlegacy.nn.layers.feedforward import Backward, Params
 from dl4jlegacy.nn.layers.output import BaseOutputLayer
@@ -39,7 +39,7 @@ class Stack:
         frozen = [stage.layer.frozen for stage in self.stages]
         self._first_trained = frozen.index(False) if False in frozen else len(frozen)
 
-    def checked(
+    def prepare(
         self,
         dtype: npt.DTypeLike,
         x: Array,
@@ -57,9 +57,9 @@ class Stack:
             ConfError: arrays on a GPU for a network on the host.
             DataError: not as many labels as examples.
         """
-        check_batch(x, self.stages[0].given, f"layer 0 ({self.stages[0].layer.title()})")
-        x = placed(x, self.xp, dtype)
-        if x.ndim != 2 and isinstance(self.stages[0].given, InputTypeFeedForward):
+        check_batch(x, self.stages[0].input_type, f"layer 0 ({self.stages[0].layer.title()})")
+        x = as_contiguous(x, self.xp, dtype)
+        if x.ndim != 2 and isinstance(self.stages[0].input_type, InputTypeFeedForward):
             x = x.reshape(len(x), -1)
         check_masks(x, labels, features_mask, labels_mask)
         if labels is None:
@@ -73,12 +73,12 @@ class Stack:
                 f"labels have shape {labels.shape}, layer {len(self.stages) - 1} ({layer.title()}) has "
                 f"n_out={layer.n_out} and wants {wanted}"
             )
-        return x, placed(labels, self.xp, dtype)
+        return x, as_contiguous(labels, self.xp, dtype)
 
     def start(self, x: Array, step: Step) -> tuple[Array, Step]:
-        """Return a batch and its pass at the entrance of the first stage."""
+        """Return a batch in the internal layout, and the ``Step`` of the first stage."""
         step.workspace.batch = len(x)
-        inside = enter(x, self.stages[0].given, step.at(-1))
+        inside = to_internal(x, self.stages[0].input_type, step.at(-1))
         return inside, step.at(0, examples=len(x), rows=len(x))
 
     def forward(self, index: int, x: Array, step: Step) -> tuple[Array, Step, Backward]:
@@ -86,29 +86,29 @@ class Stack:
         return self.stages[index].forward(self.params[index], x, step.at(index))
 
     def activate(self, x: Array, step: Step, stop: int) -> tuple[Array, Step]:
-        """Return what enters stage ``stop``, from the batch as outside: a work buffer, or ``x`` itself."""
+        """Return the input of stage ``stop`` for a batch as outside: a work buffer, or ``x`` itself."""
         x, step = self.start(x, step)
         for index in range(stop):
             x, step, _ = self.forward(index, x, step)
         return x, step
 
-    def walk(self, x: Array, step: Step) -> Iterator[tuple[Array, Step]]:
-        """Yield every layer's output as it lies inside, and the pass behind it."""
+    def layer_outputs(self, x: Array, step: Step) -> Iterator[tuple[Array, Step]]:
+        """Yield every layer's output in the internal layout, and the ``Step`` behind it."""
         x, step = self.start(x, step)
         for index in range(len(self.stages)):
             x, step, _ = self.forward(index, x, step)
             yield x, step
 
-    def before(self, x: Array, step: Step, stop: int) -> tuple[Array, Step]:
-        """Return what enters the *layer* of stage ``stop``, behind its preprocessor, and the pass there."""
+    def layer_input(self, x: Array, step: Step, stop: int) -> tuple[Array, Step]:
+        """Return the input of the *layer* of stage ``stop``, behind its preprocessor, and the ``Step`` there."""
         x, step = self.activate(x, step, stop)
-        x, step, _ = self.stages[stop].before(x, step.at(stop))
+        x, step, _ = self.stages[stop].preprocess(x, step.at(stop))
         return x, step
 
     def output(self, x: Array, step: Step) -> Array:
         """Return the network's output for a batch, both as outside."""
         y, step = self.activate(x, step, len(self.stages))
-        return leave(y, self.stages[-1].leaves, step.rows)
+        return to_external(y, self.stages[-1].output_type, step.rows)
 
     def output_layer(self) -> BaseOutputLayer:
         """Return the last layer; raise ``ConfError`` if it has no loss."""
@@ -140,10 +140,10 @@ class Stack:
         return loss
 
     def _loss(self, y: Array, labels: Array, step: Step, scale: float) -> tuple[Scalar, Array | None]:
-        """Run the last stage there and back; return the summed loss and the gradient at its entrance."""
+        """Run the last stage forward and backward; return the summed loss and the gradient of its input."""
         stage, layer = self.stages[-1], self.output_layer()
-        y, step, back = stage.before(y, step)
-        inside = enter(labels, stage.leaves, step, "labels") if labels.ndim == 3 else labels
+        y, step, back = stage.preprocess(y, step)
+        inside = to_internal(labels, stage.output_type, step, "labels") if labels.ndim == 3 else labels
         loss, dy = layer.loss_gradient(
             self.params[-1], y, inside, self.grads[-1], step, scale=scale, need_dx=self._first_trained < step.layer
         )

@@ -270,7 +270,7 @@ class _Watch:
 
 
 class EarlyStoppingTrainer:
-    """Trains a network of either kind until a condition says stop.
+    """Trains a network of either kind until a termination condition holds.
 
     Legacy: ``EarlyStoppingTrainer`` and ``EarlyStoppingGraphTrainer``.
 
@@ -278,7 +278,7 @@ class EarlyStoppingTrainer:
         configuration: when to stop.
         network: trained in place; the best model is in the result.
         data: an iterator, gone through once an epoch, or a data set.
-        listener: told about the epochs.
+        listener: called at the start, after every evaluated epoch, and at the end.
     """
 
     def __init__(

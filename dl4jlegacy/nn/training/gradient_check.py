@@ -1,4 +1,4 @@
-"""Is the gradient that a network computes the derivative of its score? Central differences, in float64.
+"""Gradient checks: compares a network's gradient with central differences of its score, in float64.
 
 Legacy: ``org.deeplearning4j.gradientcheck.GradientCheckUtil``, with its tolerances. Layers and losses are tested with
 this; so is anybody's own configuration.
@@ -33,6 +33,16 @@ class GradientCheckReport:
     def passed(self) -> bool:
         """Whether every parameter agreed."""
         return not self.failures
+
+
+@dataclass(frozen=True, slots=True)
+class _Tolerance:
+    """See the arguments of ``GradientCheckUtil.check_gradients``."""
+
+    eps: float
+    max_rel_error: float
+    min_abs_error: float
+    max_params: int | None
 
 
 class GradientCheckUtil:
@@ -85,7 +95,7 @@ class GradientCheckUtil:
 
         spans = [span for span in network.layout.spans if not network.layers[span.layer].frozen]
         places = [i for span in spans if not (span.is_pretrain or span.is_state) for i in span.indices]
-        return _compare(network, score, gradient, places, eps, max_rel_error, min_abs_error, max_params)
+        return _compare(network, score, gradient, places, _Tolerance(eps, max_rel_error, min_abs_error, max_params))
 
     @staticmethod
     def check_pretrain_gradients(
@@ -116,7 +126,7 @@ class GradientCheckUtil:
 
         part = network.layer_slices[layer]
         places = list(range(part.start, part.stop))
-        return _compare(network, score, gradient, places, eps, max_rel_error, min_abs_error, max_params)
+        return _compare(network, score, gradient, places, _Tolerance(eps, max_rel_error, min_abs_error, max_params))
 
 
 def _compare(
@@ -124,27 +134,24 @@ def _compare(
     score: Callable[[], float],
     gradient: Callable[[], Array],
     places: list[int],
-    eps: float,
-    max_rel_error: float,
-    min_abs_error: float,
-    max_params: int | None,
+    tolerance: _Tolerance,
 ) -> GradientCheckReport:
     params = network.params
     if params.dtype != np.float64:
         raise ConfError(f"gradient checks need dtype float64, the network has {params.dtype}; set conf.dtype='float64'")
-    if max_params is not None and len(places) > max_params:
-        places = [places[i] for i in np.linspace(0, len(places) - 1, max_params).astype(int)]
+    if tolerance.max_params is not None and len(places) > tolerance.max_params:
+        places = [places[i] for i in np.linspace(0, len(places) - 1, tolerance.max_params).astype(int)]
     analytic = gradient()
     failures: list[tuple[str, int, float, float]] = []
     worst = 0.0
     for i in places:
-        numeric = _central_difference(params, i, score, eps)
+        numeric = _central_difference(params, i, score, tolerance.eps)
         error = abs(analytic[i] - numeric)
-        if error <= min_abs_error:
+        if error <= tolerance.min_abs_error:
             continue
         relative = error / (abs(analytic[i]) + abs(numeric))
         worst = max(worst, relative)
-        if not relative <= max_rel_error:
+        if not relative <= tolerance.max_rel_error:
             failures.append((_name(network, i), i, float(analytic[i]), numeric))
     return GradientCheckReport(len(places), worst, tuple(failures))
 

@@ -1,4 +1,4 @@
-"""Score calculators: how good a network is on held-out data, for early stopping.
+"""Score calculators: the score of a network on held-out data, for early stopping.
 
 Legacy: ``org.deeplearning4j.earlystopping.scorecalc``. All of them work for both kinds of network; of a graph with
 several outputs the evaluations look at the first one, the loss at all.

@@ -1,4 +1,4 @@
-"""Graph vertices: what a ``ComputationGraph`` does between layers, without parameters.
+"""Graph vertices: operations of a ``ComputationGraph`` between layers, without parameters.
 
 A vertex is a frozen struct like a layer: ``output_type`` says what it makes of its inputs' types, ``forward`` computes
 on activations as they lie inside a network (see ``input_type``) and returns the way back. Those that change which
@@ -37,7 +37,7 @@ __all__ = [
     "Value",
     "VertexBackward",
     "feature_axis",
-    "plain",
+    "flat_as_vectors",
 ]
 
 VertexBackward = Callable[[Array], Sequence[Array]]
@@ -53,8 +53,8 @@ class Value:
     kind: AnyInputType
 
 
-def plain(kind: AnyInputType) -> AnyInputType:
-    """Return the type, images that come as rows as the vectors they are between layers."""
+def flat_as_vectors(kind: AnyInputType) -> AnyInputType:
+    """Return the type; images that come as rows count as vectors."""
     return InputTypeFeedForward(size=kind.columns) if isinstance(kind, InputTypeConvolutionalFlat) else kind
 
 
@@ -66,17 +66,17 @@ def feature_axis(kind: AnyInputType) -> int:
 class GraphVertex(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """What all vertices have in common; ``least`` and ``most`` inputs (None: any number)."""
+    """Base of all vertices; from ``min_inputs`` to ``max_inputs`` inputs (None: any number)."""
 
-    least: ClassVar[int] = 1
-    most: ClassVar[int | None] = 1
+    min_inputs: ClassVar[int] = 1
+    max_inputs: ClassVar[int | None] = 1
 
     def title(self) -> str:
         """Return the kind, for messages."""
         return str(self.__struct_config__.tag)
 
-    def refers_to(self) -> str | None:
-        """Return the network input that the vertex looks at besides its inputs."""
+    def referenced_input(self) -> str | None:
+        """Return the name of the network input that the vertex uses besides its inputs, None if there is none."""
         return None
 
     def output_type(self, given: Sequence[AnyInputType]) -> AnyInputType:
@@ -86,7 +86,7 @@ class GraphVertex(
     def forward(
         self, values: Sequence[Value], step: Step, inputs: Mapping[str, Value]
     ) -> tuple[Array, Step, VertexBackward]:
-        """Return the output, the pass behind the vertex (examples, rows, mask), and the way back.
+        """Return the output, the ``Step`` behind the vertex (examples, rows, mask), and the backward pass.
 
         Args:
             values: the inputs, only read.
@@ -118,7 +118,7 @@ def _behind(values: Sequence[Value], step: Step) -> Step:
 class MergeVertex(GraphVertex, frozen=True, kw_only=True, tag="merge_vertex"):
     """Puts vectors, the vectors of sequences, or the channels of images one behind the other."""
 
-    most: ClassVar[int | None] = None
+    max_inputs: ClassVar[int | None] = None
 
     def output_type(self, given: Sequence[AnyInputType]) -> AnyInputType:
         """Return the type with all sizes added."""
@@ -166,7 +166,7 @@ def _timesteps(title: str, given: Sequence[AnyInputType]) -> int:
 class ElementWiseVertex(GraphVertex, frozen=True, kw_only=True, tag="element_wise_vertex"):
     """Adds, subtracts (two), multiplies or averages its inputs value by value, or takes the (first) largest."""
 
-    most: ClassVar[int | None] = None
+    max_inputs: ClassVar[int | None] = None
 
     op: Literal["add", "subtract", "product", "average", "max"]
 
@@ -329,8 +329,8 @@ class L2NormalizeVertex(GraphVertex, frozen=True, kw_only=True, tag="l2_normaliz
 class L2Vertex(GraphVertex, frozen=True, kw_only=True, tag="l2_vertex"):
     """The Euclidean distance of two inputs, one value an example; its slope at distance 0 is taken at ``eps``."""
 
-    least: ClassVar[int] = 2
-    most: ClassVar[int | None] = 2
+    min_inputs: ClassVar[int] = 2
+    max_inputs: ClassVar[int | None] = 2
 
     eps: float = 1e-8
 

@@ -14,7 +14,7 @@ import msgspec
 
 from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError, DataError, ShapeError
-from dl4jlegacy.nn.formats import enter, leave
+from dl4jlegacy.nn.formats import to_external, to_internal
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional, InputTypeFeedForward, InputTypeRecurrent
 from dl4jlegacy.nn.preprocessors import InputPreProcessor
 from dl4jlegacy.nn.step import Step
@@ -69,7 +69,7 @@ def _as_inside(rows: Array, kind: AnyInputType, step: Step, name: str) -> Array:
 class StackVertex(GraphVertex, frozen=True, kw_only=True, tag="stack_vertex"):
     """Puts the examples of its inputs below each other, so that one layer treats them all alike."""
 
-    most: ClassVar[int | None] = None
+    max_inputs: ClassVar[int | None] = None
 
     def output_type(self, given: Sequence[AnyInputType]) -> AnyInputType:
         """Return the common type."""
@@ -194,15 +194,15 @@ class ReshapeVertex(GraphVertex, frozen=True, kw_only=True, tag="reshape_vertex"
         """See ``GraphVertex``."""
         value = values[0]
         kind = self.output_type([value.kind])
-        outside = leave(value.y, value.kind, value.step.rows)
+        outside = to_external(value.y, value.kind, value.step.rows)
         if outside[0].size != math.prod(self.new_shape[1:]):
             raise ShapeError(f"{self.title()}: {outside.shape[1:]} cannot be reshaped to {self.new_shape[1:]}")
         here = value.step.at(step.layer, mask=None, rows=value.step.examples)
-        y = enter(outside.reshape(len(outside), *self.new_shape[1:]), kind, here, "y")
+        y = to_internal(outside.reshape(len(outside), *self.new_shape[1:]), kind, here, "y")
 
         def backward(dy: Array) -> Sequence[Array]:
-            back = leave(dy, kind, here.rows).reshape(outside.shape)
-            return [enter(back, value.kind, here, "dx")]
+            back = to_external(dy, kind, here.rows).reshape(outside.shape)
+            return [to_internal(back, value.kind, here, "dx")]
 
         return y, here, backward
 
@@ -212,7 +212,7 @@ class LastTimeStepVertex(GraphVertex, frozen=True, kw_only=True, tag="last_time_
 
     mask_array_input: str | None = None
 
-    def refers_to(self) -> str | None:
+    def referenced_input(self) -> str | None:
         """``mask_array_input``."""
         return self.mask_array_input
 
@@ -255,7 +255,7 @@ class DuplicateToTimeSeriesVertex(GraphVertex, frozen=True, kw_only=True, tag="d
 
     input_name: str
 
-    def refers_to(self) -> str | None:
+    def referenced_input(self) -> str | None:
         """``input_name``."""
         return self.input_name
 
@@ -297,7 +297,7 @@ class PreprocessorVertex(GraphVertex, frozen=True, kw_only=True, tag="preprocess
 
 
 class PoolHelperVertex(GraphVertex, frozen=True, kw_only=True, tag="pool_helper_vertex"):
-    """Leaves out the first row and column of images, which makes up for another library's rounding in pooling."""
+    """Leaves out the first row and column of images, to compensate for the rounding of another library's pooling."""
 
     def output_type(self, given: Sequence[AnyInputType]) -> AnyInputType:
         """Return images smaller by one."""

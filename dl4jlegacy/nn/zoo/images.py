@@ -1,4 +1,4 @@
-"""Networks of the zoo that look at images (see ``zoo``)."""
+"""Networks of the zoo for images (see ``zoo``)."""
 
 from __future__ import annotations
 

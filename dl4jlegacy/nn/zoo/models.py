@@ -1,4 +1,4 @@
-"""Networks of the zoo that learn more than classes: characters of a text, and data themselves (see ``zoo``)."""
+"""Networks of the zoo for text and for reconstruction (see ``zoo``)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LARGE = 256  # inputs from which the large sizes are taken
 def char_lstm(
     n_in: int, n_out: int, *, hidden: tuple[int, ...] | None = None, drop_out: float = 0.0, seed: int = 123
 ) -> MultiLayerConfiguration:
-    """Return LSTMs that foretell the next character of a text, after DL4J's character modelling example.
+    """Return LSTMs that predict the next character of a text, after DL4J's character modelling example.
 
     ``n_in`` is ``n_out`` characters times the length of a window.
     """

@@ -129,7 +129,7 @@ def _is_possible(store: Store, manifest: Manifest) -> bool:
 
 def _joined(chunks: Iterator[Buffer | None], manifest: Manifest) -> memoryview | None:
     """Return the frame made of ``chunks``, each released once copied; None if it is incomplete or damaged."""
-    frame, start, whole = wire.blank(manifest.nbytes), 0, True
+    frame, start, whole = wire.empty_bytes(manifest.nbytes), 0, True
     for chunk in chunks:
         whole = whole and chunk is not None and start + len(chunk) <= manifest.nbytes
         if whole and chunk is not None:

@@ -276,7 +276,7 @@ def test_segments_go_on_from_each_others_state_and_each_makes_an_update() -> Non
     moving.fit_batch(x, labels, iteration=3, stream=Stream.of(1))
     memory: dict = {}
     for index, cut in enumerate((slice(0, 4), slice(4, 6))):
-        by_hand.gradient_and_score(x[:, :, cut], labels[:, :, cut], Stream.of(1), None, None, memory)
+        by_hand.gradient_and_score(x[:, :, cut], labels[:, :, cut], Stream.of(1), None, None, memory=memory)
         by_hand._apply(6 + index)
     assert moving.params.tobytes() == by_hand.params.tobytes()
 
@@ -286,7 +286,7 @@ def test_the_back_length_cuts_the_gradient_off() -> None:
     x, labels = sequences()
     back = 2
     net = network(LSTM(n_out=UNITS), RnnOutputLayer(n_out=N_OUT), list_fields=truncated(STEPS, back))
-    gradient = net.gradient_and_score(x, labels, Stream.of(1), None, None, {})[0].copy()
+    gradient = net.gradient_and_score(x, labels, Stream.of(1), None, None, memory={})[0].copy()
     state: dict = {}
     network_of_prefix = net.clone()
     network_of_prefix.rnn_time_step(x[:, :, : STEPS - back])
@@ -298,7 +298,9 @@ def test_the_back_length_cuts_the_gradient_off() -> None:
             net.params[place] = kept + sign * 1e-6
             tail = slice(STEPS - back, STEPS)
             sides.append(
-                net.gradient_and_score(x[:, :, tail], labels[:, :, tail], Stream.of(1), None, None, dict(state))[1]
+                net.gradient_and_score(x[:, :, tail], labels[:, :, tail], Stream.of(1), None, None, memory=dict(state))[
+                    1
+                ]
             )
         net.params[place] = kept
         assert gradient[place] == pytest.approx((sides[0] - sides[1]) / 2e-6, rel=1e-4, abs=1e-8)

@@ -30,12 +30,12 @@ def bars(examples: int) -> DataSet:
 
 def test_lenet_is_the_network_of_the_original() -> None:
     conf = zoo.lenet(784, 10)
-    shapes = [stage.leaves.shape for stage in conf.stages()]
+    shapes = [stage.output_type.shape for stage in conf.stages()]
     assert shapes == [(20, 24, 24), (20, 12, 12), (50, 4, 4), (50, 2, 2), (200,), (10,)]
     assert MultiLayerNetwork(conf).num_params == 20 * 26 + 50 * 501 + 201 * 200 + 2010
     assert conf.conf.l2 == 5e-4
     assert conf.conf.updater == AdaGrad(learning_rate=0.1, epsilon=0.01)
-    assert zoo.lenet(3 * 32 * 32, 5).stages()[1].enters.shape == (20, 28, 28)
+    assert zoo.lenet(3 * 32 * 32, 5).stages()[1].layer_input_type.shape == (20, 28, 28)
 
 
 def test_images_that_are_too_small_or_none_are_refused() -> None:

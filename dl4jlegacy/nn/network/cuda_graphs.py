@@ -57,10 +57,10 @@ class CapturedSteps:
         """Do one step; return its score.
 
         Args:
-            kind: tells steps apart that do different things to batches of the same shapes.
+            kind: distinguishes different steps on batches of the same shapes.
             batch: host or device arrays, or None where there is none.
             stream: the random numbers of the batch.
-            step: does the step.
+            step: the step itself.
             updates: calls the step's updaters again, to learn the scalars of their iteration; nothing is launched.
         """
         with self._kernels.use():

@@ -1,4 +1,4 @@
-"""Which kernels are being compiled at this moment, for those who show what a run is waiting for.
+"""The kernels that are being compiled at this moment, so that progress displays can say what a run waits for.
 
 A kernel is compiled at its first use on a machine and cached beside its source file, or where that cannot be written in
 the user's cache folder (``NUMBA_CACHE_DIR`` names another).
@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-__all__ = ["announced", "compiling"]
+__all__ = ["kernels_being_compiled", "report_compilation"]
 
 logger = logging.getLogger(__name__)
 
@@ -20,15 +20,15 @@ _LOCK = threading.Lock()
 _NOW: list[str] = []
 
 
-def compiling() -> tuple[str, ...]:
+def kernels_being_compiled() -> tuple[str, ...]:
     """Return the names of the kernels that some thread of this process is compiling, or reading from the cache."""
     with _LOCK:
         return tuple(_NOW)
 
 
 @contextlib.contextmanager
-def announced(name: str, clock: Callable[[], float] = time.perf_counter) -> Iterator[None]:
-    """Count ``name`` among those being compiled; log at level INFO that it begins, and how long it took (seconds)."""
+def report_compilation(name: str, clock: Callable[[], float] = time.perf_counter) -> Iterator[None]:
+    """List ``name`` among the kernels being compiled; log when it begins and how many seconds it took (level INFO)."""
     logger.info("kernel %s: compiling it for this processor, or reading it from the cache", name)
     began = clock()
     with _LOCK:

@@ -25,7 +25,7 @@ from dl4jlegacy.nn import (
     OutputLayer,
     zoo,
 )
-from dl4jlegacy.nn.network import captured
+from dl4jlegacy.nn.network import cuda_graphs
 from dl4jlegacy.nn.networks import build_network
 from dl4jlegacy.seeding import Stream
 from tests.support.standin import counters, installed
@@ -191,7 +191,7 @@ def test_an_error_of_the_step_itself_is_not_taken_for_a_refusal(
 def test_sequences_of_many_lengths_keep_only_the_last_graphs(
     device_arrays: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(captured, "_KEPT", 2)
+    monkeypatch.setattr(cuda_graphs, "_KEPT", 2)
     networks = [MultiLayerNetwork(small(drop_out=0.5), kernels=load(name)) for name in ("numpy", "cupy")]
     for iteration, size in enumerate([4, 4, 3, 3, 2, 2, 4, 4, 3, 3, 3]):
         for network in networks:

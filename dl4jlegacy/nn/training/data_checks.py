@@ -1,4 +1,4 @@
-"""Whether data fit a network, found out before anything is trained."""
+"""Checks that data fit a network, made before anything is trained."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dl4jlegacy.nn.network.stack import Stack
 from dl4jlegacy.nn.networks import Network, input_type_of
 from dl4jlegacy.nn.vertices.shape import StackVertex, UnstackVertex
 
-__all__ = ["check_fits", "check_labels", "check_output"]
+__all__ = ["check_data", "check_labels", "check_output"]
 
 _SHARES = ("mcxent", "negativeloglikelihood", "xent", "kl_divergence", "reconstruction_crossentropy")
 _PROBABILITIES = ("mcxent", "negativeloglikelihood", "sparse_mcxent", "xent")
@@ -37,11 +37,11 @@ _WANTED: dict[str, tuple[str, Callable[[Array], Array]]] = {
 }
 
 
-def check_fits(network: Network, iterator: DataSetIterator | ListMultiDataSetIterator) -> None:
+def check_data(network: Network, iterator: DataSetIterator | ListMultiDataSetIterator) -> None:
     """Raise ``ConfError``, ``ShapeError`` or ``DataError`` unless a network can be trained with what is given.
 
-    Looked at are the numbers of inputs and outputs, and the first batch: its shapes, and its labels where there is a
-    loss. Of a graph all inputs and outputs are looked at.
+    Checks the numbers of inputs and outputs, and the first batch: its shapes, and its labels if there is a loss. For a
+    graph it checks all inputs and outputs.
     """
     if isinstance(network, ComputationGraph):
         _check_graph(network, iterator)
@@ -70,7 +70,7 @@ def _check_batch(network: MultiLayerNetwork, batch: DataSet) -> None:
     """Raise unless a batch has the shapes that the network takes, and labels that its loss can be computed for."""
     nothing: list[dict[str, Array]] = [{} for _ in network.stages]
     labels = batch.labels if network.conf.backprop else None
-    Stack(network.stages, nothing, nothing).checked(
+    Stack(network.stages, nothing, nothing).prepare(
         network.params.dtype, batch.features, labels, batch.features_mask, batch.labels_mask
     )
     last = network.layers[-1]
@@ -88,7 +88,7 @@ def _check_graph(network: ComputationGraph, iterator: DataSetIterator | ListMult
         _check_columns(network, iterator)
     batch = MultiDataSet.of(iterator.batch(0, 0))
     nothing: list[dict[str, Array]] = [{} for _ in network.layers]
-    GraphStack(network.nodes, conf.network_outputs, nothing, nothing).checked(
+    GraphStack(network.nodes, conf.network_outputs, nothing, nothing).prepare(
         network.params.dtype, batch.features, batch.labels, batch.features_masks, batch.labels_masks
     )
     by_name = {node.name: node for node in network.nodes}
