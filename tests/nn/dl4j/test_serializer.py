@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -216,7 +217,9 @@ def sequence_variant() -> MultiLayerConfiguration:
 
 
 @pytest.mark.parametrize("version", ["0.9.1", "1.0.0"])
-@pytest.mark.parametrize("conf", layer_variants(), ids=lambda conf: f"{conf.layers[0].title()}-{zlib.crc32(conf.to_json().encode())}")
+@pytest.mark.parametrize(
+    "conf", layer_variants(), ids=lambda conf: f"{conf.layers[0].title()}-{zlib.crc32(conf.to_json().encode())}"
+)
 def test_a_configuration_survives_dl4js_json(conf: MultiLayerConfiguration, version: str) -> None:
     back = from_dl4j(json.loads(json.dumps(to_dl4j(conf, version=version))))
     named = [layer.__class__.__name__ for layer in back.layers]
