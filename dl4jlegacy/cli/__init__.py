@@ -1,3 +1,1 @@
 """The command lines ``dl4j`` and ``actor-network-runner``."""
-
-__all__: list[str] = []

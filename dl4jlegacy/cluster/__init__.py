@@ -1,3 +1,1 @@
 """A run spread over processes and machines: where it is registered, its master, its workers."""
-
-__all__: list[str] = []

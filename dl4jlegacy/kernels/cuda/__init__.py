@@ -1,3 +1,1 @@
 """Kernels for GPUs: CuPy, cuBLAS, cuDNN and CUDA sources of our own."""
-
-__all__: list[str] = []

@@ -1,3 +1,1 @@
 """Kernels compiled by Numba for CPUs: what training runs on by default."""
-
-__all__: list[str] = []

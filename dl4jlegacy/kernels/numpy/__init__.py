@@ -1,3 +1,1 @@
 """Kernels in plain NumPy: the oracle of the tests, and the fallback where Numba is missing."""
-
-__all__: list[str] = []

@@ -1,3 +1,1 @@
 """Configurations of networks: their structs, builders, text forms, and the stages that they resolve to."""
-
-__all__: list[str] = []

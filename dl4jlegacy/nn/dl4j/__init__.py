@@ -1,3 +1,1 @@
 """Model files that Deeplearning4j reads and writes: zips, their JSON, ND4J arrays."""
-
-__all__: list[str] = []

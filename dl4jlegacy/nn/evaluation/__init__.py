@@ -1,3 +1,1 @@
 """Evaluations: classification, binary, regression, ROC curves, calibration."""
-
-__all__: list[str] = []

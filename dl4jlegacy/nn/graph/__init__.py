@@ -1,3 +1,1 @@
 """``ComputationGraph``."""
-
-__all__: list[str] = []

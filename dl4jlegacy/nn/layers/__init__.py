@@ -1,3 +1,1 @@
 """Layers, one family a module; ``layer`` has the union of all of them."""
-
-__all__: list[str] = []

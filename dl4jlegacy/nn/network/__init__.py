@@ -1,3 +1,1 @@
 """``MultiLayerNetwork``, and what it shares with graphs."""
-
-__all__: list[str] = []

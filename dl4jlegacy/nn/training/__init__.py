@@ -1,3 +1,1 @@
 """Training beyond one ``fit``: early stopping, transfer learning, gradient checks, model savers."""
-
-__all__: list[str] = []

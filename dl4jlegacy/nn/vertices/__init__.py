@@ -1,3 +1,1 @@
 """Vertices of computation graphs."""
-
-__all__: list[str] = []

@@ -1,3 +1,1 @@
 """The state tracker on Hazelcast."""
-
-__all__: list[str] = []

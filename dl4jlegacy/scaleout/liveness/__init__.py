@@ -1,3 +1,1 @@
 """Liveness of processes: connections between master and workers, heartbeats, failure detection, quorum."""
-
-__all__: list[str] = []
