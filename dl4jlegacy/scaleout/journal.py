@@ -87,13 +87,10 @@ class Journal:
     Args:
         tracker: the run's.
         source: the process's name.
-        on_entry: called with each entry, on the writer's thread, whether or not it could be written.
     """
 
-    def __init__(
-        self, tracker: StateTracker, source: str, on_entry: Callable[[JournalEntry], None] | None = None
-    ) -> None:
-        self._tracker, self._source, self._on_entry = tracker, source, on_entry
+    def __init__(self, tracker: StateTracker, source: str) -> None:
+        self._tracker, self._source = tracker, source
         self._host, self._pid = socket.gethostname(), os.getpid()
         self._lock = threading.Lock()
         self._last = 0
@@ -121,8 +118,6 @@ class Journal:
             self._tracker.store.publish(JOURNAL_TOPIC)
         except (Dl4jError, TypeError, ValueError, OverflowError) as exc:  # the last three: a field is not a JSON value
             logger.info("the journal's entry %s could not be written: %s", event, exc)
-        if self._on_entry is not None:
-            self._on_entry(entry)
 
     def job_failed(self, event: protocol.Perform, failure: Failure) -> None:
         """Write that a job failed in this process, and why."""

@@ -22,7 +22,7 @@ from dl4jlegacy.errors import DeadlineError, Dl4jError, TrackerError
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
 from dl4jlegacy.scaleout.journal import JournalFile
 from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession, registered_workers
-from dl4jlegacy.scaleout.zookeeper.membership import group_path, read_entry
+from dl4jlegacy.scaleout.zookeeper.membership import group_path, read_member
 from dl4jlegacy.services import Services
 from tools.chaos.network import HOST, LossyLink, child_environment, mount_small_disk, unmount
 from tools.chaos.watchdog import DISK, SERVICES, Watchdog, deferred_signals
@@ -275,7 +275,7 @@ class TestBed:
         """
         folder = group_path(GROUP, "election")
         names = sorted(self.session.children(folder) or [], key=lambda name: name[-10:])
-        entries = [(f"{folder}/{name}", read_entry(self.session, f"{folder}/{name}")) for name in names]
+        entries = [(f"{folder}/{name}", read_member(self.session, f"{folder}/{name}")) for name in names]
         return [(path, entry.info) for path, entry in entries if entry is not None]
 
     def leader(self) -> Process:

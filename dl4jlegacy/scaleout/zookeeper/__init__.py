@@ -1,7 +1,7 @@
-"""The Zookeeper adapter (L4): where the ``Conf`` is found, who is there, who is master.
+"""The Zookeeper adapter: the place of the ``Conf``, the registered workers, the election of the master.
 
-``session`` is the only module that imports kazoo. Zookeeper holds little and decides little: jobs and models are in
-the state tracker, and a run is safe without any of this.
+Only ``session`` imports kazoo. Zookeeper holds no jobs and no models, which are in the state tracker, and a run is
+safe without it.
 """
 
 from dl4jlegacy.scaleout.zookeeper.configuration import (
@@ -10,13 +10,12 @@ from dl4jlegacy.scaleout.zookeeper.configuration import (
     build_path,
 )
 from dl4jlegacy.scaleout.zookeeper.election import MasterElection
-from dl4jlegacy.scaleout.zookeeper.membership import WorkerRegistration, WorkersWatch, registered_workers
+from dl4jlegacy.scaleout.zookeeper.membership import WorkerRegistration, registered_workers
 from dl4jlegacy.scaleout.zookeeper.session import ZooKeeperSession
 
 __all__ = [
     "MasterElection",
     "WorkerRegistration",
-    "WorkersWatch",
     "ZooKeeperConfigurationRegister",
     "ZooKeeperSession",
     "ZookeeperConfigurationRetriever",

@@ -1,7 +1,7 @@
-"""The ``Conf`` in Zookeeper, where workers and standby masters find it: ``/<host>:<port>/tmp/<id>`` (L4).
+"""The ``Conf`` in Zookeeper, where workers and standby masters find it: ``/<host>:<port>/tmp/<id>``.
 
-A node holds an envelope of canonical JSON: its format, the package's version, the ``Conf``, and under a run's secret a
-signature, so that nobody else can give the workers another ``Conf``.
+A node holds an envelope of canonical JSON: its format, the package's version, the ``Conf`` and, with a secret, a
+signature, so that no one else can give the workers another ``Conf``.
 
 Legacy: ``ZookeeperPathBuilder``, ``ZooKeeperConfigurationRegister``, ``ZookeeperConfigurationRetriever``; they stored
 a Java-serialized object, and a retriever that found nothing returned null.
@@ -30,7 +30,7 @@ __all__ = ["CONF_NBYTES", "ZooKeeperConfigurationRegister", "ZookeeperConfigurat
 logger = logging.getLogger(__name__)
 
 CONF_NBYTES = 1_000_000
-"""Longest envelope: a Zookeeper server drops the connection at 1 MiB (``jute.maxbuffer``) without saying why."""
+"""Longest envelope: a Zookeeper server closes the connection at 1 MiB (``jute.maxbuffer``) without a reason."""
 FORMAT = 1
 JAVA = b"\xac\xed\x00\x05"
 
@@ -54,7 +54,7 @@ def build_path(host: str, port: int, *names: str) -> str:
         ConfError: a name that Zookeeper would not take.
     """
     if not 0 < port < 65536:
-        raise ConfError(f"the port {port} is none; it must be from 1 to 65535")
+        raise ConfError(f"{port} is not a port; it must be from 1 to 65535")
     for name in (host, *names):
         if not name or "/" in name or name in (".", "..") or not name.isprintable():
             raise ConfError(f"{name!r} cannot be a name in Zookeeper; it must be printable, not empty, without '/'")
@@ -62,7 +62,7 @@ def build_path(host: str, port: int, *names: str) -> str:
 
 
 class ZooKeeperConfigurationRegister:
-    """Puts a ``Conf`` where workers look for it. The node outlives its master, so that a run can be resumed."""
+    """Writes a ``Conf`` where workers look for it. The node outlives its master, so that a run can be resumed."""
 
     def __init__(
         self,
@@ -75,10 +75,10 @@ class ZooKeeperConfigurationRegister:
         session: ZooKeeperSession | None = None,
         deadline_seconds: float = 10.0,
     ) -> None:
-        """Connect, unless a session is given, whose secret then counts.
+        """Connect, unless a session is given, whose secret is then used.
 
         Raises:
-            ConfError: the Conf is too large for Zookeeper. TrackerError: nobody answers there.
+            ConfError: the Conf is too large for Zookeeper. TrackerError: no server answers there.
         """
         self.path = build_path(host, port, "tmp", id)
         conf_json = conf.to_json().encode()
@@ -100,9 +100,9 @@ class ZooKeeperConfigurationRegister:
         self.close()
 
     def register(self) -> None:
-        """Write the Conf, in place of another under the same id if there is one; readers never see neither.
+        """Write the Conf, replacing another with the same id atomically.
 
-        Whether another master is alive under this id is for ``MasterElection.claim`` to say, before this.
+        Call ``MasterElection.claim`` before this: it checks that no other master with this id is alive.
 
         Raises:
             NotAuthorisedError: another run's secret protects that id. TrackerError: no answer within the deadline.
@@ -116,11 +116,11 @@ class ZooKeeperConfigurationRegister:
                 )
 
     def remove(self) -> None:
-        """Take the Conf back, and the folders above it if nothing else is in them: the run is over."""
+        """Remove the Conf, and its parent folders if they are empty: the run is over."""
         self._session.prune(self.path)
 
     def close(self) -> None:
-        """Let the session go; the Conf stays."""
+        """Close the session; the Conf stays."""
         if self._own_session:
             self._session.close()
 
@@ -148,7 +148,7 @@ class ZookeeperConfigurationRetriever:
         session: ZooKeeperSession | None = None,
         deadline_seconds: float = 10.0,
     ) -> None:
-        """Connect, unless a session is given, whose secret then counts. Raises ``TrackerError`` if nobody answers."""
+        """Connect, unless a session is given, whose secret is then used; raises ``TrackerError`` without an answer."""
         hosts = dict.fromkeys((host, "127.0.0.1", "localhost", socket.gethostname()))
         self._paths = [build_path(name, port, "tmp", id) for name in hosts]
         self._id = id
@@ -164,15 +164,15 @@ class ZookeeperConfigurationRetriever:
         self.close()
 
     def retrieve(self, *, wait_seconds: float = 0.0) -> Conf:
-        """Return the Conf, registered under the host's name or one of those that a machine has for itself.
+        """Return the Conf, registered under the host's name or one of a machine's names for itself.
 
         Args:
-            wait_seconds: how long to wait for a master that is yet to register it.
+            wait_seconds: how long to wait for a master to register it.
 
         Raises:
-            TrackerError: it is not there; the message says what is. VersionError: another version wrote it.
-            NotAuthorisedError: not ours to read, or signed by nobody who knows the secret.
-            ConfError: the node holds something else.
+            TrackerError: there is none; the message lists what is there. VersionError: another version wrote it.
+            NotAuthorisedError: it is protected by another secret, or not signed with this one.
+            ConfError: the node contains something else.
         """
         deadline = time.monotonic() + wait_seconds
         while True:
@@ -184,7 +184,7 @@ class ZookeeperConfigurationRetriever:
                 raise TrackerError(self._missing(wait_seconds))
 
     def find(self, appeared: Callable[[], None] | None = None) -> Conf | None:
-        """Return the Conf like ``retrieve``, None if it is not there; ``appeared`` is then called when it is."""
+        """Return the Conf like ``retrieve``, or None; in that case ``appeared`` is called once there is one."""
         for path in self._paths:
             node = self._session.get(path)
             if node is not None:
@@ -195,12 +195,12 @@ class ZookeeperConfigurationRetriever:
         return None
 
     def ids(self) -> list[str]:
-        """Return the ids under which somebody has registered a Conf with this server, sorted."""
+        """Return the ids of all Confs that are registered with this server, sorted."""
         folders = [path.rpartition("/")[0] for path in self._paths]
         return sorted({name for folder in folders for name in self._session.children(folder) or []})
 
     def close(self) -> None:
-        """Let the session go."""
+        """Close the session, unless it was given."""
         if self._own_session:
             self._session.close()
 
@@ -225,7 +225,7 @@ def _address(host: str, port: int) -> str:
 
 
 def _sign(conf: bytes, id: str, session: ZooKeeperSession) -> str:
-    """Return the signature, over the id too, so that one run's Conf cannot be put in another's place."""
+    """Return the signature, which includes the id, so that a Conf cannot be moved to another run."""
     text = b"\n".join((str(FORMAT).encode(), __version__.encode(), id.encode(), conf))
     return hmac.digest(session.derived("signature").encode(), text, hashlib.sha256).hex()
 

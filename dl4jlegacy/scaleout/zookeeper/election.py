@@ -1,10 +1,10 @@
-"""Who is master: an election among those that want to be, and a lease that says whether one still is (L4).
+"""The election of the master among candidates, and a lease that tells a master whether it still is one.
 
-Each candidate writes a numbered ephemeral node and the lowest number leads, which is the usual recipe. The lease is
-ours: leadership counts from the moment at which we last *asked* and were told that our node is first, for as long as
-the server keeps a session that it no longer hears of. A process that was frozen, or cut off, therefore knows by its own
-clock that it may lead no more, before anybody tells it. The run's safety does not rest on this (two masters only waste
-work); that a dead master is replaced within seconds does.
+Each candidate writes a numbered ephemeral node, and the lowest number leads: the usual recipe. The lease is our own.
+Leadership lasts, from the moment of the last question that confirmed our node as the first, for as long as the server
+keeps a session without hearing from it. Therefore a process that was frozen or disconnected knows by its own clock
+that it no longer leads, before anyone tells it. The safety of a run does not depend on this (two masters only waste
+work), but a dead master is replaced within seconds.
 
 Legacy: none; a dead master ended the run.
 """
@@ -23,7 +23,7 @@ from typing import Any, Self
 import msgspec
 
 from dl4jlegacy.errors import NotAuthorisedError, TrackerClosedError, TrackerError
-from dl4jlegacy.scaleout.zookeeper.membership import Entry, Info, ensure_group, group_path, read_entry
+from dl4jlegacy.scaleout.zookeeper.membership import Info, Member, ensure_group, group_path, read_member
 from dl4jlegacy.scaleout.zookeeper.session import ZooKeeperSession
 
 __all__ = ["MasterElection"]
@@ -33,17 +33,17 @@ logger = logging.getLogger(__name__)
 DIGITS = 10
 """Zookeeper appends a number of ten digits to the names of sequence nodes."""
 YIELD_SECONDS = 1.0
-"""For so long those that lost their session let the last master go first."""
+"""After a lost session, the other candidates let the last master go first for this long."""
 
 
 class MasterElection:
-    """One candidate for master. ``start`` it, then wait for ``on_elected``, or for ``wait`` or ``claim`` to return.
+    """A candidate for master. Call ``start`` and wait for ``on_elected``, or call ``wait`` or ``claim``.
 
-    ``on_elected()`` and ``on_lost(reason)`` run on the session's keeper and must only enqueue. After ``on_lost`` the
-    candidate stands again by itself, with the same session or a new one, until it resigns. Reasons: "unconfirmed"
-    (Zookeeper did not answer for as long as a session lives), "session" (the session was lost, or the node removed),
-    "resigned". Whoever led last stands again at once, others a moment later: when Zookeeper has lost all sessions, a
-    master that is well goes on as master.
+    ``on_elected()`` and ``on_lost(reason)`` run on the session's scheduler and must only enqueue. After ``on_lost`` the
+    candidate stands again automatically, with the same session or a new one, until it resigns. Reasons: "unconfirmed"
+    (no answer from Zookeeper for a session's lifetime), "session" (the session was lost, or the node was removed),
+    "resigned". The last master stands again immediately, the others a moment later, so that a healthy master stays the
+    master when Zookeeper has lost all sessions.
     """
 
     def __init__(
@@ -55,28 +55,30 @@ class MasterElection:
         on_elected: Callable[[], None] | None = None,
         on_lost: Callable[[str], None] | None = None,
     ) -> None:
-        """Prepare to stand.
+        """Prepare the candidate.
 
         Args:
-            session: must outlive the election; its loss is the loss of the office.
-            group: the id that the masters compete for.
-            info: what others are shown of this candidate; host and pid are added.
-            on_elected: called when this candidate begins to lead.
-            on_lost: called when it no longer does.
+            session: must outlive the election; when it is lost, leadership is lost.
+            group: the id for which the candidates compete.
+            info: what other processes are shown about this candidate; host and pid are added.
+            on_elected: called when this candidate becomes the leader.
+            on_lost: called when it is no longer the leader.
         """
         self._session = session
         self._group = group
         self._folder = group_path(group, "election")
         self._nonce = uuid.uuid4().hex[:16]
-        self._entry = Entry(info={"host": socket.gethostname(), "pid": os.getpid(), **(info or {})}, nonce=self._nonce)
+        self._member = Member(
+            info={"host": socket.gethostname(), "pid": os.getpid(), **(info or {})}, nonce=self._nonce
+        )
         self._on_elected = on_elected
         self._on_lost = on_lost
         self._changed = threading.Condition()
-        self._leads = False  # as far as was told to on_elected and on_lost
+        self._leads = False  # as reported to on_elected and on_lost
         self._lease_end = 0.0
         self._resigned = False
-        self._yields_until = 0.0  # stand no earlier; only the one who led last does not wait
-        self._led_last = True  # nobody has, at first
+        self._yields_until = 0.0  # do not stand before this; the last leader does not wait
+        self._led_last = True  # at first there is no last leader
         self._fatal: NotAuthorisedError | None = None
 
     def __enter__(self) -> Self:
@@ -87,24 +89,24 @@ class MasterElection:
 
     @property
     def info(self) -> Info:
-        """What this candidate tells of itself."""
-        return self._entry.info
+        """The information about this candidate that others see."""
+        return self._member.info
 
     @property
     def is_leader(self) -> bool:
-        """Whether this candidate leads for certain at this moment, by its own clock."""
+        """Whether this candidate certainly leads at this moment, by its own clock."""
         return self._leads and not self._session.closed and time.monotonic() < self._lease_end
 
     def start(self) -> Self:
-        """Stand for election; returns at once."""
-        self._session.attend(self._look)
+        """Stand for election; returns immediately."""
+        self._session.add_listener(self._look)
         return self
 
     def wait(self, seconds: float) -> bool:
-        """Wait until this candidate leads, for at most ``seconds``; return whether it does.
+        """Wait up to ``seconds`` until this candidate leads; return whether it leads.
 
         Raises:
-            NotAuthorisedError: the group belongs to those who know another secret.
+            NotAuthorisedError: the group is protected by another secret.
         """
         with self._changed:
             self._changed.wait_for(lambda: self.is_leader or self._fatal or self._resigned, seconds)
@@ -113,13 +115,13 @@ class MasterElection:
         return self.is_leader
 
     def claim(self, seconds: float | None = None) -> Self:
-        """Start, and lead within ``seconds``: for a master that is to be the only one.
+        """Start, and become the leader within ``seconds``: for a master that must be the only one.
 
         Args:
-            seconds: default is a bit more than a killed predecessor's session lives.
+            seconds: the default is a little longer than the session of a killed master lives.
 
         Raises:
-            TrackerError: another master holds the id, the message says which; or Zookeeper does not answer.
+            TrackerError: another master, named in the message, holds the id; or Zookeeper does not answer.
         """
         seconds = self._session.session_seconds * 1.5 + 1 if seconds is None else seconds
         if not self.start().wait(seconds):
@@ -135,29 +137,29 @@ class MasterElection:
         return self
 
     def holder(self) -> Info | None:
-        """Return what the present master tells of itself; None if there is no candidate."""
+        """Return the information about the present master; None if there is no candidate."""
         for name in sorted(self._session.children(self._folder) or [], key=_number):
-            entry = read_entry(self._session, f"{self._folder}/{name}")
-            if entry is not None:
-                return entry.info
+            member = read_member(self._session, f"{self._folder}/{name}")
+            if member is not None:
+                return member.info
         return None
 
     def resign(self) -> None:
-        """Lead no more and stand no more; the next candidate learns of it at once."""
+        """Give up leadership and candidacy; the next candidate is notified immediately."""
         if self._resigned:
             return
         self._resigned = True
-        self._session.neglect(self._look)
+        self._session.remove_listener(self._look)
         if not self._session.closed:
-            self._session.keeper.perform(self._withdraw, self._session.deadline_seconds)
+            self._session.scheduler.run(self._withdraw, self._session.deadline_seconds)
         self._lose("resigned")
 
     def _look(self) -> None:
-        """See who is first and act on it, on the keeper; runs on every change and four times in a lease."""
+        """Read which candidate is first and act on it; runs on the scheduler, on every change and 4 times per lease."""
         if self._resigned:
-            self._withdraw()  # a node whose writing was under way when we resigned
+            self._withdraw()  # a node that was still being written when we resigned
             return
-        self._session.keeper.wake(self._look, self._session.session_seconds / 4)
+        self._session.scheduler.schedule(self._look, self._session.session_seconds / 4)
         if not self._session.connected:
             self._expire()
             return
@@ -196,11 +198,11 @@ class MasterElection:
                 self._on_elected()
 
     def _candidates(self) -> list[str]:
-        """Return the candidates' nodes, the leader's first, without those of ours that are left over."""
+        """Return the candidates' nodes, the leader's first; delete old nodes of this candidate."""
         names = sorted(self._session.children(self._folder, watch=self._again) or [], key=_number)
         ours = [name for name in names if name.startswith(self._nonce)]
         keep = self._names_of_this_session(names)[:1]
-        for name in ours:  # of lost sessions, and doubles of a request that was sent twice
+        for name in ours:  # from lost sessions, or duplicates of a repeated request
             if name not in keep:
                 self._session.delete(f"{self._folder}/{name}")
                 names.remove(name)
@@ -213,30 +215,30 @@ class MasterElection:
         return f"{self._nonce}-{self._session.session_id & (2**64 - 1):016x}-"
 
     def _stand_again(self) -> None:
-        """Stand, after a moment if somebody else led last: he may be back too."""
+        """Stand; if another candidate led last, only after a moment, since it may come back."""
         now = time.monotonic()
         if not self._led_last and not self._yields_until:
             self._yields_until = now + YIELD_SECONDS
         if now >= self._yields_until:
             self._stand()
         else:
-            self._session.keeper.wake(self._look, self._yields_until - now)
+            self._session.scheduler.schedule(self._look, self._yields_until - now)
 
     def _stand(self) -> None:
         ensure_group(self._session, self._group, "election")
-        data = msgspec.json.encode(self._entry, order="sorted")
+        data = msgspec.json.encode(self._member, order="sorted")
         path = f"{self._folder}/{self._prefix()}"
         self._session.create(path, data, ephemeral=True, sequence=True, late=self._look)
-        self._session.keeper.wake(self._look)
+        self._session.scheduler.schedule(self._look)
 
     def _again(self) -> None:
-        self._session.keeper.wake(self._look)
+        self._session.scheduler.schedule(self._look)
 
     def _expire(self) -> None:
-        """Give up the lead when the lease has ended, and be there when it does."""
+        """Give up leadership if the lease has expired; otherwise check again when it expires."""
         left = self._lease_end - time.monotonic()
         if self._leads and left > 0:
-            self._session.keeper.wake(self._look, left)
+            self._session.scheduler.schedule(self._look, left)
         else:
             self._lose("unconfirmed")
 
@@ -254,7 +256,7 @@ class MasterElection:
         with self._changed:
             self._fatal = exc
             self._changed.notify_all()
-        self._session.neglect(self._look)
+        self._session.remove_listener(self._look)
         self._lose("session")
 
     def _withdraw(self) -> None:

@@ -1,10 +1,10 @@
-"""A session with Zookeeper under deadlines: the only module that imports kazoo (L4).
+"""A session with Zookeeper with deadlines: the only module that imports kazoo.
 
-kazoo's blocking calls wait for ever while the server is away, its state listeners must not block, its log lines hold
-credentials, and stopping a client that is still connecting takes as long as the connect. Here every call has a
-deadline, answers are values instead of kazoo's exceptions, and what is wrong comes as an error of this package.
+kazoo's blocking calls wait forever while the server is away, its state listeners must not block, its log lines contain
+credentials, and stopping a client that is connecting takes as long as the connection attempt. Here every call has a
+deadline, answers are values instead of kazoo's exceptions, and failures are errors of this package.
 
-Legacy: ``ZookeeperBuilder`` (15 s sleeps until connected, for ever; a client that nobody received after an expiry).
+Legacy: ``ZookeeperBuilder`` (15 s sleeps until connected, forever; a new client after an expiry, which no one used).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from kazoo.retry import KazooRetry
 from kazoo.security import make_digest_acl
 
 from dl4jlegacy.errors import ConfError, Dl4jError, NotAuthorisedError, TrackerClosedError, TrackerError
-from dl4jlegacy.scaleout.zookeeper.keeper import Keeper, Step
+from dl4jlegacy.scaleout.zookeeper.scheduler import Step, StepScheduler
 
 __all__ = ["Node", "ZooKeeperSession"]
 
@@ -45,9 +45,9 @@ logger = logging.getLogger(__name__)
 
 USER = "dl4jlegacy"
 CONNECT_SECONDS = 2.0
-"""The longest that one attempt to connect may take; attempts go on until the session's deadline."""
+"""Limit of one attempt to connect; attempts continue until the session's deadline."""
 ANSWER_SECONDS = 0.75
-"""How long a server that took a connection may be silent, at first; each time that is not enough, twice as long."""
+"""How long a server may take for its first answer on a connection; doubled after each failure."""
 CLOSE_SECONDS = 1.0
 """How long a server may take to answer a goodbye."""
 PAUSE_SECONDS = 0.05
@@ -57,7 +57,7 @@ Errors = type[Exception] | tuple[type[Exception], ...]
 
 
 class Node(NamedTuple):
-    """What a node holds: data, version, and the session that owns it (0: it is not ephemeral)."""
+    """The content of a node: data, version, and the session that owns it (0 if it is not ephemeral)."""
 
     data: bytes
     version: int
@@ -65,7 +65,7 @@ class Node(NamedTuple):
 
 
 class _KazooLog(logging.Logger):
-    """Takes kazoo's log: remembers the last trouble, passes it on as DEBUG, keeps credentials to itself."""
+    """Receives kazoo's log: remembers the last warning, logs everything as DEBUG, removes credentials."""
 
     def __init__(self) -> None:
         super().__init__(f"{__name__}.kazoo", level=1)
@@ -76,7 +76,7 @@ class _KazooLog(logging.Logger):
         args = record.args if isinstance(record.args, tuple) else ()
         if str(record.msg).startswith("Session created") and len(args) > 2:
             self.negotiated_seconds = float(str(args[2])) / 1000
-        # Below DEBUG are packets and session passwords; requests of the type Auth hold the credential itself.
+        # Levels below DEBUG contain packets and session passwords; requests of type Auth contain the credential.
         if record.levelno < logging.DEBUG or any(type(arg).__name__ == "Auth" for arg in args):
             return
         if record.levelno >= logging.WARNING:
@@ -85,10 +85,10 @@ class _KazooLog(logging.Logger):
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's threads, with connects that end soon and a socket that can be cut.
+    """kazoo's threads, with short connection timeouts and a socket that can be shut down from outside.
 
-    A server that is just starting takes connections that it never answers. kazoo would wait there for as long as a
-    session lives, and then it is too late to save the session.
+    A server that is starting accepts connections that it never answers. kazoo would wait there for a whole session
+    timeout, and then the session is lost.
     """
 
     _socket: socket.socket | None = None
@@ -105,8 +105,8 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
         return connected
 
     def select(self, readers: list[Any], writers: list[Any], others: list[Any], timeout: float | None = None) -> Any:
-        """Wait as kazoo asks, but not too long for the first answers on a new connection."""
-        if len(readers) > 1:  # kazoo's loop, once the session stands
+        """Wait as kazoo asks, but with a shorter limit for the first answers on a new connection."""
+        if len(readers) > 1:  # kazoo's loop, once the session is established
             self._greets, self._patience = False, ANSWER_SECONDS
         if not self._greets or not readers or timeout is None:
             return super().select(readers, writers, others, timeout)
@@ -116,21 +116,21 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
         return ready
 
     def cut(self) -> None:
-        """Make every wait on the connection end, those to come too; from whatever thread."""
+        """End all current and future waits on the connection; callable on any thread."""
         self._is_cut = True
         if self._socket is not None:
             try:
                 self._socket.shutdown(socket.SHUT_RDWR)
             except OSError:
-                logger.debug("the connection was gone already")
+                logger.debug("the connection was already closed")
 
 
 class ZooKeeperSession:
     """One session with a Zookeeper server or ensemble, connected when the constructor returns. Thread-safe.
 
     Every method raises ``TrackerError`` when Zookeeper does not answer within the deadline, ``TrackerClosedError``
-    after ``close()``, and ``NotAuthorisedError`` where a node belongs to those who know another secret. A call that
-    ran into its deadline may still happen later; all callers here cope with that.
+    after ``close()``, and ``NotAuthorisedError`` if a node is protected by another secret. A call that timed out may
+    still take effect later; all callers here handle that.
     """
 
     def __init__(
@@ -145,18 +145,18 @@ class ZooKeeperSession:
 
         Args:
             address: where the servers are.
-            secret: nodes are then readable and writable only for those who know it. It does not travel itself.
-            session_seconds: how long the server keeps what is ours after it last heard of us; it may adjust this.
-            deadline_seconds: of every call, and of connecting.
+            secret: if given, only processes that know it can read and write the nodes. It is not transmitted.
+            session_seconds: how long the server keeps the session without hearing from it; the server may adjust this.
+            deadline_seconds: the deadline of every call and of connecting.
 
         Raises:
-            ConfError: the address is none, or the secret empty. TrackerError: nobody answers there.
+            ConfError: the address is invalid, or the secret is empty. TrackerError: no server answers there.
         """
         if secret is not None and not secret:
             raise ConfError("the run's secret is empty; give a longer one, or none at all")
         self.address = address
         self.deadline_seconds = deadline_seconds
-        self.keeper = Keeper(f"zookeeper-{address}")
+        self.scheduler = StepScheduler(f"zookeeper-{address}")
         self.secret = secret
         self._asked_seconds = session_seconds
         self._connected = threading.Event()
@@ -179,22 +179,22 @@ class ZooKeeperSession:
         return f"ZooKeeperSession({self.address!r}, secret={'***' if self.secret else None})"
 
     def derived(self, purpose: str) -> str:
-        """Return what the secret gives for one purpose, so that the secret itself neither travels nor is stored."""
+        """Return a key derived from the secret for one purpose; the secret itself is neither sent nor stored."""
         return hmac.digest(self.secret or b"", f"dl4jlegacy zookeeper {purpose}".encode(), hashlib.sha256).hex()
 
     @property
     def session_id(self) -> int:
-        """The server's number for this session; 0 while there is none. It changes when the session was lost."""
+        """The server's number for this session; 0 while there is none. It changes when the session is lost."""
         return int((self._client.client_id or (0,))[0] or 0)
 
     @property
     def session_seconds(self) -> float:
-        """How long the server keeps the session without hearing of it, as it said itself."""
+        """How long the server keeps the session without hearing from it, as negotiated."""
         return self._log.negotiated_seconds or self._asked_seconds
 
     @property
     def connected(self) -> bool:
-        """Whether the last we heard is that the connection stands."""
+        """Whether the connection is established, as last reported by kazoo."""
         return self._connected.is_set()
 
     @property
@@ -203,23 +203,23 @@ class ZooKeeperSession:
         return self._closing.is_set()
 
     def get(self, path: str, *, watch: Step | None = None) -> Node | None:
-        """Return what is at ``path``; None if nothing is. ``watch`` is called when that changes; it only enqueues."""
+        """Return the node at ``path``, or None. ``watch`` is called when that changes; it must only enqueue."""
         found = self._call(path, lambda: self._client.get_async(path, watch=_watcher(watch)), NoNodeError)
         return None if found is None else Node(found[0] or b"", found[1].version, found[1].ephemeralOwner)
 
     def exists(self, path: str, *, watch: Step | None = None) -> bool:
-        """Return whether ``path`` is there; ``watch`` like that of ``get``, for a node that is yet to come too."""
+        """Return whether ``path`` exists; ``watch`` as for ``get``, also for a node that does not exist yet."""
         return self._call(path, lambda: self._client.exists_async(path, watch=_watcher(watch))) is not None
 
     def children(self, path: str, *, watch: Step | None = None) -> list[str] | None:
-        """Return the names under ``path``, sorted; None if it is not there. ``watch`` like that of ``get``."""
+        """Return the names under ``path``, sorted; None if it does not exist. ``watch`` as for ``get``."""
         names = self._call(path, lambda: self._client.get_children_async(path, watch=_watcher(watch)), NoNodeError)
         return None if names is None else sorted(names)
 
     def create(
         self, path: str, data: bytes, *, ephemeral: bool = False, sequence: bool = False, late: Step | None = None
     ) -> bool:
-        """Write a new node; False if there is one already, or no parent. ``late`` is woken if the answer comes late."""
+        """Create a node; return False if it exists or has no parent. ``late`` is scheduled if the answer is late."""
         made = self._call(
             path,
             lambda: self._client.create_async(path, data, acl=self._acl, ephemeral=ephemeral, sequence=sequence),
@@ -229,7 +229,7 @@ class ZooKeeperSession:
         return made is not None
 
     def replace(self, path: str, data: bytes, version: int) -> bool:
-        """Write a node anew in one step, its rights too; False if its version is no longer ``version``."""
+        """Replace a node and its access rights atomically; return False if its version is not ``version``."""
 
         def start() -> Any:
             transaction = self._client.transaction()
@@ -243,11 +243,11 @@ class ZooKeeperSession:
         return not any(isinstance(result, Exception) for result in results)
 
     def delete(self, path: str) -> bool:
-        """Remove a node; False if it has children, or was not there."""
+        """Delete a node; return False if it has children or does not exist."""
         return self._call(path, lambda: self._client.delete_async(path), (NoNodeError, NotEmptyError)) is not None
 
     def ensure(self, path: str, *, guarded: str = "") -> None:
-        """Create ``path`` and what is above it; the secret's rights are for the folder ``guarded`` and those in it."""
+        """Create ``path`` and its parents; the secret protects the folder ``guarded`` and the folders in it."""
         parts = path.strip("/").split("/")
         for depth in range(1, len(parts) + 1):
             self._ensure("/" + "/".join(parts[:depth]), guarded)
@@ -259,26 +259,26 @@ class ZooKeeperSession:
         self._call(folder, lambda: self._client.create_async(folder, b"", acl=acl), NodeExistsError)
 
     def prune(self, path: str) -> None:
-        """Delete ``path`` and then what is above it, as far up as nothing else is in it."""
+        """Delete ``path`` and then its parents, as far as they are empty."""
         while path and self.delete(path):
             path = path.rpartition("/")[0]
 
-    def attend(self, step: Step) -> None:
-        """Run ``step`` now and whenever the connection goes or comes, on the session's keeper."""
+    def add_listener(self, step: Step) -> None:
+        """Run ``step`` now and whenever the connection goes or comes, on the session's scheduler."""
         self._steps = (*self._steps, step)
-        self.keeper.wake(step)
+        self.scheduler.schedule(step)
 
-    def neglect(self, step: Step) -> None:
-        """Undo ``attend``."""
+    def remove_listener(self, step: Step) -> None:
+        """Undo ``add_listener``."""
         self._steps = tuple(other for other in self._steps if other != step)
-        self.keeper.forget(step)
+        self.scheduler.cancel(step)
 
     def close(self) -> None:
-        """End the session, which removes its ephemeral nodes; bounded in time even when nobody answers."""
+        """End the session, which removes its ephemeral nodes; ends in bounded time even without an answer."""
         if self.closed:
             return
         self._closing.set()
-        self.keeper.stop(self.deadline_seconds)
+        self.scheduler.stop(self.deadline_seconds)
         closer = threading.Thread(target=self._stop_client, name="zookeeper-closer", daemon=True)
         closer.start()
         closer.join(CLOSE_SECONDS if self.connected else 0.0)
@@ -305,7 +305,7 @@ class ZooKeeperSession:
                 logger=self._log,
             )
         except ValueError as exc:
-            raise ConfError(f"{self.address!r} is no address of Zookeeper ({exc}); write host:port") from exc
+            raise ConfError(f"{self.address!r} is not an address of Zookeeper ({exc}); write host:port") from exc
 
     def _connect(self) -> None:
         try:
@@ -317,18 +317,18 @@ class ZooKeeperSession:
             raise
 
     def _on_state(self, state: str) -> None:
-        """Take kazoo's word, on its connection thread: only enqueue."""
+        """Take a state change from kazoo, on its connection thread: only enqueue."""
         if state == KazooState.CONNECTED:
             self._connected.set()
         else:
             self._connected.clear()
         for step in self._steps:
-            self.keeper.wake(step)
+            self.scheduler.schedule(step)
 
     def _call(self, path: str, start: Callable[[], Any], passing: Errors = (), late: Step | None = None) -> Any:
-        """Return the answer to what ``start`` asks, None for errors in ``passing``; go on through lost connections."""
+        """Return the answer to the request ``start``, None for errors in ``passing``; retry after lost connections."""
         seconds = self.deadline_seconds
-        if self.keeper.is_current():  # its steps look again soon and must not hold each other up
+        if self.scheduler.is_current():  # its steps run again soon and must not delay each other
             seconds = min(seconds, self.session_seconds / 4)
         deadline = time.monotonic() + seconds
         while True:
@@ -337,7 +337,7 @@ class ZooKeeperSession:
             answer = start()
             if not answer.wait(max(deadline - time.monotonic(), 0)):
                 if late is not None:
-                    answer.rawlink(lambda _: self.keeper.wake(late))
+                    answer.rawlink(lambda _: self.scheduler.schedule(late))
                 raise self._unreachable(seconds)
             try:
                 return answer.get_nowait()
@@ -377,7 +377,7 @@ def _watcher(watch: Step | None) -> Callable[[object], None] | None:
 
 
 class _Watcher:
-    """kazoo's one-argument form of a watch; equal for equal watches, so that kazoo keeps one of each."""
+    """A watch with the argument that kazoo passes; equal for equal watches, so that kazoo keeps one of each."""
 
     def __init__(self, watch: Step) -> None:
         self._watch = watch

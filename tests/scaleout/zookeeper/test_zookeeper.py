@@ -28,14 +28,13 @@ from dl4jlegacy.scaleout import Conf
 from dl4jlegacy.scaleout.zookeeper import (
     MasterElection,
     WorkerRegistration,
-    WorkersWatch,
     ZooKeeperConfigurationRegister,
     ZookeeperConfigurationRetriever,
     ZooKeeperSession,
     build_path,
     registered_workers,
 )
-from dl4jlegacy.scaleout.zookeeper.keeper import Keeper
+from dl4jlegacy.scaleout.zookeeper.scheduler import StepScheduler
 from dl4jlegacy.services import Services, ServicesState
 from dl4jlegacy.version import __version__
 from tests.support import REPOSITORY, SUPPORT
@@ -176,7 +175,7 @@ def test_a_conf_that_is_too_large_is_refused_before_anybody_is_asked() -> None:
 
 @pytest.mark.parametrize("address", ["", ":2181", "host:port", "host:99999999"])
 def test_an_address_that_is_none_is_refused(address: str) -> None:
-    with pytest.raises(ConfError, match="is no address of Zookeeper"):
+    with pytest.raises(ConfError, match="is not an address of Zookeeper"):
         ZooKeeperSession(address)
 
 
@@ -237,8 +236,8 @@ def test_a_name_that_nobody_knows_is_an_error_within_the_deadline() -> None:
         ZooKeeperSession("nowhere.invalid:2181", deadline_seconds=0.5)
 
 
-def test_the_keeper_runs_a_step_once_for_many_wakes_and_again_after_a_failure() -> None:
-    keeper, runs, free, done = Keeper("test"), [], threading.Event(), threading.Event()
+def test_the_scheduler_runs_a_step_once_for_many_wakes_and_again_after_a_failure() -> None:
+    scheduler, runs, free, done = StepScheduler("test"), [], threading.Event(), threading.Event()
 
     def step() -> None:
         runs.append(threading.current_thread().name)
@@ -248,20 +247,20 @@ def test_the_keeper_runs_a_step_once_for_many_wakes_and_again_after_a_failure() 
         if len(runs) == 3:
             done.set()
 
-    keeper.wake(step)
+    scheduler.schedule(step)
     eventually(lambda: runs)
     for _ in range(100):
-        keeper.wake(step)
+        scheduler.schedule(step)
     free.set()
     assert done.wait(DEADLINE)
-    assert keeper.perform(lambda: None, DEADLINE)
-    keeper.stop(DEADLINE)
+    assert scheduler.run(lambda: None, DEADLINE)
+    scheduler.stop(DEADLINE)
     assert runs == ["test"] * 3
-    assert not keeper.perform(step, 0.0)
+    assert not scheduler.run(step, 0.0)
 
 
-def test_the_keeper_tells_of_a_trouble_once(caplog: pytest.LogCaptureFixture) -> None:
-    keeper, runs, done = Keeper("test"), [], threading.Event()
+def test_the_scheduler_tells_of_a_trouble_once(caplog: pytest.LogCaptureFixture) -> None:
+    scheduler, runs, done = StepScheduler("test"), [], threading.Event()
 
     def step() -> None:
         runs.append(1)
@@ -269,17 +268,17 @@ def test_the_keeper_tells_of_a_trouble_once(caplog: pytest.LogCaptureFixture) ->
             raise TrackerError("not yet")
         done.set()
 
-    keeper.wake(step)
+    scheduler.schedule(step)
     assert done.wait(DEADLINE)
-    keeper.stop(DEADLINE)
+    scheduler.stop(DEADLINE)
     assert [r.getMessage() for r in caplog.records] == ["test: not yet; trying again"]
 
 
-def test_a_callback_that_raises_does_not_end_the_keeper(caplog: pytest.LogCaptureFixture) -> None:
-    keeper = Keeper("test")
-    keeper.perform(lambda: {}["missing"], DEADLINE)
-    assert keeper.perform(lambda: None, DEADLINE)
-    keeper.stop(DEADLINE)
+def test_a_callback_that_raises_does_not_end_the_scheduler(caplog: pytest.LogCaptureFixture) -> None:
+    scheduler = StepScheduler("test")
+    scheduler.run(lambda: {}["missing"], DEADLINE)
+    assert scheduler.run(lambda: None, DEADLINE)
+    scheduler.stop(DEADLINE)
     assert "a callback failed" in caplog.text
 
 
@@ -535,27 +534,26 @@ def test_a_worker_is_seen_while_it_is_registered_and_leaves_nothing(session: Zoo
 
 
 @pytest.mark.cluster
-def test_comings_and_goings_of_processes_are_told(child: Any, session: ZooKeeperSession, group: str) -> None:
-    told: queue.Queue[dict[str, Any]] = queue.Queue()
-    watch = WorkersWatch(session, told.put, group=group)
-    assert told.get(timeout=DEADLINE) == {}
+def test_the_registered_workers_are_the_living_ones(child: Any, session: ZooKeeperSession, group: str) -> None:
+    def registered() -> set[str]:
+        return set(registered_workers(session, group))
+
+    assert registered() == set()
     first, second = child("work", "w1"), child("work", "w2")
-    while set(told.get(timeout=DEADLINE)) != {"w1", "w2"}:
-        pass
+    eventually(lambda: registered() == {"w1", "w2"})
     began = time.monotonic()
     first.expect("registered")
     first.process.kill()
-    assert set(told.get(timeout=DEADLINE)) == {"w2"}
+    eventually(lambda: registered() == {"w2"})
     assert time.monotonic() - began < 5
     second.expect("registered")
     second.stop()
-    assert told.get(timeout=DEADLINE) == {}
+    eventually(lambda: registered() == set())
     third = child("work", "w3")  # the folder went with the last worker and is there again
-    assert set(told.get(timeout=DEADLINE)) == {"w3"}
-    watch.close()
+    eventually(lambda: registered() == {"w3"})
     third.expect("registered")
     third.stop()
-    assert told.empty()
+    eventually(lambda: registered() == set())
 
 
 @pytest.mark.cluster
