@@ -309,7 +309,11 @@ def test_a_job_that_takes_too_long_is_given_to_an_idle_worker_too():
     limits, reissued, put_ahead = protocol.Limits(lease=1000.0, poll=1.0), [], {}
     start = protocol.RunStart("run", work.first_model, lambda: None)
     me = protocol.Master(
-        *("m", store, clock, work.plan, router),
+        "m",
+        store,
+        clock,
+        work.plan,
+        router,
         aggregator=work.aggregator("iterative-reduce"),
         start=start,
         limits=limits,
