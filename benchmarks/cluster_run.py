@@ -187,7 +187,8 @@ def memory() -> tuple[int, int]:
 def be_master(where: dict[str, Any]) -> None:
     from dl4jlegacy import training
     from dl4jlegacy.cluster.address import ClusterAddress
-    from dl4jlegacy.cluster.master import Lead, run_master
+    from dl4jlegacy.cluster.master import run_master
+    from dl4jlegacy.run import resolve
     from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
     from dl4jlegacy.scaleout.records import HEAD, decode_record
     from dl4jlegacy.scaleout.records import Head as HeadRecord
@@ -222,7 +223,9 @@ def be_master(where: dict[str, Any]) -> None:
     )
     address = ClusterAddress(where["zookeeper"], measured.SECRET.encode(), where["run"])
     print(json.dumps({"head": (time.time(), -1, -1, *memory())}), flush=True)
-    report = run_master(conf, training.Data(data, None), address, Lead())
+    ready = training.Data(data, None)
+    run = resolve(conf, training.batches(conf, ready), local_workers=0, on_cluster=True)
+    report = run_master(run, ready, address)
     print(json.dumps({"report": report.fields, "issued": issued}), flush=True)
 
 

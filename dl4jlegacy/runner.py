@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -26,23 +25,20 @@ from typing import Any, Self
 import pykka
 from threadpoolctl import threadpool_limits
 
-from dl4jlegacy import storage
-from dl4jlegacy.datasets import DataSetIterator, ListMultiDataSetIterator
-from dl4jlegacy.errors import CheckpointError, ConfError, DeadlineError, TrainingError, UsageError
+from dl4jlegacy.errors import ConfError, DeadlineError, TrainingError, UsageError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.networks import build_network
-from dl4jlegacy.nn.training.data_checks import check_data
+from dl4jlegacy.run import Run, TrainingData, job_iterator, open_checkpoints, resolve
 from dl4jlegacy.scaleout import actors, protocol
 from dl4jlegacy.scaleout.actors import Ticker
 from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, DeltaAggregator, JobAggregator, ParameterAveragingAggregator
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore, check_same_data, with_fingerprint
-from dl4jlegacy.scaleout.compute import MIXED, Compute, check_same_arithmetic, host_kernels, resolve_compute
+from dl4jlegacy.scaleout.checkpoint import CheckpointStore
+from dl4jlegacy.scaleout.compute import MIXED, check_same_arithmetic, host_kernels
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.job import DataSetJobIterator, JobIterator, Result
+from dl4jlegacy.scaleout.job import JobIterator, Result
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
 from dl4jlegacy.scaleout.outcome import Outcome, RunStatus, TrainingResult, failure_of
 from dl4jlegacy.scaleout.perform import first_model
-from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Head
 from dl4jlegacy.scaleout.router import WorkRouter, create_router
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker, drive
@@ -64,16 +60,15 @@ logger = logging.getLogger(__name__)
 class _Parts:
     """What ``setup`` has put together for one run."""
 
-    conf: Conf
+    run: Run
     jobs: JobIterator
     tracker: StateTracker
     router: WorkRouter
     aggregator: JobAggregator
-    compute: Compute
-    kernels: Kernels  # for what is done in host memory
+    kernels: Kernels  # for work in host memory
     first_model: Callable[[], Result]
     performer: PerformerFactory
-    saver: CheckpointStore | None
+    checkpoints: CheckpointStore | None
     outcome: Outcome
     pool: ThreadPoolExecutor
     started: float = 0.0
@@ -92,20 +87,18 @@ class ActorNetworkRunner:
         performer: makes each worker's performer; by default one that trains ``conf.multi_layer_conf``.
         aggregator: for jobs that are no network.
         first_model: version 0 for jobs that are no network.
-        local_workers: workers in this process; None: as many as the Conf says, 0: they are elsewhere.
         monitor: of a cluster's master, entered by the caller.
     """
 
     def __init__(
         self,
         type: str,  # the legacy constructor's first argument
-        iterator: DataSetIterator | ListMultiDataSetIterator | JobIterator,
+        iterator: TrainingData,
         *,
         tracker: StateTracker | None = None,
         performer: PerformerFactory | None = None,
         aggregator: JobAggregator | None = None,
         first_model: Result | None = None,
-        local_workers: int | None = None,
         monitor: ClusterMonitor | None = None,
     ) -> None:
         if type != "master":
@@ -113,7 +106,7 @@ class ActorNetworkRunner:
         self._iterator = iterator
         self._tracker, self._performer = tracker, performer
         self._aggregator, self._first_model = aggregator, first_model
-        self._local_workers, self._monitor = local_workers, monitor
+        self._monitor = monitor
         self._parts: _Parts | None = None
 
     def __enter__(self) -> Self:
@@ -124,62 +117,46 @@ class ActorNetworkRunner:
     ) -> None:
         self.shutdown()
 
-    def setup(self, conf: Conf, *, resume: bool = False) -> Conf:
+    def setup(self, conf: Conf | Run, *, resume: bool = False) -> Conf:
         """Check everything that can be checked before training; return the Conf with all defaults resolved.
 
-        With ``resume`` the run goes on from the newest good checkpoint in ``conf.checkpoint_dir``.
+        Args:
+            conf: a Conf, which is resolved here, or what ``run.resolve`` made of one, which is taken as it is.
+            resume: continue from the newest good checkpoint in ``conf.checkpoint_dir``; a ``Run`` says so itself.
 
         Raises:
             ConfError: the Conf is invalid, or does not fit the data.
-            DeviceError: its devices cannot be had.
+            DeviceError: its devices are not available.
             CheckpointError: the folder holds another run's checkpoints, ``resume`` finds none that is usable, or the
                 run began with other data.
         """
         if self._parts is not None:
             raise UsageError("setup was called twice; make a new ActorNetworkRunner for another run")
-        conf, compute = resolve_compute(conf, local=self._local_workers != 0)
-        conf, kernels = _named(conf), host_kernels(conf.kernels)
-        jobs = self._job_iterator(conf)
-        router = create_router(conf.router, conf.window)
-        first, performer = self._network_parts(conf, kernels, router)
-        saver = _saver(conf, jobs.plan, resume)
-        conf = with_fingerprint(conf, self._iterator, saver, resume=resume)
-        if saver is not None:
-            saver.keep_conf(conf.to_json())
+        run = conf if isinstance(conf, Run) else resolve(conf, self._iterator, resume=resume)
+        conf, kernels = run.conf, host_kernels(run.conf.kernels)
+        first, performer = self._network_parts(conf, kernels)
+        checkpoints = open_checkpoints(run)
+        if checkpoints is not None:
+            checkpoints.keep_conf(conf.to_json())
         tracker = self._tracker or InMemoryStateTracker()
-        check_same_arithmetic(tracker, conf, compute)
+        check_same_arithmetic(tracker, conf, run.compute)
         pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="dl4j-aggregate")
         self._parts = _Parts(
-            conf=conf,
-            jobs=jobs,
+            run=run,
+            jobs=job_iterator(conf, self._iterator),
             tracker=tracker,
-            router=router,
+            router=create_router(conf.router, conf.window),
             aggregator=self._aggregator or _aggregator(conf, kernels, pool),
-            compute=compute,
             kernels=kernels,
             first_model=first,
             performer=performer,
-            saver=saver,
+            checkpoints=checkpoints,
             outcome=Outcome(tracker.clock),
             pool=pool,
         )
         return conf
 
-    def _job_iterator(self, conf: Conf) -> JobIterator:
-        if not isinstance(self._iterator, DataSetIterator | ListMultiDataSetIterator):
-            return self._iterator
-        if conf.network_conf is None:
-            raise ConfError("Conf.multi_layer_conf is missing; a run over data sets needs the network to train")
-        return DataSetJobIterator(
-            self._iterator,
-            jobs_per_round=conf.jobs_per_round,
-            averaging_frequency=conf.averaging_frequency,
-            phases=conf.phases(),
-        )
-
-    def _network_parts(
-        self, conf: Conf, kernels: Kernels, router: WorkRouter
-    ) -> tuple[Callable[[], Result], PerformerFactory]:
+    def _network_parts(self, conf: Conf, kernels: Kernels) -> tuple[Callable[[], Result], PerformerFactory]:
         """Return version 0 of the model and what makes a worker's performer."""
         if conf.network_conf is None:
             if self._first_model is None or self._performer is None or self._aggregator is None:
@@ -187,8 +164,6 @@ class ActorNetworkRunner:
             model = self._first_model
             return (lambda: model), self._performer
         network = build_network(conf.network_conf, kernels)
-        if isinstance(self._iterator, DataSetIterator | ListMultiDataSetIterator):
-            check_data(network, self._iterator)
 
         def first() -> Result:
             network.init()
@@ -207,9 +182,9 @@ class ActorNetworkRunner:
             DeadlineError: the run took longer than ``deadline`` seconds, or stood still for too long.
         """
         parts = self._ready()
-        if parts.saver is not None:
-            parts.saver.keep_conf(parts.conf.to_json())
-        begun = parts.saver.newest() if parts.saver is not None else None  # the tracker may not know yet
+        if parts.checkpoints is not None:
+            parts.checkpoints.keep_conf(parts.run.conf.to_json())
+        begun = parts.checkpoints.newest() if parts.checkpoints is not None else None  # the tracker may not know yet
         with threadpool_limits(limits=1, user_api="blas"):  # one pool only: the workers' own threads
             parts.started = time.monotonic()
             self._start(parts)
@@ -218,14 +193,14 @@ class ActorNetworkRunner:
         if head.status != "done" or frame is None:
             raise failure_of(head)
         done = TrainingResult(
-            conf=parts.conf,
-            plan=parts.jobs.plan,
+            conf=parts.run.conf,
+            plan=parts.run.plan,
             head=head,
             model=Result.decode(frame),
             seconds=seconds,
             examples_here=head.examples - (begun[0].examples if begun is not None else 0),
-            warnings=(*((MIXED,) if parts.conf.mixed_devices else ()), *parts.outcome.warnings),
-            devices=parts.compute.devices_of(self._local(parts.conf)),
+            warnings=(*((MIXED,) if parts.run.conf.mixed_devices else ()), *parts.outcome.warnings),
+            devices=parts.run.compute.devices_of(parts.run.local_workers),
         )
         if done.batches_lost or done.batches_duplicated:
             raise TrainingError(
@@ -236,9 +211,9 @@ class ActorNetworkRunner:
     def network(self, result: TrainingResult) -> Any:
         """Return the trained network: a ``MultiLayerNetwork``, or a ``ComputationGraph`` if the Conf has one."""
         parts = self._ready()
-        if parts.conf.network_conf is None:
+        if parts.run.conf.network_conf is None:
             raise ConfError("this run trained no network")
-        network = build_network(parts.conf.network_conf, parts.kernels)
+        network = build_network(parts.run.conf.network_conf, parts.kernels)
         network.init()
         network.set_params(result.model.arrays[PARAMS])
         network.set_updater_state(result.model.arrays[STATE])
@@ -250,57 +225,56 @@ class ActorNetworkRunner:
         return self._parts
 
     def _start(self, parts: _Parts) -> None:
-        """Start the actors: those that are told before those that tell."""
-        conf, tracker, outcome, plan = parts.conf, parts.tracker, parts.outcome, parts.jobs.plan
-        saver = actors.ModelSavingActor.start(outcome, parts.saver, self._checkpoint_failed)
+        """Start the actors, the recipients of messages before their senders."""
+        conf, tracker, outcome, monitor = parts.run.conf, parts.tracker, parts.outcome, self._monitor
+        name = process_name() if monitor is None else monitor.source
+        saver = actors.ModelSavingActor.start(outcome, parts.checkpoints, self._checkpoint_failed)
         batch = actors.BatchActor.start(
             outcome, tracker, parts.jobs, binds_model=parts.router.binds_model, by_reference=conf.data_by_reference
         )
-        monitor = self._monitor
-        name = process_name() if monitor is None else monitor.source
-        start = protocol.RunStart(conf.run, lambda: parts.first_model().encode(), lambda: self._restore(parts))
-        me = protocol.Master(
-            name,
-            tracker.store,
-            tracker.clock,
-            plan,
-            parts.router,
-            aggregator=parts.aggregator,
-            start=start,
-            limits=conf.limits,
-            is_gone=(lambda worker: False) if monitor is None else monitor.is_gone,
-            on_reissued=(lambda slot, worker, reason: None) if monitor is None else monitor.job_reissued,
-        )
         master = actors.MasterActor.start(
-            outcome,
-            tracker,
-            me,
-            batch,
-            saver,
+            outcome=outcome,
+            tracker=tracker,
+            master=self._master(parts, name),
+            batch=batch,
+            saver=saver,
             checkpoint_every=conf.checkpoint_every,
             monitor=monitor,
         )
         parts.refs = [master, batch, saver]
         parts.workers = WorkerPool(
-            conf,
-            tracker,
-            plan=plan,
+            conf=conf,
+            plan=parts.run.plan,
+            tracker=tracker,
             router=parts.router,
-            compute=parts.compute,
+            compute=parts.run.compute,
             outcome=outcome,
             performer=parts.performer,
             jobs=parts.jobs if conf.data_by_reference else None,
             on_job_failed=(lambda event, failure: None) if monitor is None else monitor.journal.job_failed,
         )
-        beats = parts.workers.start(name, self._local(conf))
-        parts.ticker = Ticker([(conf.limits.poll / 4, master, actors.Poll()), *beats])  # it watches for what is late
+        beats = parts.workers.start(name, parts.run.local_workers)
+        # The master looks for late jobs whenever it is polled.
+        parts.ticker = Ticker([(conf.limits.poll / 4, master, actors.Poll()), *beats])
         parts.ticker.start()
         if monitor is not None:
             monitor.begin(lambda: tell(master, actors.Poll()), outcome.fail)
 
-    def _local(self, conf: Conf) -> int:
-        """Return how many workers are here."""
-        return conf.workers if self._local_workers is None else self._local_workers
+    def _master(self, parts: _Parts, name: str) -> protocol.Master:
+        """Return the protocol's master, called ``name``."""
+        conf, monitor = parts.run.conf, self._monitor
+        return protocol.Master(
+            name=name,
+            store=parts.tracker.store,
+            clock=parts.tracker.clock,
+            plan=parts.run.plan,
+            router=parts.router,
+            aggregator=parts.aggregator,
+            start=protocol.RunStart(conf.run, lambda: parts.first_model().encode(), lambda: self._restore(parts)),
+            limits=conf.limits,
+            is_gone=(lambda worker: False) if monitor is None else monitor.is_gone,
+            on_reissued=(lambda slot, worker, reason: None) if monitor is None else monitor.job_reissued,
+        )
 
     def _checkpoint_failed(self, message: str) -> None:
         if self._monitor is not None:
@@ -310,31 +284,32 @@ class ActorNetworkRunner:
         """Return the newest checkpoint for a run that is to begin, here or again; None if there is none."""
         if self._monitor is not None:
             self._monitor.leadership.check_begin()
-        return None if parts.saver is None else parts.saver.newest()
+        return None if parts.checkpoints is None else parts.checkpoints.newest()
 
     def _wait(
         self, parts: _Parts, tick: Callable[[RunStatus], None] | None, deadline: float | None
     ) -> tuple[Head, Any]:
         """Wait for the end, in slices short enough for Ctrl-C; a run that stands still does not wait for ever."""
-        stall = parts.conf.stuck_seconds * (parts.conf.limits.attempts + 1)
+        conf = parts.run.conf
+        stall = conf.stuck_seconds * (conf.limits.attempts + 1)
         while True:
             end = parts.outcome.wait(0.2, (lambda: tick(self.status())) if tick else None)
             if end is not None:
                 return end
             elapsed = time.monotonic() - parts.started
             if deadline is not None and elapsed > deadline:
-                raise DeadlineError(f"run {parts.conf.run} was not done after {deadline:.0f} s; {self._where(parts)}")
+                raise DeadlineError(f"run {conf.run} was not done after {deadline:.0f} s; {self._where(parts)}")
             if self._monitor is not None and self._monitor.quorum.waiting is not None:
                 parts.outcome.progressed()  # it has a deadline of its own
             if parts.outcome.idle_seconds > stall:
                 raise DeadlineError(
-                    f"run {parts.conf.run} has stood still for {parts.outcome.idle_seconds:.0f} s; {self._where(parts)}"
+                    f"run {conf.run} has stood still for {parts.outcome.idle_seconds:.0f} s; {self._where(parts)}"
                 )
 
     def _where(self, parts: _Parts) -> str:
         head = parts.tracker.head()
         round_ = 0 if head is None else head.round
-        return f"it is in round {round_} of {parts.jobs.plan.total_rounds}"
+        return f"it is in round {round_} of {parts.run.plan.total_rounds}"
 
     def status(self) -> RunStatus:
         """Return a glance at the run. May be called from any thread while it runs."""
@@ -344,8 +319,8 @@ class ActorNetworkRunner:
         workers = tuple((w.id.rsplit("-", 1)[-1], f"{w.state} {w.job}".strip()) for w in records)
         seconds = time.monotonic() - parts.started if parts.started else 0.0
         waiting = None if monitor is None else monitor.quorum.waiting
-        devices = parts.compute.describe(self._local(parts.conf))
-        return RunStatus(parts.jobs.plan, parts.tracker.head(), seconds, workers, waiting, devices=devices)
+        devices = parts.run.compute.describe(parts.run.local_workers)
+        return RunStatus(parts.run.plan, parts.tracker.head(), seconds, workers, waiting, devices=devices)
 
     def shutdown(self, timeout: float = 30.0) -> None:
         """Stop everything and wait for it; workers finish and commit their job first. May be called more than once.
@@ -373,42 +348,17 @@ class ActorNetworkRunner:
             raise DeadlineError(f"{', '.join(late)} did not stop within {timeout:.0f} s; the process should end now")
 
 
-def _named(conf: Conf) -> Conf:
-    """Return the Conf with run name and round size settled."""
-    run = conf.run or f"run-{uuid.uuid4().hex[:8]}"
-    return conf.replace(run=run, jobs_per_round=conf.jobs_per_round or conf.workers)
-
-
 def _aggregator(conf: Conf, kernels: Kernels, pool: ThreadPoolExecutor) -> JobAggregator:
     if create_router(conf.router).shares == "delta":
         return DeltaAggregator(kernels)
     return ParameterAveragingAggregator(kernels, weighted=conf.weighted_average, pool=pool)
 
 
-def _saver(conf: Conf, plan: Plan, resume: bool) -> CheckpointStore | None:
-    """Return the run's checkpoint saver, its folder ready to be written."""
-    if not conf.checkpoint_dir:
-        if resume:
-            raise CheckpointError("resume needs Conf.checkpoint_dir")
-        return None
-    saver = storage.open_checkpoints(conf.checkpoint_dir, keep=conf.checkpoints_kept, seed=conf.seed)
-    if not resume and saver.versions():
-        raise CheckpointError(
-            f"{saver.place} already holds checkpoints of a run; `dl4j resume {saver.place}` goes on with it, or "
-            "choose another --checkpoint-dir"
-        )
-    if resume:
-        newest = saver.newest()  # says now, not after the actors have started, if nothing is usable
-        if newest is not None:
-            check_same_data(newest[0], plan)
-    return saver
-
-
 def _save_unfinished(parts: _Parts) -> None:
     """Save where a run is that was stopped before its end."""
-    head = parts.tracker.head()
-    if parts.saver is None or head is None or head.status != "running" or head.version in parts.saver.versions():
+    head, checkpoints = parts.tracker.head(), parts.checkpoints
+    if checkpoints is None or head is None or head.status != "running" or head.version in checkpoints.versions():
         return
     frame = drive(protocol.read_frame(parts.tracker.store, head.model))
     if frame is not None:
-        parts.saver.save(head, frame)
+        checkpoints.save(head, frame)

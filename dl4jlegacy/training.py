@@ -1,7 +1,7 @@
-"""Launching a run from names: data set, zoo model, defaults; train, evaluate, save, and report. Below both CLIs.
+"""A training from its data set's name to its report: load, prepare, train, evaluate, save. Below both command lines.
 
-What the command lines say ends up here as a ``Conf``; from there on a run started by ``dl4j train``, by
-``actor-network-runner`` or by a script is the same.
+They bring a ``Conf``; from here on a run started by ``dl4j train``, by ``actor-network-runner`` or by a script is the
+same.
 """
 
 from __future__ import annotations
@@ -30,30 +30,27 @@ from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration
 from dl4jlegacy.nn.dl4j.serializer import write_model
 from dl4jlegacy.nn.networks import Network, NetworkConfiguration
 from dl4jlegacy.nn.updaters import create_updater, with_learning_rate
+from dl4jlegacy.run import Run, resolve
 from dl4jlegacy.runner import ActorNetworkRunner
-from dl4jlegacy.scaleout.checkpoint import with_fingerprint
 from dl4jlegacy.scaleout.compute import resolve_compute
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.job import DataSetJobIterator
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
 from dl4jlegacy.scaleout.outcome import RunStatus, TrainingResult
-from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.tracker import StateTracker
 
 __all__ = [
     "Data",
     "Report",
+    "batches",
     "check_writable",
     "first_examples",
     "load_data",
-    "on_devices",
     "params_sha256",
-    "plan_of",
     "prepare",
     "read_run",
     "train",
     "with_absolute_paths",
-    "with_data",
+    "with_network",
 ]
 
 
@@ -94,14 +91,42 @@ def first_examples(data: Data, count: int) -> Data:
     return Data(DataSource(source.name, train, source.test, source.label_names), data.normalizer)
 
 
-def prepare(conf: Conf, data: Data, given: frozenset[str], *, learning_rate: float | None, updater: str | None) -> Conf:
-    """Return ``conf`` with the zoo model's network and defaults for everything not in ``given``.
+def prepare(
+    conf: Conf,
+    given: frozenset[str],
+    *,
+    learning_rate: float | None = None,
+    updater: str | None = None,
+    local_workers: int | None = None,
+    on_cluster: bool = False,
+) -> tuple[Run, Data]:
+    """Load the data set and choose the network that a Conf names, and resolve it; return the new run and its data.
 
     Args:
-        conf: what flags, environment and file say.
-        data: the data set, whose size the network takes.
-        given: the names of Conf fields that somebody has set.
-        learning_rate, updater: instead of the model's own.
+        conf: as somebody wrote it, in flags, environment and file.
+        given: the names of the Conf's fields that somebody has set; the others get the defaults of the zoo's model, and
+            ``workers`` the number of GPUs.
+        learning_rate, updater: replace those of the network.
+        local_workers, on_cluster: as for ``run.resolve``.
+
+    Raises:
+        ConfError, DeviceError, DataError: something of it is unknown, not available, or does not fit the rest.
+    """
+    conf, compute = resolve_compute(with_absolute_paths(conf), local=local_workers != 0)
+    if compute.on_gpu and "workers" not in given:
+        conf, given = conf.replace(workers=len(compute.devices)), given | {"workers"}
+    data = load_data(conf.dataset, conf.data_dir)
+    conf = with_network(conf, data, given, learning_rate=learning_rate, updater=updater)
+    run = resolve(conf, batches(conf, data), compute=compute, local_workers=local_workers, on_cluster=on_cluster)
+    return run, data
+
+
+def with_network(
+    conf: Conf, data: Data, given: frozenset[str], *, learning_rate: float | None = None, updater: str | None = None
+) -> Conf:
+    """Return ``conf`` with the network for a new run on ``data``, and the model's defaults for what is not ``given``.
+
+    Args and errors as for ``prepare``.
     """
     train = source_for_model(data.source, conf.model).train
     network: NetworkConfiguration | None = conf.network_conf
@@ -118,24 +143,13 @@ def prepare(conf: Conf, data: Data, given: frozenset[str], *, learning_rate: flo
     network = network.with_sizes(train.n_in, train.n_out)
     network.validate()
     field = "computation_graph_conf" if isinstance(network, ComputationGraphConfiguration) else "multi_layer_conf"
-    # A new run: its data are its own, whatever run the Conf was taken from.
+    # The fingerprint is that of another run's data, if the Conf was taken from one.
     return conf.replace(**{field: network}, dataset=conf.dataset or data.source.name, data_fingerprint="")
 
 
-def with_data(conf: Conf, data: Data) -> Conf:
-    """Return the Conf with the fingerprint of its data; raises ``CheckpointError`` if it has that of others."""
-    return with_fingerprint(conf, source_for_model(data.source, conf.model).train)
-
-
-def on_devices(conf: Conf, given: frozenset[str], *, local: bool) -> tuple[Conf, frozenset[str]]:
-    """Return ``conf`` with its devices settled, a worker for each GPU, and the names of fields that are set by now.
-
-    ``given`` are the names that somebody has set; ``local`` says whether the workers are in this process.
-    """
-    conf, compute = resolve_compute(conf, local=local)
-    if compute.on_gpu and "workers" not in given:
-        return conf.replace(workers=len(compute.devices)), given | {"workers"}
-    return conf, given
+def batches(conf: Conf, data: Data) -> ListDataSetIterator:
+    """Return the training examples in the run's batches."""
+    return ListDataSetIterator(source_for_model(data.source, conf.model).train, conf.batch_size, seed=conf.seed)
 
 
 def with_absolute_paths(conf: Conf) -> Conf:
@@ -148,46 +162,38 @@ def with_absolute_paths(conf: Conf) -> Conf:
     return conf.replace(dataset=dataset, data_dir=storage.absolute(conf.data_dir), checkpoint_dir=checkpoint_dir)
 
 
-def plan_of(conf: Conf, data: Data) -> Plan:
-    """Return the plan of a run whose Conf has its ``jobs_per_round``."""
-    iterator = ListDataSetIterator(data.source.train, conf.batch_size, seed=conf.seed)
-    return DataSetJobIterator(
-        iterator,
-        jobs_per_round=conf.jobs_per_round,
-        averaging_frequency=conf.averaging_frequency,
-        phases=conf.phases(),
-    ).plan
-
-
 def train(
-    conf: Conf,
+    run: Run,
     data: Data,
     *,
-    resume: bool = False,
     out: str = "",
     tick: Callable[[RunStatus], None] | None = None,
     tracker: StateTracker | None = None,
-    local_workers: int | None = None,
     monitor: ClusterMonitor | None = None,
 ) -> Report:
-    """Run ``conf`` on ``data`` to its end, evaluate on the held-out part, save the model; return the report.
+    """Train a run to its end, evaluate the network on the held-out part of the data, save it; return the report.
 
-    ``tracker``, ``local_workers`` and ``monitor`` are ``ActorNetworkRunner``'s.
+    Args:
+        run: as ``prepare`` or ``run.resolve`` returned it.
+        data: the data that it was resolved with.
+        out: the file to save the model to, here or in S3; "": none.
+        tick: called with the run's status a few times a second, on this thread.
+        tracker, monitor: as for ``ActorNetworkRunner``.
+
+    Raises:
+        ModelError: ``out`` cannot be written; and what ``ActorNetworkRunner.train`` raises.
     """
-    source = source_for_model(data.source, conf.model)
-    iterator = ListDataSetIterator(source.train, conf.batch_size, seed=conf.seed)
+    test, label_names = source_for_model(data.source, run.conf.model).test, data.source.label_names
     with storage.written(out) if out else contextlib.nullcontext() as path:
         if path is not None:
             check_writable(path)
-        with ActorNetworkRunner(
-            "master", iterator, tracker=tracker, local_workers=local_workers, monitor=monitor
-        ) as runner:
-            runner.setup(conf, resume=resume)
+        with ActorNetworkRunner("master", batches(run.conf, data), tracker=tracker, monitor=monitor) as runner:
+            runner.setup(run)
             result = runner.train(tick)
             network = runner.network(result)
-        evaluation = evaluate_network(network, source.test, source.label_names)
+        evaluation = evaluate_network(network, test, label_names)
         if path is not None:
-            write_model(network, path, normalizer=data.normalizer, label_names=data.source.label_names)
+            write_model(network, path, normalizer=data.normalizer, label_names=label_names)
     where = out if storage.is_remote(out) else path
     return Report(_fields(result, network, evaluation, where), evaluation, result.warnings)
 

@@ -53,6 +53,7 @@ scaleout.zookeeper
 scaleout
 aws
 storage
+run
 runner
 inference
 training

@@ -8,11 +8,12 @@ import os
 import re
 import subprocess
 import urllib.request
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dl4jlegacy.cli.options import Format, add_command, number_option
 from dl4jlegacy.console import emit, open_console
 from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, Dl4jError, UsageError, nearest
 
@@ -41,12 +42,11 @@ Region = Annotated[
     str | None,
     typer.Option("-region", "--region", metavar="REGION", help="Where (your default, else us-east-1)."),
 ]
-Format = Annotated[str, typer.Option("--format", metavar="text|json", help="As text, or as one JSON object.")]
 User = Annotated[str, typer.Option("--user", metavar="USER", help="Who SSH logs in as (admin).")]
 KeyPath = Annotated[str, typer.Option("-kpath", metavar="FILE", help="The private key, if up did not make it.")]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait for the workers to register.")]
 Node = Annotated[str, typer.Option("--node", metavar="NODE", help="master, an instance's id, or a worker's number.")]
-Workers = Annotated[str, typer.Option("-w", "--workers", metavar="N", help="Worker instances (1).")]
+Workers = Annotated[int, number_option("-w", "--workers", help="Worker instances (1).", least=1)]
 Size = Annotated[str, typer.Option("-s", "--size", metavar="TYPE", help="Instance type (m5.large).")]
 Ttl = Annotated[str, typer.Option("--ttl", metavar="TIME", help="When instances end by themselves: 90m, 4h, 1d (4h).")]
 Spot = Annotated[bool, typer.Option("--spot", help="Workers at the spot price, on demand where there is none.")]
@@ -58,71 +58,81 @@ def _root(context: typer.Context) -> None:
         raise UsageError("give a command: aws up, status, scale, ssh, logs, down, reap or price (see --help)")
 
 
-@aws_app.command(context_settings=_EXTRA)
-def up(
-    context: typer.Context,
-    name: Name,
-    out: Annotated[str, typer.Option("--out", metavar="S3", help="Where the model goes: s3://bucket/name.zip.")] = "",
-    workers: Workers = "1",
-    size: Size = "m5.large",
-    master_size: Annotated[str, typer.Option("--master-size", metavar="TYPE", help="The master's, if another.")] = "",
-    ami: Annotated[str, typer.Option("-ami", metavar="ID", help="Image (the newest Debian 12).")] = "",
-    security_group: Annotated[str, typer.Option("-sg", metavar="ID", help="Security group (one is made).")] = "",
-    key_pair: Annotated[str, typer.Option("-kp", metavar="NAME", help="Key pair (one is made).")] = "",
-    key_path: KeyPath = "",
-    worker_script: Annotated[str, typer.Option("-wscript", metavar="FILE", help="Run on every worker.")] = "",
-    master_script: Annotated[str, typer.Option("-mscript", metavar="FILE", help="Run on the master.")] = "",
-    region: Region = None,
-    ttl: Ttl = "4h",
-    spot: Spot = False,
-    spot_only: Annotated[bool, typer.Option("--spot-only", help="With --spot: never on demand.")] = False,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpOptions:
+    """The options of ``dl4j aws up``; "": not given."""
+
+    context: typer.Context
+    name: Name
+    out: Annotated[str, typer.Option("--out", metavar="S3", help="Where the model goes: s3://bucket/name.zip.")] = ""
+    workers: Workers = 1
+    size: Size = "m5.large"
+    master_size: Annotated[str, typer.Option("--master-size", metavar="TYPE", help="The master's, if another.")] = ""
+    ami: Annotated[str, typer.Option("-ami", metavar="ID", help="Image (the newest Debian 12).")] = ""
+    security_group: Annotated[str, typer.Option("-sg", metavar="ID", help="Security group (one is made).")] = ""
+    key_pair: Annotated[str, typer.Option("-kp", metavar="NAME", help="Key pair (one is made).")] = ""
+    key_path: KeyPath = ""
+    worker_script: Annotated[str, typer.Option("-wscript", metavar="FILE", help="Run on every worker.")] = ""
+    master_script: Annotated[str, typer.Option("-mscript", metavar="FILE", help="Run on the master.")] = ""
+    region: Region = None
+    ttl: Ttl = "4h"
+    spot: Spot = False
+    spot_only: Annotated[bool, typer.Option("--spot-only", help="With --spot: never on demand.")] = False
     allow: Annotated[
         str, typer.Option("--allow", metavar="CIDR", help="From where SSH is admitted (your public address).")
-    ] = "",
-    subnet: Annotated[str, typer.Option("--subnet", metavar="ID", help="Where to start (the default VPC's).")] = "",
-    threads: Annotated[str, typer.Option("--threads", metavar="N", help="Threads of an instance (its cores).")] = "0",
-    user: User = "admin",
-    wheel: Annotated[str, typer.Option("--wheel", metavar="FILE", help="This package's wheel (built here).")] = "",
+    ] = ""
+    subnet: Annotated[str, typer.Option("--subnet", metavar="ID", help="Where to start (the default VPC's).")] = ""
+    threads: Annotated[int, number_option("--threads", help="Threads of an instance (its cores).", least=0)] = 0
+    user: User = "admin"
+    wheel: Annotated[str, typer.Option("--wheel", metavar="FILE", help="This package's wheel (built here).")] = ""
     constraints: Annotated[
         str, typer.Option("--constraints", metavar="FILE", help="Versions of its requirements (as installed here).")
-    ] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, tell the price, make nothing.")] = False,
-    no_wait: NoWait = False,
-    format: Format = "text",
-) -> None:
-    """Start a cluster that trains; after -- comes what dl4j master is to do (--model dbn --dataset digits)."""
-    from dl4jlegacy.aws.cluster_spec import ClusterSpec, check_name, parse_cidr, parse_ttl
+    ] = ""
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, tell the price, make nothing.")] = False
+    no_wait: NoWait = False
+    format: Format = "text"
 
-    as_json = _is_json(format)
-    check_name(name)
-    spec = ClusterSpec(
-        name=name,
-        out=out,
-        size=size,
-        master_size=master_size,
-        ami=ami,
-        security_group=security_group,
-        key_pair=key_pair,
-        key_path=key_path,
-        worker_script=worker_script,
-        master_script=master_script,
-        spot=spot,
-        spot_only=spot_only,
-        subnet=subnet,
-        user=user,
-        ttl_seconds=parse_ttl(ttl),
-        workers=_whole("-w", workers, 1),
-        threads=_whole("--threads", threads, 0),
-        allow=parse_cidr(allow or _own_address()),
-        run=tuple(context.args) or ("--model", "dbn", "--dataset", "digits"),
-    )
+    def cluster_spec(self) -> ClusterSpec:
+        """Return the cluster that the options describe; raises ``UsageError`` and ``ConfError``."""
+        from dl4jlegacy.aws.cluster_spec import ClusterSpec, check_name, parse_cidr, parse_ttl
+
+        check_name(self.name)
+        return ClusterSpec(
+            name=self.name,
+            out=self.out,
+            ttl_seconds=parse_ttl(self.ttl),
+            allow=parse_cidr(self.allow or _own_address()),
+            workers=self.workers,
+            size=self.size,
+            master_size=self.master_size,
+            ami=self.ami,
+            security_group=self.security_group,
+            key_pair=self.key_pair,
+            key_path=self.key_path,
+            worker_script=self.worker_script,
+            master_script=self.master_script,
+            spot=self.spot,
+            spot_only=self.spot_only,
+            subnet=self.subnet,
+            threads=self.threads,
+            user=self.user,
+            run=tuple(self.context.args) or ("--model", "dbn", "--dataset", "digits"),
+        )
+
+
+def up(options: UpOptions) -> None:
+    """Start a cluster that trains; after -- comes what dl4j master is to do (--model dbn --dataset digits)."""
+    as_json, spec = options.format == "json", options.cluster_spec()
     open_console()
     spec.check()
-    with _session(region) as aws:
-        if dry_run:
+    with _session(options.region) as aws:
+        if options.dry_run:
             _check(aws, spec, as_json=as_json)
         else:
-            _start(aws, spec, wheel=wheel, constraints=constraints, wait=not no_wait, as_json=as_json)
+            _start(aws, spec, options)
+
+
+add_command(aws_app, up, UpOptions, context_settings=_EXTRA)
 
 
 def _check(aws: Aws, spec: ClusterSpec, *, as_json: bool) -> None:
@@ -134,7 +144,7 @@ def _check(aws: Aws, spec: ClusterSpec, *, as_json: bool) -> None:
     emit(json.dumps({"dry_run": True, **found.fields()}) if as_json else found.text())
 
 
-def _start(aws: Aws, spec: ClusterSpec, *, wheel: str, constraints: str, wait: bool, as_json: bool) -> None:
+def _start(aws: Aws, spec: ClusterSpec, options: UpOptions) -> None:
     """Start a cluster, and print its state and price; if that fails, take down what was started."""
     from dl4jlegacy.aws.payload import load_payload
     from dl4jlegacy.aws.prices import estimate
@@ -142,16 +152,16 @@ def _start(aws: Aws, spec: ClusterSpec, *, wheel: str, constraints: str, wait: b
     price: dict[str, Any] = {}
     with contextlib.suppress(ConfError):  # a size without a known price may be started all the same
         price = estimate(aws, spec).fields()
-    payload = load_payload(wheel, constraints)
+    payload = load_payload(options.wheel, options.constraints)
     setup = _setup(aws, spec.name, spec.user, spec.key_path)
     existed = any(instance.alive for instance in setup.status(ask=False).instances)
     try:
-        status = setup.up(spec, payload, wait=wait)
+        status = setup.up(spec, payload, wait=not options.no_wait)
     except DeadlineError as exc:
         raise DeadlineError(f"{exc}. It still costs money: `dl4j aws down {spec.name}` ends it") from exc
     except Dl4jError as exc:
         raise type(exc)(f"{exc}. {_undo(setup, existed)}") from exc
-    _show(status, as_json, price)
+    _show(status, options.format == "json", price)
 
 
 def _undo(setup: ClusterSetup, existed: bool) -> str:
@@ -185,7 +195,7 @@ def status(
     name: Name, region: Region = None, user: User = "admin", key_path: KeyPath = "", format: Format = "text"
 ) -> None:
     """Show a cluster: its instances, its other resources, and which workers have registered."""
-    as_json = _is_json(format)
+    as_json = format == "json"
     open_console()
     with _session(region) as aws:
         found = _setup(aws, name, user, key_path).status()
@@ -195,7 +205,7 @@ def status(
 @aws_app.command()
 def scale(
     name: Name,
-    workers: Workers = "1",
+    workers: Annotated[int, number_option("-w", "--workers", help="Worker instances (1).", least=0)] = 1,
     region: Region = None,
     user: User = "admin",
     key_path: KeyPath = "",
@@ -203,10 +213,10 @@ def scale(
     format: Format = "text",
 ) -> None:
     """Have N workers: start more like those that are there, or end the youngest."""
-    as_json, count = _is_json(format), _whole("-w", workers, 0)
+    as_json = format == "json"
     open_console()
     with _session(region) as aws:
-        found = _setup(aws, name, user, key_path).scale(count, wait=not no_wait)
+        found = _setup(aws, name, user, key_path).scale(workers, wait=not no_wait)
     _show(found, as_json, {})
 
 
@@ -245,13 +255,12 @@ def logs(
     node: Annotated[
         str, typer.Option("--node", metavar="NODE", help="master, an instance's id, or worker number.")
     ] = "master",
-    lines: Annotated[str, typer.Option("-n", "--lines", metavar="N", help="How many lines (100).")] = "100",
+    lines: Annotated[int, number_option("-n", "--lines", help="How many lines (100).", least=1)] = 100,
     region: Region = None,
     user: User = "admin",
     key_path: KeyPath = "",
 ) -> None:
     """Print what a node's services said; before it can be logged in to, what its console shows."""
-    count = _whole("-n", lines, 1)
     open_console()
     with _session(region) as aws:
         setup = _setup(aws, name, user, key_path)
@@ -259,7 +268,7 @@ def logs(
         try:
             with setup.provisioner(instance) as host:
                 command = (
-                    f"sudo journalctl --no-pager -n {count} -u 'dl4j-*'; sudo tail -n 20 /var/log/dl4j-install.log"
+                    f"sudo journalctl --no-pager -n {lines} -u 'dl4j-*'; sudo tail -n 20 /var/log/dl4j-install.log"
                 )
                 emit(host.run_remote_command(command, seconds=60).out.rstrip())
         except CloudError as exc:
@@ -276,7 +285,7 @@ def _console_output(aws: Aws, instance: Instance) -> str:
 @aws_app.command()
 def down(name: Name, region: Region = None, format: Format = "text") -> None:
     """End a cluster and remove all that belongs to it; returns when nothing is left. The model in S3 stays."""
-    as_json = _is_json(format)
+    as_json = format == "json"
     open_console()
     with _session(region) as aws:
         removed = _setup(aws, name, "admin", "").down()
@@ -294,7 +303,7 @@ def reap(
     """Find clusters whose time is over, or of which only remains are there, and end them."""
     from dl4jlegacy.aws.reaper import reap as reap_clusters
 
-    as_json = _is_json(format)
+    as_json = format == "json"
     open_console()
     with _session(region) as aws:
         found = reap_clusters(aws, dry_run=dry_run, everything=everything)
@@ -308,7 +317,7 @@ def reap(
 
 @aws_app.command()
 def price(
-    workers: Workers = "1",
+    workers: Workers = 1,
     size: Size = "m5.large",
     master_size: Annotated[str, typer.Option("--master-size", metavar="TYPE", help="The master's, if another.")] = "",
     ttl: Ttl = "4h",
@@ -320,20 +329,19 @@ def price(
     from dl4jlegacy.aws.cluster_spec import ClusterSpec, parse_ttl
     from dl4jlegacy.aws.prices import estimate
 
-    as_json, count, seconds = _is_json(format), _whole("-w", workers, 1), parse_ttl(ttl)
     spec = ClusterSpec(
         name="price",
         allow="",
-        ttl_seconds=seconds,
+        ttl_seconds=parse_ttl(ttl),
         out="",
-        workers=count,
+        workers=workers,
         size=size,
         master_size=master_size,
         spot=spot,
     )
     with _session(region) as aws:
         found = estimate(aws, spec)
-    emit(json.dumps(found.fields()) if as_json else found.text())
+    emit(json.dumps(found.fields()) if format == "json" else found.text())
 
 
 # --- shared --------------------------------------------------------------------------------------------------
@@ -399,19 +407,3 @@ def _find_instance(setup: ClusterSetup, node: str) -> Instance:
         known = nearest(node, list(names)) if names else "; no instance of it is running"
         raise ConfError(f"cluster {setup.names.cluster} has no node {node!r}{known}")
     return names[node]
-
-
-def _whole(flag: str, text: str, least: int) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = least - 1
-    if value < least:
-        raise UsageError(f"{flag} is {text!r}; it must be a whole number, at least {least}")
-    return value
-
-
-def _is_json(text: str) -> bool:
-    if text not in ("text", "json"):
-        raise UsageError(f"--format is {text!r}{nearest(text, ('text', 'json'))}")
-    return text == "json"

@@ -1,54 +1,96 @@
-"""The commands of a run on a cluster: what ``dl4j master`` and ``resume`` add to ``train``, and ``dl4j worker``."""
+"""``dl4j master`` and ``dl4j worker``: the processes of a run on a cluster; and ``train`` and ``resume`` there."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dl4jlegacy.cli import inspect
-from dl4jlegacy.cli.options import Id, LogFormat, Zookeeper, access, is_json, whole
+from dl4jlegacy.cli.options import ResumeOptions, TrainOptions, WorkerOptions, add_command, cluster_address
 from dl4jlegacy.console import emit, open_console
 from dl4jlegacy.errors import UsageError
 
 if TYPE_CHECKING:
-    from dl4jlegacy.scaleout.conf import Conf
     from dl4jlegacy.scaleout.outcome import RunStatus
-    from dl4jlegacy.training import Data, Report
+    from dl4jlegacy.training import Report
 
-__all__ = ["add_commands", "is_standby", "resumer", "stand_by", "starter", "work"]
+__all__ = ["add_commands", "master", "resume_on_cluster", "train_on_cluster", "worker"]
 
-MASTER = "master"
 Tick = Callable[["RunStatus"], None]
 
 
 def add_commands(app: typer.Typer) -> None:
-    """Add this module's commands to ``dl4j``."""
-    for command in (worker, inspect.status, inspect.logs, inspect.stop):
-        app.command()(command)
+    """Add ``dl4j worker``; ``cli.train`` adds ``dl4j master``."""
+    add_command(app, worker, WorkerOptions)
 
 
-# --- master: what train's flags mean on a cluster ---------------------------------------------------------------------
+# --- the master -------------------------------------------------------------------------------------------------------
 
 
-def is_standby(flags: Mapping[str, Any]) -> bool:
-    """Whether the flags ask for a standby master; raises ``UsageError`` where that makes no sense."""
-    if flags["standby"] and flags["context"].info_name != MASTER:
-        raise UsageError("--standby belongs to dl4j master")
-    return bool(flags["standby"])
+def master(options: TrainOptions) -> None:
+    """Be the master of a run whose workers are other processes (dl4j worker)."""
+    if options.standby:
+        _stand_by(options)
+    elif options.tracker == "memory":
+        raise UsageError("dl4j master needs --tracker hazelcast://host:port; dl4j train does without")
+    else:
+        train_on_cluster(options, local_workers=0)
 
 
-def stand_by(flags: Mapping[str, Any], show: Callable[..., None], *, as_json: bool, json_lines: bool) -> None:
+def train_on_cluster(options: TrainOptions, *, local_workers: int | None) -> None:
+    """Be the master of a new run; ``local_workers`` are in this process (None: as many as the Conf says)."""
+    from dl4jlegacy import training
+    from dl4jlegacy.cli.progress import show_training
+    from dl4jlegacy.cluster.master import MasterOptions, run_master
+
+    members = options.tracker.removeprefix("hazelcast://")
+    if members == options.tracker or not members:
+        raise UsageError(f"--tracker {options.tracker}: give memory, or hazelcast://host:port[,host:port]")
+    if not options.zookeeper:
+        raise UsageError(
+            f"--zookeeper is missing: a run with --tracker {options.tracker} is registered at its host:port"
+        )
+    address = cluster_address(options.zookeeper, options.id)
+    conf, given = options.read_conf()
+    run, data = training.prepare(
+        conf.replace(
+            state_tracker_connection_string=members,
+            cluster_name=options.cluster_name or _cluster_name(members),
+        ),
+        given,
+        learning_rate=options.learning_rate,
+        updater=options.updater,
+        local_workers=local_workers,
+        on_cluster=True,
+    )
+    show_training(
+        lambda tick: run_master(run, data, address, MasterOptions(options.out or "", options.bind, tick)),
+        as_json=options.format == "json",
+        json_lines=options.log_format == "json",
+        checkpoints=run.conf.checkpoint_dir,
+        goes_on=f"dl4j resume {run.conf.run} {address.flags()}",
+    )
+
+
+def _cluster_name(members: str) -> str:
+    """Return the name of the local services' cluster, if these are its members, else Hazelcast's default."""
+    from dl4jlegacy.services import Services
+
+    state = Services.status()
+    return state.cluster_name if state is not None and state.hazelcast == members else "dev"
+
+
+def _stand_by(options: TrainOptions) -> None:
     """Wait behind the present master, and show its run to the end if it dies."""
-    from dl4jlegacy.cluster import master as cluster
+    from dl4jlegacy.cli.progress import show_training
+    from dl4jlegacy.cluster.master import MasterOptions, stand_by
 
-    address = access(flags["zookeeper"], flags["id"])
+    address, as_json = cluster_address(options.zookeeper, options.id), options.format == "json"
 
     def start(tick: Tick) -> Report:
-        report = cluster.stand_by(address, cluster.Lead(0, flags["out"] or "", flags["bind"], tick))
+        report = stand_by(address, MasterOptions(options.out or "", options.bind, tick))
         if report is None:
             emit(
                 json.dumps({"status": "done", "standby": True}) if as_json else "the run ended; nothing was to be done"
@@ -56,131 +98,43 @@ def stand_by(flags: Mapping[str, Any], show: Callable[..., None], *, as_json: bo
             raise typer.Exit(0)
         return report
 
-    show(start, as_json=as_json, json_lines=json_lines, goes_on=f"dl4j resume {address.id} {address.flags()}")
-
-
-def starter(flags: Mapping[str, Any], conf: Conf, data: Data, out: str) -> tuple[Callable[[Tick], Report], str]:
-    """Return what trains ``conf`` (in this process, over a grid, or as the master of workers elsewhere), and by which
-    command somebody goes on with it; "" where that is not in the cluster.
-    """
-    from dl4jlegacy import training
-
-    tracker, is_master = flags["tracker"], flags["context"].info_name == MASTER
-    if tracker == "memory":
-        if is_master:
-            raise UsageError("dl4j master needs --tracker hazelcast://host:port; dl4j train does without")
-        return lambda tick: training.train(conf, data, out=out, tick=tick), ""
-    where = tracker.removeprefix("hazelcast://")
-    if where == tracker or not where:
-        raise UsageError(f"--tracker {tracker}: give memory, or hazelcast://host:port[,host:port]")
-    if not flags["zookeeper"]:
-        raise UsageError(f"--zookeeper is missing: a run with --tracker {tracker} is registered at its host:port")
-
-    from dl4jlegacy.scaleout.worker_pool import process_name
-
-    address = access(flags["zookeeper"], flags["id"])
-    conf = conf.replace(
-        run=conf.run or process_name(),
-        state_tracker_connection_string=where,
-        cluster_name=flags["cluster_name"] or _local_cluster(where),
-    )
-    workers = 0 if is_master else conf.workers
-
-    def start(tick: Tick) -> Report:
-        from dl4jlegacy.cluster import master as cluster
-
-        return cluster.run_master(conf, data, address, cluster.Lead(workers, out, flags["bind"], tick))
-
-    return start, f"dl4j resume {conf.run} {address.flags()}"
-
-
-def resumer(
-    run: str, flags: Mapping[str, Any], changes: Mapping[str, Any], out: str
-) -> tuple[Callable[[Tick], Report], str, str]:
-    """Return what goes on with a run that is registered, by which command somebody goes on after that, its folder."""
-    from dl4jlegacy.cluster import master as cluster
-
-    address, conf = cluster.find_run(access(flags["zookeeper"], flags["id"]), run, id_given=flags["id"] is not None)
-    conf = conf.replace(**{name: value for name, value in changes.items() if name != "workers"})
-    lead = cluster.Lead(out=out, bind=flags["bind"])
-    return (
-        lambda tick: cluster.resume_run(conf, address, replace(lead, tick=tick), workers=changes.get("workers")),
-        f"dl4j resume {conf.run} {address.flags()}",
-        conf.checkpoint_dir,
+    show_training(
+        start,
+        as_json=as_json,
+        json_lines=options.log_format == "json",
+        goes_on=f"dl4j resume {address.id} {address.flags()}",
     )
 
 
-def _local_cluster(address: str) -> str:
-    """Return the cluster's name of the local services if that is them, else Hazelcast's default."""
-    from dl4jlegacy.services import Services
+def resume_on_cluster(options: ResumeOptions) -> None:
+    """Take over a registered run whose master is gone, and show it to the end."""
+    from dl4jlegacy.cli.progress import show_training
+    from dl4jlegacy.cluster.master import MasterOptions, find_run, resume_run
 
-    state = Services.status()
-    return state.cluster_name if state is not None and state.hazelcast == address else "dev"
+    given = cluster_address(options.zookeeper, options.id)
+    address, conf = find_run(given, options.run, id_given=options.id is not None)
+    changes = options.conf_changes()
+    workers = changes.pop("workers", None)  # of this process; the Conf is that of all
+    conf = conf.replace(**changes)
+    show_training(
+        lambda tick: resume_run(conf, address, MasterOptions(options.out or "", options.bind, tick), workers=workers),
+        as_json=options.format == "json",
+        json_lines=options.log_format == "json",
+        checkpoints=conf.checkpoint_dir,
+        goes_on=f"dl4j resume {conf.run} {address.flags()}",
+    )
 
 
-# --- worker -----------------------------------------------------------------------------------------------------------
+# --- a worker ---------------------------------------------------------------------------------------------------------
 
 
-def worker(
-    zookeeper: Zookeeper = None,
-    master: Annotated[
-        str | None, typer.Option("-ad", metavar="HOST", help="The master's host; Zookeeper is at its port 2181.")
-    ] = None,
-    workers: Annotated[
-        str | None, typer.Option("--workers", metavar="N", help="Worker threads of this process (1; one for each GPU).")
-    ] = None,
-    wait: Annotated[
-        str, typer.Option("--wait", metavar="SECONDS", help="How long to wait for a master to register (60).")
-    ] = "60",
-    id: Id = None,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            "--device", metavar="cpu|gpu|gpu:N|auto", help="What to compute on (as the run does).", envvar="DL4J_DEVICE"
-        ),
-    ] = None,
-    device_memory_limit: Annotated[
-        str | None,
-        typer.Option(
-            "--device-memory-limit",
-            metavar="SIZE|PART",
-            help="Of each GPU, such as 8GiB or 80% (all).",
-            envvar="DL4J_DEVICE_MEMORY_LIMIT",
-        ),
-    ] = None,
-    log_format: LogFormat = "text",
-) -> None:
+def worker(options: WorkerOptions) -> None:
     """Work for the run that a master has registered, until it ends."""
-    work(
-        zookeeper or (f"{master}:2181" if master else None),
-        id=id,
-        workers=None if workers is None else whole("--workers", workers, least=1),
-        wait_seconds=float(whole("--wait", wait, least=0)),
-        device=device,
-        device_memory_limit=device_memory_limit or "",
-        json_lines=is_json("--log-format", log_format),
-    )
+    from dl4jlegacy.cluster.worker import run_worker
 
-
-def work(
-    zookeeper: str | None,
-    *,
-    id: str | None = None,
-    workers: int | None = None,
-    wait_seconds: float = 60.0,
-    device: str | None = None,
-    device_memory_limit: str = "",
-    json_lines: bool = False,
-) -> None:
-    """Be a worker, and say on stderr when it joins and leaves, and on which devices."""
-    from dl4jlegacy.cluster import master as cluster
-    from dl4jlegacy.devices import check_choice, memory_limit
-
-    if device is not None:
-        check_choice(device, "--device")
-    if device_memory_limit:
-        memory_limit(device_memory_limit)
-    address, console = access(zookeeper, id), open_console(json_lines=json_lines)
+    json_lines = options.log_format == "json"
+    zookeeper = options.zookeeper or (f"{options.master}:2181" if options.master else None)
+    address, console = cluster_address(zookeeper, options.id), open_console(json_lines=json_lines)
 
     def on_event(name: str, fields: dict[str, Any]) -> None:
         text = f"{name}: " + ", ".join(f"{key} {value}" for key, value in fields.items())
@@ -189,11 +143,11 @@ def work(
         line = json.dumps({"event": name, **fields}) if json_lines else text
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    cluster.run_worker(
+    run_worker(
         address,
-        workers=workers,
-        wait_seconds=wait_seconds,
-        device=device,
-        device_memory_limit=device_memory_limit,
+        workers=options.workers,
+        wait_seconds=float(options.wait),
+        device=options.device,
+        device_memory_limit=options.device_memory_limit or "",
         on_event=on_event,
     )

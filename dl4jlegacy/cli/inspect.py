@@ -1,6 +1,6 @@
-"""``dl4j status``, ``logs`` and ``stop``: looking at a run on a cluster, and ending it, from outside (layer 5).
+"""``dl4j status``, ``logs`` and ``stop``: inspect a run on a cluster, or end it, from outside.
 
-They read the tracker and Zookeeper, as the master does, and need no answer from it.
+They read the tracker and Zookeeper themselves, so they need no answer from the master.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from dl4jlegacy.cli.options import Format, Id, Zookeeper, access, is_json
+from dl4jlegacy.cli.options import Format, Id, Zookeeper, cluster_address
 from dl4jlegacy.console import emit
 from dl4jlegacy.errors import TrackerError, UsageError
 
@@ -25,10 +25,16 @@ if TYPE_CHECKING:
     from dl4jlegacy.scaleout.records import WorkerRecord
     from dl4jlegacy.scaleout.tracker import StateTracker
 
-__all__ = ["logs", "status", "stop"]
+__all__ = ["add_commands", "logs", "status", "stop"]
 
 _FAILURES = 5
 _FOLLOW_SECONDS = 0.5
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add this module's commands to ``dl4j``."""
+    for command in (status, logs, stop):
+        app.command()(command)
 
 
 # --- status -----------------------------------------------------------------------------------------------------------
@@ -36,20 +42,20 @@ _FOLLOW_SECONDS = 0.5
 
 def status(zookeeper: Zookeeper = None, id: Id = None, format: Format = "text") -> None:
     """Show where a registered run is: its master, its workers, and what last failed."""
-    from dl4jlegacy.cluster import address as cluster
+    from dl4jlegacy.cluster.address import closing, find_conf, open_tracker
     from dl4jlegacy.scaleout.journal import Journal
 
-    as_json, address = is_json("--format", format), access(zookeeper, id)
-    conf = cluster.find_conf(address)
+    address = cluster_address(zookeeper, id)
+    conf = find_conf(address)
     master = _master(address)
-    with cluster.closing(cluster.open_tracker(conf, address.secret)) as tracker:
+    with closing(open_tracker(conf, address.secret)) as tracker:
         entries = Journal.read(tracker)
         fields = _status_fields(conf, address, master, tracker, entries)
-    emit(json.dumps(fields) if as_json else "\n".join(_status_lines(fields)))
+    emit(json.dumps(fields) if format == "json" else "\n".join(_status_lines(fields)))
 
 
 def _master(address: ClusterAddress) -> dict[str, Any] | None:
-    """Return what the present master tells of itself; None if there is none."""
+    """Return what the present master wrote into the election: its host, pid, ...; None if there is none."""
     from dl4jlegacy.scaleout.zookeeper import MasterElection, ZooKeeperSession
 
     with ZooKeeperSession(address.zookeeper, secret=address.secret) as session:
@@ -64,7 +70,7 @@ def _status_fields(
     entries: list[JournalEntry],
 ) -> dict[str, Any]:
     head, plan, gone = tracker.head(), tracker.get("plan"), tracker.get("gone") or {}
-    failures = [_told(entry) for entry in entries if entry.event == "job_failed"][-_FAILURES:]
+    failures = [_entry_fields(entry) for entry in entries if entry.event == "job_failed"][-_FAILURES:]
     now = tracker.clock.now()
     return {
         "run": conf.run,
@@ -145,32 +151,30 @@ def logs(
     format: Format = "text",
 ) -> None:
     """Show what happened in a run: who came and went, what failed, who took over."""
+    from dl4jlegacy.cluster.address import closing, find_conf, open_tracker
     from dl4jlegacy.scaleout.journal import Journal, JournalFile
 
-    as_json = is_json("--format", format)
+    as_json = format == "json"
     if folder is not None:
         if follow:
             raise UsageError("--follow needs a run that is registered; leave the folder out and give --zookeeper")
-        _show(JournalFile(Path(folder).expanduser()).read(), as_json=as_json)
+        _print_entries(JournalFile(Path(folder).expanduser()).read(), as_json=as_json)
         return
-
-    from dl4jlegacy.cluster import address as cluster
-
-    address = access(zookeeper, id)
-    conf = cluster.find_conf(address)
-    with cluster.closing(cluster.open_tracker(conf, address.secret)) as tracker:
+    address = cluster_address(zookeeper, id)
+    conf = find_conf(address)
+    with closing(open_tracker(conf, address.secret)) as tracker:
         if follow:
             _follow(tracker, as_json=as_json)
         else:
-            _show(Journal.read(tracker), as_json=as_json)
+            _print_entries(Journal.read(tracker), as_json=as_json)
 
 
-def _show(entries: list[JournalEntry], *, as_json: bool) -> None:
+def _print_entries(entries: list[JournalEntry], *, as_json: bool) -> None:
     """Print the entries: as text, or as one JSON object."""
     if as_json:
-        emit(json.dumps({"entries": [_told(entry) for entry in entries]}))
+        emit(json.dumps({"entries": [_entry_fields(entry) for entry in entries]}))
     elif entries:
-        emit("\n".join(_line(entry) for entry in entries))
+        emit("\n".join(_entry_line(entry) for entry in entries))
 
 
 def _follow(tracker: StateTracker, *, as_json: bool) -> None:
@@ -183,20 +187,20 @@ def _follow(tracker: StateTracker, *, as_json: bool) -> None:
         began = began or head is not None
         over = began and (head is None or head.status != "running")  # looked up before what may be its last entries
         for entry in reader.read():
-            emit(json.dumps(_told(entry)) if as_json else _line(entry))
+            emit(json.dumps(_entry_fields(entry)) if as_json else _entry_line(entry))
         if over:
             return
         time.sleep(_FOLLOW_SECONDS)
 
 
-def _line(entry: JournalEntry) -> str:
+def _entry_line(entry: JournalEntry) -> str:
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.time)) + f".{int(entry.time * 1000) % 1000:03}"
     trace = str(entry.fields.get("traceback") or "").rstrip()
     first = f"{when} {entry.host} {entry.pid} {entry.line()}"
     return "\n  ".join([first, *trace.splitlines()]) if trace else first
 
 
-def _told(entry: JournalEntry) -> dict[str, Any]:
+def _entry_fields(entry: JournalEntry) -> dict[str, Any]:
     """Return an entry as one flat JSON object."""
     return {
         "time": entry.time,
@@ -213,16 +217,16 @@ def _told(entry: JournalEntry) -> dict[str, Any]:
 
 def stop(zookeeper: Zookeeper = None, id: Id = None) -> None:
     """Stop a registered run: its master and workers leave. What a dead master has left behind is cleared up."""
-    from dl4jlegacy.cluster import master as cluster
-    from dl4jlegacy.cluster.address import closing
+    from dl4jlegacy.cluster.address import closing, find_conf, open_tracker
+    from dl4jlegacy.cluster.master import forget
 
-    address = access(zookeeper, id)
-    conf = cluster.find_conf(address)
-    with closing(cluster.open_tracker(conf, address.secret)) as tracker:
+    address = cluster_address(zookeeper, id)
+    conf = find_conf(address)
+    with closing(open_tracker(conf, address.secret)) as tracker:
         head = tracker.finish("stopped")
         has_master = _master(address) is not None
         if not has_master:
-            cluster.forget(conf, address, tracker)
+            forget(conf, address, tracker)
     if head is not None:
         emit(f"run {conf.run}: {head.status} in round {head.round}")
     elif has_master:

@@ -8,15 +8,15 @@ Flags and defaults are those of 2014; what the original parsed and then ignored 
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import sys
-from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
 import msgspec
 
-from dl4jlegacy.cli import cluster
+from dl4jlegacy.cli.cluster import worker
+from dl4jlegacy.cli.options import WorkerOptions, rate, whole_number
 from dl4jlegacy.console import run_guarded
 from dl4jlegacy.errors import ConfError, UsageError, nearest
 
@@ -43,31 +43,6 @@ def _sizes(text: str) -> tuple[int, ...]:
     return sizes
 
 
-def _from(least: int) -> Callable[[str], int]:
-    """Return the reader of a whole number that is at least ``least``."""
-
-    def read(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = least - 1
-        if value < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} up")
-        return value
-
-    return read
-
-
-def _rate(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number that is 0 or more")
-    return value
-
-
 def _boolean(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
@@ -77,27 +52,31 @@ def _boolean(text: str) -> bool:
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="actor-network-runner", add_help=False, allow_abbrev=False)
     add = parser.add_argument
+
+    def whole(flag: str, least: int, *, default: int, help: str, metavar: str = "N") -> None:
+        add(flag, type=partial(whole_number, flag, least=least), default=default, metavar=metavar, help=help)
+
     add("--help", action="help", help="show this and leave")
     add("-a", default=None, metavar="ALGORITHM", help="sda, dbn or mlp")
-    add("-i", type=_from(0), default=0, metavar="N", help="inputs; 0: as the data have")
-    add("-o", type=_from(0), default=0, metavar="N", help="outputs; 0: as the data have")
-    add("-fte", type=_from(1), default=100, metavar="N", help="finetune epochs")
-    add("-pte", type=_from(0), default=100, metavar="N", help="pretrain epochs")
-    add("-r", type=_from(-(2**63)), default=123, metavar="SEED", help="seed")
-    add("-k", type=_from(1), default=1, metavar="K", help="Gibbs steps of the RBMs")
-    add("-c", type=_rate, default=0.3, metavar="X", help="corruption level")
-    add("-ftl", type=_rate, default=0.1, metavar="X", help="finetune learning rate")
-    add("-ptl", type=_rate, default=0.1, metavar="X", help="pretrain learning rate")
+    whole("-i", 0, default=0, help="inputs; 0: as the data have")
+    whole("-o", 0, default=0, help="outputs; 0: as the data have")
+    whole("-fte", 1, default=100, help="finetune epochs")
+    whole("-pte", 0, default=100, help="pretrain epochs")
+    whole("-r", -(2**63), default=123, metavar="SEED", help="seed")
+    whole("-k", 1, default=1, metavar="K", help="Gibbs steps of the RBMs")
+    add("-c", type=partial(rate, "-c"), default=0.3, metavar="X", help="corruption level")
+    add("-ftl", type=partial(rate, "-ftl"), default=0.1, metavar="X", help="finetune learning rate")
+    add("-ptl", type=partial(rate, "-ptl"), default=0.1, metavar="X", help="pretrain learning rate")
     add("-hl", type=_sizes, default=(300, 300, 300), metavar="N,N", help="hidden layer sizes")
-    add("-sp", type=_from(1), default=10, metavar="N", help="split: examples of a worker's batch")
+    whole("-sp", 1, default=10, help="split: examples of a worker's batch")
     add("-data", default=None, metavar="NAME", help="digits, iris or mnist")
     add("-datasetpath", default=None, metavar="PATH", help="a CSV file or a folder; excludes -data")
-    add("-e", type=_from(-1), default=-1, metavar="N", help="number of examples; -1: all")
+    whole("-e", -1, default=-1, help="number of examples; -1: all")
     add("-adg", type=_boolean, default=True, metavar="BOOL", help="AdaGrad (else plain SGD)")
     add("-h", default="localhost", metavar="HOST", help="Zookeeper's or the master's host")
     add("-t", default="master", metavar="TYPE", help="master or worker")
     add("-ad", default=None, metavar="HOST", help="the master's address, for a worker")
-    add("-stp", type=_from(-1), default=-1, metavar="PORT", help="state tracker port")
+    whole("-stp", -1, default=-1, metavar="PORT", help="state tracker port")
     return parser
 
 
@@ -148,11 +127,12 @@ def _run(arguments: list[str]) -> None:
     from dl4jlegacy import training
     from dl4jlegacy.cli.progress import show_training
     from dl4jlegacy.nn import zoo
+    from dl4jlegacy.run import resolve
     from dl4jlegacy.scaleout.conf import Conf
 
     args = _parser().parse_args(arguments)
     if args.t == "worker":
-        cluster.work(os.environ.get("DL4J_ZOOKEEPER") or f"{args.ad or args.h}:2181")
+        worker(WorkerOptions(zookeeper=os.environ.get("DL4J_ZOOKEEPER") or f"{args.ad or args.h}:2181"))
         return
     _check(args)
     data = training.load_data(_dataset(args))
@@ -173,7 +153,7 @@ def _run(arguments: list[str]) -> None:
         seed=args.r,
         averaging_frequency=5,
     )
-    show_training(lambda tick: training.train(conf, data, tick=tick))
+    show_training(lambda tick: training.train(resolve(conf, training.batches(conf, data)), data, tick=tick))
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,10 +1,20 @@
-"""The flags by which the commands find a run on a cluster, and how they are read (layer 5)."""
+"""The commands' options: what each is called, how its text is read, and the typed groups of them that commands take.
+
+The environment (``DL4J_...``) stands in for an option that is not given. Every option arrives as text and is read here,
+so that each kind of mistake has one message, which names the option (or the variable), the text and what is allowed.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+import math
 import os
 import re
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
@@ -12,25 +22,399 @@ from dl4jlegacy.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from dl4jlegacy.cluster.address import ClusterAddress
+    from dl4jlegacy.scaleout.conf import Conf
 
-__all__ = ["Format", "Id", "LogFormat", "Zookeeper", "access", "is_json", "seconds", "whole"]
+__all__ = [
+    "DataDir",
+    "Dataset",
+    "Device",
+    "Format",
+    "Id",
+    "LogFormat",
+    "ReportFormat",
+    "ResumeOptions",
+    "TrainOptions",
+    "WorkerOptions",
+    "Zookeeper",
+    "add_command",
+    "cluster_address",
+    "number_option",
+    "one_of",
+    "option",
+    "rate",
+    "seconds",
+    "text_or_json",
+    "variable_of",
+    "whole_number",
+]
 
-Zookeeper = Annotated[
-    str | None,
-    typer.Option("--zookeeper", metavar="HOST:PORT", help="Where the master has registered.", envvar="DL4J_ZOOKEEPER"),
+T = TypeVar("T")
+_ID = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+
+# -- reading one value -------------------------------------------------------------------------------------------------
+
+
+def whole_number(label: str, text: str, least: int) -> int:
+    """Return the whole number in ``text``; raises ``UsageError``, which names ``label``, if it is none or too small."""
+    not_empty(label, text)
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if not least <= value < 2**63:
+        allowed = "a whole number of 64 bits" if least == -(2**63) else f"a whole number, at least {least}"
+        raise UsageError(f"{label} is {text!r}; it must be {allowed}")
+    return value
+
+
+def rate(label: str, text: str) -> float:
+    """Return the number in ``text``; raises ``UsageError`` if it is negative or not finite."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise UsageError(f"{label} is {text!r}; it must be a number, not negative")
+    return value
+
+
+def seconds(label: str, text: str) -> float:
+    """Return the positive number of seconds in ``text``; raises ``UsageError``."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e9:
+        raise UsageError(f"{label} {text}: give a number of seconds, more than 0")
+    return value
+
+
+def one_of(label: str, text: str, known: tuple[str, ...]) -> str:
+    """Return ``text`` if it is known; raises ``UsageError`` with the nearest that is."""
+    if text not in known:
+        raise UsageError(f"{label} is {text!r}{nearest(text, known)}")
+    return text
+
+
+def text_or_json(label: str, text: str) -> str:
+    """Return ``text`` or ``json``; raises ``UsageError``."""
+    return one_of(label, text, ("text", "json"))
+
+
+def not_empty(label: str, text: str) -> str:
+    """Return ``text``; raises ``UsageError`` if nothing is in it."""
+    if not text.strip():
+        raise UsageError(f"{label} is empty; give a value or leave it out")
+    return text
+
+
+def _device(label: str, text: str) -> str:
+    from dl4jlegacy.devices import check_choice
+
+    check_choice(not_empty(label, text), label)
+    return text
+
+
+def _memory_limit(label: str, text: str) -> str:
+    from dl4jlegacy.devices import memory_limit
+
+    memory_limit(not_empty(label, text), label)
+    return text
+
+
+def _precision(label: str, text: str) -> str:
+    from dl4jlegacy.devices import PRECISIONS
+
+    return one_of(label, not_empty(label, text), PRECISIONS)
+
+
+# -- declaring an option -----------------------------------------------------------------------------------------------
+
+
+def option(
+    *names: str,
+    metavar: str,
+    help: str,
+    read: Callable[[str, str], Any] | None = None,
+    variable: str | None = None,
+    show_variable: bool = False,
+) -> Any:
+    """Return the declaration of an option.
+
+    Args:
+        names: of the option; errors use the first.
+        metavar, help: as the help shows them.
+        read: makes the value of (label, text); None: the text is the value.
+        variable: the environment variable that stands in for it; ``show_variable``: the help names it.
+    """
+
+    def parse(value: Any) -> Any:
+        text = str(value)
+        label = variable if variable is not None and os.environ.get(variable) == text else names[0]
+        return text if read is None else read(label, text)
+
+    return typer.Option(*names, metavar=metavar, help=help, envvar=variable, show_envvar=show_variable, parser=parse)
+
+
+def number_option(*names: str, metavar: str = "N", help: str, least: int, variable: str | None = None) -> Any:
+    """Return the declaration of an option that takes a whole number of at least ``least``."""
+    return option(
+        *names, metavar=metavar, help=help, read=lambda label, text: whole_number(label, text, least), variable=variable
+    )
+
+
+def variable_of(flag: str) -> str:
+    """Return the environment variable that stands in for an option: ``DL4J_BATCH_SIZE`` for ``--batch-size``."""
+    return f"DL4J_{flag.removeprefix('--').replace('-', '_').upper()}"
+
+
+def _text(flag: str, metavar: str, help: str, read: Callable[[str, str], Any] | None = not_empty) -> Any:
+    return option(flag, metavar=metavar, help=help, read=read, variable=variable_of(flag))
+
+
+def _number(flag: str, help: str, *, least: int = 1) -> Any:
+    return number_option(flag, help=help, least=least, variable=variable_of(flag))
+
+
+Bind = Annotated[str, _text("--bind", "HOST", "Where a cluster's master listens for signs of life (127.0.0.1).", None)]
+DataDir = Annotated[str | None, _text("--data-dir", "DIR", "Where MNIST's files are, or are to go.")]
+Dataset = _text("--dataset", "NAME", "digits, iris, mnist, sonnets, a CSV or .txt file, or a folder.")
+Device = Annotated[
+    str | None, _text("--device", "cpu|gpu|gpu:N|auto", "What to compute on (cpu); gpu: all GPUs.", _device)
+]
+Format = Annotated[
+    str, option("--format", metavar="text|json", help="As text, or as one JSON object.", read=text_or_json)
 ]
 Id = Annotated[
     str | None,
-    typer.Option("--id", metavar="ID", help="The run's id in Zookeeper (master).", envvar="DL4J_ID"),
+    option("--id", metavar="ID", help="The run's id in Zookeeper (master).", variable="DL4J_ID", show_variable=True),
 ]
-Format = Annotated[str, typer.Option("--format", metavar="text|json", help="As text, or as one JSON object.")]
-LogFormat = Annotated[str, typer.Option("--log-format", metavar="text|json", help="Events as text or as JSON lines.")]
+LogFormat = Annotated[
+    str, option("--log-format", metavar="text|json", help="Events as text or as JSON lines.", read=text_or_json)
+]
+MemoryLimit = Annotated[
+    str | None, _text("--device-memory-limit", "SIZE|PART", "Of each GPU, such as 8GiB or 80% (all).", _memory_limit)
+]
+MinWorkers = Annotated[
+    int | None, _number("--min-workers", "Workers below which a cluster's master issues no jobs (1).", least=0)
+]
+MixedDevices = Annotated[
+    bool,
+    typer.Option(
+        "--mixed-devices",
+        envvar="DL4J_MIXED_DEVICES",
+        show_envvar=False,
+        help="Let CPU and GPU workers train together; the answer is then not the same bit by bit.",
+    ),
+]
+Out = Annotated[str | None, _text("--out", "FILE", "Save the trained model to this zip file.")]
+ProgressFormat = Annotated[
+    str, _text("--log-format", "text|json", "Progress as text, or as lines of JSON.", text_or_json)
+]
+ReportFormat = Annotated[str, _text("--format", "text|json", "Results as text, or as one JSON object.", text_or_json)]
+Workers = Annotated[int | None, _number("--workers", "Worker threads (4).")]
+WorkerWait = Annotated[
+    float | None, _text("--worker-wait", "SECONDS", "How long it waits for them then (300).", seconds)
+]
+Zookeeper = Annotated[
+    str | None,
+    option(
+        "--zookeeper",
+        metavar="HOST:PORT",
+        help="Where the master has registered.",
+        variable="DL4J_ZOOKEEPER",
+        show_variable=True,
+    ),
+]
 
-_ID = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+# -- the options of a command ------------------------------------------------------------------------------------------
 
 
-def access(zookeeper: str | None, id: str | None) -> ClusterAddress:
-    """Return where a run is, with its secret; raises ``UsageError``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainOptions:
+    """The options of ``dl4j train`` and ``dl4j master``; None: not given."""
+
+    conf: Annotated[Path | None, typer.Argument(metavar="CONF", help="A Conf file, JSON or YAML.")] = None
+    model: Annotated[str | None, _text("--model", "NAME", "mlp (the default), dbn, lenet, char-lstm, ...")] = None
+    dataset: Annotated[str | None, Dataset] = None
+    data_dir: DataDir = None
+    workers: Workers = None
+    jobs_per_round: Annotated[
+        int | None, _number("--jobs-per-round", "Jobs between two averagings (as many as workers).")
+    ] = None
+    batch_size: Annotated[int | None, _number("--batch-size", "Examples of a batch.")] = None
+    epochs: Annotated[int | None, _number("--epochs", "Passes over the data, pretraining apart.")] = None
+    pretrain_epochs: Annotated[
+        int | None, _number("--pretrain-epochs", "Passes for every pretrained layer.", least=0)
+    ] = None
+    averaging_frequency: Annotated[
+        int | None, _number("--averaging-frequency", "Batches that a job trains on before it is averaged.")
+    ] = None
+    router: Annotated[str | None, _text("--router", "NAME", "iterative-reduce (the default) or hogwild.")] = None
+    seed: Annotated[int | None, _number("--seed", "Of everything random (123).", least=-(2**63))] = None
+    learning_rate: Annotated[
+        float | None, _text("--learning-rate", "X", "For all layers that have none of their own.", rate)
+    ] = None
+    updater: Annotated[str | None, _text("--updater", "NAME", "sgd, nesterovs, adagrad, adam, ...")] = None
+    tracker: Annotated[
+        str, _text("--tracker", "URL", "Where the run's state is kept: memory, or hazelcast://host:port.", None)
+    ] = "memory"
+    cluster_name: Annotated[
+        str | None,
+        _text("--cluster-name", "NAME", "Of the Hazelcast members (of dl4j services, else dev).", None),
+    ] = None
+    zookeeper: Annotated[str | None, _text("--zookeeper", "HOST:PORT", "Where workers find the run.", None)] = None
+    id: Id = None
+    bind: Bind = "127.0.0.1"
+    min_workers: MinWorkers = None
+    worker_wait: WorkerWait = None
+    device: Device = None
+    precision: Annotated[
+        str | None,
+        _text("--precision", "NAME", "Of matrix products on GPUs: float32 (the default), tf32 or bf16.", _precision),
+    ] = None
+    mixed_devices: MixedDevices = False
+    device_memory_limit: MemoryLimit = None
+    standby: Annotated[bool, typer.Option("--standby", help="Wait behind a master, and take over if it dies.")] = False
+    run: Annotated[str | None, _text("--run", "NAME", "The run's name.")] = None
+    checkpoint_dir: Annotated[str | None, _text("--checkpoint-dir", "DIR", "Keep checkpoints here.")] = None
+    checkpoint_every: Annotated[int | None, _number("--checkpoint-every", "Rounds between two checkpoints (10).")] = (
+        None
+    )
+    out: Out = None
+    format: ReportFormat = "text"
+    log_format: ProgressFormat = "text"
+
+    def read_conf(self) -> tuple[Conf, frozenset[str]]:
+        """Return the Conf that options, environment and file describe, and the names of the fields that they set.
+
+        Raises:
+            ConfError: the file cannot be read, or a value is not allowed.
+        """
+        from dl4jlegacy.scaleout.conf import Conf
+
+        names = (
+            *("model", "dataset", "data_dir", "workers", "jobs_per_round", "batch_size", "epochs", "pretrain_epochs"),
+            *("averaging_frequency", "router", "seed", "run", "checkpoint_dir", "checkpoint_every", "min_workers"),
+            *("device", "precision", "device_memory_limit"),
+        )
+        given = _given(self, names)
+        if self.mixed_devices:
+            given["mixed_devices"] = True
+        if self.worker_wait is not None:
+            given["worker_wait_seconds"] = self.worker_wait
+        if (kernels := os.environ.get("DL4J_KERNELS")) is not None:
+            given["kernels"] = not_empty("DL4J_KERNELS", kernels)
+        base = Conf() if self.conf is None else Conf.read(self.conf)
+        named = frozenset(given) | (frozenset() if self.conf is None else Conf.named_in(self.conf))
+        if "model" in given:
+            given |= {"multi_layer_conf": None, "computation_graph_conf": None}  # it replaces the file's network
+        return base.replace(**given), named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeOptions:
+    """The options of ``dl4j resume``; None: not given."""
+
+    run: Annotated[
+        str, typer.Argument(metavar="RUN|DIR", help="A run's checkpoint folder, or its name or id in Zookeeper.")
+    ]
+    workers: Workers = None
+    data_dir: DataDir = None
+    zookeeper: Zookeeper = None
+    id: Id = None
+    bind: Bind = "127.0.0.1"
+    min_workers: MinWorkers = None
+    worker_wait: WorkerWait = None
+    device: Device = None
+    device_memory_limit: MemoryLimit = None
+    out: Out = None
+    format: ReportFormat = "text"
+    log_format: ProgressFormat = "text"
+
+    def conf_changes(self) -> dict[str, Any]:
+        """Return the fields of the run's Conf that are to be changed."""
+        changes = _given(self, ("workers", "data_dir", "min_workers", "device", "device_memory_limit"))
+        return changes if self.worker_wait is None else {**changes, "worker_wait_seconds": self.worker_wait}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """The options of ``dl4j worker``; None: not given."""
+
+    zookeeper: Zookeeper = None
+    master: Annotated[
+        str | None, option("-ad", metavar="HOST", help="The master's host; Zookeeper is at its port 2181.")
+    ] = None
+    workers: Annotated[
+        int | None, number_option("--workers", help="Worker threads of this process (1; one for each GPU).", least=1)
+    ] = None
+    wait: Annotated[
+        int,
+        number_option("--wait", metavar="SECONDS", help="How long to wait for a master to register (60).", least=0),
+    ] = 60
+    id: Id = None
+    device: Annotated[
+        str | None,
+        option(
+            "--device",
+            metavar="cpu|gpu|gpu:N|auto",
+            help="What to compute on (as the run does).",
+            read=_device,
+            variable="DL4J_DEVICE",
+            show_variable=True,
+        ),
+    ] = None
+    device_memory_limit: Annotated[
+        str | None,
+        option(
+            "--device-memory-limit",
+            metavar="SIZE|PART",
+            help="Of each GPU, such as 8GiB or 80% (all).",
+            read=_memory_limit,
+            variable="DL4J_DEVICE_MEMORY_LIMIT",
+            show_variable=True,
+        ),
+    ] = None
+    log_format: LogFormat = "text"
+
+
+def _given(options: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return the options of these names that were given."""
+    return {name: value for name in names if (value := getattr(options, name)) is not None}
+
+
+def add_command(
+    app: typer.Typer, run: Callable[[T], Any], options: type[T], *, name: str | None = None, **settings: Any
+) -> None:
+    """Add a command to ``app`` whose parameters are the fields of a dataclass.
+
+    Args:
+        run: called with the options; its name and docstring are the command's, unless ``name`` and ``settings`` say so.
+        options: the dataclass; its fields are annotated with ``typer`` declarations.
+        settings: as for ``typer.Typer.command``.
+    """
+
+    def command(**values: Any) -> Any:
+        return run(options(**values))
+
+    hints = get_type_hints(options, include_extras=True)
+    parameters = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default,
+            annotation=hints[field.name],
+        )
+        for field in dataclasses.fields(options)  # type: ignore[arg-type]  # T is a dataclass
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
+    command.__name__, command.__doc__ = run.__name__, run.__doc__
+    app.command(name, **settings)(command)
+
+
+def cluster_address(zookeeper: str | None, id: str | None) -> ClusterAddress:
+    """Return the address of a run on a cluster, with the secret from the environment; raises ``UsageError``."""
     from dl4jlegacy.cluster.address import MASTER, ClusterAddress
     from dl4jlegacy.scaleout.secret import read_secret
 
@@ -41,32 +425,3 @@ def access(zookeeper: str | None, id: str | None) -> ClusterAddress:
     address = ClusterAddress(zookeeper, read_secret(os.environ), id or MASTER)
     address.split()
     return address
-
-
-def whole(flag: str, text: str, *, least: int) -> int:
-    """Return the whole number in ``text``; raises ``UsageError``."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = least - 1
-    if value < least:
-        raise UsageError(f"{flag} {text}: give a whole number of at least {least}")
-    return value
-
-
-def seconds(flag: str, text: str) -> float:
-    """Return the positive number of seconds in ``text``; raises ``UsageError``."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e9:
-        raise UsageError(f"{flag} {text}: give a number of seconds, more than 0")
-    return value
-
-
-def is_json(flag: str, text: str) -> bool:
-    """Whether ``text`` or ``json`` was asked for; raises ``UsageError``."""
-    if text not in ("text", "json"):
-        raise UsageError(f"{flag} {text}: unknown format{nearest(text, ('text', 'json'))}")
-    return text == "json"

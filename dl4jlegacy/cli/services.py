@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dl4jlegacy.cli.options import Format, number_option
 from dl4jlegacy.console import emit
-from dl4jlegacy.errors import TrackerError, UsageError, nearest
+from dl4jlegacy.errors import TrackerError, UsageError
 
 if TYPE_CHECKING:
     from dl4jlegacy.services.servers import ServicesState
@@ -25,11 +26,17 @@ services_app = typer.Typer(
     no_args_is_help=False,
 )
 
+_LEAST = -(2**63)  # ``Services.up`` knows what is allowed
+
+
+def _number(flag: str, metavar: str, help: str) -> Any:
+    return number_option(flag, metavar=metavar, help=help, least=_LEAST)
+
+
 Folder = Annotated[
     Path | None,
     typer.Option("--folder", metavar="DIR", help="Where their state, logs and data are.", envvar="DL4J_SERVICES"),
 ]
-Format = Annotated[str, typer.Option("--format", metavar="text|json", help="As text, or as one JSON object.")]
 
 
 @services_app.callback(invoke_without_command=True)
@@ -40,13 +47,9 @@ def _root(context: typer.Context) -> None:
 
 @services_app.command()
 def up(
-    members: Annotated[str, typer.Option("--members", metavar="N", help="Hazelcast members (1).")] = "1",
-    hazelcast_port: Annotated[
-        str, typer.Option("--hazelcast-port", metavar="PORT", help="The first member's (0: a free one).")
-    ] = "0",
-    zookeeper_port: Annotated[
-        str, typer.Option("--zookeeper-port", metavar="PORT", help="Zookeeper's (0: a free one).")
-    ] = "0",
+    members: Annotated[int, _number("--members", "N", "Hazelcast members (1).")] = 1,
+    hazelcast_port: Annotated[int, _number("--hazelcast-port", "PORT", "The first member's (0: a free one).")] = 0,
+    zookeeper_port: Annotated[int, _number("--zookeeper-port", "PORT", "Zookeeper's (0: a free one).")] = 0,
     cluster_name: Annotated[
         str | None, typer.Option("--cluster-name", metavar="NAME", help="Clients must name it (random).")
     ] = None,
@@ -60,17 +63,16 @@ def up(
     """Start servers and return once they answer; they run until services down."""
     from dl4jlegacy.services.servers import Services
 
-    as_json = _is_json(format)
     state = Services.up(
-        members=_whole("--members", members),
-        hazelcast_port=_whole("--hazelcast-port", hazelcast_port),
-        zookeeper_port=_whole("--zookeeper-port", zookeeper_port),
+        members=members,
+        hazelcast_port=hazelcast_port,
+        zookeeper_port=zookeeper_port,
         cluster_name=cluster_name,
         folder=folder,
         heap=heap,
         host=host,
     )
-    _show(state, as_json)
+    _show(state, format)
 
 
 @services_app.command()
@@ -78,11 +80,11 @@ def status(folder: Folder = None, format: Format = "text") -> int:
     """Show the servers; exits with 4 unless all run and answer."""
     from dl4jlegacy.services.servers import Services
 
-    as_json, state = _is_json(format), Services.status(folder)
+    state = Services.status(folder)
     if state is None:
         raise TrackerError(f"no servers run in {Services.folder(folder)}; start some with 'dl4j services up'")
     silent = state.silent
-    _show(state, as_json, silent)
+    _show(state, format, silent)
     return TrackerError.exit_status if silent or state.stopped else 0
 
 
@@ -91,16 +93,15 @@ def down(folder: Folder = None, format: Format = "text") -> None:
     """Stop the servers; what they held is gone."""
     from dl4jlegacy.services.servers import Services
 
-    as_json = _is_json(format)
     stopped = Services.down(folder)
-    if as_json:
+    if format == "json":
         emit(json.dumps({"stopped": stopped, "folder": str(Services.folder(folder))}))
     else:
         emit(f"stopped {', '.join(stopped)}" if stopped else f"no servers ran in {Services.folder(folder)}")
 
 
-def _show(state: ServicesState, as_json: bool, silent: tuple[str, ...] = ()) -> None:
-    if as_json:
+def _show(state: ServicesState, format: str, silent: tuple[str, ...] = ()) -> None:
+    if format == "json":
         emit(json.dumps({**state.to_dict(), "silent": list(silent)}))
         return
     lines = [
@@ -115,16 +116,3 @@ def _show(state: ServicesState, as_json: bool, silent: tuple[str, ...] = ()) -> 
     if silent:
         lines.append(f"silent     {', '.join(silent)}: running, but not answering")
     emit("\n".join(lines))
-
-
-def _whole(flag: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise UsageError(f"{flag} is {text!r}; it must be a whole number") from None
-
-
-def _is_json(text: str) -> bool:
-    if text not in ("text", "json"):
-        raise UsageError(f"--format is {text!r}{nearest(text, ('text', 'json'))}")
-    return text == "json"

@@ -1,4 +1,4 @@
-"""``dl4j summary``: what a network is made of, in numbers and as a drawing. ``cli.py`` mounts it."""
+"""``dl4j summary``: the layers and sizes of a network, as numbers and as a drawing."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dl4jlegacy.cli.options import number_option, option, text_or_json
 from dl4jlegacy.console import emit
-from dl4jlegacy.errors import ConfError, ModelError, OutputError, UsageError, nearest
+from dl4jlegacy.errors import ConfError, ModelError, OutputError, nearest
 
 if TYPE_CHECKING:
     from dl4jlegacy.nn.networks import NetworkConfiguration
@@ -36,26 +37,24 @@ def summary(
         ),
     ] = "",
     batch_size: Annotated[
-        str, typer.Option("--batch-size", metavar="N", help="Examples that memory is counted for (128).")
-    ] = "128",
+        int, number_option("--batch-size", help="Examples that memory is counted for (128).", least=1)
+    ] = 128,
     svg: Annotated[str | None, typer.Option("--svg", metavar="FILE", help="Also draw the network to FILE.")] = None,
-    format: Annotated[str, typer.Option("--format", metavar="text|json", help="As text, or as JSON.")] = "text",
+    format: Annotated[
+        str, option("--format", metavar="text|json", help="As text, or as JSON.", read=text_or_json)
+    ] = "text",
 ) -> None:
     """Print a network's layers, shapes, parameters, memory and multiply-adds."""
     from dl4jlegacy.nn.network_svg import network_svg
     from dl4jlegacy.nn.summary import summarize
 
-    if format not in ("text", "json"):
-        raise UsageError(f"--format is {format!r}{nearest(format, ('text', 'json'))}")
-    if not batch_size.isdecimal() or not 0 < int(batch_size) < 2**31:
-        raise UsageError(f"--batch-size is {batch_size!r}; it must be a whole number, at least 1")
     found = summarize(configuration_of(model, dataset))
     if svg is not None:
         _write(Path(svg).expanduser(), network_svg(found, Path(model).name))
     if format == "json":
-        emit(json.dumps({"model": model, **found.to_dict(int(batch_size)), "svg": svg}))
+        emit(json.dumps({"model": model, **found.to_dict(batch_size), "svg": svg}))
     else:
-        emit(found.text(int(batch_size)))
+        emit(found.text(batch_size))
 
 
 def configuration_of(model: str, dataset: str = "") -> NetworkConfiguration:

@@ -1,8 +1,8 @@
-"""A run spread over processes and machines: its master, and those who take over from it (layer 5).
+"""The master of a run that is spread over processes and machines, and those who take over from it.
 
-The master puts the ``Conf`` into Zookeeper, and the plan into the run's tracker; a worker needs nothing but
+The master registers the ``Conf`` in Zookeeper, and puts the plan into the run's tracker; a worker needs nothing but
 Zookeeper's address (``cluster.worker``). Everything that matters is in the tracker, so a master that dies is replaced
-by a standby, or by ``dl4j resume``, and goes on in the round where it was.
+by a standby, or by ``dl4j resume``, and the run continues in the round where it was.
 
 Legacy: ``ActorNetworkRunnerApp``, ``ZooKeeperConfigurationRegister``, ``ZookeeperConfigurationRetriever``.
 """
@@ -12,20 +12,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
-from dl4jlegacy import training
 from dl4jlegacy.cluster.address import ClusterAddress, closing, find_conf, open_tracker, versions
-from dl4jlegacy.cluster.registration import Office, destroy
-from dl4jlegacy.cluster.worker import run_worker
+from dl4jlegacy.cluster.registration import MasterRegistration, destroy
 from dl4jlegacy.errors import CheckpointError, ConfError, NotAuthorisedError, TrackerError, VersionError
+from dl4jlegacy.run import Run, resolve
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
-from dl4jlegacy.scaleout.compute import host_kernels, resolve_compute
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
@@ -37,20 +34,9 @@ from dl4jlegacy.scaleout.zookeeper import (
     ZooKeeperSession,
     registered_workers,
 )
+from dl4jlegacy.training import Data, Report, batches, load_data, train
 
-__all__ = [
-    "ClusterAddress",
-    "Lead",
-    "find_conf",
-    "find_run",
-    "forget",
-    "open_tracker",
-    "resume_run",
-    "run_master",
-    "run_worker",
-    "stand_by",
-    "versions",
-]
+__all__ = ["MasterOptions", "find_run", "forget", "resume_run", "run_master", "stand_by"]
 
 logger = logging.getLogger(__name__)
 
@@ -63,61 +49,99 @@ def _no_tick(status: RunStatus) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Lead:
-    """How a master leads: workers of its own, the model's file, where it listens, who is told how the run stands."""
+class MasterOptions:
+    """What a master's process does beside leading the run.
 
-    local_workers: int = 0
+    Attributes:
+        out: the file to save the model to; "": none.
+        bind: the host on which to listen for the workers' signs of life.
+        tick: called with the run's status a few times a second.
+    """
+
     out: str = ""
     bind: str = "127.0.0.1"
     tick: Tick = field(default=_no_tick)
 
 
-def run_master(conf: Conf, data: training.Data, address: ClusterAddress, lead: Lead) -> training.Report:
-    """Be the master of a new run to its end; return the report. Data travel with the jobs.
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A process that stands for election as a run's master: where, in which session, and in which election."""
+
+    address: ClusterAddress
+    session: ZooKeeperSession
+    election: MasterElection
+
+
+@contextlib.contextmanager
+def _candidate(address: ClusterAddress, run: str, *, standby: bool = False) -> Iterator[_Candidate]:
+    """Stand for election: as the only candidate, or behind the present master; resign at the end.
+
+    Raises:
+        TrackerError: Zookeeper cannot be reached, or another master holds the id, and this is no standby.
+    """
+    with ZooKeeperSession(address.zookeeper, secret=address.secret) as session:
+        info = {"run": run, "standby": True} if standby else {"run": run}
+        election = MasterElection(session, group=address.id, info=info)
+        if standby:
+            election.start()
+        else:
+            election.claim()
+        try:
+            yield _Candidate(address, session, election)
+        finally:
+            election.resign()
+
+
+def run_master(run: Run, data: Data, address: ClusterAddress, options: MasterOptions | None = None) -> Report:
+    """Be the master of a new run to its end; return the report.
+
+    Args:
+        run: as ``training.prepare`` or ``run.resolve`` returned it with ``on_cluster``.
+        data: the data that it was resolved with; they travel with the jobs.
+        address: where to register the run.
+        options: None: the defaults.
 
     Raises:
         TrackerError: Hazelcast or Zookeeper cannot be reached, or another master holds the id.
         NotEnoughWorkersError: too few workers for too long; the run can be resumed.
     """
-    with ZooKeeperSession(address.zookeeper, secret=address.secret) as session:
-        election = MasterElection(session, group=address.id, info={"run": conf.run}).claim()
-        try:
-            return _lead(conf, data, address, session, election, lead, takes_over="")
-        finally:
-            election.resign()
+    with _candidate(address, run.conf.run) as candidate, closing(open_tracker(run.conf, address.secret)) as tracker:
+        return _lead(run, data, candidate, tracker, options or MasterOptions())
 
 
-def stand_by(address: ClusterAddress, lead: Lead) -> training.Report | None:
-    """Wait behind the present master, and finish its run if it dies; None if the run ended without that."""
+def stand_by(address: ClusterAddress, options: MasterOptions) -> Report | None:
+    """Wait behind the present master, and finish its run if it dies; None if the run ended without that.
+
+    Raises:
+        CheckpointError: the data here are not those that the run began with; and what ``run_master`` raises.
+    """
     conf = find_conf(address, wait_seconds=60.0)
-    data = training.load_data(conf.dataset, conf.data_dir)
-    training.with_data(conf, data)  # with other data it could take nothing over
-    host_kernels(conf.kernels)  # takes a second, which is better spent now than when the master is gone
-    with ZooKeeperSession(address.zookeeper, secret=address.secret) as session:
-        election = MasterElection(session, group=address.id, info={"run": conf.run, "standby": True}).start()
-        try:
-            with closing(open_tracker(conf, address.secret)) as tracker:
-                if not _outlives_master(conf, address, session, election, tracker):
-                    return None
-                head = tracker.head()
-                where = "before its first round" if head is None else f"in round {head.round}"
-                logger.warning("the master of run %s is gone; this standby takes over %s", conf.run, where)
-                return _lead(conf, data, address, session, election, lead, takes_over="standby", tracker=tracker)
-        finally:
-            election.resign()
+    data = load_data(conf.dataset, conf.data_dir)
+    run = _resolve_registered(conf, data, local_workers=0)  # takes its seconds now, not when the master is gone
+    with (
+        _candidate(address, conf.run, standby=True) as candidate,
+        closing(open_tracker(conf, address.secret)) as tracker,
+    ):
+        if not _outlives_master(conf, candidate, tracker):
+            return None
+        head = tracker.head()
+        where = "before its first round" if head is None else f"in round {head.round}"
+        logger.warning("the master of run %s is gone; this standby takes over %s", conf.run, where)
+        return _lead(run, data, candidate, tracker, options, takes_over="standby")
 
 
-def _outlives_master(
-    conf: Conf,
-    address: ClusterAddress,
-    session: ZooKeeperSession,
-    election: MasterElection,
-    tracker: HazelcastStateTracker,
-) -> bool:
-    """Wait until this candidate leads, or the run is over; return whether there is something to be done."""
-    host, port = address.split()
-    registered = ZookeeperConfigurationRetriever(host, port, address.id, session=session)
-    while not election.wait(0.5):
+def _resolve_registered(conf: Conf, data: Data, *, local_workers: int) -> Run:
+    """Resolve the Conf of a registered run, for a process that takes it over; the Conf stays as the workers have it."""
+    run = resolve(conf, batches(conf, data), local_workers=local_workers, on_cluster=True)
+    conf = run.conf.replace(data_fingerprint=conf.data_fingerprint)
+    return replace(run, conf=conf, resumes=bool(conf.checkpoint_dir))
+
+
+def _outlives_master(conf: Conf, candidate: _Candidate, tracker: HazelcastStateTracker) -> bool:
+    """Wait until this candidate is the master, or the run is over; return whether there is a run to continue."""
+    host, port = candidate.address.split()
+    registered = ZookeeperConfigurationRetriever(host, port, candidate.address.id, session=candidate.session)
+    while not candidate.election.wait(0.5):
         head = tracker.head()
         if head is not None and head.status != "running":
             return False
@@ -127,34 +151,30 @@ def _outlives_master(
     return head.status == "running"
 
 
-def resume_run(conf: Conf, address: ClusterAddress, lead: Lead, *, workers: int | None = None) -> training.Report:
+def resume_run(conf: Conf, address: ClusterAddress, options: MasterOptions, *, workers: int | None = None) -> Report:
     """Take over a registered run whose master is gone, and finish it; return what its master would have.
 
     Args:
         conf: the run's, as it is registered.
         address: where.
-        lead: how; its ``local_workers`` do not count.
+        options: of the new master.
         workers: in this process; None: none if others are registered, else as many as the Conf says.
 
     Raises:
         TrackerError: its master lives. CheckpointError: nothing is left of the run, in the tracker or elsewhere.
     """
-    data = training.load_data(conf.dataset, conf.data_dir)
-    with ZooKeeperSession(address.zookeeper, secret=address.secret) as session:
-        election = MasterElection(session, group=address.id, info={"run": conf.run}).claim()
-        try:
-            with closing(open_tracker(conf, address.secret)) as tracker:
-                _check_something_is_left(conf, tracker)
-                if workers is None:
-                    workers = 0 if _has_workers(session, address, tracker) else conf.workers
-            lead = replace(lead, local_workers=workers)
-            return _lead(conf, data, address, session, election, lead, takes_over="resume")
-        finally:
-            election.resign()
+    data = load_data(conf.dataset, conf.data_dir)
+    with _candidate(address, conf.run) as candidate, closing(open_tracker(conf, address.secret)) as tracker:
+        _check_something_is_left(conf, tracker)
+        if workers is None:
+            workers = 0 if _has_workers(candidate, tracker) else conf.workers
+        run = _resolve_registered(conf, data, local_workers=workers)
+        return _lead(run, data, candidate, tracker, options, takes_over="resume")
 
 
-def _has_workers(session: ZooKeeperSession, address: ClusterAddress, tracker: HazelcastStateTracker) -> bool:
-    """Whether a registered worker lives: one that was killed a moment ago is registered until its session ends."""
+def _has_workers(candidate: _Candidate, tracker: HazelcastStateTracker) -> bool:
+    """Return whether a registered worker lives: one that was killed stays registered until its session ends."""
+    session, address = candidate.session, candidate.address
     beats, until = tracker.heart_beats(), time.monotonic() + session.session_seconds + _EXPIRY_SECONDS
     while registered_workers(session, address.id):
         if any(beat != beats.get(worker) for worker, beat in tracker.heart_beats().items()):
@@ -166,7 +186,7 @@ def _has_workers(session: ZooKeeperSession, address: ClusterAddress, tracker: Ha
 
 
 def find_run(address: ClusterAddress, name: str, *, id_given: bool) -> tuple[ClusterAddress, Conf]:
-    """Return where the run called ``name`` (its name, or its id) is registered, and its Conf.
+    """Return the address of the registered run with the name or the id ``name``, and its Conf.
 
     Args:
         address: where to look; its id counts only with ``id_given``.
@@ -199,9 +219,9 @@ def find_run(address: ClusterAddress, name: str, *, id_given: bool) -> tuple[Clu
 
 
 def forget(conf: Conf, address: ClusterAddress, tracker: HazelcastStateTracker) -> None:
-    """Clear up after a run that has no master to do so."""
+    """Remove what is left of a run that has no master to do so."""
     with ZooKeeperSession(address.zookeeper, secret=address.secret) as session:
-        Office(conf, address, session).clear_up(tracker)
+        MasterRegistration(conf, address, session).clear_up(tracker)
 
 
 def _check_something_is_left(conf: Conf, tracker: HazelcastStateTracker) -> None:
@@ -226,75 +246,52 @@ def _check_is_new(conf: Conf, tracker: HazelcastStateTracker) -> None:
 
 
 def _lead(
-    conf: Conf,
-    data: training.Data,
-    address: ClusterAddress,
-    session: ZooKeeperSession,
-    election: MasterElection,
-    lead: Lead,
+    run: Run,
+    data: Data,
+    candidate: _Candidate,
+    tracker: HazelcastStateTracker,
+    options: MasterOptions,
     *,
-    takes_over: str,
-    tracker: HazelcastStateTracker | None = None,
-) -> training.Report:
-    """Register the Conf, share the plan, train, and clear up.
-
-    ``takes_over`` says who did, "" for a new run; ``tracker`` is the run's, if it is open already: it stays open.
-    """
-    conf = _settled(conf, data, lead, is_registered=bool(takes_over))
-    office = Office(conf, address, session, election)
-    with closing(open_tracker(conf, address.secret)) if tracker is None else nullcontext(tracker) as tracker:
-        if not takes_over:
-            _check_is_new(conf, tracker)
-        monitor = ClusterMonitor(
-            conf,
-            tracker,
-            source=process_name(),
-            definitions=_definitions(conf, data),
-            leadership=office,
-            takes_over=bool(takes_over),
-            secret=address.secret,
-            bind=lead.bind,
-        )
-        shown = _Shown(lead.tick, monitor)
-        try:
-            with monitor:
-                office.register()
-                monitor.journal.write("master_leads", id=address.id, run=conf.run, takes_over=takes_over or "nobody")
-                try:
-                    return training.train(
-                        conf,
-                        data,
-                        resume=bool(takes_over and conf.checkpoint_dir),
-                        out=lead.out,
-                        tick=shown.tick,
-                        tracker=tracker,
-                        local_workers=lead.local_workers,
-                        monitor=monitor,
-                    )
-                finally:
-                    monitor.end()
-        finally:
-            shown.finish()
-            with contextlib.suppress(TrackerError):  # what cannot be reached cannot be cleared up
-                _end(tracker, office, monitor, began=shown.began or bool(takes_over))
+    takes_over: str = "",
+) -> Report:
+    """Register the Conf, share the plan, train, and clear up; ``takes_over`` says who did, "" for a new run."""
+    conf, address = run.conf, candidate.address
+    registration = MasterRegistration(conf, address, candidate.session, candidate.election)
+    if not takes_over:
+        _check_is_new(conf, tracker)
+    monitor = ClusterMonitor(
+        conf,
+        tracker,
+        source=process_name(),
+        definitions=_definitions(run),
+        leadership=registration,
+        takes_over=bool(takes_over),
+        secret=address.secret,
+        bind=options.bind,
+    )
+    display = _Display(options.tick, monitor)
+    try:
+        with monitor:
+            registration.register()
+            monitor.journal.write("master_leads", id=address.id, run=conf.run, takes_over=takes_over or "nobody")
+            try:
+                return train(run, data, out=options.out, tick=display.tick, tracker=tracker, monitor=monitor)
+            finally:
+                monitor.end()
+    finally:
+        display.finish()
+        with contextlib.suppress(TrackerError):  # what cannot be reached cannot be cleared up
+            _clear_up(tracker, registration, monitor, began=display.began or bool(takes_over))
 
 
-def _settled(conf: Conf, data: training.Data, lead: Lead, *, is_registered: bool) -> Conf:
-    """Return the Conf with everything that its workers must know; raises as ``resolve_compute``."""
-    checked = training.with_data(conf, data)
-    conf = conf if is_registered else checked  # a run that is registered keeps the Conf that its workers have
-    conf = resolve_compute(conf, local=lead.local_workers > 0)[0].replace(data_by_reference=False)
-    return conf.replace(jobs_per_round=conf.jobs_per_round or conf.workers, run=conf.run or process_name())
+def _definitions(run: Run) -> dict[str, Any]:
+    """Return the globals of the run that its workers need."""
+    plan = msgspec.to_builtins(run.plan)
+    return {"conf": run.conf.to_json(), "versions": versions(run.conf.kernels), "plan": plan}
 
 
-def _definitions(conf: Conf, data: training.Data) -> dict[str, Any]:
-    """The run's globals, which workers need."""
-    plan = msgspec.to_builtins(training.plan_of(conf, data))
-    return {"conf": conf.to_json(), "versions": versions(conf.kernels), "plan": plan}
-
-
-class _Shown:
-    """What the caller is shown of the run: its status, with the news of the journal, to the very end."""
+class _Display:
+    """Shows the run's status with the news from its journal, to the very end."""
 
     def __init__(self, tick: Tick, monitor: ClusterMonitor) -> None:
         self._tick, self._monitor = tick, monitor
@@ -311,8 +308,10 @@ class _Shown:
             self.tick(self._last)
 
 
-def _end(tracker: HazelcastStateTracker, office: Office, monitor: ClusterMonitor, *, began: bool) -> None:
-    """Clear up after a run that is over, or never began; one that is under way is left for somebody to go on with."""
+def _clear_up(
+    tracker: HazelcastStateTracker, registration: MasterRegistration, monitor: ClusterMonitor, *, began: bool
+) -> None:
+    """Clear up after a run that is over, or never began; one that is under way is left for somebody to continue."""
     head = tracker.head()
     if (head is None and not began) or (head is not None and head.status != "running"):
-        office.clear_up(tracker, monitor.is_gone)
+        registration.clear_up(tracker, monitor.is_gone)

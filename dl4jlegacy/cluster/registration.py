@@ -1,4 +1,4 @@
-"""A master's place in Zookeeper: the Conf that it registers, whether it still is the master, and the end (layer 5)."""
+"""The registration of a master in Zookeeper: the run's Conf, whether this process still leads, and its removal."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from dl4jlegacy.scaleout.zookeeper import (
 )
 from dl4jlegacy.scaleout.zookeeper.membership import group_path
 
-__all__ = ["Office", "destroy"]
+__all__ = ["MasterRegistration", "destroy"]
 
 logger = logging.getLogger(__name__)
 
 _FAREWELL_SECONDS = 5.0
 
 
-class Office:
-    """Where a run is registered, and who its master is.
+class MasterRegistration:
+    """The registration of a run in Zookeeper, and of its master.
 
     Args:
         conf: the run's, with all defaults resolved.
         address: where it is registered.
         session: with that Zookeeper.
-        election: in which this process stands; None for one that only clears up.
+        election: in which this process stands; None if it only clears up.
 
     Raises:
         ConfError: the Conf is too large for Zookeeper.
@@ -51,7 +51,7 @@ class Office:
         self._me = (info.get("host"), info.get("pid"))
 
     def register(self) -> None:
-        """Put the Conf where workers look for it."""
+        """Register the Conf, so that workers find it."""
         self._register.register()
 
     def check(self) -> None:
@@ -66,9 +66,9 @@ class Office:
             )
 
     def check_begin(self) -> bool:
-        """Raise ``TrackerError`` if there is another master, or the run is over: nobody may then begin it again.
+        """Raise ``TrackerError`` if there is another master, or the run is over, so that nobody begins it again.
 
-        Returns whether Zookeeper has answered.
+        Returns whether Zookeeper answered.
         """
         self.check()
         registered = self._ask(lambda: self._registered.find() or "nothing")
@@ -79,10 +79,10 @@ class Office:
         return registered is not None
 
     def clear_up(self, tracker: HazelcastStateTracker, is_gone: Callable[[str], bool] = lambda worker: False) -> None:
-        """Take back the Conf, let the workers see the end, a few seconds long, and delete what else the run has.
+        """Remove the Conf, give the workers a few seconds to see the end, and delete the run's entries in the grid.
 
         Raises:
-            TrackerError: something cannot be reached; the rest has been done.
+            TrackerError: a server cannot be reached; the rest has been done.
         """
         try:
             self._register.remove()
@@ -94,7 +94,7 @@ class Office:
             self._session.prune(group_path(self._id, folder))
 
     def _ask(self, question: Callable[[], Any]) -> Any:
-        """Return an answer of Zookeeper's; None if it has none, or cannot give it now."""
+        """Return Zookeeper's answer; None if there is none, or Zookeeper cannot be reached now."""
         try:
             return question() if self._session.connected else None
         except TrackerError as exc:
@@ -109,6 +109,6 @@ def _await(condition: Callable[[], bool]) -> None:
 
 
 def destroy(tracker: HazelcastStateTracker) -> None:
-    """Delete all that a run has in the grid."""
+    """Delete all entries of a run in the grid."""
     if isinstance(tracker.store, HazelcastStore):
         tracker.store.destroy()

@@ -30,6 +30,7 @@ from dl4jlegacy.nn import (
 )
 from dl4jlegacy.nn.layers.layer import Layer
 from dl4jlegacy.nn.training.gradient_check import GradientCheckUtil
+from dl4jlegacy.run import resolve
 from dl4jlegacy.scaleout import Conf
 from dl4jlegacy.scaleout.job import decode_work, encode_work
 
@@ -220,7 +221,7 @@ def test_running_statistics_are_averaged_and_do_not_depend_on_the_number_of_work
     for workers in (1, 3):
         conf = Conf(multi_layer_conf=normalized(), dataset="digits", workers=workers, jobs_per_round=3, batch_size=20,
                     epochs=1, averaging_frequency=2, run=f"bn{workers}")  # fmt: skip
-        hashes.add(training.train(conf, data).fields["params_sha256"])
+        hashes.add(training.train(resolve(conf, training.batches(conf, data)), data).fields["params_sha256"])
     assert len(hashes) == 1
 
 
@@ -241,7 +242,7 @@ def test_running_statistics_are_saved_and_training_goes_on_as_if_nothing_had_bee
 def test_data_sources_of_images_train_through_the_launcher() -> None:
     data = training.load_data("digits", "")
     assert isinstance(data.source, DataSource)
-    conf = training.prepare(Conf(multi_layer_conf=normalized()), data, frozenset(), learning_rate=None, updater=None)
+    conf = training.with_network(Conf(multi_layer_conf=normalized()), data, frozenset())
     assert conf.multi_layer_conf is not None and conf.multi_layer_conf.input_type == InputType.convolutional_flat(
         8, 8, 1
     )

@@ -13,6 +13,7 @@ from dl4jlegacy import training
 from dl4jlegacy.datasets import DataSet, DataSource, ListDataSetIterator
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.nn import AdaGrad, MultiLayerNetwork, zoo
+from dl4jlegacy.run import resolve
 from dl4jlegacy.scaleout import Conf
 
 
@@ -59,7 +60,7 @@ def test_lenet_comes_out_the_same_for_any_number_of_workers() -> None:
     for workers in (1, 2, 3, 4):
         conf = Conf(multi_layer_conf=zoo.lenet(784, 4), workers=workers, jobs_per_round=4, batch_size=20, epochs=1,
                     averaging_frequency=2, run=f"lenet{workers}")  # fmt: skip
-        hashes.add(training.train(conf, data).fields["params_sha256"])
+        hashes.add(training.train(resolve(conf, training.batches(conf, data)), data).fields["params_sha256"])
     assert len(hashes) == 1
 
 

@@ -16,6 +16,7 @@ from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.inference import evaluate_network, source_for_model
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
+from dl4jlegacy.run import resolve
 from dl4jlegacy.scaleout import Conf
 
 COMMAND = [sys.executable, "-m", "dl4jlegacy"]
@@ -39,7 +40,7 @@ def test_char_lstm_gives_the_same_answer_for_any_number_of_workers() -> None:
     for workers in (1, 2, 3, 4):
         conf = Conf(multi_layer_conf=zoo.char_lstm(source.train.n_in, source.train.n_out), workers=workers, epochs=1,
                     jobs_per_round=4, batch_size=10, run=f"char{workers}")  # fmt: skip
-        report = training.train(conf, data).fields
+        report = training.train(resolve(conf, training.batches(conf, data)), data).fields
         assert (report["batches_lost"], report["batches_duplicated"], report["examples"]) == (0, 0, 120)
         hashes.add(report["params_sha256"])
     assert len(hashes) == 1

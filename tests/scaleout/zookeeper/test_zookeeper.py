@@ -22,7 +22,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from dl4jlegacy.cluster.address import ClusterAddress
-from dl4jlegacy.cluster.registration import Office
+from dl4jlegacy.cluster.registration import MasterRegistration
 from dl4jlegacy.errors import ConfError, NotAuthorisedError, TrackerClosedError, TrackerError, VersionError
 from dl4jlegacy.scaleout import Conf
 from dl4jlegacy.scaleout.zookeeper import (
@@ -760,12 +760,14 @@ def test_a_master_is_not_taken_for_another_when_its_machine_gets_a_new_name(
     with MasterElection(session, group=group) as election:
         assert election.wait(DEADLINE)
         monkeypatch.setattr(socket, "gethostname", lambda: "after")
-        office = Office(Conf(run="r"), ClusterAddress(session.address, None, group), session, election)
+        registration = MasterRegistration(
+            Conf(run="r"), ClusterAddress(session.address, None, group), session, election
+        )
         monkeypatch.setattr(MasterElection, "is_leader", False)  # not confirmed just now: others are asked
-        office.check()
+        registration.check()
         other = MasterElection(session, group=group, info={"pid": 0})
         with pytest.raises(TrackerError, match=r"run r has another master, on before"):
-            Office(Conf(run="r"), ClusterAddress(session.address, None, group), session, other).check()
+            MasterRegistration(Conf(run="r"), ClusterAddress(session.address, None, group), session, other).check()
 
 
 @pytest.mark.cluster

@@ -1,0 +1,81 @@
+"""``dl4j train`` and ``dl4j resume``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from dl4jlegacy.cli import cluster
+from dl4jlegacy.cli.options import ResumeOptions, TrainOptions, add_command
+from dl4jlegacy.errors import CheckpointError, UsageError
+
+if TYPE_CHECKING:
+    from dl4jlegacy.training import Report
+
+__all__ = ["add_commands", "resume", "train"]
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add this module's commands, and ``dl4j master``, which takes the options of ``dl4j train``."""
+    add_command(app, train, TrainOptions)
+    add_command(app, cluster.master, TrainOptions)
+    add_command(app, resume, ResumeOptions)
+
+
+def train(options: TrainOptions) -> None:
+    """Train a model here and evaluate it on held-out examples.
+
+    Flags win over DL4J_... environment variables, those over CONF.
+    """
+    from dl4jlegacy import training
+    from dl4jlegacy.cli.progress import show_training
+
+    if options.standby:
+        raise UsageError("--standby belongs to dl4j master")
+    if options.tracker != "memory":
+        cluster.train_on_cluster(options, local_workers=None)
+        return
+    conf, given = options.read_conf()
+    run, data = training.prepare(conf, given, learning_rate=options.learning_rate, updater=options.updater)
+    show_training(
+        lambda tick: training.train(run, data, out=options.out or "", tick=tick),
+        as_json=options.format == "json",
+        json_lines=options.log_format == "json",
+        checkpoints=run.conf.checkpoint_dir,
+    )
+
+
+def resume(options: ResumeOptions) -> None:
+    """Go on where a run stopped; prints what train would have printed."""
+    from dl4jlegacy import storage
+
+    path = storage.find_conf(options.run)
+    if path is not None:
+        _resume_folder(options, path)
+    elif options.zookeeper:
+        cluster.resume_on_cluster(options)
+    else:
+        raise CheckpointError(
+            f"{options.run} holds no run: it has no conf.json; give what --checkpoint-dir was, or a name and "
+            "--zookeeper"
+        )
+
+
+def _resume_folder(options: ResumeOptions, path: Path) -> None:
+    """Continue a run from its checkpoints, in this process; ``path`` is its ``conf.json``."""
+    from dl4jlegacy import storage, training
+    from dl4jlegacy.cli.progress import show_training
+    from dl4jlegacy.run import resolve
+
+    folder = options.run if storage.is_remote(options.run) else str(path.parent)
+    changes = {**options.conf_changes(), "checkpoint_dir": folder}
+    conf = training.read_run(options.run, path).replace(**changes)
+    data = training.load_data(conf.dataset, conf.data_dir)
+
+    def start(tick: Any) -> Report:
+        run = resolve(conf, training.batches(conf, data), resume=True)
+        return training.train(run, data, out=options.out or "", tick=tick)
+
+    show_training(start, as_json=options.format == "json", json_lines=options.log_format == "json", checkpoints=folder)
