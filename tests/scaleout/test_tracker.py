@@ -4,6 +4,7 @@ import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
 
 from dl4jlegacy.errors import NotAuthorisedError, TrackerClosedError
@@ -11,7 +12,16 @@ from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Phase, Plan
-from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys, Manifest, WorkerRecord, encode_record
+from dl4jlegacy.scaleout.records import (
+    HEAD,
+    Head,
+    JobRecord,
+    Keys,
+    Manifest,
+    WorkerRecord,
+    decode_record,
+    encode_record,
+)
 from dl4jlegacy.scaleout.router import create_router
 from dl4jlegacy.scaleout.store import MemoryStore, SystemClock
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker, drive
@@ -140,26 +150,32 @@ def test_of_many_who_claim_a_job_exactly_one_wins(tracker):
 
 def test_of_many_who_commit_a_job_exactly_one_is_accepted_and_the_rest_are_counted(tracker):
     begin(tracker)
-    router = create_router("iterative-reduce")
-    update = Result({"examples": 1, "score": 0.0}).encode()
+    for slot in (1, 2, 3):
+        tracker.store.delete(Keys.job(0, slot))
+    key, update = Keys.job(0, 0), Result({"examples": 1, "score": 0.0}).encode()
 
-    def commit(index):
-        """Each takes slot 0 with a lease that has already run out, so that all of them hold it."""
-        limits = protocol.Limits(lease=1e-9)
-        me = protocol.Worker(f"w{index}", tracker.store, tracker.clock, PLAN, router, limits=limits)
+    def hold(index):
+        """Take slot 0, whose lease then counts as expired, so that the next one takes it too."""
+        me = protocol.Worker(f"w{index}", tracker.store, tracker.clock, PLAN, create_router("iterative-reduce"))
         steps = protocol.worker_steps(me)
         event = next(event for event in steps if event is not protocol.STEP)
-        answer = update if isinstance(event, protocol.Perform) else None
-        while isinstance(event, protocol.Perform) or event is None:
-            event = steps.send(answer)
-            answer = None
-            if event is not None:
-                return
+        assert isinstance(event, protocol.Perform) and event.plan.slot == 0
+        record = decode_record(tracker.store.get(key), JobRecord)
+        tracker.store.put(key, encode_record(msgspec.structs.replace(record, state="ready", worker="")))
+        return steps
+
+    holders = [hold(index) for index in range(8)]
+
+    def commit(index):
+        event = holders[index].send(update)
+        while event is protocol.STEP:
+            event = next(holders[index])
 
     race(8, commit)
-    done = [r for r in tracker.current_jobs(PLAN).values() if r.state == "done"]
-    assert 1 <= len(done) <= 4
-    assert len(tracker.store.keys("update/")) == len(done)
+    record = decode_record(tracker.store.get(key), JobRecord)
+    assert record.state == "done" and record.update is not None
+    assert tracker.store.keys("update/") == [f"{record.update.key}/0"]
+    assert int(bytes(tracker.store.get(protocol.DROPPED))) == 7
 
 
 def test_batches_are_written_read_in_order_and_deleted(tracker):
