@@ -1,0 +1,181 @@
+"""Shows that each promise has a test that fails when the promise is broken, by breaking each of them once.
+
+    python -m tools.break_promises [NAME ...] [--control] [--list] [--page]
+
+The checkout is copied into a temporary folder. There each promise in ``tools/promises.py`` is broken in turn by
+replacing one piece of text, its tests are run, and the text is put back. Every test must fail. Exits with status 1 if
+one did not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import functools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from tools.promises import PROMISES, Promise
+
+__all__ = ["Outcome", "broken", "is_long", "main", "page_rows", "run_test"]
+
+REPOSITORY = Path(__file__).parent.parent
+NOT_COPIED = (".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "build", "dist")
+STAND_INS = {"device_arrays", "gpu", "openssh_server"}
+"""Fixtures that make a test long; ``tests/conftest.py`` marks what uses them."""
+
+Outcome = Literal["failed", "passed", "no test"]
+"""What became of a test: it failed (or did not end in time), it passed, or none was run (it was skipped)."""
+
+
+@contextmanager
+def copy_of_checkout() -> Iterator[Path]:
+    """Yield a folder with a copy of the checkout, compiled kernels included; it is deleted afterwards."""
+    with tempfile.TemporaryDirectory(prefix="dl4j-promises-") as name:
+        folder = Path(name) / REPOSITORY.name
+        shutil.copytree(REPOSITORY, folder, ignore=shutil.ignore_patterns(*NOT_COPIED), symlinks=True)
+        yield folder
+
+
+@contextmanager
+def broken(folder: Path, promise: Promise) -> Iterator[None]:
+    """Break a promise in the copy at ``folder`` as long as the context lasts.
+
+    Raises:
+        ValueError: the text to replace is not exactly once in its file.
+    """
+    path = folder / promise.file
+    whole = path.read_text(encoding="utf-8")
+    if whole.count(promise.before) != 1:
+        raise ValueError(
+            f"{promise.name}: {promise.file} has {whole.count(promise.before)} times the text {promise.before!r}; "
+            "bring tools/promises.py up to date"
+        )
+    times = path.stat()
+    path.write_text(whole.replace(promise.before, promise.after), encoding="utf-8")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns + 1_000_000_000))  # so that no compiled copy is taken
+    try:
+        yield
+    finally:
+        path.write_text(whole, encoding="utf-8")
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # the compiled kernels still fit
+
+
+def run_test(folder: Path, test: str, seconds: float) -> tuple[Outcome, str]:
+    """Run one test in the copy at ``folder``; return what became of it and the last lines that pytest printed.
+
+    A test that has not ended after ``seconds`` has failed: of some promises that is all there is to see.
+    """
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-m", "", "-p", "no:cacheprovider", test]
+    environment = {**os.environ, "PYTHONPATH": str(folder)}  # before an installed copy, in processes of tests too
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            status = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            status = _end(process)
+        output.seek(0)
+        lines = output.read().splitlines()
+    if status in (4, 5) or (status == 0 and "passed" not in lines[-1]):
+        return "no test", "\n".join(lines[-5:])
+    return ("passed" if status == 0 else "failed"), "\n".join(lines[-5:])
+
+
+def _end(process: subprocess.Popen[bytes]) -> int:
+    """Interrupt a test run so that it cleans up after itself; kill it if it does not."""
+    os.killpg(process.pid, signal.SIGINT)
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return 1
+
+
+def is_long(test: str) -> bool:
+    """Return whether a test belongs to the suite ``-m long``; raises ``LookupError`` if there is no such test."""
+    file, _, name = test.partition("::")
+    found = _suites(REPOSITORY / file).get(name.partition("[")[0])
+    if found is None:
+        raise LookupError(f"there is no test {test}")
+    return found
+
+
+@functools.cache
+def _suites(path: Path) -> dict[str, bool]:
+    """Return which tests there are in a file, and whether each belongs to the suite ``-m long``."""
+    body = ast.parse(path.read_text(encoding="utf-8")).body if path.is_file() else []
+    assigned = [node for node in body if isinstance(node, ast.Assign)]
+    module = any("pytestmark = " in (text := ast.unparse(node)) and "mark.long" in text for node in assigned)
+    suites = {}
+    for node in body:
+        if isinstance(node, ast.FunctionDef):
+            marked = any("mark.long" in ast.unparse(decorator) for decorator in node.decorator_list)
+            suites[node.name] = module or marked or bool(STAND_INS & {argument.arg for argument in node.args.args})
+    return suites
+
+
+def page_rows(promises: Sequence[Promise]) -> list[str]:
+    """Return the rows of the tables in ``docs/promises.md``."""
+    return [f"| {p.text} | {'<br>'.join(_shown(test) for test in p.tests)} | {p.how} |" for p in promises]
+
+
+def _shown(test: str) -> str:
+    return f"`{test.removeprefix('tests/')}`{' (long)' if is_long(test) else ''}"
+
+
+def _check(folder: Path, promise: Promise, control: bool) -> bool:
+    """Break one promise, print a line for each of its tests; return whether every one noticed."""
+    noticed = True
+    for test in promise.tests:
+        began = time.monotonic()
+        unbroken: Outcome = run_test(folder, test, promise.seconds)[0] if control else "passed"
+        with broken(folder, promise):
+            outcome, said = run_test(folder, test, promise.seconds)
+        right = (unbroken, outcome) == ("passed", "failed")
+        noticed = noticed and right
+        before = f"{unbroken} unbroken, " if control else ""
+        print(f"{'ok ' if right else 'NOT'} {promise.name:28} {before}{outcome} broken, {test}", end="")
+        print(f" ({time.monotonic() - began:.0f} s)", flush=True)
+        if not right:
+            print(said)
+    return noticed
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Break the named promises, or all; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tools.break_promises", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these promises")
+    parser.add_argument("--control", action="store_true", help="run each test unbroken too; it must pass")
+    parser.add_argument("--list", action="store_true", help="print the names of all promises")
+    parser.add_argument("--page", action="store_true", help="print the tables of docs/promises.md")
+    options = parser.parse_args(arguments)
+    every = [promise for group in PROMISES.values() for promise in group]
+    if options.list or options.page:
+        for title, group in PROMISES.items():
+            print(f"\n## {title}\n")
+            print("\n".join(page_rows(group) if options.page else [promise.name for promise in group]))
+        return 0
+    unknown = set(options.names) - {promise.name for promise in every}
+    if unknown:
+        parser.error(f"there is no promise {', '.join(sorted(unknown))}; see --list")
+    chosen = [promise for promise in every if not options.names or promise.name in options.names]
+    with copy_of_checkout() as folder:
+        unnoticed = [promise.name for promise in chosen if not _check(folder, promise, options.control)]
+    print(f"{len(chosen) - len(unnoticed)} of {len(chosen)} broken promises were noticed by every test named for them")
+    return 1 if unnoticed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
