@@ -850,8 +850,11 @@ PACKAGE = (
     ),
     Promise(
         name="layers",
-        text="A room imports only those below it.",
-        tests=("tests/test_layering.py::test_a_module_imports_only_its_own_layer_and_lower_ones",),
+        text="A room imports only those before it in one list; there are no circles.",
+        tests=(
+            "tests/test_layering.py::test_a_module_imports_only_its_own_room_and_those_above",
+            "tests/test_layering.py::test_no_modules_import_each_other_in_a_circle",
+        ),
         how="the wire imports the runner",
         file="dl4jlegacy/wire.py",
         before="from dl4jlegacy.errors import WireError\n",
