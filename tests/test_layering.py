@@ -21,7 +21,7 @@ MODULES = {
 ROOMS = """
 errors version seeding backend console
 devices wire
-kernels.protocol kernels.philox kernels.compiling
+kernels.protocol kernels.philox kernels.compilation
 kernels.numpy
 kernels.numba
 kernels.cuda
