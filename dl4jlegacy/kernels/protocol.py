@@ -2,6 +2,9 @@
 
 Every array is C-contiguous float32 or float64, all arrays of one call of one dtype. Arguments that are only read may
 be read-only arrays (decoded from a frame). Calls release the GIL for their whole run and use one thread.
+
+Kernels take their arguments by position, however many: the order is that of the compiled functions and CUDA launches
+behind them, which know no names.
 """
 
 from __future__ import annotations

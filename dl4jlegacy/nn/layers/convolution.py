@@ -222,19 +222,22 @@ class Convolution1DLayer(_Convolution, frozen=True, kw_only=True, tag="convoluti
                 dy = dy * out_mask[:, :, None]
             dz = ACTIVATIONS[name].backward(dy.reshape(z.shape), z, y)
             step.kernels.column_sums(dz, grads["b"])
-            found = step.buffer("gW", weights.shape, x)
-            matmul(columns.T, dz, found)
-            shape = (self.kernel_size, self.n_in, self.n_out)
-            grads["W"][..., 0] = found.reshape(shape).transpose(2, 1, 0)
-            if not need_dx:
-                return None
-            unrolled = step.buffer("dcolumns", columns.shape, x)
-            matmul(dz, weights.T, unrolled)
-            dx = window.fold(unrolled, x.shape)
-            if step.mask is not None:
-                dx *= step.mask[:, :, None]
-            if step.train and self.drop_out:
-                step.kernels.dropout_backward(dx, self.drop_out, step.key("dropout"))
-            return dx
+            self._weight_gradient(columns, dz, grads["W"], step)
+            return self._input_gradient(dz, weights, window, x.shape, step) if need_dx else None
 
         return shown, backward
+
+    def _weight_gradient(self, columns: Array, dz: Array, gW: Array, step: Step) -> None:
+        found = step.buffer("gW", (columns.shape[1], self.n_out), dz)
+        step.kernels.matmul(columns.T, dz, found)
+        gW[..., 0] = found.reshape(self.kernel_size, self.n_in, self.n_out).transpose(2, 1, 0)
+
+    def _input_gradient(self, dz: Array, weights: Array, window: Window, shape: tuple[int, ...], step: Step) -> Array:
+        columns = step.buffer("dcolumns", (len(dz), len(weights)), dz)
+        step.kernels.matmul(dz, weights.T, columns)
+        dx = window.fold(columns, shape)
+        if step.mask is not None:
+            dx *= step.mask[:, :, None]
+        if step.train and self.drop_out:
+            step.kernels.dropout_backward(dx, self.drop_out, step.key("dropout"))
+        return dx
