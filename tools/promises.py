@@ -22,7 +22,8 @@ class Promise:
         how: how it is broken, in a phrase.
         file: relative to the checkout.
         before: text that is in the file exactly once.
-        seconds: a test that has not ended by then counts as failed.
+        seconds: how long each test may take.
+        may_hang: whether a test that takes longer has noticed, because it waits for what never comes.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Promise:
     before: str
     after: str
     seconds: float = 300.0
+    may_hang: bool = False
 
 
 NOTHING_IS_LOST = (
@@ -54,11 +56,11 @@ NOTHING_IS_LOST = (
             "tests/scaleout/protocol/test_protocol.py::"
             "test_every_schedule_ends_in_the_serial_runs_parameters_with_every_batch_counted_once",
         ),
-        how="a worker commits to a job that is of another model by now",
-        file="dl4jlegacy/scaleout/protocol/worker.py",
-        before='record.state != "done" and record.model == lease.model:',
-        after='record.state != "done":',
-        seconds=600.0,
+        how="a run whose head is lost goes on with the first model",
+        file="dl4jlegacy/scaleout/protocol/master.py",
+        before="        head, frame = restored",
+        after="        head, frame = restored[0], me.start.first_model()",
+        seconds=900.0,
     ),
     Promise(
         name="first-commit-wins",
@@ -98,6 +100,7 @@ NOTHING_IS_LOST = (
         file="dl4jlegacy/scaleout/protocol/watch.py",
         before="if now - lease.changed > me.limits.lease:",
         after="if now - lease.changed > 1e9:",
+        may_hang=True,
     ),
     Promise(
         name="killed-worker",
@@ -422,6 +425,7 @@ NOTHING_WAITS = (
         before="return time.monotonic() + self._deadline",
         after="return time.monotonic() + 1e9",
         seconds=60.0,
+        may_hang=True,
     ),
     Promise(
         name="zookeeper-deadline",
@@ -435,6 +439,7 @@ NOTHING_WAITS = (
         before="if not self._connected.wait(self.deadline_seconds):",
         after="if not self._connected.wait(1e6):",
         seconds=60.0,
+        may_hang=True,
     ),
     Promise(
         name="run-deadline",
@@ -445,6 +450,7 @@ NOTHING_WAITS = (
         before="if deadline is not None and elapsed > deadline:",
         after="if deadline is not None and elapsed > 1e9:",
         seconds=90.0,
+        may_hang=True,
     ),
     Promise(
         name="standstill",
@@ -455,6 +461,7 @@ NOTHING_WAITS = (
         before="if parts.outcome.idle_seconds > stall:",
         after="if parts.outcome.idle_seconds > 1e9:",
         seconds=90.0,
+        may_hang=True,
     ),
     Promise(
         name="stuck-worker",
@@ -464,6 +471,7 @@ NOTHING_WAITS = (
         file="dl4jlegacy/scaleout/actors.py",
         before="now - since > self._stuck_seconds",
         after="now - since > 1e9",
+        may_hang=True,
     ),
     Promise(
         name="too-few-workers",
@@ -483,6 +491,7 @@ NOTHING_WAITS = (
         before="if now - self._master_seen > conf.worker_wait_seconds:",
         after="if now - self._master_seen > 1e9:",
         seconds=180.0,
+        may_hang=True,
     ),
     Promise(
         name="traceback",
@@ -506,6 +515,7 @@ NOTHING_WAITS = (
         before="record.attempts < me.limits.attempts else None",
         after="record.attempts >= 0 else None",
         seconds=150.0,
+        may_hang=True,
     ),
     Promise(
         name="not-finite",
@@ -855,10 +865,10 @@ PACKAGE = (
             "tests/test_layering.py::test_a_module_imports_only_its_own_room_and_those_above",
             "tests/test_layering.py::test_no_modules_import_each_other_in_a_circle",
         ),
-        how="the wire imports the runner",
-        file="dl4jlegacy/wire.py",
-        before="from dl4jlegacy.errors import WireError\n",
-        after="from dl4jlegacy.errors import WireError\nfrom dl4jlegacy.runner import Model as Model\n",
+        how="a function of the random streams imports the runner",
+        file="dl4jlegacy/seeding.py",
+        before="        packed = struct.pack(",
+        after="        from dl4jlegacy.runner import RunStatus as RunStatus\n\n        packed = struct.pack(",
     ),
     Promise(
         name="legacy-flags",
