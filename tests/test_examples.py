@@ -37,6 +37,7 @@ def test_the_mnist_example_learns_and_loses_no_batch(tmp_path: Path) -> None:
     assert number_after("accuracy on the training examples:", output) > 0.9
 
 
+@pytest.mark.long
 @pytest.mark.mnist
 def test_the_mnist_example_takes_mnist_where_it_is_found(mnist_dir: str) -> None:
     if not mnist_dir:
@@ -46,6 +47,7 @@ def test_the_mnist_example_takes_mnist_where_it_is_found(mnist_dir: str) -> None
     assert output.startswith("5000 examples")  # three layers pretrained once, two epochs of finetuning
 
 
+@pytest.mark.long
 @pytest.mark.mnist
 def test_the_lenet_example_learns(mnist_dir: str) -> None:
     found = {"DL4J_DATA_DIR": mnist_dir} if mnist_dir else {}
@@ -75,6 +77,7 @@ def test_an_example_fits_on_a_page(script: Path) -> None:
     assert len(script.read_text(encoding="utf-8").splitlines()) <= 60 * pages
 
 
+@pytest.mark.long
 def test_the_sonnets_example_learns_and_goes_on_with_the_text() -> None:
     output = run("char_lstm_sonnets.py", "--epochs", "3", "--characters", "120")
     assert number_after("epoch 3:", output) < 2.8
@@ -82,12 +85,14 @@ def test_the_sonnets_example_learns_and_goes_on_with_the_text() -> None:
     assert len(output.split("From fairest", 1)[1]) > 120
 
 
+@pytest.mark.long
 def test_the_deep_autoencoder_example_rebuilds_digits_it_has_not_seen() -> None:
     output = run("deep_autoencoder_digits.py", "--epochs", "6", "--pretrain-epochs", "4")
     assert number_after("held-out pixel:", output) < 0.6 * number_after("mean image", output)
     assert sum("@" in line or "#" in line for line in output.splitlines()) >= 7
 
 
+@pytest.mark.long
 def test_the_vae_example_learns_and_draws() -> None:
     output = run("vae_digits.py", "--epochs", "8", "--draw", "3")
     assert number_after("after 8 epochs:", output) < 0.75 * number_after("before training:", output)
@@ -95,6 +100,7 @@ def test_the_vae_example_learns_and_draws() -> None:
     assert len(drawn) == 8 and {len(line) for line in drawn} == {3 * 16 + 2 * 3}
 
 
+@pytest.mark.long
 @pytest.mark.mnist
 def test_the_alexnet_example_learns(mnist_dir: str) -> None:
     found = {"DL4J_DATA_DIR": mnist_dir} if mnist_dir else {}

@@ -23,6 +23,8 @@ from tests.support.aws_fixtures import FakeClock, Fault, FaultProxy, Request
 
 OUT = "s3://models-of-mine/digits.zip"
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def example(repository: Path, monkeypatch: pytest.MonkeyPatch, aws: Aws) -> ModuleType:

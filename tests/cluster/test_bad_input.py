@@ -16,7 +16,7 @@ from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.zookeeper import ZooKeeperConfigurationRegister
 from tests.support.cluster_commands import RUN, SECRET, Cluster, Command, error
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 ENDLESS = ("--epochs", "500", "--run", "r1")
 ANOTHER = {"DL4J_SECRET": "another secret"}

@@ -22,6 +22,7 @@ def test_a_master_and_two_workers_in_processes_of_their_own_give_the_embedded_tr
     assert cluster.left_over() == []
 
 
+@pytest.mark.long
 def test_the_legacy_runner_is_a_worker_too(cluster: Cluster) -> None:
     program = [sys.executable, "-c", "from dl4jlegacy.cli.legacy import main; main()"]
     where = {"DL4J_ZOOKEEPER": cluster.zookeeper}
@@ -56,6 +57,7 @@ def test_a_killed_master_is_replaced_by_its_standby(cluster: Cluster) -> None:
     assert cluster.left_over() == []
 
 
+@pytest.mark.long
 def test_a_master_that_stood_still_until_the_run_was_over_leaves_without_a_trace(cluster: Cluster) -> None:
     master = cluster.master("--epochs", "2")
     cluster.wait_for_round(0)
@@ -78,6 +80,7 @@ def test_a_stopped_run_ends_everybody(cluster: Cluster) -> None:
     assert cluster.left_over() == []
 
 
+@pytest.mark.long
 def test_a_train_command_may_keep_its_state_in_the_grid_and_take_helpers(cluster: Cluster) -> None:
     flags = ("--run", "r1", "--workers", "2", "--epochs", "2", "--format", "json")
     master = cluster.start("train", *RUN, *cluster.master_flags, *flags)

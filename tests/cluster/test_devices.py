@@ -11,7 +11,7 @@ from tests.support import REPOSITORY
 from tests.support.cluster_commands import Cluster, Command, error
 from tests.support.standin_commands import STANDIN
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 PROGRAM = [sys.executable, "-m", "tests.support.standin.command"]
 FEW = ["--model", "mlp", "--dataset", "digits", "--jobs-per-round", "4", "--seed", "7", "--epochs", "3"]

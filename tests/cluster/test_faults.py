@@ -102,6 +102,7 @@ def test_one_of_two_members_is_killed_comes_back_and_the_other_one_is_killed(own
     run.ends(*run.workers)
 
 
+@pytest.mark.long
 def test_zookeeper_is_away_for_a_while_and_the_run_goes_on(own_services, run_on) -> None:
     servers = own_services()
     run = run_on(servers)
@@ -122,6 +123,7 @@ def expired(address: str, number: int) -> Iterator[None]:
     yield
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["expired", "frozen"])
 def test_a_worker_and_then_the_master_lose_their_session(how: str, session_services, run_on) -> None:
     run = run_on(session_services)
@@ -187,6 +189,7 @@ def unseen_updates(run: Run, plan: Plan) -> list[Manifest]:
     return [found[key] for key in found.keys() - seen]
 
 
+@pytest.mark.long
 def test_a_corrupt_frame_over_an_update(session_services, run_on) -> None:
     run = run_on(session_services)
     plan = msgspec.convert(run.tracker.get("plan"), Plan)
@@ -202,6 +205,7 @@ def test_a_corrupt_frame_over_an_update(session_services, run_on) -> None:
     run.ends(*run.workers)
 
 
+@pytest.mark.long
 def test_a_corrupt_frame_over_the_model(session_services, run_on) -> None:
     run = run_on(session_services)
     for worker in run.workers:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.cluster_commands import COMMAND, REPOSITORY, Cluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 SAME = ["--jobs-per-round", "4", "--batch-size", "8", "--seed", "7"]
 

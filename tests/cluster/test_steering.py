@@ -16,7 +16,7 @@ from dl4jlegacy.scaleout.journal import Journal
 from dl4jlegacy.services import Services, ServicesState
 from tests.support.cluster_commands import LONG, SHORTER, Cluster, error, same, until
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 FAILS_ONCE = """
 import dl4jlegacy.scaleout.perform as module

@@ -173,6 +173,7 @@ def test_a_cache_that_cannot_be_written_is_named(bin_folder: Path, tmp_path: Pat
         fetch_jars([EMPTY], tmp_path / "file" / "jars")
 
 
+@pytest.mark.long
 @pytest.mark.cluster
 def test_without_maven_jgo_fetches_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jgo")
@@ -372,6 +373,7 @@ def test_clients_that_name_the_cluster_are_served_and_others_are_not(session_ser
         client(session_services, "another", seconds=0.5)
 
 
+@pytest.mark.long
 @pytest.mark.cluster
 def test_with_two_members_data_outlives_either_and_both_come_back(own_services: Callable[..., ServicesState]) -> None:
     state = own_services(members=2, zookeeper=False)
@@ -392,6 +394,7 @@ def test_with_two_members_data_outlives_either_and_both_come_back(own_services: 
         ours.shutdown()
 
 
+@pytest.mark.long
 @pytest.mark.cluster
 def test_zookeeper_comes_back_with_its_data(own_services: Callable[..., ServicesState]) -> None:
     state = own_services(members=0)
@@ -417,6 +420,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[
     return status, json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.long
 @pytest.mark.cluster
 def test_the_command_starts_shows_and_stops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = ("--folder", str(tmp_path / "services"))
@@ -437,6 +441,7 @@ def test_the_command_starts_shows_and_stops(tmp_path: Path, capsys: pytest.Captu
     assert run(capsys, "down", *folder)[1]["stopped"] == []
 
 
+@pytest.mark.long
 @pytest.mark.cluster
 def test_the_java_of_the_wheel_runs_both(
     own_services: Callable[..., ServicesState], monkeypatch: pytest.MonkeyPatch

@@ -28,6 +28,7 @@ def run_chaos(*arguments: str, timeout: float = 180.0, **more: str) -> subproces
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=env, cwd=REPOSITORY)
 
 
+@pytest.mark.long
 @pytest.mark.cluster
 def test_faults_of_several_kinds_change_nothing(tmp_path: Path) -> None:
     kinds = "worker-kill,worker-drain,session-expiry,corrupt-frame"
@@ -82,6 +83,7 @@ def started(folder: Path) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.cluster
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_run_that_is_interrupted_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
