@@ -1,6 +1,6 @@
 """Convolution on CuPy arrays, computed on the CPU: the own way against NumPy's, cuDNN's against both.
 
-The own way runs its CUDA C through g++. The way through cuDNN is run twice: with a front end that computes in NumPy,
+The own way runs its CUDA C on the CPU. The way through cuDNN is run twice: with a front end that computes in NumPy,
 and, in a process of its own, with the real front end on a library that has no device behind it, which shows that our
 graphs are accepted and which plan is taken. No convolution of cuDNN itself is executed here: that takes a GPU.
 """

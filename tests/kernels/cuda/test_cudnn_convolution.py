@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -31,6 +30,7 @@ from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.updaters import Sgd
 from tests.kernels.cuda.test_convolution import SHAPES, Arrays, kernels_of
 from tests.support.standin import DeviceConf, cudnn, installed
+from tests.support.standin.compiler import compile_library
 
 SINGLE = [index for index, shape in enumerate(SHAPES) if shape[-1] == 1]
 
@@ -169,14 +169,9 @@ def test_why_it_is_not_cudnn(device_arrays: ModuleType, monkeypatch: pytest.Monk
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a libcudnn.so.9 that needs no device."""
     folder = tmp_path_factory.mktemp("cudnn")
-    compile_library(Path(cudnn.__file__).with_name("cudnn_library.cpp"), folder)
+    source = Path(cudnn.__file__).with_name("cudnn_library.cpp")
+    compile_library(source.read_text(encoding="utf-8"), folder / "libcudnn.so.9")
     return folder
-
-
-def compile_library(source: Path, folder: Path) -> None:
-    assert shutil.which("g++"), "these tests need g++"
-    command = ["g++", "-O1", "-shared", "-fPIC", "-o", str(folder / "libcudnn.so.9"), str(source)]
-    subprocess.run(command, check=True, timeout=120)
 
 
 def with_the_real_front_end(folder: Path, repository: Path, *command: str) -> subprocess.CompletedProcess[str]:
@@ -201,8 +196,7 @@ def test_the_real_front_end_takes_our_graphs_and_obeys(
 
 
 def test_a_library_that_is_only_half_there_is_a_reason_and_no_error(tmp_path: Path, repository: Path) -> None:
-    (tmp_path / "empty.cpp").write_text("int nothing;\n")
-    compile_library(tmp_path / "empty.cpp", tmp_path)
+    compile_library("int nothing;\n", tmp_path / "libcudnn.so.9")
     code = (
         "from dl4jlegacy.kernels.cuda.cudnn_convolution import find_cudnn; print(find_cudnn(None, 0, 'float32', None))"
     )

@@ -10,6 +10,12 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
+// No library of C++ is linked; this is what destructors at the end of a thread need of one.
+extern "C" int __cxa_thread_atexit_impl(void (*)(void*), void*, void*);
+extern "C" __attribute__((visibility("hidden"))) int __cxa_thread_atexit(void (*end)(void*), void* of, void* library) {
+    return __cxa_thread_atexit_impl(end, of, library);
+}
+
 #define __global__ static
 #define __device__ static
 #define __host__
@@ -73,9 +79,9 @@ template <class T> static inline T __ldg(const T* at) { return *at; }
 struct ShimFibre {
     ucontext_t context;
     jmp_buf at;
-    char* stack = nullptr;
-    bool begun = false, done = false;
-    int barrier = 0;  // which barrier it waits at, counted through the source
+    char* stack;
+    bool begun, done;
+    int barrier;  // which barrier it waits at, counted through the source
 };
 static const size_t SHIM_STACK = 1 << 16;
 static thread_local struct ShimFibres {
@@ -88,7 +94,7 @@ static thread_local struct ShimFibres {
         for (ShimFibre* f : all)
             if (f) {
                 munmap(f->stack, SHIM_STACK);
-                delete f;
+                free(f);
             }
     }
 } shim;
@@ -114,7 +120,7 @@ static void shim_main() {
 static __noinline__ void shim_enter(int t) {
     ShimFibre*& f = shim.all[t];
     if (!f) {
-        f = new ShimFibre;
+        f = (ShimFibre*)calloc(1, sizeof(ShimFibre));
         f->stack = (char*)mmap(nullptr, SHIM_STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     }
     shim.now = f;

@@ -1,25 +1,50 @@
 // What the front end of cuDNN calls of libcudnn.so.9 for one convolution, computed on the CPU in host memory. Numbers
 // of descriptors, attributes and notes are those of cudnn_graph.h. There are four engines for everything, best first;
-// the first three carry a note. Compiled by g++ and loaded by the real front end.
+// the first three carry a note. Compiled without a library of C++, and loaded by the real front end.
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <map>
-#include <vector>
 
 enum { CONVOLUTION = 1, ENGINE = 2, CONFIG = 3, HEURISTICS = 4, PLAN = 5 };
 enum { OK = 0, BAD = 2000 };
 
-struct Descriptor {
-    int type;
-    std::map<int, std::vector<int64_t>> values;  // whatever is set, widened to 64 bits
-    int engine = -1;
-    Descriptor* graph = nullptr;
-    Descriptor* at(int name, int index = 0) { return (Descriptor*)values.at(name).at(index); }
+struct Row {
+    int64_t count, numbers[16];
+    int64_t& operator[](int64_t index) {
+        if (index < 0 || index >= count) abort();
+        return numbers[index];
+    }
 };
 
-static const std::vector<std::vector<int>> NOTES = {{4}, {0}, {0, 1}, {}};  // not deterministic; tensor cores; rounded
+struct Attributes {
+    int count, names[16];
+    Row rows[16];
+    Row& operator[](int name) {
+        for (int i = 0; i < count; ++i)
+            if (names[i] == name) return rows[i];
+        if (count == 16) abort();
+        names[count] = name;
+        return rows[count++];
+    }
+};
+
+struct Descriptor {
+    int type;
+    Attributes values;  // whatever is set, widened to 64 bits
+    int engine;
+    Descriptor* graph;
+    Descriptor* at(int name) { return (Descriptor*)values[name][0]; }
+};
+
+struct Memory {
+    int64_t id;
+    float* address;
+};
+
+static const int NOTES[][2] = {{4}, {0}, {0, 1}, {}};  // not deterministic; tensor cores; rounded
+static const int64_t NOTED[] = {1, 1, 2, 0}, ENGINES = 4;
 static const int64_t WORKSPACE = 4096;
 
 static size_t width(int type) {
@@ -29,15 +54,22 @@ static size_t width(int type) {
     }
 }
 
+static float* find(const Memory (&memory)[3], int64_t id) {
+    for (const Memory& each : memory)
+        if (each.id == id) return each.address;
+    abort();
+}
+
 // Correlates or runs backwards, always in the order of the loops; role 10 forward, 11 weights, 12 input.
-static void convolve(Descriptor* operation, std::map<int64_t, float*>& memory) {
+static void convolve(Descriptor* operation, const Memory (&memory)[3]) {
     const int kinds[3][4] = {{704, 703, 705, 702}, {716, 715, 717, 714}, {710, 709, 711, 708}};
     const int* names = kinds[operation->type - 10];
     Descriptor *X = operation->at(names[0]), *W = operation->at(names[1]), *Y = operation->at(names[2]);
     Descriptor* how = operation->at(names[3]);
     auto &xs = X->values[902], &ws = W->values[902], &ys = Y->values[902];
     auto &xt = X->values[903], &wt = W->values[903], &yt = Y->values[903];
-    float *x = memory.at(X->values[906][0]), *w = memory.at(W->values[906][0]), *y = memory.at(Y->values[906][0]);
+    float *x = find(memory, X->values[906][0]), *w = find(memory, W->values[906][0]);
+    float* y = find(memory, Y->values[906][0]);
     auto &steps = how->values[103], &dilation = how->values[102];
     Descriptor* target = operation->type == 10 ? Y : operation->type == 11 ? W : X;
     float* out = operation->type == 10 ? y : operation->type == 11 ? w : x;
@@ -69,16 +101,23 @@ int cudnnCreate(void** handle) { *handle = (void*)64; return OK; }
 int cudnnDestroy(void*) { return OK; }
 int cudnnSetStream(void*, void* stream) { printf("stream %ld\n", (long)stream); fflush(stdout); return OK; }
 int cudnnGetStream(void*, void** stream) { *stream = nullptr; return OK; }
-int cudnnBackendCreateDescriptor(int type, void** made) { *made = new Descriptor{type}; return OK; }
+int cudnnBackendCreateDescriptor(int type, void** made) {
+    Descriptor* descriptor = (Descriptor*)calloc(1, sizeof(Descriptor));
+    descriptor->type = type;
+    descriptor->engine = -1;
+    *made = descriptor;
+    return OK;
+}
 int cudnnBackendDestroyDescriptor(void*) { return OK; }  // a plan needs what it was made of
 int cudnnBackendInitialize(void*) { return OK; }
 int cudnnBackendFinalize(void*) { return OK; }
 
 int cudnnBackendSetAttribute(void* given, int name, int type, int64_t count, const void* data) {
-    auto& values = ((Descriptor*)given)->values[name];
-    values.clear();
+    Row& row = ((Descriptor*)given)->values[name];
+    if (count > 16) return BAD;
+    row.count = count;
     for (int64_t i = 0; i < count; ++i)
-        values.push_back(width(type) == 8 ? ((const int64_t*)data)[i] : (int64_t)((const int32_t*)data)[i]);
+        row[i] = width(type) == 8 ? ((const int64_t*)data)[i] : (int64_t)((const int32_t*)data)[i];
     return OK;
 }
 
@@ -86,7 +125,7 @@ int cudnnBackendGetAttribute(void* given, int name, int type, int64_t asked, int
     Descriptor* from = (Descriptor*)given;
     int64_t there = 0;
     if (from->type == HEURISTICS && name == 202) {
-        there = (int64_t)NOTES.size();
+        there = ENGINES;
         for (int64_t i = 0; data && i < there && i < asked; ++i) {
             Descriptor* config = ((Descriptor**)data)[i];
             config->engine = (int)i;
@@ -96,7 +135,7 @@ int cudnnBackendGetAttribute(void* given, int name, int type, int64_t asked, int
         there = 1;
         if (data) (*(Descriptor**)data)->engine = from->engine;
     } else if (from->type == ENGINE && name == 1303) {
-        there = (int64_t)NOTES.at(from->engine).size();
+        there = NOTED[from->engine];
         for (int64_t i = 0; data && i < there && i < asked; ++i) ((int32_t*)data)[i] = NOTES[from->engine][i];
     } else if (from->type == ENGINE && name == 1301) {
         there = 1;
@@ -115,11 +154,11 @@ int cudnnBackendGetAttribute(void* given, int name, int type, int64_t asked, int
 int cudnnBackendExecute(void*, void* given_plan, void* given_pack) {
     Descriptor *plan = (Descriptor*)given_plan, *pack = (Descriptor*)given_pack;
     Descriptor* config = plan->at(401);
-    std::map<int64_t, float*> memory;
-    auto &ids = pack->values.at(1000), &addresses = pack->values.at(1001);
-    if (ids.size() != 3 || addresses.size() != 3) return BAD;
-    for (size_t i = 0; i < ids.size(); ++i) memory[ids[i]] = (float*)addresses[i];
-    memset((void*)pack->values.at(1003)[0], 255, WORKSPACE);
+    Memory memory[3];
+    Row &ids = pack->values[1000], &addresses = pack->values[1001];
+    if (ids.count != 3 || addresses.count != 3) return BAD;
+    for (int i = 0; i < 3; ++i) memory[i] = {ids[i], (float*)addresses[i]};
+    memset((void*)pack->values[1003][0], 255, WORKSPACE);
     printf("engine %d\n", config->engine);
     fflush(stdout);
     convolve(config->graph->at(801), memory);

@@ -1,4 +1,4 @@
-"""``cupy.RawModule`` for tests without a GPU: CUDA C compiled by g++ and run on the CPU, every argument checked.
+"""``cupy.RawModule`` for tests without a GPU: CUDA C compiled for the CPU and run there, every argument checked.
 
 CuPy checks nothing of what a kernel is given: a Python ``int`` arrives as 64 bits, a ``float`` as a double, an array
 as its address, whatever the signature says. Here each argument is held against the C signature. Threads of a block run
@@ -9,11 +9,7 @@ reach is an error, as is an atomic operation (there is none here). ``turn`` says
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import os
 import re
-import subprocess
-import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -22,11 +18,11 @@ import numpy as np
 
 from tests.support.standin import engine
 from tests.support.standin.arrays import ndarray
+from tests.support.standin.compiler import CompileError, cached, compile_library, preprocess
 
 __all__ = ["CudaError", "Kernel", "RawKernel", "RawModule"]
 
 SHIM = Path(__file__).with_name("cuda_shim.h")
-CACHE = Path(tempfile.gettempdir()) / f"dl4j-cuda-on-cpu-{os.getuid()}"
 TYPES: dict[str, tuple[Any, str]] = {
     "bool": (ctypes.c_bool, "?"),
     "char": (ctypes.c_char, "b"),
@@ -166,13 +162,6 @@ extern "C" int shim_run_{name}(const ShimLaunch* l, void* raw) {{
 """
 
 
-def _gxx(*arguments: str, text: str | None = None) -> str:
-    done = subprocess.run(["g++", *arguments], input=text, capture_output=True, text=True, timeout=300, check=False)
-    if done.returncode:
-        raise CudaError(f"g++ refused the kernels:\n{done.stderr[:4000]}")
-    return done.stdout
-
-
 def _definitions(options: tuple[str, ...]) -> list[str]:
     if not isinstance(options, tuple):
         raise CudaError("RawModule wants its options as a tuple")
@@ -183,33 +172,31 @@ def _definitions(options: tuple[str, ...]) -> list[str]:
 
 
 def _build(code: str, options: tuple[str, ...]) -> tuple[ctypes.CDLL, dict[str, Signature]]:
-    definitions = _definitions(options)
-    key = hashlib.sha256("\0".join((code, *definitions, SHIM.read_text())).encode() + _own_text()).hexdigest()
+    definitions, key = _definitions(options), "\0".join((code, *options))
     with _lock:
-        if key in _libraries:
-            return _libraries[key]
-        CACHE.mkdir(mode=0o700, exist_ok=True)
-        library, plain = CACHE / f"{key}.so", CACHE / f"{key}.cu"
-        if not library.exists():
-            text = _gxx("-E", "-P", "-x", "c++", *definitions, "-", text=code)
-            body = re.sub(r'extern\s+"C"\s+(?=__global__)', "", text)
-            body = re.sub(
-                r"extern\s+__shared__\s+(?:__align__\s*\(\d+\)\s*)?([\w ]+?)\s+(\w+)\s*\[\s*\]\s*;",
-                r"\1* const \2 = (\1*)shim_dynamic;",
-                body,
-            )
-            whole = f'#include "{SHIM}"\n{body}\n' + "".join(map(_wrapper, _signatures(text).values()))
-            draft = CACHE / f"{key}.{os.getpid()}.so"
-            _gxx("-x", "c++", "-std=c++17", "-O2", "-ffp-contract=off", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE",
-                 "-fPIC", "-shared", "-w", "-o", str(draft), "-", text=whole)  # fmt: skip
-            plain.write_text(text)
-            draft.rename(library)
-        _libraries[key] = ctypes.CDLL(str(library)), _signatures(plain.read_text())
+        if key not in _libraries:
+            sources = (code, *definitions, SHIM.read_text(encoding="utf-8"), Path(__file__).read_text(encoding="utf-8"))
+            try:
+                folder = cached(sources, lambda folder: _compile(code, definitions, folder))
+            except CompileError as exc:
+                raise CudaError(f"these kernels cannot be compiled: {exc}") from exc
+            signatures = _signatures((folder / "kernels.cu").read_text(encoding="utf-8"))
+            _libraries[key] = ctypes.CDLL(str(folder / "kernels.so")), signatures
         return _libraries[key]
 
 
-def _own_text() -> bytes:
-    return Path(__file__).read_bytes()
+def _compile(code: str, definitions: list[str], folder: Path) -> None:
+    """Write the preprocessed kernels and their library for the CPU into ``folder``."""
+    text = preprocess(code, definitions)
+    body = re.sub(r'extern\s+"C"\s+(?=__global__)', "", text)
+    body = re.sub(
+        r"extern\s+__shared__\s+(?:__align__\s*\(\d+\)\s*)?([\w ]+?)\s+(\w+)\s*\[\s*\]\s*;",
+        r"\1* const \2 = (\1*)shim_dynamic;",
+        body,
+    )
+    wrappers = "".join(map(_wrapper, _signatures(text).values()))
+    compile_library(f'#include "{SHIM}"\n{body}\n{wrappers}', folder / "kernels.so")
+    (folder / "kernels.cu").write_text(text, encoding="utf-8")
 
 
 class _Launch(ctypes.Structure):
