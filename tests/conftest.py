@@ -26,7 +26,7 @@ from tests.support.cluster_fixtures import (  # noqa: F401  # fixtures for every
     session_services,
     zookeeper_address,
 )
-from tests.support.openssh_server import openssh_server, sshd_program  # noqa: F401  # fixtures for every test
+from tests.support.ssh_server import ssh_server  # noqa: F401  # fixtures for every test
 from tests.support.standin import device_arrays  # noqa: F401  # a fixture for every test: CuPy on the CPU, see there
 
 settings.register_profile("default", deadline=None, derandomize=True, print_blob=True)
@@ -35,7 +35,7 @@ settings.load_profile("default")
 
 NOT_RUN = "not_run"
 """Where a process of the suite tells the one that prints the summary what it has left out."""
-STAND_INS = {"device_arrays", "gpu", "openssh_server"}
+STAND_INS = {"device_arrays", "gpu", "ssh_server"}
 """Fixtures that need more than Python and Java: a compiler for the kernels in CUDA C, a server of SSH."""
 
 

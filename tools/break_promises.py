@@ -30,7 +30,7 @@ __all__ = ["Outcome", "broken", "is_long", "main", "page_rows", "run_test"]
 
 REPOSITORY = Path(__file__).parent.parent
 NOT_COPIED = (".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "build", "dist")
-STAND_INS = {"device_arrays", "gpu", "openssh_server"}
+STAND_INS = {"device_arrays", "gpu", "ssh_server"}
 """Fixtures that make a test long; ``tests/conftest.py`` marks what uses them."""
 
 Outcome = Literal["failed", "passed", "hung", "no test"]

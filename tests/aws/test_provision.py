@@ -1,4 +1,4 @@
-"""HostProvisioner, against a real OpenSSH server on loopback: hosts are known, commands end, files arrive whole."""
+"""HostProvisioner, against an SSH server on loopback: hosts are known, commands end, files arrive whole."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ import pytest
 
 from dl4jlegacy.aws.provision import HostProvisioner, new_key
 from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, NotAuthorisedError
-from tests.support.openssh_server import OpenSshServer, make_key
+from tests.support.ssh_server import SshServer, make_key
 
 Connect = Callable[..., HostProvisioner]
 
 
 @pytest.fixture
-def connect(openssh_server: OpenSshServer) -> Iterator[Connect]:
+def connect(ssh_server: SshServer) -> Iterator[Connect]:
     with ExitStack() as stack:
 
         def made(**other: object) -> HostProvisioner:
-            server = openssh_server
+            server = ssh_server
             options = {"port": server.port, "key_file": server.key_file, "host_keys": server.host_keys, **other}
             return stack.enter_context(HostProvisioner(server.host, server.user, **options))
 
@@ -48,11 +48,11 @@ def test_output_of_megabytes_arrives_whole(connect: Connect) -> None:
     assert (done.status, done.out == expected, done.err == expected) == (0, True, True)
 
 
-def test_a_script_is_uploaded_and_run(connect: Connect, openssh_server: OpenSshServer, tmp_path: Path) -> None:
+def test_a_script_is_uploaded_and_run(connect: Connect, ssh_server: SshServer, tmp_path: Path) -> None:
     script = tmp_path / "a script.sh"
     script.write_text('#!/bin/sh\necho "I am $0"; exit 3\n', encoding="utf-8")
     script.chmod(0o600)
-    folder = os.path.relpath(tmp_path / "new folder", openssh_server.home)
+    folder = os.path.relpath(tmp_path / "new folder", ssh_server.home)
     done = connect().upload_and_run(script, folder)
     assert (done.status, done.out) == (3, f"I am ./{folder}/a script.sh\n")
     assert stat.S_IMODE((tmp_path / "new folder" / "a script.sh").stat().st_mode) == 0o700
@@ -95,11 +95,11 @@ def test_an_unknown_host_key_is_refused(connect: Connect, tmp_path: Path, monkey
 
 
 def test_known_hosts_is_used_where_no_key_is_given(
-    connect: Connect, openssh_server: OpenSshServer, tmp_path: Path, monkeypatch
+    connect: Connect, ssh_server: SshServer, tmp_path: Path, monkeypatch
 ) -> None:
     known = tmp_path / ".ssh" / "known_hosts"
     known.parent.mkdir()
-    line = f"[{openssh_server.host}]:{openssh_server.port} {openssh_server.host_keys}\n"
+    line = f"[{ssh_server.host}]:{ssh_server.port} {ssh_server.host_keys}\n"
     known.write_text(line, encoding="ascii")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert connect(host_keys="").run_remote_command("exit 5").status == 5
