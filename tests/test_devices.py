@@ -407,6 +407,7 @@ def test_a_limit_is_set_on_every_gpu_and_shown(broken: Break) -> None:
     assert compute_for_worker(Conf(kernels="cupy"), None, "8GiB").memory(0) == "gpu:0 3.0 GiB of 8.0 GiB"
 
 
+@pytest.mark.long
 def test_a_run_that_does_not_fit_names_the_layer_and_the_batch_that_would() -> None:
     same = ("train", "--model", "mlp", "--dataset", "digits", "--device", "gpu", "--device-memory-limit", "1MiB")
     done = STANDIN.run(*same, "--batch-size", "1400", "--format", "json")

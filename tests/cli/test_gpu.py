@@ -21,7 +21,8 @@ FEW = ("--dataset", "digits", "--jobs-per-round", "4", "--seed", "7", "--pretrai
 
 
 both = pytest.mark.parametrize(
-    "place", [pytest.param(REAL, marks=pytest.mark.gpu, id="gpu"), pytest.param(STANDIN, id="stand-in")]
+    "place",
+    [pytest.param(REAL, marks=pytest.mark.gpu, id="gpu"), pytest.param(STANDIN, marks=pytest.mark.long, id="stand-in")],
 )
 
 

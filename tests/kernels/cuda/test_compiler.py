@@ -12,7 +12,6 @@ import pytest
 from tests.support.standin import compiler
 from tests.support.standin.compiler import CompileError, cached, compile_library, preprocess
 
-
 pytestmark = pytest.mark.long  # they need the compiler
 
 

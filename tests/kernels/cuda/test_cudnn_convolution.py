@@ -184,6 +184,7 @@ def with_the_real_front_end(folder: Path, repository: Path, *command: str) -> su
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("precision", "engine"), [("float32", 3), ("tf32", 1), ("bf16", 1)])
 def test_the_real_front_end_takes_our_graphs_and_obeys(
     library: Path, repository: Path, precision: str, engine: int
@@ -195,6 +196,7 @@ def test_the_real_front_end_takes_our_graphs_and_obeys(
     assert [line for line in lines if line.startswith("engine")] == [f"engine {engine}"] * (1 + 3 * 2 * 3)
 
 
+@pytest.mark.long
 def test_a_library_that_is_only_half_there_is_a_reason_and_no_error(tmp_path: Path, repository: Path) -> None:
     compile_library("int nothing;\n", tmp_path / "libcudnn.so.9")
     code = (
