@@ -47,9 +47,12 @@ def test_paths_named_in_code_font_exist(page: str) -> None:
 
 
 def test_the_command_line_knows_every_flag_in_the_readme() -> None:
-    commands = re.findall(r"(?:^|/)dl4j (\w+)(.*)$", "\n".join(blocks("sh")), flags=re.MULTILINE)
-    assert commands
+    text = PAGES["README.md"].read_text("utf-8")
+    commands = re.findall(r"^ *(?:.*/)?dl4j (\w+)(.*)$", text, flags=re.MULTILINE)  # in blocks that are indented too
+    assert len(commands) > 10
     for name, rest in commands:
+        if name == "aws":  # tests/aws looks at those
+            continue
         done = subprocess.run(
             [sys.executable, "-m", "dl4jlegacy", name, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60
         )

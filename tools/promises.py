@@ -559,10 +559,7 @@ NOTHING_WAITS = (
     Promise(
         name="one-json-object",
         text="`--format json` prints exactly one JSON object on stdout, errors too; all else goes to stderr.",
-        tests=(
-            "tests/cli/test_bad_input.py::test_an_unknown_name_is_answered_with_the_nearest_one",
-            "tests/cli/test_main.py::test_the_real_command_prints_its_object_and_nothing_else",
-        ),
+        tests=("tests/cli/test_bad_input.py::test_an_unknown_name_is_answered_with_the_nearest_one",),
         how="messages go to stdout",
         file="dl4jlegacy/console.py",
         before='        sys.stderr.write(text + "\\n")\n        sys.stderr.flush()',
@@ -583,10 +580,7 @@ NUMBERS = (
     Promise(
         name="gradients",
         text="The gradient of every layer, loss and activation is the derivative of its score.",
-        tests=(
-            "tests/nn/training/test_gradient_check.py::test_drop_out_and_regularization_are_part_of_the_gradient",
-            "tests/nn/layers/test_layers.py::test_an_update_normalizes_then_regularizes_then_steps",
-        ),
+        tests=("tests/nn/training/test_gradient_check.py::test_drop_out_and_regularization_are_part_of_the_gradient",),
         how="a dense layer passes its gradient on as if W were twice as large",
         file="dl4jlegacy/nn/layers/feedforward.py",
         before='        step.kernels.matmul(dz, params["W"].T, dx)\n',
@@ -892,9 +886,9 @@ PACKAGE = (
         name="wheel",
         text="The wheel holds data, licences, types and CUDA sources.",
         tests=("tests/test_packaging.py::test_the_wheel_holds_data_licence_notice_and_type_marker",),
-        how="the type marker is left out",
+        how="the data sets are left out",
         file="setup.cfg",
-        before="    py.typed\n",
+        before="    datasets/data/*\n",
         after="",
     ),
 )
