@@ -85,7 +85,7 @@ LIBRARIES = {  # where each library may be imported
     "kazoo": ("dl4jlegacy.scaleout.zookeeper",),
     "lazy_loader": ("dl4jlegacy",),
     "llvmlite": ("dl4jlegacy.kernels",),
-    "msgspec": ("dl4jlegacy", "tools.chaos"),
+    "msgspec": ("dl4jlegacy", "tools"),
     "numba": ("dl4jlegacy.kernels",),
     "numpy": ("dl4jlegacy",),
     "paramiko": ("dl4jlegacy.aws",),

@@ -2,7 +2,7 @@
 
     python -m tools.break_promises [NAME ...] [--control] [--list] [--page]
 
-The checkout is copied into a temporary folder. There each promise in ``tools/promises.py`` is broken in turn by
+The checkout is copied into a temporary folder. There each promise in ``tools/promises.yaml`` is broken in turn by
 replacing one piece of text, its tests are run, and the text is put back. Every test must fail. Exits with status 1 if
 one did not.
 """
@@ -58,7 +58,7 @@ def broken(folder: Path, promise: Promise) -> Iterator[None]:
     if whole.count(promise.before) != 1:
         raise ValueError(
             f"{promise.name}: {promise.file} has {whole.count(promise.before)} times the text {promise.before!r}; "
-            "bring tools/promises.py up to date"
+            "bring tools/promises.yaml up to date"
         )
     times = path.stat()
     path.write_text(whole.replace(promise.before, promise.after), encoding="utf-8")

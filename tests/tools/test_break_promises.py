@@ -1,4 +1,4 @@
-"""docs/promises.md and tools/promises.py: they agree, and what they name is there. The breaking itself is a tool."""
+"""docs/promises.md and tools/promises.yaml: they agree, and what they name is there. The breaking itself is a tool."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_text_that_is_not_exactly_once_in_its_file_is_refused(tmp_path: Path, te
     promise = Promise(name="n", text="t", tests=(), how="h", file="a.py", before="x = 1", after="x = 2")
     (tmp_path / "a.py").write_text(text)
     with (
-        pytest.raises(ValueError, match=r"bring tools/promises.py up to date"),
+        pytest.raises(ValueError, match=r"bring tools/promises.yaml up to date"),
         break_promises.broken(tmp_path, promise),
     ):
         pytest.fail("it was broken")

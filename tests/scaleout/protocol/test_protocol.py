@@ -38,7 +38,7 @@ from tests.support import REPOSITORY, simulator
 
 SCHEDULES = int(os.environ.get("DL4J_SCHEDULES", "2000"))
 FEW_SCHEDULES = 24
-"""So many find every mistake that ``tools/promises.py`` makes in the protocol, in seconds."""
+"""So many find every mistake that ``tools/promises.yaml`` makes in the protocol, in seconds."""
 KERNELS = load("numpy")
 CONF = MultiLayerConfiguration(
     conf=NeuralNetConfiguration(seed=5, updater=AdaGrad(learning_rate=0.1)),
