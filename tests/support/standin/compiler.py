@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -24,7 +25,10 @@ __all__ = ["CompileError", "cached", "compile_library", "preprocess"]
 
 CACHE = Path(tempfile.gettempdir()) / f"dl4j-compiled-{os.getuid()}"
 SECONDS = 300
+TARGET = f"{platform.machine()}-linux-gnu.2.28"
+"""Named, so that the headers are those of the wheel, whether this machine has any or not."""
 OPTIONS = (
+    *("-target", TARGET),
     *("-x", "c++", "-std=c++17", "-O2", "-mcpu=baseline", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-w"),
     *("-fno-sanitize=all", "-U_FORTIFY_SOURCE", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics"),
 )
@@ -73,7 +77,7 @@ def _locked(key: str) -> Iterator[None]:
 
 def preprocess(code: str, definitions: Sequence[str] = ()) -> str:
     """Return C++ after its preprocessor; ``definitions`` are options such as ``-DREAL=float``."""
-    return _run("c++", "-E", "-P", "-x", "c++", *definitions, "-", text=code)
+    return _run("c++", "-target", TARGET, "-E", "-P", "-x", "c++", *definitions, "-", text=code)
 
 
 def compile_library(source: str, library: Path) -> None:

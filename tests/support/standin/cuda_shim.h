@@ -68,6 +68,8 @@ static inline double __dsub_rn(double a, double b) { return a - b; }
 static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)(((unsigned long long)a * b) >> 32); }
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
 static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
+#define rsqrt shim_rsqrt  // newer C libraries have functions of these names
+#define rsqrtf shim_rsqrtf
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 static inline double rsqrt(double x) { return 1.0 / ::sqrt(x); }
 static inline float rsqrt(float x) { return rsqrtf(x); }
