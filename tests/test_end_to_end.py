@@ -15,6 +15,8 @@ import pytest
 
 COMMAND = [sys.executable, "-m", "dl4jlegacy"]
 
+LONG = pytest.mark.long
+
 
 def dl4j(*arguments: str, timeout: float = 240) -> dict:
     """Run ``dl4j ... --format json``; return its one JSON object."""
@@ -30,7 +32,9 @@ def exact(report: dict, examples: int) -> None:
     assert report["examples"] == examples
 
 
-@pytest.mark.parametrize(("model", "accuracy"), [("dbn", 0.96), ("mlp", 0.97), ("sda", 0.96)])
+@pytest.mark.parametrize(
+    ("model", "accuracy"), [("mlp", 0.97), pytest.param("dbn", 0.96, marks=LONG), pytest.param("sda", 0.96, marks=LONG)]
+)
 def test_digits_are_learned_by_four_workers(model, accuracy, tmp_path):
     out = tmp_path / "model.zip"
     report = dl4j("train", "--model", model, "--dataset", "digits", "--workers", "4", "--seed", "42", "--out", str(out))
@@ -53,7 +57,7 @@ def test_the_whole_mnist_is_learned_by_four_workers(model, accuracy, mnist_dir):
     exact(report, 60_000 * epochs)
 
 
-@pytest.mark.parametrize("model", ["mlp", "dbn"])
+@pytest.mark.parametrize("model", ["mlp", pytest.param("dbn", marks=LONG)])
 def test_the_answer_is_the_same_for_one_to_four_workers(model):
     same = ["train", "--model", model, "--dataset", "digits", "--jobs-per-round", "4", "--seed", "7", "--epochs", "4"]
     with ThreadPoolExecutor(2) as side_by_side:
@@ -63,7 +67,7 @@ def test_the_answer_is_the_same_for_one_to_four_workers(model):
         exact(report, 1438 * (4 if model == "mlp" else 4 + 2 * 2))
 
 
-@pytest.mark.parametrize("model", ["mlp", "dbn"])
+@pytest.mark.parametrize("model", ["mlp", pytest.param("dbn", marks=LONG)])
 def test_a_run_killed_in_the_middle_resumes_to_the_same_answer(model, tmp_path):
     """SIGKILL as soon as a checkpoint is there, three times over; then ``resume`` with another number of workers."""
     folder = tmp_path / "run"

@@ -53,6 +53,7 @@ def wheel(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.long
 def test_up_status_scale_reap_down(dl4j, image, wheel, capsys) -> None:
     done = dl4j(*UP, "-w", "2", "-ami", image, "--wheel", wheel, "--ttl", "90m", "--format", "json")
     assert done.status == 0, done.err
@@ -73,6 +74,7 @@ def test_up_status_scale_reap_down(dl4j, image, wheel, capsys) -> None:
     assert dl4j("aws", "down", "digits").out == "there was nothing of cluster digits in us-east-1\n"
 
 
+@pytest.mark.long
 def test_a_dry_run_tells_the_price_and_makes_nothing(dl4j, image, aws, fault_proxy) -> None:
     fault_proxy.requests.clear()
     done = dl4j(*UP, "-ami", image, "-w", "3", "-s", "c5.xlarge", "--master-size", "m5.large", "--dry-run")
@@ -91,6 +93,7 @@ def test_price_of_spot_workers_is_the_last_one_paid(dl4j) -> None:
     assert fields["dollars_at_most"] == pytest.approx(2 * fields["dollars_per_hour"], abs=0.01)
 
 
+@pytest.mark.long
 def test_reap_ends_what_has_expired_and_nothing_else(dl4j, image, wheel, aws) -> None:
     for name, ttl in (("short", "5m"), ("long", "1d")):
         assert dl4j("aws", "up", name, *UP[3:], "-ami", image, "--wheel", wheel, "--ttl", ttl).status == 0
@@ -105,6 +108,7 @@ def test_reap_ends_what_has_expired_and_nothing_else(dl4j, image, wheel, aws) ->
     assert find_clusters(aws) == []
 
 
+@pytest.mark.long
 def test_an_up_that_fails_undoes_what_it_began(dl4j, image, wheel, fault_proxy, aws) -> None:
     fault_proxy.judge = lambda r: Fault("error", "VcpuLimitExceeded") if r.action == "RunInstances" else None
     dl4j(*UP, "-ami", image, "--wheel", wheel).is_error(
@@ -114,6 +118,7 @@ def test_an_up_that_fails_undoes_what_it_began(dl4j, image, wheel, fault_proxy, 
     assert dl4j("aws", "down", "digits").out.startswith("there was nothing")
 
 
+@pytest.mark.long
 def test_spot_without_capacity_falls_back_to_on_demand(dl4j, image, wheel, fault_proxy) -> None:
     fault_proxy.judge = lambda r: (
         Fault("error", "InsufficientInstanceCapacity", 500)
@@ -136,6 +141,7 @@ def test_spot_without_capacity_falls_back_to_on_demand(dl4j, image, wheel, fault
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
@@ -192,6 +198,7 @@ def test_what_is_denied_names_the_policy(dl4j, fault_proxy) -> None:
     dl4j("aws", "status", "digits").is_error(6, "denies DescribeInstances", "docs/aws-iam-policy.json")
 
 
+@pytest.mark.long
 def test_a_bucket_of_somebody_else_is_refused_before_anything_is_made(dl4j, image, wheel, fault_proxy) -> None:
     fault_proxy.judge = lambda r: (
         Fault("error", "403", 403) if r.service == "s3" and "models-of-mine" in r.path else None

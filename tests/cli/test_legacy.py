@@ -78,7 +78,7 @@ def test_data_may_be_named_by_the_java_class_or_be_a_file(runner, tmp_path):
         (("-a", "dbn", "-data", "iris", "-datasetpath", "x"), 2, ("one of -data and -datasetpath", "both")),
         (("-a", "dbn", "-data", "iriss"), 3, ("'iriss'", "did you mean 'iris'?")),
         (("-a", "dbn", "-data", "iris", "-i", "5"), 3, ("-i 5 does not fit", "have 4")),
-        (("-a", "dbn", "-data", "iris", "-sp", "0"), 2, ("-sp", "'0'", "from 1")),
+        (("-a", "dbn", "-data", "iris", "-sp", "0"), 2, ("-sp", "'0'", "at least 1")),
         (("-a", "dbn", "-data", "iris", "-hl", "5,x"), 2, ("-hl", "'5,x'", "500,250,100")),
         (("-a", "dbn", "-data", "iris", "-adg", "maybe"), 2, ("'maybe' is neither true nor false",)),
         (("-a", "dbn", "-data", "iris", "-ptl", "nan"), 2, ("-ptl", "'nan'")),

@@ -12,6 +12,7 @@ from tests.support.cluster_commands import LONG, RUN, SHORTER, Cluster, error, f
 pytestmark = pytest.mark.cluster
 
 
+@pytest.mark.long
 def test_a_master_and_two_workers_in_processes_of_their_own_give_the_embedded_trackers_answer(cluster: Cluster) -> None:
     workers = [cluster.worker() for _ in range(2)]
     same(cluster.master("--epochs", "2"), 2)
@@ -32,6 +33,7 @@ def test_the_legacy_runner_is_a_worker_too(cluster: Cluster) -> None:
     assert worker.err().splitlines()[-1].endswith("status done")
 
 
+@pytest.mark.long
 def test_killed_workers_change_nothing(cluster: Cluster) -> None:
     master = cluster.master("--epochs", SHORTER)
     doomed = [cluster.worker(), cluster.worker()]
@@ -44,6 +46,7 @@ def test_killed_workers_change_nothing(cluster: Cluster) -> None:
     assert cluster.left_over() == []
 
 
+@pytest.mark.long
 def test_a_killed_master_is_replaced_by_its_standby(cluster: Cluster) -> None:
     master = cluster.master("--epochs", SHORTER)
     for _ in range(2):
@@ -71,6 +74,7 @@ def test_a_master_that_stood_still_until_the_run_was_over_leaves_without_a_trace
     assert cluster.left_over() == []
 
 
+@pytest.mark.long
 def test_a_stopped_run_ends_everybody(cluster: Cluster) -> None:
     master, worker = cluster.master("--epochs", LONG), cluster.worker()
     cluster.wait_for_round(3)

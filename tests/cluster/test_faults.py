@@ -90,6 +90,25 @@ def frozen(command: Command) -> Iterator[None]:
 # --- servers ---------------------------------------------------------------------------------------------------------
 
 
+def test_a_killed_worker_a_stopped_member_and_a_killed_master_change_nothing(own_services, run_on) -> None:
+    """The everyday suite's one run on a real cluster to which everything happens."""
+    servers = own_services(members=2)
+    run = run_on(servers)
+    standby = run.cluster.start("master", "--standby", "--zookeeper", run.cluster.zookeeper, "--format", "json")
+    until(lambda: sum("/election/" in node for node in run.cluster.left_over()) == 2, 60.0, "the standby's candidacy")
+    run.workers[0].process.kill()
+    worker = run.cluster.worker()
+    run.advances(5)
+    os.kill(servers.pids["hazelcast-1"], signal.SIGKILL)
+    run.advances(5)
+    run.master.process.kill()
+    same(standby, EPOCHS)
+    assert "this standby takes over" in standby.err()
+    for rest in (run.workers[1], worker):
+        assert rest.wait(30.0) == 0, rest.err()
+
+
+@pytest.mark.long
 def test_one_of_two_members_is_killed_comes_back_and_the_other_one_is_killed(own_services, run_on) -> None:
     servers = own_services(members=2)
     run = run_on(servers)

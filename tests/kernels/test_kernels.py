@@ -376,6 +376,7 @@ def test_importing_the_package_does_not_import_numba():
     assert json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout) is False
 
 
+@pytest.mark.long
 def test_a_kernel_is_compiled_once_and_cached_and_the_log_says_so(tmp_path):
     code = """
 import logging, numpy as np, dl4jlegacy.kernels as k

@@ -36,6 +36,7 @@ def explicit(x: np.ndarray, W: np.ndarray, b: np.ndarray, stride: Any, dilation:
     return y
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(
     tiles=st.integers(1, 6),

@@ -90,7 +90,7 @@ def test_a_hint_tells_those_who_listen(tracker):
 
 
 def test_writing_never_raises_and_what_could_not_be_written_is_logged(tracker, caplog):
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="dl4jlegacy.scaleout.journal")
     writer = Journal(tracker, "a")
     writer.write("run_began", what=object())
     tracker.shutdown()

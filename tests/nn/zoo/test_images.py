@@ -46,7 +46,7 @@ def test_images_that_are_too_small_or_none_are_refused() -> None:
         zoo.lenet(50, 10)
 
 
-@pytest.mark.parametrize("name", ["lenet", "alexnet-small"])
+@pytest.mark.parametrize("name", ["lenet", pytest.param("alexnet-small", marks=pytest.mark.long)])
 def test_image_networks_learn(name: str) -> None:
     network = MultiLayerNetwork(zoo.select(name).build(784, 4))
     data = bars(512 if name == "lenet" else 256)
@@ -64,6 +64,7 @@ def test_lenet_comes_out_the_same_for_any_number_of_workers() -> None:
     assert len(hashes) == 1
 
 
+@pytest.mark.long
 @pytest.mark.mnist
 def test_the_whole_mnist_is_learned_by_lenet_on_four_workers(mnist_dir: str) -> None:
     command = [sys.executable, "-m", "dl4jlegacy", "train", "--model", "lenet", "--dataset", "mnist", "--workers", "4"]

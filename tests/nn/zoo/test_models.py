@@ -46,6 +46,7 @@ def test_char_lstm_gives_the_same_answer_for_any_number_of_workers() -> None:
     assert len(hashes) == 1
 
 
+@pytest.mark.long
 def test_char_lstm_learns_the_sonnets_and_foretells_those_it_has_not_seen(tmp_path: Path) -> None:
     out = tmp_path / "char.zip"
     same = ["--model", "char-lstm", "--dataset", "sonnets", "--workers", "2", "--jobs-per-round", "2"]
@@ -57,6 +58,7 @@ def test_char_lstm_learns_the_sonnets_and_foretells_those_it_has_not_seen(tmp_pa
     assert evaluated_again["accuracy"] == report["accuracy"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "loss"), [("deep-autoencoder", 29.0), ("vae", 28.0)])
 def test_a_model_that_rebuilds_its_input_reports_its_loss_and_no_accuracy(
     model: str, loss: float, tmp_path: Path

@@ -440,6 +440,7 @@ def kill(pid):
     os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.long
 @pytest.mark.cluster
 def test_a_dead_or_frozen_member_is_an_error_within_the_deadline_and_a_new_one_is_found_again(own_services):
     state = own_services(zookeeper=False)

@@ -46,6 +46,7 @@ def test_faults_of_several_kinds_change_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "kept" / "chaos-1").is_dir()
 
 
+@pytest.mark.long
 def test_what_cannot_be_done_is_said_before_anything_is_started() -> None:
     for arguments, words in (
         (("--kinds", "worker-kil"), "did you mean 'worker-kill'"),
@@ -65,6 +66,7 @@ def test_a_machine_that_allows_no_fault_is_told_why(tmp_path: Path) -> None:
     assert not (tmp_path / "kept").exists()
 
 
+@pytest.mark.long
 def test_logs_are_not_mixed_with_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for folder, words in ((tmp_path, "is not empty"), (tmp_path / "file", "is no folder for logs")):
