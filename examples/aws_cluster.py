@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None, list_workers: ListWorkers = list_wo
             removed = setup.down()
             hours = (aws.clock.wall() - began) / 3600
             print(f"ended {len(removed)} things; nothing of cluster {spec.name} is left")
-            print(f"{hours * 60:.0f} minutes, about {price.hour * hours:.2f} $ (instances are billed by the second)")
+            print(f"{hours * 60:.0f} minutes, about {price.dollars_per_hour * hours:.2f} $ (billed by the second)")
     network = restore_multi_layer_network(fetch(spec.out))
     print(f"{spec.out}: {network.num_params} parameters")
     if not args.run:

@@ -75,7 +75,16 @@ def run_worker(
             with closing(open_tracker(conf, address.secret)) as tracker:
                 compute = compute_for_worker(conf, device, device_memory_limit)
                 count = workers or len(compute.devices)
-                head = _work(conf, address, tracker, session, registered, compute, count, on_event)
+                head = _work(
+                    conf,
+                    address,
+                    tracker=tracker,
+                    session=session,
+                    registered=registered,
+                    compute=compute,
+                    workers=count,
+                    on_event=on_event,
+                )
     if head.status == "failed":
         raise failure_of(head)
     return head
@@ -84,6 +93,7 @@ def run_worker(
 def _work(
     conf: Conf,
     address: ClusterAddress,
+    *,
     tracker: HazelcastStateTracker,
     session: ZooKeeperSession,
     registered: ZookeeperConfigurationRetriever,
@@ -92,7 +102,7 @@ def _work(
     on_event: OnEvent,
 ) -> Head | None:
     """Work for one run; return its last head, or None when it is gone, or another has taken its place."""
-    plan = _admitted(tracker, conf, compute)
+    plan = _plan_if_admitted(tracker, conf, compute)
     outcome, name = Outcome(tracker.clock), process_name()
     journal = Journal(tracker, name)
     journal.watch_refusals()
@@ -138,7 +148,7 @@ def _work(
     return head
 
 
-def _admitted(tracker: HazelcastStateTracker, conf: Conf, compute: Compute) -> Plan:
+def _plan_if_admitted(tracker: HazelcastStateTracker, conf: Conf, compute: Compute) -> Plan:
     """Return the run's plan; raises ``VersionError`` if this process would compute something else."""
     check_fits(tracker, conf, versions(conf.kernels))
     check_same_arithmetic(tracker, conf, compute)  # after that, since the first worker decides for all
