@@ -271,16 +271,16 @@ def test_the_job_of_a_worker_that_dies_or_freezes_is_given_out_again_soon(
     with cluster.tracker("r1") as tracker:
         until(lambda: others_done(tracker, other.pid) == 3, what="the other three jobs")
         until(lambda: all(worker.beat for worker in tracker.workers()))
-        began = time.monotonic()
+        began = time.time()  # as the journal counts
         doomed.process.send_signal(number)
         until(lambda: (tracker.head() or master).round > 0, 30.0, "the end of the round")
-        took = time.monotonic() - began
         until(lambda: {"worker_gone", "lease_broken"} <= {entry.event for entry in Journal.read(tracker)}, 5.0)
         (gone,) = [entry for entry in Journal.read(tracker) if entry.event == "worker_gone"]
         (broken,) = [entry for entry in Journal.read(tracker) if entry.event == "lease_broken"]
     assert gone.fields["reason"] == reason
     assert f"-{doomed.pid}-" in gone.fields["process"]
     assert (broken.fields["round"], broken.fields["reason"]) == (0, "gone")
+    took = broken.time - began  # without the job itself, which another worker does as fast as it can
     assert took < limit, f"{took:.2f} s"
     same(master, 2)
     doomed.process.kill()

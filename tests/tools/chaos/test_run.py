@@ -23,7 +23,8 @@ def environment(**more: str) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("DL4J_")} | more
 
 
-def run_chaos(*arguments: str, timeout: float = 180.0, **more: str) -> subprocess.CompletedProcess[str]:
+def run_chaos(*arguments: str, timeout: float = 600.0, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end; the deadline is for a run that hangs, so it is far beyond a slow machine's."""
     command, env = [*COMMAND, *arguments], environment(**more)
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=env, cwd=REPOSITORY)
 
