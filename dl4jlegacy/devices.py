@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from dl4jlegacy.backend import import_cupy
-from dl4jlegacy.errors import DeviceError, UsageError, nearest
+from dl4jlegacy.errors import DeviceError, UsageError, how_to_install, nearest
 
 __all__ = [
     "CHOICES",
@@ -46,7 +46,7 @@ PRECISIONS = ("float32", "tf32", "bf16")
 PACKAGES = ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x")
 """Packages that all bring a module called cupy, so that only one of them can be installed."""
 
-_INSTALL = "pip install 'dl4jlegacy[gpu]', or 'dl4jlegacy[gpu13]' for CUDA 13"
+_INSTALL = f"{how_to_install('gpu', 'gpu13')} (CUDA 12 or 13)"
 
 _TRIAL_SECONDS = 60.0
 _TRIAL = 'extern "C" __global__ void dl4j_trial(float* x) { x[threadIdx.x] = threadIdx.x + 1; }'
@@ -227,7 +227,7 @@ def _count(cupy: Any) -> int:
 
 def _wrong_version(driver: int, built_for: int) -> str:
     ours, theirs = _cuda(built_for), _cuda(driver)
-    fitting = {11: "cupy-cuda11x", 12: "cupy-cuda12x (the extra gpu)", 13: "cupy-cuda13x (the extra gpu13)"}
+    fitting = {11: "cupy-cuda11x", 12: "cupy-cuda12x ('./install gpu')", 13: "cupy-cuda13x ('./install gpu13')"}
     other = fitting.get(driver // 1000, "no CuPy of today")
     return (
         f"wrong CUDA version: this CuPy is for CUDA {ours}, the NVIDIA driver knows CUDA only up to {theirs}; install "

@@ -55,6 +55,7 @@ __all__ = [
     "UsageError",
     "VersionError",
     "WireError",
+    "how_to_install",
     "nearest",
 ]
 
@@ -207,6 +208,15 @@ class VersionError(Dl4jError):
 
     code = "DL4J-VERSION"
     exit_status = 9
+
+
+def how_to_install(*extras: str) -> str:
+    """Return what brings an extra of ``setup.cfg``; with several: what brings one or another of them.
+
+    The package is on no index, so that ``pip install`` with its name finds nothing, or something else.
+    """
+    commands = " or ".join(f"'./install {extra}'" for extra in extras)
+    return f"type {commands} in the clone of dl4jlegacy"
 
 
 def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:

@@ -27,14 +27,14 @@ from tests.support.standin_commands import STANDIN
 BROKEN = SUPPORT / "broken"
 
 CASES = {  # what is wrong: words of the message, and of its remedy
-    "import": ("CuPy cannot be imported", "file too short", "pip install 'dl4jlegacy[gpu]'"),
+    "import": ("CuPy cannot be imported", "file too short", "'./install gpu'"),
     "no driver": ("no NVIDIA driver", "libcuda.so.1", "--gpus all", "--device cpu"),
     "old driver": ("wrong CUDA version", "CUDA 12.9", "11.4", "newer driver", "cupy-cuda11x"),
     "old minor driver": ("wrong CUDA version", "CUDA 12.9", "12.2", "newer driver"),
     "no device": ("finds no GPU", "nvidia-smi"),
     "no answer": ("does not answer", "initialization error", "nvidia-smi"),
-    "no nvrtc": ("the NVIDIA driver is here", "NVRTC", "libnvrtc.so.12", "pip install 'dl4jlegacy[gpu]'"),
-    "no cublas": ("the NVIDIA driver is here", "cuBLAS", "libcublasLt.so.12", "pip install 'dl4jlegacy[gpu]'"),
+    "no nvrtc": ("the NVIDIA driver is here", "NVRTC", "libnvrtc.so.12", "'./install gpu'"),
+    "no cublas": ("the NVIDIA driver is here", "cuBLAS", "libcublasLt.so.12", "'./install gpu'"),
     "ptx": ("wrong CUDA version", "gpu:0", "newer driver"),
     "full": ("gpu:0 has no free memory", "nvidia-smi"),
     "wrong": ("gpu:0 computes wrongly", "do not use it"),
@@ -127,7 +127,9 @@ def test_auto_takes_the_cpu_and_keeps_the_reason(case: str, broken: Break) -> No
 def test_a_machine_without_cupy_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
     monkeypatch.setattr(devices, "import_cupy", _no_cupy)
-    with pytest.raises(DeviceError, match=r"CuPy is not installed.*pip install 'dl4jlegacy\[gpu\]'.*gpu13.*CUDA 13"):
+    with pytest.raises(
+        DeviceError, match=r"CuPy is not installed.*'\./install gpu'.*'\./install gpu13'.*CUDA 12 or 13"
+    ):
         choose("gpu")
 
 

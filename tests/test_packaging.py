@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import importlib.metadata
 import re
 import shutil
@@ -81,16 +82,34 @@ def test_the_tools_have_nothing_to_say(tool: list[str], repository: Path) -> Non
     assert done.returncode == 0, f"{' '.join(tool)}:\n{done.stdout}{done.stderr}"
 
 
-def test_no_committed_text_names_the_place_where_it_was_written(repository: Path) -> None:
-    place = re.compile(r"(?<![\w>}])/(work|tmp|root)/")  # inside a longer path it is a node of Zookeeper's
-    suffixes = {".py", ".md", ".cfg", ".toml", ".json", ".yaml", ".yml", ""}
+def committed(repository: Path) -> dict[str, str]:
+    """The texts of the committed files, but for this one, by their names."""
+    suffixes = {".py", ".pyi", ".md", ".cfg", ".toml", ".json", ".yaml", ".yml", ".sh", ""}
     if shutil.which("git") is None:
         pytest.skip("there is no git to list the committed files")
     listed = subprocess.run(["git", "ls-files"], cwd=repository, capture_output=True, text=True, timeout=30)
     if listed.returncode != 0:
         pytest.skip("not a git checkout")
-    for name in listed.stdout.splitlines():
-        path = repository / name
-        if path.suffix in suffixes and path.is_file() and path != Path(__file__):
-            text = path.read_text(encoding="utf-8", errors="replace")
-            assert not place.search(text), f"{name} names a folder of somebody's machine"
+    paths = [repository / name for name in listed.stdout.splitlines()]
+    return {
+        path.relative_to(repository).as_posix(): path.read_text(encoding="utf-8", errors="replace")
+        for path in paths
+        if path.suffix in suffixes and path.is_file() and path != Path(__file__)
+    }
+
+
+def test_nobody_is_told_to_install_the_package_from_an_index(repository: Path) -> None:
+    setup = configparser.ConfigParser()
+    setup.read(repository / "setup.cfg", encoding="utf-8")
+    extras = set(setup["options.extras_require"])
+    for name, text in committed(repository).items():
+        assert "dl4jlegacy[" not in text, f"{name}: the package is on no index; './install EXTRA' in the clone works"
+        assert not re.search(r"pip3? install [^\n]*dl4jlegacy\b(?!\.)", text), f"{name}: the package is on no index"
+        named = set(re.findall(r"\./install (\w+)['`\"]", text))
+        assert named <= {*extras, "EXTRA"}, f"{name}: there is no extra {named - extras}"
+
+
+def test_no_committed_text_names_the_place_where_it_was_written(repository: Path) -> None:
+    place = re.compile(r"(?<![\w>}])/(work|tmp|root)/")  # inside a longer path it is a node of Zookeeper's
+    for name, text in committed(repository).items():
+        assert not place.search(text), f"{name} names a folder of somebody's machine"

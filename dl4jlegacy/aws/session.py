@@ -24,6 +24,7 @@ from dl4jlegacy.errors import (
     Dl4jError,
     NotAuthorisedError,
     NotEnoughWorkersError,
+    how_to_install,
     nearest,
 )
 
@@ -181,7 +182,7 @@ class Aws:
         try:
             import boto3
         except ImportError as exc:
-            raise ConfError("AWS needs boto3, which is not installed: pip install 'dl4jlegacy[aws]'") from exc
+            raise ConfError(f"AWS needs boto3, which is not installed: {how_to_install('aws')}") from exc
         self.clock = clock or Clock()
         with translate_errors("AWS's configuration"):
             keys: dict[str, Any] = _legacy_credentials(environ)

@@ -14,7 +14,7 @@ import os
 from importlib.util import find_spec
 from typing import cast
 
-from dl4jlegacy.errors import ConfError, VersionError, nearest
+from dl4jlegacy.errors import ConfError, VersionError, how_to_install, nearest
 from dl4jlegacy.kernels.protocol import Kernels
 
 __all__ = ["load"]
@@ -46,7 +46,7 @@ def _load_cupy(device: int, precision: str) -> Kernels:
     try:
         return cast(Kernels, CupyKernels(device, precision))
     except ImportError as exc:
-        raise VersionError(f"kernels 'cupy' cannot be used here: {exc}; install dl4jlegacy[gpu]") from exc
+        raise VersionError(f"kernels 'cupy' cannot be used here: {exc}; {how_to_install('gpu', 'gpu13')}") from exc
 
 
 def load(name: str | None = None, device: int = 0, precision: str = "float32") -> Kernels:

@@ -23,7 +23,7 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
-from dl4jlegacy.errors import TrackerError
+from dl4jlegacy.errors import TrackerError, how_to_install
 
 __all__ = ["Jar", "cache_folder", "fetch_jars", "locked", "pinned_jars"]
 
@@ -180,7 +180,7 @@ def _maven_project(jars: Sequence[Jar], target: Path) -> str:
 def _fetch_with_jgo(jars: Sequence[Jar], target: Path) -> str:
     """Fetch with ``jgo`` from Maven Central; return why that did not work, ``""`` if it did."""
     if importlib.util.find_spec("jgo") is None:
-        return "no jgo (pip install 'dl4jlegacy[services]')"
+        return f"no jgo ({how_to_install('services')})"
     from jgo.maven import MavenContext  # optional: the extra "services"
 
     local = [Path.home() / ".m2" / "repository"]

@@ -10,7 +10,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from dl4jlegacy.errors import TrackerError
+from dl4jlegacy.errors import TrackerError, how_to_install
 
 __all__ = ["LEAST_VERSION", "Java", "find_java", "parse_version"]
 
@@ -46,7 +46,7 @@ def find_java() -> Java:
         seen.append(f"{place}: {path} " + ("does not answer" if version is None else f"is Java {version}"))
     raise TrackerError(
         f"no Java {LEAST_VERSION} or newer, which Hazelcast and Zookeeper need ({'; '.join(seen)}); "
-        "install one, for instance by: pip install 'dl4jlegacy[services]'"
+        f"install one, or {how_to_install('services')}"
     )
 
 

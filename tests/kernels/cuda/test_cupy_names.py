@@ -71,7 +71,7 @@ NAMES, USED = _names(), _used()
 def real() -> dict[str, Any]:
     """What the real CuPy says about all names; asked once, in a process of its own."""
     if find_spec("cupy") is None:
-        pytest.skip("cupy is not installed; pip install -e '.[dev]' brings it, and a GPU is not needed")
+        pytest.skip("cupy is not installed; ./install dev brings it, and a GPU is not needed")
     done = subprocess.run([sys.executable, SCRIPT], input=json.dumps([*NAMES]), capture_output=True, text=True,
                           timeout=120, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
