@@ -14,7 +14,7 @@ from dl4jlegacy.aws.cluster_spec import ClusterSpec
 from dl4jlegacy.aws.session import Aws, translate_errors
 from dl4jlegacy.errors import CloudError, ConfError, Dl4jError
 
-__all__ = ["LIST_PRICES", "Estimate", "Price", "estimate", "on_demand", "spot"]
+__all__ = ["LIST_PRICES", "Estimate", "Price", "estimate", "list_price", "on_demand", "spot"]
 
 LIST_PRICES = {
     "t3.medium": 0.0416,
@@ -107,6 +107,11 @@ def on_demand(aws: Aws, size: str) -> Price:
             return Price(size, min(dollars), f"AWS's price list, {aws.region}")
     except (Dl4jError, ValueError, KeyError):
         pass  # not allowed, or not reached: the table will do for an estimate
+    return list_price(size)
+
+
+def list_price(size: str) -> Price:
+    """Return a size's price in ``LIST_PRICES``; raises ``ConfError`` if it is not there."""
     if size not in LIST_PRICES:
         raise ConfError(
             f"the price of {size} is not known: AWS's price list could not be asked (it needs pricing:GetProducts)"
@@ -137,10 +142,13 @@ def spot(aws: Aws, size: str) -> Price:
     return Price(size, price, f"spot, {zone}")
 
 
-def estimate(aws: Aws, spec: ClusterSpec) -> Estimate:
-    """Return what the cluster would cost."""
-    master = on_demand(aws, spec.master_size or spec.size)
-    worker = spot(aws, spec.size) if spec.spot else on_demand(aws, spec.size)
+def estimate(aws: Aws | None, spec: ClusterSpec) -> Estimate:
+    """Return what the cluster would cost; by list prices, on demand, if there is no AWS to be asked."""
+    if aws is None:
+        master, worker = list_price(spec.master_size or spec.size), list_price(spec.size)
+    else:
+        master = on_demand(aws, spec.master_size or spec.size)
+        worker = spot(aws, spec.size) if spec.spot else on_demand(aws, spec.size)
     extras = (_DISK_AN_HOUR + _ADDRESS_AN_HOUR) * (spec.workers + 1)
     hour = master.dollars + spec.workers * worker.dollars + extras
     return Estimate(

@@ -8,6 +8,7 @@ Legacy: ``BaseS3``, which made a new client for every call and knew two places f
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import threading
@@ -235,6 +236,26 @@ class Aws:
         """Return the account's number; raises ``NotAuthorisedError`` if AWS does not accept the credentials."""
         with translate_errors("asking AWS who we are"):
             return str(self.client("sts").get_caller_identity()["Account"])
+
+    def why_silent(self) -> str:
+        """Return why AWS cannot be asked from here, ``""`` if it can; without waiting as long as other calls do.
+
+        Raises:
+            NotAuthorisedError: it answers, and does not accept the credentials.
+        """
+        from botocore.config import Config
+
+        config = Config(retries={"mode": "standard", "total_max_attempts": 1}, connect_timeout=_CONNECT_SECONDS)
+        try:
+            with translate_errors("asking AWS who we are"):
+                if self._session.get_credentials() is None:
+                    return "there are no AWS credentials here"
+                client = self._session.client("sts", region_name=self.region, config=config)
+                with contextlib.closing(client):
+                    client.get_caller_identity()
+        except CloudError as exc:
+            return str(exc)
+        return ""
 
     def eventually(self, call: Callable[[], T], codes: Collection[str], *, seconds: float = 90.0) -> T:
         """Return what ``call`` returns; repeat it while it fails with ``codes``, until AWS knows of a new resource.

@@ -92,8 +92,8 @@ class UpOptions:
     no_wait: NoWait = False
     format: Format = "text"
 
-    def cluster_spec(self) -> ClusterSpec:
-        """Return the cluster that the options describe; raises ``UsageError`` and ``ConfError``."""
+    def cluster_spec(self, allow: str) -> ClusterSpec:
+        """Return the cluster that the options describe, SSH admitted from ``allow``; raises ``UsageError``."""
         from dl4jlegacy.aws.cluster_spec import ClusterSpec, check_name, parse_cidr, parse_ttl
 
         check_name(self.name)
@@ -101,7 +101,7 @@ class UpOptions:
             name=self.name,
             out=self.out,
             ttl_seconds=parse_ttl(self.ttl),
-            allow=parse_cidr(self.allow or _own_address()),
+            allow=allow and parse_cidr(allow),
             workers=self.workers,
             size=self.size,
             master_size=self.master_size,
@@ -122,26 +122,50 @@ class UpOptions:
 
 def up(options: UpOptions) -> None:
     """Start a cluster that trains; after -- comes what dl4j master is to do (--model dbn --dataset digits)."""
-    as_json, spec = options.format == "json", options.cluster_spec()
+    if options.dry_run:
+        _check(options)
+        return
+    spec = options.cluster_spec(options.allow or _own_address())
     open_console()
     spec.check()
     with _session(options.region) as aws:
-        if options.dry_run:
-            _check(aws, spec, as_json=as_json)
-        else:
-            _start(aws, spec, options)
+        _start(aws, spec, options)
 
 
 add_command(aws_app, up, UpOptions, context_settings=_EXTRA)
 
 
-def _check(aws: Aws, spec: ClusterSpec, *, as_json: bool) -> None:
-    """Check everything that can be checked without creating anything, and print the price."""
+def _check(options: UpOptions) -> None:
+    """Check everything that can be checked without creating anything; print the price, and what was not checked."""
     from dl4jlegacy.aws.prices import estimate
 
-    _setup(aws, spec.name, spec.user, spec.key_path).check(spec)
-    found = estimate(aws, spec)
-    emit(json.dumps({"dry_run": True, **found.fields()}) if as_json else found.text())
+    spec = options.cluster_spec(options.allow)
+    open_console()
+    spec.check()
+    unchecked: list[str] = []
+    with _session(options.region) as aws:
+        silent = aws.why_silent()
+        if silent:
+            unchecked.append(f"account, instance types, image, network and today's prices in {aws.region}: {silent}")
+        else:
+            _setup(aws, spec.name, spec.user, spec.key_path).check(spec)
+        try:
+            if not options.allow:
+                _own_address()
+        except CloudError as exc:
+            unchecked.append(f"from where SSH is to be admitted: {exc}")
+        fields, text = {}, []
+        try:
+            price = estimate(None if silent else aws, spec)
+            fields, text = price.fields(), [price.text()]
+        except ConfError as exc:
+            if not silent:
+                raise
+            unchecked.append(str(exc))
+    text += [f"not checked: {what}" for what in unchecked]
+    emit(
+        json.dumps({"dry_run": True, "unchecked": unchecked, **fields}) if options.format == "json" else "\n".join(text)
+    )
 
 
 def _start(aws: Aws, spec: ClusterSpec, options: UpOptions) -> None:

@@ -17,6 +17,7 @@ from dl4jlegacy.aws.cluster_spec import parse_cidr, parse_ttl
 from dl4jlegacy.aws.instances import list_instances
 from dl4jlegacy.aws.reaper import find_clusters, reap
 from dl4jlegacy.aws.session import Aws, Clock
+from dl4jlegacy.cli import aws as aws_commands
 from dl4jlegacy.cli import main
 from dl4jlegacy.errors import UsageError
 from tests.support.aws_fixtures import Fault, FaultProxy
@@ -83,6 +84,47 @@ def test_a_dry_run_tells_the_price_and_makes_nothing(dl4j, image, aws, fault_pro
     assert "at most" in done.out
     changing = [r.action for r in fault_proxy.requests if not re.match(r"Describe|Get|List|HEAD", r.action)]
     assert changing == []
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither AWS nor the service that tells one's own address can be reached."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr(aws_commands, "_ADDRESS_SERVICE", "http://127.0.0.1:9")
+
+
+DRY = ("aws", "up", "digits", "--out", "s3://models-of-mine/m.zip", "--dry-run")
+
+
+@pytest.mark.parametrize("spot", [(), ("--spot",)], ids=("on-demand", "spot"))
+def test_a_dry_run_without_network_tells_the_list_price_and_what_it_could_not_check(dl4j, offline, spot) -> None:
+    done = dl4j(*DRY, *spot)
+    assert done.status == 0, done.err
+    assert "workers  1 x m5.large: 0.0960 $/h (list price of us-east-1)" in done.out
+    account, address = [line for line in done.out.splitlines() if line.startswith("not checked: ")]
+    assert "AWS could not be reached" in account and all(w in account for w in ("instance types", "image", "network"))
+    assert "your public address" in address and "--allow" in address
+    fields = json.loads(dl4j(*DRY, *spot, "--allow", "203.0.113.7", "--format", "json").out)
+    assert fields["dollars_per_hour"] > 0.19 and len(fields["unchecked"]) == 1
+
+
+def test_a_dry_run_without_network_still_refuses_what_is_wrong_without_asking(dl4j, offline) -> None:
+    dl4j("aws", "up", "digits", "--out", "m.zip", "--dry-run").is_error(2, "--out is 'm.zip'")
+    dl4j(*DRY, "--allow", "0.0.0.0/0").is_error(2, "admits too many")
+
+
+def test_a_dry_run_without_credentials_or_a_known_price_says_so(dl4j, offline, monkeypatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    done = dl4j(*DRY, "-s", "x9.huge", "--format", "json")
+    assert done.status == 0, done.err
+    unchecked = "\n".join(json.loads(done.out)["unchecked"])
+    assert "there are no AWS credentials here" in unchecked and "the price of x9.huge is not known" in unchecked
+
+
+def test_a_dry_run_with_credentials_that_aws_refuses_fails(dl4j, fault_proxy) -> None:
+    fault_proxy.judge = lambda request: Fault("error", "InvalidClientTokenId", 403)
+    dl4j(*DRY, "--allow", "203.0.113.7").is_error(6, "does not accept these credentials")
 
 
 def test_price_of_spot_workers_is_the_last_one_paid(dl4j) -> None:
