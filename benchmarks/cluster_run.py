@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import command_line
 import measured
 
 NUMBERS = itertools.count(1)
@@ -297,4 +298,8 @@ def invented(task: Task) -> Any:
 
 
 if __name__ == "__main__":
-    {"master": be_master, "worker": be_worker}[sys.argv[1]](json.loads(sys.argv[2]))
+    parser = command_line.parser(__doc__)
+    parser.add_argument("role", choices=("master", "worker"), help="what this process is")
+    parser.add_argument("where", metavar="JSON", type=json.loads, help="the servers and the task")
+    arguments = parser.parse_args()
+    {"master": be_master, "worker": be_worker}[arguments.role](arguments.where)

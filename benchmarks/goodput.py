@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import time
 
+import command_line
 import measured
 from cluster_run import ClusterRun, Task
 
@@ -44,8 +45,12 @@ def run(servers: object, rounds: int, every: float) -> tuple[float, dict[str, ob
 
 
 def main() -> int:
-    seconds, every = measured.flag("seconds", 100), measured.flag("every", 20)
-    report = measured.Report(f"one of four workers killed and replaced every {every} s")
+    parser = command_line.cluster_parser(__doc__)
+    parser.add_argument("--seconds", type=int, default=100, help="of a run (100)")
+    parser.add_argument("--every", type=int, default=20, help="seconds from one kill to the next (20)")
+    arguments = parser.parse_args()
+    seconds, every = arguments.seconds, arguments.every
+    report = measured.Report(f"one of four workers killed and replaced every {every} s", arguments.format)
     with measured.services() as servers:
         trial, _, _ = run(servers, 30, 0)
         rounds = max(30, round(seconds / trial * 28))

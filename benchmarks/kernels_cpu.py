@@ -7,13 +7,13 @@ Contenders take turns within a round; printed are medians in microseconds and th
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import command_line
 import numpy as np
 
 from dl4jlegacy.kernels import load
@@ -121,10 +121,11 @@ def rbm_step(kernels: Kernels, batch: int = 128, n_in: int = 784, n_out: int = 5
 
 def race_rbm(rounds: int) -> None:
     race("CD-1 784->500 batch 128, NumPy", rbm_step(NUMBA), rbm_step(NUMPY), rounds)
-    try:
-        from sklearn.neural_network import BernoulliRBM
-    except ImportError:
+    if not command_line.is_installed("sklearn"):
+        print(f"CD-1 against scikit-learn, which is not installed: type '{command_line.INSTALL}'")
         return
+    from sklearn.neural_network import BernoulliRBM  # optional: the extra "bench"
+
     warnings.simplefilter("ignore")
     x = (np.random.default_rng(3).random((128, 784)) > 0.8).astype(np.float32)
     machine = BernoulliRBM(500, learning_rate=0.01, batch_size=128, random_state=0, n_iter=20)
@@ -137,7 +138,7 @@ def race_rbm(rounds: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line.parser(__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     rounds = parser.parse_args().rounds
     print(f"{'kernel':<34}{'compiled':>15}{'peer':>15}{'ratio':>9}")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import dl4jlegacy
+from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.services import Services, ServicesState
 
 ROOT = Path(dl4jlegacy.__file__).parent.parent
@@ -59,9 +60,14 @@ class Report:
     """The figures of one benchmark, printed as they come, or at the end as one JSON object."""
 
     title: str
-    as_json: bool = "json" in sys.argv
+    format: str = "text"
     figures: list[Figure] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def as_json(self) -> bool:
+        """Whether it is printed as one JSON object."""
+        return self.format == "json"
 
     def __post_init__(self) -> None:
         if not self.as_json:
@@ -102,7 +108,12 @@ def services(*, heap: str = "1g", zookeeper: bool = True) -> Iterator[ServicesSt
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="dl4j-bench-") as folder:
         try:
-            yield Services.up(folder=Path(folder), heap=heap, zookeeper=zookeeper)
+            state = Services.up(folder=Path(folder), heap=heap, zookeeper=zookeeper)
+        except TrackerError as exc:  # no Java, no jars
+            print(f"there are no servers: {exc}", file=sys.stderr)
+            raise SystemExit(exc.exit_status) from exc
+        try:
+            yield state
         finally:
             Services.down(Path(folder))
 
@@ -159,8 +170,3 @@ def take_turns(contenders: Mapping[str, Callable[[], float]], turns: int) -> dic
 def median_ratio(own: Sequence[float], base: Sequence[float]) -> float:
     """Return the median of the ratios turn by turn."""
     return statistics.median(a / b for a, b in zip(own, base, strict=True))
-
-
-def flag(name: str, default: int) -> int:
-    """Return the number after ``--name`` on the command line."""
-    return int(sys.argv[sys.argv.index(f"--{name}") + 1]) if f"--{name}" in sys.argv else default

@@ -10,10 +10,11 @@ import sys
 import warnings
 from collections.abc import Callable
 
+import command_line
+
 import side_by_side  # isort: skip (before NumPy: it sets the number of BLAS threads)
 
 import numpy as np
-from sklearn.neural_network import MLPClassifier
 
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
@@ -57,6 +58,8 @@ def ours(kernels: str, batch: int) -> Callable[[], int]:
 
 
 def sklearn(batch: int) -> Callable[[], int]:
+    from sklearn.neural_network import MLPClassifier  # optional: the extra "bench"
+
     x, classes = data()
     model = MLPClassifier((500, 250), batch_size=batch, max_iter=1, alpha=0, solver="adam", random_state=0)
     model.partial_fit(x[:512], classes[:512], classes=list(range(10)))
@@ -70,7 +73,10 @@ def sklearn(batch: int) -> Callable[[], int]:
 
 def main() -> int:
     warnings.simplefilter("ignore")
-    batch = int(sys.argv[1]) if len(sys.argv) > 1 else 128
+    parser = command_line.parser(__doc__)
+    parser.add_argument("batch", nargs="?", type=int, default=128, help="examples of a batch (128)")
+    batch = parser.parse_args().batch
+    command_line.require("sklearn")
     print(f"MLP 784-500-250-10, batch {batch}, one thread; median of rounds, ratios within a round")
     contenders = {"scikit-learn": sklearn(batch)} | {f"dl4jlegacy {k}": ours(k, batch) for k in ("numba", "numpy")}
     ratios = side_by_side.race(contenders, "scikit-learn", rounds=7, seconds=0.4)

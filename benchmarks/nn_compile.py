@@ -6,9 +6,9 @@ See ``nn_cpu.py``, which gives it an empty cache. A model that is pretrained tak
 from __future__ import annotations
 
 import json
-import sys
 import time
 
+import command_line
 import numpy as np
 
 from dl4jlegacy.datasets import DataSet
@@ -18,7 +18,9 @@ ROWS, CHARACTERS = 128, 64
 
 
 def main() -> int:
-    model, rng = zoo.select(sys.argv[1]), np.random.default_rng(1)
+    parser = command_line.parser(__doc__)
+    parser.add_argument("model", metavar="MODEL", help="of the zoo")
+    model, rng = zoo.select(parser.parse_args().model), np.random.default_rng(1)
     if model.name == "char-lstm":
         letters = np.eye(CHARACTERS, dtype=np.float32)[rng.integers(0, CHARACTERS, (32, 64))].transpose(0, 2, 1).copy()
         data, sizes = DataSet(letters, letters), (CHARACTERS * 64, CHARACTERS)

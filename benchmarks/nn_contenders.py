@@ -20,6 +20,7 @@ import time  # noqa: E402
 from collections.abc import Callable  # noqa: E402
 from typing import Any  # noqa: E402
 
+import command_line  # noqa: E402
 import nn_rbm  # noqa: E402
 import nn_sequences  # noqa: E402
 import numpy as np  # noqa: E402
@@ -213,7 +214,11 @@ OTHERS = {"lstm": nn_sequences.CONTENDERS, "rbm": nn_rbm.CONTENDERS}
 
 
 def main() -> int:
-    case, who, batch = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    parser = command_line.parser(__doc__)
+    for name, kind in (("case", str), ("who", str), ("batch", int), ("threads", int)):
+        parser.add_argument(name, metavar=name.upper(), type=kind)
+    arguments = parser.parse_args()
+    case, who, batch = arguments.case, arguments.who, arguments.batch
     try:
         epoch = OTHERS.get(case, CONTENDERS)[who](case, batch)
     except ImportError as missing:

@@ -22,8 +22,9 @@ import tempfile
 import time
 from pathlib import Path
 
+import command_line
+
 WORKER = Path(__file__).with_name("nn_contenders.py")
-INSTALL = {"torch": "pip install torch", "jax": "pip install jax", "sklearn": "pip install scikit-learn"}
 TORCH = ("torch", "torch-channels-last")
 BATCH = 128
 BATCHES = {"lstm": 32}  # of 64 time steps
@@ -83,7 +84,7 @@ def race(case: str, threads: int, arguments: argparse.Namespace) -> bool:
     all_of_them = [Contender(case, name, threads, arguments.peer_python) for name in names]
     for absent in (c for c in all_of_them if c.missing):
         library = absent.missing.split(".")[0]
-        print(f"  {absent.name:<22} not installed: {INSTALL.get(library, f'it lacks {library}')}")
+        print(f"  {absent.name:<22} needs {library}, which is not installed: type '{command_line.INSTALL}'")
     present = [c for c in all_of_them if not c.missing]
     for number in range(arguments.rounds):
         for contender in present[:: -1 if number % 2 else 1]:
@@ -129,7 +130,7 @@ def compilation() -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line.parser(__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join([*CASES, "compile"]))
     parser.add_argument("--peer-python", default=sys.executable)
     parser.add_argument("--threads", default="1")

@@ -10,7 +10,6 @@ more than 2 % above PyTorch's.
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import command_line
 import numpy as np
 
 from dl4jlegacy.datasets import DataSet, DataSource, ListDataSetIterator, load
@@ -80,7 +80,7 @@ def compare(model: str, dataset: str, python: str) -> bool:
         seconds = time.perf_counter() - start
         done = subprocess.run([python, str(PEER), model, str(path)], capture_output=True, text=True, check=False)
     if done.returncode:
-        print(f"{model}: PyTorch did not run: {(done.stderr.splitlines() or ['?'])[-1]}; pip install torch")
+        print(f"{model}: PyTorch did not run: {(done.stderr.splitlines() or ['?'])[-1]}")
         return False
     peer, peer_seconds = map(float, done.stdout.split())
     verdict = "reached" if loss <= GOAL * peer else "MISSED"
@@ -90,7 +90,7 @@ def compare(model: str, dataset: str, python: str) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line.parser(__doc__)
     parser.add_argument("models", nargs="*", metavar="MODEL", help=", ".join(MODELS))
     parser.add_argument("--peer-python", default=sys.executable)
     parser.add_argument("--dataset", default="digits")

@@ -5,8 +5,16 @@ It needs torch and NumPy only, and uses torch's own layers, losses, gradients an
 
 from __future__ import annotations
 
+import command_line
+
+if __name__ == "__main__":  # before PyTorch is imported
+    parser = command_line.parser(__doc__)
+    parser.add_argument("model", metavar="MODEL", help="char-lstm, deep-autoencoder or vae")
+    parser.add_argument("given", metavar="FILE.npz", help="as nn_losses.py writes it")
+    ARGUMENTS = parser.parse_args()
+    command_line.require("torch")
+
 import os
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -136,9 +144,9 @@ MODELS = {"char-lstm": char_lstm, "deep-autoencoder": deep_autoencoder, "vae": v
 
 
 def main() -> int:
-    given = dict(np.load(sys.argv[2]))
+    given = dict(np.load(ARGUMENTS.given))
     start = time.perf_counter()
-    loss = MODELS[sys.argv[1]](given)
+    loss = MODELS[ARGUMENTS.model](given)
     print(loss, time.perf_counter() - start)
     return 0
 

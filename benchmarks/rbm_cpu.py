@@ -9,10 +9,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+import command_line
+
 import side_by_side  # isort: skip (before NumPy: it sets the number of BLAS threads)
 
 import numpy as np
-from sklearn.neural_network import BernoulliRBM
 
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
@@ -57,6 +58,8 @@ def ours(kernels: str, batch: int) -> Callable[[], int]:
 
 
 def sklearn(batch: int) -> Callable[[], int]:
+    from sklearn.neural_network import BernoulliRBM  # optional: the extra "bench"
+
     take = rows(data(), batch)
     model = BernoulliRBM(500, learning_rate=0.01, batch_size=batch, random_state=0)
 
@@ -68,7 +71,10 @@ def sklearn(batch: int) -> Callable[[], int]:
 
 
 def main() -> int:
-    batch = int(sys.argv[1]) if len(sys.argv) > 1 else 128
+    parser = command_line.parser(__doc__)
+    parser.add_argument("batch", nargs="?", type=int, default=128, help="examples of a batch (128)")
+    batch = parser.parse_args().batch
+    command_line.require("sklearn")
     print(f"RBM 784-500 CD-1, batch {batch}, one thread; median of rounds, ratios within a round")
     contenders = {"scikit-learn": sklearn(batch)} | {f"dl4jlegacy {k}": ours(k, batch) for k in ("numba", "numpy")}
     ratios = side_by_side.race(contenders, "scikit-learn", rounds=7, seconds=0.4)

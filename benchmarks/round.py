@@ -18,8 +18,8 @@ import sys
 import time
 from collections.abc import Callable
 
+import command_line
 import measured
-import psutil
 from cluster_run import ClusterRun, Task
 
 SKIPPED = 5  # rounds in which caches and compilers warm up
@@ -79,6 +79,8 @@ def memory(report: measured.Report, servers: object) -> None:
 
 def lowest(pid: int, until: Callable[[], bool]) -> int:
     """Return the least memory that a process has, in bytes, looked at every 2 ms."""
+    import psutil  # optional: the extra "bench"
+
     process, found = psutil.Process(pid), sys.maxsize
     while not until():
         found = min(found, process.memory_info().rss)
@@ -87,8 +89,12 @@ def lowest(pid: int, until: Callable[[], bool]) -> int:
 
 
 def main() -> int:
-    rounds = measured.flag("rounds", 200)
-    report = measured.Report("a round over Hazelcast, a master and 4 workers")
+    parser = command_line.cluster_parser(__doc__)
+    parser.add_argument("--rounds", type=int, default=200, help="of 4 jobs (200)")
+    arguments = parser.parse_args()
+    command_line.require("psutil")
+    rounds = arguments.rounds
+    report = measured.Report("a round over Hazelcast, a master and 4 workers", arguments.format)
     with measured.services(heap="2g") as servers:
         short_rounds(report, servers, rounds)
         long_rounds(report, servers, max(10, rounds // 8))

@@ -10,6 +10,8 @@ from __future__ import annotations
 import statistics
 import sys
 
+import command_line
+
 import side_by_side  # isort: skip (before NumPy: it sets the number of BLAS threads)
 
 import numpy as np
@@ -41,7 +43,9 @@ def run(dataset: DataSet, workers: int) -> float:
 
 
 def main() -> int:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 7
+    parser = command_line.parser(__doc__)
+    parser.add_argument("rounds", nargs="?", type=int, default=7, help="runs of each (7)")
+    rounds = parser.parse_args().rounds
     rng = np.random.default_rng(1)
     x = rng.random((BATCH * BATCHES, 784), dtype=np.float32)
     dataset = DataSet.of_classes(x * (x > 0.8), rng.integers(0, 10, len(x)), 10)

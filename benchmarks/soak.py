@@ -22,8 +22,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import command_line
 import measured
-import psutil
 from cluster_run import ClusterRun, Task
 
 SLOTS, EVERY, EVERY_HEAP = 8, 20, 100
@@ -75,8 +75,14 @@ def command(path: Path, name: str) -> str:
 
 
 def main() -> int:
-    rounds = measured.flag("rounds", 2000)
-    report = measured.Report(f"soak: {rounds:,} rounds of {SLOTS} jobs, 4 workers, over Hazelcast")
+    parser = command_line.cluster_parser(__doc__)
+    parser.add_argument("--rounds", type=int, default=2000, help="of 8 jobs (2000)")
+    arguments = parser.parse_args()
+    command_line.require("psutil")
+    import psutil  # optional: the extra "bench"
+
+    rounds = arguments.rounds
+    report = measured.Report(f"soak: {rounds:,} rounds of {SLOTS} jobs, 4 workers, over Hazelcast", arguments.format)
     samples: dict[str, list[tuple[float, float]]] = {}
 
     def note(name: str, round_: float, value: float) -> None:

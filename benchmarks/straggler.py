@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import command_line
 import measured
 from cluster_run import ClusterRun, Task
 
@@ -78,12 +79,16 @@ def compare(report: measured.Report, servers: object, task: Task, turns: int) ->
 
 
 def main() -> int:
-    rounds, turns = measured.flag("rounds", 12), measured.flag("turns", 3)
-    report = measured.Report("one worker of four slowed 5x, synchronous rounds over Hazelcast")
+    parser = command_line.cluster_parser(__doc__)
+    parser.add_argument("--rounds", type=int, default=12, help="of a run (12)")
+    parser.add_argument("--turns", type=int, default=3, help="runs of each (3)")
+    parser.add_argument("--slots", type=int, action="append", help="jobs of a round (16, 8 and 32)")
+    arguments = parser.parse_args()
+    report = measured.Report("one worker of four slowed 5x, synchronous rounds over Hazelcast", arguments.format)
     with measured.services() as servers:
-        for slots in [measured.flag("slots", 16)] if "--slots" in sys.argv else [16, 8, 32]:
-            task = Task(rounds=rounds, slots=slots, hidden=(256, 256), n_in=32, batch=512, batches=5)
-            compare(report, servers, task, turns)
+        for slots in arguments.slots or [16, 8, 32]:
+            task = Task(rounds=arguments.rounds, slots=slots, hidden=(256, 256), n_in=32, batch=512, batches=5)
+            compare(report, servers, task, arguments.turns)
     return report.end()
 
 

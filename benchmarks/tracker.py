@@ -14,6 +14,7 @@ import time
 from collections import deque
 from typing import Any
 
+import command_line
 import measured
 
 PARAMETERS, CHUNK, WINDOW, BUFFER, GOAL = 14_600_000, 1_000_000, 8, 1 << 20, 1.25
@@ -91,8 +92,13 @@ def _values() -> Any:
 
 
 def main() -> int:
-    turns = measured.flag("turns", 15)
-    report = measured.Report(f"a model of {PARAMETERS:,} float32 ({PARAMETERS * 4 / 1e6:.1f} MB), {turns} turns")
+    parser = command_line.cluster_parser(__doc__)
+    parser.add_argument("--turns", type=int, default=15, help="of each contender (15)")
+    arguments = parser.parse_args()
+    turns = arguments.turns
+    report = measured.Report(
+        f"a model of {PARAMETERS:,} float32 ({PARAMETERS * 4 / 1e6:.1f} MB), {turns} turns", arguments.format
+    )
     with measured.services(heap="1g", zookeeper=False) as servers:
         where = (servers.hazelcast, servers.cluster_name)
         children = {

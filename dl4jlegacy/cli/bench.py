@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from dl4jlegacy.console import open_console
-from dl4jlegacy.errors import UsageError, nearest
+from dl4jlegacy.errors import UsageError, how_to_install, nearest
 
 __all__ = ["SUITES", "Benchmark", "bench_app", "run_suite"]
 
@@ -31,30 +31,28 @@ class Benchmark:
     Attributes:
         name: the file's name, without ``.py``.
         measures: what it measures, for ``--help``.
-        needs: a module that it cannot do without, and how to install it.
+        needs: modules that it cannot do without; './install bench' brings them.
     """
 
     name: str
     measures: str
-    needs: tuple[str, str] | None = None
+    needs: tuple[str, ...] = ()
 
 
-_SKLEARN = ("sklearn", "./install bench")
-_TORCH = ("torch", ".venv/bin/python -m pip install torch")
-_SERVERS = ("jgo", "./install services")
+_SERVERS = ("jgo",)
 
 SUITES: Mapping[str, tuple[Benchmark, ...]] = {
     "cpu": (
         Benchmark("kernels_cpu", "each CPU kernel against NumPy"),
-        Benchmark("mlp_cpu", "steps of a multilayer perceptron against scikit-learn", _SKLEARN),
-        Benchmark("rbm_cpu", "steps of contrastive divergence against scikit-learn", _SKLEARN),
+        Benchmark("mlp_cpu", "steps of a multilayer perceptron against scikit-learn", ("sklearn",)),
+        Benchmark("rbm_cpu", "steps of contrastive divergence against scikit-learn", ("sklearn",)),
         Benchmark("nn_cpu", "steps of whole networks against those peers that are installed"),
         Benchmark("runner_cpu", "4 workers against 1"),
     ),
-    "gpu": (Benchmark("nn_gpu", "steps of whole networks, averaging and encoding against PyTorch", _TORCH),),
+    "gpu": (Benchmark("nn_gpu", "steps of whole networks, averaging and encoding against PyTorch", ("torch",)),),
     "cluster": (
         Benchmark("tracker", "models through Hazelcast against a bare transfer", _SERVERS),
-        Benchmark("round", "the time and memory that a round costs beside training", _SERVERS),
+        Benchmark("round", "the time and memory that a round costs beside training", (*_SERVERS, "psutil")),
         Benchmark("straggler", "one slow worker of four against an undisturbed run", _SERVERS),
         Benchmark("goodput", "workers killed one after the other against an undisturbed run", _SERVERS),
     ),
@@ -121,9 +119,11 @@ def run_suite(suite: str, names: Sequence[str], *, folder: Path | None = None) -
             f"installed package; in one, run './install bench' and '.venv/bin/dl4j bench {suite}'"
         )
     for benchmark in chosen:
-        if benchmark.needs is not None and importlib.util.find_spec(benchmark.needs[0]) is None:
-            module, remedy = benchmark.needs
-            raise UsageError(f"the benchmark {benchmark.name} needs {module}, which is not installed; run '{remedy}'")
+        absent = [module for module in benchmark.needs if importlib.util.find_spec(module) is None]
+        if absent:
+            raise UsageError(
+                f"the benchmark {benchmark.name} needs {absent[0]}, which is not installed; {how_to_install('bench')}"
+            )
     console = open_console()
     statuses = []
     for benchmark in chosen:
