@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dl4jlegacy import storage
+from dl4jlegacy import files, storage
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets import DataSource, ListDataSetIterator, load
 from dl4jlegacy.datasets.normalizers import Normalizer, NormalizerMinMaxScaler
@@ -249,13 +248,11 @@ def read_run(run: str, path: Path) -> Conf:
 def check_writable(path: Path) -> None:
     """Raise ``ModelError`` now if ``path`` could not be written after hours of training."""
     folder = path.absolute().parent
-    if path.is_dir():
-        raise ModelError(f"{path} is a folder; --out takes the name of a file, for instance {path / 'model.zip'}")
-    if not folder.is_dir():
-        raise ModelError(f"{path} cannot be written: there is no folder {folder}; create it or choose another --out")
-    try:
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{path.name}.", suffix=".tmp"):
-            pass  # permission bits do not tell: the file system may be read-only
-    except OSError as exc:
-        reason = exc.strerror or exc
-        raise ModelError(f"{path} cannot be written: {reason} ({folder}); choose another --out") from exc
+    with files.errors_as(ModelError, f"{path} cannot be written", "choose another --out"):
+        if files.is_folder(path):
+            raise ModelError(f"{path} is a folder; --out takes the name of a file, for instance {path / 'model.zip'}")
+        if not files.is_folder(folder):
+            raise ModelError(
+                f"{path} cannot be written: there is no folder {folder}; create it or choose another --out"
+            )
+        files.check_replaceable(path)

@@ -19,7 +19,7 @@ MODULES = {
 }
 
 ROOMS = """
-errors version seeding backend console
+errors files version seeding backend console
 devices wire
 kernels.protocol kernels.philox kernels.compilation
 kernels.numpy

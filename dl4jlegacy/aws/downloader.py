@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from dl4jlegacy import files
 from dl4jlegacy.aws.locations import Location
 from dl4jlegacy.aws.session import Aws, error_code, translate_errors
 from dl4jlegacy.aws.uploader import SHA256
@@ -146,6 +147,7 @@ class S3Downloader:
 
     def _to_file(self, location: Location, head: dict[str, Any], path: Path) -> None:
         """Download into a file aside, which notes the version that it holds the beginning of."""
+        path = Path(os.path.realpath(path))  # a link may lead to another file system
         aside, note = path.with_name(f".{path.name}.part"), path.with_name(f".{path.name}.part.json")
         version = json.dumps({"etag": head["ETag"], "size": head["ContentLength"]})
         if not (aside.is_file() and note.is_file() and note.read_text(encoding="utf-8") == version):
@@ -163,7 +165,7 @@ class S3Downloader:
         except CloudError:
             aside.unlink()
             raise
-        aside.replace(path)
+        files.put_in_place(aside, path)
 
     def _fetch(self, location: Location, head: dict[str, Any], start: int, write: Callable[[bytes], object]) -> None:
         """Write the content from ``start``, asking again for the rest where a connection breaks."""

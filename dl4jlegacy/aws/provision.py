@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from dl4jlegacy import files
 from dl4jlegacy.aws.cluster_spec import check_key_file
 from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, NotAuthorisedError
 
@@ -51,12 +52,8 @@ def new_key(path: Path) -> str:
 
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        aside = path.with_name(f".{path.name}.{os.getpid()}")
-        aside.unlink(missing_ok=True)
         form = (forms.Encoding.PEM, forms.PrivateFormat.OpenSSH, forms.NoEncryption())
-        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(Ed25519PrivateKey.generate().private_bytes(*form))
-        aside.replace(path)
+        files.write(path, Ed25519PrivateKey.generate().private_bytes(*form), private=True)
     return public_key(path)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dl4jlegacy import files
 from dl4jlegacy.aws.downloader import S3Downloader
 from dl4jlegacy.aws.locations import Location
 from dl4jlegacy.aws.session import Aws
@@ -75,7 +76,7 @@ def _fetch_object(downloader: S3Downloader, location: Location, found: dict[str,
             f"{path} cannot be written: {exc.strerror or exc}; name another folder in DL4J_S3_CACHE"
         ) from exc
     downloader.download(location.bucket, location.key, path)
-    note.write_text(found["ETag"], encoding="utf-8")
+    files.write(note, found["ETag"].encode())
     return path
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dl4jlegacy import files
 from dl4jlegacy.cli.options import Format, add_command, number_option
 from dl4jlegacy.console import emit, open_console
 from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, Dl4jError, UsageError, nearest
@@ -264,7 +265,7 @@ def ssh(
         key = setup.key_file()
     known = setup.names.key_folder / "known_hosts"
     known.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    known.write_text("".join(f"{instance.public_address} {line}\n" for line in keys.splitlines()), encoding="ascii")
+    files.write(known, "".join(f"{instance.public_address} {line}\n" for line in keys.splitlines()).encode("ascii"))
     options = ("StrictHostKeyChecking=yes", f"UserKnownHostsFile={known}", "IdentitiesOnly=yes")
     command = ["ssh", "-i", str(key), *(f"-o{option}" for option in options), f"{user}@{instance.public_address}"]
     try:

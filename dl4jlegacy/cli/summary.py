@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dl4jlegacy import files
 from dl4jlegacy.cli.options import number_option, option, text_or_json
 from dl4jlegacy.console import emit
 from dl4jlegacy.errors import ConfError, ModelError, OutputError, nearest
@@ -119,9 +120,5 @@ def _has(text: str, key: str) -> bool:
 
 
 def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as exc:
-        raise OutputError(
-            f"the drawing cannot be written to {path}: {exc.strerror or exc}; choose another --svg"
-        ) from exc
+    with files.errors_as(OutputError, f"the drawing cannot be written to {path}", "choose another --svg"):
+        files.write(path, text.encode())

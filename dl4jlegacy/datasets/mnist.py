@@ -15,7 +15,6 @@ import hashlib
 import http.client
 import logging
 import os
-import tempfile
 import urllib.request
 import zlib
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Literal
 
 import numpy as np
 
+from dl4jlegacy import files
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
 from dl4jlegacy.datasets.idx import parse_idx, read_bytes
@@ -210,12 +210,4 @@ def _fetch(url: str, name: str) -> bytes:
 def _store(content: bytes, path: Path) -> None:
     """Write ``path`` in one step: under another name first, so that no reader ever finds half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, suffix=".part", delete=False) as file:
-        try:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-            Path(file.name).replace(path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
+    files.write(path, content)

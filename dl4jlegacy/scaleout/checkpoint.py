@@ -23,6 +23,7 @@ import msgspec
 import safetensors
 import safetensors.numpy
 
+from dl4jlegacy import files
 from dl4jlegacy.datasets import DataSet, DataSetIterator, ListMultiDataSetIterator, MultiDataSet
 from dl4jlegacy.datasets.fingerprint import fingerprint
 from dl4jlegacy.errors import CheckpointError
@@ -32,7 +33,7 @@ from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Head, Manifest
 from dl4jlegacy.scaleout.store import Buffer
 
-__all__ = ["CheckpointStore", "check_same_data", "with_fingerprint", "write_atomically"]
+__all__ = ["CheckpointStore", "check_same_data", "with_fingerprint"]
 
 logger = logging.getLogger(__name__)
 
@@ -49,25 +50,6 @@ def check_same_data(head: Head, plan: Plan) -> None:
             f"run {head.run} has trained on {head.examples} examples in {head.batches} batches; with the data as they "
             f"are now that would have been {expected[1]} in {expected[0]}: give it the data that it began with"
         )
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file atomically: write a temporary file, sync, rename, sync the folder."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with aside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    except OSError:
-        aside.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 class CheckpointStore:
@@ -161,13 +143,13 @@ class CheckpointStore:
 
     def _write(self, name: str, content: bytes) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.folder / name, content)
+        files.write(self.folder / name, content)
 
     def _read(self, name: str) -> bytes:
-        return (self.folder / name).read_bytes()
+        return files.read(self.folder / name)
 
     def _names(self) -> list[str]:
-        return os.listdir(self.folder) if self.folder.is_dir() else []
+        return files.names_in(self.folder) if files.is_folder(self.folder) else []
 
     def _delete(self, name: str) -> None:
         (self.folder / name).unlink(missing_ok=True)

@@ -24,6 +24,7 @@ from xml.sax.saxutils import escape
 import msgspec
 
 from dl4jlegacy.errors import TrackerError, how_to_install
+from dl4jlegacy.files import put_in_place
 
 __all__ = ["Jar", "cache_folder", "fetch_jars", "locked", "pinned_jars"]
 
@@ -134,7 +135,7 @@ def _move_verified(jars: Sequence[Jar], source: Path, folder: Path) -> str:
             return f"{jar.coordinates} did not arrive"
         if not _has_pinned_digest(path, jar):
             return f"{jar.coordinates} arrived with another SHA-256 than the pinned {jar.sha256}"
-        os.replace(path, folder / jar.file_name)
+        put_in_place(path, folder / jar.file_name)
     return ""
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from dl4jlegacy import files
 from dl4jlegacy.errors import TrackerError, UsageError
 from dl4jlegacy.services.jars import cache_folder, fetch_jars, locked, pinned_jars
 from dl4jlegacy.services.java import Java, find_java
@@ -245,10 +246,7 @@ class _ServerFactory:
 
 def _write_private(path: Path, content: bytes) -> None:
     """Write a file atomically, for its owner only: the cluster's name in it is all that keeps other users out."""
-    part = path.with_name(f"{path.name}.part")
-    part.touch(mode=0o600)
-    part.write_bytes(content)
-    part.replace(path)
+    files.write(path, content, private=True)
 
 
 def _start(state: ServicesState, deadline_seconds: float, only: str = "") -> ServicesState:

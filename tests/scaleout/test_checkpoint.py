@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dl4jlegacy.errors import CheckpointError
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore, write_atomically
+from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.records import Head, Manifest
 
@@ -100,27 +100,13 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_older_ones(tmp_path):
         CheckpointStore(blocked / "run").save(head(1), frame(1))
 
 
-def test_an_atomic_write_that_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path, monkeypatch):
-    path = tmp_path / "x"
-    write_atomically(path, b"old")
-
-    def full(descriptor):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        write_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["x"]
-
-
 def test_who_takes_over_on_a_full_disk_needs_no_room_for_the_conf_that_is_there(tmp_path, monkeypatch):
     def full(path, content):
         raise OSError(28, "No space left on device")
 
     saver = CheckpointStore(tmp_path / "run")
     saver.keep_conf("{}")
-    monkeypatch.setattr("dl4jlegacy.scaleout.checkpoint.write_atomically", full)
+    monkeypatch.setattr("dl4jlegacy.files.write", full)
     saver.keep_conf("{}")
     with pytest.raises(CheckpointError, match="No space left on device; choose another folder"):
         saver.keep_conf('{"seed": 1}')

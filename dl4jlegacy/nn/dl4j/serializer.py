@@ -15,7 +15,6 @@ import json
 import math
 import os
 import struct
-import uuid
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from dl4jlegacy import files
 from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.datasets.normalizers import Normalizer, normalizer_from_json
 from dl4jlegacy.errors import ConfError, DataError, ModelError
@@ -113,7 +113,7 @@ def write_model(
         entries[_UPDATER_STATE] = _vector_bytes(network.updater_state)
     if normalizer is not None:
         entries[_NORMALIZER] = write_normalizer(normalizer)
-    _write_atomically(Path(path), entries)
+    _write_entries(Path(path), entries)
 
 
 def restore_model(
@@ -202,23 +202,14 @@ def _vector_bytes(vector: Array) -> bytes:
     return nd4j.write(to_host(vector).reshape(1, -1))
 
 
-def _write_atomically(path: Path, entries: dict[str, bytes]) -> None:
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        try:
-            with open(temporary, "xb") as file:
-                with zipfile.ZipFile(file, "w") as archive:
-                    for name, data in entries.items():
-                        archive.writestr(_entry(name), data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        _sync_folder(path.parent)
-    except OSError as exc:
-        reason = exc.strerror or str(exc)
-        raise ModelError(f"model file {path} cannot be written: {reason}; choose a writable place") from exc
+def _write_entries(path: Path, entries: dict[str, bytes]) -> None:
+    with (
+        files.errors_as(ModelError, f"model file {path} cannot be written", "choose a writable place"),
+        files.replacing(path) as file,
+        zipfile.ZipFile(file, "w") as archive,
+    ):
+        for name, data in entries.items():
+            archive.writestr(_entry(name), data)
 
 
 def _entry(name: str) -> zipfile.ZipInfo:
@@ -230,15 +221,6 @@ def _entry(name: str) -> zipfile.ZipInfo:
     info.compress_type = zipfile.ZIP_STORED if name.endswith(".bin") else zipfile.ZIP_DEFLATED
     info.external_attr = 0o644 << 16
     return info
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the renaming durable: without this a power cut may bring the old file back."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------
