@@ -15,15 +15,19 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.aggregate import JobAggregator, aggregate
 from dl4jlegacy.scaleout.plan import Plan, SlotPlan
+from dl4jlegacy.scaleout.protocol import watch
 from dl4jlegacy.scaleout.records import HEAD, Failure, Head, Manifest, account, decode_record
 from dl4jlegacy.scaleout.router import WorkRouter, create_router
 
 LEASE, POLL = 60.0, 8.0
 KILLS, RESTARTS = 0.008, 0.0002
+GROUPS = (watch.GROUP_NBYTES, 1, 600)
+"""Sizes of the groups in which a master fetches updates: all at once, one by one, a few at a time."""
 MASTERS, WORKERS = ("m0", "m1"), ("w0", "w1", "w2")
 LIMITS = protocol.Limits(lease=LEASE, poll=POLL, attempts=1_000_000, straggler_least=LEASE / 2)
 
@@ -205,6 +209,11 @@ class World:
 
 def run(work: Work, seed: int, *, losses: bool, router: str = "iterative-reduce", step_limit: int = 400_000) -> World:
     """Run one schedule to its end and return the world; raises AssertionError naming the seed."""
+    with mock.patch.object(watch, "GROUP_NBYTES", GROUPS[seed // 2 % len(GROUPS)]):
+        return _run(work, seed, losses=losses, router=router, step_limit=step_limit)
+
+
+def _run(work: Work, seed: int, *, losses: bool, router: str, step_limit: int) -> World:
     world = World(work, router, seed, losses)
     rng, roles = world.rng, MASTERS + WORKERS
     kills = 0.0 if seed % 4 == 3 else KILLS  # a process that lives long must get over what others forget by dying

@@ -68,7 +68,10 @@ class OpenSlots:
     records: dict[int, JobRecord] = field(default_factory=dict)
     leases: dict[int, Lease] = field(default_factory=dict)
     missing: list[int] = field(default_factory=list)
+    announced: list[int] = field(default_factory=list)
+    """The slots that the aggregation was begun for, in the order in which they are folded."""
     folded: list[int] = field(default_factory=list)
+    """The first of them, which have been folded."""
     aggregation: Aggregation | None = None
     failure: Failure | None = None
     dropped: int = 0
@@ -114,7 +117,9 @@ def watch(me: Watcher, slots: OpenSlots) -> Steps[bool]:
         done = slots.done()
         chosen = me.router.send_work(slots.numbers, done)
         ready = chosen or (me.router.fold_ahead(slots.numbers, done) if streams else [])
-        if len(ready) > len(slots.folded) and not (yield from _fold(me, slots, ready, announced=chosen)):
+        announced = list(chosen or slots.numbers)
+        is_more = ready and (announced != slots.announced or len(ready) > len(slots.folded))
+        if is_more and not (yield from _fold(me, slots, ready, announced=announced)):
             continue
         if chosen:
             return True
@@ -223,13 +228,15 @@ def _straggler_seconds(me: Watcher) -> float:
     return max(me.limits.straggler_factor * middle, middle + 6 * spread, me.limits.straggler_least)
 
 
-def _fold(me: Watcher, slots: OpenSlots, ready: Sequence[int], *, announced: Sequence[int]) -> Steps[bool]:
+def _fold(me: Watcher, slots: OpenSlots, ready: Sequence[int], *, announced: list[int]) -> Steps[bool]:
     """Fetch and fold the updates of ``ready``, in slot order; return False if one was lost and its slot reopened.
 
-    ``announced`` are all slots that will be folded under this head; if empty, all open slots.
+    ``announced`` are all slots that will be folded under this head, of which ``ready`` are the first. If they are not
+    those of the last call, because an update was lost and the router did not wait for it, folding begins anew.
     """
-    if slots.aggregation is None:
-        examples = [me.plan.examples_of(number) for number in announced or slots.numbers]
+    if slots.aggregation is None or announced != slots.announced:
+        slots.announced, slots.folded = announced, []
+        examples = [me.plan.examples_of(number) for number in announced]
         slots.aggregation = me.aggregator.begin(slots.model, version=slots.head.version, examples=examples)
     for group in _groups(slots, ready[len(slots.folded) :]):
         manifests = [slots.records[number].update or NOTHING for number in group]
