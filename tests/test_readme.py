@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from dl4jlegacy.errors import TrackerError
+from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
+from dl4jlegacy.services.settings import HAZELCAST_PORT, ZOOKEEPER_PORT
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -91,3 +96,18 @@ def test_the_commands_for_ones_own_data_work_on_a_csv_file(tmp_path: Path) -> No
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, cwd=tmp_path)
         assert done.returncode == 0, f"{line}: {done.stderr}"
     assert len(done.stdout.splitlines()) == 10
+
+
+def test_the_cluster_page_names_the_ports_and_the_patience_that_the_code_has() -> None:
+    page = PAGES["docs/cluster.md"].read_text("utf-8")
+    patience = inspect.signature(HazelcastStore).parameters["deadline_seconds"].default
+    [cut_off] = re.findall(r"^\| a worker is cut off from everything \|.*$", page, flags=re.MULTILINE)
+    assert f"back within {patience:g} s" in cut_off and f"exit code {TrackerError.exit_status}" in cut_off
+    for text in (README, page):
+        assert f"Hazelcast on 127.0.0.1:{HAZELCAST_PORT}, Zookeeper on 127.0.0.1:{ZOOKEEPER_PORT}" in text
+        assert not re.search(r"(?<!=)HOST:PORT", text), "a recipe that cannot be pasted"
+        addresses = set(re.findall(r"(?:hazelcast://|--zookeeper |--master )\S+:(\d+)", text))
+        assert addresses == {str(HAZELCAST_PORT), str(ZOOKEEPER_PORT)}
+    recipe = page.partition("### Three machines")[2].partition("### ")[0]
+    for line in ("Endpoint = ", "dl4j services up --host", "dl4j master ", "dl4j worker --zookeeper 10.7.0.1:2181"):
+        assert line in recipe

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dl4jlegacy.cli.options import Format, number_option
-from dl4jlegacy.console import emit
+from dl4jlegacy.console import emit, open_console
 from dl4jlegacy.errors import TrackerError, UsageError
 
 if TYPE_CHECKING:
@@ -48,8 +48,12 @@ def _root(context: typer.Context) -> None:
 @services_app.command()
 def up(
     members: Annotated[int, _number("--members", "N", "Hazelcast members (1).")] = 1,
-    hazelcast_port: Annotated[int, _number("--hazelcast-port", "PORT", "The first member's (0: a free one).")] = 0,
-    zookeeper_port: Annotated[int, _number("--zookeeper-port", "PORT", "Zookeeper's (0: a free one).")] = 0,
+    hazelcast_port: Annotated[
+        int | None, _number("--hazelcast-port", "PORT", "The first member's (5701 if it is free; 0: a free one).")
+    ] = None,
+    zookeeper_port: Annotated[
+        int | None, _number("--zookeeper-port", "PORT", "Zookeeper's (2181 if it is free; 0: a free one).")
+    ] = None,
     cluster_name: Annotated[
         str | None, typer.Option("--cluster-name", metavar="NAME", help="Clients must name it (random).")
     ] = None,
@@ -63,6 +67,7 @@ def up(
     """Start servers and return once they answer; they run until services down."""
     from dl4jlegacy.services.servers import Services
 
+    open_console()
     state = Services.up(
         members=members,
         hazelcast_port=hazelcast_port,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import logging
 import re
 import secrets
 import shutil
@@ -22,9 +23,19 @@ from dl4jlegacy.services.jars import cache_folder, fetch_jars, locked, pinned_ja
 from dl4jlegacy.services.java import Java, find_java
 from dl4jlegacy.services.ports import free_ports, is_free, member_answers, zookeeper_answers
 from dl4jlegacy.services.processes import ServerProcess, spawn, stop
-from dl4jlegacy.services.settings import HOST, member_command, member_settings, zookeeper_command, zookeeper_settings
+from dl4jlegacy.services.settings import (
+    HAZELCAST_PORT,
+    HOST,
+    ZOOKEEPER_PORT,
+    member_command,
+    member_settings,
+    zookeeper_command,
+    zookeeper_settings,
+)
 
 __all__ = ["Server", "Services", "ServicesState"]
+
+logger = logging.getLogger(__name__)
 
 _STATE = "services.json"
 _ATTEMPTS = 3
@@ -120,8 +131,8 @@ class Services:
     @staticmethod
     def up(
         members: int = 1,
-        hazelcast_port: int = 0,
-        zookeeper_port: int = 0,
+        hazelcast_port: int | None = 0,
+        zookeeper_port: int | None = 0,
         cluster_name: str | None = None,
         folder: Path | None = None,
         *,
@@ -134,8 +145,9 @@ class Services:
 
         Args:
             members: how many Hazelcast members; with two or more everything is kept twice.
-            hazelcast_port: the first member's, the next ones' follow it; 0 for free ones.
-            zookeeper_port: Zookeeper's; 0 for a free one.
+            hazelcast_port: the first member's, the next ones' follow it; 0 for free ones, None for the usual ones
+                (5701 and following) or, with a warning, free ones if one of those is taken.
+            zookeeper_port: Zookeeper's; 0 for a free one, None for the usual one (2181) or, likewise, a free one.
             cluster_name: what clients must name; a random one by default.
             folder: where configurations, logs, data and state go; one in the user's cache if ``None``.
             zookeeper: True to start Zookeeper too.
@@ -147,7 +159,7 @@ class Services:
             UsageError: servers of this folder run already, or a number is out of range.
             TrackerError: no Java, no jars, or a server that does not start; nothing is left running.
         """
-        _check(members, hazelcast_port, zookeeper_port, zookeeper)
+        _check(members, hazelcast_port or 0, zookeeper_port or 0, zookeeper)
         _check_texts(cluster_name, heap, host)
         folder = Services.folder(folder)
         java = find_java()
@@ -218,8 +230,16 @@ class _ServerFactory:
     def __init__(self, folder: Path, java: Java, *, cluster_name: str, heap: str, host: str) -> None:
         self._folder, self._java, self._cluster, self._heap, self._host = folder, java, cluster_name, heap, host
 
-    def servers(self, members: int, member_port: int, zookeeper_port: int, zookeeper: bool) -> tuple[Server, ...]:
-        """Return the servers, none of them started; a port of 0 becomes a free one."""
+    def servers(
+        self, members: int, member_port: int | None, zookeeper_port: int | None, zookeeper: bool
+    ) -> tuple[Server, ...]:
+        """Return the servers, none of them started; for port 0 a free one, for None the usual one if it is free."""
+        if member_port is None:
+            usual = range(HAZELCAST_PORT, HAZELCAST_PORT + members)
+            member_port = self._usual_or_free("Hazelcast", usual, taken=zookeeper_port)
+        if zookeeper_port is None:
+            usual = range(ZOOKEEPER_PORT, ZOOKEEPER_PORT + zookeeper)
+            zookeeper_port = self._usual_or_free("Zookeeper", usual, taken=None)
         fixed = [member_port + i for i in range(members)] if member_port else []
         free = free_ports(members + 1, taken=[*fixed, zookeeper_port], host=self._host)
         ports = fixed or free[:members]
@@ -227,6 +247,14 @@ class _ServerFactory:
         if zookeeper:
             servers.append(self._zookeeper(zookeeper_port or free[-1]))
         return tuple(servers)
+
+    def _usual_or_free(self, what: str, usual: range, *, taken: int | None) -> int:
+        """Return the first of the usual ports, or 0 and a warning if one of them is taken."""
+        for port in usual:
+            if port == taken or not is_free(port, self._host):
+                logger.warning("port %d of %s is taken: %s gets a free one instead", port, self._host, what)
+                return 0
+        return usual.start
 
     def _member(self, name: str, port: int, ports: Sequence[int]) -> Server:
         settings = self._folder / f"{name}.yaml"

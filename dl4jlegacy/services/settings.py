@@ -12,9 +12,20 @@ from pathlib import Path
 
 from dl4jlegacy.services.java import Java
 
-__all__ = ["HOST", "member_command", "member_settings", "zookeeper_command", "zookeeper_settings"]
+__all__ = [
+    "HAZELCAST_PORT",
+    "HOST",
+    "ZOOKEEPER_PORT",
+    "member_command",
+    "member_settings",
+    "zookeeper_command",
+    "zookeeper_settings",
+]
 
 HOST = "127.0.0.1"
+
+HAZELCAST_PORT, ZOOKEEPER_PORT = 5701, 2181
+"""Where everybody looks for the first member and for Zookeeper."""
 
 _MODULES = (  # those of Hazelcast's own start script
     *("--add-modules", "java.se"),

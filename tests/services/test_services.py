@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -24,7 +25,7 @@ from kazoo.client import KazooClient
 from dl4jlegacy.cli.services import services_app
 from dl4jlegacy.console import run_guarded
 from dl4jlegacy.errors import TrackerError, UsageError
-from dl4jlegacy.services import Services, ServicesState, jars, java
+from dl4jlegacy.services import Services, ServicesState, jars, java, servers
 from dl4jlegacy.services.jars import Jar, fetch_jars, pinned_jars
 from dl4jlegacy.services.ports import free_ports
 from dl4jlegacy.services.processes import ServerProcess, spawn, stop
@@ -292,6 +293,40 @@ def test_a_taken_port_is_named_and_nothing_is_started(fake_java: Callable[[str],
         with pytest.raises(TrackerError, match=f"zookeeper cannot have port {port}.*taken"):
             Services.up(folder=tmp_path / "services", zookeeper_port=port)
     assert not (tmp_path / "services" / "hazelcast-1.log").exists()
+
+
+@pytest.mark.parametrize("taken", [None, "hazelcast", "zookeeper"])
+def test_without_a_port_servers_get_the_usual_one_or_a_free_one_and_say_so(
+    taken: str | None,
+    bin_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    usual = dict(zip(("hazelcast", "zookeeper"), free_ports(2), strict=True))  # nobody else's, on any machine
+    monkeypatch.setattr(servers, "HAZELCAST_PORT", usual["hazelcast"])
+    monkeypatch.setattr(servers, "ZOOKEEPER_PORT", usual["zookeeper"])
+    monkeypatch.setattr(servers, "find_java", lambda: java.Java(Path("java"), 21))
+    monkeypatch.setattr(servers, "fetch_jars", lambda wanted: [Path("x.jar")])
+    monkeypatch.setattr(servers, "_start", lambda state, seconds: state)
+    with contextlib.ExitStack() as stack:
+        if taken:
+            stack.enter_context(socket.create_server(("127.0.0.1", usual[taken])))
+        services_app(args=["up", "--folder", str(tmp_path / "s"), "--format", "json"], standalone_mode=False)
+    said = capsys.readouterr()
+    for name, port in usual.items():
+        address = json.loads(said.out)[name]
+        assert (address == f"127.0.0.1:{port}") == (name != taken) and address.startswith("127.0.0.1:")
+    warnings = [
+        f"warning: port {usual[name]} of 127.0.0.1 is taken: {name.title()} gets a free one instead"
+        for name in usual
+        if name == taken
+    ]
+    assert said.err.splitlines() == warnings
+
+
+def test_the_usual_ports_are_those_that_everybody_expects() -> None:
+    assert (servers.HAZELCAST_PORT, servers.ZOOKEEPER_PORT) == (5701, 2181)
 
 
 def test_a_state_file_that_is_damaged_is_named(tmp_path: Path) -> None:
