@@ -55,6 +55,7 @@ __all__ = [
     "UsageError",
     "VersionError",
     "WireError",
+    "counted",
     "how_to_install",
     "nearest",
 ]
@@ -208,6 +209,11 @@ class VersionError(Dl4jError):
 
     code = "DL4J-VERSION"
     exit_status = 9
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: "1 worker", "1,200 workers", or "2 classes" with ``plural`` given."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def how_to_install(*extras: str) -> str:

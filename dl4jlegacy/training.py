@@ -63,11 +63,16 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a finished run has to say: the contract's JSON object, and the evaluation for people."""
+    """What a finished run has to say: the contract's JSON object, and the evaluation for people.
+
+    ``trained_on`` and ``held_out`` are the numbers of examples in the two parts of the data set.
+    """
 
     fields: dict[str, Any]
     evaluation: NetworkEvaluation
     warnings: tuple[str, ...]
+    trained_on: int
+    held_out: int
 
 
 def load_data(name: str, data_dir: str = "") -> Data:
@@ -194,7 +199,9 @@ def train(
         if path is not None:
             write_model(network, path, normalizer=data.normalizer, label_names=label_names)
     where = out if storage.is_remote(out) else path
-    return Report(_fields(result, network, evaluation, where), evaluation, result.warnings)
+    fields = _fields(result, network, evaluation, where)
+    trained_on = data.source.train.num_examples
+    return Report(fields, evaluation, result.warnings, trained_on=trained_on, held_out=test.num_examples)
 
 
 def _fields(

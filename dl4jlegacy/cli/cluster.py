@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -13,12 +12,9 @@ from dl4jlegacy.console import emit, open_console
 from dl4jlegacy.errors import UsageError
 
 if TYPE_CHECKING:
-    from dl4jlegacy.scaleout.outcome import RunStatus
     from dl4jlegacy.training import Report
 
 __all__ = ["add_commands", "master", "resume_on_cluster", "train_on_cluster", "worker"]
-
-Tick = Callable[["RunStatus"], None]
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -42,6 +38,7 @@ def master(options: TrainOptions) -> None:
 def train_on_cluster(options: TrainOptions, *, local_workers: int | None) -> None:
     """Be the master of a new run; ``local_workers`` are in this process (None: as many as the Conf says)."""
     from dl4jlegacy import training
+    from dl4jlegacy.cli.next_steps import RunLocation
     from dl4jlegacy.cli.progress import show_training
     from dl4jlegacy.cluster.master import MasterOptions, run_master
 
@@ -66,11 +63,10 @@ def train_on_cluster(options: TrainOptions, *, local_workers: int | None) -> Non
         on_cluster=True,
     )
     show_training(
-        lambda tick: run_master(run, data, address, MasterOptions(options.out or "", options.bind, tick)),
+        lambda display: run_master(run, data, address, MasterOptions(options.out or "", options.bind, display.tick)),
+        RunLocation(run.conf.checkpoint_dir, run.conf.run, address, run.conf.data_dir),
         as_json=options.format == "json",
         json_lines=options.log_format == "json",
-        checkpoints=run.conf.checkpoint_dir,
-        goes_on=f"dl4j resume {run.conf.run} {address.flags()}",
     )
 
 
@@ -84,30 +80,38 @@ def _cluster_name(members: str) -> str:
 
 def _stand_by(options: TrainOptions) -> None:
     """Wait behind the present master, and show its run to the end if it dies."""
-    from dl4jlegacy.cli.progress import show_training
+    from dl4jlegacy.cli.next_steps import RunLocation, command
+    from dl4jlegacy.cli.progress import ProgressDisplay, show_training
+    from dl4jlegacy.cluster.address import find_conf
     from dl4jlegacy.cluster.master import MasterOptions, stand_by
 
     address, as_json = cluster_address(options.zookeeper, options.id), options.format == "json"
+    conf = find_conf(address, wait_seconds=60.0)
 
-    def start(tick: Tick) -> Report:
-        report = stand_by(address, MasterOptions(options.out or "", options.bind, tick))
+    def start(display: ProgressDisplay) -> Report:
+        def say() -> None:
+            shown = command("status", address.flags())
+            text = f"standing by: takes over run {conf.run} if its master dies; `{shown}` shows both"
+            display.announce("standing_by", text, run=conf.run, id=address.id)
+
+        report = stand_by(conf, address, MasterOptions(options.out or "", options.bind, display.tick), on_stand_by=say)
         if report is None:
-            emit(
-                json.dumps({"status": "done", "standby": True}) if as_json else "the run ended; nothing was to be done"
-            )
+            over = {"status": "done", "standby": True}
+            emit(json.dumps(over) if as_json else f"run {conf.run} is over; its master was never gone")
             raise typer.Exit(0)
         return report
 
     show_training(
         start,
+        RunLocation(conf.checkpoint_dir, address.id, address, conf.data_dir),
         as_json=as_json,
         json_lines=options.log_format == "json",
-        goes_on=f"dl4j resume {address.id} {address.flags()}",
     )
 
 
 def resume_on_cluster(options: ResumeOptions) -> None:
     """Take over a registered run whose master is gone, and show it to the end."""
+    from dl4jlegacy.cli.next_steps import RunLocation
     from dl4jlegacy.cli.progress import show_training
     from dl4jlegacy.cluster.master import MasterOptions, find_run, resume_run
 
@@ -117,11 +121,12 @@ def resume_on_cluster(options: ResumeOptions) -> None:
     workers = changes.pop("workers", None)  # of this process; the Conf is that of all
     conf = conf.replace(**changes)
     show_training(
-        lambda tick: resume_run(conf, address, MasterOptions(options.out or "", options.bind, tick), workers=workers),
+        lambda display: resume_run(
+            conf, address, MasterOptions(options.out or "", options.bind, display.tick), workers=workers
+        ),
+        RunLocation(conf.checkpoint_dir, conf.run, address, conf.data_dir),
         as_json=options.format == "json",
         json_lines=options.log_format == "json",
-        checkpoints=conf.checkpoint_dir,
-        goes_on=f"dl4j resume {conf.run} {address.flags()}",
     )
 
 

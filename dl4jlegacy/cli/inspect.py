@@ -6,6 +6,7 @@ They read the tracker and Zookeeper themselves, so they need no answer from the 
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,8 +16,8 @@ import msgspec
 import typer
 
 from dl4jlegacy.cli.options import Format, Id, Zookeeper, cluster_address
-from dl4jlegacy.console import emit
-from dl4jlegacy.errors import TrackerError, UsageError
+from dl4jlegacy.console import emit, open_console
+from dl4jlegacy.errors import TrackerError, UsageError, counted
 
 if TYPE_CHECKING:
     from dl4jlegacy.cluster.address import ClusterAddress
@@ -47,28 +48,31 @@ def status(zookeeper: Zookeeper = None, id: Id = None, format: Format = "text") 
 
     address = cluster_address(zookeeper, id)
     conf = find_conf(address)
-    master = _master(address)
+    master, standbys = _candidates(address)
     with closing(open_tracker(conf, address.secret)) as tracker:
         entries = Journal.read(tracker)
-        fields = _status_fields(conf, address, master, tracker, entries)
-    emit(json.dumps(fields) if format == "json" else "\n".join(_status_lines(fields)))
+        fields = _status_fields(conf, address, tracker, entries, candidates=(master, standbys))
+    emit(json.dumps(fields) if format == "json" else "\n".join(_status_lines(fields, address)))
 
 
-def _master(address: ClusterAddress) -> dict[str, Any] | None:
-    """Return what the present master wrote into the election: its host, pid, ...; None if there is none."""
+def _candidates(address: ClusterAddress) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+    """Return what the present master (None: there is none) and the standbys say of themselves: host, pid, ..."""
     from dl4jlegacy.scaleout.zookeeper import MasterElection, ZooKeeperSession
 
     with ZooKeeperSession(address.zookeeper, secret=address.secret) as session:
-        return MasterElection(session, group=address.id).holder()
+        election = MasterElection(session, group=address.id)
+        return election.holder(), election.standbys()
 
 
 def _status_fields(
     conf: Conf,
     address: ClusterAddress,
-    master: dict[str, Any] | None,
     tracker: StateTracker,
     entries: list[JournalEntry],
+    *,
+    candidates: tuple[dict[str, Any] | None, list[dict[str, Any]]],
 ) -> dict[str, Any]:
+    master, standbys = candidates
     head, plan, gone = tracker.head(), tracker.get("plan"), tracker.get("gone") or {}
     failures = [_entry_fields(entry) for entry in entries if entry.event == "job_failed"][-_FAILURES:]
     now = tracker.clock.now()
@@ -82,6 +86,7 @@ def _status_fields(
         "score": None if head is None else head.score,
         "waiting": tracker.get("waiting") if master else None,
         "master": master,
+        "standbys": standbys,
         "workers": [_worker(record, gone, now) for record in tracker.workers()],
         "failures": failures,
         "head": None if head is None else msgspec.to_builtins(head),
@@ -104,30 +109,36 @@ def _worker(record: WorkerRecord, gone: dict[str, str], now: float) -> dict[str,
     return {**fields, "state": state, "beat_age": round(max(0.0, now - record.beat), 1)}
 
 
-def _status_lines(fields: dict[str, Any]) -> Iterable[str]:
+def _status_lines(fields: dict[str, Any], address: ClusterAddress) -> Iterable[str]:
+    from dl4jlegacy.cli.next_steps import command, worker_command
+
     if fields["round"] is None:
         yield f"run {fields['run']}: has not begun"
     else:
         score = "-" if fields["score"] is None else f"{fields['score']:.4f}"
         yield (
             f"run {fields['run']}: {fields['state']}, round {fields['round']} of {fields['rounds'] or '?'}, "
-            f"{fields['examples']:,} examples, score {score}"
+            f"{counted(fields['examples'], 'example')}, score {score}"
         )
     master = fields["master"]
     if master is None:
-        yield f"master: none; `dl4j resume {fields['run']}` goes on with the run"
+        yield f"master: none; `{command('resume', fields['run'], address.flags())}` goes on with the run"
     else:
         yield f"master: {master.get('host')}, pid {master.get('pid')}"
     if fields["waiting"]:
         yield str(fields["waiting"])
+    for standby in fields["standbys"]:
+        yield f"standby: {standby.get('host')}, pid {standby.get('pid')}; takes over if the master dies"
     if not fields["workers"]:
         yield "workers: none"
+    if fields["waiting"] or not fields["workers"]:
+        yield f"start a worker with: {worker_command(address)}"
     for worker in fields["workers"]:
         job = f" on job {worker['job']}" if worker["job"] else ""
         device = f"{worker['device']}, " if worker["device"] else ""
         yield (
             f"worker {worker['id']}: {worker['state']}{job}, {worker['host']}, pid {worker['pid']}, "
-            f"{device}{worker['jobs_done']} jobs done, last beat {worker['beat_age']:.1f} s ago"
+            f"{device}{counted(worker['jobs_done'], 'job')} done, last beat {worker['beat_age']:.1f} s ago"
         )
     for failure in fields["failures"]:
         yield (
@@ -147,7 +158,7 @@ def logs(
     ] = None,
     zookeeper: Zookeeper = None,
     id: Id = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new entries until the run ends.")] = False,
     format: Format = "text",
 ) -> None:
     """Show what happened in a run: who came and went, what failed, who took over."""
@@ -165,8 +176,18 @@ def logs(
     with closing(open_tracker(conf, address.secret)) as tracker:
         if follow:
             _follow(tracker, as_json=as_json)
+            _say_where_the_journal_is(conf, as_json=as_json)
         else:
             _print_entries(Journal.read(tracker), as_json=as_json)
+
+
+def _say_where_the_journal_is(conf: Conf, *, as_json: bool) -> None:
+    """Say on stderr how the journal of a run that has just ended can be read again."""
+    from dl4jlegacy.cli.next_steps import command
+
+    if conf.checkpoint_dir and not as_json:
+        shown = command("logs", shlex.quote(conf.checkpoint_dir))
+        open_console().print(f"the run has ended; its journal is kept: {shown}", markup=False, soft_wrap=True)
 
 
 def _print_entries(entries: list[JournalEntry], *, as_json: bool) -> None:
@@ -224,7 +245,7 @@ def stop(zookeeper: Zookeeper = None, id: Id = None) -> None:
     conf = find_conf(address)
     with closing(open_tracker(conf, address.secret)) as tracker:
         head = tracker.finish("stopped")
-        has_master = _master(address) is not None
+        has_master = _candidates(address)[0] is not None
         if not has_master:
             forget(conf, address, tracker)
     if head is not None:

@@ -125,6 +125,7 @@ def _dataset(args: argparse.Namespace) -> str:
 
 def _run(arguments: list[str]) -> None:
     from dl4jlegacy import training
+    from dl4jlegacy.cli.next_steps import RunLocation
     from dl4jlegacy.cli.progress import show_training
     from dl4jlegacy.nn import zoo
     from dl4jlegacy.run import resolve
@@ -153,7 +154,10 @@ def _run(arguments: list[str]) -> None:
         seed=args.r,
         averaging_frequency=5,
     )
-    show_training(lambda tick: training.train(resolve(conf, training.batches(conf, data)), data, tick=tick))
+    show_training(
+        lambda display: training.train(resolve(conf, training.batches(conf, data)), data, tick=display.tick),
+        RunLocation(can_save=False),
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -13,20 +13,24 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console, ConsoleRenderable, RenderHook
 from rich.control import Control
 from rich.segment import ControlType
 from rich.text import Text
 
+from dl4jlegacy.cli.next_steps import RunLocation, after_training
 from dl4jlegacy.console import Stopped, emit, open_console
-from dl4jlegacy.errors import NotFiniteError
+from dl4jlegacy.errors import NotEnoughWorkersError, NotFiniteError, counted
 from dl4jlegacy.kernels.compilation import kernels_being_compiled
 from dl4jlegacy.scaleout.compute import use_device
 from dl4jlegacy.scaleout.journal import JournalEntry
 from dl4jlegacy.scaleout.liveness.quorum import Waiting
 from dl4jlegacy.scaleout.outcome import RunStatus
+
+if TYPE_CHECKING:
+    from dl4jlegacy.training import Report
 
 __all__ = ["ProgressDisplay", "show_training", "status_line", "use_device_and_report"]
 
@@ -46,12 +50,19 @@ class ProgressDisplay:
         console: on stderr.
         json_lines: lines of JSON instead of text.
         clock: seconds, for tests.
+        worker_command: the command that starts a worker, shown while the run waits for some; "": not shown.
     """
 
     def __init__(
-        self, console: Console, *, json_lines: bool = False, clock: Callable[[], float] = time.monotonic
+        self,
+        console: Console,
+        *,
+        json_lines: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        worker_command: str = "",
     ) -> None:
         self._console, self._json, self._clock = console, json_lines, clock
+        self._worker_command = worker_command
         self._panel: _Panel | None = None
         self._next_line = 0.0
         self._speed = _Speed()
@@ -72,6 +83,13 @@ class ProgressDisplay:
         if self._panel is not None:
             self._panel.stop()
 
+    def announce(self, event: str, text: str, **fields: object) -> None:
+        """Print a line about a process that waits for something; it stays in view while nothing else is shown."""
+        line = json.dumps({"event": event, **fields, "text": text}) if self._json else text
+        self._console.print(Text(line), soft_wrap=True)
+        if self._panel is not None:
+            self._panel.show([])
+
     def tick(self, status: RunStatus) -> None:
         """Show a new status, if it is time to, and at once what has happened since the last one."""
         self.last = status
@@ -87,11 +105,12 @@ class ProgressDisplay:
         if status.head is not None:
             self._speed.add(status.seconds, status.head.examples)
         if self._panel is not None:
-            self._panel.show(_lines(status, self._speed.now, self._console))
+            self._panel.show(_lines(status, self._speed.now, self._console, self._worker_command))
         elif self._clock() >= self._next_line:
             self._next_line = self._clock() + _LINE_SECONDS
             speed = self._speed.now
-            line = json.dumps(_event(status, speed)) if self._json else status_line(status, speed)
+            text = status_line(status, speed, self._worker_command)
+            line = json.dumps(_event(status, speed)) if self._json else text
             self._console.print(Text(line), soft_wrap=True)
 
     def _tell(self, entry: JournalEntry) -> None:
@@ -170,17 +189,17 @@ class _Speed:
         return (after - before) / (end - start)
 
 
-def status_line(status: RunStatus, speed: float) -> str:
+def status_line(status: RunStatus, speed: float, worker_command: str = "") -> str:
     """Return where a run is, in one line; ``speed`` in examples per second."""
     plan, head = status.plan, status.head
     if status.waiting is not None:
-        return status.waiting.text()
+        return status.waiting.text() + (f"; start one with: {worker_command}" if worker_command else "")
     if head is None:
         return f"starting ({status.seconds:.0f} s){_compiling()}"
     working = sum(state.startswith("working") for _, state in status.workers)
     return (
-        f"{_phase(status)}, round {head.round}/{plan.total_rounds}, {head.examples:,} examples, {speed:,.0f}/s, "
-        f"score {_score(status)}, {working}/{len(status.workers)} workers busy, "
+        f"{_phase(status)}, round {head.round}/{plan.total_rounds}, {counted(head.examples, 'example')}, "
+        f"{speed:,.0f}/s, score {_score(status)}, {working}/{counted(len(status.workers), 'worker')} busy, "
         f"ETA {_duration((plan.total_examples - head.examples) / speed) if speed > 0 else '?'}{_compiling()}"
     )
 
@@ -209,18 +228,20 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def _lines(status: RunStatus, speed: float, console: Console) -> list[Text]:
+def _lines(status: RunStatus, speed: float, console: Console, worker_command: str = "") -> list[Text]:
     """Return the display: a label and a value on every line, no more lines than the terminal has."""
     plan, head = status.plan, status.head
     round_, examples = (0, 0) if head is None else (head.round, head.examples)
     left = f", {_duration((plan.total_examples - examples) / speed)} left" if speed > 0 else ""
-    workers = _shown(status, console.height - _HEAD_LINES)
+    hint = [("start one", worker_command)] if status.waiting is not None and worker_command else []
+    workers = _shown(status, console.height - _HEAD_LINES - len(hint))
     rows = (
         ("round", f"{round_:,} of {plan.total_rounds:,}"),
         ("examples", f"{examples:,} of {plan.total_examples:,}"),
         ("speed", f"{speed:,.0f} examples/s" if speed > 0 else "-"),
         ("score", _score(status)),
         ("time", f"{_duration(status.seconds)}{left}{_compiling()}"),
+        *hint,
         *workers,
     )
     width = min(_MAX_WIDTH, console.width - 1) - _LABEL_WIDTH - 2
@@ -289,51 +310,63 @@ def use_device_and_report(device: str | None) -> Iterator[Any]:
 
 
 def show_training(
-    start: Callable[[Callable[[Any], None]], Any],
+    start: Callable[[ProgressDisplay], Report],
+    location: RunLocation,
     *,
     as_json: bool = False,
     json_lines: bool = False,
-    checkpoints: str = "",
-    goes_on: str = "",
 ) -> None:
-    """Run a training with its display, and print its report.
+    """Run a training with its display, print its report, and say what to do next.
 
-    ``checkpoints`` is the run's folder, ``goes_on`` the command that goes on with it in a cluster; "": none.
+    Args:
+        start: trains, with the display's ``tick``.
+        location: where the run can be found again.
+        as_json: the report is one JSON object on stdout, and nothing is said about what to do next.
+        json_lines: what goes to stderr is lines of JSON.
     """
     console = open_console(json_lines=json_lines)
-    display = ProgressDisplay(console, json_lines=json_lines)
+    display = ProgressDisplay(console, json_lines=json_lines, worker_command=location.worker_command())
     try:
         with display:
-            report = start(display.tick)
+            report = start(display)
     except Stopped as stop:
-        stop.hint = _where_it_stopped(display.last, checkpoints, goes_on)
+        stop.hint = _where_it_stopped(display.last, location)
         raise
     except NotFiniteError as error:
-        if checkpoints:
-            raise NotFiniteError(f"{error}; the checkpoints in {checkpoints} are from before") from error
+        if location.checkpoints:
+            raise NotFiniteError(f"{error}; the checkpoints in {location.checkpoints} are from before") from error
         raise
+    except NotEnoughWorkersError as error:
+        raise NotEnoughWorkersError(
+            f"{error}: `{location.worker_command()}` starts one, `{location.resume_command()}` resumes the run"
+        ) from error
     for warning in report.warnings:
         console.print(Text(json.dumps({"event": "warning", "message": warning}) if json_lines else warning))
     emit(json.dumps(report.fields) if as_json else _report_text(report))
+    for step in [] if as_json else after_training(report, location):
+        line = json.dumps({"event": "next_step", "message": step}) if json_lines else step
+        console.print(Text(line), soft_wrap=True)
 
 
-def _where_it_stopped(status: Any, checkpoints: str, goes_on: str) -> str:
-    has_begun = status is not None and status.head is not None
-    where = f" in round {status.head.round}/{status.plan.total_rounds}" if has_begun else ""
-    if goes_on:
-        return f"{where}; `{goes_on}` goes on from there" if has_begun else " before it began; nothing is left of it"
-    if checkpoints:
-        return f"{where}; `dl4j resume {checkpoints}` goes on from there"
+def _where_it_stopped(status: RunStatus | None, location: RunLocation) -> str:
+    if status is None or status.head is None:
+        where, has_begun = "", False
+    else:
+        where, has_begun = f" in round {status.head.round}/{status.plan.total_rounds}", True
+    if location.address is not None and not has_begun:
+        return " before it began; nothing is left of it"
+    if resume := location.resume_command():
+        return f"{where}; `{resume}` goes on from there"
     return f"{where}; nothing is kept: with --checkpoint-dir a run can go on later"
 
 
-def _report_text(report: Any) -> str:
+def _report_text(report: Report) -> str:
     fields: Mapping[str, Any] = report.fields
     lines = [
         report.evaluation.text().strip("\n"),
         "",
         f"run       {fields['run']}: {fields['model'] or 'network'} on {fields['dataset']}, "
-        f"{fields['workers']} workers, {fields['rounds']:,} rounds",
+        f"{counted(fields['workers'], 'worker')}, {counted(fields['rounds'], 'round')}",
         f"examples  {fields['examples']:,} in {fields['seconds']:.1f} s ({fields['examples_per_second']:,.0f}/s)",
         f"batches   {fields['batches']:,}, lost {fields['batches_lost']}, duplicated {fields['batches_duplicated']}",
         *([] if fields["accuracy"] is None else [f"accuracy  {fields['accuracy']:.4f}, f1 {fields['f1']:.4f}"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -121,3 +122,9 @@ def _show(state: ServicesState, format: str, silent: tuple[str, ...] = ()) -> No
     if silent:
         lines.append(f"silent     {', '.join(silent)}: running, but not answering")
     emit("\n".join(lines))
+    if not state.stopped and not silent:
+        from dl4jlegacy.cli.next_steps import after_services_up
+
+        console = open_console()
+        for step in after_services_up(state, os.environ):
+            console.print(step, markup=False, soft_wrap=True)

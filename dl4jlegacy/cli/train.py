@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -30,6 +30,7 @@ def train(options: TrainOptions) -> None:
     Flags win over DL4J_... environment variables, those over CONF.
     """
     from dl4jlegacy import training
+    from dl4jlegacy.cli.next_steps import RunLocation
     from dl4jlegacy.cli.progress import show_training
 
     if options.standby:
@@ -40,10 +41,10 @@ def train(options: TrainOptions) -> None:
     conf, given = options.read_conf()
     run, data = training.prepare(conf, given, learning_rate=options.learning_rate, updater=options.updater)
     show_training(
-        lambda tick: training.train(run, data, out=options.out or "", tick=tick),
+        lambda display: training.train(run, data, out=options.out or "", tick=display.tick),
+        RunLocation(run.conf.checkpoint_dir, data_dir=run.conf.data_dir),
         as_json=options.format == "json",
         json_lines=options.log_format == "json",
-        checkpoints=run.conf.checkpoint_dir,
     )
 
 
@@ -66,7 +67,8 @@ def resume(options: ResumeOptions) -> None:
 def _resume_folder(options: ResumeOptions, path: Path) -> None:
     """Continue a run from its checkpoints, in this process; ``path`` is its ``conf.json``."""
     from dl4jlegacy import storage, training
-    from dl4jlegacy.cli.progress import show_training
+    from dl4jlegacy.cli.next_steps import RunLocation
+    from dl4jlegacy.cli.progress import ProgressDisplay, show_training
     from dl4jlegacy.run import resolve
 
     folder = options.run if storage.is_remote(options.run) else str(path.parent)
@@ -74,8 +76,13 @@ def _resume_folder(options: ResumeOptions, path: Path) -> None:
     conf = training.read_run(options.run, path).replace(**changes)
     data = training.load_data(conf.dataset, conf.data_dir)
 
-    def start(tick: Any) -> Report:
+    def start(display: ProgressDisplay) -> Report:
         run = resolve(conf, training.batches(conf, data), resume=True)
-        return training.train(run, data, out=options.out or "", tick=tick)
+        return training.train(run, data, out=options.out or "", tick=display.tick)
 
-    show_training(start, as_json=options.format == "json", json_lines=options.log_format == "json", checkpoints=folder)
+    show_training(
+        start,
+        RunLocation(folder, data_dir=conf.data_dir),
+        as_json=options.format == "json",
+        json_lines=options.log_format == "json",
+    )

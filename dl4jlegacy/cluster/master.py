@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from dl4jlegacy.cluster.address import ClusterAddress, closing, find_conf, open_tracker, versions
+from dl4jlegacy.cluster.address import ClusterAddress, closing, open_tracker, versions
 from dl4jlegacy.cluster.registration import MasterRegistration, destroy
 from dl4jlegacy.errors import CheckpointError, ConfError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.run import Run, resolve
@@ -109,25 +109,32 @@ def run_master(run: Run, data: Data, address: ClusterAddress, options: MasterOpt
         return _lead(run, data, candidate, tracker, options or MasterOptions())
 
 
-def stand_by(address: ClusterAddress, options: MasterOptions) -> Report | None:
+def stand_by(
+    conf: Conf, address: ClusterAddress, options: MasterOptions, *, on_stand_by: Callable[[], None] = lambda: None
+) -> Report | None:
     """Wait behind the present master, and finish its run if it dies; None if the run ended without that.
+
+    Args:
+        conf: the run's, as it is registered.
+        address: where.
+        options: of the new master.
+        on_stand_by: called on this thread, once, when this process waits behind a master.
 
     Raises:
         CheckpointError: the data here are not those that the run began with; and what ``run_master`` raises.
     """
-    conf = find_conf(address, wait_seconds=60.0)
     data = load_data(conf.dataset, conf.data_dir)
     run = _resolve_registered(conf, data, local_workers=0)  # takes its seconds now, not when the master is gone
     with (
         _candidate(address, conf.run, standby=True) as candidate,
         closing(open_tracker(conf, address.secret)) as tracker,
     ):
-        if not _outlives_master(conf, candidate, tracker):
+        if not _outlives_master(conf, candidate, tracker, on_stand_by):
             return None
         head = tracker.head()
         where = "before its first round" if head is None else f"in round {head.round}"
         logger.warning("the master of run %s is gone; this standby takes over %s", conf.run, where)
-        return _lead(run, data, candidate, tracker, options, takes_over="standby")
+        return _lead(run, data, candidate, tracker, options, takes_over="as a standby")
 
 
 def _resolve_registered(conf: Conf, data: Data, *, local_workers: int) -> Run:
@@ -137,11 +144,17 @@ def _resolve_registered(conf: Conf, data: Data, *, local_workers: int) -> Run:
     return replace(run, conf=conf, resumes=bool(conf.checkpoint_dir))
 
 
-def _outlives_master(conf: Conf, candidate: _Candidate, tracker: HazelcastStateTracker) -> bool:
+def _outlives_master(
+    conf: Conf, candidate: _Candidate, tracker: HazelcastStateTracker, on_stand_by: Callable[[], None]
+) -> bool:
     """Wait until this candidate is the master, or the run is over; return whether there is a run to continue."""
     host, port = candidate.address.split()
     registered = ZookeeperConfigurationRetriever(host, port, candidate.address.id, session=candidate.session)
+    stands_by = False
     while not candidate.election.wait(0.5):
+        if not stands_by:
+            stands_by = True
+            on_stand_by()
         head = tracker.head()
         if head is not None and head.status != "running":
             return False
@@ -169,7 +182,7 @@ def resume_run(conf: Conf, address: ClusterAddress, options: MasterOptions, *, w
         if workers is None:
             workers = 0 if _has_workers(candidate, tracker) else conf.workers
         run = _resolve_registered(conf, data, local_workers=workers)
-        return _lead(run, data, candidate, tracker, options, takes_over="resume")
+        return _lead(run, data, candidate, tracker, options, takes_over="by dl4j resume")
 
 
 def _has_workers(candidate: _Candidate, tracker: HazelcastStateTracker) -> bool:
@@ -254,7 +267,7 @@ def _lead(
     *,
     takes_over: str = "",
 ) -> Report:
-    """Register the Conf, share the plan, train, and clear up; ``takes_over`` says who did, "" for a new run."""
+    """Register the Conf, share the plan, train, and clear up; ``takes_over`` says how, "" for a new run."""
     conf, address = run.conf, candidate.address
     registration = MasterRegistration(conf, address, candidate.session, candidate.election)
     if not takes_over:
@@ -273,7 +286,8 @@ def _lead(
     try:
         with monitor:
             registration.register()
-            monitor.journal.write("master_leads", id=address.id, run=conf.run, takes_over=takes_over or "nobody")
+            how = {"takes_over": takes_over} if takes_over else {}
+            monitor.journal.write("master_leads", id=address.id, run=conf.run, **how)
             try:
                 return train(run, data, out=options.out, tick=display.tick, tracker=tracker, monitor=monitor)
             finally:

@@ -76,7 +76,9 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     def line(self) -> str:
         """Return the entry as one line of text, without a traceback."""
-        shown = ", ".join(f"{name} {value}" for name, value in self.fields.items() if name != "traceback")
+        shown = ", ".join(
+            f"{name.replace('_', ' ')} {value}" for name, value in self.fields.items() if name != "traceback"
+        )
         event = self.event.replace("_", " ")
         return f"{event}: {shown}" if shown else event
 

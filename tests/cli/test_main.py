@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 import subprocess
 import sys
 
@@ -63,10 +64,33 @@ def test_train_prints_one_json_object_with_the_contracts_fields(train):
 
 
 def test_text_output_shows_the_evaluation_and_the_run(dl4j):
-    status, out, err = dl4j(*IRIS, "--out", "m.zip")
-    assert (status, without_progress(err)) == (0, "")
-    for words in ("Evaluation Metrics", "setosa", "mlp on iris, 4 workers", "lost 0, duplicated 0", "model     m.zip"):
+    status, out, err = dl4j(*IRIS, "--workers", "1", "--batch-size", "120", "--epochs", "1", "--out", "m.zip")
+    assert (status, without_progress(err).splitlines()) == (
+        0,
+        [
+            "The evaluation is of the held-out fifth of the data: 30 examples, which training never saw",
+            "Evaluate the saved model again: dl4j evaluate m.zip --dataset iris",
+            "Predict the classes of rows without labels: dl4j predict m.zip FILE.csv",
+        ],
+    )
+    for words in (
+        "Evaluation Metrics",
+        "setosa",
+        "mlp on iris, 1 worker, 1 round\n",
+        "lost 0, duplicated 0",
+        "model     m.zip",
+    ):
         assert words in out
+
+
+def test_a_run_that_saves_no_model_says_how_to_keep_it(dl4j):
+    _, _, err = dl4j(*IRIS)
+    assert "The model was not saved; --out FILE keeps it: add --out model.zip to the command" in err.splitlines()
+    *_, last = dl4j(*IRIS, "--checkpoint-dir", "my runs")[2].splitlines()
+    before, _, paste = last.partition(": dl4j ")
+    assert before == "The model was not saved to a file; without training again"
+    assert dl4j(*shlex.split(paste))[0] == 0
+    assert json.loads(dl4j("evaluate", "model.zip", "--dataset", "iris", "--format", "json")[1])["examples"] == 30
 
 
 def test_a_saved_model_evaluates_as_it_did_after_training(dl4j, train):

@@ -50,7 +50,7 @@ def test_what_cannot_be_reached_is_named(cluster: Cluster) -> None:
     early = cluster.worker("--wait", "1")
     unreachable = ("--tracker", "hazelcast://127.0.0.1:1", "--zookeeper", cluster.zookeeper, "--id", "other")
     started = [cluster.start("worker", "--zookeeper", "127.0.0.1:1"), cluster.start("master", *RUN, *unreachable)]
-    error(early, 4, "DL4J-TRACKER", "no Conf 'master'", "Start the master first")
+    error(early, 4, "DL4J-TRACKER", "no run with the id 'master'", "Start the master first", "dl4j logs DIR")
     for command in started:
         error(command, 4, "DL4J-TRACKER", "127.0.0.1:1", "dl4j services up")
     assert cluster.left_over() == []

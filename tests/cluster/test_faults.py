@@ -96,6 +96,7 @@ def test_a_killed_worker_a_stopped_member_and_a_killed_master_change_nothing(own
     run = run_on(servers)
     standby = run.cluster.start("master", "--standby", "--zookeeper", run.cluster.zookeeper, "--format", "json")
     until(lambda: sum("/election/" in node for node in run.cluster.left_over()) == 2, 60.0, "the standby's candidacy")
+    standby.says("standing by: takes over run")
     run.workers[0].process.kill()
     worker = run.cluster.worker()
     run.advances(5)

@@ -205,18 +205,18 @@ class ZookeeperConfigurationRetriever:
             self._session.close()
 
     def _missing(self, wait_seconds: float) -> str:
-        folder = self._paths[0].rpartition("/")[0]
         waited = f" after {wait_seconds:g} s" if wait_seconds else ""
         found = [
-            f"/{root}/tmp/{name}"
+            f"{name} (master with --zookeeper {root})"
             for root in self._session.children("/") or []
             if ":" in root
             for name in self._session.children(f"/{root}/tmp") or []
         ]
-        there = f"there are {', '.join(found[:20])}" if found else "no Conf is registered at all"
+        there = f"registered are: {', '.join(found[:20])}" if found else "none is registered"
         return (
-            f"Zookeeper at {self._session.address} has no Conf {self._id!r} under {folder}{waited}; {there}. "
-            "Start the master first, with the same address of Zookeeper and the same id"
+            f"no run with the id {self._id!r} is registered in Zookeeper at {self._session.address}{waited}; {there}. "
+            "Start the master first, with the same --zookeeper and --id; a run that has ended is no longer registered: "
+            "`dl4j logs DIR` shows the journal in its --checkpoint-dir"
         )
 
 
@@ -249,7 +249,7 @@ def _open(node: Node, path: str, id: str, session: ZooKeeperSession) -> Conf:
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         what = "a Java-serialized object" if node.data.startswith(JAVA) else f"{node.data[:16]!r}..."
         raise ConfError(
-            f"{where} holds no Conf of dl4jlegacy but {len(node.data):,} bytes, {what}; remove it, or use another id"
+            f"{where} holds no run of dl4jlegacy but {len(node.data):,} bytes, {what}; remove it, or use another id"
         ) from exc
     conf = bytes(envelope.conf)
     if session.secret and not hmac.compare_digest(envelope.signature, _sign(conf, id, session)):

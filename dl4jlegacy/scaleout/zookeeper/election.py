@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 import msgspec
@@ -138,11 +138,18 @@ class MasterElection:
 
     def holder(self) -> Info | None:
         """Return the information about the present master; None if there is no candidate."""
+        return next(self._infos(), None)
+
+    def standbys(self) -> list[Info]:
+        """Return the information about the standbys, the next master first."""
+        return [info for info in list(self._infos())[1:] if info.get("standby")]
+
+    def _infos(self) -> Iterator[Info]:
+        """Yield what is known about the candidates, the present master first."""
         for name in sorted(self._session.children(self._folder) or [], key=_number):
             member = read_member(self._session, f"{self._folder}/{name}")
             if member is not None:
-                return member.info
-        return None
+                yield member.info
 
     def resign(self) -> None:
         """Give up leadership and candidacy; the next candidate is notified immediately."""

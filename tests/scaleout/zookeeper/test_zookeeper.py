@@ -331,8 +331,9 @@ def test_a_conf_that_is_not_there_is_an_error_that_says_what_is(session: ZooKeep
     ZooKeeperConfigurationRegister(Conf(), f"{group}-other", "zk.example", 2181, session=session).register()
     with pytest.raises(TrackerError) as e:
         ZookeeperConfigurationRetriever("127.0.0.1", 2181, group, session=session).retrieve()
-    assert f"no Conf {group!r} under /127.0.0.1:2181/tmp" in str(e.value)
-    assert f"/zk.example:2181/tmp/{group}-other" in str(e.value)
+    assert f"no run with the id {group!r} is registered in Zookeeper at {session.address}" in str(e.value)
+    assert f"{group}-other (master with --zookeeper zk.example:2181)" in str(e.value)
+    assert "`dl4j logs DIR`" in str(e.value)
 
 
 @pytest.mark.cluster
@@ -377,12 +378,12 @@ def test_masters_that_register_at_the_same_time_leave_one_whole_conf(
     ("data", "error", "message"),
     [
         (b"\xac\xed\x00\x05sr\x00", ConfError, "a Java-serialized object"),
-        (b"", ConfError, "holds no Conf of dl4jlegacy but 0 bytes"),
-        (b"\xff\xfe{}", ConfError, "holds no Conf"),
+        (b"", ConfError, "holds no run of dl4jlegacy but 0 bytes"),
+        (b"\xff\xfe{}", ConfError, "holds no run"),
         (b'{"format":1}', VersionError, "an unknown version"),
         (b'{"conf":{},"format":2,"package":"9.9.9"}', VersionError, r"dl4jlegacy 9\.9\.9 \(format 2\)"),
         (b'{"conf":{},"format":1,"package":"9.9.9"}', VersionError, "run the same version everywhere"),
-        (f'{{"format":1,"package":"{__version__}"}}'.encode(), ConfError, "holds no Conf"),
+        (f'{{"format":1,"package":"{__version__}"}}'.encode(), ConfError, "holds no run"),
         (f'{{"conf":[],"format":1,"package":"{__version__}"}}'.encode(), ConfError, "Expected `object`"),
         (f'{{"conf":{{"epoch":1}},"format":1,"package":"{__version__}"}}'.encode(), ConfError, "mean 'epochs'"),
     ],
