@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import logging
 import os
 import signal
@@ -22,6 +21,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dl4jlegacy.errors import Dl4jError, JobError, OutputError
+from dl4jlegacy.strict_json import to_json
 
 __all__ = ["EXIT_INTERNAL", "Stopped", "emit", "open_console", "run_guarded"]
 
@@ -84,7 +84,7 @@ class _Log(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         level, message = record.levelname.lower(), record.getMessage()
-        line = json.dumps({"event": "log", "level": level, "message": message}) if self._json else f"{level}: {message}"
+        line = to_json({"event": "log", "level": level, "message": message}) if self._json else f"{level}: {message}"
         self._console.print(Text(line), soft_wrap=True)
 
 
@@ -133,10 +133,10 @@ class _Reporter:
 
     def __call__(self, code: str, message: str, status: int, *, line: str = "") -> int:
         body = {"code": code, "message": message, "exit": status}
-        _say(json.dumps({"event": "error", **body}) if self._lines else line or f"error [{code}]: {message}")
+        _say(to_json({"event": "error", **body}) if self._lines else line or f"error [{code}]: {message}")
         if self._json:
             with contextlib.suppress(OutputError):
-                emit(json.dumps({"error": body}))
+                emit(to_json({"error": body}))
         return status
 
 

@@ -15,7 +15,7 @@ from dl4jlegacy import storage
 from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.datasets import DataSet, DataSource, load, read_csv
 from dl4jlegacy.datasets.normalizers import Normalizer
-from dl4jlegacy.errors import ShapeError
+from dl4jlegacy.errors import NotFiniteError, ShapeError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.dl4j.serializer import restore_label_names, restore_model, restore_normalizer
@@ -88,12 +88,23 @@ def evaluate_network(network: Network, examples: DataSet, label_names: tuple[str
     total = 0.0
     evaluation = Evaluation(network.n_out, list(label_names) if len(label_names) == network.n_out else None)
     classifies = examples.labels is not examples.features and not _labels_equal_features(examples)
-    for batch in examples.batch_by(_ROWS):
-        total += float(network.score_examples(batch).sum())
+    for index, batch in enumerate(examples.batch_by(_ROWS)):
+        total += _finite_sum(network.score_examples(batch), index * _ROWS)
         if classifies:
             mask = batch.features_mask if batch.labels_mask is None and batch.labels.ndim == 3 else batch.labels_mask
             evaluate_batch(evaluation, batch.labels, network.output(batch.features, batch.features_mask), mask)
     return NetworkEvaluation(total / len(examples), evaluation if classifies else None)
+
+
+def _finite_sum(losses: Array, first: int) -> float:
+    """Return the sum of the losses of the rows from ``first`` on; raises ``NotFiniteError``, which names the row."""
+    finite = np.isfinite(losses)
+    if not finite.all():
+        row = int(finite.argmin())
+        raise NotFiniteError(
+            f"row {first + row} (the first is 0): its loss is {float(losses[row])}; look for extreme values in this row"
+        )
+    return float(losses.sum())
 
 
 def _labels_equal_features(examples: DataSet) -> bool:
@@ -107,7 +118,7 @@ def _pretraining_loss(network: MultiLayerNetwork, examples: DataSet) -> float:
     for index, batch in enumerate(examples.batch_by(_ROWS)):
         stream = Stream.of(0).at(index, purpose="held out")
         _, score = network.pretrain_gradient_and_score(layer, batch.features, stream)
-        total += (float(score) - penalty) * len(batch)
+        total += _finite_sum(np.array([(float(score) - penalty) * len(batch)]), index * _ROWS)
     return total / len(examples)
 
 

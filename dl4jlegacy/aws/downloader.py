@@ -9,7 +9,6 @@ Legacy: ``S3Downloader``, ``BucketIterator``, ``BucketKeyListener``.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from dl4jlegacy.aws.locations import Location
 from dl4jlegacy.aws.session import Aws, error_code, translate_errors
 from dl4jlegacy.aws.uploader import SHA256
 from dl4jlegacy.errors import CloudError, DataError
+from dl4jlegacy.strict_json import to_json
 
 __all__ = ["BucketIterator", "S3Downloader"]
 
@@ -149,7 +149,7 @@ class S3Downloader:
         """Download into a file aside, which notes the version that it holds the beginning of."""
         path = Path(os.path.realpath(path))  # a link may lead to another file system
         aside, note = path.with_name(f".{path.name}.part"), path.with_name(f".{path.name}.part.json")
-        version = json.dumps({"etag": head["ETag"], "size": head["ContentLength"]})
+        version = to_json({"etag": head["ETag"], "size": head["ContentLength"]})
         if not (aside.is_file() and note.is_file() and note.read_text(encoding="utf-8") == version):
             aside.unlink(missing_ok=True)
             note.write_text(version, encoding="utf-8")

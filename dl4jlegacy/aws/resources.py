@@ -7,7 +7,6 @@ left behind are found without a record.
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 from collections.abc import Callable, Collection
@@ -17,6 +16,7 @@ from typing import Any
 from dl4jlegacy.aws.cluster_spec import CLUSTER, IAM_PATH, Names, Tags, tag_list
 from dl4jlegacy.aws.session import Aws, error_code, translate_errors
 from dl4jlegacy.errors import CloudError, ConfError, Dl4jError
+from dl4jlegacy.strict_json import to_json
 
 __all__ = ["ClusterResources"]
 
@@ -155,12 +155,12 @@ class ClusterResources:
         with translate_errors(f"role {name}"):
             self._create_if_absent(
                 lambda: iam.create_role(
-                    RoleName=name, Path=IAM_PATH, AssumeRolePolicyDocument=json.dumps(_TRUST), Tags=listed
+                    RoleName=name, Path=IAM_PATH, AssumeRolePolicyDocument=to_json(_TRUST), Tags=listed
                 )
             )
             self._aws.eventually(
                 lambda: iam.put_role_policy(
-                    RoleName=name, PolicyName="dl4jlegacy", PolicyDocument=json.dumps(self._policy(buckets))
+                    RoleName=name, PolicyName="dl4jlegacy", PolicyDocument=to_json(self._policy(buckets))
                 ),
                 _RETRIED,
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import subprocess
@@ -17,6 +16,7 @@ from dl4jlegacy import files
 from dl4jlegacy.cli.options import Format, add_command, number_option
 from dl4jlegacy.console import emit, open_console
 from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, Dl4jError, UsageError, nearest
+from dl4jlegacy.strict_json import to_json
 
 if TYPE_CHECKING:
     from dl4jlegacy.aws.cluster_spec import ClusterSpec
@@ -164,9 +164,7 @@ def _check(options: UpOptions) -> None:
                 raise
             unchecked.append(str(exc))
     text += [f"not checked: {what}" for what in unchecked]
-    emit(
-        json.dumps({"dry_run": True, "unchecked": unchecked, **fields}) if options.format == "json" else "\n".join(text)
-    )
+    emit(to_json({"dry_run": True, "unchecked": unchecked, **fields}) if options.format == "json" else "\n".join(text))
 
 
 def _start(aws: Aws, spec: ClusterSpec, options: UpOptions) -> None:
@@ -315,7 +313,7 @@ def down(name: Name, region: Region = None, format: Format = "text") -> None:
     with _session(region) as aws:
         removed = _setup(aws, name, "admin", "").down()
     said = f"removed {', '.join(removed)}" if removed else f"there was nothing of cluster {name} in {aws.region}"
-    emit(json.dumps({"cluster": name, "region": aws.region, "removed": removed}) if as_json else said)
+    emit(to_json({"cluster": name, "region": aws.region, "removed": removed}) if as_json else said)
 
 
 @aws_app.command()
@@ -333,7 +331,7 @@ def reap(
     with _session(region) as aws:
         found = reap_clusters(aws, dry_run=dry_run, everything=everything)
     if as_json:
-        emit(json.dumps({"region": aws.region, "dry_run": dry_run, "clusters": [each.fields() for each in found]}))
+        emit(to_json({"region": aws.region, "dry_run": dry_run, "clusters": [each.fields() for each in found]}))
         return
     verb = "would end" if dry_run else "ended"
     texts = [f"{verb} {each.name}: {', '.join(each.resources)}" for each in found]
@@ -366,7 +364,7 @@ def price(
     )
     with _session(region) as aws:
         found = estimate(aws, spec)
-    emit(json.dumps(found.fields()) if format == "json" else found.text())
+    emit(to_json(found.fields()) if format == "json" else found.text())
 
 
 # --- shared --------------------------------------------------------------------------------------------------
@@ -386,7 +384,7 @@ def _setup(aws: Aws, name: str, user: str, key_path: str) -> ClusterSetup:
 
 
 def _show(status: ClusterStatus, as_json: bool, price: dict[str, Any]) -> None:
-    emit(json.dumps(_fields(status, price)) if as_json else _text(status, price))
+    emit(to_json(_fields(status, price)) if as_json else _text(status, price))
 
 
 def _fields(status: ClusterStatus, price: dict[str, Any]) -> dict[str, Any]:

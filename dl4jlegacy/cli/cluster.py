@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from dl4jlegacy.cli.options import ResumeOptions, TrainOptions, WorkerOptions, add_command, cluster_address
 from dl4jlegacy.console import emit, open_console
 from dl4jlegacy.errors import UsageError
+from dl4jlegacy.strict_json import to_json
 
 if TYPE_CHECKING:
     from dl4jlegacy.training import Report
@@ -97,7 +97,7 @@ def _stand_by(options: TrainOptions) -> None:
         report = stand_by(conf, address, MasterOptions(options.out or "", options.bind, display.tick), on_stand_by=say)
         if report is None:
             over = {"status": "done", "standby": True}
-            emit(json.dumps(over) if as_json else f"run {conf.run} is over; its master was never gone")
+            emit(to_json(over) if as_json else f"run {conf.run} is over; its master was never gone")
             raise typer.Exit(0)
         return report
 
@@ -145,7 +145,7 @@ def worker(options: WorkerOptions) -> None:
         text = f"{name}: " + ", ".join(f"{key} {value}" for key, value in fields.items())
         if name == "device":
             text = f"worker {fields['worker']}: {fields['text']}"
-        line = json.dumps({"event": name, **fields}) if json_lines else text
+        line = to_json({"event": name, **fields}) if json_lines else text
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     run_worker(

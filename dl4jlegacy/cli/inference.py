@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 from dl4jlegacy.cli.options import DataDir, Dataset, Device, ReportFormat, one_of, option, variable_of
 from dl4jlegacy.console import emit
+from dl4jlegacy.strict_json import to_json
 
 __all__ = ["add_commands", "evaluate", "predict"]
 
@@ -50,7 +50,7 @@ def evaluate(
     with use_device_and_report(device) as (kernels, used):
         evaluation, fields = evaluate_model(model, dataset, data_dir or "", split=split, kernels=kernels)
     fields["device"] = used.label
-    emit(json.dumps(fields) if format == "json" else evaluation.text())
+    emit(to_json(fields) if format == "json" else evaluation.text())
 
 
 def predict(
@@ -66,4 +66,4 @@ def predict(
 
     with use_device_and_report(device) as (kernels, _):
         prediction = predict_file(model, Path(storage.local(file)), kernels=kernels)
-    emit(json.dumps(prediction.fields) if format == "json" else "\n".join(prediction.lines))
+    emit(to_json(prediction.fields) if format == "json" else "\n".join(prediction.lines))

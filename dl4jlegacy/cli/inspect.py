@@ -5,7 +5,6 @@ They read the tracker and Zookeeper themselves, so they need no answer from the 
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Iterable
@@ -18,6 +17,7 @@ import typer
 from dl4jlegacy.cli.options import Format, Id, Zookeeper, cluster_address
 from dl4jlegacy.console import emit, open_console
 from dl4jlegacy.errors import TrackerError, UsageError, counted
+from dl4jlegacy.strict_json import to_json
 
 if TYPE_CHECKING:
     from dl4jlegacy.cluster.address import ClusterAddress
@@ -52,7 +52,7 @@ def status(zookeeper: Zookeeper = None, id: Id = None, format: Format = "text") 
     with closing(open_tracker(conf, address.secret)) as tracker:
         entries = Journal.read(tracker)
         fields = _status_fields(conf, address, tracker, entries, candidates=(master, standbys))
-    emit(json.dumps(fields) if format == "json" else "\n".join(_status_lines(fields, address)))
+    emit(to_json(fields) if format == "json" else "\n".join(_status_lines(fields, address)))
 
 
 def _candidates(address: ClusterAddress) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
@@ -193,7 +193,7 @@ def _say_where_the_journal_is(conf: Conf, *, as_json: bool) -> None:
 def _print_entries(entries: list[JournalEntry], *, as_json: bool) -> None:
     """Print the entries: as text, or as one JSON object."""
     if as_json:
-        emit(json.dumps({"entries": [_entry_fields(entry) for entry in entries]}))
+        emit(to_json({"entries": [_entry_fields(entry) for entry in entries]}))
     elif entries:
         emit("\n".join(_entry_line(entry) for entry in entries))
 
@@ -208,7 +208,7 @@ def _follow(tracker: StateTracker, *, as_json: bool) -> None:
         began = began or head is not None
         over = began and (head is None or head.status != "running")  # looked up before what may be its last entries
         for entry in reader.read():
-            emit(json.dumps(_entry_fields(entry)) if as_json else _entry_line(entry))
+            emit(to_json(_entry_fields(entry)) if as_json else _entry_line(entry))
         if over:
             return
         time.sleep(_FOLLOW_SECONDS)

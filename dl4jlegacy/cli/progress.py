@@ -7,7 +7,6 @@ the workers nothing and leaves nothing behind. Its lines keep their places, only
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +27,7 @@ from dl4jlegacy.scaleout.compute import use_device
 from dl4jlegacy.scaleout.journal import JournalEntry
 from dl4jlegacy.scaleout.liveness.quorum import Waiting
 from dl4jlegacy.scaleout.outcome import RunStatus
+from dl4jlegacy.strict_json import to_json
 
 if TYPE_CHECKING:
     from dl4jlegacy.training import Report
@@ -85,7 +85,7 @@ class ProgressDisplay:
 
     def announce(self, event: str, text: str, **fields: object) -> None:
         """Print a line about a process that waits for something; it stays in view while nothing else is shown."""
-        line = json.dumps({"event": event, **fields, "text": text}) if self._json else text
+        line = to_json({"event": event, **fields, "text": text}) if self._json else text
         self._console.print(Text(line), soft_wrap=True)
         if self._panel is not None:
             self._panel.show([])
@@ -97,9 +97,7 @@ class ProgressDisplay:
             if worker not in self._told:  # a worker stays on its device
                 self._told.add(worker)
                 fields = {"event": "device", "worker": str(worker), **device.fields(), "text": text}
-                self._console.print(
-                    Text(json.dumps(fields) if self._json else f"worker {worker}: {text}"), soft_wrap=True
-                )
+                self._console.print(Text(to_json(fields) if self._json else f"worker {worker}: {text}"), soft_wrap=True)
         for entry in status.news:
             self._tell(entry)
         if status.head is not None:
@@ -110,14 +108,14 @@ class ProgressDisplay:
             self._next_line = self._clock() + _LINE_SECONDS
             speed = self._speed.now
             text = status_line(status, speed, self._worker_command)
-            line = json.dumps(_event(status, speed)) if self._json else text
+            line = to_json(_event(status, speed)) if self._json else text
             self._console.print(Text(line), soft_wrap=True)
 
     def _tell(self, entry: JournalEntry) -> None:
         """Print an entry of the run's journal; a traceback below it, but only once of those that are alike."""
         if self._json:
             fields = {"event": entry.event, "time": entry.time, "source": entry.source, **entry.fields}
-            self._console.print(Text(json.dumps(fields)), soft_wrap=True)
+            self._console.print(Text(to_json(fields)), soft_wrap=True)
             return
         if entry.event in _SHOWN_ELSEWHERE:
             return
@@ -341,10 +339,10 @@ def show_training(
             f"{error}: `{location.worker_command()}` starts one, `{location.resume_command()}` resumes the run"
         ) from error
     for warning in report.warnings:
-        console.print(Text(json.dumps({"event": "warning", "message": warning}) if json_lines else warning))
-    emit(json.dumps(report.fields) if as_json else _report_text(report))
+        console.print(Text(to_json({"event": "warning", "message": warning}) if json_lines else warning))
+    emit(to_json(report.fields) if as_json else _report_text(report))
     for step in [] if as_json else after_training(report, location):
-        line = json.dumps({"event": "next_step", "message": step}) if json_lines else step
+        line = to_json({"event": "next_step", "message": step}) if json_lines else step
         console.print(Text(line), soft_wrap=True)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +11,7 @@ import typer
 from dl4jlegacy.cli.options import Format, number_option
 from dl4jlegacy.console import emit, open_console
 from dl4jlegacy.errors import TrackerError, UsageError
+from dl4jlegacy.strict_json import to_json
 
 if TYPE_CHECKING:
     from dl4jlegacy.services.servers import ServicesState
@@ -101,14 +101,14 @@ def down(folder: Folder = None, format: Format = "text") -> None:
 
     stopped = Services.down(folder)
     if format == "json":
-        emit(json.dumps({"stopped": stopped, "folder": str(Services.folder(folder))}))
+        emit(to_json({"stopped": stopped, "folder": str(Services.folder(folder))}))
     else:
         emit(f"stopped {', '.join(stopped)}" if stopped else f"no servers ran in {Services.folder(folder)}")
 
 
 def _show(state: ServicesState, format: str, silent: tuple[str, ...] = ()) -> None:
     if format == "json":
-        emit(json.dumps({**state.to_dict(), "silent": list(silent)}))
+        emit(to_json({**state.to_dict(), "silent": list(silent)}))
         return
     lines = [
         f"hazelcast  {state.hazelcast or 'none'}",

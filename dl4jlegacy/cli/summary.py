@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +11,7 @@ from dl4jlegacy import files
 from dl4jlegacy.cli.options import number_option, option, text_or_json
 from dl4jlegacy.console import emit
 from dl4jlegacy.errors import ConfError, ModelError, OutputError, nearest
+from dl4jlegacy.strict_json import to_json
 
 if TYPE_CHECKING:
     from dl4jlegacy.nn.networks import NetworkConfiguration
@@ -53,7 +53,7 @@ def summary(
     if svg is not None:
         _write(Path(svg).expanduser(), network_svg(found, Path(model).name))
     if format == "json":
-        emit(json.dumps({"model": model, **found.to_dict(batch_size), "svg": svg}))
+        emit(to_json({"model": model, **found.to_dict(batch_size), "svg": svg}))
     else:
         emit(found.text(batch_size))
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.errors import DataError
+from dl4jlegacy.strict_json import to_json
 
 __all__ = [
     "ImagePreProcessingScaler",
@@ -231,4 +232,4 @@ def _require(condition: bool, problem: str) -> None:
 
 
 def _to_json(normalizer: object, **fields: Any) -> str:
-    return json.dumps({"type": type(normalizer).__name__, **fields}, sort_keys=True, separators=(",", ":"))
+    return to_json({"type": type(normalizer).__name__, **fields}, sort_keys=True, separators=(",", ":"))

@@ -32,6 +32,7 @@ from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Head, Manifest
 from dl4jlegacy.scaleout.store import Buffer
+from dl4jlegacy.strict_json import to_json
 
 __all__ = ["CheckpointStore", "check_same_data", "with_fingerprint"]
 
@@ -218,8 +219,8 @@ def with_fingerprint(
 
 def _signed(body: dict[str, Any]) -> bytes:
     """Return the manifest's bytes: canonical JSON that contains its own digest."""
-    digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-    return (json.dumps({**body, "digest": digest}, sort_keys=True, indent=1) + "\n").encode()
+    digest = hashlib.sha256(to_json(body, sort_keys=True).encode()).hexdigest()
+    return (to_json({**body, "digest": digest}, sort_keys=True, indent=1) + "\n").encode()
 
 
 def _verified(content: bytes) -> dict[str, Any]:
@@ -229,6 +230,6 @@ def _verified(content: bytes) -> dict[str, Any]:
         digest = body.pop("digest")
     except (ValueError, KeyError, AttributeError, TypeError) as exc:
         raise CheckpointError(f"the manifest of {len(content)} bytes is cut short or no manifest") from exc
-    if digest != hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest() or body.get("format") != _FORMAT:
+    if digest != hashlib.sha256(to_json(body, sort_keys=True).encode()).hexdigest() or body.get("format") != _FORMAT:
         raise CheckpointError("the manifest does not match its own digest, or is of another format")
     return dict(body)

@@ -6,11 +6,11 @@ multicast, detected, or reported to anybody. Community Hazelcast has neither pas
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from dl4jlegacy.services.java import Java
+from dl4jlegacy.strict_json import to_json
 
 __all__ = [
     "HAZELCAST_PORT",
@@ -95,7 +95,7 @@ def member_settings(port: int, ports: Sequence[int], cluster_name: str, host: st
         "metrics": {"enabled": False},
         "map": {"default": every_map},
     }
-    return json.dumps({"hazelcast": settings}, indent=1) + "\n"
+    return to_json({"hazelcast": settings}, indent=1) + "\n"
 
 
 def member_command(java: Java, jars: Sequence[Path], settings: Path, heap: str) -> list[str]:

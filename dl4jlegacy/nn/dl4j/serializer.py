@@ -36,6 +36,7 @@ from dl4jlegacy.nn.dl4j.normalizer_file import read_normalizer, write_normalizer
 from dl4jlegacy.nn.dl4j.reader import from_dl4j
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
+from dl4jlegacy.strict_json import to_json
 
 __all__ = [
     "restore_computation_graph",
@@ -105,9 +106,9 @@ def write_model(
     else:
         tree = to_dl4j(network.conf, iteration=network.iteration, version=dl4j_version)
     entries = {
-        _CONFIGURATION: json.dumps(tree, indent=2).encode(),
+        _CONFIGURATION: to_json(tree, indent=2).encode(),
         _COEFFICIENTS: _vector_bytes(network.params),
-        _OWN: json.dumps(own, sort_keys=True, indent=2).encode(),
+        _OWN: to_json(own, sort_keys=True, indent=2).encode(),
     }
     if save_updater and network.updater_state.size:
         entries[_UPDATER_STATE] = _vector_bytes(network.updater_state)
@@ -138,10 +139,10 @@ def restore_model(
         is_graph = isinstance(conf, ComputationGraphConfiguration)
         network = ComputationGraph(conf, kernels=kernels) if is_graph else MultiLayerNetwork(conf, kernels=kernels)
         network.iteration = _iteration(archive)
-        network.set_params(params.astype(network.params.dtype, copy=False))
+        network.set_params(_cast(params, network.params.dtype, _COEFFICIENTS))
         if load_updater and _UPDATER_STATE in archive.namelist():
             state = _read_vector(archive, _UPDATER_STATE, network.updater_state.size)
-            network.set_updater_state(state.astype(network.params.dtype, copy=False))
+            network.set_updater_state(_cast(state, network.params.dtype, _UPDATER_STATE))
     return network
 
 
@@ -175,7 +176,7 @@ def restore_normalizer(path: str | os.PathLike[str]) -> Normalizer | None:
         if _OWN in archive.namelist():
             saved = _own(archive).get("normalizer")
             if saved is not None:
-                return normalizer_from_json(json.dumps(saved))
+                return normalizer_from_json(to_json(saved))
         if _NORMALIZER in archive.namelist():
             return read_normalizer(_read(archive, _NORMALIZER, _MAX_JSON_BYTES))
     return None
@@ -268,7 +269,7 @@ def _configuration(archive: zipfile.ZipFile) -> Any:
         tree = _own(archive)["configuration"]
         is_graph = isinstance(tree, dict) and "vertices" in tree
         kind = ComputationGraphConfiguration if is_graph else MultiLayerConfiguration
-        return kind.from_json(json.dumps(tree))
+        return kind.from_json(to_json(tree))
     tree = _json(archive, _CONFIGURATION)
     return graph_from_dl4j(tree) if "vertices" in tree else from_dl4j(tree)
 
@@ -322,3 +323,14 @@ def _read_vector(archive: zipfile.ZipFile, name: str, expected: int) -> Array:
     if not np.isfinite(vector).all():
         raise ModelError(f"entry {name} holds NaN or infinity: the model had diverged when it was saved")
     return vector.reshape(-1)
+
+
+def _cast(vector: Array, dtype: Any, name: str) -> Array:
+    """Return the numbers of entry ``name`` in the network's precision."""
+    with np.errstate(over="ignore"):
+        cast: Array = vector.astype(dtype, copy=False)
+    wrong = int(vector.size - np.isfinite(cast).sum())
+    if wrong:
+        largest = float(np.abs(vector).max())
+        raise ModelError(f"entry {name} holds {wrong} numbers that {dtype} cannot hold, up to {largest:g} in size")
+    return cast

@@ -200,8 +200,18 @@ class ComputationGraph(FlatNetwork):
     # -- using it ----------------------------------------------------------------------------------------------------
 
     def outputs(self, *x: Array, features_masks: Sequence[Array | None] | None = None) -> list[Array]:
-        """Return every output, in the order of ``network_outputs``, for the features of every input."""
-        return [y for y, _ in self._outputs(x, features_masks)]
+        """Return every output, in the order of ``network_outputs``, for the features of every input.
+
+        Raises:
+            NotFiniteError: one is NaN or infinite; names row and vertex.
+        """
+        with np.errstate(all="ignore"):
+            outputs = [y for y, _ in self._outputs(x, features_masks)]
+        self._check_output(outputs, lambda rows: self._named_activations([each[rows] for each in x]))
+        return outputs
+
+    def _named_activations(self, x: Sequence[Array]) -> Iterator[tuple[str, Array]]:
+        return ((f"the output of {name!r}", y) for name, y in self.feed_forward(*x).items())
 
     def _outputs(
         self, x: Sequence[Array], features_masks: Sequence[Array | None] | None
@@ -227,6 +237,7 @@ class ComputationGraph(FlatNetwork):
         steps, is_one = all_as_sequences(x, self.input_types)
         batch = self._stack.prepare(self._dtype, steps, None)
         found = self._stack.output(batch, self._step(memory=self._memory))
+        self._check_output([y for y, _ in found])
         return [y[:, :, -1] if is_one and y.ndim == 3 else y for y, _ in found]
 
     def rnn_clear_previous_state(self) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
-from dl4jlegacy.backend import Array, Scalar, asarray, is_on_device
+from dl4jlegacy.backend import Array, Scalar, asarray, is_on_device, to_host
 from dl4jlegacy.errors import NotFiniteError, ShapeError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.kernels.protocol import Kernels, device_kernels
@@ -194,6 +194,26 @@ class FlatNetwork:
         elif not math.isfinite(score):
             self._raise_not_finite(score, activations)
         return score
+
+    def _check_output(
+        self, outputs: Sequence[Array], activations: Callable[[slice], Iterable[tuple[str, Array]]] = lambda rows: ()
+    ) -> None:
+        """Raise ``NotFiniteError`` naming row and layer if an output is NaN or infinite. Waits for a GPU.
+
+        ``activations`` computes those of a range of rows again, each with its layer's name, to find where it began;
+        without it no layer is named.
+        """
+        for y in outputs:
+            if self.kernels.all_finite(y.reshape(-1)):
+                continue
+            row = int(np.isfinite(to_host(y).reshape(len(y), -1)).all(axis=1).argmin())
+            with np.errstate(all="ignore"):
+                found = (name for name, a in activations(slice(row, row + 1)) if not np.isfinite(to_host(a)).all())
+                place = next(found, "the output")
+            raise NotFiniteError(
+                f"row {row} (the first is 0): {place} is NaN or infinite; look for extreme values in this row, and "
+                "scale the features as they were in training"
+            )
 
     def _raise_not_finite(self, score: float, activations: Iterable[Array]) -> NoReturn:
         parts = [self._params[part] for part in self.layer_slices]

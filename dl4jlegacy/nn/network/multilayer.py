@@ -244,14 +244,20 @@ class MultiLayerNetwork(FlatNetwork):
     # -- using it ----------------------------------------------------------------------------------------------------
 
     def output(self, x: Array, features_mask: Array | None = None) -> Array:
-        """Return the outputs, ``(examples, n_out)`` or as in ``input_type``, for features as in ``fit_batch``."""
+        """Return the outputs, ``(examples, n_out)`` or as in ``input_type``, for features as in ``fit_batch``.
+
+        Raises:
+            NotFiniteError: one is NaN or infinite; names row and layer.
+        """
         x, _ = self._stack.prepare(self._dtype, x, None, features_mask)
         parts: list[Array] = []
-        for rows in row_slices(x.shape[0]):
-            mask = None if features_mask is None else mask_to_internal(features_mask[rows], x)
-            parts.append(self._stack.output(x[rows], self._step(mask=mask)))
-        xp = get_array_module(x)
-        return parts[0] if len(parts) == 1 else xp.concatenate(parts)
+        with np.errstate(all="ignore"):
+            for rows in row_slices(x.shape[0]):
+                mask = None if features_mask is None else mask_to_internal(features_mask[rows], x)
+                parts.append(self._stack.output(x[rows], self._step(mask=mask)))
+        y: Array = parts[0] if len(parts) == 1 else get_array_module(x).concatenate(parts)
+        self._check_output([y], lambda rows: self._named_activations(x[rows]))
+        return y
 
     def predict(self, x: Array) -> Array:
         """Return the most probable class of every example, ``(examples,)``."""
@@ -282,6 +288,7 @@ class MultiLayerNetwork(FlatNetwork):
         steps, is_one = as_sequences(x, self.stages[0].input_type)
         steps, _ = self._stack.prepare(self._dtype, steps, None)
         y = self._stack.output(steps, self._step(memory=self._memory))
+        self._check_output([y])
         return y[:, :, -1] if is_one and y.ndim == 3 else y
 
     def rnn_clear_previous_state(self) -> None:
@@ -322,6 +329,11 @@ class MultiLayerNetwork(FlatNetwork):
         if not isinstance(layer, PretrainLayer):
             raise ConfError(f"layer {index} cannot pretrain; those that can: {list(self.pretrain_layers)}")
         return layer
+
+    def _named_activations(self, x: Array) -> Iterator[tuple[str, Array]]:
+        names = [f"the output of layer {index} ({layer.title()})" for index, layer in enumerate(self.layers)]
+        yield "the network's input", x
+        yield from zip(names, self._activations(x), strict=True)
 
     def _activations(self, x: Array) -> Iterator[Array]:
         with np.errstate(all="ignore"):
