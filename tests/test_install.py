@@ -4,39 +4,50 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 PYTHON = """#!/bin/sh
-# a Python: ENSUREPIP says whether it has ensurepip; there is pip where the file `pip` lies beside its environment
-echo "python $*" | sed "s,$TMPDIR/tmp[^/ ]*,ASIDE,g" >> "$NOTES"
+# a Python: ENSUREPIP says whether it has ensurepip; there is pip where the file `pip` lies beside its environment;
+# what FAILS begins with what it does and ends with status 1, saying SAYS
 case "$*" in
-    "-c "*) exit 0 ;;
+    "-c "*) ;;
+    *) echo "python $*" | sed "s,$TMPDIR/tmp[^/ ]*,ASIDE,g" >> "$NOTES" ;;
+esac
+case "$*" in
+    "-c "*"version_info"*) [ "$FAILS" != old ]; exit ;;
+    "-c "*"platform"*) echo 3.9.2; exit ;;
+    "-c "*) exec "$REAL" "$@" ;;
     "-m venv "*) mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
     "-m pip --version") [ -e .venv/pip ] ;;
     "-m ensurepip") [ "$ENSUREPIP" = yes ] && touch .venv/pip ;;
     */pip-1.whl/pip" install "*) touch .venv/pip ;;
+esac || exit 1
+case "$*" in
+    "-m $FAILS "*) echo "$SAYS" >&2; exit 1 ;;
 esac
 """
 APT_GET = """#!/bin/sh
 for word; do case "$word" in update|download) echo "apt-get $word" >> "$NOTES"; verb=$word ;; esac; done
-[ "$ARCHIVE" = there ] || exit 100
+[ "$ARCHIVE" = there ] || { echo "$SAYS" >&2; exit 100; }
 [ "$verb" = update ] || touch python3-pip-whl_1_all.deb
 """
 DPKG_DEB = """#!/bin/sh
 mkdir -p "$3/usr/share/python-wheels" && touch "$3/usr/share/python-wheels/pip-1.whl"
 """
-NEEDED = ("sh", "dirname", "rm", "mkdir", "touch", "cp", "id", "mktemp", "sed")
+NEEDED = ("sh", "dirname", "rm", "mkdir", "touch", "cp", "id", "mktemp", "sed", "tee", "grep", "tr")
 
 Install = Callable[..., tuple[int, list[str], str]]
 
 
 @pytest.fixture
 def install(tmp_path: Path, repository: Path) -> Install:
-    """Run ``./install dev``; return its exit status, the calls that it made, and what it complained of."""
-    shutil.copy(repository / "install", tmp_path)
+    """Run ``./install dev``; return its exit status, the calls that it made, and what it said."""
+    for name in ("install", "setup.cfg"):
+        shutil.copy(repository / name, tmp_path)
     programs, notes = tmp_path / "programs", tmp_path / "notes"
     programs.mkdir()
     (tmp_path / "temporary").mkdir()
@@ -46,15 +57,17 @@ def install(tmp_path: Path, repository: Path) -> Install:
         (programs / name).write_text(text, encoding="ascii")
         (programs / name).chmod(0o755)
 
-    def run(ensurepip: str = "no", archive: str = "there") -> tuple[int, list[str], str]:
+    def run(
+        *extras: str, ensurepip: str = "no", archive: str = "there", fails: str = "nothing", says: str = ""
+    ) -> tuple[int, list[str], str]:
         notes.write_text("", encoding="ascii")
         temporary = str(tmp_path / "temporary")
         env = {"PATH": str(programs), "NOTES": str(notes), "TMPDIR": temporary, "ENSUREPIP": ensurepip}
-        command = [str(tmp_path / "install"), "dev"]
-        done = subprocess.run(command, env={**env, "ARCHIVE": archive}, capture_output=True, text=True, timeout=60)
+        env |= {"ARCHIVE": archive, "FAILS": fails, "SAYS": says, "REAL": sys.executable}
+        command = [str(tmp_path / "install"), *(extras or ("dev",))]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
         assert not list((tmp_path / "temporary").iterdir()), "something was left behind"
-        said = [line for line in notes.read_text(encoding="utf-8").splitlines() if not line.startswith("python -c")]
-        return done.returncode, said, done.stderr
+        return done.returncode, notes.read_text(encoding="utf-8").splitlines(), done.stderr
 
     return run
 
@@ -66,8 +79,15 @@ PROJECT = "python -m pip install --quiet --disable-pip-version-check --editable 
 
 
 def test_a_python_with_ensurepip_needs_nothing_else(install: Install) -> None:
-    assert install(ensurepip="yes") == (0, [VENV, HAS_PIP, "python -m ensurepip", HAS_PIP, PROJECT], "")
-    assert install() == (0, [HAS_PIP, PROJECT], ""), "the environment is kept"
+    status, calls, said = install(ensurepip="yes")
+    assert (status, calls) == (0, [VENV, HAS_PIP, "python -m ensurepip", HAS_PIP, PROJECT])
+    assert [line[:22] for line in said.splitlines()] == [
+        *(f"install: step {n} of 3: " for n in "123"),
+        "install: done: type '.",
+    ]
+    status, calls, said = install()
+    assert (status, calls) == (0, [HAS_PIP, PROJECT]), "the environment is kept"
+    assert [line[:22] for line in said.splitlines()] == ["install: step 3 of 3: ", "install: done: type '."]
 
 
 def test_debians_python_gets_debians_pip_without_root(install: Install) -> None:
@@ -75,7 +95,7 @@ def test_debians_python_gets_debians_pip_without_root(install: Install) -> None:
     wheel = f"{UNPACKED} ASIDE/usr/share/python-wheels/pip-1.whl"
     assert calls[2:] == ["python -m ensurepip", "apt-get update", "apt-get download", wheel, HAS_PIP, PROJECT]
     assert (status, calls[:2]) == (0, [VENV, HAS_PIP])
-    assert said == "install: this Python comes without pip; unpacking the package python3-pip-whl into .venv\n"
+    assert "install: this Python comes without pip; unpacking the package python3-pip-whl into .venv\n" in said
 
 
 def test_an_environment_that_lost_its_pip_is_mended(install: Install, tmp_path: Path) -> None:
@@ -87,7 +107,69 @@ def test_an_environment_that_lost_its_pip_is_mended(install: Install, tmp_path: 
     assert VENV not in calls and (tmp_path / ".venv" / "mine").exists()
 
 
-def test_what_only_an_administrator_can_do_is_said_word_for_word(install: Install) -> None:
+def test_what_only_an_administrator_can_do_is_said_word_for_word(install: Install, tmp_path: Path) -> None:
     status, calls, said = install(archive="away")
     assert (status, calls[-1]) == (1, "apt-get update")
     assert "let an administrator type 'apt-get install python3-venv'" in said
+    assert not (tmp_path / ".venv").exists()
+
+
+FULL = "OSError: [Errno 28] No space left on device: '/x'"
+CASES = {  # what fails, what it says, and what is to be typed then
+    "no network": (
+        "pip install",
+        "NewConnectionError: Failed to establish a new connection",
+        "https_proxy=",
+        "and type '{}'",
+    ),
+    "no index": ("pip install", "ERROR: No x>=1 (from versions: none)", "https_proxy=", "and type '{}'"),
+    "no space for the environment": ("venv", FULL, "'df -h . ", "and type '{}'"),
+    "no space for pip": ("pip install", FULL, "'df -h . ", "and type '{}'"),
+    "folder of somebody else": ("venv", "[Errno 13] Permission denied: '.venv'", "type 'cp -R ", "/install dev'"),
+    "read-only folder": ("venv", "[Errno 30] Read-only file system: '.venv'", "type 'cp -R ", "/install dev'"),
+    "something else": ("pip install", "ERROR: Failed to build it", "for the reason above", "and type '{}'"),
+    "old Python": ("old", "", "python3 is 3.9.2", "'apt-get install python3.11'", "and type '{}'"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_failure_says_what_to_type_leaves_nothing_and_can_be_repeated(
+    case: str, install: Install, tmp_path: Path
+) -> None:
+    fails, says, *words = CASES[case]
+    status, _, said = install(ensurepip="yes", fails=fails, says=says)
+    assert status == 1 and says in said
+    last = said.splitlines()[-1]
+    for word in words:
+        assert word.format(f"{tmp_path}/install dev") in last
+    assert not (tmp_path / ".venv").exists(), "an environment that this run began"
+    assert install(ensurepip="yes")[0] == 0
+
+
+def test_a_failure_leaves_the_environment_that_was_there(install: Install, tmp_path: Path) -> None:
+    assert install()[0] == 0
+    (tmp_path / ".venv" / "mine").touch()
+    assert install(fails="pip install", says=FULL)[0] == 1
+    assert (tmp_path / ".venv" / "mine").exists()
+    assert install()[0] == 0
+
+
+def test_debians_archive_that_cannot_be_reached_is_a_matter_of_the_network(install: Install, tmp_path: Path) -> None:
+    status, _, said = install(archive="away", says="E: Failed to fetch http://deb.debian.org/x  Temporary failure")
+    assert status == 1 and "https_proxy=" in said.splitlines()[-1] and not (tmp_path / ".venv").exists()
+
+
+@pytest.mark.parametrize(
+    ("extras", "words"),
+    [
+        (("devel",), "no extra 'devel'; there are aws, dev"),
+        (("dev", "aws"), "/install dev,aws'"),
+        (("--help",), "EXTRA"),
+    ],
+)
+def test_extras_that_there_are_not_are_refused_before_anything_is_made(
+    extras: tuple[str, ...], words: str, install: Install, tmp_path: Path
+) -> None:
+    status, calls, said = install(*extras)
+    assert status == 1 and words in said and said.count("\n") == 1
+    assert not calls and not (tmp_path / ".venv").exists()
