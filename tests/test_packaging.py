@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import importlib.metadata
 import re
@@ -107,6 +108,36 @@ def test_nobody_is_told_to_install_the_package_from_an_index(repository: Path) -
         assert not re.search(r"pip3? install [^\n]*dl4jlegacy\b(?!\.)", text), f"{name}: the package is on no index"
         named = set(re.findall(r"\./install (\w+)['`\"]", text))
         assert named <= {*extras, "EXTRA"}, f"{name}: there is no extra {named - extras}"
+
+
+OF_EVERY_DEBIAN = {"apt-get", "bash", "cat", "dpkg-deb", "git", "sh", "sleep", "tar", "unshare"}
+
+
+def programs(text: str) -> set[str]:
+    """The programs that a module calls by name: first in a list for ``subprocess``, or given to ``shutil.which``."""
+    found = set()
+    for call in ast.walk(ast.parse(text)):
+        if not (isinstance(call, ast.Call) and call.args and isinstance(call.func, ast.Attribute)):
+            continue
+        what, name = call.args[0], call.func.attr
+        if name in ("run", "Popen", "check_output", "check_call", "call"):
+            what = what.elts[0] if isinstance(what, ast.List) and what.elts else None
+        elif name != "which":
+            continue
+        if isinstance(what, ast.Constant) and isinstance(what.value, str):
+            found.add(what.value.rpartition("/")[2])
+    return found
+
+
+def test_tests_call_no_program_that_install_dev_does_not_bring(repository: Path) -> None:
+    called = {
+        path.relative_to(repository).as_posix(): programs(path.read_text(encoding="utf-8"))
+        for path in (repository / "tests").rglob("*.py")
+        if "docker" not in path.parts  # Docker's engine is asked for by name: -m docker
+    }
+    assert sum(map(len, called.values())) > 5, "the calls are no longer recognised"
+    foreign = {name: names - OF_EVERY_DEBIAN for name, names in called.items() if names - OF_EVERY_DEBIAN}
+    assert not foreign, f"let './install dev' bring a Python package for these: {foreign}"
 
 
 def test_no_committed_text_names_the_place_where_it_was_written(repository: Path) -> None:
