@@ -23,7 +23,7 @@ from rich.text import Text
 from dl4jlegacy.errors import Dl4jError, JobError, OutputError
 from dl4jlegacy.strict_json import to_json
 
-__all__ = ["EXIT_INTERNAL", "Stopped", "emit", "open_console", "run_guarded"]
+__all__ = ["EXIT_INTERNAL", "Stopped", "emit", "error_fields", "open_console", "run_guarded"]
 
 EXIT_INTERNAL = 70
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -113,9 +113,9 @@ def run_guarded(command: Callable[[], Any], *, as_json: bool = False, json_lines
         except Stopped as stop:
             message = f"stopped by {stop.name}{stop.hint}"
             return report(f"DL4J-{stop.name}", message, stop.exit_status, line=message)
-        except OutputError as error:
-            return _Reporter(False, json_lines)(error.code, str(error), error.exit_status)
         except Dl4jError as error:
+            if error.is_printed:
+                return _Reporter(False, json_lines)(error.code, str(error), error.exit_status)
             if isinstance(error, JobError) and error.worker_traceback:
                 _say(error.worker_traceback.rstrip())
             return report(error.code, str(error), error.exit_status)
@@ -125,6 +125,15 @@ def run_guarded(command: Callable[[], Any], *, as_json: bool = False, json_lines
     return status if isinstance(status, int) else 0
 
 
+def error_fields(error: Dl4jError) -> dict[str, Any]:
+    """Return the JSON object of an error, as it stands under the key ``error``."""
+    return _fields(error.code, str(error), error.exit_status)
+
+
+def _fields(code: str, message: str, status: int) -> dict[str, Any]:
+    return {"code": code, "message": message, "exit": status}
+
+
 class _Reporter:
     """Says what went wrong, once; returns the exit status."""
 
@@ -132,7 +141,7 @@ class _Reporter:
         self._json, self._lines = as_json, json_lines
 
     def __call__(self, code: str, message: str, status: int, *, line: str = "") -> int:
-        body = {"code": code, "message": message, "exit": status}
+        body = _fields(code, message, status)
         _say(to_json({"event": "error", **body}) if self._lines else line or f"error [{code}]: {message}")
         if self._json:
             with contextlib.suppress(OutputError):

@@ -66,6 +66,8 @@ class Dl4jError(Exception):
 
     code: ClassVar[str] = "DL4J-INTERNAL"
     exit_status: ClassVar[int] = 70
+    is_printed = False
+    """Whether stdout has the results, with this error in them if they are JSON: one object only."""
 
 
 class OutputError(Dl4jError):
@@ -73,6 +75,7 @@ class OutputError(Dl4jError):
 
     code = "DL4J-OUTPUT"
     exit_status = 1
+    is_printed = True  # as far as stdout took it
 
 
 class UsageError(Dl4jError):

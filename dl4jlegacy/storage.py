@@ -6,14 +6,18 @@ Nothing of AWS is imported for a path of this machine.
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from dl4jlegacy.errors import CheckpointError
+from dl4jlegacy import files
+from dl4jlegacy.errors import CheckpointError, Dl4jError, ModelError
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 
-__all__ = ["absolute", "find_conf", "is_remote", "local", "open_checkpoints", "written"]
+__all__ = ["Output", "absolute", "find_conf", "is_remote", "local", "open_checkpoints", "open_output"]
 
 _SCHEME = "s3://"
 
@@ -68,19 +72,59 @@ def find_conf(folder: str) -> Path | None:
     return path if path.is_file() else None
 
 
-@contextlib.contextmanager
-def written(path: str) -> Iterator[Path]:
-    """Give a file of this machine to write, and upload it at the end if ``path`` is in S3, unless something is raised.
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where a model is to go: a file of this machine, or an object in S3, to which ``_upload`` brings a file."""
 
-    That the place can be written to is found out at the beginning.
+    place: str
+    _upload: Callable[[Path], None] | None = None
+
+    def save(self, write: Callable[[Path], None]) -> None:
+        """Save with ``write``, which is given the path of a file; raises what that and the upload raise."""
+        if self._upload is None:
+            write(Path(self.place))
+            return
+        with tempfile.TemporaryDirectory(prefix="dl4j-out-") as folder:
+            file = Path(folder, "model.zip")
+            write(file)
+            self._upload(file)
+
+    def save_or_keep(self, write: Callable[[Path], None]) -> tuple[str, ModelError | None]:
+        """Save, or else write a file in the current or the temporary folder; return where, and the error if elsewhere.
+
+        Hours of training must not be lost because a disk is full at their end.
+        """
+        try:
+            self.save(write)
+        except Dl4jError as exc:
+            for folder in (os.curdir, tempfile.gettempdir()):
+                with contextlib.suppress(OSError, ModelError):
+                    kept = Path(folder).absolute() / f"dl4j-model-{uuid.uuid4().hex[:8]}.zip"
+                    write(kept)
+                    return str(kept), ModelError(f"{exc}. The trained model is in {kept}: move it from there")
+            return "", ModelError(f"{exc}. The current and the temporary folder refuse it, too: it is lost")
+        return self.place, None
+
+
+def open_output(path: str) -> Output:
+    """Return the output that ``path`` names, after it was tried whether it can be written.
+
+    Raises:
+        ModelError: there is no such folder, a file system that refuses, or no regular file to replace. CloudError and
+            its like: what AWS says.
     """
-    if not is_remote(path):
-        yield Path(path).expanduser()
-        return
-    from dl4jlegacy.aws.s3_cache import open_upload
+    if is_remote(path):
+        from dl4jlegacy.aws.s3_cache import open_upload
 
-    target = open_upload(path)
-    with tempfile.TemporaryDirectory(prefix="dl4j-out-") as folder:
-        file = Path(folder, "model.zip")
-        yield file
-        target(file)
+        return Output(path, open_upload(path))
+    with files.errors_as(ModelError, f"{path} cannot be written", "choose another --out"):
+        place = files.expand(path)
+        folder = place.absolute().parent
+        if files.is_folder(place):
+            raise ModelError(f"{place} is a folder; --out takes the name of a file, such as {place / 'model.zip'}")
+        if not files.is_folder(folder):
+            raise ModelError(
+                f"{place} cannot be written: there is no folder {folder}; create it or choose another --out"
+            )
+        files.check_replaceable(place)
+    return Output(str(place))

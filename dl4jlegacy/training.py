@@ -6,8 +6,8 @@ same.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dl4jlegacy import files, storage
+from dl4jlegacy import storage
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets import DataSource, ListDataSetIterator, load
 from dl4jlegacy.datasets.normalizers import Normalizer, NormalizerMinMaxScaler
@@ -41,7 +41,6 @@ __all__ = [
     "Data",
     "Report",
     "batches",
-    "check_writable",
     "first_examples",
     "load_data",
     "params_sha256",
@@ -65,7 +64,8 @@ class Data:
 class Report:
     """What a finished run has to say: the contract's JSON object, and the evaluation for people.
 
-    ``trained_on`` and ``held_out`` are the numbers of examples in the two parts of the data set.
+    ``trained_on`` and ``held_out`` are the numbers of examples in the two parts of the data set; ``misplaced`` is the
+    error of a model that could not be saved where it was wanted, and says where it is.
     """
 
     fields: dict[str, Any]
@@ -73,6 +73,7 @@ class Report:
     warnings: tuple[str, ...]
     trained_on: int
     held_out: int
+    misplaced: ModelError | None = None
 
 
 def load_data(name: str, data_dir: str = "") -> Data:
@@ -185,27 +186,32 @@ def train(
         tracker, monitor: as for ``ActorNetworkRunner``.
 
     Raises:
-        ModelError: ``out`` cannot be written; and what ``ActorNetworkRunner.train`` raises.
+        ModelError: ``out`` could not be written already before the training; and what ``ActorNetworkRunner.train``
+            raises.
     """
     test, label_names = source_for_model(data.source, run.conf.model).test, data.source.label_names
-    with storage.written(out) if out else contextlib.nullcontext() as path:
-        if path is not None:
-            check_writable(path)
-        with ActorNetworkRunner("master", batches(run.conf, data), tracker=tracker, monitor=monitor) as runner:
-            runner.setup(run)
-            result = runner.train(tick)
-            network = runner.network(result)
-        evaluation = evaluate_network(network, test, label_names)
-        if path is not None:
-            write_model(network, path, normalizer=data.normalizer, label_names=label_names)
-    where = out if storage.is_remote(out) else path
-    fields = _fields(result, network, evaluation, where)
-    trained_on = data.source.train.num_examples
-    return Report(fields, evaluation, result.warnings, trained_on=trained_on, held_out=test.num_examples)
+    output = storage.open_output(out) if out else None
+    with ActorNetworkRunner("master", batches(run.conf, data), tracker=tracker, monitor=monitor) as runner:
+        runner.setup(run)
+        result = runner.train(tick)
+        network = runner.network(result)
+    path, misplaced = "", None
+    if output is not None:
+        save = functools.partial(write_model, network, normalizer=data.normalizer, label_names=label_names)
+        path, misplaced = output.save_or_keep(save)  # before the evaluation, which may fail
+    evaluation = evaluate_network(network, test, label_names)
+    return Report(
+        _fields(result, network, evaluation, path or None),
+        evaluation,
+        result.warnings,
+        trained_on=data.source.train.num_examples,
+        held_out=test.num_examples,
+        misplaced=misplaced,
+    )
 
 
 def _fields(
-    result: TrainingResult, network: Network, evaluation: NetworkEvaluation, path: Path | str | None
+    result: TrainingResult, network: Network, evaluation: NetworkEvaluation, path: str | None
 ) -> dict[str, Any]:
     conf, head = result.conf, result.head
     return {
@@ -229,7 +235,7 @@ def _fields(
         "score": head.score,
         **evaluation.fields(),
         "params_sha256": params_sha256(network.params),
-        "model_path": None if path is None else str(path),
+        "model_path": path,
         "kernels": conf.kernels,
         "device": ",".join(device.label for device in result.devices),
         "devices": [device.fields() for device in result.devices],
@@ -250,16 +256,3 @@ def read_run(run: str, path: Path) -> Conf:
         return Conf.read(path)
     except ConfError as exc:
         raise CheckpointError(f"the run in {run} cannot go on: {exc}") from exc
-
-
-def check_writable(path: Path) -> None:
-    """Raise ``ModelError`` now if ``path`` could not be written after hours of training."""
-    folder = path.absolute().parent
-    with files.errors_as(ModelError, f"{path} cannot be written", "choose another --out"):
-        if files.is_folder(path):
-            raise ModelError(f"{path} is a folder; --out takes the name of a file, for instance {path / 'model.zip'}")
-        if not files.is_folder(folder):
-            raise ModelError(
-                f"{path} cannot be written: there is no folder {folder}; create it or choose another --out"
-            )
-        files.check_replaceable(path)

@@ -20,7 +20,7 @@ from rich.segment import ControlType
 from rich.text import Text
 
 from dl4jlegacy.cli.next_steps import RunLocation, after_training
-from dl4jlegacy.console import Stopped, emit, open_console
+from dl4jlegacy.console import Stopped, emit, error_fields, open_console
 from dl4jlegacy.errors import NotEnoughWorkersError, NotFiniteError, counted
 from dl4jlegacy.kernels.compilation import kernels_being_compiled
 from dl4jlegacy.scaleout.compute import use_device
@@ -340,7 +340,12 @@ def show_training(
         ) from error
     for warning in report.warnings:
         console.print(Text(to_json({"event": "warning", "message": warning}) if json_lines else warning))
-    emit(to_json(report.fields) if as_json else _report_text(report))
+    misplaced = report.misplaced
+    fields = report.fields if misplaced is None else {**report.fields, "error": error_fields(misplaced)}
+    emit(to_json(fields) if as_json else _report_text(report))
+    if misplaced is not None:
+        misplaced.is_printed = True
+        raise misplaced
     for step in [] if as_json else after_training(report, location):
         line = to_json({"event": "next_step", "message": step}) if json_lines else step
         console.print(Text(line), soft_wrap=True)
