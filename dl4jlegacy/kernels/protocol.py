@@ -58,9 +58,10 @@ class Kernels(Protocol):
         """Replace every row of ``z`` by its softmax."""
 
     def softmax_cross_entropy(self, p: Array, labels: Array, dz: Array) -> float:
-        """Write ``dz = p - labels`` and return ``-sum(labels * log(max(p, 1e-10)))``; ``dz`` may be ``p``.
+        """Write ``dz = total * p - labels`` and return ``-sum(labels * log(max(p, 1e-10)))``; ``dz`` may be ``p``.
 
-        On a GPU the sum is a 0-d float64 array there: reading it is what waits for the device.
+        ``total`` is the sum of a row's labels. On a GPU the result is a 0-d float64 array there: reading it is what
+        waits for the device.
         """
 
     def binary_cross_entropy(self, p: Array, labels: Array) -> float:
@@ -263,7 +264,8 @@ class DeviceKernels(Kernels, Protocol):
     def softmax_loss(self, z: Array, b: Array, labels: Array, dz: Array, gb: Array, scale: float) -> Scalar:
         """Turn ``z (m, n)`` plus ``b (n,)`` into softmax probabilities and return the cross-entropy.
 
-        ``labels (m, n)``; ``dz = scale (p - labels)``, and ``gb (n,)`` its sum over the rows.
+        ``labels (m, n)``; ``dz = scale (total p - labels)``, ``total`` the sum of a row's labels, and ``gb (n,)`` the
+        sum of ``dz`` over the rows.
         """
 
     def difference_sums(self, model: Array, data: Array, copy: Array, out: Array, factor: float) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError, nearest
@@ -21,6 +22,7 @@ LEAK = 0.01
 RRELU_LOWER, RRELU_UPPER = 1 / 8, 1 / 3
 SELU_SCALE, SELU_ALPHA = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
 GELU_SLOPE = 1.702
+SOFTPLUS_TAIL = -80.0
 RATIONAL_SCALE, RATIONAL_QUARTIC = 1.7159, 1.41645
 
 Forward = Callable[[ModuleType, Array], Array]
@@ -34,6 +36,9 @@ class Activation:
     ``smooth`` says whether the derivative is continuous, so that a numerical gradient check means something. ``sample``
     is what a randomised activation (``rrelu``) does in training in place of ``forward``, given a uniform in [0, 1) for
     every value; ``backward`` fits both, since it finds the drawn slope in ``y / z``.
+
+    Activations whose values come near 0 (and 1) without reaching them know ``dz`` from ``dL/d log y`` (and from
+    ``dL/d logit y``) as well: ``from_log(dlog, z, y)``, ``from_logit(dlogit, z, y)``, which divide by nothing small.
     """
 
     name: str
@@ -41,6 +46,8 @@ class Activation:
     backward: Callable[[Array, Array, Array], Array]
     smooth: bool = True
     sample: Callable[[Array, Array], Array] | None = None
+    from_log: Callable[[Array, Array, Array], Array] | None = None
+    from_logit: Callable[[Array, Array, Array], Array] | None = None
 
 
 def activation(name: str) -> Activation:
@@ -75,6 +82,41 @@ def _softmax(z: Array) -> Array:
 
 def _softmax_backward(dy: Array, z: Array, y: Array) -> Array:
     result: Array = y * (dy - (dy * y).sum(axis=1, keepdims=True))
+    return result
+
+
+def _softmax_from_log(dlog: Array, z: Array, y: Array) -> Array:
+    result: Array = dlog - y * dlog.sum(axis=1, keepdims=True)
+    return result
+
+
+def _softmax_from_logit(dlogit: Array, z: Array, y: Array) -> Array:
+    """``logit y_k = z_k - log sum_{j != k} exp(z_j)``, whose derivative is a softmax over the values besides ``k``.
+
+    For all but the largest value that is ``y / (1 - y_k)``, where ``1 - y_k`` is no small difference.
+    """
+    xp = get_array_module(z)
+    if z.shape[1] == 1:  # a probability of 1 whatever z is
+        nothing: Array = xp.zeros_like(z)
+        return nothing
+    top = xp.arange(z.shape[1]) == z.argmax(axis=1)[:, None]
+    besides = xp.exp(xp.where(top, -xp.inf, z - xp.where(top, -xp.inf, z).max(axis=1, keepdims=True)))
+    besides /= besides.sum(axis=1, keepdims=True)
+    shares = xp.where(top, 0, dlogit / xp.where(top, 1, 1 - y))
+    largest = (dlogit * top).sum(axis=1, keepdims=True)
+    result: Array = dlogit - y * (shares.sum(axis=1, keepdims=True) - shares) - largest * besides
+    return result
+
+
+def _sigmoid_from_log(dlog: Array, z: Array, y: Array) -> Array:
+    result: Array = dlog * (1 - y)
+    return result
+
+
+def _softplus_from_log(dlog: Array, z: Array, y: Array) -> Array:
+    xp = get_array_module(z)
+    small = z < SOFTPLUS_TAIL  # softplus(z) = sigmoid(z) = exp(z) there, until both are 0
+    result: Array = dlog * xp.where(small, 1, _sigmoid(xp, z) / xp.where(small, 1, y))
     return result
 
 
@@ -134,8 +176,10 @@ def _pointwise(
     slope: Slope,
     *,
     smooth: bool = True,
-    sample: Callable[[Array, Array], Array] | None = None,
+    **more: Any,
 ) -> Activation:
+    """Return the activation that applies ``forward`` value by value; ``more`` are further fields of ``Activation``."""
+
     def apply(z: Array) -> Array:
         y: Array = forward(get_array_module(z), z).astype(z.dtype, copy=False)
         return y
@@ -144,7 +188,7 @@ def _pointwise(
         result: Array = dy * slope(get_array_module(z), z, y)
         return result.astype(dy.dtype, copy=False)
 
-    return Activation(name, apply, backward, smooth, sample)
+    return Activation(name, apply, backward, smooth, **more)
 
 
 def _table() -> dict[str, Activation]:
@@ -174,9 +218,11 @@ def _table() -> dict[str, Activation]:
                    smooth=False, sample=_rrelu_sample),
         _pointwise("selu", lambda xp, z: SELU_SCALE * xp.where(z > 0, z, SELU_ALPHA * _expm1_negative(xp, z)),
                    lambda xp, z, y: xp.where(z > 0, SELU_SCALE, y + SELU_SCALE * SELU_ALPHA), smooth=False),
-        _pointwise("sigmoid", _sigmoid, lambda xp, z, y: y * (1 - y)),
-        Activation("softmax", _softmax, _softmax_backward),
-        _pointwise("softplus", _softplus, lambda xp, z, y: _sigmoid(xp, z)),
+        _pointwise("sigmoid", _sigmoid, lambda xp, z, y: y * (1 - y),
+                   from_log=_sigmoid_from_log, from_logit=lambda dlogit, z, y: dlogit.copy()),
+        Activation("softmax", _softmax, _softmax_backward,
+                   from_log=_softmax_from_log, from_logit=_softmax_from_logit),
+        _pointwise("softplus", _softplus, lambda xp, z, y: _sigmoid(xp, z), from_log=_softplus_from_log),
         _pointwise("softsign", lambda xp, z: z / (1 + xp.abs(z)), lambda xp, z, y: 1 / (1 + xp.abs(z)) ** 2),
         _pointwise("swish", *swish),
         _pointwise("tanh", lambda xp, z: xp.tanh(z), lambda xp, z, y: 1 - y * y),

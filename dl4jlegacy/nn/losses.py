@@ -2,17 +2,19 @@
 
 A loss is a pair of pure functions of ``labels`` and output ``y``, both ``(m, n)``: the score of every example,
 ``(m,)``, and ``dL/dy``, ``(m, n)``, neither divided by the number of examples. Formulas, names and clipping are DL4J's
-(``org.nd4j.linalg.lossfunctions.LossFunctions``); ``Loss.fused`` tells the layer where ``dL/dz`` is simply
-``y - labels``, and then nothing is divided by a small ``y``.
+(``org.nd4j.linalg.lossfunctions.LossFunctions``). The clipping is the score's alone: behind an activation that comes
+near 0 or 1 ``Loss.gradient_before`` returns ``dL/dz`` without a division by ``y``, however wrong the output is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dl4jlegacy.backend import Array, asarray, get_array_module, is_on_device
 from dl4jlegacy.errors import ConfError, DataError, ShapeError, nearest
+from dl4jlegacy.nn.functions import Activation
 
 __all__ = ["LOSSES", "Loss", "Weights", "loss"]
 
@@ -21,7 +23,9 @@ SOFTMAX_CLIP = 1e-10
 EPS = 1e-5
 
 Weights = Sequence[float] | Array
-"""One factor for each output; an array lives where the outputs do."""
+"""One factor for each output, ``(n,)``, for each example, ``(m, 1)``, or for both, ``(m, n)``.
+
+An array lives where the outputs do."""
 
 Terms = Callable[[Array, Array], Array]
 Weighted = Callable[[Array, Array, "Array | None"], Array]
@@ -31,23 +35,28 @@ Weighted = Callable[[Array, Array, "Array | None"], Array]
 class Loss:
     """A loss: ``score(labels, y)`` per example and ``gradient(labels, y)`` = dL/dy, on arrays ``(m, n)``.
 
-    ``terms`` holds what each output adds to the score; ``slope(labels, y, weights)`` its derivative. ``shortcut`` is
-    the activation with which dL/dz is ``y - labels``. With ``indices`` the labels are class indices, ``(m, 1)``.
+    ``terms`` holds what each output adds to the score; ``slope(labels, y, weights)`` its derivative. With ``indices``
+    the labels are class indices, ``(m, 1)``. ``natural`` is the activation of an output layer that names none.
+
+    Losses that go to infinity at the ends of probabilities have besides, free of divisions, ``dL/d log y``
+    (``log_slope``) or ``dL/d logit y`` (``logit_slope``, ``logit y = log(y / (1 - y))``), given labels and ``y``.
     """
 
     name: str
     terms: Terms
     slope: Weighted
-    shortcut: str | None = None
+    natural: str | None = None
     indices: bool = False
+    log_slope: Terms | None = None
+    logit_slope: Terms | None = None
 
     def score(self, labels: Array, y: Array, weights: Weights | None = None) -> Array:
-        """Return the loss of every example, ``(m,)``; ``weights`` has one factor for each of the ``n`` outputs.
+        """Return the loss of every example, ``(m,)``; ``weights`` are factors of what each output adds.
 
         Raises:
             ShapeError: labels, outputs and weights do not fit.
         """
-        labels = self._fit(labels, y)
+        labels = self.targets(labels, y)
         terms = self.terms(labels, y)
         if weights is not None:
             terms = terms * _weights(weights, y)
@@ -56,16 +65,33 @@ class Loss:
 
     def gradient(self, labels: Array, y: Array, weights: Weights | None = None) -> Array:
         """Return ``dL/dy`` ``(m, n)`` of every example (not divided by ``m``); raises like ``score``."""
-        labels = self._fit(labels, y)
+        labels = self.targets(labels, y)
         factor = None if weights is None else _weights(weights, y)
         result: Array = self.slope(labels, y, factor).astype(y.dtype, copy=False)
         return result
 
-    def fused(self, activation: str) -> bool:
-        """Return whether ``dL/dz = y - labels`` behind ``activation`` (without weights; softmax: labels sum to 1)."""
-        return activation == self.shortcut
+    def gradient_before(
+        self, labels: Array, z: Array, y: Array, activation: Activation, weights: Weights | None = None
+    ) -> Array | None:
+        """Return ``dL/dz`` ``(m, n)`` for ``y = activation(z)`` where it does not need ``dL/dy``; else None.
 
-    def _fit(self, labels: Array, y: Array) -> Array:
+        It is exact for every ``z``, where ``gradient`` and the activation's derivative would meet as infinity times
+        zero, and so would vanish behind the score's clipping. Raises like ``score``.
+        """
+        if self.log_slope is not None and activation.from_log is not None:
+            slope, back = self.log_slope, activation.from_log
+        elif self.logit_slope is not None and activation.from_logit is not None:
+            slope, back = self.logit_slope, activation.from_logit
+        else:
+            return None
+        error = slope(self.targets(labels, y), y)
+        if weights is not None:
+            error = error * _weights(weights, y)
+        result: Array = back(error, z, y).astype(y.dtype, copy=False)
+        return result
+
+    def targets(self, labels: Array, y: Array) -> Array:
+        """Return the labels in the shape of the outputs ``y``, class indices as rows of zeros and a one."""
         if self.indices:
             return _one_hot(labels, y)
         if labels.shape != y.shape:
@@ -89,7 +115,7 @@ def loss(name: str) -> Loss:
 
 
 def _weights(weights: Weights, y: Array) -> Array:
-    if len(weights) != y.shape[1]:
+    if getattr(weights, "ndim", 1) == 1 and len(weights) != y.shape[1]:
         raise ShapeError(f"loss weights: {len(weights)} weights for {y.shape[1]} outputs; give one for each output")
     return asarray(weights, like=y)
 
@@ -161,6 +187,10 @@ def _cross_entropy_slope(labels: Array, y: Array) -> Array:
     return result
 
 
+def _cross_entropy_log_slope(labels: Array, y: Array) -> Array:
+    return -labels
+
+
 def _kl(labels: Array, y: Array) -> Array:
     p = _clip(labels, EPS, 1)
     result: Array = p * _log(p / _clip(y, EPS, 1))
@@ -168,8 +198,12 @@ def _kl(labels: Array, y: Array) -> Array:
 
 
 def _kl_slope(labels: Array, y: Array) -> Array:
-    result: Array = -_clip(labels, EPS, 1) / _clip(y, EPS, 1)
+    result: Array = -_clip(labels, EPS, 1) / _clip(y, EPS)
     return result
+
+
+def _kl_log_slope(labels: Array, y: Array) -> Array:
+    return -_clip(labels, EPS, 1)
 
 
 def _norms(labels: Array, y: Array) -> tuple[Array, Array]:
@@ -213,10 +247,12 @@ def _log_ratio(labels: Array, y: Array) -> Array:
 
 
 def _separable(
-    name: str, terms: Terms, slope: Terms, *, scale: float = 1.0, mean: bool = False, shortcut: str | None = None,
-    indices: bool = False,
+    name: str, terms: Terms, slope: Terms, *, scale: float = 1.0, mean: bool = False, **more: Any,
 ) -> Loss:  # fmt: skip
-    """Return a loss whose terms each depend on one output: ``scale`` times their sum, or mean over the outputs."""
+    """Return a loss whose terms each depend on one output: ``scale`` times their sum, or mean over the outputs.
+
+    ``more`` are further fields of ``Loss``.
+    """
 
     def scaled(values: Array, y: Array) -> Array:
         factor = scale / y.shape[1] if mean else scale
@@ -229,25 +265,28 @@ def _separable(
         found = slope(labels, y)
         return scaled(found if weights is None else found * weights, y)
 
-    return Loss(name, scaled_terms, scaled_slope, shortcut, indices)
+    return Loss(name, scaled_terms, scaled_slope, **more)
 
 
 def _table() -> dict[str, Loss]:
     squared_slope: Terms = lambda labels, y: 2 * (y - labels)  # noqa: E731
+    difference: Terms = lambda labels, y: y - labels  # noqa: E731
+    binary = (_binary, _binary_slope)
+    several = (_cross_entropy, _cross_entropy_slope)
     entries = [
         _separable("l2", _squared, squared_slope),
         _separable("mse", _squared, squared_slope, mean=True),
         _separable("squared_loss", _squared, squared_slope, mean=True),
         _separable("l1", _absolute, _absolute_slope),
         _separable("mean_absolute_error", _absolute, _absolute_slope, mean=True),
-        _separable("xent", _binary, _binary_slope, shortcut="sigmoid"),
+        _separable("xent", *binary, natural="sigmoid", logit_slope=difference),
         # Legacy: 0.9.1 scores this with the Kullback-Leibler formula but pretrains with the gradient of the binary
         # cross-entropy that the name meant in 2014; here score and gradient belong together.
-        _separable("reconstruction_crossentropy", _binary, _binary_slope, shortcut="sigmoid"),
-        _separable("mcxent", _cross_entropy, _cross_entropy_slope, shortcut="softmax"),
-        _separable("negativeloglikelihood", _cross_entropy, _cross_entropy_slope, shortcut="softmax"),
-        _separable("sparse_mcxent", _cross_entropy, _cross_entropy_slope, indices=True),
-        _separable("kl_divergence", _kl, _kl_slope),
+        _separable("reconstruction_crossentropy", *binary, natural="sigmoid", logit_slope=difference),
+        _separable("mcxent", *several, natural="softmax", log_slope=_cross_entropy_log_slope),
+        _separable("negativeloglikelihood", *several, natural="softmax", log_slope=_cross_entropy_log_slope),
+        _separable("sparse_mcxent", *several, natural="softmax", log_slope=_cross_entropy_log_slope, indices=True),
+        _separable("kl_divergence", _kl, _kl_slope, log_slope=_kl_log_slope),
         Loss("cosine_proximity", _cosine, _cosine_slope),
         _separable("hinge", _margin, lambda labels, y: -labels * (labels * y < 1)),
         _separable("squared_hinge", lambda labels, y: _margin(labels, y) ** 2,
@@ -256,7 +295,7 @@ def _table() -> dict[str, Loss]:
         _separable("mean_squared_logarithmic_error", lambda labels, y: _log_ratio(labels, y) ** 2,
                    lambda labels, y: 2 * _log_ratio(labels, y) / (1 + y), mean=True),
         _separable("poisson", lambda labels, y: y - labels * _log(_clip(y, SOFTMAX_CLIP)),
-                   lambda labels, y: 1 - labels / _clip(y, SOFTMAX_CLIP)),
+                   lambda labels, y: 1 - labels / _clip(y, SOFTMAX_CLIP), log_slope=difference),
         _separable("wasserstein", lambda labels, y: labels * y, lambda labels, y: labels.copy(), mean=True),
     ]  # fmt: skip
     table = {entry.name: entry for entry in entries}

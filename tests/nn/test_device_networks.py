@@ -15,7 +15,7 @@ from dl4jlegacy.backend import to_host
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn.losses import LOSSES
 from tests.nn.graph import test_computation_graph
-from tests.nn.layers import test_convolution, test_embedding, test_recurrent, test_variational
+from tests.nn.layers import test_convolution, test_embedding, test_output, test_recurrent, test_variational
 from tests.nn.preprocessors import test_preprocessors
 from tests.nn.training import test_gradient_check
 from tests.support.device_twins import Twins, cases, gpu  # noqa: F401  # gpu is a fixture
@@ -76,6 +76,20 @@ def test_the_fused_binary_cross_entropy_is_the_loss_of_that_name(dtype: str) -> 
     assert found.shape == () and found.dtype == np.float64 and float(found) == pytest.approx(wanted, rel=1e-6)
     p[3, 3] = np.nan
     assert np.isnan(float(load("cupy").binary_cross_entropy(xp.asarray(p), xp.asarray(labels))))
+
+
+@pytest.mark.parametrize("masked", ["none", "outputs"])
+@pytest.mark.parametrize("weights", [None, test_output.WEIGHTS], ids=["plain", "weighted"])
+def test_the_error_of_a_confident_network_is_that_of_the_cpu(weights: Any, masked: str) -> None:
+    mask = test_output.masks(masked)
+    for loss, activation, kind in test_output.CASES:
+        found = [
+            test_output.error_and_bias_gradient(loss, activation, kind, weights, mask, kernels)
+            for kernels in ("numpy", "cupy")
+        ]
+        for ours, theirs in zip(*found, strict=True):
+            what = f"{loss} behind {activation}, labels {kind}"
+            np.testing.assert_allclose(to_host(theirs), ours, rtol=2e-5, atol=2e-5, err_msg=what)
 
 
 def test_gradients_of_an_embedding_are_summed_in_the_order_of_the_rows() -> None:

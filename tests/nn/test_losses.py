@@ -86,21 +86,31 @@ def test_sparse_labels_score_like_the_one_hot_labels_they_stand_for():
     np.testing.assert_array_equal(LOSSES["sparse_mcxent"].gradient(labels, y), LOSSES["mcxent"].gradient(one_hot, y))
 
 
+@pytest.mark.parametrize("weights", [None, (1.0, 0.5, 2.0, 0.25)])
 @pytest.mark.parametrize("name", sorted(LOSSES))
-def test_where_a_loss_is_fused_the_shortcut_is_the_chain_rule(name):
+def test_the_gradient_before_an_activation_is_the_chain_rule(name, weights):
     loss_, (labels, z) = LOSSES[name], (example(name)[0], np.random.default_rng(9).normal(size=(M, N)))
     for function in ACTIVATIONS.values():
-        if loss_.fused(function.name):
-            y = function.forward(z)
-            np.testing.assert_allclose(function.backward(loss_.gradient(labels, y), z, y), y - labels, atol=1e-10)
+        y = function.forward(z)
+        found = loss_.gradient_before(labels, z, y, function, weights)
+        if found is not None:
+            chained = function.backward(loss_.gradient(labels, y, weights), z, y)
+            np.testing.assert_allclose(found, chained, atol=1e-10, err_msg=function.name)
 
 
-def test_the_usual_pairs_are_fused_and_others_are_not():
-    assert LOSSES["mcxent"].fused("softmax")
-    assert LOSSES["negativeloglikelihood"].fused("softmax")
-    assert LOSSES["xent"].fused("sigmoid")
-    assert not LOSSES["mcxent"].fused("sigmoid")
-    assert not LOSSES["mse"].fused("identity")
+def test_losses_of_logarithms_skip_the_division_behind_activations_that_come_near_zero():
+    z = np.zeros((1, 2))
+    pairs = {
+        (name, function.name)
+        for name in LOSSES
+        for function in ACTIVATIONS.values()
+        if LOSSES[name].gradient_before(z[:, :1] if LOSSES[name].indices else z, z, z + 0.5, function) is not None
+    }
+    logarithms = ("mcxent", "negativeloglikelihood", "sparse_mcxent", "kl_divergence", "poisson")
+    assert pairs == {
+        *((name, function) for name in logarithms for function in ("sigmoid", "softmax", "softplus")),
+        *((name, f) for name in ("xent", "reconstruction_crossentropy") for f in ("sigmoid", "softmax")),
+    }
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

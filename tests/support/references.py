@@ -248,6 +248,52 @@ def last_step(inner: Reference) -> Reference:
 # -- losses ----------------------------------------------------------------------------------------------------------
 
 
+def log_sum(z: Array) -> Array:
+    """Return the logarithm of the sum of the exponentials of each row, ``(rows, 1)``."""
+    top = z.real.max(axis=1, keepdims=True)
+    total: Array = top + np.log(np.exp(z - top).sum(axis=1, keepdims=True))
+    return total
+
+
+def softplus(z: Array) -> Array:
+    """Return ``log(1 + exp(z))`` without overflow, and to the last digit where it is small."""
+    w = np.exp(np.where(z.real > 0, -z, z))
+    series = w - w**2 / 2 + w**3 / 3 - w**4 / 4 + w**5 / 5
+    return np.where(z.real > 0, z, 0) + np.where(w.real < 1e-3, series, np.log(1 + w))
+
+
+def log_softplus(z: Array) -> Array:
+    small = z.real < -40
+    return np.where(small, z, np.log(softplus(np.where(small, 0, z))))
+
+
+def log_others(z: Array) -> Array:
+    """Return ``log(1 - y)`` of a softmax."""
+    rest = [log_sum(np.delete(z, k, axis=1)) for k in range(z.shape[1])]
+    return np.concatenate(rest, axis=1) - log_sum(z)
+
+
+LOGARITHMS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array] | None]] = {
+    "sigmoid": (lambda z: -softplus(-z), lambda z: -softplus(z)),
+    "softmax": (lambda z: z - log_sum(z), log_others),
+    "softplus": (log_softplus, None),
+}
+"""``log y`` and ``log(1 - y)`` of an activation, for any ``z (rows, values)``."""
+
+
+def logarithmic_loss(loss: str, activation: str, z: Array, labels: Array) -> Array | None:
+    """Return what each output adds to a loss that takes logarithms of ``y``, unclipped; None: it has no such form."""
+    log, log_not = LOGARITHMS[activation]
+    if loss in ("mcxent", "negativeloglikelihood", "sparse_mcxent"):
+        return -labels * log(z)
+    if loss == "kl_divergence":
+        shares = np.clip(labels, 1e-5, 1)
+        return shares * (np.log(shares) - log(z))
+    if loss == "poisson":
+        return np.exp(log(z)) - labels * log(z)
+    return None if log_not is None else -labels * log(z) - (1 - labels) * log_not(z)
+
+
 def cross_entropy(y: Array, labels: Array, mask: Array | None) -> Any:
     """Return the loss of softmax outputs, summed over time steps, a mean over examples."""
     return -(labels * np.log(y) * (shaped(mask) if y.ndim == 3 else 1.0)).sum() / len(y)

@@ -108,20 +108,27 @@ class Layers(Launcher):
     def softmax_cross_entropy(self, p: Array, labels: Array, dz: Array) -> Array:
         """Like ``Kernels``' own, but the loss is a 0-d float64 array on the device: nothing waits for it."""
         char = self._alike("softmax_cross_entropy", p, labels, dz)
-        return self._loss("softmax_cross_entropy", char, p.size, p, labels, dz)
+        m, n = p.shape
+        threads = _width(n)
+        blocks = -(-m * threads // BLOCK)
+        sums = self._scratch.buffer("sums", (max(1, blocks),), "d")
+        self.launch_blocks("softmax", "softmax_cross_entropy", char, (blocks,), (BLOCK,),
+                           p, labels, dz, sums, m, n, threads)  # fmt: skip
+        return self._sum(char, sums, blocks)
 
     def binary_cross_entropy(self, p: Array, labels: Array) -> Array:
         """As ``softmax_cross_entropy``, a 0-d array."""
-        return self._loss("binary_cross_entropy", self._alike("binary_cross_entropy", p, labels), p.size, p, labels)
+        char = self._alike("binary_cross_entropy", p, labels)
+        blocks = min(max(1, -(-p.size // BLOCK)), _LOSS_BLOCKS)
+        sums = self._scratch.buffer("sums", (blocks,), "d")
+        self.launch_blocks("softmax", "binary_cross_entropy", char, (blocks,), (BLOCK,), p, labels, sums, p.size)
+        return self._sum(char, sums, blocks)
 
-    def _loss(self, name: str, char: str, size: int, *arrays: Array) -> Array:
-        """Run a kernel that leaves each block's part of a loss; return their sum."""
-        blocks = min(max(1, -(-size // BLOCK)), _LOSS_BLOCKS)
-        sums, loss = self._scratch.buffer("sums", (blocks,), "d"), self.xp.empty((), "d")
-        self.launch_blocks("softmax", name, char, (blocks,), (BLOCK,), *arrays, sums, size)
+    def _sum(self, char: str, sums: Array, blocks: int) -> Array:
+        """Return the sum of the blocks' parts of a loss."""
+        loss: Array = self.xp.empty((), "d")
         self.launch_blocks("softmax", "sum_doubles", char, (1,), (BLOCK,), sums, loss, blocks)
-        result: Array = loss
-        return result
+        return loss
 
     # -- several steps of a layer in one launch: a launch costs more than small arrays take to compute -----------------
     def softmax_loss(self, z: Array, b: Array, labels: Array, dz: Array, gb: Array, scale: float) -> Array:
@@ -130,16 +137,15 @@ class Layers(Launcher):
         self._check_bias("softmax_loss", z, gb)
         self._alike("softmax_loss", z, labels, dz)
         char = self._on_device("softmax_loss", z, b, gb)
-        (m, n), loss = z.shape, self.xp.empty((), "d")
+        m, n = z.shape
         threads = _width(n)
         blocks = -(-m * threads // BLOCK)
         sums = self._scratch.buffer("sums", (max(1, blocks),), "d")
         self.launch_blocks("softmax", "softmax_loss", char, (blocks,), (BLOCK,),
                            z, b, labels, dz, sums, m, n, threads, float(scale))  # fmt: skip
-        self.launch_blocks("softmax", "sum_doubles", char, (1,), (BLOCK,), sums, loss, blocks)
+        loss = self._sum(char, sums, blocks)
         self.column_sums(dz, gb)
-        result: Array = loss
-        return result
+        return loss
 
     def difference_sums(self, model: Array, data: Array, copy: Array, out: Array, factor: float) -> None:
         """See ``DeviceKernels``."""

@@ -39,8 +39,19 @@ __device__ __forceinline__ double surprise(REAL p, REAL label) {
     return -(double)(label * log(clipped));
 }
 
-// z (m, n) + b -> probabilities; dz = scale (p - labels); sums[block] = the block's part of -sum labels log p. Threads
-// share the rows as in softmax, whose shared memory the sum of doubles does not touch.
+// The sum of a row's labels (own[0 ... end - 1]), whose `width` threads share it as in probabilities.
+__device__ __forceinline__ REAL row_total(const REAL *own, long long end, int width, int lane, REAL *part) {
+    REAL total = 0;
+    for (long long j = lane; j < end; j += width) total += own[j];
+    __syncthreads();  // what part held before has been read
+    part[lane] = total;
+    tree_sum(part, width, lane);
+    return part[0];
+}
+
+// z (m, n) + b -> probabilities; dz = scale (total p - labels), total the sum of the row's labels; sums[block] = the
+// block's part of -sum labels log p. Threads share the rows as in softmax, whose shared memory the sum of doubles does
+// not touch.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 softmax_loss(REAL *__restrict__ z, const REAL *__restrict__ b, const REAL *__restrict__ labels, REAL *__restrict__ dz,
              double *__restrict__ sums, long long m, long long n, long long width, double scale) {
@@ -49,28 +60,34 @@ softmax_loss(REAL *__restrict__ z, const REAL *__restrict__ b, const REAL *__res
     int lane = threadIdx.x % (int)width;
     long long row = (long long)blockIdx.x * (BLOCK / width) + threadIdx.x / (int)width, end = row < m ? n : 0;
     probabilities(z + row * n, b, end, (int)width, lane, shared + (threadIdx.x - lane));
+    REAL whole = row_total(labels + row * n, end, (int)width, lane, shared + (threadIdx.x - lane));
     REAL factor = (REAL)scale;
     double total = 0;
     for (long long j = lane; j < end; j += width) {
         REAL p = z[row * n + j], label = labels[row * n + j];
         total += surprise(p, label);
-        dz[row * n + j] = (p - label) * factor;
+        dz[row * n + j] = (whole * p - label) * factor;
     }
     part[threadIdx.x] = total;
     tree_sum(part, BLOCK, threadIdx.x);
     if (threadIdx.x == 0) sums[blockIdx.x] = part[0];
 }
 
-// dz = p - labels, which may be p; sums[block] = the block's part of -sum labels log(max(p, 1e-10))
+// dz = total p - labels, which may be p, total the sum of the row's labels; sums[block] = the block's part of
+// -sum labels log(max(p, 1e-10)). Threads share the rows as in softmax.
 extern "C" __global__ void __launch_bounds__(BLOCK)
-softmax_cross_entropy(const REAL *p, const REAL *__restrict__ labels, REAL *dz, double *__restrict__ sums,
-                      long long size) {
+softmax_cross_entropy(const REAL *p, const REAL *__restrict__ labels, REAL *dz, double *__restrict__ sums, long long m,
+                      long long n, long long width) {
+    __shared__ REAL shared[BLOCK];
     __shared__ double part[BLOCK];
+    int lane = threadIdx.x % (int)width;
+    long long row = (long long)blockIdx.x * (BLOCK / width) + threadIdx.x / (int)width, end = row < m ? n : 0;
+    REAL whole = row_total(labels + row * n, end, (int)width, lane, shared + (threadIdx.x - lane));
     double total = 0;
-    EACH(k, size) {
-        REAL own = p[k], label = labels[k];
+    for (long long j = lane; j < end; j += width) {
+        REAL own = p[row * n + j], label = labels[row * n + j];
         total += surprise(own, label);
-        dz[k] = own - label;
+        dz[row * n + j] = whole * own - label;
     }
     part[threadIdx.x] = total;
     tree_sum(part, BLOCK, threadIdx.x);

@@ -152,9 +152,12 @@ def softmax_cross_entropy(dz: Array, p: Array, labels: Array) -> float:
     """Return the summed loss; logarithms only where a label is not 0 (one a row for one-hot labels)."""
     loss, clip = 0.0, dz.dtype.type(1e-10)
     for i in range(p.shape[0]):
+        total = dz.dtype.type(0)
+        for j in range(p.shape[1]):
+            total += labels[i, j]
         for j in range(p.shape[1]):
             q, label = p[i, j], labels[i, j]
             if label != 0:
                 loss -= label * np.log(clip if q < clip else q)
-            dz[i, j] = q - label
+            dz[i, j] = total * q - label
     return loss

@@ -164,7 +164,8 @@ def softmax(z: Array) -> None:
 def softmax_cross_entropy(p: Array, labels: Array, dz: Array) -> float:
     """See ``Kernels``."""
     loss = -float(np.sum(labels * np.log(np.maximum(p, _CLIP)), dtype=np.float64))
-    np.subtract(p, labels, out=dz)
+    np.multiply(p, labels.sum(axis=1, keepdims=True), out=dz)
+    dz -= labels
     return loss
 
 

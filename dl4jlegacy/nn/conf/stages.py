@@ -148,7 +148,5 @@ def _inherited(layer: Layer, conf: Any) -> dict[str, Any]:
     open_fields = {name: getattr(conf, name) for name in names}
     if isinstance(layer, BaseOutputLayer) and "activation" in open_fields:
         # Legacy: 0.9.1's output layers inherit, say, "relu", which no cross-entropy can take; 1.0.0 uses softmax.
-        loss = LOSSES[layer.loss]
-        natural = "softmax" if loss.indices else loss.shortcut
-        open_fields["activation"] = natural or open_fields["activation"]
+        open_fields["activation"] = LOSSES[layer.loss].natural or open_fields["activation"]
     return open_fields

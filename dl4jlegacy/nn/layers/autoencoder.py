@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from dl4jlegacy.backend import Array, Scalar, get_array_module
 from dl4jlegacy.errors import ConfError
+from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer, Params, activate
 from dl4jlegacy.nn.layers.reconstruction import CANONICAL, check_pretrain_rate, check_reconstruction_loss, mean_score
 from dl4jlegacy.nn.losses import LOSSES
@@ -73,9 +74,16 @@ class AutoEncoder(FeedForwardLayer, frozen=True, kw_only=True, tag="autoencoder"
             corrupted[...] = x
         y, to_dy = activate(self.linear(params, corrupted, step), params["b"], self.forward_activation(), step)
         hidden[m:] = y
-        z, to_dz = self._decode(params, y, step)
+        before, z, to_dz = self._decode(params, y, step)
         score = mean_score(self.loss, x, z, self.decoder_activation(), step.kernels)
-        visible[m:] = self._visible_gradient(x, z, to_dz, grads["vb"], step, scale=scale)
+        dz = self._error(x, before, z)
+        if dz is None:
+            dy = LOSSES[self.loss].gradient(x, z) * x.dtype.type(scale)
+            dz = to_dz(get_array_module(x).ascontiguousarray(dy), grads["vb"])
+        else:
+            dz *= x.dtype.type(scale)
+            step.kernels.column_sums(dz, grads["vb"])
+        visible[m:] = dz
         back = hidden[:m]
         step.kernels.matmul(visible[m:], params["W"], back)
         hidden[:m] = to_dy(back, grads["b"])
@@ -87,23 +95,17 @@ class AutoEncoder(FeedForwardLayer, frozen=True, kw_only=True, tag="autoencoder"
     def reconstruct(self, params: Params, x: Array, step: Step) -> Array:
         """Return ``z`` for the uncorrupted ``x``; a work buffer."""
         y, _ = activate(self.linear(params, x, step), params["b"], self.forward_activation(), step)
-        z, _ = self._decode(params, y, step)
-        return z
+        return self._decode(params, y, step)[1]
 
-    def _decode(self, params: Params, y: Array, step: Step) -> tuple[Array, Callable[[Array, Array], Array]]:
-        z = step.buffer("reconstruction", (y.shape[0], self.n_in), y)
-        step.kernels.matmul(y, params["W"].T, z)
-        return activate(z, params["vb"], self.decoder_activation(), step)
+    def _decode(self, params: Params, y: Array, step: Step) -> tuple[Array, Array, Callable[[Array, Array], Array]]:
+        """Return the reconstruction: before the activation (where that keeps it), behind it, and its way back."""
+        before = step.buffer("reconstruction", (y.shape[0], self.n_in), y)
+        step.kernels.matmul(y, params["W"].T, before)
+        return before, *activate(before, params["vb"], self.decoder_activation(), step)
 
-    def _visible_gradient(
-        self, x: Array, z: Array, to_dz: Callable[[Array, Array], Array], gvb: Array, step: Step, *, scale: float
-    ) -> Array:
-        """Return the gradient with respect to the decoder's pre-activation, and write its column sums to ``gvb``."""
-        factor = x.dtype.type(scale)
+    def _error(self, x: Array, before: Array, z: Array) -> Array | None:
+        """Return the loss's gradient before the decoder's activation where it needs no ``dL/dz``; else None."""
         if self.loss != CANONICAL:
-            xp = get_array_module(x)
-            return to_dz(xp.ascontiguousarray(LOSSES[self.loss].gradient(x, z) * factor), gvb)
+            return LOSSES[self.loss].gradient_before(x, before, z, ACTIVATIONS[self.decoder_activation()])
         z -= x
-        z *= factor
-        step.kernels.column_sums(z, gvb)
         return z

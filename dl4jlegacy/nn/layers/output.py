@@ -5,16 +5,17 @@ Legacy: ``org.deeplearning4j.nn.conf.layers.BaseOutputLayer`` and ``OutputLayer`
 
 from __future__ import annotations
 
-from dl4jlegacy.backend import Array, Scalar, get_array_module, scalar
+from dl4jlegacy.backend import Array, Scalar, asarray, get_array_module, scalar
 from dl4jlegacy.errors import ConfError, nearest
 from dl4jlegacy.kernels.protocol import device_kernels
+from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer, Params, activate
-from dl4jlegacy.nn.losses import LOSSES, Weights
+from dl4jlegacy.nn.losses import LOSSES
 from dl4jlegacy.nn.step import Step
 
 __all__ = ["BaseOutputLayer", "OutputLayer"]
 
-_CROSS_ENTROPY = ("mcxent", "negativeloglikelihood")
+_CROSS_ENTROPY = ("mcxent", "negativeloglikelihood", "sparse_mcxent")
 
 
 class BaseOutputLayer(FeedForwardLayer, frozen=True, kw_only=True):
@@ -46,7 +47,9 @@ class BaseOutputLayer(FeedForwardLayer, frozen=True, kw_only=True):
 
         ``mask`` has one factor for every example, ``(examples,)``, or for every output, ``(examples, n_out)``.
         """
-        return _scores(self.loss, labels, y, self.loss_weights, mask)
+        weights = None if self.loss_weights is None else asarray(self.loss_weights, like=y)
+        on = None if mask is None else asarray(mask, like=y)
+        return LOSSES[self.loss].score(labels, y, _factors(weights, on, len(y)))
 
     def loss_gradient(
         self, params: Params, x: Array, labels: Array, grads: Params, step: Step, *, scale: float, need_dx: bool
@@ -65,24 +68,20 @@ class BaseOutputLayer(FeedForwardLayer, frozen=True, kw_only=True):
         self, z: Array, b: Array, labels: Array, gb: Array, step: Step, *, scale: float
     ) -> tuple[Scalar, Array]:
         """Return the summed loss of ``f(z + b)`` and ``dz``, all ``(rows, n_out)``; write ``gb``; ``z`` is consumed."""
-        mask = step.labels_mask
-        plain = self.loss_weights is None and mask is None
-        if self.forward_activation() == "softmax" and self.loss in _CROSS_ENTROPY and plain:
-            score, dz = self._softmax_cross_entropy(z, b, labels, gb, step, scale=scale)
-        elif self.forward_activation() == "sigmoid" and self.loss == "xent" and plain:
-            step.kernels.bias_activation(z, b, "sigmoid")
-            score, dz = scalar(_scores(self.loss, labels, z, None, None).sum()), z - labels
+        name, loss = self.forward_activation(), LOSSES[self.loss]
+        if name == "softmax" and self.loss in _CROSS_ENTROPY and self.loss_weights is None and step.labels_mask is None:
+            return self._softmax_cross_entropy(z, b, loss.targets(labels, z), gb, step, scale=scale)
+        y, to_dz = activate(z, b, name, step)
+        weights = self.loss_weights
+        given = None if weights is None else step.constant("loss_weights", weights, y)
+        factors = _factors(given, step.labels_mask, len(y))
+        score = scalar(loss.score(labels, y, factors).sum())
+        dz = loss.gradient_before(labels, z, y, ACTIVATIONS[name], factors)
+        if dz is not None:
             _scale(dz, scale, gb, step)
-        else:
-            y, to_dz = activate(z, b, self.forward_activation(), step)
-            given = self.loss_weights
-            weights = None if given is None else step.constant("loss_weights", given, y)
-            score = scalar(_scores(self.loss, labels, y, weights, mask).sum())
-            dy = LOSSES[self.loss].gradient(labels, y, weights) * y.dtype.type(scale)
-            if mask is not None:
-                dy *= mask.reshape(len(y), -1)
-            dz = to_dz(get_array_module(dy).ascontiguousarray(dy), gb)
-        return score, dz
+            return score, dz
+        dy = loss.gradient(labels, y, factors) * y.dtype.type(scale)
+        return score, to_dz(get_array_module(dy).ascontiguousarray(dy), gb)
 
     def _softmax_cross_entropy(
         self, z: Array, b: Array, labels: Array, gb: Array, step: Step, *, scale: float
@@ -102,9 +101,12 @@ def _scale(dz: Array, scale: float, gb: Array, step: Step) -> None:
     step.kernels.column_sums(dz, gb)
 
 
-def _scores(loss: str, labels: Array, y: Array, weights: Weights | None, mask: Array | None) -> Array:
-    scores = LOSSES[loss].score(labels, y, weights)
-    return scores if mask is None else scores * mask.reshape(scores.shape)
+def _factors(weights: Array | None, mask: Array | None, rows: int) -> Array | None:
+    """Return what each output's loss counts for, by ``loss_weights (n_out,)`` and the mask of the labels."""
+    if mask is None:
+        return weights
+    own: Array = mask.reshape(rows, -1)
+    return own if weights is None else own * weights
 
 
 class OutputLayer(BaseOutputLayer, frozen=True, kw_only=True, tag="output"):

@@ -107,6 +107,9 @@ class BernoulliReconstructionDistribution(_Distribution, frozen=True, kw_only=Tr
         out = self._out(z)
         p = xp.clip(out, _CLIP, 1 - max(_CLIP, float(xp.finfo(z.dtype).eps)))
         losses = -(x * xp.log(p) + (1 - x) * xp.log(1 - p)).sum(axis=1)
+        from_logit = ACTIVATIONS[self.activation].from_logit
+        if from_logit is not None:
+            return losses, from_logit(out - x, z, out)
         return losses, self._back((p - x) / (p * (1 - p)), z, out)
 
     def mean(self, z: Array) -> Array:
