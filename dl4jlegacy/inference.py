@@ -20,7 +20,7 @@ from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.dl4j.serializer import restore_label_names, restore_model, restore_normalizer
 from dl4jlegacy.nn.evaluation.classification import Evaluation
-from dl4jlegacy.nn.evaluation.evaluate import evaluate_batch
+from dl4jlegacy.nn.evaluation.evaluate import do_evaluation
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.networks import Network, input_type_of
 from dl4jlegacy.seeding import Stream
@@ -91,8 +91,7 @@ def evaluate_network(network: Network, examples: DataSet, label_names: tuple[str
     for index, batch in enumerate(examples.batch_by(_ROWS)):
         total += _finite_sum(network.score_examples(batch), index * _ROWS)
         if classifies:
-            mask = batch.features_mask if batch.labels_mask is None and batch.labels.ndim == 3 else batch.labels_mask
-            evaluate_batch(evaluation, batch.labels, network.output(batch.features, batch.features_mask), mask)
+            do_evaluation(network, batch, evaluation)
     return NetworkEvaluation(total / len(examples), evaluation if classifies else None)
 
 

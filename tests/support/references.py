@@ -164,6 +164,8 @@ def reduced(mask: Array | None, windows: list[list[int]]) -> Array | None:
     if mask is None:
         return None
     steps = mask.shape[1]
+    if len(windows) == steps and (steps == 1 or windows[1][0] - windows[0][0] == 1):
+        return mask
     return np.stack([mask[:, [k for k in window if 0 <= k < steps]].max(axis=1, initial=0) for window in windows], 1)
 
 
@@ -190,7 +192,8 @@ def pooling1d(kind: str, kernel: int, stride: int, pad: int = 0, norm: int = 2) 
             for row in range(len(x)):
                 seen = [k for k in window if 0 <= k < x.shape[2] and on[row, k]]
                 y[row, :, i] = pool(x[row][:, seen], kind, norm)
-        return y, reduced(mask, windows)
+        mask = reduced(mask, windows)
+        return y * shaped(mask), mask
 
     return forward
 

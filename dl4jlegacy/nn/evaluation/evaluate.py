@@ -45,7 +45,7 @@ class IEvaluation(Protocol):
 
 
 class _Network(Protocol):
-    def output(self, x: Any, features_mask: Any = None) -> Array: ...
+    def masked_output(self, x: Any, features_mask: Any = None) -> tuple[Array, Array | None]: ...
 
 
 def do_evaluation(network: _Network, data: Data, *evaluations: IEvaluation) -> None:
@@ -57,8 +57,8 @@ def do_evaluation(network: _Network, data: Data, *evaluations: IEvaluation) -> N
         several = len(batch.features) > 1
         x: Any = batch.features if several else batch.features[0]
         masks: Any = batch.features_masks if several else batch.features_masks[0]
-        y = network.output(x, masks)
-        mask = label_mask(batch.labels[0], batch.labels_masks[0], batch.features_masks[0])
+        y, own = network.masked_output(x, masks)
+        mask = label_mask(batch.labels[0], batch.labels_masks[0], own)
         for evaluation in evaluations:
             evaluate_batch(evaluation, batch.labels[0], y, mask)
 
@@ -68,9 +68,9 @@ def evaluate_batch(evaluation: IEvaluation, labels: Array, y: Array, mask: Array
     evaluation.eval(to_host(labels), to_host(y), None if mask is None else to_host(mask))
 
 
-def label_mask(labels: Array, labels_mask: Array | None, features_mask: Array | None) -> Array | None:
-    """Return the mask that says which labels count: theirs, or for sequences without one that of the features."""
-    return features_mask if labels_mask is None and labels.ndim == 3 else labels_mask
+def label_mask(labels: Array, labels_mask: Array | None, output_mask: Array | None) -> Array | None:
+    """Return the mask that says which labels count: theirs, or for sequences without one that of the output."""
+    return output_mask if labels_mask is None and labels.ndim == 3 else labels_mask
 
 
 def unmasked_rows(

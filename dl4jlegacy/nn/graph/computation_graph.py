@@ -248,6 +248,14 @@ class ComputationGraph(FlatNetwork):
         """Return the first output, as a ``MultiLayerNetwork`` does its only one; ``outputs`` returns all."""
         return self.outputs(*_list(x), features_masks=_masks(features_mask))[0]
 
+    def masked_output(self, x: Several, features_mask: Any = None) -> tuple[Array, Array | None]:
+        """Return what ``output`` does, and which of its time steps count, ``(examples, time steps)``; None: all."""
+        features = _list(x)
+        with np.errstate(all="ignore"):
+            y, mask = self._outputs(features, _masks(features_mask))[0]
+        self._check_output([y], lambda rows: self._named_activations([each[rows] for each in features]))
+        return y, mask
+
     def predict(self, x: Several) -> Array:
         """Return the most probable class of every example in the first output, ``(examples,)``."""
         classes: Array = to_host(self.output(x)).argmax(axis=1)

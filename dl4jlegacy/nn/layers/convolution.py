@@ -155,8 +155,8 @@ def _activate(y: Array, name: str, step: Step) -> Array:
 class Convolution1DLayer(_Convolution, frozen=True, kw_only=True, tag="convolution1d"):
     """Convolution along the time axis of sequences; one value where ``ConvolutionLayer`` has two.
 
-    Masked time steps count as zero, and the output is masked where its window meets none that is not. ``W`` has the
-    shape ``(n_out, n_in, kernel_size, 1)``.
+    Masked time steps count as zero. The output has the mask of the input where it has its length, at stride 1;
+    elsewhere it is masked where its window meets nothing that counts. ``W`` is ``(n_out, n_in, kernel_size, 1)``.
     """
 
     consumes: ClassVar[tuple[str, ...]] = ("recurrent",)
@@ -196,7 +196,7 @@ class Convolution1DLayer(_Convolution, frozen=True, kw_only=True, tag="convoluti
         return InputTypeRecurrent(size=self.n_out, timesteps=steps)
 
     def forward_mask(self, mask: Array | None, step: Step) -> Array | None:
-        """Return 1 where the window met a time step that counts."""
+        """Return 1 where the window met a time step that counts; see ``Window.reduced_mask``."""
         return None if mask is None else self.window(len(mask)).reduced_mask(mask)
 
     def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:

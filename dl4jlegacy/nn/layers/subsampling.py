@@ -150,7 +150,7 @@ class Subsampling1DLayer(_Pooling, frozen=True, kw_only=True, tag="subsampling1d
         return msgspec.structs.replace(given, timesteps=steps)
 
     def forward_mask(self, mask: Array | None, step: Step) -> Array | None:
-        """Return 1 where the window met a time step that counts."""
+        """Return 1 where the window met a time step that counts; see ``Window.reduced_mask``."""
         return None if mask is None else self.window(len(mask)).reduced_mask(mask)
 
     def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
@@ -160,6 +160,10 @@ class Subsampling1DLayer(_Pooling, frozen=True, kw_only=True, tag="subsampling1d
         mask = get_array_module(x).ones(x.shape[:2], x.dtype) if step.mask is None else step.mask
         valid = window.unfold(mask[:, :, None]) > 0
         y, slope = pooled(seen, valid, 2, self.pooling_type, self.pnorm)
+        on = self.forward_mask(step.mask, step)
+        if on is not None:
+            y *= on[:, :, None]
+            slope *= on[:, :, None, None]
 
         def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
             if not need_dx:

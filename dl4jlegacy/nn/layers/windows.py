@@ -125,7 +125,13 @@ class Window:
         return whole
 
     def reduced_mask(self, mask: Array) -> Array:
-        """Return the mask ``(out, examples)`` of the window's positions: the largest value under each."""
+        """Return the mask ``(out, examples)`` of the window's positions: the largest value under each.
+
+        A window that leaves a sequence its length, step by step, leaves it its mask too: what it sees from behind a
+        sequence's end makes the sequence no longer. Legacy: ``ConvolutionUtils.cnn1dMaskReduction``, for mode "same".
+        """
+        if self.stride == 1 and self.out == self.size:
+            return mask
         seen: Array = self.unfold(mask[:, :, None]).max(axis=2)[:, :, 0]
         reduced: Array = get_array_module(seen).ascontiguousarray(seen)
         return reduced

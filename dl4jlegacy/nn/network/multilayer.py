@@ -19,7 +19,7 @@ from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.evaluation.classification import Evaluation
-from dl4jlegacy.nn.evaluation.evaluate import do_evaluation
+from dl4jlegacy.nn.evaluation.evaluate import do_evaluation, label_mask
 from dl4jlegacy.nn.formats import mask_to_internal, to_external
 from dl4jlegacy.nn.layers.layer import PretrainLayer
 from dl4jlegacy.nn.layers.sequences import Memory, as_sequences, layer_states, segment_count, segments
@@ -249,15 +249,23 @@ class MultiLayerNetwork(FlatNetwork):
         Raises:
             NotFiniteError: one is NaN or infinite; names row and layer.
         """
+        return self.masked_output(x, features_mask)[0]
+
+    def masked_output(self, x: Array, features_mask: Array | None = None) -> tuple[Array, Array | None]:
+        """Return what ``output`` does, and which of its time steps count, ``(examples, time steps)``; None: all."""
         x, _ = self._stack.prepare(self._dtype, x, None, features_mask)
         parts: list[Array] = []
+        masks: list[Array] = []
         with np.errstate(all="ignore"):
             for rows in row_slices(x.shape[0]):
                 mask = None if features_mask is None else mask_to_internal(features_mask[rows], x)
-                parts.append(self._stack.output(x[rows], self._step(mask=mask)))
-        y: Array = parts[0] if len(parts) == 1 else get_array_module(x).concatenate(parts)
-        self._check_output([y], lambda rows: self._named_activations(x[rows]))
-        return y
+                y, own = self._stack.output(x[rows], self._step(mask=mask))
+                parts.append(y)
+                masks += [] if own is None else [own]
+        xp = get_array_module(x)
+        whole: Array = parts[0] if len(parts) == 1 else xp.concatenate(parts)
+        self._check_output([whole], lambda rows: self._named_activations(x[rows]))
+        return whole, xp.concatenate(masks) if masks else None
 
     def predict(self, x: Array) -> Array:
         """Return the most probable class of every example, ``(examples,)``."""
@@ -287,7 +295,7 @@ class MultiLayerNetwork(FlatNetwork):
         """
         steps, is_one = as_sequences(x, self.stages[0].input_type)
         steps, _ = self._stack.prepare(self._dtype, steps, None)
-        y = self._stack.output(steps, self._step(memory=self._memory))
+        y, _ = self._stack.output(steps, self._step(memory=self._memory))
         self._check_output([y])
         return y[:, :, -1] if is_one and y.ndim == 3 else y
 
@@ -310,8 +318,8 @@ class MultiLayerNetwork(FlatNetwork):
     def score_examples(self, data: DataSet) -> Array:
         """Return the loss of every example, without regularization, ``(examples,)``, on the host."""
         _, labels = self._stack.prepare(self._dtype, data.features, data.labels, data.features_mask, data.labels_mask)
-        y = self.output(data.features, data.features_mask)
-        mask = data.features_mask if labels.ndim == 3 and data.labels_mask is None else data.labels_mask
+        y, own = self.masked_output(data.features, data.features_mask)
+        mask = label_mask(labels, data.labels_mask, own)
         if mask is not None and is_on_device(y):
             mask = as_contiguous(mask, self.kernels.xp, self._dtype)
         return to_host(self._stack.output_layer().scores(labels, y, mask))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from types import ModuleType
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -15,7 +16,7 @@ from dl4jlegacy.backend import Array, Scalar, as_contiguous
 from dl4jlegacy.errors import ConfError, DataError, ShapeError
 from dl4jlegacy.nn.conf.stages import Stage
 from dl4jlegacy.nn.formats import check_batch, check_masks, to_external, to_internal
-from dl4jlegacy.nn.input_type import InputTypeFeedForward
+from dl4jlegacy.nn.input_type import InputTypeFeedForward, InputTypeRecurrent
 from dl4jlegacy.nn.layers.feedforward import Backward, Params
 from dl4jlegacy.nn.layers.output import BaseOutputLayer
 from dl4jlegacy.nn.step import Step
@@ -67,13 +68,29 @@ class Stack:
         if len(labels) != len(x) or not len(x):
             raise DataError(f"a batch has {len(x)} examples and {len(labels)} labels; both must be equal and not 0")
         layer = self.output_layer()
-        wanted = layer.label_shape(x.shape)
+        wanted = layer.label_shape((*x.shape[:-1], self.output_steps(x.shape[-1])))
         if labels.shape != wanted:
             raise ShapeError(
                 f"labels have shape {labels.shape}, layer {len(self.stages) - 1} ({layer.title()}) has "
                 f"n_out={layer.n_out} and wants {wanted}"
             )
         return x, as_contiguous(labels, self.xp, dtype)
+
+    def output_steps(self, steps: int) -> int:
+        """Return how many time steps leave the network for so many that enter it.
+
+        Raises:
+            ShapeError: a layer's window is longer than its input; the message names the layer.
+        """
+        for index, stage in enumerate(self.stages):
+            enters = stage.layer_input_type
+            if isinstance(self.stages[0].input_type, InputTypeRecurrent) and isinstance(enters, InputTypeRecurrent):
+                try:
+                    leaves = stage.layer.output_type(msgspec.structs.replace(enters, timesteps=steps))
+                except ShapeError as exc:
+                    raise ShapeError(f"layer {index} ({stage.layer.title()}): {exc}") from exc
+                steps = leaves.timesteps if isinstance(leaves, InputTypeRecurrent) else steps
+        return steps
 
     def start(self, x: Array, step: Step) -> tuple[Array, Step]:
         """Return a batch in the internal layout, and the ``Step`` of the first stage."""
@@ -105,10 +122,11 @@ class Stack:
         x, step, _ = self.stages[stop].preprocess(x, step.at(stop))
         return x, step
 
-    def output(self, x: Array, step: Step) -> Array:
-        """Return the network's output for a batch, both as outside."""
+    def output(self, x: Array, step: Step) -> tuple[Array, Array | None]:
+        """Return the network's output for a batch, both as outside, and its mask ``(examples, time steps)`` or None."""
         y, step = self.activate(x, step, len(self.stages))
-        return to_external(y, self.stages[-1].output_type, step.rows)
+        mask = None if step.mask is None else step.mask.T
+        return to_external(y, self.stages[-1].output_type, step.rows), mask
 
     def output_layer(self) -> BaseOutputLayer:
         """Return the last layer; raise ``ConfError`` if it has no loss."""
