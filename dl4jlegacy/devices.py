@@ -228,7 +228,7 @@ def _count(cupy: Any) -> int:
 def _wrong_version(driver: int, built_for: int) -> str:
     ours, theirs = _cuda(built_for), _cuda(driver)
     fitting = {11: "cupy-cuda11x", 12: "cupy-cuda12x ('./install gpu')", 13: "cupy-cuda13x ('./install gpu13')"}
-    other = fitting.get(driver // 1000, "no CuPy of today")
+    other = fitting.get(driver // 1000, "there is no CuPy release for it")
     return (
         f"wrong CUDA version: this CuPy is for CUDA {ours}, the NVIDIA driver knows CUDA only up to {theirs}; install "
         f"a newer driver, or the CuPy that fits this one: {other}"

@@ -15,7 +15,7 @@ from dl4jlegacy import storage
 from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.datasets import DataSet, DataSource, load, read_csv
 from dl4jlegacy.datasets.normalizers import Normalizer
-from dl4jlegacy.errors import NotFiniteError, ShapeError
+from dl4jlegacy.errors import NotFiniteError, ShapeError, counted
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.dl4j.serializer import restore_label_names, restore_model, restore_normalizer
@@ -154,7 +154,8 @@ def evaluate_model(
         examples = with_features_as_labels(examples)
     elif examples.n_out != network.n_out:
         raise ShapeError(
-            f"model {model} has {network.n_out} outputs, data set {dataset} {examples.n_out} classes; "
+            f"model {model} has {counted(network.n_out, 'output')}, "
+            f"data set {dataset} {counted(examples.n_out, 'class', 'classes')}; "
             "is it the right data set?"
         )
     evaluation = evaluate_network(network, saved.normalize(examples), source.label_names)
@@ -228,4 +229,6 @@ def _restore(model: str, kernels: Kernels | None = None) -> _SavedModel:
 
 def _check_width(network: Network, n_in: int, model: str, what: str) -> None:
     if not input_type_of(network).fits_columns(n_in):
-        raise ShapeError(f"model {model} takes {network.n_in} features, {what} has {n_in}; is it the right data set?")
+        raise ShapeError(
+            f"model {model} takes {counted(network.n_in, 'feature')}, {what} has {n_in}; is it the right data set?"
+        )

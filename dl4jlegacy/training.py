@@ -22,7 +22,7 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets import DataSource, ListDataSetIterator, load
 from dl4jlegacy.datasets.normalizers import Normalizer, NormalizerMinMaxScaler
 from dl4jlegacy.datasets.sources import NAMES
-from dl4jlegacy.errors import CheckpointError, ConfError, ModelError
+from dl4jlegacy.errors import CheckpointError, ConfError, DataError, ModelError, counted
 from dl4jlegacy.inference import NetworkEvaluation, evaluate_network, source_for_model
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration
@@ -41,6 +41,7 @@ __all__ = [
     "Data",
     "Report",
     "batches",
+    "check_classes",
     "first_examples",
     "load_data",
     "params_sha256",
@@ -90,7 +91,7 @@ def load_data(name: str, data_dir: str = "") -> Data:
 def first_examples(data: Data, count: int) -> Data:
     """Return the data with only the first ``count`` training examples."""
     if count < 1:
-        raise ConfError(f"{count} examples are too few to train on; give at least 1")
+        raise ConfError(f"{counted(count, 'example')} cannot be trained on; give at least 1")
     source = data.source
     train = source.train.rows(0, min(count, source.train.num_examples))
     return Data(DataSource(source.name, train, source.test, source.label_names), data.normalizer)
@@ -145,11 +146,27 @@ def with_network(
         base = create_updater(updater) if updater else network.conf.updater
         chosen = with_learning_rate(base, learning_rate)
         network = msgspec.structs.replace(network, conf=msgspec.structs.replace(network.conf, updater=chosen))
+    if network.backprop and train.labels is data.source.train.labels:
+        check_classes(data)
     network = network.with_sizes(train.n_in, train.n_out)
     network.validate()
     field = "computation_graph_conf" if isinstance(network, ComputationGraphConfiguration) else "multi_layer_conf"
     # The fingerprint is that of another run's data, if the Conf was taken from one.
     return conf.replace(**{field: network}, dataset=conf.dataset or data.source.name, data_fingerprint="")
+
+
+def check_classes(data: Data) -> None:
+    """Raise ``DataError`` if all training examples are of one class, so that there is nothing to tell apart."""
+    labels, names = data.source.train.labels, data.source.label_names
+    if labels.ndim != 2 or labels.shape[1] != len(names):
+        return
+    there = np.flatnonzero(labels.any(axis=0))
+    if len(there) == 1:
+        raise DataError(
+            f"data set {data.source.name} has only one class, {names[there[0]]!r}, in all of its "
+            f"{counted(len(labels), 'training example')}; a network needs at least two to tell apart. Is its label "
+            "column the last one, or called label in the header?"
+        )
 
 
 def batches(conf: Conf, data: Data) -> ListDataSetIterator:

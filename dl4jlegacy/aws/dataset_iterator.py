@@ -21,7 +21,7 @@ from dl4jlegacy.aws.locations import Location
 from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.uploader import S3Uploader
 from dl4jlegacy.datasets import DataSet, read_csv
-from dl4jlegacy.errors import DataError
+from dl4jlegacy.errors import DataError, counted
 from dl4jlegacy.seeding import Stream
 
 __all__ = ["BaseS3DataSetIterator", "upload_batches"]
@@ -89,7 +89,8 @@ class BaseS3DataSetIterator:
         expected = (getattr(self, "input_columns", shape[0]), getattr(self, "total_outcomes", shape[1]))
         if shape != expected:
             raise DataError(
-                f"s3://{self._bucket}/{key} has {shape[0]} features and {shape[1]} classes, the first "
+                f"s3://{self._bucket}/{key} has {counted(shape[0], 'feature')} and "
+                f"{counted(shape[1], 'class', 'classes')}, the first "
                 f"{expected[0]} and {expected[1]}; all batches must be alike (n_classes says how many classes)"
             )
         with self._lock:

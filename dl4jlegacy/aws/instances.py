@@ -18,7 +18,7 @@ from typing import Any
 
 from dl4jlegacy.aws.cluster_spec import CLUSTER, CREATED, EXPIRES, ROLE, Tags, tag_list
 from dl4jlegacy.aws.session import CAPACITY, Aws, error_code, translate_errors
-from dl4jlegacy.errors import ConfError, DeadlineError, NotEnoughWorkersError
+from dl4jlegacy.errors import ConfError, DeadlineError, NotEnoughWorkersError, counted
 
 __all__ = [
     "Ec2BoxCreator",
@@ -256,7 +256,7 @@ def terminate_instances(aws: Aws, instances: Sequence[Instance], *, seconds: flo
     if not ids:
         return
     ec2, end = aws.client("ec2"), aws.clock.now() + seconds
-    with translate_errors(f"ending {len(ids)} instances"):
+    with translate_errors(f"ending {counted(len(ids), 'instance')}"):
         for first in range(0, len(ids), 100):
             aws.eventually(
                 partial(ec2.terminate_instances, InstanceIds=ids[first : first + 100]),

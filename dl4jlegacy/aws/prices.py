@@ -137,7 +137,7 @@ def spot(aws: Aws, size: str) -> Price:
         )["SpotPriceHistory"]
     prices = [(float(entry["SpotPrice"]), entry["AvailabilityZone"]) for entry in history]
     if not prices:
-        raise CloudError(f"AWS tells no spot price of {size} in {aws.region}; take another -s, or leave out --spot")
+        raise CloudError(f"AWS has no spot price for {size} in {aws.region}; take another -s, or leave out --spot")
     price, zone = min(prices)
     return Price(size, price, f"spot, {zone}")
 

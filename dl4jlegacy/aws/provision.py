@@ -219,7 +219,7 @@ class HostProvisioner:
                 channel.shutdown_write()
                 result = _read_to_end(channel, limit, on_line)
                 if result.status < 0 and not channel.get_transport().is_active():
-                    raise EOFError("the host hung up before it told the exit status")
+                    raise EOFError("the connection was closed before the command's exit status arrived")
                 return result
         except TimeoutError as exc:
             self.close()

@@ -147,7 +147,7 @@ def _translate(what: str, exc: Any) -> Dl4jError:
             "(`dl4j aws reap`), or take fewer workers or a smaller -s size"
         )
     if _INVALID.search(code):
-        return ConfError(f"{what}: AWS does not take it: {said}")
+        return ConfError(f"{what}: AWS refused it: {said}")
     return CloudError(f"{what}: {action} failed: {said}; repeat, or look at AWS's health page")
 
 

@@ -34,7 +34,7 @@ from dl4jlegacy.aws.resources import ClusterResources
 from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.uploader import S3Uploader
 from dl4jlegacy.aws.user_data import InstanceConfig, user_data
-from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, Dl4jError, NotEnoughWorkersError
+from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, Dl4jError, NotEnoughWorkersError, counted
 
 __all__ = ["ClusterSetup", "ClusterStatus", "ListWorkers", "list_workers_over_ssh"]
 
@@ -214,7 +214,7 @@ class ClusterSetup:
         Raises:
             DeadlineError: not in time; says what was missing. NotEnoughWorkersError: instances ended meanwhile.
         """
-        end, reason = self._aws.clock.now() + seconds, "nobody was asked"
+        end, reason = self._aws.clock.now() + seconds, "the master was not asked"
         while True:
             instances = list_instances(self._aws, self.names.cluster)
             alive = [instance for instance in instances if instance.state in ("pending", "running")]
@@ -222,7 +222,7 @@ class ClusterSetup:
             if not masters or sum(instance.role == WORKER for instance in alive) < count:
                 states = ", ".join(f"{i.id} ({i.role}) {i.state}" for i in instances) or "none"
                 raise NotEnoughWorkersError(
-                    f"cluster {self.names.cluster} needs a master and {count} workers; there are: {states}; "
+                    f"cluster {self.names.cluster} needs a master and {counted(count, 'worker')}; there are: {states}; "
                     f"repeat `dl4j aws up`, or see `dl4j aws logs {self.names.cluster}`"
                 )
             try:

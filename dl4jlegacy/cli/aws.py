@@ -15,7 +15,7 @@ import typer
 from dl4jlegacy import files
 from dl4jlegacy.cli.options import Format, add_command, number_option
 from dl4jlegacy.console import emit, open_console
-from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, Dl4jError, UsageError, nearest
+from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, Dl4jError, UsageError, counted, nearest
 from dl4jlegacy.strict_json import to_json
 
 if TYPE_CHECKING:
@@ -206,10 +206,10 @@ def _own_address() -> str:
             text = str(answer.read(64).decode("ascii")).strip()
     except (OSError, UnicodeDecodeError) as exc:
         raise CloudError(
-            f"your public address could not be learnt from {_ADDRESS_SERVICE} ({exc}); give it with --allow"
+            f"your public address could not be looked up at {_ADDRESS_SERVICE} ({exc}); give it with --allow"
         ) from exc
     if not re.fullmatch(r"[0-9a-f.:]+", text):
-        raise CloudError(f"{_ADDRESS_SERVICE} answers no address; give yours with --allow")
+        raise CloudError(f"{_ADDRESS_SERVICE} did not answer with an address; give yours with --allow")
     return text
 
 
@@ -411,7 +411,7 @@ def _text(status: ClusterStatus, price: dict[str, Any]) -> str:
     if len(lines) == 1:
         return f"there is nothing of cluster {status.name} in {status.region}"
     if status.workers is not None:
-        lines.append(f"  {len(status.workers)} workers registered")
+        lines.append(f"  {counted(len(status.workers), 'worker')} registered")
     if price:
         lines.append(f"  {price['dollars_per_hour']:.2f} $/h, at most {price['dollars_at_most']:.2f} $")
     return "\n".join(lines)

@@ -137,6 +137,7 @@ def _run(arguments: list[str]) -> None:
         return
     _check(args)
     data = training.load_data(_dataset(args))
+    training.check_classes(data)
     if args.e >= 0:
         data = training.first_examples(data, args.e)
     train = data.source.train

@@ -11,6 +11,7 @@ import sys
 from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from dl4jlegacy.cli import cluster, inference, inspect, summary, train
 from dl4jlegacy.cli.aws import aws_app
@@ -23,8 +24,23 @@ from dl4jlegacy.version import __version__
 
 __all__ = ["app", "main"]
 
+_COMMANDS = (
+    *("train", "resume", "evaluate", "predict", "summary", "services", "master", "worker"),
+    *("status", "logs", "stop", "aws", "bench"),
+)
+
+
+class _InOrderOfUse(typer.core.TyperGroup):
+    """The commands, listed in the order in which one comes to use them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands."""
+        return sorted(self.commands, key=_COMMANDS.index)
+
+
 app = typer.Typer(
     name="dl4j",
+    cls=_InOrderOfUse,
     help="Train neural networks with a master and workers; no batch is ever lost.",
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -40,12 +56,12 @@ for module in (cluster, inspect, summary, train, inference):
 @app.callback(invoke_without_command=True)
 def _root(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     if version:
         emit(__version__)
     elif context.invoked_subcommand is None:
-        raise UsageError("give a command: train, resume, evaluate, predict, master, worker, ... (see --help)")
+        raise UsageError(f"give a command: {', '.join(_COMMANDS)} (see --help)")
 
 
 def _wants_json(arguments: list[str], flag: str) -> bool:

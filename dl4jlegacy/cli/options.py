@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from dl4jlegacy.scaleout.conf import Conf
 
 __all__ = [
+    "MODELS",
+    "UPDATERS",
     "DataDir",
     "Dataset",
     "Device",
@@ -47,6 +49,11 @@ __all__ = [
     "variable_of",
     "whole_number",
 ]
+
+MODELS = "mlp, dbn, sda, lenet, alexnet-small, char-lstm, deep-autoencoder or vae"
+"""The models of the zoo, for the help; written down here, since it must not wait for the zoo's imports."""
+UPDATERS = "sgd, nesterovs, adagrad, rmsprop, adam, adamax, nadam, amsgrad, adadelta, adabelief or none"
+"""The updaters, for the help."""
 
 T = TypeVar("T")
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,100}")
@@ -177,7 +184,9 @@ def _number(flag: str, help: str, *, least: int = 1) -> Any:
 
 
 Bind = Annotated[str, _text("--bind", "HOST", "Where a cluster's master listens for signs of life (127.0.0.1).", None)]
-DataDir = Annotated[str | None, _text("--data-dir", "DIR", "Where MNIST's files are, or are to go.")]
+DataDir = Annotated[
+    str | None, _text("--data-dir", "DIR", "Folder of MNIST's files, which are downloaded to it if missing.")
+]
 Dataset = _text("--dataset", "NAME", "digits, iris, mnist, sonnets, a CSV or .txt file, or a folder.")
 Device = Annotated[
     str | None, _text("--device", "cpu|gpu|gpu:N|auto", "What to compute on (cpu); gpu: all GPUs.", _device)
@@ -196,7 +205,7 @@ MemoryLimit = Annotated[
     str | None, _text("--device-memory-limit", "SIZE|PART", "Of each GPU, such as 8GiB or 80% (all).", _memory_limit)
 ]
 MinWorkers = Annotated[
-    int | None, _number("--min-workers", "Workers below which a cluster's master issues no jobs (1).", least=0)
+    int | None, _number("--min-workers", "Workers that a cluster's master needs to issue jobs (1).", least=0)
 ]
 MixedDevices = Annotated[
     bool,
@@ -214,7 +223,7 @@ ProgressFormat = Annotated[
 ReportFormat = Annotated[str, _text("--format", "text|json", "Results as text, or as one JSON object.", text_or_json)]
 Workers = Annotated[int | None, _number("--workers", "Worker threads (4).")]
 WorkerWait = Annotated[
-    float | None, _text("--worker-wait", "SECONDS", "How long it waits for them then (300).", seconds)
+    float | None, _text("--worker-wait", "SECONDS", "How long it waits for them before it gives up (300).", seconds)
 ]
 Zookeeper = Annotated[
     str | None,
@@ -235,33 +244,37 @@ class TrainOptions:
     """The options of ``dl4j train`` and ``dl4j master``; None: not given."""
 
     conf: Annotated[Path | None, typer.Argument(metavar="CONF", help="A Conf file, JSON or YAML.")] = None
-    model: Annotated[str | None, _text("--model", "NAME", "mlp (the default), dbn, lenet, char-lstm, ...")] = None
+    model: Annotated[str | None, _text("--model", "NAME", f"{MODELS}; default mlp.")] = None
     dataset: Annotated[str | None, Dataset] = None
     data_dir: DataDir = None
     workers: Workers = None
     jobs_per_round: Annotated[
         int | None, _number("--jobs-per-round", "Jobs between two averagings (as many as workers).")
     ] = None
-    batch_size: Annotated[int | None, _number("--batch-size", "Examples of a batch.")] = None
-    epochs: Annotated[int | None, _number("--epochs", "Passes over the data, pretraining apart.")] = None
+    batch_size: Annotated[int | None, _number("--batch-size", "Examples in a batch (the model's own).")] = None
+    epochs: Annotated[int | None, _number("--epochs", "Passes over the data after pretraining (the model's own).")] = (
+        None
+    )
     pretrain_epochs: Annotated[
-        int | None, _number("--pretrain-epochs", "Passes for every pretrained layer.", least=0)
+        int | None,
+        _number("--pretrain-epochs", "Passes over the data for each pretrained layer (the model's own).", least=0),
     ] = None
     averaging_frequency: Annotated[
         int | None, _number("--averaging-frequency", "Batches that a job trains on before it is averaged.")
     ] = None
     router: Annotated[str | None, _text("--router", "NAME", "iterative-reduce (the default) or hogwild.")] = None
-    seed: Annotated[int | None, _number("--seed", "Of everything random (123).", least=-(2**63))] = None
+    seed: Annotated[int | None, _number("--seed", "Seed of everything random (123).", least=-(2**63))] = None
     learning_rate: Annotated[
-        float | None, _text("--learning-rate", "X", "For all layers that have none of their own.", rate)
+        float | None,
+        _text("--learning-rate", "X", "Learning rate of all layers without one of their own (the model's own).", rate),
     ] = None
-    updater: Annotated[str | None, _text("--updater", "NAME", "sgd, nesterovs, adagrad, adam, ...")] = None
+    updater: Annotated[str | None, _text("--updater", "NAME", f"{UPDATERS} (the model's own).")] = None
     tracker: Annotated[
         str, _text("--tracker", "URL", "Where the run's state is kept: memory, or hazelcast://host:port.", None)
     ] = "memory"
     cluster_name: Annotated[
         str | None,
-        _text("--cluster-name", "NAME", "Of the Hazelcast members (of dl4j services, else dev).", None),
+        _text("--cluster-name", "NAME", "Name of the Hazelcast cluster (that of dl4j services here, else dev).", None),
     ] = None
     zookeeper: Annotated[str | None, _text("--zookeeper", "HOST:PORT", "Where workers find the run.", None)] = None
     id: Id = None
@@ -271,13 +284,20 @@ class TrainOptions:
     device: Device = None
     precision: Annotated[
         str | None,
-        _text("--precision", "NAME", "Of matrix products on GPUs: float32 (the default), tf32 or bf16.", _precision),
+        _text(
+            "--precision",
+            "NAME",
+            "Precision of matrix products on GPUs: float32 (the default), tf32 or bf16.",
+            _precision,
+        ),
     ] = None
     mixed_devices: MixedDevices = False
     device_memory_limit: MemoryLimit = None
     standby: Annotated[bool, typer.Option("--standby", help="Wait behind a master, and take over if it dies.")] = False
     run: Annotated[str | None, _text("--run", "NAME", "The run's name.")] = None
-    checkpoint_dir: Annotated[str | None, _text("--checkpoint-dir", "DIR", "Keep checkpoints here.")] = None
+    checkpoint_dir: Annotated[
+        str | None, _text("--checkpoint-dir", "DIR", "Keep checkpoints in this folder; dl4j resume goes on from them.")
+    ] = None
     checkpoint_every: Annotated[int | None, _number("--checkpoint-every", "Rounds between two checkpoints (10).")] = (
         None
     )
@@ -370,7 +390,7 @@ class WorkerOptions:
         option(
             "--device-memory-limit",
             metavar="SIZE|PART",
-            help="Of each GPU, such as 8GiB or 80% (all).",
+            help="Memory to use of each GPU, such as 8GiB or 80% (all).",
             read=_memory_limit,
             variable="DL4J_DEVICE_MEMORY_LIMIT",
             show_variable=True,

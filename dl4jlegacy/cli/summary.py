@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dl4jlegacy import files
-from dl4jlegacy.cli.options import number_option, option, text_or_json
+from dl4jlegacy.cli.options import MODELS, number_option, option, text_or_json
 from dl4jlegacy.console import emit
 from dl4jlegacy.errors import ConfError, ModelError, OutputError, nearest
 from dl4jlegacy.strict_json import to_json
@@ -29,16 +29,19 @@ def add_commands(app: typer.Typer) -> None:
 
 def summary(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A saved model, a configuration file, or a model of the zoo.")
+        str,
+        typer.Argument(metavar="MODEL", help=f"A saved model, a configuration file, or a model of the zoo: {MODELS}."),
     ],
     dataset: Annotated[
         str,
         typer.Option(
-            "--dataset", metavar="NAME", help="Whose sizes a model of the zoo takes (mnist; char-lstm: sonnets)."
+            "--dataset",
+            metavar="NAME",
+            help="The data set that gives a model of the zoo its sizes (mnist; for char-lstm sonnets).",
         ),
     ] = "",
     batch_size: Annotated[
-        int, number_option("--batch-size", help="Examples that memory is counted for (128).", least=1)
+        int, number_option("--batch-size", help="Examples in the batch whose memory is counted (128).", least=1)
     ] = 128,
     svg: Annotated[str | None, typer.Option("--svg", metavar="FILE", help="Also draw the network to FILE.")] = None,
     format: Annotated[
@@ -74,7 +77,7 @@ def configuration_of(model: str, dataset: str = "") -> NetworkConfiguration:
     if path.is_dir():
         raise ModelError(f"{model} is a folder; give a saved model, a configuration file, or a model of the zoo")
     if model not in ZOO:
-        raise ModelError(f"{model} is no file and no model of the zoo{nearest(model, list(ZOO))}")
+        raise ModelError(f"{model} is neither a file nor a model of the zoo{nearest(model, list(ZOO))}")
     n_in, n_out = _sizes(model, dataset or ("sonnets" if model == "char-lstm" else "mnist"))
     return ZOO[model].build(n_in, n_out)
 

@@ -78,7 +78,7 @@ def defined(tracker: StateTracker, key: str, conf: Conf) -> Any:
     if value is None:
         raise TrackerError(
             f"run {conf.run} has no {key} in the tracker at {conf.state_tracker_connection_string}: it has ended, or "
-            f"the member was started anew; resume it (dl4j resume {conf.run}) or start its master again"
+            f"the member was restarted; resume it (dl4j resume {conf.run}) or start its master again"
         )
     return value
 

@@ -208,12 +208,12 @@ class _MasterWatch:
         if missing > _MISSING_SECONDS:
             raise TrackerError(
                 f"run {conf.run} has not been in the tracker at {conf.state_tracker_connection_string} for "
-                f"{_MISSING_SECONDS:.0f} s; was the member started anew? `dl4j resume {conf.run}` goes on with the run"
+                f"{_MISSING_SECONDS:.0f} s; was the member restarted? `dl4j resume {conf.run}` goes on with the run"
             )
         if now - self._master_seen > conf.worker_wait_seconds:
             raise TrackerError(
-                f"run {conf.run} has had no master for {conf.worker_wait_seconds:g} s; `dl4j resume {conf.run}` goes "
-                "on with it, and then wants workers again"
+                f"run {conf.run} has had no master for {conf.worker_wait_seconds:g} s; `dl4j resume {conf.run}` "
+                "resumes it; then start workers again"
             )
         return True
 

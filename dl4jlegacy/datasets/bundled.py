@@ -12,7 +12,7 @@ import numpy as np
 
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.iterator import ListDataSetIterator
-from dl4jlegacy.errors import DataError
+from dl4jlegacy.errors import DataError, counted
 
 __all__ = [
     "DIGITS_NAMES",
@@ -62,5 +62,5 @@ def _content(name: str) -> bytes:
 def _first(dataset: DataSet, num_examples: int | None, name: str) -> DataSet:
     wanted = dataset.num_examples if num_examples is None else num_examples
     if not 1 <= wanted <= dataset.num_examples:
-        raise DataError(f"{wanted} examples of {name} were asked for; it has 1 to {dataset.num_examples}")
+        raise DataError(f"{counted(wanted, 'example')} of {name} were asked for; it has 1 to {dataset.num_examples}")
     return dataset.rows(0, wanted)

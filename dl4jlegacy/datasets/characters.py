@@ -16,7 +16,7 @@ import numpy.typing as npt
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.iterator import ListDataSetIterator
-from dl4jlegacy.errors import DataError
+from dl4jlegacy.errors import DataError, counted
 
 __all__ = [
     "LENGTH",
@@ -78,9 +78,11 @@ def character_windows(
     """
     step = length if stride is None else stride
     if length < 1 or step < 1:
-        raise DataError(f"windows of {length} characters every {step} were asked for; both must be at least 1")
+        raise DataError(f"windows of {counted(length, 'character')} every {step}: both must be at least 1")
     if len(text) <= length:
-        raise DataError(f"the text has {len(text)} characters; a window of {length} and the one that follows need more")
+        raise DataError(
+            f"the text has {counted(len(text), 'character')}; a window of {length} and the one that follows need more"
+        )
     letters = alphabet_of(text) if alphabet is None else tuple(alphabet)
     numbers = _numbers(text, letters)
     starts = np.arange(0, len(text) - length, step)
@@ -126,7 +128,7 @@ def _numbers(text: str, alphabet: Sequence[str]) -> npt.NDArray[np.intp]:
     unknown = sorted(set(text) - places.keys())
     if unknown:
         raise DataError(
-            f"the text has {len(unknown)} characters that the alphabet of {len(alphabet)} lacks, among them "
+            f"the text has {counted(len(unknown), 'character')} that the alphabet of {len(alphabet)} lacks, among them "
             f"{', '.join(map(repr, unknown[:5]))}; the first is character {text.index(unknown[0])}"
         )
     return np.array([places[letter] for letter in text], np.intp)

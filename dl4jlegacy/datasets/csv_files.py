@@ -17,7 +17,7 @@ import numpy as np
 
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
 from dl4jlegacy.datasets.iterator import ListDataSetIterator
-from dl4jlegacy.errors import DataError
+from dl4jlegacy.errors import DataError, counted
 
 __all__ = ["CsvDataSetIterator", "read_csv", "read_csv_files"]
 
@@ -95,7 +95,8 @@ def read_csv_files(
     for table, x in zip(tables, features, strict=True):
         if x.shape[1] != features[0].shape[1]:
             raise DataError(
-                f"{table.path} has {x.shape[1]} feature columns, {tables[0].path} has {features[0].shape[1]}; "
+                f"{table.path} has {counted(x.shape[1], 'feature column')}, "
+                f"{tables[0].path} has {features[0].shape[1]}; "
                 "files of one data set must have the same columns"
             )
     if not labelled:
@@ -136,7 +137,9 @@ def _fill(table: _Table, rows: Iterator[tuple[int, list[str]]], labelled: bool) 
             if named or not any(map(_is_number, row)):
                 continue
         if len(row) != table.width:
-            raise DataError(f"{table.path}, line {line}: {len(row)} columns, the first line has {table.width}")
+            raise DataError(
+                f"{table.path}, line {line}: {counted(len(row), 'column')}, the first line has {table.width}"
+            )
         if table.label_column is not None:
             table.labels.append(row.pop(table.label_column).strip())
         try:
@@ -197,7 +200,10 @@ def _classes(
         return _numbers(tables, limit, label_names)
     known = list(label_names or sorted({label for table in tables for label in table.labels}))
     if n_classes is not None and len(known) > n_classes:
-        raise DataError(f"{tables[0].path} has {len(known)} classes ({', '.join(known[:9])}); expected {n_classes}")
+        raise DataError(
+            f"{tables[0].path} has {counted(len(known), 'class', 'classes')} ({', '.join(known[:9])}); "
+            f"expected {n_classes}"
+        )
     number = {name: index for index, name in enumerate(known)}
     for table in tables:
         for line, label in zip(table.lines, table.labels, strict=True):
@@ -214,7 +220,14 @@ def _numbers(
     limit = n_classes if n_classes is not None else 2 * len(set().union(*values)) + _GAPS
     for table, numbers in zip(tables, values, strict=True):
         for line, label, number in zip(table.lines, table.labels, numbers, strict=True):
-            if not (0 <= number < limit and math.floor(number) == number):
+            if math.isfinite(number) and not number.is_integer():
+                raise DataError(
+                    f"{_label_place(table, line)}: label {label!r} is a real number, and labels of CSV files are "
+                    "classes, whole numbers from 0 or names. Is another column the label (call it label in the "
+                    "header)? To predict numbers (regression), train from Python: give DataSet the features and the "
+                    "numbers, and the network an OutputLayer with activation 'identity' and loss 'mse'"
+                )
+            if not 0 <= number < limit:
                 raise DataError(
                     f"{_label_place(table, line)}: label {label!r} is out of range: "
                     f"classes are whole numbers from 0 to {limit - 1}, without large gaps, or names"

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dl4jlegacy.backend import Array
-from dl4jlegacy.errors import DataError
+from dl4jlegacy.errors import DataError, counted
 from dl4jlegacy.seeding import Stream
 
 __all__ = ["DataSet", "SplitTestAndTrain", "one_hot"]
@@ -68,7 +68,9 @@ class DataSet:
         if y.ndim != 2 and not (y.ndim == 3 and x.ndim > 2):
             raise DataError(f"labels have shape {y.shape}; expected (examples, n_out) or (examples, n_out, time steps)")
         if len(x) != len(y):
-            raise DataError(f"features have {len(x)} examples and labels have {len(y)}; every example needs its label")
+            raise DataError(
+                f"features have {counted(len(x), 'example')} and labels have {len(y)}; every example needs its label"
+            )
         _check_finite("features", x)
         _check_finite("labels", y)
         _set(self, x, y, _mask("features", x, features_mask), _mask("labels", y, labels_mask))
@@ -98,14 +100,16 @@ class DataSet:
     def classes(self) -> npt.NDArray[np.intp]:
         """The class of every example, ``(examples,)``: the column of its largest label."""
         if not self.n_out:
-            raise DataError(f"a data set of {self.num_examples} examples has no labels, so its classes are unknown")
+            raise DataError(
+                f"a data set of {counted(self.num_examples, 'example')} has no labels, so its classes are unknown"
+            )
         classes: npt.NDArray[np.intp] = np.argmax(self.labels, axis=1)
         return classes
 
     def rows(self, start: int, stop: int) -> DataSet:
         """Return rows ``start`` to ``stop`` (exclusive) as a view."""
         if not 0 <= start <= stop <= self.num_examples:
-            raise DataError(f"rows {start}:{stop} lie outside a data set of {self.num_examples} examples")
+            raise DataError(f"rows {start}:{stop} lie outside a data set of {counted(self.num_examples, 'example')}")
         return self._each(lambda array: array[start:stop])
 
     def take(self, indices: npt.NDArray[np.intp]) -> DataSet:
@@ -115,7 +119,9 @@ class DataSet:
     def batch_by(self, size: int) -> Iterator[DataSet]:
         """Return consecutive parts of ``size`` rows (the last may have fewer), as views."""
         if size < 1:
-            raise DataError(f"a data set was to be cut into batches of {size} examples; a batch has at least 1")
+            raise DataError(
+                f"a data set was to be cut into batches of {counted(size, 'example')}; a batch has at least 1"
+            )
         return (self.rows(start, min(start + size, len(self))) for start in range(0, len(self), size))
 
     def shuffle(self, stream: Stream) -> DataSet:
@@ -133,7 +139,9 @@ class DataSet:
         if not 0 < fraction < 1:
             raise DataError(f"the training part was to be {fraction} of the data set; it must lie between 0 and 1")
         if len(self) < 2:
-            raise DataError(f"a data set of {len(self)} examples cannot be split into train and test; it needs 2")
+            raise DataError(
+                f"a data set of {counted(len(self), 'example')} cannot be split into train and test; it needs 2"
+            )
         whole = self if seed is None else self.shuffle(Stream.of(seed).at(purpose="split"))
         cut = min(max(round(len(self) * fraction), 1), len(self) - 1)
         return SplitTestAndTrain(whole.rows(0, cut), whole.rows(cut, len(self)))
@@ -195,7 +203,10 @@ def one_hot(classes: npt.ArrayLike, n_classes: int | None = None, dtype: npt.DTy
         row = int(np.argmax(wrong))
         raise DataError(f"label {y[row]} of example {row} is out of range: classes are 0 to {columns - 1}")
     if len(y) * columns > _LARGEST_LABELS:
-        raise DataError(f"{len(y)} examples of {columns} classes are too many to be one-hot; is this the label column?")
+        raise DataError(
+            f"{counted(len(y), 'example')} of {counted(columns, 'class', 'classes')} are too many to be one-hot; "
+            "is this the label column?"
+        )
     labels = np.zeros((len(y), columns), dtype)
     labels[np.arange(len(y)), y.astype(np.intp)] = 1
     return labels

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dl4jlegacy.datasets.dataset import DataSet
-from dl4jlegacy.errors import DataError
+from dl4jlegacy.errors import DataError, counted
 from dl4jlegacy.seeding import Stream
 
 __all__ = ["DataSetIterator", "ListDataSetIterator"]
@@ -98,7 +98,9 @@ class ListDataSetIterator:
             raise DataError(f"batch size is {batch_size}; a batch has at least 1 example")
         smallest = batch_size if drop_last else 1
         if dataset.num_examples < smallest:
-            raise DataError(f"{dataset!r} has {dataset.num_examples} examples; one batch needs at least {smallest}")
+            raise DataError(
+                f"{dataset!r} has {counted(dataset.num_examples, 'example')}; one batch needs at least {smallest}"
+            )
         self.dataset = dataset
         self.label_names = label_names
         self._batch_size = batch_size

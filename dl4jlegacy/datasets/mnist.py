@@ -27,7 +27,7 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
 from dl4jlegacy.datasets.idx import parse_idx, read_bytes
 from dl4jlegacy.datasets.iterator import ListDataSetIterator
-from dl4jlegacy.errors import DataError
+from dl4jlegacy.errors import DataError, counted
 
 __all__ = ["MnistDataSetIterator", "data_directory", "find_idx_files", "read_idx_dataset", "read_mnist"]
 
@@ -156,7 +156,7 @@ def _dataset(
         raise DataError(f"{path} holds {images.shape} images and its label file {labels.shape} labels; they must agree")
     wanted = len(images) if num_examples is None else num_examples
     if not 1 <= wanted <= len(images):
-        raise DataError(f"{wanted} examples were asked for; {path} holds {len(images)}")
+        raise DataError(f"{counted(wanted, 'example')} were asked for; {path} holds {len(images)}")
     try:
         return DataSet(_scaled(images[:wanted], binarize), one_hot(labels[:wanted], n_classes))
     except DataError as error:

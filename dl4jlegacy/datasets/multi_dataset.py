@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet
-from dl4jlegacy.errors import DataError
+from dl4jlegacy.errors import DataError, counted
 from dl4jlegacy.seeding import Stream
 
 __all__ = ["Data", "ListMultiDataSetIterator", "MultiDataSet", "multi_data_sets"]
@@ -79,7 +79,7 @@ class MultiDataSet:
     def rows(self, start: int, stop: int) -> MultiDataSet:
         """Return rows ``start`` to ``stop`` (exclusive) as views."""
         if not 0 <= start <= stop <= self.num_examples:
-            raise DataError(f"rows {start}:{stop} lie outside a data set of {self.num_examples} examples")
+            raise DataError(f"rows {start}:{stop} lie outside a data set of {counted(self.num_examples, 'example')}")
         return self._each(lambda array: array[start:stop])
 
     def take(self, indices: npt.NDArray[np.intp]) -> MultiDataSet:
@@ -193,7 +193,9 @@ def _checked(
     except DataError as exc:
         raise DataError(f"{name}: {exc}") from exc
     if part.num_examples != rows:
-        raise DataError(f"features[0] have {rows} examples and {name} {part.num_examples}; every example needs both")
+        raise DataError(
+            f"features[0] have {counted(rows, 'example')} and {name} {part.num_examples}; every example needs both"
+        )
     return part
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet
-from dl4jlegacy.errors import DataError
+from dl4jlegacy.errors import DataError, counted
 from dl4jlegacy.strict_json import to_json
 
 __all__ = [
@@ -200,7 +200,7 @@ def _parts(data: DataSet | Iterable[DataSet]) -> Iterator[Array]:
 
 def _fitted(vector: _Vector, dataset: DataSet) -> _Vector:
     if vector.size != dataset.n_in:
-        state = f"was fitted to {vector.size} columns" if vector.size else "was not fitted yet"
+        state = f"was fitted to {counted(vector.size, 'column')}" if vector.size else "was not fitted yet"
         raise DataError(f"a normalizer {state}, the data set has {dataset.n_in}; call fit with the training data first")
     return vector
 

@@ -15,7 +15,7 @@ from dl4jlegacy.datasets.characters import LENGTH, alphabet_of, character_window
 from dl4jlegacy.datasets.csv_files import read_csv, read_csv_files
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.mnist import find_idx_files, read_idx_dataset, read_mnist
-from dl4jlegacy.errors import DataError, nearest
+from dl4jlegacy.errors import DataError, counted, nearest
 
 __all__ = ["NAMES", "SPLIT_SEED", "DataSource", "load"]
 
@@ -123,7 +123,7 @@ def _load_folder(
         train = read_idx_dataset(path, "train", n_classes)
         test = read_idx_dataset(path, "t10k", train.n_out)  # a class that was never learned is an error
         if test.n_in != train.n_in:
-            raise DataError(f"{path}: training images have {train.n_in} pixels, test images {test.n_in}")
+            raise DataError(f"{path}: training images have {counted(train.n_in, 'pixel')}, test images {test.n_in}")
         return DataSource(name, train, test, tuple(str(number) for number in range(train.n_out)))
     try:
         found = sorted(path.iterdir())
@@ -135,7 +135,7 @@ def _load_folder(
         train, label_names = read_csv(parts["train"], n_classes=n_classes, label_names=known)
         test, _ = read_csv(parts["test"], label_names=label_names)
         if test.n_in != train.n_in:
-            raise DataError(f"{parts['train']} has {train.n_in} features, {parts['test']} has {test.n_in}")
+            raise DataError(f"{parts['train']} has {counted(train.n_in, 'feature')}, {parts['test']} has {test.n_in}")
         return DataSource(name, train, test, label_names)
     if files:
         datasets, label_names = read_csv_files(files, n_classes=n_classes, label_names=known)

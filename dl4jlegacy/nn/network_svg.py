@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
+from dl4jlegacy.errors import counted
 from dl4jlegacy.nn.summary import NetworkSummary, SummaryRow
 
 __all__ = ["network_svg"]
@@ -17,6 +18,7 @@ __all__ = ["network_svg"]
 _WIDTH, _HEIGHT, _LANE = 190, 58, 24  # of a box; width of an arrow's lane
 _GAP, _STEP, _MARGIN = 26, 96, 20  # between boxes side by side; from one level to the next; around all
 _SWEEPS = 6
+_EM, _BOLD = 0.6, 1.1  # width of a letter, on the average of a text, by the size of the font; how much wider if bold
 _COLOURS = {  # fill and border by what a box is
     "input": ("#eef2f7", "#5b6b7f"),
     "vertex": ("#f3eefb", "#7a5ba8"),
@@ -42,9 +44,9 @@ class _Place:
 
 def network_svg(summary: NetworkSummary, title: str) -> str:
     """Return the drawing of a network as the text of an SVG file; ``title`` is its accessible name."""
+    subtitle = f"{counted(summary.parameters, 'parameter')}, {counted(summary.multiply_adds, 'multiply-add')}"
     levels = _levels(summary.rows)
-    _arrange(levels)
-    width = max(place.x + place.width / 2 for level in levels for place in level) + _MARGIN
+    width = _arrange(levels, max(len(title) * 14 * _EM * _BOLD, len(subtitle) * 12 * _EM)) + 2 * _MARGIN
     height = _MARGIN * 2 + 34 + _STEP * (len(levels) - 1) + _HEIGHT
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" '
@@ -54,8 +56,7 @@ def network_svg(summary: NetworkSummary, title: str) -> str:
         '<path d="M0 0 L8 4 L0 8 z" fill="#555"/></marker></defs>',
         f'<rect width="{width:.0f}" height="{height}" fill="#ffffff"/>',
         f'<text x="{_MARGIN}" y="{_MARGIN + 12}" font-size="14" font-weight="bold" fill="#222">{escape(title)}</text>',
-        f'<text x="{_MARGIN}" y="{_MARGIN + 28}" fill="#555">{summary.parameters:,} parameters, '
-        f"{summary.multiply_adds:,} multiply-adds</text>",
+        f'<text x="{_MARGIN}" y="{_MARGIN + 28}" fill="#555">{subtitle}</text>',
     ]
     places = [place for level in levels for place in level]
     parts += [_arrow(source, place) for place in places for source in place.sources]
@@ -87,8 +88,11 @@ def _levels(rows: Sequence[SummaryRow]) -> list[list[_Place]]:
     return levels
 
 
-def _arrange(levels: list[list[_Place]]) -> None:
-    """Order every level by the mean place of what it is joined to, and centre the levels above each other."""
+def _arrange(levels: list[list[_Place]], least: float) -> float:
+    """Order every level by the mean place of what it is joined to, and centre the levels above each other.
+
+    Return the width of them all, which is at least ``least``.
+    """
     readers: dict[int, list[_Place]] = {}
     for level in levels:
         for place in level:
@@ -104,11 +108,12 @@ def _arrange(levels: list[list[_Place]]) -> None:
                 wanted[id(place)] = sum(other.x for other in near) / len(near) if near else place.x
             level.sort(key=lambda place: wanted[id(place)])
             _spread(level)
-    widest = max(level[-1].x + level[-1].width / 2 for level in levels)
+    widest = max(least, *(level[-1].x + level[-1].width / 2 for level in levels))
     for level in levels:
         shift = (widest - level[-1].x - level[-1].width / 2) / 2 + _MARGIN
         for place in level:
             place.x += shift
+    return widest
 
 
 def _spread(level: list[_Place]) -> None:

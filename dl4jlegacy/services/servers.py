@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from dl4jlegacy import files
-from dl4jlegacy.errors import TrackerError, UsageError
+from dl4jlegacy.errors import TrackerError, UsageError, counted
 from dl4jlegacy.services.jars import cache_folder, fetch_jars, locked, pinned_jars
 from dl4jlegacy.services.java import Java, find_java
 from dl4jlegacy.services.ports import free_ports, is_free, member_answers, zookeeper_answers
@@ -335,7 +335,7 @@ def _log_tail(log: Path) -> str:
 
 def _check(members: int, hazelcast_port: int, zookeeper_port: int, zookeeper: bool) -> None:
     if not 0 <= members <= 16 or members + zookeeper == 0:
-        raise UsageError(f"{members} members: 1 to 16 Hazelcast members can run on one machine")
+        raise UsageError(f"{counted(members, 'member')}: 1 to 16 Hazelcast members can run on one machine")
     for name, first, count in (("hazelcast", hazelcast_port, members), ("zookeeper", zookeeper_port, 1)):
         if first and not 1024 <= first <= 65536 - count:
             raise UsageError(f"{name} port {first}: 1024 to {65536 - count}, or 0 for a free one")

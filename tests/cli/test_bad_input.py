@@ -144,6 +144,30 @@ def test_a_bad_cell_of_a_csv_file_is_named_by_file_line_and_column(dl4j, tmp_pat
     dl4j("train", "--dataset", "bad.csv", "--out", "m.zip", "--checkpoint-dir", "run").is_error(3, *words)
 
 
+def rows(labels: str) -> str:
+    """Return a CSV file with a row for every one of the labels."""
+    return "".join(f"{i},{i % 3},{label}\n" for i, label in enumerate(labels.split()))
+
+
+@pytest.mark.parametrize("labels", ["1 0.5 2 1", "0.1 0.2 0.3", "12.5 1e3 7", "-1.5 0 1"])
+@pytest.mark.parametrize("model", ["mlp", "dbn"])
+def test_a_column_of_real_numbers_is_answered_as_regression(dl4j, tmp_path, labels, model):
+    (tmp_path / "prices.csv").write_text("a,b,price\n" + rows(labels))
+    dl4j("train", "--model", model, "--dataset", "prices.csv", "--out", "m.zip", "--checkpoint-dir", "run").is_error(
+        3, "[DL4J-DATA]", "prices.csv, line ", "column 3", "is a real number", "regression", "'identity'", "'mse'"
+    )
+
+
+@pytest.mark.parametrize("labels", ["0 " * 20, "1 " * 20, "spam " * 20])
+@pytest.mark.parametrize("model", ["mlp", "dbn"])
+def test_data_of_one_class_are_refused_before_anything_is_trained(dl4j, tmp_path, labels, model):
+    (tmp_path / "ones.csv").write_text(rows(labels))
+    dl4j("train", "--model", model, "--dataset", "ones.csv", "--out", "m.zip", "--checkpoint-dir", "run").is_error(
+        3, "[DL4J-DATA]", "ones.csv has only one class", repr(labels.split()[0]), "at least two", "label"
+    )
+    assert dl4j("train", "--model", "vae", "--dataset", "ones.csv", "--pretrain-epochs", "1").status == 0  # needs none
+
+
 def idx(folder: Path, *, cut: int = 0, magic: int = 2051, label: int = 1) -> None:
     """Write a small data set under MNIST's names, with something wrong in it."""
     for part, count in (("train", 4), ("t10k", 2)):

@@ -15,6 +15,7 @@ import yaml
 from dl4jlegacy.cli import main
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.dl4j.serializer import restore_multi_layer_network
+from dl4jlegacy.nn.updaters import UPDATERS
 from dl4jlegacy.scaleout.conf import Conf
 from tests.support import REPOSITORY
 from tests.support.progress_lines import without_progress
@@ -187,6 +188,23 @@ def test_help_is_readable_at_any_width(dl4j, monkeypatch, columns, command):
     assert "Usage: dl4j" in out
     assert max(map(len, out.splitlines())) <= int(columns)
     assert not re.search(r"\brange\b|<int", out)
+
+
+def test_the_help_lists_all_commands_in_the_order_of_use(dl4j):
+    lines = dl4j("--help")[1].split("Commands:")[1].splitlines()
+    names = [line.split()[0] for line in lines if re.match(r"  [a-z]", line)]
+    assert names[:4] == ["train", "resume", "evaluate", "predict"]
+    assert names.index("services") < names.index("master") < names.index("worker") < names.index("status")
+    assert len(names) == len(set(names)) == len(main._COMMANDS)
+    assert dl4j()[2].startswith("error [DL4J-USAGE]: give a command: train, resume, evaluate, predict")
+
+
+@pytest.mark.parametrize("command", ["train", "master", "summary"])
+def test_the_help_lists_every_model_and_every_updater(dl4j, command):
+    shown = re.sub(r"-\s+", "-", dl4j(command, "--help")[1])  # a line may end within a name
+    words = set(re.findall(r"[a-z]+(?:-[a-z]+)*", shown))
+    assert set(zoo.ZOO) <= words
+    assert command == "summary" or set(UPDATERS) <= words
 
 
 def test_the_version_is_printed(dl4j):

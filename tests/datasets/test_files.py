@@ -142,7 +142,7 @@ def test_the_mnist_iterator_takes_examples_part_and_binarizes(tmp_path: Path, mo
     test = MnistDataSetIterator(12, train=False, binarize=True, shuffle=False)
     pixels = np.frombuffer(contents[NAMES[2]], np.uint8, offset=16).reshape(12, 784)
     np.testing.assert_array_equal(test.batch(0, 0).features, pixels > 30)
-    with pytest.raises(DataError, match=r"60000 examples were asked for; .* holds 12"):
+    with pytest.raises(DataError, match=r"60,000 examples were asked for; .* holds 12"):
         MnistDataSetIterator(20, 60000)
 
 
@@ -269,7 +269,7 @@ def test_known_class_names_and_numbers_fix_the_outcomes(tmp_path: Path) -> None:
         ("1,2,0\n\n-inf,2,1\n", "line 3, column 1: -inf"),
         ("1,1e300,0\n", "line 1, column 2: 1e\\+300"),
         ("1,2,0\n3,4,-1\n", "line 2, column 3: label '-1' is out of range"),
-        ("1,2,0\n3,4,1.5\n", "line 2, column 3: label '1.5' is out of range"),
+        ("1,2,0\n3,4,1.5\n", "line 2, column 3: label '1.5' is a real number"),
         ("1,2,0\n3,4,nan\n", "line 2, column 3: label 'nan' is out of range"),
         ("1,2,0\n3,4,1000\n", "line 2, column 3: label '1000' is out of range"),
         ("1,2,0\n3,4,cat\n", "line 2, column 3: label 'cat' among labels that are numbers"),
@@ -372,7 +372,7 @@ def test_a_folder_with_train_and_test_csv(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"test\.csv, line 1, column 2: label 'd' is unknown"):
         load(tmp_path)
     csv_file(tmp_path, "4,4,c\n", "test.csv")
-    with pytest.raises(DataError, match=r"has 1 features, .* has 2"):
+    with pytest.raises(DataError, match=r"has 1 feature, .* has 2"):
         load(tmp_path)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dl4jlegacy.cli.main import main
+from dl4jlegacy.cli.summary import configuration_of
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.dl4j.serializer import write_model
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
@@ -126,6 +127,26 @@ def test_the_drawing_is_well_formed_and_nothing_overlaps() -> None:
         assert len(arrows) == sum(len(row.inputs) for row in found.rows)
 
 
+def test_no_text_of_a_drawing_is_wider_than_what_it_stands_in() -> None:
+    widths = {"": 0.5, "imjltf.,:'|! ": 0.28, "mwMW": 0.83, "0123456789_+": 0.556, "ABCDEFGHIJKLNOPQRSTUVXYZ…": 0.72}
+
+    def size(text: ElementTree.Element) -> float:
+        em = sum(next((w for letters, w in widths.items() if c in letters and letters), 0.556) for c in text.text or "")
+        return em * float(text.get("font-size", "12")) * (1.08 if text.get("font-weight") == "bold" else 1.0)
+
+    for name in ZOO:
+        found = summarize(configuration_of(name))
+        root = ElementTree.fromstring(network_svg(found, f"a-configuration-file-with-a-long-name-{name}.yaml"))
+        width = float(root.get("width", "0"))
+        titles = root.findall(f"{SVG}text")
+        assert len(titles) == 2
+        assert all(float(text.get("x", "0")) + size(text) <= width for text in titles), name
+        for group in root.findall(f"{SVG}g"):
+            box = group.find(f"{SVG}rect")
+            assert box is not None
+            assert all(size(text) <= float(box.get("width", "0")) for text in group.findall(f"{SVG}text")), name
+
+
 def test_the_command_takes_models_files_and_names(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     write_model(ComputationGraph(golden_conf()), tmp_path / "graph.zip")
     (tmp_path / "stack.json").write_text(images().to_json())
@@ -152,7 +173,7 @@ def test_what_the_command_cannot_read_it_names(capsys: pytest.CaptureFixture[str
     (tmp_path / "broken.json").write_text('{"layers": [{"type": "dens", "n_in": 2, "n_out": 2}]}')
     (tmp_path / "bad.zip").write_text("nothing")
     cases = [
-        (("lennet",), 8, "lennet is no file and no model of the zoo; did you mean 'lenet'"),
+        (("lennet",), 8, "lennet is neither a file nor a model of the zoo; did you mean 'lenet'"),
         ((str(tmp_path),), 8, "is a folder"),
         ((str(tmp_path / "empty.json"),), 3, "holds no network"),
         ((str(tmp_path / "broken.json"),), 3, "unknown type 'dens'"),

@@ -252,7 +252,7 @@ class MultiLayerConfiguration(ConfText, frozen=True, kw_only=True):
             if self.backprop_type == "truncated_bptt" and layer.needs_whole:
                 raise ConfError(
                     f"{self._title(index)} looks at a sequence from both ends, so backprop_type='truncated_bptt' "
-                    "cannot be had with it; choose 'standard'"
+                    "cannot be used with it; choose 'standard'"
                 )
         self.stages()
         if self.backprop and not isinstance(self.layers[-1], BaseOutputLayer):
@@ -291,7 +291,9 @@ class ComputationGraphConfiguration(ConfText, frozen=True, kw_only=True):
                 raise ConfError(f"ComputationGraphConfiguration.{field} is empty; a graph needs at least one")
         for field in ("tbptt_fwd_length", "tbptt_back_length"):
             if getattr(self, field) < 1:
-                raise ConfError(f"ComputationGraphConfiguration.{field} is {getattr(self, field)}; 1 is the least")
+                raise ConfError(
+                    f"ComputationGraphConfiguration.{field} is {getattr(self, field)}; it must be at least 1"
+                )
         if self.input_types and len(self.input_types) != len(self.network_inputs):
             raise ConfError(
                 f"there are {len(self.input_types)} input types for the network inputs {list(self.network_inputs)}; "
@@ -362,7 +364,7 @@ class ComputationGraphConfiguration(ConfText, frozen=True, kw_only=True):
             if self.backprop_type == "truncated_bptt" and getattr(node.vertex, "needs_whole", False):
                 raise ConfError(
                     f"{vertex_title(node.name, node.vertex)} looks at a sequence from both ends, so "
-                    "backprop_type='truncated_bptt' cannot be had with it; choose 'standard'"
+                    "backprop_type='truncated_bptt' cannot be used with it; choose 'standard'"
                 )
             if node.name in self.network_outputs and not isinstance(node.vertex, BaseOutputLayer):
                 title = vertex_title(node.name, node.vertex)

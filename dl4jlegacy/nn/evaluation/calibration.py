@@ -54,7 +54,9 @@ class EvaluationCalibration:
         self, reliability_bins: int = 10, histogram_bins: int = 50, *, exclude_empty_bins: bool = True
     ) -> None:
         if min(reliability_bins, histogram_bins) < 1:
-            raise ConfError(f"EvaluationCalibration got {reliability_bins} and {histogram_bins} bins; 1 is the least")
+            raise ConfError(
+                f"EvaluationCalibration got {reliability_bins} and {histogram_bins} bins; both must be at least 1"
+            )
         self.reliability_bins = reliability_bins
         self.histogram_bins = histogram_bins
         self.exclude_empty_bins = exclude_empty_bins

@@ -277,7 +277,7 @@ class Evaluation:
         return evaluation
 
     def stats(self, *, suppress_warnings: bool = False, include_confusion: bool | None = None) -> str:
-        """Return DL4J 1.0.0's report text, character for character.
+        """Return DL4J 1.0.0's report text, character for character, but every warning ends its line.
 
         The confusion matrix is part of it for at most 20 classes, or as ``include_confusion`` says.
         """
@@ -323,9 +323,9 @@ class Evaluation:
             return ""
         es, was = ("", "was") if len(classes) == 1 else ("es", "were")
         text = f"Warning: {len(classes)} class{es} {was} never predicted by the model and {was} excluded from average"
-        text += f" {metric}"
+        text += f" {metric}\n"
         if len(classes) <= _WARNING_PRINT_MAX_CLASSES:
-            text += f"\nClasses excluded from average {metric}: {classes}\n"
+            text += f"Classes excluded from average {metric}: {classes}\n"
         return text
 
     def confusion_matrix(self) -> str:

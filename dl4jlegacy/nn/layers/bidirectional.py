@@ -67,7 +67,7 @@ class _BothDirections(FeedForwardLayer, frozen=True, kw_only=True):
         if step.memory is not None:
             raise ConfError(
                 f"layer {step.layer} ({self.title()}) looks at a sequence from both ends, so it cannot run step by "
-                "step: neither rnn_time_step nor truncated_bptt can be had with it"
+                "step: neither rnn_time_step nor truncated_bptt can be used with it"
             )
         inner = self.inner()
         there, back = (step.at(step.layer, part=f"{step.part}{way} ") for way in ("forward", "backward"))

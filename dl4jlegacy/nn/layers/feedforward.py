@@ -119,7 +119,7 @@ class FeedForwardLayer(
     def __post_init__(self) -> None:
         for field in self.unused:
             if getattr(self, field) is not None:
-                raise ConfError(f"{self.title()}: {field} means nothing here, since it has no such thing; leave it out")
+                raise ConfError(f"{self.title()}: {field} has no effect, since this layer has none; leave it out")
         if self.activation is not None and self.activation not in ACTIVATIONS:
             raise ConfError(
                 f"{self.title()}: unknown activation {self.activation!r}{nearest(self.activation, list(ACTIVATIONS))}"

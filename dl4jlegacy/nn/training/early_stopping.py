@@ -68,7 +68,7 @@ class MaxEpochsTerminationCondition:
 
     def __post_init__(self) -> None:
         if self.max_epochs < 1:
-            raise ConfError(f"MaxEpochsTerminationCondition: max_epochs is {self.max_epochs}; 1 is the least")
+            raise ConfError(f"MaxEpochsTerminationCondition: max_epochs is {self.max_epochs}; it must be at least 1")
 
     def initialize(self) -> None:
         """Do nothing."""
@@ -105,7 +105,7 @@ class ScoreImprovementEpochTerminationCondition:
         if self.max_epochs_without_improvement < 1:
             raise ConfError(
                 f"ScoreImprovementEpochTerminationCondition: max_epochs_without_improvement is "
-                f"{self.max_epochs_without_improvement}; 1 is the least"
+                f"{self.max_epochs_without_improvement}; it must be at least 1"
             )
 
     def initialize(self) -> None:
@@ -199,7 +199,8 @@ class EarlyStoppingConfiguration:
             )
         if self.evaluate_every_n_epochs < 1:
             raise ConfError(
-                f"EarlyStoppingConfiguration.evaluate_every_n_epochs is {self.evaluate_every_n_epochs}; 1 is the least"
+                f"EarlyStoppingConfiguration.evaluate_every_n_epochs is {self.evaluate_every_n_epochs}; "
+                "it must be at least 1"
             )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dl4jlegacy.errors import ShapeError
+from dl4jlegacy.errors import ShapeError, counted
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.input_type import AnyInputType, InputType
 from dl4jlegacy.nn.layers.convolution import ConvolutionLayer
@@ -15,6 +15,8 @@ from dl4jlegacy.nn.layers.subsampling import SubsamplingLayer
 from dl4jlegacy.nn.updaters import AdaGrad, Nesterovs
 
 __all__ = ["alexnet_small", "lenet"]
+
+_LENET_SIDE = 18  # below that, nothing is left for the second pooling
 
 
 def lenet(
@@ -36,7 +38,7 @@ def lenet(
     return MultiLayerConfiguration(
         conf=NeuralNetConfiguration(seed=seed, updater=AdaGrad(learning_rate=0.1, epsilon=0.01), l2=5e-4),
         layers=(*images, *dense, loss),
-        input_type=square_images("lenet", n_in),
+        input_type=square_images("lenet", n_in, least=_LENET_SIDE),
     )
 
 
@@ -68,12 +70,22 @@ def alexnet_small(
     )
 
 
-def square_images(model: str, n_in: int) -> AnyInputType:
+def square_images(model: str, n_in: int, *, least: int = 1) -> AnyInputType:
+    """Return the type of square images of ``n_in`` values, of 1 or 3 channels, ``least`` pixels wide and high.
+
+    Raises:
+        ShapeError: there are none.
+    """
     for channels in (1, 3):
         side = math.isqrt(n_in // channels)
         if side * side * channels == n_in:
+            if side < least:
+                raise ShapeError(
+                    f"model {model} takes images of at least {least}x{least}, and {counted(n_in, 'feature')} are "
+                    f"images of {side}x{side}; use another model, or larger images such as mnist's"
+                )
             return InputType.convolutional_flat(side, side, channels)
     raise ShapeError(
-        f"model {model} takes square images of one or three channels, and {n_in} features are none; "
-        "use another model, or a configuration file with the right input_type"
+        f"model {model} takes square images of one or three channels, and {counted(n_in, 'feature')} cannot be "
+        "such an image; use another model, or a configuration file with the right input_type"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dl4jlegacy.errors import ShapeError
+from dl4jlegacy.errors import ShapeError, counted
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.input_type import InputType
 from dl4jlegacy.nn.layers.layer import DenseLayer
@@ -28,8 +28,9 @@ def char_lstm(
     """
     if n_in % n_out:
         raise ShapeError(
-            f"model char-lstm foretells characters, and {n_in} features with {n_out} labels are no text; "
-            "take --dataset sonnets, or a .txt file"
+            f"model char-lstm predicts the next character of a text, and the data set is not a text "
+            f"({counted(n_in, 'feature')}, "
+            f"{counted(n_out, 'class', 'classes')}); use --dataset sonnets or a .txt file"
         )
     lstms = tuple(LSTM(n_out=size, activation="tanh") for size in hidden or (128,))
     return MultiLayerConfiguration(
@@ -47,7 +48,9 @@ def deep_autoencoder(
     ``hidden`` are the sizes down to the code; ``n_out`` must be ``n_in``. Legacy: ``DeepAutoEncoder``.
     """
     if n_out != n_in:
-        raise ShapeError(f"model deep-autoencoder rebuilds its input; {n_in} features cannot have {n_out} labels")
+        raise ShapeError(
+            f"model deep-autoencoder reconstructs its input: n_in is {n_in} and n_out is {n_out}; make them equal"
+        )
     sizes = hidden or ((500, 250, 30) if n_in >= _LARGE else (48, 24, 8))
     down = [RBM(n_out=size, k=1) for size in sizes]
     up = [DenseLayer(n_out=size) for size in reversed(sizes[:-1])]

@@ -79,6 +79,16 @@ def test_metrics_equal_dl4js(case: str) -> None:
             assert formula(averaging=averaging) == pytest.approx(expected, abs=1e-12), (name, averaging)
 
 
+@pytest.mark.parametrize(("classes", "missing"), [(40, 6), (60, 20), (9, 2)])
+def test_every_warning_of_the_text_begins_a_line(classes: int, missing: int) -> None:
+    actual = list(range(classes - missing)) * 2
+    evaluation = Evaluation(classes)
+    evaluation.eval(*batch(classes, actual, [0] * len(actual)))
+    text = evaluation.stats()
+    assert text.count("Warning: ") == 2 == sum(line.startswith("Warning: ") for line in text.splitlines())
+    assert f"\nWarning: {missing} classes were never predicted" in text
+
+
 def test_metrics_equal_scikit_learns() -> None:
     rng = np.random.default_rng(5)
     actual, predicted = rng.integers(0, 6, 500), rng.integers(0, 6, 500)

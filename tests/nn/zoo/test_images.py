@@ -40,9 +40,9 @@ def test_lenet_is_the_network_of_the_original() -> None:
 
 
 def test_images_that_are_too_small_or_none_are_refused() -> None:
-    with pytest.raises(ShapeError, match=r"layer 2 \(convolution\): kernel height 5 is larger than .* height 2"):
+    with pytest.raises(ShapeError, match=r"model lenet takes images of at least 18x18, and 64 features .* 8x8"):
         zoo.lenet(64, 10).validate()
-    with pytest.raises(ShapeError, match=r"lenet takes square images .* 50 features are none"):
+    with pytest.raises(ShapeError, match=r"lenet takes square images .* 50 features cannot be such an image"):
         zoo.lenet(50, 10)
 
 
@@ -62,6 +62,19 @@ def test_lenet_comes_out_the_same_for_any_number_of_workers() -> None:
                     averaging_frequency=2, run=f"lenet{workers}")  # fmt: skip
         hashes.add(training.train(resolve(conf, training.batches(conf, data)), data).fields["params_sha256"])
     assert len(hashes) == 1
+
+
+@pytest.mark.parametrize("model", ["lenet", "alexnet-small"])
+def test_an_image_that_is_too_small_is_refused_by_the_models_name(model: str) -> None:
+    """The advice of a layer, such as a smaller kernel, is nothing that the command line has a flag for."""
+    for side in range(1, 30):
+        try:
+            conf = zoo.ZOO[model].build(side * side, 4)
+        except ShapeError as error:
+            assert f"model {model} takes images of at least" in str(error) and f"{side}x{side}" in str(error)
+            assert side < 18 and model == "lenet"
+        else:
+            conf.with_sizes(side * side, 4).validate()
 
 
 @pytest.mark.long

@@ -47,7 +47,7 @@ def test_char_lstm_gives_the_same_answer_for_any_number_of_workers() -> None:
 
 
 @pytest.mark.long
-def test_char_lstm_learns_the_sonnets_and_foretells_those_it_has_not_seen(tmp_path: Path) -> None:
+def test_char_lstm_learns_the_sonnets_and_predicts_those_it_has_not_seen(tmp_path: Path) -> None:
     out = tmp_path / "char.zip"
     same = ["--model", "char-lstm", "--dataset", "sonnets", "--workers", "2", "--jobs-per-round", "2"]
     report = dl4j("train", *same, "--epochs", "8", "--out", str(out))
@@ -95,6 +95,6 @@ def test_labels_of_classes_stay_what_they_are() -> None:
 def test_data_that_do_not_suit_a_model_are_said_before_training() -> None:
     done = run("train", "--model", "char-lstm", "--dataset", "digits")
     assert done.returncode == 3
-    assert "64 features with 10 labels are no text; take --dataset sonnets" in done.stderr
-    with pytest.raises(ShapeError, match="8 features cannot have 3 labels"):
+    assert "the data set is not a text (64 features, 10 classes); use --dataset sonnets" in done.stderr
+    with pytest.raises(ShapeError, match="n_in is 8 and n_out is 3; make them equal"):
         zoo.select("deep-autoencoder").build(8, 3)
