@@ -43,6 +43,7 @@ nn.summary nn.network_svg
 nn.training
 nn
 scaleout.liveness
+scaleout.foreign
 scaleout.plan scaleout.secret scaleout.store scaleout.records scaleout.job scaleout.router scaleout.aggregate
 scaleout.envelope
 scaleout.protocol

@@ -6,6 +6,7 @@ Several runs can share one Zookeeper and one grid; each has an id of its own, un
 from __future__ import annotations
 
 import platform
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from dl4jlegacy.version import __version__
 
 __all__ = ["MASTER", "ClusterAddress", "check_fits", "closing", "defined", "find_conf", "open_tracker", "versions"]
 
+_RESTORED_SECONDS = 3.0
 MASTER = "master"
 """The id of a run that is given none, as the legacy had it."""
 
@@ -58,10 +60,18 @@ def versions(kernels: str) -> dict[str, str]:
     }
 
 
-def open_tracker(conf: Conf, secret: bytes | None) -> HazelcastStateTracker:
-    """Return the tracker that a Conf names; raises ``TrackerError`` if it cannot be reached."""
+def open_tracker(conf: Conf, secret: bytes | None, *, registered: bool = False) -> HazelcastStateTracker:
+    """Return the tracker that a Conf names; raises ``TrackerError`` if it cannot be reached.
+
+    Args:
+        registered: the Conf was found in Zookeeper, so that a secret that its signature was checked with is the run's.
+    """
     return HazelcastStateTracker(
-        conf.state_tracker_connection_string, cluster_name=conf.cluster_name or "dev", run=conf.run, secret=secret
+        conf.state_tracker_connection_string,
+        cluster_name=conf.cluster_name or "dev",
+        run=conf.run,
+        secret=secret,
+        is_authorised=registered and secret is not None,
     )
 
 
@@ -73,8 +83,11 @@ def find_conf(address: ClusterAddress, *, wait_seconds: float = 0.0) -> Conf:
 
 
 def defined(tracker: StateTracker, key: str, conf: Conf) -> Any:
-    """Return a global of the run, which its master defines before it registers."""
-    value = tracker.get(key)
+    """Return a global of the run, which its master defines before it registers, and restores if others damage it."""
+    value, until = tracker.get(key), time.monotonic() + _RESTORED_SECONDS
+    while value is None and time.monotonic() < until:
+        time.sleep(0.1)
+        value = tracker.get(key)
     if value is None:
         raise TrackerError(
             f"run {conf.run} has no {key} in the tracker at {conf.state_tracker_connection_string}: it has ended, or "

@@ -127,7 +127,7 @@ def stand_by(
     run = _resolve_registered(conf, data, local_workers=0)  # takes its seconds now, not when the master is gone
     with (
         _candidate(address, conf.run, standby=True) as candidate,
-        closing(open_tracker(conf, address.secret)) as tracker,
+        closing(open_tracker(conf, address.secret, registered=True)) as tracker,
     ):
         if not _outlives_master(conf, candidate, tracker, on_stand_by):
             return None
@@ -177,7 +177,10 @@ def resume_run(conf: Conf, address: ClusterAddress, options: MasterOptions, *, w
         TrackerError: its master lives. CheckpointError: nothing is left of the run, in the tracker or elsewhere.
     """
     data = load_data(conf.dataset, conf.data_dir)
-    with _candidate(address, conf.run) as candidate, closing(open_tracker(conf, address.secret)) as tracker:
+    with (
+        _candidate(address, conf.run) as candidate,
+        closing(open_tracker(conf, address.secret, registered=True)) as tracker,
+    ):
         _check_something_is_left(conf, tracker)
         if workers is None:
             workers = 0 if _has_workers(candidate, tracker) else conf.workers

@@ -72,7 +72,7 @@ def run_worker(
             host, port = address.split()
             registered = ZookeeperConfigurationRetriever(host, port, address.id, session=session)
             conf = registered.retrieve(wait_seconds=wait_seconds)
-            with closing(open_tracker(conf, address.secret)) as tracker:
+            with closing(open_tracker(conf, address.secret, registered=True)) as tracker:
                 compute = compute_for_worker(conf, device, device_memory_limit)
                 count = workers or len(compute.devices)
                 head = _work(

@@ -15,17 +15,17 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from dl4jlegacy.errors import CheckpointError, Dl4jError, NotAuthorisedError, WireError
+from dl4jlegacy.errors import CheckpointError, Dl4jError
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.records import Failure, decode_record, encode_record
-from dl4jlegacy.scaleout.store import BatchStore
-from dl4jlegacy.scaleout.tracker import StateTracker
+from dl4jlegacy.scaleout.foreign import shortened
+from dl4jlegacy.scaleout.records import Failure, Keys, encode_record
+from dl4jlegacy.scaleout.tracker import StateTracker, drive
 
 __all__ = ["JOURNAL_TOPIC", "MOST_ENTRIES", "Event", "Journal", "JournalEntry", "JournalFile", "JournalReader"]
 
@@ -156,18 +156,15 @@ class Journal:
 
     @staticmethod
     def read(tracker: StateTracker, after: str = "") -> list[JournalEntry]:
-        """Return the entries with keys greater than ``after``, oldest first; invalid entries are left out."""
-        return _entries(tracker, [key for key in tracker.store.keys(_PREFIX) if key > after])
+        """Return the entries with keys greater than ``after``, oldest first; foreign ones are left out."""
+        return [entry for entry in JournalReader(tracker).read() if entry.key > after]
 
     @staticmethod
     def prune(tracker: StateTracker, most: int = MOST_ENTRIES) -> None:
-        """Delete all but the newest ``most`` entries; for the master."""
-        old = tracker.store.keys(_PREFIX)[:-most]
-        if isinstance(tracker.store, BatchStore):
-            tracker.store.delete_many(old)
-        else:
-            for key in old:
-                tracker.store.delete(key)
+        """Delete what is no entry, and all but the newest ``most`` entries; for the master."""
+        reader = JournalReader(tracker)
+        reader.read()
+        reader.prune(most)
 
 
 class JournalReader:
@@ -175,19 +172,30 @@ class JournalReader:
 
     def __init__(self, tracker: StateTracker) -> None:
         self._tracker = tracker
-        self._seen: set[str] = set()
+        self._entries: set[str] = set()
+        self._foreign: set[str] = set()
 
-    @property
-    def count(self) -> int:
-        """Number of entries at the last read."""
-        return len(self._seen)
+    def needs_pruning(self) -> bool:
+        """Return whether there are foreign values among the entries, or many more entries than are kept."""
+        return bool(self._foreign) or len(self._entries) > MOST_ENTRIES + MOST_ENTRIES // 10
 
-    def read(self) -> list[JournalEntry]:
-        """Return the entries that were not returned before, oldest first."""
-        keys = self._tracker.store.keys(_PREFIX)
-        new = [key for key in keys if key not in self._seen]
-        self._seen = set(keys)
-        return _entries(self._tracker, new)
+    def read(self, keys: Iterable[str] | None = None) -> list[JournalEntry]:
+        """Return the entries that were not returned before, oldest first; ``keys`` are the store's, if just listed."""
+        listed = self._tracker.store.keys(_PREFIX) if keys is None else [k for k in keys if k.startswith(_PREFIX)]
+        present = {key for key in listed if Keys.is_of_run(key)}
+        new = [key for key in listed if key in present and key not in self._entries and key not in self._foreign]
+        found = _entries(self._tracker, new)
+        entries = {entry.key for entry in found}
+        self._foreign = (self._foreign & present) | (set(new) - entries)
+        self._entries = (self._entries & present) | entries
+        return found
+
+    def prune(self, most: int = MOST_ENTRIES) -> None:
+        """Delete what turned out to be no entry, and the oldest of more than ``most`` entries; for the master."""
+        old = sorted(self._entries)[:-most]
+        drive(protocol.delete_many(self._tracker.store, [*self._foreign, *old]))
+        self._foreign.clear()
+        self._entries.difference_update(old)
 
 
 class JournalFile:
@@ -263,16 +271,16 @@ class JournalFile:
                 raise
 
 
-def _entries(tracker: StateTracker, keys: Iterable[str]) -> list[JournalEntry]:
-    """Return the entries under ``keys``; invalid ones are logged and left out."""
+def _entries(tracker: StateTracker, keys: Sequence[str]) -> list[JournalEntry]:
+    """Return the entries under ``keys``; what is none is noted as foreign and left out."""
+    raws = drive(protocol.read_many(tracker.store, keys))
+    found = [protocol.parse_record(tracker.store, key, raw, JournalEntry) for key, raw in zip(keys, raws, strict=True)]
     entries = []
-    for key in keys:
-        try:
-            raw = tracker.store.get(key)
-            if raw is not None:
-                entries.append(decode_record(raw, JournalEntry))
-        except (NotAuthorisedError, WireError) as exc:
-            logger.warning("an entry of the journal is left out: %s", exc)
+    for key, entry in zip(keys, found, strict=True):
+        if entry is not None and entry.key == key:
+            entries.append(entry)
+        elif entry is not None:
+            tracker.store.foreign.note(key, f"the journal's entry under {shortened(key)} belongs under another key")
     return entries
 
 

@@ -12,13 +12,15 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from dl4jlegacy.errors import Dl4jError, TrackerClosedError, TrackerError
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.foreign import shortened
 from dl4jlegacy.scaleout.journal import (
     JOURNAL_TOPIC,
     MOST_ENTRIES,
@@ -39,7 +41,7 @@ from dl4jlegacy.scaleout.liveness.failure_detector import (
 from dl4jlegacy.scaleout.liveness.quorum import WORKER_TOPIC, Quorum
 from dl4jlegacy.scaleout.liveness.server import LivenessServer
 from dl4jlegacy.scaleout.protocol.watch import ReissueReason
-from dl4jlegacy.scaleout.records import WorkerRecord
+from dl4jlegacy.scaleout.records import Keys, WorkerRecord
 from dl4jlegacy.scaleout.tracker import StateTracker
 
 __all__ = ["GONE", "LIVENESS", "WAITING", "ClusterMonitor", "Leadership"]
@@ -53,6 +55,7 @@ _MISSED_BEATS = 5.0
 _STALE_SECONDS = 10.0
 _STALL_SECONDS = 3.0
 _REPEAT_SECONDS = 10.0
+_MOST_REMOVED = 10_000
 
 
 class Leadership(Protocol):
@@ -287,7 +290,9 @@ class ClusterMonitor:
         self._write_reissued()
         self._remove_stale()
         self._restore_globals()
-        self._read_journal()
+        keys = self._tracker.store.keys("")
+        self._read_journal(keys)
+        self._remove_foreign(keys)
 
     def _is_still_master(self) -> bool:
         """Return whether this process is still the master; if not, it must write nothing into the run any more."""
@@ -348,12 +353,20 @@ class ClusterMonitor:
         if text != self._tracker.get(WAITING):
             self._tracker.define(WAITING, text)
 
-    def _read_journal(self) -> None:
-        new = self._reader.read()
+    def _read_journal(self, keys: Sequence[str] | None = None) -> None:
+        new = self._reader.read(keys)
         self._news.extend(new)
         self._keep(new)
-        if self._reader.count > MOST_ENTRIES + MOST_ENTRIES // 10:
-            Journal.prune(self._tracker)
+        if self._reader.needs_pruning():
+            self._reader.prune()
+
+    def _remove_foreign(self, keys: Sequence[str]) -> None:
+        """Remove what others wrote into the run's part of the grid: keys of no run, and values that were refused."""
+        foreign = self._tracker.store.foreign
+        strange = list(islice((key for key in keys if not Keys.is_of_run(key)), _MOST_REMOVED))
+        for key in strange:
+            foreign.note(key, f"{shortened(key)} is no key of a run; it is removed")
+        self._tracker.remove_foreign([*strange, *foreign.take(_MOST_REMOVED)])
 
     def _keep(self, entries: list[JournalEntry]) -> None:
         if self._file is not None:

@@ -6,6 +6,7 @@ derived again from the plan. Keys are relative to the run's prefix.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, Literal, TypeVar
 
@@ -39,6 +40,13 @@ MODEL_LOST = "DL4J-MODEL-LOST"
 
 Status = Literal["running", "done", "failed", "stopped"]
 R = TypeVar("R", bound=msgspec.Struct)
+
+_NUMBER = "(?:0|[1-9][0-9]{0,17})"
+_KEY = re.compile(
+    rf"head|job/(?P<job>{_NUMBER})/{_NUMBER}|(?:data/(?P<data>{_NUMBER})/{_NUMBER}|"
+    rf"update/(?P<update>{_NUMBER})/{_NUMBER}/.+|model/(?P<model>{_NUMBER})/.+)/{_NUMBER}|"
+    r"(?:worker|counter|global)/.+|log/[0-9]{20}/.+"
+)
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -140,14 +148,23 @@ class Keys:
         return f"worker/{worker}"
 
     @staticmethod
+    def is_of_run(key: str) -> bool:
+        """Return whether a run has keys of this form; any other key is foreign. Names no longer than 1,000."""
+        return len(key) <= 1000 and key.isprintable() and _KEY.fullmatch(key) is not None
+
+    @staticmethod
     def is_useless(key: str, head: Head) -> bool:
-        """Return whether a key is no longer needed: jobs of rounds before the last, models before the last two."""
-        kind, _, rest = key.partition("/")
-        if kind in ("job", "data", "update"):
-            return int(rest.partition("/")[0]) < head.round - 1
-        if kind == "model":
-            return int(rest.partition("/")[0]) < head.version - 1 and not key.startswith(head.model.key + "/")
-        return False
+        """Return whether a key is no longer needed: jobs of rounds before the last, models before the last two.
+
+        False for foreign keys, which say nothing.
+        """
+        match = _KEY.fullmatch(key) if len(key) <= 1000 else None
+        if match is None or match.lastgroup is None:
+            return False
+        number = int(match[match.lastgroup])
+        if match.lastgroup == "model":
+            return number < head.version - 1 and not key.startswith(head.model.key + "/")
+        return number < head.round - 1
 
 
 def encode_record(record: msgspec.Struct) -> bytes:
@@ -159,7 +176,7 @@ def decode_record(raw: Buffer, kind: type[R]) -> R:
     """Return the record in ``raw``; raises ``WireError`` if it is not a ``kind``."""
     try:
         return msgspec.msgpack.decode(raw, type=kind)
-    except (msgspec.DecodeError, msgspec.ValidationError) as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise WireError(f"a {kind.__name__} record of {len(raw)} bytes cannot be read: {exc}") from exc
 
 

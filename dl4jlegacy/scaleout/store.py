@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeGuard, runtime_checkable
 
-from dl4jlegacy.errors import TrackerClosedError
+from dl4jlegacy.errors import NotAuthorisedError, TrackerClosedError
+from dl4jlegacy.scaleout.foreign import ForeignValues
 
 __all__ = ["BatchStore", "Buffer", "Clock", "MemoryStore", "Store", "SystemClock", "WallClock", "is_batch_store"]
 
@@ -52,6 +53,8 @@ class Store(Protocol):
     """Longest value that the store handles well; the protocol splits longer frames."""
     checksums: bool
     """Whether chunks may arrive damaged, so that manifests carry a digest that readers verify."""
+    foreign: ForeignValues
+    """What readers found that is not of the run."""
 
     def get(self, key: str) -> Buffer | None:
         """Return the newest value, or None."""
@@ -102,8 +105,11 @@ class BatchStore(Store, Protocol):
         """``put_if_absent`` each (key, value), whose keys differ; return for each whether it was written."""
         ...
 
-    def get_many(self, keys: Iterable[str]) -> Iterator[Buffer | None]:
-        """Yield what ``get`` returns for each key, in order, keeping only the values in transit in memory."""
+    def get_many(self, keys: Iterable[str]) -> Iterator[Buffer | NotAuthorisedError | None]:
+        """Yield what ``get`` returns for each key, in order, keeping only the values in transit in memory.
+
+        The error that ``get`` would raise for a refused value is yielded in its place.
+        """
         ...
 
     def delete_many(self, keys: Iterable[str]) -> None:
@@ -130,6 +136,7 @@ class MemoryStore:
         self._values: dict[str, Buffer] = {}
         self._listeners: dict[str, tuple[Callable[[], None], ...]] = {}
         self._closed = False
+        self.foreign = ForeignValues()
 
     def _open(self) -> None:
         if self._closed:
@@ -186,9 +193,13 @@ class MemoryStore:
         """See ``BatchStore``."""
         return [self.put_if_absent(key, value) for key, value in items]
 
-    def get_many(self, keys: Iterable[str]) -> Iterator[Buffer | None]:
+    def get_many(self, keys: Iterable[str]) -> Iterator[Buffer | NotAuthorisedError | None]:
         """See ``BatchStore``."""
-        return (self.get(key) for key in keys)
+        for key in keys:
+            try:
+                yield self.get(key)
+            except NotAuthorisedError as exc:  # of a store built on this one
+                yield exc
 
     def delete_many(self, keys: Iterable[str]) -> None:
         """See ``BatchStore``."""

@@ -10,8 +10,7 @@ model version replaces ``addReplicate/needsReplicate/doneReplicating``, job reco
 
 from __future__ import annotations
 
-import logging
-from contextlib import suppress
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -28,15 +27,13 @@ from dl4jlegacy.scaleout.records import (
     Keys,
     Status,
     WorkerRecord,
-    decode_record,
     encode_record,
 )
-from dl4jlegacy.scaleout.store import Buffer, Clock, MemoryStore, Store, SystemClock, is_batch_store
+from dl4jlegacy.scaleout.store import Buffer, Clock, MemoryStore, Store, SystemClock
 
 __all__ = ["InMemoryStateTracker", "StateTracker", "drive"]
 
 T = TypeVar("T")
-logger = logging.getLogger(__name__)
 
 
 def drive(steps: protocol.Steps[T]) -> T:
@@ -55,14 +52,14 @@ class StateTracker:
     """The state of one run. Thread-safe, like its store.
 
     If the first value read is refused, this raises ``NotAuthorisedError``: this process may have a different secret.
-    After a value was accepted, a refused record must be damaged: it is logged and counts as missing until the master
-    has rewritten it.
+    After a value was accepted, or if ``is_authorised`` says that the secret is known to be the run's, a refused record
+    must be foreign or damaged: it is noted and counts as missing until the master has rewritten it.
     """
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, *, is_authorised: bool = False) -> None:
         self.store = store
         self.clock = clock
-        self._is_authorised = False
+        self._is_authorised = is_authorised
 
     # -- workers ------------------------------------------------------------------------------------------------------
 
@@ -76,8 +73,10 @@ class StateTracker:
 
     def workers(self) -> list[WorkerRecord]:
         """Return the registered workers, by id."""
-        raws = self._read_many(self.store.keys("worker/"))
-        return [decode_record(raw, WorkerRecord) for raw in raws if raw is not None]
+        keys = [key for key in self.store.keys("worker/") if Keys.is_of_run(key)]
+        raws = zip(keys, self._read_many(keys), strict=True)
+        records = [protocol.parse_record(self.store, key, raw, WorkerRecord) for key, raw in raws]
+        return [record for record in records if record is not None]
 
     def num_workers(self) -> int:
         """Return the number of registered workers (0 is not an error)."""
@@ -94,9 +93,10 @@ class StateTracker:
         head = self.head()
         if head is None or head.round >= plan.total_rounds:
             return {}
-        addresses = [(head.round, slot) for slot in range(plan.slots(head.round))]
-        raws = dict(zip(addresses, self._read_many([Keys.job(*address) for address in addresses]), strict=True))
-        return {address: decode_record(raw, JobRecord) for address, raw in raws.items() if raw is not None}
+        addresses = {Keys.job(head.round, slot): (head.round, slot) for slot in range(plan.slots(head.round))}
+        raws = zip(addresses, self._read_many(list(addresses)), strict=True)
+        records = {addresses[key]: protocol.parse_record(self.store, key, raw, JobRecord) for key, raw in raws}
+        return {address: record for address, record in records.items() if record is not None}
 
     def job_for(self, worker_id: str, plan: Plan) -> tuple[int, int] | None:
         """Return the (round, slot) that a worker holds a lease on, or None."""
@@ -109,8 +109,7 @@ class StateTracker:
 
     def head(self) -> Head | None:
         """Return the head; None before the run has begun or while the record is damaged."""
-        raw = self._read(HEAD)
-        return None if raw is None else decode_record(raw, Head)
+        return protocol.parse_record(self.store, HEAD, self._read(HEAD), Head)
 
     def get_current(self) -> Result | None:
         """Return the current model; None before the run has begun."""
@@ -131,8 +130,7 @@ class StateTracker:
 
     def count(self, key: str) -> int:
         """Return a counter; 0 if it does not exist."""
-        raw = self._read(f"counter/{key}")
-        return 0 if raw is None else int(bytes(raw))
+        return protocol.parse_count(self.store, f"counter/{key}", self._read(f"counter/{key}"))
 
     def define(self, key: str, value: Any) -> None:
         """Set a global JSON value."""
@@ -140,14 +138,21 @@ class StateTracker:
 
     def define_once(self, key: str, value: Any) -> Any:
         """Set a global JSON value unless it exists; return the existing or new value."""
-        if self.store.put_if_absent(f"global/{key}", msgspec.json.encode(value)):
-            return value
-        return self.get(key)
+        while not self.store.put_if_absent(f"global/{key}", msgspec.json.encode(value)):
+            found = self.get(key)
+            if found is not None:
+                return found
+            self.store.delete(f"global/{key}")  # foreign
+        return value
 
     def get(self, key: str) -> Any:
         """Return a global value; None if it is not defined."""
         raw = self._read(f"global/{key}")
-        return None if raw is None else msgspec.json.decode(raw)
+        try:
+            return None if raw is None else msgspec.json.decode(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+            self.store.foreign.note(f"global/{key}", f"the value of global {key!r} is foreign: {exc}")
+            return None
 
     def _read(self, key: str) -> Buffer | None:
         try:
@@ -155,17 +160,25 @@ class StateTracker:
         except NotAuthorisedError as exc:
             if not self._is_authorised:
                 raise
-            logger.warning("%s; it is treated as missing", exc)
+            self.store.foreign.note(key, str(exc))
             return None
         self._is_authorised = self._is_authorised or raw is not None
         return raw
 
     def _read_many(self, keys: list[str]) -> list[Buffer | None]:
-        """Read all keys at once if the store supports it and no value is refused; otherwise one by one."""
-        if keys and self._is_authorised and is_batch_store(self.store):
-            with suppress(NotAuthorisedError):
-                return list(self.store.get_many(keys))
+        """Read all keys at once if the store supports it; otherwise one by one."""
+        if self._is_authorised:
+            return drive(protocol.read_many(self.store, keys))
         return [self._read(key) for key in keys]
+
+    def remove_foreign(self, keys: Iterable[str]) -> None:
+        """Delete those of ``keys`` that are no key of a run, or whose value is still foreign; for the master."""
+        keys = list(keys)
+        doubtful = [key for key in keys if Keys.is_of_run(key)]
+        raws = zip(doubtful, drive(protocol.read_many(self.store, doubtful, clears=True)), strict=True)
+        workers = [(key, raw) for key, raw in raws if raw is not None and key.startswith("worker/")]
+        useless = [key for key, raw in workers if protocol.parse_record(self.store, key, raw, WorkerRecord) is None]
+        drive(protocol.delete_many(self.store, [*useless, *(key for key in keys if not Keys.is_of_run(key))]))
 
     # -- life cycle ---------------------------------------------------------------------------------------------------
 
@@ -177,10 +190,10 @@ class StateTracker:
     def finish(self, status: Status = "stopped", failure: Failure | None = None) -> Head | None:
         """End a running run with ``status``; return the head. Masters and workers notice this and leave."""
         while True:
-            raw = self.store.get(HEAD)
-            if raw is None:
+            raw = self._read(HEAD)
+            head = protocol.parse_record(self.store, HEAD, raw, Head)
+            if raw is None or head is None:
                 return None
-            head = decode_record(raw, Head)
             if head.status != "running":
                 return head
             ended = msgspec.structs.replace(head, status=status, failure=failure)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -19,10 +20,11 @@ import pytest
 from dl4jlegacy.scaleout.hazelcast.link import HazelcastLink
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.records import Manifest
+from dl4jlegacy.scaleout.records import Keys, Manifest
 from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession
 from dl4jlegacy.scaleout.zookeeper.membership import group_path
 from dl4jlegacy.services import Services, ServicesState
+from tests.scaleout.test_foreign import VALUES, keys
 from tests.support.cluster_commands import SECRET, Cluster, Command, freeze, same, until
 from tools.chaos.expiry import expire_session
 
@@ -240,3 +242,21 @@ def test_a_corrupt_frame_over_the_model(session_services, run_on) -> None:
         late.says("is refused")
         run.advances(3)
     run.ends(late)
+
+
+@pytest.mark.long
+def test_keys_and_values_of_a_hostile_neighbour_end_nothing(session_services, run_on) -> None:
+    """Somebody without the secret writes 10,000 keys, junk over values of the run, and junk into its journal."""
+    run, rng = run_on(session_services), random.Random(3)
+    link = HazelcastLink(run.servers.hazelcast.split(","), run.servers.cluster_name, run.tracker.store.map_name)
+    with contextlib.closing(link):
+        until(link.connected)
+        for _ in range(5):
+            strange = [*keys(rng, 1990), *(f"log/9{rng.randrange(10**19):019}/z" for _ in range(10))]
+            genuine = [key for key in run.tracker.store.keys("") if Keys.is_of_run(key)]
+            for key in [*strange, *rng.choices(genuine, k=5)]:
+                link.set(key, b"", rng.choice(VALUES)).wait(10)
+            until(lambda: run.tracker.head() is not None, what="the head that the master wrote again")
+            run.advances(2)
+    run.ends(*run.workers)
+    assert len(run.master.err()) < 200_000

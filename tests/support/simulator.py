@@ -19,6 +19,7 @@ from unittest import mock
 
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.aggregate import JobAggregator, aggregate
+from dl4jlegacy.scaleout.foreign import ForeignValues
 from dl4jlegacy.scaleout.plan import Plan, SlotPlan
 from dl4jlegacy.scaleout.protocol import watch
 from dl4jlegacy.scaleout.records import HEAD, Failure, Head, Manifest, account, decode_record
@@ -42,6 +43,7 @@ class SimulatedStore:
         self.now: dict[str, bytes] = {}
         self.before: dict[str, bytes | None] = {}
         self.operations = 0
+        self.foreign = ForeignValues()
 
     def _write(self, key: str, value: Any) -> None:
         self.before[key] = self.now.get(key)

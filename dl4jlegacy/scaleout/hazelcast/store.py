@@ -31,6 +31,7 @@ from typing import Any, TypeVar
 
 from dl4jlegacy.errors import NotAuthorisedError, TrackerClosedError, TrackerError, UsageError
 from dl4jlegacy.scaleout.envelope import Envelope
+from dl4jlegacy.scaleout.foreign import ForeignValues
 from dl4jlegacy.scaleout.hazelcast.link import DisturbedError, HazelcastLink, Reply
 from dl4jlegacy.scaleout.store import Buffer, Clock, WallClock
 from dl4jlegacy.scaleout.tracker import StateTracker
@@ -80,6 +81,7 @@ class HazelcastStore:
         self._cluster_name, self._deadline = cluster_name, deadline_seconds
         self.on_refused: Callable[[str, str], None] = lambda key, reason: None
         """Told of each value that is refused, on the reader's thread: its key, and why."""
+        self.foreign = ForeignValues()
         self._closed = threading.Event()
         self._signers = ThreadPoolExecutor(_SIGNERS, "dl4j-signer")  # threads start when they are needed
         self._link = HazelcastLink(_addresses(address), cluster_name, self.map_name)
@@ -155,15 +157,19 @@ class HazelcastStore:
             for (key, value), reply in self._windowed(items, lambda item: self._add(*item))
         ]
 
-    def get_many(self, keys: Iterable[str]) -> Iterator[Buffer | None]:
+    def get_many(self, keys: Iterable[str]) -> Iterator[Buffer | NotAuthorisedError | None]:
         """See ``BatchStore``."""
         for key, reply in self._windowed(keys, self._link.get):
             try:
-                raw = self._wait(reply, f"read {key!r}", self._until())
-            except DisturbedError:
-                yield self.get(key)
-            else:
-                yield self._open(key, raw)
+                yield self._answered(key, reply)
+            except NotAuthorisedError as exc:
+                yield exc
+
+    def _answered(self, key: str, reply: Reply[memoryview | None]) -> Buffer | None:
+        try:
+            return self._open(key, self._wait(reply, f"read {key!r}", self._until()))
+        except DisturbedError:
+            return self.get(key)
 
     def delete_many(self, keys: Iterable[str]) -> None:
         """See ``BatchStore``."""
@@ -241,7 +247,10 @@ class HazelcastStore:
                 return self._wait(reply, what, until)
             except DisturbedError as exc:
                 self._pause(pause, until, what, exc)
-            found = self._open(key, self._repeat(lambda: self._link.get(key), what, until))
+            try:
+                found = self._open(key, self._repeat(lambda: self._link.get(key), what, until))
+            except NotAuthorisedError:  # a foreign value is not the new one, and not the expected one
+                return False
             if found is not None and found == value:
                 return True
             if found != expected:
@@ -305,7 +314,7 @@ class HazelcastStore:
 
 
 class HazelcastStateTracker(StateTracker):
-    """The tracker of a run on a cluster; arguments as for ``HazelcastStore``.
+    """The tracker of a run on a cluster; arguments as for ``HazelcastStore`` and ``StateTracker``.
 
     Deadlines of leases are compared between machines, so the clock is the wall clock: machines should keep theirs
     within a second of each other (NTP). A clock that is off costs a lease that ends too early or too late, and with
@@ -321,11 +330,12 @@ class HazelcastStateTracker(StateTracker):
         secret: bytes | None,
         deadline_seconds: float = 20.0,
         clock: Clock | None = None,
+        is_authorised: bool = False,
     ) -> None:
         store = HazelcastStore(
             address, cluster_name=cluster_name, run=run, secret=secret, deadline_seconds=deadline_seconds
         )
-        super().__init__(store, clock or WallClock())
+        super().__init__(store, clock or WallClock(), is_authorised=is_authorised)
 
 
 def _addresses(text: str) -> list[str]:

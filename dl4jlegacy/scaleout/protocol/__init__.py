@@ -26,7 +26,15 @@ from dl4jlegacy.scaleout.protocol.events import (
     Steps,
     Wait,
 )
-from dl4jlegacy.scaleout.protocol.frames import increment, read_frame, write_frame
+from dl4jlegacy.scaleout.protocol.frames import (
+    delete_many,
+    increment,
+    parse_count,
+    parse_record,
+    read_frame,
+    read_many,
+    write_frame,
+)
 from dl4jlegacy.scaleout.protocol.master import Master, RunStart, master_steps
 from dl4jlegacy.scaleout.protocol.worker import Worker, extend_lease, is_wanted, worker_steps
 
@@ -47,12 +55,16 @@ __all__ = [
     "Steps",
     "Wait",
     "Worker",
+    "delete_many",
     "extend_lease",
     "increment",
     "is_wanted",
     "issue_jobs",
     "master_steps",
+    "parse_count",
+    "parse_record",
     "read_frame",
+    "read_many",
     "worker_steps",
     "write_frame",
 ]

@@ -6,14 +6,17 @@ what the simulator schedules.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from typing import TypeVar
+
+import msgspec
 
 from dl4jlegacy import wire
-from dl4jlegacy.errors import NotAuthorisedError
+from dl4jlegacy.errors import NotAuthorisedError, WireError
+from dl4jlegacy.scaleout.foreign import shortened
 from dl4jlegacy.scaleout.protocol.events import STEP, Steps
-from dl4jlegacy.scaleout.records import Head, Keys, Manifest
+from dl4jlegacy.scaleout.records import Head, Keys, Manifest, decode_record
 from dl4jlegacy.scaleout.store import BatchStore, Buffer, Store, is_batch_store
 
 __all__ = [
@@ -21,6 +24,8 @@ __all__ = [
     "delete_many",
     "increment",
     "keys_of",
+    "parse_count",
+    "parse_record",
     "put_many_if_absent",
     "read_frame",
     "read_frames",
@@ -30,8 +35,7 @@ __all__ = [
     "write_frames",
 ]
 
-
-logger = logging.getLogger(__name__)
+R = TypeVar("R", bound=msgspec.Struct)
 
 
 def write_frame(store: Store, key: str, frame: Buffer) -> Steps[Manifest]:
@@ -84,24 +88,18 @@ def read_frames(store: Store, manifests: Sequence[Manifest]) -> Steps[list[Buffe
     """Return the frames of several manifests like ``read_frame``, all fetched at once."""
     if is_batch_store(store):
         yield STEP
-        frames = _read_at_once(store, manifests)
-        if frames is not None:
-            return frames
+        return _read_at_once(store, manifests)
     one_by_one: list[Buffer | None] = []
     for manifest in manifests:
         one_by_one.append((yield from _read_one_by_one(store, manifest)))
     return one_by_one
 
 
-def _read_at_once(store: BatchStore, manifests: Sequence[Manifest]) -> list[Buffer | None] | None:
-    """Return the frames, or None if a chunk is refused."""
+def _read_at_once(store: BatchStore, manifests: Sequence[Manifest]) -> list[Buffer | None]:
     readable = [manifest for manifest in manifests if _is_possible(store, manifest)]
-    try:
-        chunks = store.get_many(key for manifest in readable for key in keys_of(manifest))
-        frames = {manifest.key: _joined(islice(chunks, manifest.chunks), manifest) for manifest in readable}
-    except NotAuthorisedError:
-        logger.debug("a chunk of %d frames is refused; they are read one by one", len(manifests))
-        return None
+    keys = [key for manifest in readable for key in keys_of(manifest)]
+    chunks = (_accepted(store, key, value) for key, value in zip(keys, store.get_many(keys), strict=True))
+    frames = {manifest.key: _joined(islice(chunks, manifest.chunks), manifest) for manifest in readable}
     return [frames.get(manifest.key) for manifest in manifests]
 
 
@@ -111,11 +109,7 @@ def _read_one_by_one(store: Store, manifest: Manifest) -> Steps[Buffer | None]:
     chunks = []
     for key in keys_of(manifest):
         yield STEP
-        try:
-            chunk = store.get(key)
-        except NotAuthorisedError as exc:
-            _report(exc)
-            return None
+        chunk = _get(store, key)
         if chunk is None:
             return None
         chunks.append(chunk)
@@ -123,8 +117,8 @@ def _read_one_by_one(store: Store, manifest: Manifest) -> Steps[Buffer | None]:
 
 
 def _is_possible(store: Store, manifest: Manifest) -> bool:
-    """Return whether the size fits the number of chunks, so that a false manifest allocates nothing."""
-    return manifest.nbytes <= manifest.chunks * store.chunk_nbytes
+    """Return whether the size needs exactly that number of chunks, so that a false manifest allocates nothing."""
+    return manifest.nbytes >= 0 and manifest.chunks == -(-manifest.nbytes // store.chunk_nbytes)
 
 
 def _joined(chunks: Iterator[Buffer | None], manifest: Manifest) -> memoryview | None:
@@ -141,25 +135,62 @@ def _joined(chunks: Iterator[Buffer | None], manifest: Manifest) -> memoryview |
 
 
 def read_many(store: Store, keys: Sequence[str], *, clears: bool = False) -> Steps[list[Buffer | None]]:
-    """Return the values of some records. A refused value counts as missing; ``clears`` deletes it."""
+    """Return the values of some records. A foreign value counts as missing; ``clears`` deletes it."""
+    values: list[Buffer | None] = []
+    foreign: list[str] = []
     if is_batch_store(store):
         yield STEP
-        try:
-            return list(store.get_many(keys))
-        except NotAuthorisedError:
-            logger.debug("one of %d records is refused; they are read one by one", len(keys))
-    values: list[Buffer | None] = []
-    for key in keys:
-        yield STEP
-        try:
-            values.append(store.get(key))
-        except NotAuthorisedError as exc:
-            _report(exc)
-            values.append(None)
-            if clears:
-                yield STEP
-                store.delete(key)
+        for key, value in zip(keys, store.get_many(keys), strict=True):
+            values.append(_accepted(store, key, value))
+            if isinstance(value, NotAuthorisedError):
+                foreign.append(key)
+    else:
+        for key in keys:
+            yield STEP
+            try:
+                values.append(store.get(key))
+            except NotAuthorisedError as exc:
+                values.append(_accepted(store, key, exc))
+                foreign.append(key)
+    if foreign and clears:
+        yield from delete_many(store, foreign)
     return values
+
+
+def parse_record(store: Store, key: str, raw: Buffer | None, kind: type[R]) -> R | None:
+    """Return the record that was read from ``key``; None if there is none, or bytes that nobody of the run wrote."""
+    if raw is None:
+        return None
+    try:
+        return decode_record(raw, kind)
+    except WireError as exc:
+        store.foreign.note(key, f"the value under {shortened(key)} is foreign: {exc}")
+        return None
+
+
+def parse_count(store: Store, key: str, raw: Buffer | None) -> int:
+    """Return the counter that was read from ``key``; 0 if there is none, or bytes that are no number."""
+    digits = b"" if raw is None else bytes(raw[:20])
+    if digits.isdigit() and raw is not None and len(raw) == len(digits):
+        return int(digits)
+    if raw is not None:
+        store.foreign.note(key, f"the value under {shortened(key)} is foreign: it is no count")
+    return 0
+
+
+def _get(store: Store, key: str) -> Buffer | None:
+    try:
+        return store.get(key)
+    except NotAuthorisedError as exc:
+        return _accepted(store, key, exc)
+
+
+def _accepted(store: Store, key: str, value: Buffer | NotAuthorisedError | None) -> Buffer | None:
+    """Return a value; None, and note it, if it is refused."""
+    if isinstance(value, NotAuthorisedError):
+        store.foreign.note(key, str(value))
+        return None
+    return value
 
 
 def put_many_if_absent(store: Store, items: Sequence[tuple[str, Buffer]]) -> Steps[None]:
@@ -171,10 +202,6 @@ def put_many_if_absent(store: Store, items: Sequence[tuple[str, Buffer]]) -> Ste
     for key, value in items:
         yield STEP
         store.put_if_absent(key, value)
-
-
-def _report(refused: NotAuthorisedError) -> None:
-    logger.warning("%s; it is treated as missing", refused)
 
 
 def delete_frame(store: Store, manifest: Manifest) -> Steps[None]:
@@ -201,18 +228,17 @@ def keys_of(manifest: Manifest) -> list[str]:
 def increment(store: Store, key: str, by: int = 1) -> Steps[None]:
     """Add to a counter by compare-and-set."""
     while True:
-        yield STEP
-        raw = store.get(key)
+        raw = (yield from read_many(store, [key], clears=True))[0]
         yield STEP
         if raw is None:
             if store.put_if_absent(key, str(by).encode()):
                 return
-        elif store.replace_if_same(key, raw, str(int(bytes(raw)) + by).encode()):
+        elif store.replace_if_same(key, raw, str(parse_count(store, key, raw) + by).encode()):
             return
 
 
 def sweep(store: Store, head: Head) -> Steps[None]:
-    """Delete all keys that are no longer needed, whichever process wrote them."""
+    """Delete all keys that are no longer needed, whichever process wrote them; foreign keys are the monitor's."""
     yield STEP
     useless = [key for key in store.keys("") if Keys.is_useless(key, head)]
     if useless:

@@ -15,13 +15,14 @@ from dl4jlegacy.scaleout.protocol.frames import (
     delete_frame,
     delete_many,
     keys_of,
+    parse_record,
     read_frame,
     read_many,
     sweep,
     write_frame,
 )
 from dl4jlegacy.scaleout.protocol.watch import OpenSlots, ReissueReason, watch
-from dl4jlegacy.scaleout.records import HEAD, Failure, Head, Keys, Manifest, advance, decode_record, encode_record
+from dl4jlegacy.scaleout.records import HEAD, Failure, Head, Keys, Manifest, advance, encode_record
 from dl4jlegacy.scaleout.router import WorkRouter
 from dl4jlegacy.scaleout.store import Buffer, Clock, Store
 
@@ -87,10 +88,10 @@ def master_steps(me: Master) -> Steps[Head]:
     plan = me.plan
     while True:
         raw = (yield from read_many(me.store, [HEAD], clears=True))[0]
-        if raw is None:
-            yield from _begin(me, None)
+        head = parse_record(me.store, HEAD, raw, Head)
+        if raw is None or head is None:
+            yield from _begin(me, raw)
             continue
-        head = decode_record(raw, Head)
         if head.status in ("failed", "stopped"):
             return head
         is_mine = me.known is not None and me.known[0].model.key == head.model.key

@@ -16,7 +16,7 @@ import msgspec
 from dl4jlegacy.scaleout.aggregate import Aggregation, JobAggregator
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import DROPPED, JOB_TOPIC, STEP, Limits, MoreWork, Steps, Wait
-from dl4jlegacy.scaleout.protocol.frames import read_frames, read_many
+from dl4jlegacy.scaleout.protocol.frames import delete_many, parse_count, parse_record, read_frames, read_many
 from dl4jlegacy.scaleout.records import (
     HEAD,
     MODEL_LOST,
@@ -25,7 +25,6 @@ from dl4jlegacy.scaleout.records import (
     JobRecord,
     Keys,
     Manifest,
-    decode_record,
     encode_record,
 )
 from dl4jlegacy.scaleout.router import WorkRouter
@@ -146,7 +145,7 @@ def _read_slots(me: Watcher, slots: OpenSlots) -> Steps[bool]:
         )
         if found[0] != slots.raw:
             return False
-        slots.dropped = int(bytes(found[1])) if found[1] else 0
+        slots.dropped = parse_count(me.store, DROPPED, found[1])
         slots.missing = []
         for number, raw in zip(numbers, found[2:], strict=True):
             yield from _check_slot(me, slots, number, raw)
@@ -160,10 +159,12 @@ def _read_slots(me: Watcher, slots: OpenSlots) -> Steps[bool]:
 def _check_slot(me: Watcher, slots: OpenSlots, number: int, raw: Buffer | None) -> Steps[None]:
     """Store a slot's record in ``slots``; reissue its job if necessary."""
     slots.records.pop(number, None)
-    if raw is None:
+    record = parse_record(me.store, Keys.job(*me.plan.at(number)), raw, JobRecord)
+    if raw is None or record is None:
         slots.missing.append(number)
+        if raw is not None:
+            yield from delete_many(me.store, [Keys.job(*me.plan.at(number))])
         return
-    record = decode_record(raw, JobRecord)
     again = _reissued(me, slots, number, record, raw)
     if again is not None:
         yield STEP

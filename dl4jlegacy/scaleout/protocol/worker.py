@@ -21,8 +21,15 @@ from dl4jlegacy.scaleout.protocol.events import (
     Steps,
     Wait,
 )
-from dl4jlegacy.scaleout.protocol.frames import delete_frame, increment, read_frames, read_many, write_frame
-from dl4jlegacy.scaleout.records import HEAD, MODEL_LOST, Failure, Head, JobRecord, Keys, decode_record, encode_record
+from dl4jlegacy.scaleout.protocol.frames import (
+    delete_frame,
+    increment,
+    parse_record,
+    read_frames,
+    read_many,
+    write_frame,
+)
+from dl4jlegacy.scaleout.records import HEAD, MODEL_LOST, Failure, Head, JobRecord, Keys, encode_record
 from dl4jlegacy.scaleout.router import WorkRouter
 from dl4jlegacy.scaleout.store import Buffer, Clock, Store, is_batch_store
 
@@ -97,7 +104,7 @@ class Worker:
         """Take the bytes of the head, which was just read."""
         self.looked = self.clock.now()
         if raw != self.raw:
-            self.raw, self.head = raw, None if raw is None else decode_record(raw, Head)
+            self.raw, self.head = raw, parse_record(self.store, HEAD, raw, Head)
             self.closed.clear()
             self.spare.clear()
             self.fetched.clear()
@@ -276,9 +283,9 @@ def _free(me: Worker, head: Head, block: list[int], raws: list[Buffer | None]) -
     model = head.model.key if me.router.binds_model else ""
     free = []
     for number, raw in zip(block, raws, strict=True):
-        if raw is None:
+        record = parse_record(me.store, Keys.job(*me.plan.at(number)), raw, JobRecord)
+        if raw is None or record is None:
             continue
-        record = decode_record(raw, JobRecord)
         if record.state == "done" and record.model == model:
             me.closed.add(number)
         elif record.state == "ready" and record.model == model:
@@ -327,7 +334,7 @@ def _commit(me: Worker, claim: Claim, frame: Buffer) -> Steps[None]:
                 me.hint()
             return
         raw = (yield from read_many(me.store, [Keys.job(*slot)]))[0]
-        record = None if raw is None else decode_record(raw, JobRecord)
+        record = parse_record(me.store, Keys.job(*slot), raw, JobRecord)
     yield from delete_frame(me.store, manifest)
     yield from increment(me.store, DROPPED)
 
@@ -342,7 +349,7 @@ def _change_lease(me: Worker, number: int, lease: JobRecord, **changes: Any) -> 
     key = Keys.job(*me.plan.at(number))
     while True:
         raw = (yield from read_many(me.store, [key]))[0]
-        record = None if raw is None else decode_record(raw, JobRecord)
+        record = parse_record(me.store, key, raw, JobRecord)
         if raw is None or record is None or not _holds(record, lease):
             return False
         yield STEP
