@@ -13,10 +13,12 @@ polled every 15 s, and whose ``shutdown`` swallowed every error and left threads
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -28,6 +30,7 @@ from threadpoolctl import threadpool_limits
 from dl4jlegacy.errors import ConfError, DeadlineError, TrainingError, UsageError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.networks import build_network
+from dl4jlegacy.progress import ProgressLine
 from dl4jlegacy.run import Run, TrainingData, job_iterator, open_checkpoints, resolve
 from dl4jlegacy.scaleout import actors, protocol
 from dl4jlegacy.scaleout.actors import Ticker
@@ -172,9 +175,18 @@ class ActorNetworkRunner:
         return first, self._performer or network_performer
 
     def train(
-        self, tick: Callable[[RunStatus], None] | None = None, *, deadline: float | None = None
+        self, tick: Callable[[RunStatus], None] | None = None, *, deadline: float | None = None, progress: bool = True
     ) -> TrainingResult:
-        """Train to the end of the plan; return the result. Blocks; ``tick`` is called a few times a second.
+        """Train to the end of the plan; return the result. Blocks.
+
+        Ctrl-C stops the workers after their current job and saves a checkpoint, if the run has a folder for them; the
+        ``KeyboardInterrupt`` then carries a note that says where the run stopped and what is kept.
+
+        Args:
+            tick: called with the run's status a few times a second, on this thread.
+            deadline: seconds after which the run is given up; None: none.
+            progress: show the status in a line on stderr while training, if that is a terminal and there is no
+                ``tick``.
 
         Raises:
             NotFiniteError: the score or the parameters became NaN; names round, slot and layer.
@@ -187,8 +199,14 @@ class ActorNetworkRunner:
         begun = parts.checkpoints.newest() if parts.checkpoints is not None else None  # the tracker may not know yet
         with threadpool_limits(limits=1, user_api="blas"):  # one pool only: the workers' own threads
             parts.started = time.monotonic()
-            self._start(parts)
-            head, frame = self._wait(parts, tick, deadline)
+            try:
+                self._start(parts)
+                with _shown(tick, progress) as shown:
+                    head, frame = self._wait(parts, shown, deadline)
+            except KeyboardInterrupt as interrupt:
+                self.shutdown()
+                interrupt.add_note(_what_is_kept(parts))
+                raise
         seconds = time.monotonic() - parts.started
         if head.status != "done" or frame is None:
             raise failure_of(head)
@@ -352,6 +370,30 @@ def _aggregator(conf: Conf, kernels: Kernels, pool: ThreadPoolExecutor) -> JobAg
     if create_router(conf.router).shares == "delta":
         return DeltaAggregator(kernels)
     return ParameterAveragingAggregator(kernels, weighted=conf.weighted_average, pool=pool)
+
+
+@contextlib.contextmanager
+def _shown(tick: Callable[[RunStatus], None] | None, progress: bool) -> Iterator[Callable[[RunStatus], None] | None]:
+    """Yield what to call with the status of a run: ``tick``, else what shows it, if somebody can see it."""
+    if tick is not None or not progress or sys.stderr is None or not sys.stderr.isatty():
+        yield tick
+        return
+    with ProgressLine(sys.stderr) as line:
+        yield line.tick
+
+
+def _what_is_kept(parts: _Parts) -> str:
+    """Return where a run is that was interrupted and shut down, and how it goes on."""
+    run, rounds = parts.run.conf.run, parts.run.plan.total_rounds
+    if parts.checkpoints is None:
+        return f"run {run} was stopped; nothing of it is kept: with Conf(checkpoint_dir=...) a run can go on later"
+    saved = parts.checkpoints.newest()
+    if saved is None:
+        return f"run {run} was stopped before it began; nothing of it is left"
+    return (
+        f"run {run} was stopped; its checkpoint of round {saved[0].round} of {rounds} is in "
+        f"{parts.run.conf.checkpoint_dir}: setup(conf, resume=True) goes on from there"
+    )
 
 
 def _save_unfinished(parts: _Parts) -> None:

@@ -190,6 +190,7 @@ def train(
     *,
     out: str = "",
     tick: Callable[[RunStatus], None] | None = None,
+    progress: bool = True,
     tracker: StateTracker | None = None,
     monitor: ClusterMonitor | None = None,
 ) -> Report:
@@ -199,7 +200,7 @@ def train(
         run: as ``prepare`` or ``run.resolve`` returned it.
         data: the data that it was resolved with.
         out: the file to save the model to, here or in S3; "": none.
-        tick: called with the run's status a few times a second, on this thread.
+        tick, progress: as for ``ActorNetworkRunner.train``.
         tracker, monitor: as for ``ActorNetworkRunner``.
 
     Raises:
@@ -210,7 +211,7 @@ def train(
     output = storage.open_output(out) if out else None
     with ActorNetworkRunner("master", batches(run.conf, data), tracker=tracker, monitor=monitor) as runner:
         runner.setup(run)
-        result = runner.train(tick)
+        result = runner.train(tick, progress=progress)
         network = runner.network(result)
     path, misplaced = "", None
     if output is not None:

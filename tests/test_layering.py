@@ -54,7 +54,7 @@ scaleout.zookeeper
 scaleout
 aws
 storage
-run
+run progress
 runner
 inference
 training

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
@@ -23,6 +22,7 @@ from dl4jlegacy.cli.next_steps import RunLocation, after_training
 from dl4jlegacy.console import Stopped, emit, error_fields, open_console
 from dl4jlegacy.errors import NotEnoughWorkersError, NotFiniteError, counted
 from dl4jlegacy.kernels.compilation import kernels_being_compiled
+from dl4jlegacy.progress import Speed, compiling, duration, phase, score, status_line
 from dl4jlegacy.scaleout.compute import use_device
 from dl4jlegacy.scaleout.journal import JournalEntry
 from dl4jlegacy.scaleout.liveness.quorum import Waiting
@@ -32,10 +32,9 @@ from dl4jlegacy.strict_json import to_json
 if TYPE_CHECKING:
     from dl4jlegacy.training import Report
 
-__all__ = ["ProgressDisplay", "show_training", "status_line", "use_device_and_report"]
+__all__ = ["ProgressDisplay", "show_training", "use_device_and_report"]
 
 _LINE_SECONDS = 5.0
-_WINDOW_SECONDS = 10.0
 _HEAD_LINES = 7  # bar, round, examples, speed, score, time, and the terminal's own last line
 _LABEL_WIDTH = 10
 _MAX_WIDTH = 78
@@ -65,7 +64,7 @@ class ProgressDisplay:
         self._worker_command = worker_command
         self._panel: _Panel | None = None
         self._next_line = 0.0
-        self._speed = _Speed()
+        self._speed = Speed()
         self._traces: set[str] = set()
         self._told: set[int] = set()
         self.last: RunStatus | None = None
@@ -167,84 +166,25 @@ class _Panel(RenderHook):
         return [Control(ControlType.CARRIAGE_RETURN, *erase), *renderables, *lines]
 
 
-class _Speed:
-    """Examples per second over the last few seconds: phases differ, and compiling kernels does not count."""
-
-    def __init__(self) -> None:
-        self._seen: deque[tuple[float, int]] = deque()
-
-    def add(self, seconds: float, examples: int) -> None:
-        if not self._seen or seconds > self._seen[-1][0]:
-            self._seen.append((seconds, examples))
-        while len(self._seen) > 2 and self._seen[1][0] <= seconds - _WINDOW_SECONDS:
-            self._seen.popleft()
-
-    @property
-    def now(self) -> float:
-        if len(self._seen) < 2:
-            return 0.0
-        (start, before), (end, after) = self._seen[0], self._seen[-1]
-        return (after - before) / (end - start)
-
-
-def status_line(status: RunStatus, speed: float, worker_command: str = "") -> str:
-    """Return where a run is, in one line; ``speed`` in examples per second."""
-    plan, head = status.plan, status.head
-    if status.waiting is not None:
-        return status.waiting.text() + (f"; start one with: {worker_command}" if worker_command else "")
-    if head is None:
-        return f"starting ({status.seconds:.0f} s){_compiling()}"
-    working = sum(state.startswith("working") for _, state in status.workers)
-    return (
-        f"{_phase(status)}, round {head.round}/{plan.total_rounds}, {counted(head.examples, 'example')}, "
-        f"{speed:,.0f}/s, score {_score(status)}, {working}/{counted(len(status.workers), 'worker')} busy, "
-        f"ETA {_duration((plan.total_examples - head.examples) / speed) if speed > 0 else '?'}{_compiling()}"
-    )
-
-
-def _compiling() -> str:
-    """Return a note while this process compiles kernels, which happens at their first use on a machine."""
-    names = kernels_being_compiled()
-    return f", compiling {', '.join(sorted(set(names)))} (once)" if names else ""
-
-
-def _phase(status: RunStatus) -> str:
-    plan, head = status.plan, status.head
-    if head is None:
-        return "start"
-    phase = plan.phases[plan.phase_of(min(head.round, plan.total_rounds - 1))]
-    return f"{phase.kind} {phase.layer}" if phase.layer >= 0 else phase.kind
-
-
-def _score(status: RunStatus) -> str:
-    return "-" if status.head is None or status.head.score is None else f"{status.head.score:.4f}"
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
 def _lines(status: RunStatus, speed: float, console: Console, worker_command: str = "") -> list[Text]:
     """Return the display: a label and a value on every line, no more lines than the terminal has."""
     plan, head = status.plan, status.head
     round_, examples = (0, 0) if head is None else (head.round, head.examples)
-    left = f", {_duration((plan.total_examples - examples) / speed)} left" if speed > 0 else ""
+    left = f", {duration((plan.total_examples - examples) / speed)} left" if speed > 0 else ""
     hint = [("start one", worker_command)] if status.waiting is not None and worker_command else []
     workers = _shown(status, console.height - _HEAD_LINES - len(hint))
     rows = (
         ("round", f"{round_:,} of {plan.total_rounds:,}"),
         ("examples", f"{examples:,} of {plan.total_examples:,}"),
         ("speed", f"{speed:,.0f} examples/s" if speed > 0 else "-"),
-        ("score", _score(status)),
-        ("time", f"{_duration(status.seconds)}{left}{_compiling()}"),
+        ("score", score(status)),
+        ("time", f"{duration(status.seconds)}{left}{compiling()}"),
         *hint,
         *workers,
     )
     width = min(_MAX_WIDTH, console.width - 1) - _LABEL_WIDTH - 2
     done = _bar(round_ / max(1, plan.total_rounds), width)
-    first = _row(_phase(status), done) if status.waiting is None else _row("waiting", Text(_countdown(status.waiting)))
+    first = _row(phase(status), done) if status.waiting is None else _row("waiting", Text(_countdown(status.waiting)))
     return [first, *(_row(label, Text(value)) for label, value in rows)]
 
 
@@ -286,7 +226,7 @@ def _event(status: RunStatus, speed: float) -> dict[str, object]:
     head, waiting = status.head, status.waiting
     return {
         "event": "progress",
-        "phase": _phase(status),
+        "phase": phase(status),
         "round": 0 if head is None else head.round,
         "rounds": status.plan.total_rounds,
         "examples": 0 if head is None else head.examples,

@@ -15,8 +15,9 @@ from rich.console import Console
 from dl4jlegacy.cli import inspect, services
 from dl4jlegacy.cli.main import app
 from dl4jlegacy.cli.next_steps import RunLocation, after_training
-from dl4jlegacy.cli.progress import ProgressDisplay, status_line
+from dl4jlegacy.cli.progress import ProgressDisplay
 from dl4jlegacy.cluster.address import ClusterAddress
+from dl4jlegacy.progress import status_line
 from dl4jlegacy.scaleout.liveness.quorum import Waiting
 from dl4jlegacy.scaleout.outcome import RunStatus
 from dl4jlegacy.scaleout.plan import Phase, Plan

@@ -9,8 +9,9 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from dl4jlegacy.cli.progress import ProgressDisplay, status_line
+from dl4jlegacy.cli.progress import ProgressDisplay
 from dl4jlegacy.kernels.compilation import report_compilation
+from dl4jlegacy.progress import status_line
 from dl4jlegacy.scaleout.outcome import RunStatus
 from dl4jlegacy.scaleout.plan import Phase, Plan
 from dl4jlegacy.scaleout.records import Head, Manifest
@@ -138,7 +139,7 @@ def test_without_a_terminal_there_is_a_line_every_five_seconds_and_none_for_shor
             display.tick(status(tenth, tenth / 10))
     lines = file.getvalue().splitlines()
     assert len(lines) == 2
-    assert lines[0] == ("finetune, round 50/250, 2,000 examples, 400/s, score 0.2500, 2/3 workers busy, ETA 0:20")
+    assert lines[0] == ("finetune, round 50/250, 2,000 examples, 400/s, score 0.2500, ETA 0:20, 2/3 workers busy")
 
 
 def test_as_json_every_line_is_an_object() -> None:

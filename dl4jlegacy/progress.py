@@ -1,0 +1,123 @@
+"""Where a run is, as one line of text, and that line on a terminal while a script trains.
+
+The command line has a display of its own (``cli.progress``), made of the same pieces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import deque
+from types import TracebackType
+from typing import Self, TextIO
+
+from dl4jlegacy.errors import counted
+from dl4jlegacy.kernels.compilation import kernels_being_compiled
+from dl4jlegacy.scaleout.outcome import RunStatus
+
+__all__ = ["ProgressLine", "Speed", "compiling", "duration", "phase", "score", "status_line"]
+
+_WINDOW_SECONDS = 10.0
+_COLUMNS = 80  # of a terminal that does not say how many it has
+_ERASE = "\r\x1b[K"
+
+
+class ProgressLine:
+    """Shows a run's status in one line of a terminal when ticked, and takes the line away at the end.
+
+    Used from one thread, as a context manager. A terminal that can no longer be written to is left alone.
+    """
+
+    def __init__(self, terminal: TextIO) -> None:
+        self._terminal = terminal
+        self._speed = Speed()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._show("")
+
+    def tick(self, status: RunStatus) -> None:
+        """Show a new status in the place of the one before."""
+        if status.head is not None:
+            self._speed.add(status.seconds, status.head.examples)
+        self._show(status_line(status, self._speed.now)[: self._columns() - 1])
+
+    def _columns(self) -> int:
+        try:
+            return os.get_terminal_size(self._terminal.fileno()).columns or _COLUMNS
+        except (OSError, ValueError):
+            return _COLUMNS
+
+    def _show(self, line: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._terminal.write(_ERASE + line)
+            self._terminal.flush()
+
+
+class Speed:
+    """Examples per second over the last few seconds: phases differ, and compiling kernels does not count."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def add(self, seconds: float, examples: int) -> None:
+        """Take down how many examples the run had counted after so many seconds."""
+        if not self._seen or seconds > self._seen[-1][0]:
+            self._seen.append((seconds, examples))
+        while len(self._seen) > 2 and self._seen[1][0] <= seconds - _WINDOW_SECONDS:
+            self._seen.popleft()
+
+    @property
+    def now(self) -> float:
+        """The speed; 0 while it is not known."""
+        if len(self._seen) < 2:
+            return 0.0
+        (start, before), (end, after) = self._seen[0], self._seen[-1]
+        return (after - before) / (end - start)
+
+
+def status_line(status: RunStatus, speed: float, worker_command: str = "") -> str:
+    """Return where a run is, in one line; ``speed`` in examples per second, ``worker_command`` starts a worker."""
+    plan, head = status.plan, status.head
+    if status.waiting is not None:
+        return status.waiting.text() + (f"; start one with: {worker_command}" if worker_command else "")
+    if head is None:
+        return f"starting ({status.seconds:.0f} s){compiling()}"
+    working = sum(state.startswith("working") for _, state in status.workers)
+    left = duration((plan.total_examples - head.examples) / speed) if speed > 0 else "?"
+    return (
+        f"{phase(status)}, round {head.round}/{plan.total_rounds}, {counted(head.examples, 'example')}, "
+        f"{speed:,.0f}/s, score {score(status)}, ETA {left}, {working}/{counted(len(status.workers), 'worker')} busy"
+        f"{compiling()}"
+    )
+
+
+def compiling() -> str:
+    """Return a note while this process compiles kernels, which happens at their first use on a machine."""
+    names = kernels_being_compiled()
+    return f", compiling {', '.join(sorted(set(names)))} (once)" if names else ""
+
+
+def phase(status: RunStatus) -> str:
+    """Return the phase of a run, with its layer while that is pretrained."""
+    plan, head = status.plan, status.head
+    if head is None:
+        return "start"
+    now = plan.phases[plan.phase_of(min(head.round, plan.total_rounds - 1))]
+    return f"{now.kind} {now.layer}" if now.layer >= 0 else now.kind
+
+
+def score(status: RunStatus) -> str:
+    """Return the score of a run's model, "-" before there is one."""
+    return "-" if status.head is None or status.head.score is None else f"{status.head.score:.4f}"
+
+
+def duration(seconds: float) -> str:
+    """Return a number of seconds as minutes and seconds, ``2:05``, or with the hours before them."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
