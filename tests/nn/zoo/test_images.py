@@ -48,9 +48,14 @@ def test_images_that_are_too_small_or_none_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["lenet", pytest.param("alexnet-small", marks=pytest.mark.long)])
 def test_image_networks_learn(name: str) -> None:
-    network = MultiLayerNetwork(zoo.select(name).build(784, 4))
+    """LeNet with shorter steps than on MNIST: with those of the original it depends on the last bit what is learned."""
+    conf = zoo.select(name).build(784, 4)
+    if name == "lenet":
+        gentle = conf.conf.replace(weight_init="relu", updater=AdaGrad(learning_rate=0.02, epsilon=0.01))
+        conf = conf.replace(conf=gentle)
+    network = MultiLayerNetwork(conf)
     data = bars(512 if name == "lenet" else 256)
-    network.fit(ListDataSetIterator(data, 32), epochs=12 if name == "lenet" else 6)
+    network.fit(ListDataSetIterator(data, 32), epochs=8 if name == "lenet" else 6)
     assert network.evaluate(data).accuracy() > 0.9
 
 
