@@ -67,35 +67,62 @@ def test_the_command_line_knows_every_flag_in_the_readme() -> None:
 
 
 CODE = {
-    f"{page}-{i}": code
+    page: "\n".join(code)  # of one page in order, as its reader types it
     for page, path in PAGES.items()
-    for i, code in enumerate(blocks("python", path.read_text("utf-8")))
+    if (code := blocks("python", path.read_text("utf-8")))
 }
+LEARNED = {
+    "README.md": {"Accuracy": 0.95},
+    "docs/migrating-from-dl4j.md": {"Accuracy": 0.9},
+    "docs/networks.md": {"Accuracy": 0.9},
+    "docs/your-own-data.md": {"Accuracy": 0.93, "R2": 0.98},
+}
+"""How well what is trained on a page does, by what it prints."""
+TRAINS = re.compile(r"runner\.train\(|network\.(?:fit|pretrain|finetune)\(")
+PREDICTED = {"docs/your-own-data.md": "inner\nmiddle\nouter\n"}
 
 
 @pytest.mark.parametrize("name", CODE)
-def test_python_on_the_pages_runs(name: str, tmp_path: Path) -> None:
+def test_python_on_the_pages_runs_and_learns(name: str, tmp_path: Path) -> None:
     script = tmp_path / "page.py"
     script.write_text(CODE[name], encoding="utf-8")
     settings = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "OPENBLAS_NUM_THREADS": "1", "HOME": str(tmp_path)}
     command = [sys.executable, "-W", "error", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=settings, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    found = re.findall(r"^ *(Accuracy|R2): +([\d.]+)$", done.stdout, flags=re.MULTILINE)
+    floors = LEARNED.get(name, {})
+    assert len(found) == len(floors) == len(TRAINS.findall(CODE[name])), f"{name} trains without a floor: {done.stdout}"
+    for what, learned in found:
+        assert float(learned) >= floors[what], f"{name}: {what} {learned}"
+    assert PREDICTED.get(name, "") in done.stdout
 
 
-def test_the_commands_for_ones_own_data_work_on_a_csv_file(tmp_path: Path) -> None:
-    [block] = [block for block in blocks("sh") if "flowers.csv" in block]
+OWN_DATA = {"README.md": 0.7, "docs/your-own-data.md": 0.9}
+"""The accuracy that the commands on a page reach on the irises."""
+
+
+@pytest.mark.parametrize("page", OWN_DATA)
+def test_the_commands_for_ones_own_data_learn_from_a_csv_file_and_predict(page: str, tmp_path: Path) -> None:
+    text = PAGES[page].read_text("utf-8")
+    [block] = [block for block in blocks("sh", text) if "flowers.csv" in block]
+    for conf in blocks("yaml", text):
+        (tmp_path / "flowers.yaml").write_text(conf, encoding="utf-8")
     iris = (ROOT / "dl4jlegacy" / "datasets" / "data" / "iris.csv").read_text(encoding="utf-8")
     rows = [row for row in iris.splitlines() if row[:1].isdigit()]
     (tmp_path / "flowers.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
     features = [row.rpartition(",")[0] for row in rows[:10]]
     (tmp_path / "unlabelled.csv").write_text("\n".join(features) + "\n", encoding="utf-8")
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "OPENBLAS_NUM_THREADS": "1"}
+    said = []
     for line in block.splitlines()[:3]:
         command = [sys.executable, "-m", "dl4jlegacy", *line.split()[1:]]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, cwd=tmp_path)
         assert done.returncode == 0, f"{line}: {done.stderr}"
-    assert len(done.stdout.splitlines()) == 10
+        said.append(done.stdout)
+    [accuracy] = re.findall(r"Accuracy: +([\d.]+)", said[1])
+    assert float(accuracy) >= OWN_DATA[page]
+    assert len(said[2].splitlines()) == 10
 
 
 def test_the_cluster_page_names_the_ports_and_the_patience_that_the_code_has() -> None:

@@ -379,6 +379,39 @@ def test_a_thousand_rounds_do_not_grow_the_process():
     assert process.memory_info().rss - sizes[0][1] < 5 << 20
 
 
+class OwnIterator:
+    """A ``DataSetIterator`` that is none of ours: it makes its batches as they are asked for."""
+
+    batch_size, total_examples, total_batches, input_columns, total_outcomes = 5, 64, 13, 6, 3
+
+    def __init__(self):
+        self._batches = iterator()
+
+    def batch(self, epoch, index):
+        return self._batches.batch(epoch, index)
+
+    def __iter__(self):
+        return iter(self._batches)
+
+    def has_next(self):
+        return self._batches.has_next()
+
+    def next(self):
+        return self._batches.next()
+
+    def reset(self):
+        self._batches.reset()
+
+    def seek(self, epoch, index):
+        self._batches.seek(epoch, index)
+
+
+def test_an_iterator_of_ones_own_is_as_good_as_ours():
+    with ActorNetworkRunner("master", OwnIterator()) as run:
+        run.setup(conf())
+        assert params(run.train(deadline=120)) == params(train(conf()))
+
+
 def test_without_backprop_a_run_only_pretrains():
     network = zoo.dbn(6, 3, hidden=(5, 4), seed=7).replace(backprop=False)
     only = conf(multi_layer_conf=network)

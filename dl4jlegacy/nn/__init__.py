@@ -9,6 +9,7 @@ from dl4jlegacy.nn.conf.network import (
 )
 from dl4jlegacy.nn.dl4j.serializer import (
     restore_computation_graph,
+    restore_label_names,
     restore_model,
     restore_multi_layer_network,
     restore_normalizer,
@@ -220,6 +221,7 @@ __all__ = [
     "generate_random_given_z",
     "reconstruction_log_probability",
     "restore_computation_graph",
+    "restore_label_names",
     "restore_model",
     "restore_multi_layer_network",
     "restore_normalizer",

@@ -1,4 +1,5 @@
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -49,6 +50,13 @@ def test_a_float32_array_is_not_copied_and_stays_writable_for_its_owner() -> Non
     dataset = DataSet(x, np.zeros((2, 1)))
     assert np.shares_memory(dataset.features, x)
     assert x.flags.writeable
+
+
+def test_a_float32_array_in_a_mapped_file_is_not_read_into_memory(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((6, 2), np.float32))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    dataset = DataSet.of_classes(mapped, [0, 1, 2] * 2)
+    assert np.shares_memory(dataset.features, mapped)
 
 
 def test_images_keep_their_dimensions() -> None:
@@ -241,7 +249,7 @@ def test_batches_asked_for_by_many_threads_at_once_are_the_same() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=60)
         assert not thread.is_alive()
     assert wrong == []
 
