@@ -102,11 +102,11 @@ def nothing_left_behind() -> Iterator[None]:
     yield
     left = [t for t in threading.enumerate() if t not in threads]
     for thread in left:
-        thread.join(timeout=5)
+        thread.join(timeout=60)
     left = [t.name for t in left if t.is_alive()]
     assert not left, f"threads left behind: {left}"
     alive = [p for p in psutil.Process().children(recursive=True) if p not in children]
-    _, alive = psutil.wait_procs(alive, timeout=5)
+    _, alive = psutil.wait_procs(alive, timeout=60)
     assert not alive, f"processes left behind: {alive}"
     assert _sockets() <= sockets, "sockets left behind"
 

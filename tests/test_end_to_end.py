@@ -101,7 +101,7 @@ def kill_after_a_checkpoint(
     finally:
         if process.poll() is None:
             os.kill(process.pid, signal.SIGKILL)
-        process.wait(timeout=30)
+        process.wait(timeout=60)
 
 
 def checkpoints(folder: Path) -> set[str]:

@@ -88,7 +88,7 @@ def committed(repository: Path) -> dict[str, str]:
     suffixes = {".py", ".pyi", ".md", ".cfg", ".toml", ".json", ".yaml", ".yml", ".sh", ""}
     if shutil.which("git") is None:
         pytest.skip("there is no git to list the committed files")
-    listed = subprocess.run(["git", "ls-files"], cwd=repository, capture_output=True, text=True, timeout=30)
+    listed = subprocess.run(["git", "ls-files"], cwd=repository, capture_output=True, text=True, timeout=60)
     if listed.returncode != 0:
         pytest.skip("not a git checkout")
     paths = [repository / name for name in listed.stdout.splitlines()]

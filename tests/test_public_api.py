@@ -81,6 +81,9 @@ def test_the_public_names_load_no_compiler_and_no_terminal_library() -> None:
     assert not ({"numba", "llvmlite", "rich", "typer", "sklearn"} | SERVERS) & set(loaded)
 
 
-def test_import_takes_less_than_0_1_s_of_the_processor() -> None:
-    code = "import time; t = time.process_time(); import dl4jlegacy; print(time.process_time() - t)"
-    assert min(in_a_fresh_process(code) for _ in range(3)) < 0.1
+def test_import_takes_less_of_the_processor_than_that_of_asyncio() -> None:
+    code = "import time; t = time.process_time(); import {}; print(time.process_time() - t)"
+    ours, theirs = (
+        min(in_a_fresh_process(code.format(module)) for _ in range(3)) for module in ("dl4jlegacy", "asyncio")
+    )
+    assert ours < theirs, f"{ours:.3f} s, {theirs:.3f} s"

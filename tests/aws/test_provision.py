@@ -152,8 +152,8 @@ def test_a_tunnel_carries_what_goes_through_it(connect: Connect) -> None:
         thread.start()
         with (
             connect().tunnel("127.0.0.1", beyond.getsockname()[1]) as port,
-            socket.create_connection(("127.0.0.1", port), timeout=20) as near,
+            socket.create_connection(("127.0.0.1", port), timeout=60) as near,
         ):
             near.sendall(b"through")
             assert near.recv(100) == b"THROUGH"
-        thread.join(20)
+        thread.join(60)

@@ -101,7 +101,7 @@ def test_its_scripts_are_right_for_the_shell_and_python(node: InstanceConfig) ->
     config = yaml.safe_load(user_data(node))
     install, fetch = files(node)["/usr/local/lib/dl4j/install"], files(node)["/usr/local/lib/dl4j/fetch.py"]
     for script in (install, *(words[2] for words in config["bootcmd"] + config["runcmd"])):
-        done = subprocess.run(["sh", "-n"], input=script, capture_output=True, text=True, timeout=20)
+        done = subprocess.run(["sh", "-n"], input=script, capture_output=True, text=True, timeout=60)
         assert (done.returncode, done.stderr) == (0, "")
     compiled = subprocess.run(
         [sys.executable, "-c", "import ast, sys; ast.parse(sys.stdin.read())"], input=fetch.encode()
@@ -124,7 +124,7 @@ def test_the_end_is_wound_up_before_anything_else(node: InstanceConfig, tmp_path
         (1_900_000_001, "poweroff\n"),
     ):
         env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "NOW": str(now)}
-        done = subprocess.run(["sh", "-c", script], env=env, capture_output=True, text=True, timeout=20)
+        done = subprocess.run(["sh", "-c", script], env=env, capture_output=True, text=True, timeout=60)
         assert (done.returncode, done.stdout) == (0, expected)
 
 

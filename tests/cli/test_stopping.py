@@ -81,7 +81,7 @@ def test_a_signal_saves_a_checkpoint_says_how_to_go_on_and_resume_does(
     process = start(*LONG, "--checkpoint-dir", str(folder), "--format", "json")
     when_under_way(process, folder)
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == status
     assert without_progress(err).count("\n") == 1
     assert f"stopped by {number.name} in round " in err
@@ -94,7 +94,7 @@ def test_a_signal_saves_a_checkpoint_says_how_to_go_on_and_resume_does(
     again = start("resume", str(folder), "--log-format", "json", "--workers", "2")
     when_resumed(again, folder, saved)
     again.send_signal(signal.SIGINT)
-    again.communicate(timeout=30)
+    again.communicate(timeout=60)
     assert again.returncode == 130
 
 
@@ -113,7 +113,7 @@ def test_a_second_signal_leaves_at_once(tmp_path: Path) -> None:
     for _ in range(2):
         process.send_signal(signal.SIGINT)
         pause(process, 0.005)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == 130
 
 
@@ -144,7 +144,7 @@ def test_without_checkpoints_a_stopped_run_says_that_nothing_is_kept(tmp_path: P
         assert time.monotonic() < end
         pause(process, 0.05)
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (143, "")
     last = json.loads(err.splitlines()[-1])
     assert (last["event"], last["code"], last["exit"]) == ("error", "DL4J-SIGTERM", 143)

@@ -17,7 +17,7 @@ def test_a_master_and_two_workers_in_processes_of_their_own_give_the_embedded_tr
     workers = [cluster.worker() for _ in range(2)]
     same(cluster.master("--epochs", "2"), 2)
     for worker in workers:
-        assert worker.wait(30) == 0, worker.err()
+        assert worker.wait() == 0, worker.err()
         assert worker.err().splitlines()[-1].endswith("status done")
     assert cluster.status() == {}  # the Conf is taken back, so that nobody joins a run that is over
     assert cluster.left_over() == []
@@ -29,7 +29,7 @@ def test_the_legacy_runner_is_a_worker_too(cluster: Cluster) -> None:
     where = {"DL4J_ZOOKEEPER": cluster.zookeeper}
     worker = cluster.start("-t", "worker", "-ad", "127.0.0.1", "-a", "dbn", env=where, program=program)
     same(cluster.master("--epochs", "2"), 2)
-    assert worker.wait(30) == 0, worker.err()
+    assert worker.wait() == 0, worker.err()
     assert worker.err().splitlines()[-1].endswith("status done")
 
 
@@ -83,7 +83,7 @@ def test_a_stopped_run_ends_everybody(cluster: Cluster) -> None:
     cluster.wait_for_round(3)
     assert "stopped in round" in cluster.ask("stop").out()
     assert "was stopped in round" in error(master, 1)
-    assert worker.wait(60) == 0
+    assert worker.wait() == 0
     assert cluster.left_over() == []
 
 

@@ -62,6 +62,6 @@ def test_a_network_comes_out_the_same_embedded_and_on_the_cluster_with_a_worker_
     assert report["params_sha256"] == expected["params_sha256"]
     assert report["examples"] == expected["examples"]
     assert (report["batches_lost"], report["batches_duplicated"]) == (0, 0)
-    assert other.wait(30) == 0, other.err()
-    assert doomed.wait(5) == -9, "the worker was gone before it could be killed"
+    assert other.wait() == 0, other.err()
+    assert doomed.wait() == -9, "the worker was gone before it could be killed"
     assert cluster.left_over() == []

@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,7 +51,7 @@ def test_status_shows_the_run_its_master_and_its_workers(cluster: Cluster) -> No
     assert sum(f"pid {worker.pid}" in line and "jobs done, last beat" in line for line in lines) == 2
 
 
-def test_a_failed_job_reaches_the_masters_terminal_and_status_with_its_traceback_within_two_seconds(
+def test_a_failed_job_reaches_the_masters_terminal_and_status_with_its_traceback_at_once(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     folder = tmp_path / "checkpoints"
@@ -60,7 +59,8 @@ def test_a_failed_job_reaches_the_masters_terminal_and_status_with_its_traceback
     cluster.worker()
     bad = cluster.worker(patch=FAILS_ONCE)
     bad.says("failed in round")
-    assert master.says("RuntimeError: the disk is on fire", 2.0) < 2.0
+    master.says("RuntimeError: the disk is on fire")
+    assert master.process.poll() is None, "it was said only at the end"
     shown = cluster.status()
     (failure,) = shown["failures"]
     assert (failure["pid"], failure["attempt"], failure["message"]) == (bad.pid, 1, "RuntimeError: the disk is on fire")
@@ -109,7 +109,7 @@ def test_the_journal_can_be_read_and_followed(cluster: Cluster) -> None:
     assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} \S+ \d+ master leads: ", lines[0])
     assert any("worker joined" in line and str(worker.pid) in line for line in lines)
     cluster.ask("stop")
-    assert follower.wait(30) == 0
+    assert follower.wait() == 0
     assert all(json.loads(line)["event"] for line in follower.out().splitlines())
     master.wait()
 
@@ -206,7 +206,7 @@ def test_what_a_dead_master_left_is_cleared_up_by_stop(cluster: Cluster) -> None
     until(lambda: cluster.status().get("master") is None, 15.0)
     assert "resume r1" in cluster.ask("status").out()
     assert "r1: stopped in round" in cluster.ask("stop").out()
-    assert worker.wait(30) == 0
+    assert worker.wait() == 0
     assert cluster.left_over() == []
 
 
@@ -256,32 +256,28 @@ module.MultiLayerNetworkPerformer.perform = block
 """
 
 
-@pytest.mark.parametrize(
-    ("number", "reason", "limit"), [(signal.SIGKILL, "closed", 1.0), (signal.SIGSTOP, "silent", 4.0)]
-)
+@pytest.mark.parametrize(("number", "reason"), [(signal.SIGKILL, "closed"), (signal.SIGSTOP, "silent")])
 def test_the_job_of_a_worker_that_dies_or_freezes_is_given_out_again_soon(
-    cluster: Cluster, tmp_path: Path, number: signal.Signals, reason: str, limit: float
+    cluster: Cluster, tmp_path: Path, number: signal.Signals, reason: str
 ) -> None:
-    """In the first round nobody knows yet what a job takes, so that no backup job can be what helps here."""
-    marker = tmp_path / "marker"
-    master = cluster.master("--epochs", "2", "--run", "r1")
+    """Nothing else helps here: a lease does not end, and in the first round nobody knows what a job takes."""
+    marker, conf = tmp_path / "marker", tmp_path / "conf.json"
+    conf.write_text(json.dumps({"limits": {"lease": 3600.0}}), encoding="utf-8")
+    master = cluster.master(str(conf), "--epochs", "2", "--run", "r1")
     doomed = cluster.worker(patch=BLOCKS.format(marker=str(marker)))
     until(marker.exists)
     other = cluster.worker()
     with cluster.tracker("r1") as tracker:
         until(lambda: others_done(tracker, other.pid) == 3, what="the other three jobs")
         until(lambda: all(worker.beat for worker in tracker.workers()))
-        began = time.time()  # as the journal counts
         doomed.process.send_signal(number)
-        until(lambda: (tracker.head() or master).round > 0, 30.0, "the end of the round")
-        until(lambda: {"worker_gone", "lease_broken"} <= {entry.event for entry in Journal.read(tracker)}, 5.0)
+        until(lambda: (tracker.head() or master).round > 0, what="the end of the round")
+        until(lambda: {"worker_gone", "lease_broken"} <= {entry.event for entry in Journal.read(tracker)})
         (gone,) = [entry for entry in Journal.read(tracker) if entry.event == "worker_gone"]
         (broken,) = [entry for entry in Journal.read(tracker) if entry.event == "lease_broken"]
     assert gone.fields["reason"] == reason
     assert f"-{doomed.pid}-" in gone.fields["process"]
     assert (broken.fields["round"], broken.fields["reason"]) == (0, "gone")
-    took = broken.time - began  # without the job itself, which another worker does as fast as it can
-    assert took < limit, f"{took:.2f} s"
     same(master, 2)
     doomed.process.kill()
 

@@ -319,7 +319,7 @@ def test_a_container_is_healthy_while_it_is_connected_to_zookeeper(
 def test_the_health_check_of_a_process_without_zookeeper_fails_where_it_should_have_one(tmp_path: Path) -> None:
     def status(**environ: str) -> int:
         command = ["python3", "-ISB", str(DOCKER / "bin" / "health.py")]
-        return subprocess.run(command, env={**os.environ, **environ}, capture_output=True, timeout=30).returncode
+        return subprocess.run(command, env={**os.environ, **environ}, capture_output=True, timeout=60).returncode
 
     assert status(DL4J_ZOOKEEPER="nowhere:1") == 1
     assert status(DL4J_ZOOKEEPER="") == 0
@@ -337,7 +337,7 @@ def test_the_end_of_a_run_is_told_but_not_that_of_a_master_whose_run_can_go_on(
     code: int, told: bool, tmp_path: Path
 ) -> None:
     over = tmp_path / "over"
-    assert started("lead.sh", ["sh", "-c", f"exit {code}"], over).wait(30) == code
+    assert started("lead.sh", ["sh", "-c", f"exit {code}"], over).wait(60) == code
     assert over.exists() is told
 
 
@@ -345,8 +345,8 @@ def test_a_standby_leaves_it_to_the_master_to_tell(tmp_path: Path) -> None:
     over = tmp_path / "over"
     standby = started("lead.sh", ["true"], over, DL4J_LINGER="30")
     over.touch()
-    assert standby.wait(10) == 0
-    assert started("lead.sh", ["true"], tmp_path / "alone", DL4J_LINGER="1").wait(30) == 0
+    assert standby.wait(60) == 0
+    assert started("lead.sh", ["true"], tmp_path / "alone", DL4J_LINGER="1").wait(60) == 0
     assert (tmp_path / "alone").exists()
 
 
@@ -354,7 +354,7 @@ PATIENT = ["bash", "-c", 'trap "exit 143" TERM; echo >"$1"; while :; do sleep 0.
 
 
 def wait_for(path: Path) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while not path.exists():
         assert time.monotonic() < end, f"no {path}"
         time.sleep(0.01)
@@ -364,7 +364,7 @@ def test_a_stopped_master_is_told_so_and_tells_nobody(tmp_path: Path) -> None:
     master = started("lead.sh", [*PATIENT, str(tmp_path / "ready")], tmp_path / "over")
     wait_for(tmp_path / "ready")
     master.send_signal(signal.SIGTERM)
-    assert master.wait(30) == 143
+    assert master.wait(60) == 143
     assert not (tmp_path / "over").exists()
 
 
@@ -372,15 +372,15 @@ def test_a_server_ends_with_the_run(tmp_path: Path) -> None:
     server = started("until_over.sh", [*PATIENT, str(tmp_path / "ready")], tmp_path / "over")
     wait_for(tmp_path / "ready")
     (tmp_path / "over").touch()
-    assert server.wait(30) == 0
+    assert server.wait(60) == 0
 
 
 def test_a_server_that_is_stopped_or_fails_says_so(tmp_path: Path) -> None:
     server = started("until_over.sh", [*PATIENT, str(tmp_path / "ready")], tmp_path / "over")
     wait_for(tmp_path / "ready")
     server.send_signal(signal.SIGTERM)
-    assert server.wait(30) == 143
-    assert started("until_over.sh", ["sh", "-c", "exit 3"], tmp_path / "over").wait(30) == 3
+    assert server.wait(60) == 143
+    assert started("until_over.sh", ["sh", "-c", "exit 3"], tmp_path / "over").wait(60) == 3
 
 
 def test_the_secret_is_made_once_for_the_owner_alone_and_an_earlier_end_is_forgotten(tmp_path: Path) -> None:
@@ -390,7 +390,7 @@ def test_the_secret_is_made_once_for_the_owner_alone_and_an_earlier_end_is_forgo
     (tmp_path / "over" / "over").touch()
     secrets = []
     for _ in range(2):
-        subprocess.run(["sh", "-c", script], check=True, timeout=30)
+        subprocess.run(["sh", "-c", script], check=True, timeout=60)
         secrets.append((tmp_path / "secret" / "secret").read_text())
     assert secrets[0] == secrets[1] and len(secrets[0].strip()) >= 40
     assert (tmp_path / "secret" / "secret").stat().st_mode & 0o777 == 0o600

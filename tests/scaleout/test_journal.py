@@ -67,7 +67,7 @@ def test_many_writers_lose_nothing(tracker):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     found = {(entry.source, entry.fields["number"]) for entry in Journal.read(tracker)}
     assert len(found) == 8 * 50
 

@@ -100,7 +100,7 @@ def test_hints_reach_listeners_until_they_stop(tracker):
     heard = threading.Semaphore(0)
     stop = tracker.store.listen("topic", heard.release)
     tracker.store.publish("topic")
-    assert heard.acquire(timeout=5)
+    assert heard.acquire(timeout=60)
     stop()
     tracker.store.publish("topic")
     tracker.store.publish("other")
@@ -120,14 +120,14 @@ def test_frames_of_any_size_come_back_from_their_chunks(tracker):
 
 def race(count, work):
     """Run ``work(i)`` on ``count`` threads at once; return the results in order."""
-    barrier = threading.Barrier(count, timeout=10)
+    barrier = threading.Barrier(count, timeout=60)
 
     def run(index):
         barrier.wait()
         return work(index)
 
     with ThreadPoolExecutor(count) as pool:
-        return [f.result(timeout=30) for f in [pool.submit(run, i) for i in range(count)]]
+        return [f.result(timeout=60) for f in [pool.submit(run, i) for i in range(count)]]
 
 
 def test_of_many_who_claim_a_job_exactly_one_wins(tracker):

@@ -33,7 +33,7 @@ from dl4jlegacy.services.settings import member_settings, zookeeper_settings
 from tests.support import REPOSITORY
 from tests.support.cluster_commands import freeze
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 EMPTY = Jar(
     coordinates="org.example:empty:1.0", sha256="e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 )
@@ -207,7 +207,7 @@ def test_children_and_frozen_processes_are_stopped_too(tmp_path: Path) -> None:
         os.killpg(process.pid, signal.SIGSTOP)
     finally:
         stop([process])
-    psutil.wait_procs([child], timeout=5)
+    psutil.wait_procs([child], timeout=60)
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 
@@ -437,7 +437,7 @@ def test_zookeeper_comes_back_with_its_data(own_services: Callable[..., Services
     state = own_services(members=0)
     for attempt in range(2):
         session = KazooClient(state.zookeeper, timeout=5)
-        session.start(timeout=10)
+        session.start(timeout=60)
         try:
             if attempt == 0:
                 session.create("/kept", b"1")

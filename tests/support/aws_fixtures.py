@@ -273,7 +273,7 @@ def serve_moto(folder: Path) -> Iterator[tuple[str, int]]:
             yield "127.0.0.1", port
         finally:
             server.stdin.close()
-            server.wait(timeout=30)
+            server.wait(timeout=60)
 
 
 @pytest.fixture(scope="session")

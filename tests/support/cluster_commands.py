@@ -85,7 +85,7 @@ class Command:
     def end(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(30)
+        self.process.wait(60)
 
 
 class Cluster:

@@ -39,7 +39,7 @@ def stopped_at_the_end(folder: Path) -> Iterator[None]:
             yield
         finally:
             Services.down(folder)
-            guard.communicate(timeout=30)
+            guard.communicate(timeout=60)
 
 
 @pytest.fixture(scope="session")

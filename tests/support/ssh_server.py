@@ -54,4 +54,4 @@ def ssh_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshServer]:
             yield SshServer("127.0.0.1", int(port), user, key, host_keys, home)
         finally:
             server.stdin.close()  # that ends it
-            server.wait(timeout=20)
+            server.wait(timeout=60)

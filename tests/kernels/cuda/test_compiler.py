@@ -46,14 +46,14 @@ def test_many_at_once_make_one_and_all_get_it() -> None:
         (folder / "text").write_text("whole")
 
     def ask() -> None:
-        all_there.wait(20)
+        all_there.wait(60)
         found.append((cached(["a", "b"], make) / "text").read_text())
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert (len(made), found) == (1, ["whole"] * 4)
     assert cached(["a", "b"], make) != cached(["ab", ""], make)
 

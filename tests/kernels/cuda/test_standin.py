@@ -389,7 +389,7 @@ def test_streams_are_current_for_one_thread_only(stream: Any) -> None:
     with stream:
         thread = threading.Thread(target=lambda: seen.append(cp.cuda.get_current_stream()))
         thread.start()
-        thread.join(timeout=10)
+        thread.join(timeout=60)
         assert cp.cuda.get_current_stream() is stream
     assert seen == [cp.cuda.Stream.null] == [cp.cuda.get_current_stream()]
 

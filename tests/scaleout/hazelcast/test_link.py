@@ -1,7 +1,7 @@
 """Requests and their replies, without a member."""
 
 import threading
-import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hazelcast.errors import OperationTimeoutError
@@ -70,10 +70,10 @@ def test_an_answer_that_cannot_be_read_is_the_askers_error(link):
 
 
 def test_an_answer_that_never_comes_ends_at_the_deadline(link):
-    start = time.monotonic()
-    with pytest.raises(TrackerError, match="did not answer in time"):
-        link._ask(Future).wait(0.05)
-    assert time.monotonic() - start < 5
+    with ThreadPoolExecutor() as pool:
+        waits = pool.submit(link._ask(Future).wait, 0.05)
+        assert isinstance(error := waits.exception(60), TrackerError)
+    assert "did not answer in time" in str(error)
 
 
 def test_a_reply_is_set_once_and_can_be_waited_for_by_several():
@@ -87,7 +87,7 @@ def test_a_reply_is_set_once_and_can_be_waited_for_by_several():
     reply.set_result(memoryview(b"abc"))
     reply.set_exception(OSError("too late"))
     for waiter in waiters:
-        waiter.join(10)
+        waiter.join(60)
         assert not waiter.is_alive()
     assert reply.wait(0) == b"abc"
     assert reply.nbytes() == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import logging
 import os
@@ -19,7 +20,7 @@ import psutil
 import pytest
 
 from dl4jlegacy.errors import ConfError
-from dl4jlegacy.scaleout.liveness import client
+from dl4jlegacy.scaleout.liveness import client as liveness_client
 from dl4jlegacy.scaleout.liveness import server as liveness_server
 from dl4jlegacy.scaleout.liveness.client import LivenessClient
 from dl4jlegacy.scaleout.liveness.failure_detector import StallDetector
@@ -32,10 +33,11 @@ from dl4jlegacy.scaleout.liveness.handshake import (
 )
 from dl4jlegacy.scaleout.liveness.server import AWAY, BEAT, BYE, LivenessServer, parsed_address
 from tests.support import REPOSITORY, SUPPORT
+from tests.support.waiting import AskedSeconds
 
 SECRET = b"a secret of this test"
-CLOSED_SECONDS, FROZEN_SECONDS = 1.5, 4.0
-"""The promises are 0.5 s and 2.5 s; a loaded machine may take its time."""
+PATIENCE = 60.0
+"""Seconds after which what should have happened at once never will."""
 
 
 class Seen:
@@ -47,7 +49,7 @@ class Seen:
     def __call__(self, who: str, state: str) -> None:
         self._queue.put((who, state, time.monotonic()))
 
-    def next(self, state: str, seconds: float = 10.0) -> tuple[str, float]:
+    def next(self, state: str, seconds: float = PATIENCE) -> tuple[str, float]:
         """Assert that the next report is of ``state``; return whom it is of and when it came."""
         who, found, when = self._queue.get(timeout=seconds)
         assert found == state, f"{who} is {found}, not {state}"
@@ -80,7 +82,7 @@ class Child:
         for line in self.process.stdout:
             self.said.put(json.loads(line))
 
-    def next(self, event: str, seconds: float = 20.0) -> dict:
+    def next(self, event: str, seconds: float = PATIENCE) -> dict:
         said = self.said.get(timeout=seconds)
         assert said["event"] == event, said
         return said
@@ -95,8 +97,8 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGCONT)
         self.process.kill()
-        self.process.wait(10)
-        self._reader.join(10)
+        self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
             pipe.close()
@@ -126,7 +128,7 @@ def linked(address: str, seen: Callable[[str, str], None], process: str = "host-
     return LivenessClient(lambda: address, process, on_change=seen, **{"run": "run", "secret": SECRET, **more})
 
 
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
     end, pause = time.monotonic() + seconds, threading.Event()
     while not condition():
         assert time.monotonic() < end, f"not within {seconds} s"
@@ -182,7 +184,27 @@ def test_many_processes_at_once() -> None:
 # --- processes that are killed or frozen -----------------------------------------------------------------------------
 
 
+def test_a_silence_is_noticed_half_a_second_after_it_has_become_one() -> None:
+    assert inspect.signature(LivenessServer).parameters["silence_seconds"].default == 2.0
+    assert inspect.signature(LivenessClient).parameters["silence_seconds"].default == 2.0
+    assert max(liveness_server._LOOK_SECONDS, liveness_client._LOOK_SECONDS) <= 0.5
+    seen: list[tuple[str, str]] = []
+    ours, theirs = socket.socketpair()
+    with serving(lambda who, state: seen.append((who, state))) as server:
+        assert server._pause() <= 0.5
+        server.stop()
+        peer = liveness_server._Connection(ours, "h", 0.0, ServerHandshake(Credentials("run", None)), "p", heard=100.0)
+        server._connected["p"] = peer
+        server._find_silent(101.99)
+        assert seen == []
+        server._find_silent(102.01)
+        assert seen == [("p", "silent")]
+    ours.close()
+    theirs.close()
+
+
 def test_a_killed_worker_is_noticed_at_once(child: Callable[..., Child], record_property: Callable[..., None]) -> None:
+    """By the end of its connection: whoever waited for a silence would report that instead."""
     seen = Seen()
     with serving(seen) as server:
         worker = child("link", server.address, "host-1-a", SECRET.decode())
@@ -190,7 +212,6 @@ def test_a_killed_worker_is_noticed_at_once(child: Callable[..., Child], record_
         killed = worker.send(signal.SIGKILL)
         process, when = seen.next("closed")
         assert process == "host-1-a"
-        assert when - killed <= CLOSED_SECONDS
         record_property("seconds", when - killed)
 
 
@@ -205,12 +226,11 @@ def test_a_frozen_worker_is_noticed_and_seen_back(
         for _ in range(2):
             frozen = worker.send(signal.SIGSTOP)
             when = seen.next("silent")[1]
-            assert when - frozen <= FROZEN_SECONDS
             record_property("seconds", when - frozen)
             peer = server.peers()["host-1-a"]
             assert peer.since - peer.heard >= 2.0
-            thawed = worker.send(signal.SIGCONT)
-            assert seen.next("alive")[1] - thawed <= CLOSED_SECONDS
+            worker.send(signal.SIGCONT)
+            seen.next("alive")
         assert worker.said.empty(), "a process that was frozen itself must not take its master for silent"
 
 
@@ -225,7 +245,6 @@ def test_a_killed_master_is_noticed_at_once_and_its_successor_found(
         where.pop(0)
         killed = masters[0].send(signal.SIGKILL)
         when = seen.next("closed")[1]
-        assert when - killed <= CLOSED_SECONDS
         record_property("seconds", when - killed)
         assert seen.next("alive")[0] == addresses[1]
         masters[1].next("alive")
@@ -240,11 +259,10 @@ def test_a_frozen_master_is_noticed_and_takes_nobody_for_gone_when_it_is_back(
         master.next("alive")
         frozen = master.send(signal.SIGSTOP)
         when = seen.next("silent")[1]
-        assert when - frozen <= FROZEN_SECONDS
         record_property("seconds", when - frozen)
         seen.nothing(2.5)  # the kernel goes on accepting for a frozen process; that is no sign of life
-        thawed = master.send(signal.SIGCONT)
-        assert seen.next("alive")[1] - thawed <= FROZEN_SECONDS
+        master.send(signal.SIGCONT)
+        seen.next("alive")
         seen.nothing(1.0)
     assert master.next("left")["process"] == "host-1-a", "nothing else, between its coming and its leaving"
 
@@ -295,13 +313,13 @@ def test_a_server_that_does_not_prove_itself_is_not_the_master(caplog: pytest.Lo
         socket.create_server(("127.0.0.1", 0)) as listener,
         linked(f"127.0.0.1:{listener.getsockname()[1]}", seen) as link,
     ):
-        listener.settimeout(10)
+        listener.settimeout(PATIENCE)
         accepted, _ = listener.accept()
         with accepted:
             accepted.sendall(ServerHandshake(Credentials("run", None)).challenge)
             assert accepted.recv(1024)
             accepted.sendall(b"W".ljust(WELCOME_NBYTES, b"w") + bytes((BEAT,)))
-            accepted.settimeout(10)
+            accepted.settimeout(PATIENCE)
             with contextlib.suppress(ConnectionResetError):
                 assert accepted.recv(1024) == b"", "the worker hangs up"
         until(lambda: bool(caplog.records))
@@ -315,7 +333,7 @@ def test_a_worker_goes_on_without_when_something_else_listens_there(answer: byte
     seen = Seen()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         with linked(f"127.0.0.1:{listener.getsockname()[1]}", seen) as link:
-            listener.settimeout(10)
+            listener.settimeout(PATIENCE)
             accepted, _ = listener.accept()
             with accepted, contextlib.suppress(OSError):
                 accepted.sendall(answer)
@@ -342,7 +360,7 @@ def test_garbage_is_cut_off_and_hurts_nobody(said: bytes) -> None:
     with serving(seen) as server, linked(server.address, seen):
         seen.next("alive")
         seen.next("alive")
-        with socket.create_connection(parsed_address(server.address), timeout=10) as stranger:
+        with socket.create_connection(parsed_address(server.address), timeout=PATIENCE) as stranger:
             with contextlib.suppress(OSError):
                 stranger.sendall(said)
             with contextlib.suppress(ConnectionResetError):
@@ -357,15 +375,14 @@ def test_a_stranger_that_says_nothing_or_one_byte_at_a_time_is_cut_off_in_time(m
     said = b"DL4J liveness 1\n" + bytes(32) + b"\1"
     with (
         serving(Seen()) as server,
-        socket.create_connection(parsed_address(server.address), timeout=10) as mute,
-        socket.create_connection(parsed_address(server.address), timeout=10) as slow,
+        socket.create_connection(parsed_address(server.address), timeout=PATIENCE) as mute,
+        socket.create_connection(parsed_address(server.address), timeout=PATIENCE) as slow,
     ):
-        began, pause = time.monotonic(), threading.Event()
-        with contextlib.suppress(OSError):
+        pause = threading.Event()
+        with pytest.raises(OSError):  # reset or broken pipe, whichever comes first
             for byte in said * 100:
                 slow.send(bytes((byte,)))
                 pause.wait(0.02)
-        assert time.monotonic() - began < 5
         with contextlib.suppress(ConnectionResetError):
             assert len(mute.recv(1024)) == CHALLENGE_NBYTES
             assert mute.recv(1024) == b""
@@ -378,7 +395,8 @@ def test_there_is_a_bound_on_strangers_and_workers_still_get_in(monkeypatch: pyt
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(serving(at_master))
         strangers = [
-            stack.enter_context(socket.create_connection(parsed_address(server.address), timeout=10)) for _ in range(60)
+            stack.enter_context(socket.create_connection(parsed_address(server.address), timeout=PATIENCE))
+            for _ in range(60)
         ]
         stack.enter_context(linked(server.address, at_worker))
         port = parsed_address(server.address)[1]
@@ -403,7 +421,7 @@ def test_there_is_a_bound_on_strangers_and_workers_still_get_in(monkeypatch: pyt
 
 def by_hand(server: LivenessServer, process: str = "host-1-a") -> socket.socket:
     """Return a connection after its handshake."""
-    line = socket.create_connection(parsed_address(server.address), timeout=10)
+    line = socket.create_connection(parsed_address(server.address), timeout=PATIENCE)
     handshake = ClientHandshake(Credentials("run", SECRET), process)
     line.sendall(handshake.hello(line.recv(CHALLENGE_NBYTES, socket.MSG_WAITALL)))
     handshake.check_welcome(line.recv(WELCOME_NBYTES, socket.MSG_WAITALL))
@@ -505,26 +523,26 @@ def test_an_address_that_is_not_there_yet_cannot_be_found_or_is_none(caplog: pyt
     assert [record.levelname for record in caplog.records if "a bug" in record.getMessage()] == ["ERROR"]
 
 
-def test_closing_is_quick_whatever_the_link_waits_for() -> None:
+def test_closing_is_quick_whatever_the_link_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on, asked = threading.Event(), threading.Event()
 
     def hangs() -> None:
         asked.set()
-        goes_on.wait(20)
+        goes_on.wait(PATIENCE)
 
     link = LivenessClient(hangs, "host-1-a", run="run", secret=SECRET).start()
-    asked.wait(10)
-    began = time.monotonic()
+    asked.wait(PATIENCE)
+    seconds = AskedSeconds(monkeypatch)
     link.close(0.2)
-    assert time.monotonic() - began < 1
+    assert seconds.sum <= 0.2
     goes_on.set()
+    monkeypatch.setattr(liveness_client, "HANDSHAKE_SECONDS", 10 * PATIENCE)
     with socket.create_server(("127.0.0.1", 0)) as mute:
-        mute.settimeout(10)
+        mute.settimeout(PATIENCE)
         link = linked(f"127.0.0.1:{mute.getsockname()[1]}", Seen()).start()
         with mute.accept()[0]:
-            began = time.monotonic()
-            link.close()
-            assert time.monotonic() - began < 0.5
+            link.close(PATIENCE)
+            assert not link._thread.is_alive(), "it went on waiting for the handshake"
     never_started = linked("127.0.0.1:1", Seen())
     never_started.close()
     LivenessServer("127.0.0.1", run="run", secret=None, on_change=Seen()).stop()
@@ -555,4 +573,4 @@ def test_the_address_is_one_that_others_can_use() -> None:
 
 
 def test_reconnecting_takes_less_than_a_silence() -> None:
-    assert client._PAUSES[1] < 2.0
+    assert liveness_client._PAUSES[1] < 2.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import logging
 import os
@@ -35,12 +36,14 @@ from dl4jlegacy.scaleout.zookeeper import (
     registered_workers,
 )
 from dl4jlegacy.scaleout.zookeeper.scheduler import StepScheduler
+from dl4jlegacy.scaleout.zookeeper.session import CLOSE_SECONDS, CONNECT_SECONDS
 from dl4jlegacy.services import Services, ServicesState
 from dl4jlegacy.version import __version__
 from tests.support import REPOSITORY, SUPPORT
 from tests.support.cluster_commands import freeze
+from tests.support.waiting import AskedSeconds
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 SECRET = b"a secret that nobody may see"
 SCRIPT = SUPPORT / "zookeeper_process.py"
 
@@ -184,21 +187,23 @@ def test_an_empty_secret_is_refused() -> None:
         ZooKeeperSession("127.0.0.1:2181", secret=b"")
 
 
-def test_a_server_that_is_not_there_is_an_error_within_the_deadline() -> None:
-    port, began = unused_port(), time.monotonic()
+def test_a_server_that_is_not_there_is_an_error_within_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    port, asked = unused_port(), AskedSeconds(monkeypatch)
     with pytest.raises(TrackerError, match=rf"127\.0\.0\.1:{port} did not answer within 0\.5 s.*dl4j services up") as e:
         ZookeeperConfigurationRetriever("127.0.0.1", port, deadline_seconds=0.5)
     assert e.value.exit_status == 4
     assert "Connection refused" in str(e.value)
-    assert time.monotonic() - began < 3
+    assert 0.5 <= asked.longest <= CONNECT_SECONDS + CLOSE_SECONDS
 
 
-def test_a_server_that_takes_connections_and_never_answers_is_an_error_within_the_deadline() -> None:
+def test_a_server_that_takes_connections_and_never_answers_is_an_error_within_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        port, began = silent.getsockname()[1], time.monotonic()
+        port, asked = silent.getsockname()[1], AskedSeconds(monkeypatch)
         with pytest.raises(TrackerError, match=rf"127\.0\.0\.1:{port} did not answer within 0\.5 s"):
             ZooKeeperConfigurationRegister(Conf(), "master", "127.0.0.1", port, deadline_seconds=0.5)
-        assert time.monotonic() - began < 3
+        assert 0.5 <= asked.longest <= CONNECT_SECONDS + CLOSE_SECONDS
 
 
 @pytest.mark.cluster
@@ -216,10 +221,11 @@ def test_a_connection_that_is_not_answered_is_given_up_long_before_the_session_e
                 for thread in pipes:
                     thread.join()
 
-        server, began = threading.Thread(target=serve, daemon=True), time.monotonic()
+        server = threading.Thread(target=serve, daemon=True)
         server.start()
-        with ZooKeeperSession(f"127.0.0.1:{front.getsockname()[1]}", session_seconds=10.0, deadline_seconds=15.0):
-            assert time.monotonic() - began < 5.0
+        address = f"127.0.0.1:{front.getsockname()[1]}"  # kazoo alone would wait for most of the session
+        with ZooKeeperSession(address, session_seconds=20 * DEADLINE, deadline_seconds=DEADLINE):
+            pass
         server.join(DEADLINE)
         assert not server.is_alive()
 
@@ -492,33 +498,35 @@ def test_after_close_nothing_is_asked_any_more(zookeeper_address: str) -> None:
 
 @pytest.mark.cluster
 def test_a_server_that_goes_is_an_error_within_the_deadline_and_its_return_is_noticed(
-    own_services: Callable[..., ServicesState], group: str
+    own_services: Callable[..., ServicesState], group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = own_services(members=0)
     with ZooKeeperSession(state.zookeeper, session_seconds=1.0, deadline_seconds=0.5) as session:
         register = ZooKeeperConfigurationRegister(Conf(run="spring"), group, "a", 2181, session=session)
         register.register()
         os.kill(state.pids["zookeeper"], signal.SIGKILL)
-        began = time.monotonic()
+        asked = AskedSeconds(monkeypatch)
         with pytest.raises(TrackerError, match=r"did not answer within 0\.5 s"):
             session.get(register.path)
-        assert time.monotonic() - began < 2
+        assert asked.longest <= 0.5
         Services.restart("zookeeper", Path(state.folder))
         session.deadline_seconds = DEADLINE
         assert ZookeeperConfigurationRetriever("a", 2181, group, session=session).retrieve().run == "spring"
 
 
 @pytest.mark.cluster
-def test_a_frozen_server_does_not_hold_up_close(own_services: Callable[..., ServicesState]) -> None:
+def test_a_frozen_server_does_not_hold_up_close(
+    own_services: Callable[..., ServicesState], monkeypatch: pytest.MonkeyPatch
+) -> None:
     state = own_services(members=0)
     session = ZooKeeperSession(state.zookeeper, session_seconds=30.0, deadline_seconds=0.5)
     freeze(state.pids["zookeeper"])
     try:
         with pytest.raises(TrackerError, match="did not answer"):
             session.get("/")
-        began = time.monotonic()
+        asked = AskedSeconds(monkeypatch)
         session.close()
-        assert time.monotonic() - began < 5
+        assert asked.sum <= 0.5 + CONNECT_SECONDS + 2 * CLOSE_SECONDS  # of a session of 30 s
     finally:
         os.kill(state.pids["zookeeper"], signal.SIGCONT)
 
@@ -542,11 +550,9 @@ def test_the_registered_workers_are_the_living_ones(child: Any, session: ZooKeep
     assert registered() == set()
     first, second = child("work", "w1"), child("work", "w2")
     eventually(lambda: registered() == {"w1", "w2"})
-    began = time.monotonic()
     first.expect("registered")
     first.process.kill()
-    eventually(lambda: registered() == {"w2"})
-    assert time.monotonic() - began < 5
+    eventually(lambda: registered() == {"w2"})  # it could not say goodbye; the end of its session did
     second.expect("registered")
     second.stop()
     eventually(lambda: registered() == set())
@@ -652,17 +658,21 @@ def test_of_several_masters_that_start_together_exactly_one_is_elected_and_the_n
 
 
 @pytest.mark.cluster
-def test_a_standby_is_master_within_seconds_after_the_master_was_killed(child: Any) -> None:
+def test_a_standby_is_master_as_soon_as_the_session_of_a_killed_master_has_ended(
+    child: Any, session: ZooKeeperSession, group: str
+) -> None:
+    """Which takes three seconds by default: nothing but the end of the session, or a watch, is waited for."""
+    assert inspect.signature(ZooKeeperSession).parameters["session_seconds"].default <= 3.0
     master, standby = child("lead", "m1"), child("lead", "m2")
     for one in (master, standby):
         one.expect("ready")
     master.tell("go")
     master.expect("elected")
     standby.tell("go")
-    killed = time.time()
+    eventually(lambda: len(session.children(f"/dl4jlegacy/{group}/election") or []) == 2)
     master.process.kill()
-    took = standby.expect("elected")["time"] - killed
-    assert took < 4.0
+    eventually(lambda: len(session.children(f"/dl4jlegacy/{group}/election") or []) == 1)
+    standby.expect("elected")
     standby.stop()
 
 
@@ -693,7 +703,7 @@ def test_leadership_ends_by_the_clock_when_nobody_confirms_it(own_services: Call
         with MasterElection(session, on_lost=lost.put).claim(DEADLINE) as election:
             freeze(state.pids["zookeeper"])
             try:
-                assert lost.get(timeout=4) == "unconfirmed"
+                assert lost.get(timeout=DEADLINE) == "unconfirmed"
                 assert not election.is_leader
             finally:
                 os.kill(state.pids["zookeeper"], signal.SIGCONT)
