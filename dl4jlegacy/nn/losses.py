@@ -223,6 +223,7 @@ def _cosine_slope(labels: Array, y: Array, weights: Array | None) -> Array:
     label_norm, y_norm = _norms(labels, y)
     weighted = labels if weights is None else labels * weights
     along: Array = (weighted * y).sum(axis=1, keepdims=True)
+    along *= y_norm > EPS  # below, what the score divides by does not depend on y
     result: Array = (along * y / (y_norm * y_norm) - weighted) / (label_norm * y_norm)
     return result
 

@@ -417,3 +417,31 @@ def test_numba_that_cannot_be_imported_is_fallen_back_from_only_if_nobody_asked_
             package.load("numba")
     finally:
         package._load.cache_clear()
+
+
+@both_dtypes
+@pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])
+def test_tanh_reaches_one_keeps_its_order_and_is_close_everywhere(kernels, dtype):
+    z = np.concatenate([np.linspace(-12, 12, 4001), [9.011, 20, 88, 1e4, np.inf, -9.011, -1e30, -np.inf]])
+    z = np.resize(z, (251, 16)).astype(dtype)  # 16: whole lanes
+    y = z.copy()
+    kernels.bias_activation(y, np.zeros(16, dtype), "tanh")
+    np.testing.assert_allclose(y, np.tanh(z.astype(float)), rtol=5e-7 if dtype == np.float32 else 1e-15)
+    np.testing.assert_array_equal(y[np.abs(z) >= 20], np.sign(z[np.abs(z) >= 20]))
+    order = np.argsort(z, axis=None)
+    assert (np.diff(y.reshape(-1)[order]) >= -5e-7).all() and np.abs(y).max() == 1
+    nan = np.full((1, 16), np.nan, dtype)
+    kernels.bias_activation(nan, np.zeros(16, dtype), "tanh")
+    assert np.isnan(nan).all()
+
+
+@pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])
+def test_gates_and_cells_of_an_lstm_reach_one(kernels):
+    n = 17  # sixteen lanes, and one
+    z = np.full((1, 2, 4 * n), 30, np.float32)
+    h, c = (np.zeros((2, 2, n), np.float32) for _ in "hc")
+    c[0] = 40
+    a = np.empty((1, 2, n), np.float32)
+    zeros = np.zeros((4 * n, n), np.float32), np.zeros(4 * n, np.float32), np.zeros(3 * n, np.float32)
+    kernels.lstm_forward(z, *zeros, h, c, a, np.ones((1, 2), np.float32))
+    assert (z[..., :n] == 1).all() and (a == 1).all()

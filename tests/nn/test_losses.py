@@ -148,3 +148,17 @@ def test_the_wrong_number_of_weights_is_refused():
 def test_an_unknown_loss_is_refused_with_the_nearest_name():
     with pytest.raises(ConfError, match="unknown loss 'mcxnt'; did you mean 'mcxent'"):
         loss("mcxnt")
+
+
+@pytest.mark.parametrize("weights", [None, (1.0, 0.5, 2.0, 0.25)])
+@pytest.mark.parametrize("size", [1e-1, 3e-5, 9e-6, 1e-6, 1e-9])
+def test_the_gradient_of_a_proximity_is_that_of_its_score_however_short_the_outputs_are(size, weights):
+    labels, y = example("cosine_proximity")
+    y *= size / np.linalg.norm(y, axis=1, keepdims=True)
+    proximity, eps = LOSSES["cosine_proximity"], size * 1e-5
+    gradient = proximity.gradient(labels, y, weights)
+    for column in range(N):
+        step = np.zeros_like(y)
+        step[:, column] = eps
+        up, down = (proximity.score(labels, y + s, weights) for s in (step, -step))
+        np.testing.assert_allclose(gradient[:, column], (up - down) / (2 * eps), rtol=1e-5, atol=1e-7 / size)

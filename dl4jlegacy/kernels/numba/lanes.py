@@ -124,7 +124,11 @@ def _emit_sigmoid(builder: Any, x: Any) -> Any:
 
 
 def _emit_tanh(builder: Any, x: Any) -> Any:
-    """The rational approximation of Eigen (odd degree 13 over even degree 6): a few units in the last place."""
+    """The rational approximation of Eigen (odd degree 13 over even degree 6): a few units in the last place.
+
+    It ends below 1; from 9.011 on, where the nearest float32 is 1, so is the result.
+    """
+    given = x
     x = _clamp(builder, x, 7.90531110763549805)
     square = builder.fmul(x, x)
     above = _polynomial(builder, square, -2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11,
@@ -132,7 +136,11 @@ def _emit_tanh(builder: Any, x: Any) -> Any:
                         4.89352455891786e-03)  # fmt: skip
     under = _polynomial(builder, square, 1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03,
                         4.89352518554385e-03)  # fmt: skip
-    return builder.fdiv(builder.fmul(x, above), under)
+    result = builder.fdiv(builder.fmul(x, above), under)
+    for sign, comparison in ((-1.0, "<="), (1.0, ">=")):
+        is_end = builder.fcmp_ordered(comparison, given, _constant(sign * 9.011))
+        result = builder.select(is_end, _constant(sign), result)
+    return result
 
 
 def _emit_below(builder: Any, a: Any, b: Any) -> Any:

@@ -121,7 +121,7 @@ def sigmoid_lanes(z: Array, b: Array) -> None:
 
 @kernel("Mr")
 def tanh_lanes(z: Array, b: Array) -> None:
-    """float32: ``z = tanh(z + b)``."""
+    """float32: ``z = tanh(z + b)``, which reaches -1 and 1."""
     size, n, column = z.size, z.shape[1], 0
     bias, spare = _wrapped_jit(b), np.zeros(16, z.dtype)
     za, ba, ca = np.uint64(z.ctypes.data), np.uint64(bias.ctypes.data), np.uint64(spare.ctypes.data)

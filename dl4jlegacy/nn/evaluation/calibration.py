@@ -184,7 +184,7 @@ class EvaluationCalibration:
 
 def _bin(values: Array, bins: int) -> Array:
     """Return every value's bin, ``lower <= value < upper``; 1 lies in the last; -1 for values outside 0..1."""
-    edges = (np.arange(bins) * (1.0 / bins)).astype(values.dtype)
+    edges = (np.arange(bins) / bins).astype(values.dtype)  # k / bins, rounded once: 0.3 begins a bin of ten
     found = np.searchsorted(edges, values, side="right") - 1
     return np.where(values > 1, -1, found)
 

@@ -67,7 +67,8 @@ class Evaluation:
         Args:
             labels: ``(examples, n_classes)``, one-hot or probabilities; or ``(examples, 1)`` holding 0 and 1; or
                 ``(examples, n_classes, time steps)``, where every time step counts.
-            output: the network's output, same shape; a single column is read as the probability of class 1.
+            output: the network's output, same shape; a single column is read as the probability of class 1,
+                predicted above 0.5 (a tie is class 0, as between two columns).
             mask: ``(examples,)`` or ``(examples, 1)``, for sequences ``(examples, time steps)``; 0 leaves out.
 
         Raises:
@@ -76,7 +77,7 @@ class Evaluation:
         """
         labels, output, _ = unmasked_rows(labels, output, mask)
         if output.shape[1] == 1:
-            self._count((labels[:, 0] > 0.5).astype(np.intp), (output[:, 0] >= 0.5).astype(np.intp), 2)
+            self._count((labels[:, 0] > 0.5).astype(np.intp), (output[:, 0] > 0.5).astype(np.intp), 2)
             return
         actual = labels.argmax(axis=1)
         self._count(actual, output.argmax(axis=1), output.shape[1])

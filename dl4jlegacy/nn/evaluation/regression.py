@@ -21,7 +21,7 @@ __all__ = ["RegressionEvaluation"]
 
 _STATE = ("count", "mean", "mean_output", "squares", "squares_output", "products", "squared_errors", "absolute_errors")
 _METRICS = ("mse", "mae", "rmse", "rse", "pc", "r2")
-_EPS = 1e-5
+_ROUNDING = 4 * np.finfo(np.float64).eps
 
 
 class RegressionEvaluation:
@@ -91,7 +91,11 @@ class RegressionEvaluation:
     def _of(self, column: int) -> dict[str, float]:
         check_column("RegressionEvaluation", column, 0 if self._state is None else self.num_columns)
         assert self._state is not None
-        return dict(zip(_STATE, self._state[:, column].tolist(), strict=True))
+        s = dict(zip(_STATE, self._state[:, column].tolist(), strict=True))
+        for mean, squares in (("mean", "squares"), ("mean_output", "squares_output")):
+            if s[squares] <= s["count"] * (_ROUNDING * s[mean]) ** 2:  # all alike but for the mean's last digit
+                s[squares] = 0.0
+        return s
 
     def count(self, column: int) -> int:
         """Values of this column that counted."""
@@ -114,7 +118,7 @@ class RegressionEvaluation:
     def rse(self, column: int) -> float:
         """Squared error relative to that of always answering the labels' mean; infinite for labels all alike."""
         s = self._of(column)
-        return s["squared_errors"] / s["squares"] if s["squares"] > _EPS else math.inf
+        return s["squared_errors"] / s["squares"] if s["squares"] else math.inf
 
     def pc(self, column: int) -> float:
         """Pearson's correlation of labels and output; 0 where one of them is constant (DL4J: NaN)."""

@@ -9,6 +9,7 @@ DL4J.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -193,15 +194,17 @@ class ROC:
         return np.insert(probability[last], 0, 1.0), np.insert(tp, 0, 0), np.insert(seen - tp, 0, 0)
 
     def _thresholds(self) -> Array:
-        return np.arange(self.steps + 1) * (1.0 / self.steps)
+        return np.arange(self.steps + 1) / self.steps
 
     def calculate_auc(self) -> float:
-        """Return the area under the ROC curve."""
-        return self.roc_curve().area()
+        """Return the area under the ROC curve; NaN where a class is missing, since nothing is to be told apart."""
+        area = self.roc_curve().area()
+        return area if all(self._actual) else math.nan
 
     def calculate_aucpr(self) -> float:
-        """Return the area under the precision-recall curve."""
-        return self.precision_recall_curve().area()
+        """Return the area under the precision-recall curve; NaN without positives, which recall is about."""
+        area = self.precision_recall_curve().area()
+        return area if self.positives else math.nan
 
     # -- reports -----------------------------------------------------------------------------------------------------
 
@@ -209,8 +212,9 @@ class ROC:
         """Return DL4J 1.0.0's text."""
         if not sum(self._actual):
             return "ROC: No data available (no evaluation has been performed)"
-        text = f"AUC (Area under ROC Curve):                {self.calculate_auc()}\n"
-        return text + f"AUPRC (Area under Precision/Recall Curve): {self.calculate_aucpr()}" + self.note()
+        areas = ("NaN" if math.isnan(area) else str(area) for area in (self.calculate_auc(), self.calculate_aucpr()))
+        names = ("AUC (Area under ROC Curve):                ", "AUPRC (Area under Precision/Recall Curve): ")
+        return "\n".join(name + area for name, area in zip(names, areas, strict=True)) + self.note()
 
     def note(self) -> str:
         """Return a line on the precision of thresholded results; empty if they are exact."""
@@ -221,12 +225,11 @@ class ROC:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return areas and state as plain JSON values; ``from_dict`` reads the state back."""
-        known = sum(self._actual) > 0
+        """Return areas (None: undefined) and state as plain JSON values; ``from_dict`` reads the state back."""
         parts = np.concatenate(self._parts, axis=1).tolist() if self._parts else None
         return {
-            "auc": self.calculate_auc() if known else None,
-            "aucpr": self.calculate_aucpr() if known else None,
+            "auc": self.calculate_auc() if all(self._actual) else None,
+            "aucpr": self.calculate_aucpr() if self.positives else None,
             "steps": self.steps,
             "remove_redundant": self.remove_redundant,
             "examples": parts,
@@ -242,6 +245,11 @@ class ROC:
         roc._counts = np.asarray(report["counts"], np.int64)
         roc._actual = list(report["actual"])
         return roc
+
+
+def _mean(areas: Sequence[float]) -> float:
+    defined = [area for area in areas if not math.isnan(area)]
+    return sum(defined) / len(defined) if defined else math.nan
 
 
 def _area(x: Array, y: Array) -> float:
@@ -326,14 +334,14 @@ class _RocColumns:
         return self.roc(column).calculate_aucpr()
 
     def calculate_average_auc(self) -> float:
-        """Return the mean of ``calculate_auc`` over the columns."""
+        """Return the mean of ``calculate_auc`` over the columns that have one; NaN if none has."""
         self.roc(0)
-        return float(np.mean([roc.calculate_auc() for roc in self.columns]))
+        return _mean([roc.calculate_auc() for roc in self.columns])
 
     def calculate_average_aucpr(self) -> float:
-        """Return the mean of ``calculate_aucpr`` over the columns."""
+        """Return the mean of ``calculate_aucpr`` over the columns that have one; NaN if none has."""
         self.roc(0)
-        return float(np.mean([roc.calculate_aucpr() for roc in self.columns]))
+        return _mean([roc.calculate_aucpr() for roc in self.columns])
 
     def to_dict(self) -> dict[str, Any]:
         """Return areas and state as plain JSON values; ``from_dict`` reads the state back."""

@@ -64,6 +64,16 @@ class _Pooling(ParameterlessLayer, frozen=True, kw_only=True):
             raise ConfError(f"{self.title()}: pnorm is {self.pnorm}; it must be at least 1")
 
 
+def _check_padding(title: str, kernel: tuple[int, ...], padding: tuple[int, ...]) -> None:
+    """Raise ``ConfError`` if a window may lie wholly in the padding, which holds nothing to pool."""
+    if any(around >= size for size, around in zip(kernel, padding, strict=True)):
+        sizes = ["x".join(map(str, given)) for given in (padding, kernel)]
+        raise ConfError(
+            f"{title}: padding is {sizes[0]} and kernel_size {sizes[1]}: windows would lie wholly in the padding, "
+            "where there is nothing to pool; give less padding than kernel_size"
+        )
+
+
 class SubsamplingLayer(_Pooling, frozen=True, kw_only=True, tag="subsampling"):
     """Pooling of images: the maximum, mean, sum or p-norm of every window, channel by channel."""
 
@@ -77,6 +87,7 @@ class SubsamplingLayer(_Pooling, frozen=True, kw_only=True, tag="subsampling"):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_window(self.title(), self, 2)
+        _check_padding(self.title(), self.kernel_size, self.padding)
 
     def windows(self, shape: tuple[int, int]) -> tuple[Window, Window]:
         """Return the windows along both axes of images of ``shape`` (height, width)."""
@@ -131,6 +142,7 @@ class Subsampling1DLayer(_Pooling, frozen=True, kw_only=True, tag="subsampling1d
     def __post_init__(self) -> None:
         super().__post_init__()
         check_window(self.title(), self, 1)
+        _check_padding(self.title(), (self.kernel_size,), (self.padding,))
 
     def window(self, steps: int) -> Window:
         """Return the window along sequences of so many time steps."""

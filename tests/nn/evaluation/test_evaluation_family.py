@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -305,3 +306,64 @@ def test_numbers_are_rounded_as_java_rounds_them() -> None:
     assert java_scientific(1.234565, 5) == "1.23457e+00"
     assert java_scientific(0.0, 5) == "0.00000e+00"
     assert [java_fixed(v, 4) for v in (np.nan, np.inf)] == ["NaN", "Infinity"]
+
+
+# -- edges -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", [0, 20])
+def test_a_class_that_is_missing_has_no_area_and_enters_no_average(steps: int) -> None:
+    p = np.array([[0.7, 0.2, 0.1], [0.3, 0.6, 0.1], [0.6, 0.3, 0.1], [0.2, 0.7, 0.1]])
+    y = np.eye(3)[[0, 1, 1, 0]]  # never the third
+    multi = ROCMultiClass(steps)
+    multi.eval(y, p)
+    areas = [multi.calculate_auc(i) for i in range(3)]
+    assert math.isnan(areas[2]) and multi.calculate_average_auc() == pytest.approx((areas[0] + areas[1]) / 2)
+    precise = [multi.calculate_aucpr(i) for i in range(3)]
+    assert math.isnan(precise[2]) and multi.calculate_average_aucpr() == pytest.approx(sum(precise[:2]) / 2)
+    assert multi.roc(2).to_dict()["auc"] is None and "NaN" in multi.stats()
+    assert ROCMultiClass.from_dict(json.loads(json.dumps(multi.to_dict(), allow_nan=False))).stats() == multi.stats()
+    for value in (0.0, 1.0):
+        one = ROC(steps)
+        one.eval(np.full((4, 1), value), p[:, :1])
+        assert math.isnan(one.calculate_auc()) and "NaN" in one.stats()
+        assert math.isnan(one.calculate_aucpr()) == (value == 0)
+    binary = ROCBinary(steps)
+    binary.eval(np.zeros((4, 3)), p)
+    assert math.isnan(binary.calculate_average_auc())
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-2, 1e-4, 1e-12])
+def test_relative_squared_error_does_not_depend_on_the_unit(size: float) -> None:
+    x, y = targets(40, 2).astype(float), guesses(40, 2).astype(float)
+    wanted, found = RegressionEvaluation(), RegressionEvaluation()
+    wanted.eval(x, y)
+    found.eval(x * size, y * size)
+    for name in ("rse", "pc", "r2"):
+        assert found.average(name) == pytest.approx(wanted.average(name), rel=1e-9)
+    alike = RegressionEvaluation()
+    for _ in range(7):
+        alike.eval(np.full((3, 1), 0.1 * size), np.full((3, 1), 0.3 * size))
+    assert alike.rse(0) == math.inf and alike.r2(0) == 0 and alike.pc(0) == 0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("bins", [3, 5, 6, 7, 10, 20, 49])
+def test_a_probability_of_k_nths_begins_bin_k_and_passes_threshold_k(bins: int, dtype: Any) -> None:
+    p = (np.arange(bins) / bins).astype(dtype)[:, None]
+    e, roc = EvaluationCalibration(bins, bins), ROC(bins)
+    e.eval(np.ones_like(p), p)
+    assert e.probability_histogram(0).counts.tolist() == [1] * bins
+    assert len(e.reliability_diagram(0).mean_predicted) == bins
+    roc.eval(np.ones_like(p), p)
+    assert roc.roc_curve().true_positive_rate.tolist() == [(bins - k) / bins for k in range(bins)] + [0]
+
+
+def test_a_probability_of_one_half_is_negative_in_every_evaluation() -> None:
+    half, yes = np.full((4, 1), 0.5), np.ones((4, 1))
+    one, two, binary = Evaluation(), Evaluation(), EvaluationBinary()
+    one.eval(yes, half)
+    two.eval(np.hstack([1 - yes, yes]), np.hstack([half, half]))
+    binary.eval(yes, half)
+    assert one.confusion[1].tolist() == two.confusion[1].tolist() == [4, 0]
+    assert binary.false_negatives(0) == 4

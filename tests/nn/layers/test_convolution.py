@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -263,3 +264,32 @@ def test_batches_that_do_not_fit_are_refused_with_the_layer() -> None:
         sequences.output(np.zeros((3, 3, 4)))
     with pytest.raises(ShapeError, match=r"features mask has shape \(3, 8\).*expected \(3, 9\)"):
         sequences.output(np.zeros((3, 3, 9)), np.ones((3, 8)))
+
+
+@pytest.mark.parametrize("kernel", [1, 2, 3])
+@pytest.mark.parametrize("more", [0, 1, 5])
+def test_a_window_that_could_lie_wholly_in_the_padding_is_refused(kernel: int, more: int) -> None:
+    around = kernel + more
+    for build in (
+        lambda: SubsamplingLayer(kernel_size=(kernel, 9), padding=(around, 0)),
+        lambda: SubsamplingLayer(kernel_size=(9, kernel), padding=(0, around)),
+        lambda: Subsampling1DLayer(kernel_size=kernel, padding=around),
+    ):
+        with pytest.raises(ConfError, match="wholly in the padding"):
+            build()
+
+
+@pytest.mark.parametrize("mode", ["truncate", "same"])
+@pytest.mark.parametrize("kind", ["max", "avg", "sum", "pnorm"])
+def test_every_window_of_pooling_meets_a_value(kind: str, mode: str) -> None:
+    for size, kernel, stride in itertools.product((1, 2, 3, 7), (1, 2, 3, 4), (1, 2, 3, 5)):
+        for pad in range(kernel if mode == "truncate" else 1):
+            if size + 2 * pad < kernel and mode == "truncate":
+                continue
+            fields = {"pooling_type": kind, "convolution_mode": mode}
+            layer = SubsamplingLayer(kernel_size=(kernel, 1), stride=(stride, 1), padding=(pad, 0), **fields)
+            window = layer.windows((size, 1))[0]
+            seen = window.unfold(np.ones((size, 1, 1)))[:, 0, :, 0]
+            assert (seen.sum(axis=1) >= 1).all(), (size, kernel, stride, pad)
+            net = network(layer, output(), input_type=InputType.convolutional(size, 1, 1), dtype="float32")
+            assert np.isfinite(net.feed_forward(np.ones((3, 1, size, 1), np.float32))[1]).all()
