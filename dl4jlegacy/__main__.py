@@ -1,5 +1,5 @@
 """``python -m dl4jlegacy`` is ``dl4j``."""
 
-from dl4jlegacy.cli.main import main
+from dl4jlegacy.cli.start import dl4j
 
-main()
+dl4j()

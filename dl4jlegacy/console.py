@@ -26,12 +26,13 @@ from dl4jlegacy.strict_json import to_json
 __all__ = ["EXIT_INTERNAL", "Stopped", "emit", "error_fields", "open_console", "run_guarded"]
 
 EXIT_INTERNAL = 70
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_NOHUP = (signal.SIGHUP, signal.SIG_IGN)
 _SHOW_CURSOR = b"\x1b[?25h"
 
 
 class Stopped(BaseException):
-    """SIGINT or SIGTERM asked the process to leave; what is running cleans up on the way. ``hint`` says what is kept.
+    """A signal asked the process to leave; what is running cleans up on the way. ``hint`` says what is kept.
 
     Not a ``KeyboardInterrupt``, which libraries on the way would turn into something of their own.
     """
@@ -169,11 +170,14 @@ def _standard_streams() -> None:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[None]:
-    """Turn the first SIGINT or SIGTERM into ``Stopped``; a second one leaves at once, until the process has ended."""
+    """Turn the first signal into ``Stopped``; a second one leaves at once, until the process has ended.
+
+    SIGHUP counts unless ``nohup`` has it ignored.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, _first) for number in _SIGNALS}
+    before = {n: signal.signal(n, _first) for n in _SIGNALS if (n, signal.getsignal(n)) != _NOHUP}
     atexit.register(_deaf)
     try:
         yield

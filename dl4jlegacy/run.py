@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from dl4jlegacy import storage
 from dl4jlegacy.datasets import DataSetIterator, ListMultiDataSetIterator
 from dl4jlegacy.errors import CheckpointError, ConfError
+from dl4jlegacy.machine import check_threads
 from dl4jlegacy.nn.networks import build_network
 from dl4jlegacy.nn.training.data_checks import check_data
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore, check_same_data, with_fingerprint
@@ -77,11 +78,15 @@ def resolve(
         jobs_per_round=conf.jobs_per_round or conf.workers,
         data_by_reference=conf.data_by_reference and not on_cluster,
     )
+    workers = conf.workers if local_workers is None else local_workers
+    check_threads(workers, 0)  # before anything is done for each of them
     plan = job_iterator(conf, data).plan
     if conf.network_conf is not None and isinstance(data, DataSetIterator | ListMultiDataSetIterator):
-        check_data(build_network(conf.network_conf, host_kernels(conf.kernels)), data)
+        network = build_network(conf.network_conf, host_kernels(conf.kernels))
+        check_data(network, data)
+        check_threads(workers, 3 * int(network.params.nbytes))
     conf = with_fingerprint(conf, data, _checkpoints_to_resume(conf, plan) if resume else None, resume=resume)
-    return Run(conf, compute, plan, conf.workers if local_workers is None else local_workers, resumes=resume)
+    return Run(conf, compute, plan, workers, resumes=resume)
 
 
 def job_iterator(conf: Conf, data: TrainingData) -> JobIterator:

@@ -19,7 +19,7 @@ MODULES = {
 }
 
 ROOMS = """
-errors files strict_json version seeding backend console
+errors files machine strict_json version seeding backend console
 devices wire
 kernels.protocol kernels.philox kernels.compilation
 kernels.numpy

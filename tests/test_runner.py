@@ -329,6 +329,18 @@ def test_a_checkpoint_that_cannot_be_written_is_a_warning_and_the_run_goes_on(tm
     assert "No space left on device" in result.warnings[0]
 
 
+def test_checkpoints_that_cannot_be_written_are_told_once_with_their_number(tmp_path, monkeypatch, caplog):
+    def full(self, head, frame):
+        raise CheckpointError(f"checkpoint {head.version}: no space left")
+
+    monkeypatch.setattr(CheckpointStore, "save", full)
+    result = train(conf(checkpoint_dir=str(tmp_path / "run"), checkpoint_every=1, epochs=6))
+    assert len([record for record in caplog.records if "no space left" in record.getMessage()]) == 1
+    assert len(result.warnings) == 2
+    assert "no space left" in result.warnings[0]
+    assert "checkpoints in a row, up to the last, could not be written" in result.warnings[1]
+
+
 # --- other jobs, and what stays behind --------------------------------------------------------------------------------
 
 

@@ -251,6 +251,7 @@ class ModelSavingActor(_Actor):
     ) -> None:
         super().__init__(outcome)
         self._saver, self._on_failed = saver, on_failed
+        self._failed = 0
 
     def on_receive(self, message: Any) -> None:
         """Save a version; after the last one, end the run."""
@@ -258,16 +259,28 @@ class ModelSavingActor(_Actor):
             raise TypeError(f"ModelSavingActor does not know the message {message!r}")
         event = message.event
         if self._saver is not None:
-            try:
-                self._saver.save(event.head, event.frame)
-            except Dl4jError as exc:
-                logger.warning("%s", exc)
-                self._outcome.warn(str(exc))
-                self._on_failed(str(exc))
+            self._save(self._saver, event)
         if message.reply_to.is_alive():
             message.reply_to.tell(Saved())
         if event.last:
+            if self._failed > 1:
+                self._outcome.warn(f"{self._failed} checkpoints in a row, up to the last, could not be written")
             self._outcome.end(event.head, event.frame)
+
+    def _save(self, saver: CheckpointStore, event: protocol.NewModel) -> None:
+        """Save a version; say once that it fails, not at every version until somebody looks."""
+        try:
+            saver.save(event.head, event.frame)
+        except Dl4jError as exc:
+            self._failed += 1
+            if self._failed == 1:
+                logger.warning("%s", exc)
+                self._outcome.warn(str(exc))
+                self._on_failed(str(exc))
+            return
+        if self._failed:
+            logger.warning("checkpoints are written again, after %s that could not be", self._failed)
+        self._failed = 0
 
 
 class WorkerActor(_ProtocolActor):

@@ -63,6 +63,7 @@ class CheckpointStore:
     def __init__(self, folder: Path | str, *, keep: int = 3, seed: int = 0) -> None:
         self.folder = Path(folder)
         self._keep, self._seed = keep, seed
+        self._cannot_delete = False
 
     @property
     def place(self) -> str:
@@ -122,7 +123,13 @@ class CheckpointStore:
                 f"checkpoint {head.version} could not be written to {self.place}: {exc.strerror or exc}; free some "
                 "space or choose another --checkpoint-dir. The older checkpoints are untouched"
             ) from exc
-        self._prune()
+        try:
+            self._prune()
+            self._cannot_delete = False
+        except OSError as exc:  # old ones too many are no reason to end a run
+            if not self._cannot_delete:
+                logger.warning("old checkpoints in %s cannot be deleted: %s", self.place, exc)
+            self._cannot_delete = True
 
     def newest(self) -> tuple[Head, Buffer] | None:
         """Return the newest good checkpoint, or None if there is none at all.

@@ -73,7 +73,7 @@ def when_under_way(process: subprocess.Popen[str], folder: Path) -> None:
         pause(process, 0.05)
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_saves_a_checkpoint_says_how_to_go_on_and_resume_does(
     tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
@@ -189,3 +189,35 @@ def test_closed_standard_streams_do_not_matter() -> None:
     done = shell(f"{' '.join(SHORT)} --format json 2>&-")
     assert done.returncode == 0
     assert json.loads(done.stdout)["batches_lost"] == 0
+
+
+SIGNALLED = """
+import os, runpy, signal, sys
+
+class Signal:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), int(sys.argv[2]))
+
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+sys.meta_path.insert(0, Signal())
+runpy.run_module("dl4jlegacy", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("module", ["dl4jlegacy.cli.main", "typer", "dl4jlegacy.console"])
+def test_a_signal_while_the_command_line_is_imported_leaves_without_a_traceback(module, number) -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", SIGNALLED, module, str(int(number))],
+        capture_output=True, text=True, timeout=60, env=environment(), check=False,
+    )  # fmt: skip
+    assert (found.returncode, found.stdout) == (128 + number, "")
+    assert found.stderr == f"stopped by {number.name} before it began\n"
+
+
+def test_nohup_keeps_a_run_from_ending_at_a_hangup() -> None:
+    code = "import signal; from dl4jlegacy.console import run_guarded as r; import sys, os; " \
+        "signal.signal(1, signal.SIG_IGN); sys.exit(r(lambda: os.kill(os.getpid(), 1)))"  # fmt: skip
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, env=environment(), check=False).returncode == 0

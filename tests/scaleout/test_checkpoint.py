@@ -111,3 +111,18 @@ def test_who_takes_over_on_a_full_disk_needs_no_room_for_the_conf_that_is_there(
     with pytest.raises(CheckpointError, match="No space left on device; choose another folder"):
         saver.keep_conf('{"seed": 1}')
     assert (tmp_path / "run" / "conf.json").read_text() == "{}\n"
+
+
+def test_old_checkpoints_that_cannot_be_deleted_do_not_end_a_run(tmp_path, monkeypatch, caplog):
+    def refuse(self, name):
+        raise OSError(1, "Operation not permitted", name)
+
+    saver = CheckpointStore(tmp_path / "run", keep=1)
+    monkeypatch.setattr(CheckpointStore, "_delete", refuse)
+    for version in range(1, 6):
+        saver.save(head(version), frame(version))
+    assert saver.newest()[0].version == 5
+    assert [record.getMessage() for record in caplog.records if "cannot be deleted" in record.getMessage()] == [
+        f"old checkpoints in {tmp_path / 'run'} cannot be deleted: [Errno 1] Operation not permitted: "
+        "'checkpoint-00000001.json'"
+    ]

@@ -43,7 +43,11 @@ def compile_cached(signature: tuple[Any, ...], function: Callable[..., Any], opt
     with report_compilation(function.__name__.strip("_")):
         try:
             return _njit(signature, cache=True, **options)(function)
-        except RuntimeError:  # neither the package nor the user's cache folder can be written
+        except (
+            RuntimeError,
+            OSError,
+            EOFError,
+        ):  # the cache's folder cannot be written, its disk is full, it is damaged
             return _njit(signature, **options)(function)
 
 

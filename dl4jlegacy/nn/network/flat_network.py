@@ -12,6 +12,7 @@ from dl4jlegacy.backend import Array, Scalar, asarray, is_on_device, to_host
 from dl4jlegacy.errors import NotFiniteError, ShapeError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.kernels.protocol import Kernels, device_kernels
+from dl4jlegacy.machine import check_memory
 from dl4jlegacy.nn.layers.layer import Layer
 from dl4jlegacy.nn.layers.sequences import Memory
 from dl4jlegacy.nn.listeners import TrainingListener
@@ -54,6 +55,8 @@ class FlatNetwork:
         self._dtype = np.dtype(conf.dtype)
         self._memory: Memory = {}
         self._watch = _ScoreWatch()
+        nbytes = (2 * self.layout.size + self.updater.state_size) * self._dtype.itemsize
+        check_memory(nbytes, f"a network of {self.layout.size:,} parameters")
         xp = self.kernels.xp
         self._params = flat_vector(self.layout.size, self._dtype, xp)
         self._gradient = flat_vector(self.layout.size, self._dtype, xp)

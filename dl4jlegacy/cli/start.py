@@ -1,0 +1,41 @@
+"""Where the commands begin: SIGINT, SIGTERM and SIGHUP end them quietly already while the command line is imported.
+
+From ``run_guarded`` on, a signal stops what is running in order; until then there is nothing to stop.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+__all__ = ["actor_network_runner", "dl4j"]
+
+
+def dl4j() -> None:
+    """Entry point of ``dl4j``."""
+    _leave_at_signals()
+    from dl4jlegacy.cli.main import main
+
+    main()
+
+
+def actor_network_runner() -> None:
+    """Entry point of ``actor-network-runner``."""
+    _leave_at_signals()
+    from dl4jlegacy.cli.legacy import main
+
+    main()
+
+
+def _leave_at_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, _leave)
+
+
+def _leave(number: int, frame: Any) -> None:
+    try:
+        os.write(2, f"stopped by {signal.Signals(number).name} before it began\n".encode())
+    finally:
+        os._exit(128 + number)

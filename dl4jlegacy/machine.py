@@ -1,0 +1,75 @@
+"""What this machine can hold: memory and threads, asked before they are taken, so that a size too large is an answer.
+
+An allocation that fails, or succeeds and is killed when it is used, would come in the middle of something.
+"""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+from dl4jlegacy.errors import ConfError
+
+__all__ = ["check_memory", "check_threads", "most_memory", "most_threads"]
+
+_CGROUP = Path("/sys/fs/cgroup")
+_THREAD_NBYTES = 1 << 20  # resident: its stack, actor and buffers
+_STACK_NBYTES = 8 << 20  # reserved, which counts where the address space is limited
+
+
+def most_memory() -> int | None:
+    """Return the bytes of memory that this process may take at most, swap included; None if that is unknown."""
+    swap = _meminfo("SwapTotal") or 0
+    total = _meminfo("MemTotal")
+    limits = [None if total is None else total + swap, _number(_CGROUP / "memory.max"), _rlimit(resource.RLIMIT_AS)]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def most_threads(nbytes: int = 0) -> int | None:
+    """Return how many threads this process can start at most, each of which needs ``nbytes``; None if unknown."""
+    limits = [_number(_CGROUP / "pids.max"), _number(Path("/proc/sys/kernel/threads-max"))]
+    if (memory := most_memory()) is not None:
+        limits.append(memory // (nbytes + _THREAD_NBYTES))
+    if (space := _rlimit(resource.RLIMIT_AS)) is not None:
+        limits.append(space // (nbytes + _THREAD_NBYTES + _STACK_NBYTES))
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def check_memory(nbytes: int, what: str) -> None:
+    """Raise ``ConfError`` if ``what`` needs more memory than there is."""
+    most = most_memory()
+    if most is not None and nbytes > most:
+        raise ConfError(
+            f"{what} needs {nbytes / 2**30:,.1f} GiB of memory, this machine gives at most {most / 2**30:,.1f}; "
+            "make it smaller"
+        )
+
+
+def check_threads(count: int, nbytes: int) -> None:
+    """Raise ``ConfError`` if so many workers cannot be started here; each needs ``nbytes`` for its network."""
+    most = most_threads(nbytes)
+    if most is not None and count > most:
+        raise ConfError(
+            f"{count} workers are more than this machine can start, which is about {most} (of memory, address space, "
+            "processes and threads): give fewer --workers"
+        )
+
+
+def _meminfo(field: str) -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
+    except (OSError, ValueError, StopIteration):
+        return None
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):  # "max", or no Linux
+        return None
+
+
+def _rlimit(kind: int) -> int | None:
+    soft, _ = resource.getrlimit(kind)
+    return None if soft == resource.RLIM_INFINITY else soft

@@ -1,0 +1,55 @@
+"""Sizes beyond the machine are answered before anything is allocated or started."""
+
+from __future__ import annotations
+
+import resource
+import threading
+
+import pytest
+
+from dl4jlegacy import machine
+from dl4jlegacy.cli import main
+from dl4jlegacy.errors import ConfError
+from dl4jlegacy.nn import DenseLayer, MultiLayerNetwork, NeuralNetConfiguration, OutputLayer
+
+
+def network(n_out: int) -> MultiLayerNetwork:
+    conf = (
+        NeuralNetConfiguration.builder().list().layer(0, DenseLayer(n_in=3, n_out=n_out))
+        .layer(1, OutputLayer(n_out=2)).build()
+    )  # fmt: skip
+    return MultiLayerNetwork(conf)
+
+
+@pytest.mark.parametrize("n_out", [10**11, 10**12, 10**18, 10**30])
+def test_a_network_beyond_the_memory_is_a_conf_error_that_says_how_much(n_out):
+    with pytest.raises(ConfError, match=r"needs .* GiB of memory, this machine gives at most"):
+        network(n_out)
+
+
+@pytest.mark.parametrize("workers", [10**6, 10**9, 2**62])
+def test_workers_that_cannot_be_started_are_refused_before_one_is(workers, tmp_path, monkeypatch, capsys):
+    before = threading.active_count()
+    with pytest.raises(SystemExit) as leave:
+        main.main(["train", "--dataset", "iris", "--workers", str(workers)])
+    assert leave.value.code == 3
+    assert "more than this machine can start" in capsys.readouterr().err
+    assert threading.active_count() == before
+
+
+def test_the_address_space_and_what_each_worker_needs_count(monkeypatch):
+    monkeypatch.setattr(machine, "_rlimit", lambda kind: 4 << 30 if kind == resource.RLIMIT_AS else None)
+    machine.check_threads(400, 0)
+    with pytest.raises(ConfError, match="2000 workers"):
+        machine.check_threads(2000, 0)
+    with pytest.raises(ConfError, match="400 workers"):
+        machine.check_threads(400, 1 << 24)
+    with pytest.raises(ConfError, match=r"the thing needs 5\.0 GiB of memory, this machine gives at most 4\.0"):
+        machine.check_memory(5 << 30, "the thing")
+
+
+def test_what_is_unknown_bounds_nothing(monkeypatch):
+    for name in ("_meminfo", "_number", "_rlimit"):
+        monkeypatch.setattr(machine, name, lambda what: None)
+    machine.check_threads(10**9, 10**9)
+    machine.check_memory(10**30, "it")
