@@ -26,6 +26,8 @@ PACKAGED = {
     "dl4jlegacy/services/jars.json",
 }
 
+HOOKS = (["validate-config"], ["install"])
+
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -97,6 +99,14 @@ def committed(repository: Path) -> dict[str, str]:
         for path in paths
         if path.suffix in suffixes and path.is_file() and path != Path(__file__)
     }
+
+
+def test_the_hooks_before_a_commit_can_be_installed(repository: Path, tmp_path: Path) -> None:
+    shutil.copy(repository / ".pre-commit-config.yaml", tmp_path)
+    for command in (["git", "init", "--quiet"], *([sys.executable, "-m", "pre_commit", *words] for words in HOOKS)):
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / ".git" / "hooks" / "pre-commit").exists()
 
 
 def test_nobody_is_told_to_install_the_package_from_an_index(repository: Path) -> None:

@@ -87,3 +87,15 @@ def test_import_takes_less_of_the_processor_than_that_of_asyncio() -> None:
         min(in_a_fresh_process(code.format(module)) for _ in range(3)) for module in ("dl4jlegacy", "asyncio")
     )
     assert ours < theirs, f"{ours:.3f} s, {theirs:.3f} s"
+
+
+def test_help_loads_nothing_that_only_training_needs() -> None:
+    """What makes `dl4j --help` answer within half a second: NumPy alone takes a fifth of that."""
+    run = "from dl4jlegacy.cli.main import main; main(['--help'])"
+    code = f"""import contextlib, io, json, sys
+with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+    {run}
+print(json.dumps(sorted(sys.modules)))"""
+    loaded = in_a_fresh_process(code)
+    assert "typer" in loaded, "the help was not printed"
+    assert not ((HEAVY | SERVERS) - {"msgspec", "rich", "typer"}) & set(loaded)

@@ -1,0 +1,120 @@
+"""Every command of the README and of the pages under docs/ is run, in order, and does what the page says."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dl4jlegacy.services.ports import free_ports
+from tests.support import REPOSITORY
+from tests.support.pages import EXPECTED, PAGES, Block, Elsewhere, Shell, Shown, Written, blocks, commands
+
+NOT_COPIED = (".git", ".venv", ".*_cache", ".hypothesis", "build", "dist", "__pycache__", "*.egg-info")
+
+
+def blocks_to_run(page: str) -> list[Block]:
+    """A page's blocks without those in Python, which ``test_readme.py`` runs."""
+    return [block for block in blocks(page) if block.language != "python"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_of_a_page_has_its_expectation(page: str) -> None:
+    found = blocks_to_run(page)
+    expected = EXPECTED[page].blocks if page in EXPECTED else ()
+    for block, wanted in zip(found, expected, strict=False):
+        match wanted:
+            case Shown():
+                assert block.text.splitlines()[0] == wanted.shown
+            case Elsewhere():
+                assert commands(block) == list(wanted.elsewhere)
+            case Written():
+                assert block.language == Path(wanted.file).suffix[1:]
+            case _:
+                assert commands(block) == [command.run for command in wanted]
+    assert len(found) == len(expected), f"{page} has {len(found)} blocks, {len(expected)} are expected"
+
+
+def test_no_page_is_expected_that_is_not_there() -> None:
+    assert set(EXPECTED) <= set(PAGES)
+
+
+def test_what_is_run_elsewhere_is_run_there() -> None:
+    for page, expected in EXPECTED.items():
+        for block in expected.blocks:
+            if isinstance(block, Elsewhere):
+                path, _, name = block.tested_by.partition("::")
+                assert block.why, page
+                text = (REPOSITORY / path).read_text(encoding="utf-8")
+                assert not name or f"\ndef {name}(" in text, f"{page}: {block.tested_by}"
+
+
+def is_run_here(page: str) -> bool:
+    return any(isinstance(block, tuple) for block in EXPECTED[page].blocks)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A repository with what is in this checkout, as a clone of it finds it."""
+    folder = tmp_path / "project"
+    shutil.copytree(REPOSITORY, folder, ignore=shutil.ignore_patterns(*NOT_COPIED), symlinks=True)
+    identity = ("-c", "user.name=reader", "-c", "user.email=reader@localhost")
+    for arguments in (("init", "--quiet"), ("add", "--all"), (*identity, "commit", "--quiet", "--message", "all")):
+        subprocess.run(["git", *arguments], cwd=folder, check=True, timeout=60)
+    return folder
+
+
+@pytest.fixture
+def reader(project: Path, tmp_path: Path, mnist_dir: str) -> dict[str, str]:
+    """The variables of a reader's terminal; what was downloaded before is there."""
+    home = tmp_path / "home"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    (home / ".cache" / "dl4jlegacy").mkdir(parents=True)
+    for name in ("dl4jlegacy/jars", "pip"):
+        if (cache / name).exists():
+            (home / ".cache" / name).symlink_to(cache / name)
+    kept = ("LANG", "TZ", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "NUMBA_CACHE_DIR")
+    given = {name: value for name, value in os.environ.items() if name in kept or name.startswith("PIP_")}
+    member_port, zookeeper_port = free_ports(2)
+    data = {"DL4J_DATA_DIR": mnist_dir} if mnist_dir else {}
+    return (
+        given
+        | data
+        | {
+            "HOME": str(home),
+            "PROJECT": str(project),
+            "MEMBER_PORT": str(member_port),
+            "ZOOKEEPER_PORT": str(zookeeper_port),
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "OPENBLAS_NUM_THREADS": "1",
+            "GIT_CONFIG_NOSYSTEM": "1",
+        }
+    )
+
+
+@pytest.mark.long
+@pytest.mark.cluster
+@pytest.mark.parametrize("page", [page for page in EXPECTED if is_run_here(page)])
+def test_every_command_of_a_page_does_what_it_says(
+    page: str, project: Path, reader: dict[str, str], tmp_path: Path
+) -> None:
+    """In one terminal; the README is read before anything is installed, the other pages after it."""
+    folder = tmp_path
+    if page != "README.md":
+        folder = project
+        (project / ".venv").symlink_to(sys.prefix)
+        reader["PATH"] = f"{project}/.venv/bin:{reader['PATH']}"
+    shell = Shell(folder, tmp_path, reader, EXPECTED[page].replace)
+    try:
+        for block, wanted in zip(blocks_to_run(page), EXPECTED[page].blocks, strict=True):
+            if isinstance(wanted, Written):
+                shell.write(wanted.file, block.text)
+            elif isinstance(wanted, tuple):
+                for command in wanted:
+                    shell.run(command)
+    finally:
+        shell.close()
