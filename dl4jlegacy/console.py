@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -28,6 +29,7 @@ __all__ = ["EXIT_INTERNAL", "Stopped", "emit", "error_fields", "open_console", "
 EXIT_INTERNAL = 70
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _NOHUP = (signal.SIGHUP, signal.SIG_IGN)
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _SHOW_CURSOR = b"\x1b[?25h"
 
 
@@ -51,13 +53,18 @@ def emit(text: str) -> None:
         OutputError: stdout cannot take it, for instance a full disk.
     """
     try:
-        sys.stdout.write(text + "\n")
+        sys.stdout.write(_printable(text) + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
         _to_nowhere(sys.stdout)
     except OSError as exc:
         _to_nowhere(sys.stdout)
         raise OutputError(f"the results cannot be written to standard output: {exc.strerror or exc}") from exc
+
+
+def _printable(text: str) -> str:
+    """Return ``text`` with control characters spelled out: a name in a file must not command the terminal."""
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def _to_nowhere(stream: TextIO) -> None:
@@ -86,7 +93,7 @@ class _Log(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         level, message = record.levelname.lower(), record.getMessage()
         line = to_json({"event": "log", "level": level, "message": message}) if self._json else f"{level}: {message}"
-        self._console.print(Text(line), soft_wrap=True)
+        self._console.print(Text(_printable(line)), soft_wrap=True)
 
 
 def open_console(*, json_lines: bool = False) -> Console:
@@ -107,6 +114,7 @@ def run_guarded(command: Callable[[], Any], *, as_json: bool = False, json_lines
         json_lines: the message on stderr is a line of JSON.
     """
     _standard_streams()
+    open_console(json_lines=json_lines)  # for the log
     report = _Reporter(as_json, json_lines)
     with _signals():
         try:
@@ -120,6 +128,13 @@ def run_guarded(command: Callable[[], Any], *, as_json: bool = False, json_lines
             if isinstance(error, JobError) and error.worker_traceback:
                 _say(error.worker_traceback.rstrip())
             return report(error.code, str(error), error.exit_status)
+        except MemoryError as error:
+            return report("DL4J-MEMORY", f"this machine's memory is full: {error}; train something smaller", 1)
+        except OSError as error:
+            if error.filename is None:
+                _to_nowhere(sys.stdout)
+            what = error.filename or "standard output, or a connection,"
+            return report(OutputError.code, f"{what} cannot be used: {error.strerror or error}", 1)
         except Exception:  # noqa: BLE001  # the last line of defence: an internal bug, with its traceback
             _say(traceback.format_exc().rstrip())
             return report("DL4J-INTERNAL", "this is a bug in dl4jlegacy: the traceback is on stderr", EXIT_INTERNAL)
@@ -152,7 +167,7 @@ class _Reporter:
 
 def _say(text: str) -> None:
     try:
-        sys.stderr.write(text + "\n")
+        sys.stderr.write(_printable(text) + "\n")
         sys.stderr.flush()
     except OSError:
         _to_nowhere(sys.stderr)

@@ -60,7 +60,7 @@ def _in_words(path: PathLike) -> Iterator[None]:
         raise OSError(errno.EINVAL, "its name has a zero byte", os.fspath(path)) from exc
     except RuntimeError as exc:
         user = os.fspath(path).partition("/")[0]
-        raise OSError(errno.ENOENT, f"there is no home folder for {user}", os.fspath(path)) from exc
+        raise OSError(errno.EINVAL, f"there is no home folder for {user}", os.fspath(path)) from exc
 
 
 def expand(path: PathLike) -> Path:

@@ -15,7 +15,7 @@ from dl4jlegacy import storage
 from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.datasets import DataSet, DataSource, load, read_csv
 from dl4jlegacy.datasets.normalizers import Normalizer
-from dl4jlegacy.errors import NotFiniteError, ShapeError, counted
+from dl4jlegacy.errors import ModelError, NotFiniteError, ShapeError, counted
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.dl4j.serializer import restore_label_names, restore_model, restore_normalizer
@@ -224,7 +224,13 @@ class _SavedModel:
 def _restore(model: str, kernels: Kernels | None = None) -> _SavedModel:
     model = storage.local(model)
     network = restore_model(model, load_updater=False, kernels=kernels)
-    return _SavedModel(network, restore_normalizer(model), restore_label_names(model))
+    names = restore_label_names(model)
+    if names and (len(names) != network.n_out or len(set(names)) < len(names)):
+        raise ModelError(
+            f"model file {model} is unusable: {len(names)} label names, {len(set(names))} different, for "
+            f"{network.n_out} outputs; save it again with one name for each"
+        )
+    return _SavedModel(network, restore_normalizer(model), names)
 
 
 def _check_width(network: Network, n_in: int, model: str, what: str) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dl4jlegacy import files
-from dl4jlegacy.errors import CheckpointError, Dl4jError, ModelError
+from dl4jlegacy.errors import CheckpointError, ConfError, Dl4jError, ModelError
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 
 __all__ = ["Output", "absolute", "find_conf", "is_remote", "local", "open_checkpoints", "open_output"]
@@ -29,7 +29,12 @@ def is_remote(path: str) -> bool:
 
 def absolute(path: str) -> str:
     """Return a path so that it means the same from any folder; an empty one as it is."""
-    return path if not path or is_remote(path) else str(Path(path).expanduser().absolute())
+    return path if not path or is_remote(path) else str(_expand(path).absolute())
+
+
+def _expand(path: str) -> Path:
+    with files.errors_as(ConfError, f"path {path!r}"):
+        return files.expand(path)
 
 
 def local(path: str) -> str:
@@ -68,8 +73,9 @@ def find_conf(folder: str) -> Path | None:
             return Path(fetch(f"{folder.rstrip('/')}/conf.json"))
         except DataError as exc:
             raise CheckpointError(f"{folder} holds no run: {exc}; give what --checkpoint-dir was") from exc
-    path = Path(folder).expanduser() / "conf.json"
-    return path if path.is_file() else None
+    with files.errors_as(CheckpointError, f"{folder} cannot be looked into"):
+        path = files.expand(folder) / "conf.json"
+        return path if files.is_file(path) else None
 
 
 @dataclass(frozen=True, slots=True)

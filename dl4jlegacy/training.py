@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dl4jlegacy import storage
+from dl4jlegacy import files, storage
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets import DataSource, ListDataSetIterator, load
 from dl4jlegacy.datasets.normalizers import Normalizer, NormalizerMinMaxScaler
@@ -174,13 +174,18 @@ def batches(conf: Conf, data: Data) -> ListDataSetIterator:
     return ListDataSetIterator(source_for_model(data.source, conf.model).train, conf.batch_size, seed=conf.seed)
 
 
+def _exists(path: str) -> bool:
+    with files.errors_as(DataError, f"data set {path!r} cannot be read"):
+        return files.kind_of(files.expand(path)) is not None
+
+
 def with_absolute_paths(conf: Conf) -> Conf:
     """Return ``conf`` with its data named so that ``resume`` finds them from any folder; digits by default."""
     dataset = conf.dataset or "digits"
-    if dataset not in NAMES and not storage.is_remote(dataset) and Path(dataset).expanduser().exists():
+    if dataset not in NAMES and not storage.is_remote(dataset) and _exists(dataset):
         dataset = storage.absolute(dataset)
     folder = conf.checkpoint_dir
-    checkpoint_dir = folder if not folder or storage.is_remote(folder) else str(Path(folder).expanduser())
+    checkpoint_dir = storage.absolute(folder)
     return conf.replace(dataset=dataset, data_dir=storage.absolute(conf.data_dir), checkpoint_dir=checkpoint_dir)
 
 
@@ -271,6 +276,9 @@ def params_sha256(params: Array) -> str:
 def read_run(run: str, path: Path) -> Conf:
     """Return the Conf of the run in the folder ``run``, read from ``path``; raises ``CheckpointError``."""
     try:
-        return Conf.read(path)
+        conf = Conf.read(path)
     except ConfError as exc:
         raise CheckpointError(f"the run in {run} cannot go on: {exc}") from exc
+    if conf.network_conf is None or not conf.dataset:
+        raise CheckpointError(f"{path} is no run's: it names no network or no data set; give what --checkpoint-dir was")
+    return conf

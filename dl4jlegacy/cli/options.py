@@ -65,7 +65,7 @@ def whole_number(label: str, text: str, least: int) -> int:
     """Return the whole number in ``text``; raises ``UsageError``, which names ``label``, if it is none or too small."""
     not_empty(label, text)
     try:
-        value = int(text)
+        value = int(_plain(text))
     except ValueError:
         value = least - 1
     if not least <= value < 2**63:
@@ -74,10 +74,17 @@ def whole_number(label: str, text: str, least: int) -> int:
     return value
 
 
+def _plain(text: str) -> str:
+    """Return ``text``; raises ``ValueError`` for what only Python takes for a number: ``1_000``, other digits."""
+    if "_" in text or not text.isascii():
+        raise ValueError(text)
+    return text
+
+
 def rate(label: str, text: str) -> float:
     """Return the number in ``text``; raises ``UsageError`` if it is negative or not finite."""
     try:
-        value = float(text)
+        value = float(_plain(text))
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
@@ -88,7 +95,7 @@ def rate(label: str, text: str) -> float:
 def seconds(label: str, text: str) -> float:
     """Return the positive number of seconds in ``text``; raises ``UsageError``."""
     try:
-        value = float(text)
+        value = float(_plain(text))
     except ValueError:
         value = 0.0
     if not 0 < value < 1e9:

@@ -54,7 +54,7 @@ def summary(
 
     found = summarize(configuration_of(model, dataset))
     if svg is not None:
-        _write(Path(svg).expanduser(), network_svg(found, Path(model).name))
+        _write(svg, network_svg(found, Path(model).name))
     if format == "json":
         emit(to_json({"model": model, **found.to_dict(batch_size), "svg": svg}))
     else:
@@ -71,10 +71,12 @@ def configuration_of(model: str, dataset: str = "") -> NetworkConfiguration:
     from dl4jlegacy.nn.dl4j.serializer import restore_model
     from dl4jlegacy.nn.zoo import ZOO
 
-    path = Path(model).expanduser()
-    if path.is_file():
+    with files.errors_as(ModelError, f"{model} cannot be read"):
+        path = files.expand(model)
+        kind = files.kind_of(path)
+    if kind == "file":
         return _read(path) if path.suffix in _TEXTS else restore_model(path, load_updater=False).conf
-    if path.is_dir():
+    if kind == "folder":
         raise ModelError(f"{model} is a folder; give a saved model, a configuration file, or a model of the zoo")
     if model not in ZOO:
         raise ModelError(f"{model} is neither a file nor a model of the zoo{nearest(model, list(ZOO))}")
@@ -99,7 +101,7 @@ def _read(path: Path) -> NetworkConfiguration:
     from dl4jlegacy.scaleout.conf import Conf
 
     try:
-        text = path.read_text(encoding="utf-8")
+        text = files.read(path).decode()
         kinds: tuple[Any, Any] = (ComputationGraphConfiguration, MultiLayerConfiguration)
         for kind, key in zip(kinds, ("network_inputs", "layers"), strict=True):
             if _has(text, key):
@@ -122,6 +124,6 @@ def _has(text: str, key: str) -> bool:
     return key in top_level_keys(text)
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: str, text: str) -> None:
     with files.errors_as(OutputError, f"the drawing cannot be written to {path}", "choose another --svg"):
-        files.write(path, text.encode())
+        files.write(files.expand(path), text.encode())

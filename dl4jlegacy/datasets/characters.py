@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from dl4jlegacy import files
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.iterator import ListDataSetIterator
@@ -42,7 +43,7 @@ def read_sonnets() -> str:
 def read_text(path: str | Path) -> str:
     """Return the text in a UTF-8 file; raises ``DataError`` if it cannot be read as such."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return files.read(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {path} as UTF-8 text: {getattr(error, 'strerror', None) or error}") from error
 

@@ -7,6 +7,8 @@ Every problem is named with file, line and column as a text editor counts them, 
 from __future__ import annotations
 
 import csv
+import io
+import logging
 import math
 from array import array
 from collections.abc import Iterator, Sequence
@@ -15,12 +17,16 @@ from pathlib import Path
 
 import numpy as np
 
+from dl4jlegacy import files
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
 from dl4jlegacy.datasets.iterator import ListDataSetIterator
 from dl4jlegacy.errors import DataError, counted
 
 __all__ = ["CsvDataSetIterator", "read_csv", "read_csv_files"]
 
+logger = logging.getLogger(__name__)
+
+_MISSING = ("", "?", "n/a", "na", "nan", "none", "null")
 _LABEL_HEADERS = ("label", "class", "target")
 _DELIMITERS = ",;\t"
 _GAPS = 10  # class numbers that may be missing beyond as many as occur; more looks like a typing error
@@ -108,7 +114,7 @@ def read_csv_files(
 def _read(path: Path, labelled: bool) -> _Table:
     table = _Table(path)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with io.TextIOWrapper(files.open_to_read(path), encoding="utf-8-sig", newline="") as file:
             head = file.readline()
             file.seek(0)
             delimiter = max(_DELIMITERS, key=head.count)
@@ -135,6 +141,7 @@ def _fill(table: _Table, rows: Iterator[tuple[int, list[str]]], labelled: bool) 
             if len(row) - (table.label_column is not None) < 1:
                 raise DataError(f"{table.path}, line {line}: only {len(row)} column; expected features and a label")
             if named or not any(map(_is_number, row)):
+                _check_header(table.path, line, header)
                 continue
         if len(row) != table.width:
             raise DataError(
@@ -144,12 +151,32 @@ def _fill(table: _Table, rows: Iterator[tuple[int, list[str]]], labelled: bool) 
             table.labels.append(row.pop(table.label_column).strip())
         try:
             table.values.extend(map(float, row))
+            if not _is_plain("".join(row)):
+                raise ValueError
         except ValueError:
             raise DataError(_not_a_number(table, line, row)) from None
         table.lines.append(line)
 
 
+def _check_header(path: Path, line: int, header: Sequence[str]) -> None:
+    """Warn if a row that is taken for a header may be an example: it has numbers, gaps, or a name twice."""
+    if len(set(header)) < len(header) or any(cell in _MISSING or _is_number(cell) for cell in header):
+        logger.warning(
+            "%s, line %s is taken for a header, not for an example: %s; write a header above it if it is one",
+            path,
+            line,
+            ", ".join(map(repr, header[:9])),
+        )
+
+
+def _is_plain(text: str) -> bool:
+    """Return whether numbers in ``text`` are written as everywhere; Python also reads ``1_000`` and other digits."""
+    return text.isascii() and "_" not in text
+
+
 def _is_number(cell: str) -> bool:
+    if not _is_plain(cell):
+        return False
     try:
         float(cell)
     except ValueError:

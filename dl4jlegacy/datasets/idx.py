@@ -15,12 +15,14 @@ from typing import BinaryIO
 
 import numpy as np
 
+from dl4jlegacy import files
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import DataError
 
 __all__ = ["parse_idx", "read_bytes", "read_idx"]
 
 _DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_MOST_DIMENSIONS = 32  # that arrays have everywhere
 _PIECE = 1 << 20
 _LARGEST = 1 << 32  # bytes after decompression; a small file must not be able to fill the memory
 
@@ -37,7 +39,7 @@ def read_idx(path: Path) -> Array:
 def read_bytes(path: Path) -> bytes:
     """Return the contents of ``path``, unpacked if they are gzipped (whatever the file is called)."""
     try:
-        with path.open("rb") as file:
+        with files.open_to_read(path) as file:
             zipped = file.read(2) == b"\x1f\x8b"
             file.seek(0)
             if not zipped:
@@ -52,7 +54,12 @@ def read_bytes(path: Path) -> bytes:
 
 def parse_idx(content: bytes, path: Path) -> Array:
     """Return the array in ``content``, the unpacked bytes of ``path``."""
-    if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _DTYPES or not content[3]:
+    if (
+        len(content) < 4
+        or content[:2] != b"\0\0"
+        or content[2] not in _DTYPES
+        or not 0 < content[3] <= _MOST_DIMENSIONS
+    ):
         raise DataError(
             f"{path} is not an IDX file: it starts with bytes {content[:4].hex(' ') or '(none)'}, "
             "expected 00 00, a type 08 to 0e and the number of dimensions"
@@ -65,6 +72,8 @@ def parse_idx(content: bytes, path: Path) -> Array:
         words = f"{expected} bytes for shape {shape}" if len(shape) == content[3] else f"at least {start} bytes"
         state = "truncated" if len(content) < max(expected, start) else "too long"
         raise DataError(f"{path} is {state}: its header asks for {words}, found {len(content)} (unpacked)")
+    if not math.prod(shape):
+        raise DataError(f"{path} is empty: its header says shape {shape}")
     array = np.frombuffer(content, dtype, offset=start).reshape(shape)
     return array.astype(dtype.newbyteorder("="), copy=False)
 

@@ -84,7 +84,8 @@ class MnistDataSetIterator(ListDataSetIterator):
 def data_directory(data_dir: str | Path | None = None) -> Path:
     """Return the data directory: ``data_dir``, else the environment's ``DL4J_DATA_DIR``, else ``~/.deeplearning4j``."""
     given = data_dir or os.environ.get("DL4J_DATA_DIR")
-    return Path(given).expanduser() if given else Path.home() / ".deeplearning4j"
+    with files.errors_as(DataError, f"data directory {given}"):
+        return files.expand(given) if given else Path.home() / ".deeplearning4j"
 
 
 def read_mnist(
@@ -120,11 +121,16 @@ def find_idx_files(directory: Path) -> dict[str, Path]:
 
     Both spellings, ``train-images-idx3-ubyte`` and ``train-images.idx3-ubyte``, are known, each with or without .gz.
     """
+    with files.errors_as(DataError, f"cannot look into folder {directory}"):
+        return _idx_files(directory)
+
+
+def _idx_files(directory: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for name in _MD5:
         for spelling in (name, name.replace("-idx", ".idx")):
             for path in (directory / folder / (spelling + end) for folder in ("", "mnist") for end in ("", ".gz")):
-                if path.is_file():
+                if files.is_file(path):
                     found.setdefault(name, path)
     return found
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dl4jlegacy import files
 from dl4jlegacy.datasets.bundled import DIGITS_NAMES, IRIS_NAMES, read_digits, read_iris
 from dl4jlegacy.datasets.characters import LENGTH, alphabet_of, character_windows, read_sonnets, read_text
 from dl4jlegacy.datasets.csv_files import read_csv, read_csv_files
@@ -75,12 +76,14 @@ def load(
         return _split(name, read_iris(), IRIS_NAMES, test_fraction, seed)
     if name == "sonnets":
         return _text(name, read_sonnets(), test_fraction, label_names)
-    path = Path(name).expanduser()
-    if path.is_file() and path.suffix.lower() == ".txt":
+    with files.errors_as(DataError, f"data set {name!r} cannot be read"):
+        path = files.expand(name)
+        kind = files.kind_of(path) if name else None
+    if kind == "file" and path.suffix.lower() == ".txt":
         return _text(name, read_text(path), test_fraction, label_names)
-    if path.is_dir():
+    if kind == "folder":
         return _load_folder(name, path, test_fraction=test_fraction, seed=seed, n_classes=n_classes, known=label_names)
-    if path.is_file():
+    if kind is not None:
         dataset, names = read_csv(path, n_classes=n_classes, label_names=label_names)
         return _split(name, dataset, names, test_fraction, seed)
     if _looks_like_path(name):
@@ -125,20 +128,18 @@ def _load_folder(
         if test.n_in != train.n_in:
             raise DataError(f"{path}: training images have {counted(train.n_in, 'pixel')}, test images {test.n_in}")
         return DataSource(name, train, test, tuple(str(number) for number in range(train.n_out)))
-    try:
-        found = sorted(path.iterdir())
-    except OSError as error:
-        raise DataError(f"cannot read folder {path}: {error.strerror or error}") from error
-    files = [file for file in found if file.suffix.lower() == ".csv" and file.is_file()]
-    parts = {file.stem.lower(): file for file in files}
+    with files.errors_as(DataError, f"cannot read folder {path}"):
+        found = [path / file for file in files.names_in(path)]
+        tables = [file for file in found if file.suffix.lower() == ".csv" and files.is_file(file)]
+    parts = {file.stem.lower(): file for file in tables}
     if {"train", "test"} <= parts.keys():
         train, label_names = read_csv(parts["train"], n_classes=n_classes, label_names=known)
         test, _ = read_csv(parts["test"], label_names=label_names)
         if test.n_in != train.n_in:
             raise DataError(f"{parts['train']} has {counted(train.n_in, 'feature')}, {parts['test']} has {test.n_in}")
         return DataSource(name, train, test, label_names)
-    if files:
-        datasets, label_names = read_csv_files(files, n_classes=n_classes, label_names=known)
+    if tables:
+        datasets, label_names = read_csv_files(tables, n_classes=n_classes, label_names=known)
         return _split(name, DataSet.merge(datasets), label_names, test_fraction, seed)
     raise DataError(
         f"folder {path} holds no data set: looked for four IDX files under MNIST's names and for CSV files, "

@@ -14,6 +14,7 @@ from typing import Any, Self
 import msgspec
 import yaml
 
+from dl4jlegacy import files
 from dl4jlegacy.devices import PRECISIONS, check_choice, memory_limit
 from dl4jlegacy.errors import ConfError, UsageError, nearest
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration
@@ -110,6 +111,9 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
                 raise ConfError(f"Conf.{name} is {getattr(self, name)}; it must be positive")
         if self.multi_layer_conf is not None and self.computation_graph_conf is not None:
             raise ConfError("Conf has multi_layer_conf and computation_graph_conf; a run trains one network")
+        for name in ("run", "model", "dataset", "data_dir", "checkpoint_dir", "cluster_name"):
+            if not getattr(self, name).isprintable():
+                raise ConfError(f"Conf.{name} is {getattr(self, name)!r}; it must be printable text in UTF-8")
         if self.router not in ROUTERS:
             raise ConfError(f"Conf.router is {self.router!r}{nearest(self.router, list(ROUTERS))}")
         if self.multi_layer_clazz not in NETWORK_CLASSES:
@@ -163,7 +167,7 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def read(cls, path: Path) -> Self:
         """Return the Conf in a JSON or YAML file; raises ``ConfError`` naming the file."""
         try:
-            text = path.read_bytes()
+            text = files.read(files.expand(path))
             return decode_yaml(text, cls) if path.suffix in _YAML else decode_json(text, cls)
         except OSError as exc:
             raise ConfError(f"{path} cannot be read: {exc.strerror}") from exc
@@ -173,5 +177,5 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @staticmethod
     def named_in(path: Path) -> frozenset[str]:
         """Return the names of the fields that a readable Conf file sets."""
-        raw = path.read_bytes()
+        raw = files.read(files.expand(path))
         return frozenset(yaml.safe_load(raw) if path.suffix in _YAML else msgspec.json.decode(raw))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import lzma
 import math
 import os
 import struct
@@ -61,6 +62,7 @@ _BOMB_RATIO: Final = 100
 _READING_ERRORS: Final = (
     zipfile.BadZipFile,
     zlib.error,
+    lzma.LZMAError,
     struct.error,
     EOFError,
     NotImplementedError,
@@ -68,6 +70,8 @@ _READING_ERRORS: Final = (
     ValueError,
     OverflowError,
     LookupError,
+    TypeError,
+    AttributeError,
     OSError,
 )
 
@@ -231,8 +235,8 @@ def _entry(name: str) -> zipfile.ZipInfo:
 def _opened(path: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
     """Open a model file; every way in which a file can be bad becomes a ``ModelError`` that names the file."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            _check_entries(archive, os.path.getsize(path))
+        with files.open_to_read(files.expand(path)) as file, zipfile.ZipFile(file) as archive:
+            _check_entries(archive, os.fstat(file.fileno()).st_size)
             yield archive
     except FileNotFoundError as exc:
         raise ModelError(f"model file {path} does not exist") from exc
