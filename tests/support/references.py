@@ -183,9 +183,9 @@ def conv1d(activation: str, kernel: int, stride: int = 1, pad: int = 0, dilation
     return forward
 
 
-def pooling1d(kind: str, kernel: int, stride: int, pad: int = 0, norm: int = 2) -> Reference:
+def pooling1d(kind: str, kernel: int, stride: int, pad: int = 0, norm: int = 2, same: bool = False) -> Reference:
     def forward(p: Params, x: Array, mask: Array | None) -> Value:
-        windows = places(x.shape[2], kernel, stride, pad, 1, False)
+        windows = places(x.shape[2], kernel, stride, pad, 1, same)
         on = np.ones((len(x), x.shape[2])) if mask is None else mask
         y = np.zeros((*x.shape[:2], len(windows)), complex)
         for i, window in enumerate(windows):
@@ -242,8 +242,9 @@ def _order(own: tuple[Params, str], x: Array, mask: Array | None) -> tuple[Param
 def last_step(inner: Reference) -> Reference:
     def forward(p: Params, x: Array, mask: Array | None) -> Value:
         y, _ = inner(p, x, mask)
-        ends = np.full(len(x), x.shape[2]) if mask is None else mask.sum(axis=1).astype(int)
-        return y[np.arange(len(x)), :, ends - 1], None
+        steps = y.shape[2]
+        last = np.full(len(x), steps - 1) if mask is None else steps - 1 - (mask[:, ::-1] > 0).argmax(axis=1)
+        return y[np.arange(len(x)), :, last], None
 
     return forward
 
