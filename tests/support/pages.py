@@ -65,6 +65,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         stays: it goes on while later commands run, once it has printed ``prints``; at the page's end it gets Ctrl-C, or
             with ``floors`` its own end is waited for.
         gets: it gets this signal once it has printed ``prints``.
+        ends_all: whatever went on ends by itself soon after it.
         writes: files that are there afterwards.
         given: what the page takes for granted has happened before.
     """
@@ -76,6 +77,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     remember: dict[str, str] = {}
     stays: bool = False
     gets: Literal["", "SIGINT", "SIGKILL"] = ""
+    ends_all: bool = False
     writes: tuple[str, ...] = ()
     given: tuple[Command, ...] = ()
 
@@ -208,10 +210,13 @@ class Running:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it goes on after {seconds:.0f} s; printed was:\n{self.printed}") from None
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-            self._reader.join()
+            self.kill()
+
+    def kill(self) -> None:
+        """Kill what is left of it."""
+        self.send(signal.SIGKILL)
+        self._process.wait()
+        self._reader.join()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -257,7 +262,11 @@ class Shell:
         kept = f"\nstatus=$?; pwd > {self._notes}/folder; env -0 > {self._notes}/variables; exit $status"
         running = Running(f"exec {text}" if goes_on else text + kept, self._folder, self._environment)
         if goes_on:
-            running.wait_for(command.prints)
+            try:
+                running.wait_for(command.prints)
+            except AssertionError:
+                running.kill()
+                raise
         if command.stays:
             self._staying.append((command, running))
             self._remember(command, running.printed)
@@ -268,6 +277,8 @@ class Shell:
         if not goes_on:
             self._keep_folder_and_variables()
         self._check(command, status, running.printed)
+        if command.ends_all:
+            self._end_all(by_itself=True)
 
     def _keep_folder_and_variables(self) -> None:
         self._folder = Path((self._notes / "folder").read_text(encoding="utf-8").rstrip("\n"))
@@ -291,16 +302,25 @@ class Shell:
             assert found, f"{pattern!r} is missing; printed was:\n{printed}"
             self._environment[name] = found[1]
 
-    def close(self) -> None:
-        """Stop what still runs, as Ctrl-C does, and the servers that ``dl4j services`` started; nothing may hang."""
-        for command, running in self._staying:
+    def _end_all(self, *, by_itself: bool) -> None:
+        while self._staying:
+            command, running = self._staying.pop()
             try:
                 if command.floors:
                     self._check(command, running.end(), running.printed)
+                elif by_itself:
+                    self._check(command, running.end(ENDING_SECONDS), running.printed)
                 else:
                     running.send(signal.SIGINT)
                     running.end(ENDING_SECONDS)
             except AssertionError as exc:
                 raise AssertionError(f"{command.run}\n{exc}") from exc
-        self._staying.clear()
-        Running("dl4j services down", self._folder, self._environment).end(ENDING_SECONDS)
+
+    def close(self) -> None:
+        """Stop what still runs, as Ctrl-C does, and the servers that ``dl4j services`` started; nothing may hang."""
+        try:
+            self._end_all(by_itself=False)
+        finally:
+            for _, running in self._staying:
+                running.kill()
+            Running("dl4j services down", self._folder, self._environment).end(ENDING_SECONDS)
