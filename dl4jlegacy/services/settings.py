@@ -58,6 +58,13 @@ _PROPERTIES = {
 }
 
 
+_DESERIALIZED = (  # what members tell each other of errors; nested sets of java.util would occupy a thread for minutes
+    *("java.lang.Throwable", "java.lang.Exception", "java.lang.RuntimeException", "java.lang.Error"),
+    *("java.lang.IllegalStateException", "java.lang.IllegalArgumentException", "java.lang.StackTraceElement"),
+    *("java.lang.UnsupportedOperationException", "[Ljava.lang.StackTraceElement;", "java.util.Collections$EmptyList"),
+)
+
+
 def member_settings(port: int, ports: Sequence[int], cluster_name: str, host: str = HOST) -> str:
     """Return a Hazelcast member's configuration as JSON, which is YAML too: one backup of everything with two members.
 
@@ -87,6 +94,10 @@ def member_settings(port: int, ports: Sequence[int], cluster_name: str, host: st
         # two merged halves of a run's state are worse than one half
         "merge-policy": {"class-name": "DiscardMergePolicy"},
     }
+    serialization_filter = {
+        "defaults-disabled": True,
+        "whitelist": {"class": _DESERIALIZED, "prefix": ["com.hazelcast."]},
+    }
     settings = {
         "cluster-name": cluster_name,
         "properties": _PROPERTIES,
@@ -94,6 +105,7 @@ def member_settings(port: int, ports: Sequence[int], cluster_name: str, host: st
         "jet": {"enabled": False},
         "metrics": {"enabled": False},
         "map": {"default": every_map},
+        "serialization": {"java-serialization-filter": serialization_filter},
     }
     return to_json({"hazelcast": settings}, indent=1) + "\n"
 

@@ -273,6 +273,7 @@ def test_the_members_are_set_up_as_dl4j_services_does_it() -> None:
     ours = json.loads(member_settings(5701, [5701], "dl4j"))["hazelcast"]
     assert read["map"] == ours["map"] and read["map"]["default"]["backup-count"] == 1
     assert read["jet"] == ours["jet"] and read["metrics"] == ours["metrics"]
+    assert read["serialization"] == ours["serialization"]
     join = read["network"]["join"]
     assert join["multicast"] == {"enabled": False} and join["auto-detection"] == {"enabled": False}
     names = [name for name in compose()["services"] if name.startswith("hazelcast-")]

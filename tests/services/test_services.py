@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -15,11 +16,15 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import hazelcast
 import psutil
 import pytest
-from hazelcast.errors import IllegalStateError
+from hazelcast.errors import HazelcastError, IllegalStateError
+from hazelcast.invocation import Invocation
+from hazelcast.protocol.codec import map_execute_on_key_codec
+from hazelcast.serialization.data import Data
 from kazoo.client import KazooClient
 
 from dl4jlegacy.cli.services import services_app
@@ -411,6 +416,43 @@ def test_clients_that_name_the_cluster_are_served_and_others_are_not(session_ser
 
 
 @pytest.mark.long
+def nested_sets(depth: int) -> bytes:
+    """Return a Java-serialized ``HashSet`` of sets of sets, whose reading takes 2 ** ``depth`` steps."""
+    described = b"\x72\x00\x11java.util.HashSet\xba\x44\x85\x95\x96\xb8\xb7\x34\x03\x00\x00\x78\x70"
+    handles: dict[object, int] = {}
+
+    def reference(name: object, first: bytes) -> bytes:
+        if name in handles:
+            return b"\x71" + (0x7E0000 + handles[name]).to_bytes(4, "big")
+        handles[name] = len(handles)
+        return first
+
+    def write(level: int, which: int) -> bytes:
+        if (level, which) in handles:
+            return reference((level, which), b"")
+        head = b"\x73" + reference("class", described)
+        reference((level, which), b"")
+        text = [reference("text", b"\x74\x00\x01x")] if which else []
+        sets = [] if level == depth else [write(level + 1, 0), write(level + 1, 1)]
+        size = len(text) + len(sets)
+        return head + b"\x77\x0c" + struct.pack(">ifi", 16, 0.75, size) + b"".join([*text, *sets]) + b"\x78"
+
+    return b"\xac\xed\x00\x05" + write(0, 0)
+
+
+@pytest.mark.cluster
+def test_a_member_makes_no_java_object_of_what_a_client_sends(session_services: ServicesState) -> None:
+    """With 30 levels the same bytes would occupy a thread of the member for minutes; a gadget would run code."""
+    processor = Data(struct.pack(">ii", 0, -100) + nested_sets(3))
+    key = Data(struct.pack(">iii", 0, -11, 1) + b"k")
+    with contextlib.closing(SimpleNamespace(close=(caller := client(session_services)).shutdown)):
+        request = map_execute_on_key_codec.encode_request("a map", processor, key, 1)
+        invocation = Invocation(request, partition_id=caller.partition_service.get_partition_id("k"))
+        caller._invocation_service.invoke(invocation)
+        with pytest.raises(HazelcastError, match=r"HashSet.*not allowed"):
+            invocation.future.result()
+
+
 @pytest.mark.cluster
 def test_with_two_members_data_outlives_either_and_both_come_back(own_services: Callable[..., ServicesState]) -> None:
     state = own_services(members=2, zookeeper=False)
