@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dl4jlegacy.cluster.address import ClusterAddress
-from dl4jlegacy.errors import TrackerError
+from dl4jlegacy.errors import ConfError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker, HazelcastStore
 from dl4jlegacy.scaleout.zookeeper import (
@@ -54,6 +54,16 @@ class MasterRegistration:
         """Register the Conf, so that workers find it."""
         self._register.register()
 
+    def restore(self) -> None:
+        """Register the Conf again if somebody removed it or wrote something else; not if this may not be the master."""
+        if self._election is None or not self._election.is_leader:
+            return
+        try:
+            if self._register.restore():
+                logger.warning("the Conf of run %s was gone or damaged in Zookeeper; it is there again", self._conf.run)
+        except (TrackerError, NotAuthorisedError) as exc:
+            logger.debug("the Conf of run %s cannot be put back now: %s", self._conf.run, exc)
+
     def check(self) -> None:
         """Raise ``TrackerError`` if another process is master; not if Zookeeper does not answer."""
         if self._election is None or self._election.is_leader:
@@ -94,10 +104,10 @@ class MasterRegistration:
             self._session.prune(group_path(self._id, folder))
 
     def _ask(self, question: Callable[[], Any]) -> Any:
-        """Return Zookeeper's answer; None if there is none, or Zookeeper cannot be reached now."""
+        """Return Zookeeper's answer; None if there is none, none that can be read, or no connection now."""
         try:
             return question() if self._session.connected else None
-        except TrackerError as exc:
+        except (TrackerError, NotAuthorisedError, ConfError, VersionError) as exc:
             logger.debug("whether this is still the master cannot be told: %s", exc)
             return None
 

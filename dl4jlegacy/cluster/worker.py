@@ -14,7 +14,7 @@ import msgspec
 from threadpoolctl import threadpool_limits
 
 from dl4jlegacy.cluster.address import ClusterAddress, check_fits, closing, defined, open_tracker, versions
-from dl4jlegacy.errors import TrackerError
+from dl4jlegacy.errors import ConfError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.scaleout.actors import Ticker
 from dl4jlegacy.scaleout.compute import Compute, check_same_arithmetic, compute_for_worker
 from dl4jlegacy.scaleout.conf import Conf
@@ -39,6 +39,8 @@ __all__ = ["run_worker"]
 
 logger = logging.getLogger(__name__)
 
+UNREADABLE = (ConfError, NotAuthorisedError, VersionError)
+"""What a Conf raises that is not of the run, or is not signed with its secret."""
 OnEvent = Callable[[str, dict[str, Any]], None]
 _MISSING_SECONDS = 30.0
 _OVER_SECONDS = 3.0
@@ -198,7 +200,7 @@ class _MasterWatch:
             registered = self._registered.find()
             if self._election.holder() is not None:
                 self._master_seen = now
-        except TrackerError as exc:  # no answer just now: the tracker says how it stands
+        except (TrackerError, *UNREADABLE) as exc:  # no answer, or a stranger's: the tracker says how it stands
             logger.debug("worker of run %s: %s", conf.run, exc)
             registered = conf
         if registered is None and missing > _OVER_SECONDS:

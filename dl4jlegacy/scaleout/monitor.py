@@ -73,6 +73,10 @@ class Leadership(Protocol):
         """
         ...
 
+    def restore(self) -> None:
+        """Register the run again if its registration is gone or damaged."""
+        ...
+
 
 class _StallGuard:
     """Holds a thread back after its process was stopped, until the process is known to be the master still."""
@@ -290,6 +294,7 @@ class ClusterMonitor:
         self._write_reissued()
         self._remove_stale()
         self._restore_globals()
+        self.leadership.restore()
         keys = self._tracker.store.keys("")
         self._read_journal(keys)
         self._remove_foreign(keys)

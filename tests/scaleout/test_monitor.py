@@ -26,7 +26,7 @@ class Leadership:
     def __init__(self) -> None:
         self.error: TrackerError | None = None
         self.answers = True
-        self.asked = threading.Event()
+        self.asked, self.restored = threading.Event(), threading.Event()
 
     def check(self) -> None:
         if self.error is not None:
@@ -36,6 +36,9 @@ class Leadership:
         self.asked.set()
         self.check()
         return self.answers
+
+    def restore(self) -> None:
+        self.restored.set()
 
 
 class Watched:
@@ -137,6 +140,10 @@ def test_globals_that_a_member_took_along_are_put_back(watched):
         watched.tracker.store.delete(f"global/{key}")
     watched.tracker.store.publish(WORKER_TOPIC)
     wait_for(lambda: watched.tracker.get("plan") == {"a": 1} and watched.tracker.get(LIVENESS) == address)
+
+
+def test_a_registration_that_somebody_removed_is_put_back(watched):
+    wait_for(watched.leadership.restored.is_set)
 
 
 def test_another_master_ends_this_one(watched):

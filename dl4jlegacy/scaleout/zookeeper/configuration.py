@@ -62,7 +62,11 @@ def build_path(host: str, port: int, *names: str) -> str:
 
 
 class ZooKeeperConfigurationRegister:
-    """Writes a ``Conf`` where workers look for it. The node outlives its master, so that a run can be resumed."""
+    """Writes a ``Conf`` where workers look for it. The node outlives its master, so that a run can be resumed.
+
+    With a secret it has a child that only who knows the secret can delete. Zookeeper deletes no node that has children,
+    and so nobody else can delete the Conf either, although the folder that it lies in is everybody's.
+    """
 
     def __init__(
         self,
@@ -80,7 +84,8 @@ class ZooKeeperConfigurationRegister:
         Raises:
             ConfError: the Conf is too large for Zookeeper. TrackerError: no server answers there.
         """
-        self.path = build_path(host, port, "tmp", id)
+        self.path, self._id = build_path(host, port, "tmp", id), id
+        self._guard = f"{self.path}/guard"
         conf_json = conf.to_json().encode()
         self._own_session = session is None
         if len(conf_json) + 1000 > CONF_NBYTES:
@@ -114,9 +119,30 @@ class ZooKeeperConfigurationRegister:
                     f"{self.path} in Zookeeper at {self._session.address} changes faster than it can be written; "
                     "are there several masters with this id?"
                 )
+        if self._session.secret:
+            self._session.ensure(self._guard, guarded=self.path)
+
+    def restore(self) -> bool:
+        """Write the Conf again if it is gone or cannot be read, because a stranger was there; return whether it was so.
+
+        A Conf that is readable, and signed if there is a secret, stays: who wrote it knows the secret.
+
+        Raises:
+            NotAuthorisedError, TrackerError: as for ``register``.
+        """
+        node = self._session.get(self.path)
+        try:
+            if node is not None:
+                _open(node, self.path, self._id, self._session)
+                return False
+        except (ConfError, NotAuthorisedError, VersionError) as exc:
+            logger.debug("the Conf is put back: %s", exc)
+        self.register()
+        return True
 
     def remove(self) -> None:
         """Remove the Conf, and its parent folders if they are empty: the run is over."""
+        self._session.delete(self._guard)
         self._session.prune(self.path)
 
     def close(self) -> None:
@@ -246,7 +272,7 @@ def _open(node: Node, path: str, id: str, session: ZooKeeperSession) -> Conf:
                 f"(format {FORMAT}); run the same version everywhere"
             )
         envelope = msgspec.json.decode(node.data, type=_Envelope)
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         what = "a Java-serialized object" if node.data.startswith(JAVA) else f"{node.data[:16]!r}..."
         raise ConfError(
             f"{where} holds no run of dl4jlegacy but {len(node.data):,} bytes, {what}; remove it, or use another id"

@@ -56,7 +56,7 @@ def read_member(session: ZooKeeperSession, path: str) -> Member | None:
     node = session.get(path)
     try:
         return None if node is None else msgspec.json.decode(node.data, type=Member)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         logger.warning("%s in Zookeeper at %s is not a node of dl4jlegacy", path, session.address)
         return None
 

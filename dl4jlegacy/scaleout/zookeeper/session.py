@@ -229,12 +229,20 @@ class ZooKeeperSession:
         return made is not None
 
     def replace(self, path: str, data: bytes, version: int) -> bool:
-        """Replace a node and its access rights atomically; return False if its version is not ``version``."""
+        """Replace a node and its access rights atomically, with its children, which are empty.
+
+        Returns False if its version is not ``version``.
+        """
+        below = self.children(path) or []
 
         def start() -> Any:
             transaction = self._client.transaction()
+            for name in below:
+                transaction.delete(f"{path}/{name}")
             transaction.delete(path, version)
             transaction.create(path, data, acl=self._acl)
+            for name in below:
+                transaction.create(f"{path}/{name}", b"", acl=self._acl)
             return transaction.commit_async()
 
         results = self._call(path, start)
@@ -253,10 +261,17 @@ class ZooKeeperSession:
             self._ensure("/" + "/".join(parts[:depth]), guarded)
 
     def _ensure(self, folder: str, guarded: str) -> None:
-        if self.exists(folder):
-            return
         acl = self._acl if guarded and (folder + "/").startswith(guarded + "/") else None
-        self._call(folder, lambda: self._client.create_async(folder, b"", acl=acl), NodeExistsError)
+        if not self.exists(folder):
+            self._call(folder, lambda: self._client.create_async(folder, b"", acl=acl), NodeExistsError)
+        if acl is not None:
+            self._guard(folder, acl)
+
+    def _guard(self, folder: str, acl: list[Any]) -> None:
+        """Take a folder that a stranger, or a run without a secret, made before us."""
+        found = self._call(folder, lambda: self._client.get_acls_async(folder), NoNodeError)
+        if found is not None and list(found[0]) != acl:
+            self._call(folder, lambda: self._client.set_acls_async(folder, acl), NoNodeError)
 
     def prune(self, path: str) -> None:
         """Delete ``path`` and then its parents, as far as they are empty."""

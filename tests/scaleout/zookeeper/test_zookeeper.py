@@ -35,6 +35,7 @@ from dl4jlegacy.scaleout.zookeeper import (
     build_path,
     registered_workers,
 )
+from dl4jlegacy.scaleout.zookeeper.membership import group_path
 from dl4jlegacy.scaleout.zookeeper.scheduler import StepScheduler
 from dl4jlegacy.scaleout.zookeeper.session import CLOSE_SECONDS, CONNECT_SECONDS
 from dl4jlegacy.services import Services, ServicesState
@@ -433,6 +434,62 @@ def test_with_a_secret_only_those_who_know_it_read_or_write(zookeeper_address: s
         assert retriever.retrieve() == conf
 
 
+def tree(session: ZooKeeperSession, path: str) -> list[str]:
+    return [path, *(below for name in session.children(path) or [] for below in tree(session, f"{path}/{name}"))]
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("stranger", [None, b"a guess"])
+def test_a_stranger_can_delete_and_change_nothing_of_a_run_with_a_secret(
+    zookeeper_address: str, group: str, stranger: bytes | None
+) -> None:
+    port = int(zookeeper_address.partition(":")[2])
+    with ZooKeeperSession(zookeeper_address) as before:  # folders that a stranger made for the run to fall into
+        for folder in ("workers", "election"):
+            before.ensure(group_path(group, folder))
+    with (
+        ZooKeeperSession(zookeeper_address, secret=SECRET) as session,
+        WorkerRegistration(session, "w-1", {}, group=group),
+        MasterElection(session, group=group).claim(),
+    ):
+        register = ZooKeeperConfigurationRegister(Conf(run="mine"), group, "127.0.0.1", port, session=session)
+        register.register()
+        ours = [*tree(session, register.path), *tree(session, f"/dl4jlegacy/{group}")]
+        assert len(ours) == 7
+        with ZooKeeperSession(zookeeper_address, secret=stranger) as other:
+            for path in reversed(ours):
+                with contextlib.suppress(NotAuthorisedError):
+                    assert not other.delete(path), path
+                with contextlib.suppress(NotAuthorisedError):
+                    assert not other.replace(path, b"junk", 0), path
+                with pytest.raises(NotAuthorisedError):
+                    other.create(f"{path}/theirs", b"")
+        assert [*tree(session, register.path), *tree(session, f"/dl4jlegacy/{group}")] == ours
+        assert ZookeeperConfigurationRetriever("127.0.0.1", port, group, session=session).retrieve().run == "mine"
+        register.remove()
+        assert not session.exists(register.path)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("junk", [None, b"", b"junk", b"{}", b"\xff", b'{"format":9,"package":"x"}', b"[" * 5000])
+def test_the_master_puts_back_its_conf_but_leaves_one_that_can_be_read(
+    session: ZooKeeperSession, group: str, junk: bytes | None
+) -> None:
+    with ZooKeeperConfigurationRegister(Conf(run="mine"), group, "a", 2181, session=session) as register:
+        register.register()
+        assert not register.restore()
+        session.delete(register.path)
+        if junk is not None:
+            session.create(register.path, junk)
+        assert register.restore()
+        retriever = ZookeeperConfigurationRetriever("a", 2181, group, session=session)
+        assert retriever.retrieve().run == "mine"
+        ZooKeeperConfigurationRegister(Conf(run="another"), group, "a", 2181, session=session).register()
+        assert not register.restore()
+        assert retriever.retrieve().run == "another"
+        register.remove()
+
+
 @pytest.mark.cluster
 @pytest.mark.parametrize("forger", [None, b"a guess"])
 def test_a_conf_that_somebody_else_put_there_is_refused(
@@ -442,6 +499,7 @@ def test_a_conf_that_somebody_else_put_there_is_refused(
     with ZooKeeperSession(zookeeper_address, secret=forger) as session:
         ZooKeeperConfigurationRegister(Conf(), group, "a", port, session=session).register()
         node = session.get(f"/a:{port}/tmp/{group}")
+        session.delete(f"/a:{port}/tmp/{group}/guard")
         session.delete(f"/a:{port}/tmp/{group}")
     with ZooKeeperSession(zookeeper_address) as session:  # readable for all, so that only the signature is in the way
         assert node is not None and session.create(f"/a:{port}/tmp/{group}", node.data)
