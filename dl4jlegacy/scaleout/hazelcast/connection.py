@@ -9,6 +9,7 @@ replaced on the clients it opens; the package itself, and other clients in the p
 * a request of a map or topic is sent once. The package repeats failed requests for two minutes, long after nobody
   waits for them any more; here the store decides what is repeated, and for how long;
 * maps and topics are made and removed without waiting: the package waits for the member's answer without a deadline;
+* frames are bounded: a longer one is let pass unread, one of a negative length ends the connection (``FrameReader``);
 * the reactor's waker can no longer lose a wake-up (``_mend_waker``).
 
 All of it depends on the package's insides, so ``open_client`` accepts only the releases the tests were run against.
@@ -16,13 +17,14 @@ All of it depends on the package's insides, so ``open_client`` accepts only the 
 
 from __future__ import annotations
 
+import io
 import socket
 import struct
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from dl4jlegacy.errors import VersionError
+from dl4jlegacy.errors import VersionError, WireError
 from dl4jlegacy.scaleout.store import Buffer
 
 with warnings.catch_warnings():  # Python 3.11 warns of its own asyncore, which the client imports
@@ -30,6 +32,7 @@ with warnings.catch_warnings():  # Python 3.11 warns of its own asyncore, which 
     import hazelcast
     from hazelcast.client import HazelcastClient
     from hazelcast.config import ReconnectMode
+    from hazelcast.connection import _Reader
     from hazelcast.errors import HazelcastClientNotActiveError, HazelcastSerializationError
     from hazelcast.invocation import Invocation
     from hazelcast.lifecycle import LifecycleState
@@ -46,6 +49,10 @@ _HEAD = struct.Struct(">iii")  # of serialized text or bytes: partition hash (0:
 _STRING, _BYTES = -11, -12  # Hazelcast's type ids
 _BUFFER = 1 << 20  # bytes that the system may hold for a socket in each direction
 _PAST = 1.0  # the time until which a request may be repeated: never
+_HEADER_NBYTES = 6  # of a frame: its length, these included, and its flags
+_MOST_FRAME_NBYTES = 4 << 20  # values are of 1 MiB at most
+_MOST_MESSAGE_NBYTES = 1 << 30  # of a list of all keys, for example
+_PackageReader: Any = _Reader
 _Base: Any = HazelcastClient  # the package is typed in parts, and since 5.7 only
 _Data: Any = Data
 _Invocation: Any = Invocation
@@ -107,6 +114,7 @@ class _Client(_Base):  # type: ignore[misc]
         """Replace, then start; called by the package when all parts of a client are there and none runs."""
         _refuse_pickle(self._serialization_service._python_serializer)
         _mend_waker(self._reactor._loop)
+        _bound_frames(self._reactor)
         self._context.serialization_service = PlainValues()  # these two are all that maps and topics see
         self._context.invocation_service = _SentOnce(self._invocation_service)
         super()._start()
@@ -159,6 +167,81 @@ class _SentOnce:
     def invoke(self, invocation: Any) -> None:
         invocation.timeout = _PAST
         self._service.invoke(invocation)
+
+
+class FrameReader(_PackageReader):  # type: ignore[misc]
+    """Cuts a connection's bytes into frames, of which no more than a few MiB are ever kept.
+
+    A longer frame, such as a huge value that a stranger wrote, becomes an empty one, which is then refused as any
+    foreign value. The package keeps what comes until a frame is whole, however long it says that it is, and reads a
+    frame of a length below 6 again and again for ever.
+    """
+
+    length: int
+    _buf: io.BytesIO
+    _frame_size: int
+    _bytes_read: int
+    _bytes_written: int
+
+    def __init__(self, builder: Any) -> None:
+        super().__init__(builder)
+        self._surplus = 0  # bytes of an overlong frame that are still to come
+        self._message_nbytes = 0
+
+    def read(self, data: bytes) -> None:
+        """Take bytes as they came; raises ``WireError`` if they are no frames."""
+        super().read(data)
+        if self.length > _MOST_FRAME_NBYTES:  # the caller goes on as long as more comes, before it asks for frames
+            self.process()
+        if self._bytes_read > _MOST_FRAME_NBYTES:
+            self._forget_what_was_read()
+
+    def _read_frame(self) -> bool:
+        if self._surplus and not self._pass_surplus():
+            return False
+        return bool(super()._read_frame())
+
+    def _read_frame_size_and_flags(self) -> None:
+        super()._read_frame_size_and_flags()
+        self._message_nbytes += _HEADER_NBYTES + min(self._frame_size, _MOST_FRAME_NBYTES)
+        if self._frame_size < 0 or self._message_nbytes > _MOST_MESSAGE_NBYTES:
+            raise WireError(f"a Hazelcast member sent a frame of {self._frame_size} bytes; it is none, or is damaged")
+        if self._frame_size > _MOST_FRAME_NBYTES:
+            self._surplus = self._frame_size
+            self._frame_size = 0 if self._pass_surplus() else 1  # of which nothing is there yet
+
+    def _pass_surplus(self) -> bool:
+        """Skip what has come of an overlong frame; return whether that was all of it."""
+        skipped = min(self._surplus, self.length)
+        self._bytes_read += skipped
+        self._surplus -= skipped
+        self._frame_size = 0  # what is left of it
+        self._forget_what_was_read()
+        return not self._surplus
+
+    def _forget_what_was_read(self) -> None:
+        self._buf.seek(self._bytes_read)
+        rest = self._buf.read(self.length)
+        self._buf.seek(0)
+        self._buf.truncate()
+        self._buf.write(rest)
+        self._bytes_read, self._bytes_written = 0, len(rest)
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._message_nbytes = 0
+
+
+def _bound_frames(reactor: Any) -> None:
+    """Give each connection that one reactor makes a ``FrameReader``."""
+    connect = reactor.connection_factory
+
+    def connect_bounded(*args: Any) -> Any:
+        connection = connect(*args)
+        connection._reader = FrameReader(connection._builder)
+        return connection
+
+    reactor.connection_factory = connect_bounded
 
 
 def _refuse_pickle(serializer: Any) -> None:

@@ -1,21 +1,27 @@
 """The client that ``open_client`` makes: what it replaces, and on which object, all without a member."""
 
 import configparser
+import contextlib
 import os
+import random
 import select
+import struct
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hazelcast import reactor
 from hazelcast.config import Config
+from hazelcast.connection import _Reader
 from hazelcast.serialization.data import Data
 from hazelcast.serialization.service import SerializationServiceV1
 
-from dl4jlegacy.errors import VersionError
+from dl4jlegacy.errors import VersionError, WireError
 from dl4jlegacy.scaleout.hazelcast import connection
+from dl4jlegacy.scaleout.hazelcast.connection import FrameReader, _bound_frames
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
 
 NOBODY = "127.0.0.1:1"
@@ -216,3 +222,84 @@ def test_a_wake_up_while_the_reactor_empties_its_pipe_is_not_lost(interrupted):
 
 def test_the_waker_of_a_client_is_mended(client):
     assert vars(client._reactor._loop.waker)["handle_read"].__qualname__.startswith("_mend_waker")
+
+
+# -- frames -----------------------------------------------------------------------------------------------------------
+
+FINAL = 1 << 13
+
+
+class Messages(list):
+    on_message = list.append
+
+
+def frame(data: bytes, flags: int = 0) -> bytes:
+    return struct.pack("<iH", len(data) + 6, flags) + data
+
+
+def contents(messages: Messages) -> list[list[int]]:
+    """Return the lengths of the frames of each message."""
+    lengths = []
+    for message in messages:
+        found, lengths_of_one = message.start_frame, []
+        while found is not None:
+            lengths_of_one.append(len(found.buf))
+            found = found.next
+        lengths.append(lengths_of_one)
+    return lengths
+
+
+def feed(reader: FrameReader, data: bytes, step: int) -> int:
+    """Give bytes to a reader in pieces; return the most that it kept."""
+    kept = 0
+    for start in range(0, len(data), step):
+        reader.read(data[start : start + step])
+        reader.process()
+        kept = max(kept, len(reader._buf.getbuffer()))
+    return kept
+
+
+@pytest.mark.parametrize("step", [1, 5, 6, 7, 1000, 1 << 20])
+def test_frames_are_cut_as_the_package_does_it(step):
+    ours, theirs = Messages(), Messages()
+    data = (frame(b"a" * 30) + frame(b"") + frame(b"b" * 500, FINAL)) * 3 + frame(b"c", FINAL)
+    for reader in (FrameReader(ours), _Reader(theirs)):
+        feed(reader, data, step)
+    assert contents(ours) == contents(theirs) == [[30, 0, 500]] * 3 + [[1]]
+
+
+@pytest.mark.parametrize("step", [100_003, 1 << 20])
+def test_an_overlong_frame_passes_unread_and_the_connection_goes_on(step):
+    messages = Messages()
+    huge = frame(bytes(20 << 20))
+    kept = feed(FrameReader(messages), frame(b"a") + huge + frame(b"b", FINAL) + frame(b"c" * 9, FINAL), step)
+    assert contents(messages) == [[1, 0, 1], [9]]
+    assert kept <= 6 << 20
+
+
+def test_six_bytes_that_announce_two_gigabytes_or_nothing_reserve_nothing():
+    reader = FrameReader(Messages())
+    assert feed(reader, struct.pack("<iH", 2**31 - 1, 0), 6) < 100
+    for length in (-(2**31), -1, 0, 5):
+        with pytest.raises(WireError, match="is none"):
+            feed(FrameReader(Messages()), struct.pack("<iH", length, 0), 6)
+
+
+def test_frames_of_a_connection_are_bounded(client):
+    connection = SimpleNamespace(_builder=Messages(), _reader=None)
+    reactor = SimpleNamespace(connection_factory=lambda *args: connection)
+    _bound_frames(reactor)
+    assert isinstance(reactor.connection_factory(1, 2)._reader, FrameReader)
+    assert client._reactor.connection_factory.__name__ == "connect_bounded"
+
+
+def test_random_bytes_end_in_frames_or_one_error():
+    rng = random.Random(5)
+    for _ in range(2000):
+        data = b"".join(
+            struct.pack("<iH", rng.choice((6, 7, 40, -1, 0, 2**31 - 1, rng.randrange(2**16))), rng.randrange(2**16))
+            + rng.randbytes(rng.randrange(60))
+            for _ in range(rng.randrange(1, 6))
+        )
+        with contextlib.suppress(WireError):
+            assert feed(FrameReader(Messages()), data, rng.randrange(1, 80)) < 1000
