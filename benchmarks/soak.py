@@ -89,6 +89,7 @@ def main() -> int:
         samples.setdefault(name, []).append((round_, value))
 
     with measured.services(heap="512m") as servers:
+        from dl4jlegacy.cluster.address import find_incarnation
         from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
 
         task = Task(
@@ -104,12 +105,13 @@ def main() -> int:
         member = servers.pids["hazelcast-1"]
         with ClusterRun(servers, task) as run:
             run.wait_for_round(1)
-            store = HazelcastStore(
+            names = HazelcastStore(
                 servers.hazelcast,
                 cluster_name=servers.cluster_name,
                 run=run.run,
                 secret=measured.SECRET.encode(),
             )
+            store = names.sibling(run.run, find_incarnation(names, run.run))
             assert run.master is not None
             pids = {"master": run.master.pid, "member": member} | {
                 f"worker {index}": process.pid for index, process in enumerate(run.processes)

@@ -15,7 +15,7 @@ from dl4jlegacy.errors import CheckpointError, ConfError
 from dl4jlegacy.machine import check_threads
 from dl4jlegacy.nn.networks import build_network
 from dl4jlegacy.nn.training.data_checks import check_data
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore, check_same_data, with_fingerprint
+from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity, check_same_data, with_fingerprint
 from dl4jlegacy.scaleout.compute import Compute, host_kernels, resolve_compute
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import DataSetJobIterator, JobIterator
@@ -64,7 +64,8 @@ def resolve(
         compute: as ``resolve_compute`` returned it beside this Conf; None: it is resolved here.
         local_workers: the number of workers in this process; None: ``conf.workers``.
         on_cluster: whether other processes join the run: data then travel with the jobs.
-        resume: whether the run continues from the newest good checkpoint in ``conf.checkpoint_dir``.
+        resume: whether the run continues from the newest good checkpoint in ``conf.checkpoint_dir``. It keeps its
+            incarnation then; any other run gets a new one.
 
     Raises:
         ConfError: the Conf is invalid, or does not fit the data.
@@ -75,6 +76,7 @@ def resolve(
         conf, compute = resolve_compute(conf, local=local_workers != 0)
     conf = conf.replace(
         run=conf.run or (process_name() if on_cluster else f"run-{uuid.uuid4().hex[:8]}"),
+        incarnation=(_incarnation_to_resume(conf) if resume else "") or uuid.uuid4().hex[:16],
         jobs_per_round=conf.jobs_per_round or conf.workers,
         data_by_reference=conf.data_by_reference and not on_cluster,
     )
@@ -112,7 +114,8 @@ def open_checkpoints(run: Run) -> CheckpointStore | None:
     conf = run.conf
     if not conf.checkpoint_dir:
         return None
-    checkpoints = storage.open_checkpoints(conf.checkpoint_dir, keep=conf.checkpoints_kept, seed=conf.seed)
+    owner = RunIdentity.of(conf)
+    checkpoints = storage.open_checkpoints(conf.checkpoint_dir, keep=conf.checkpoints_kept, owner=owner)
     if not run.resumes and checkpoints.versions():
         raise CheckpointError(
             f"{checkpoints.place} already holds checkpoints of a run; `dl4j resume {checkpoints.place}` goes on with "
@@ -121,11 +124,23 @@ def open_checkpoints(run: Run) -> CheckpointStore | None:
     return checkpoints
 
 
-def _checkpoints_to_resume(conf: Conf, plan: Plan) -> CheckpointStore:
-    """Return the checkpoints to continue from; raises ``CheckpointError`` if they do not fit the plan."""
+def _incarnation_to_resume(conf: Conf) -> str:
+    """Return which run it is that continues; "" if an older version began it. Raises ``CheckpointError``."""
     if not conf.checkpoint_dir:
         raise CheckpointError("resume needs Conf.checkpoint_dir")
-    checkpoints = storage.open_checkpoints(conf.checkpoint_dir, keep=conf.checkpoints_kept, seed=conf.seed)
+    kept = storage.open_checkpoints(conf.checkpoint_dir, keep=conf.checkpoints_kept).kept("incarnation")
+    if conf.incarnation and kept and conf.incarnation != kept:
+        raise CheckpointError(
+            f"{conf.checkpoint_dir} holds checkpoints of another run ({kept}) and not of run {conf.run} "
+            f"({conf.incarnation}); give the folder of this one"
+        )
+    return conf.incarnation or kept
+
+
+def _checkpoints_to_resume(conf: Conf, plan: Plan) -> CheckpointStore:
+    """Return the checkpoints to continue from; raises ``CheckpointError`` if they do not fit the plan."""
+    owner = RunIdentity.of(conf)
+    checkpoints = storage.open_checkpoints(conf.checkpoint_dir, keep=conf.checkpoints_kept, owner=owner)
     newest = checkpoints.newest()
     if newest is not None:
         check_same_data(newest[0], plan)

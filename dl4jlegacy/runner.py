@@ -139,10 +139,10 @@ class ActorNetworkRunner:
         conf, kernels = run.conf, host_kernels(run.conf.kernels)
         first, performer = self._network_parts(conf, kernels)
         checkpoints = open_checkpoints(run)
-        if checkpoints is not None:
-            checkpoints.keep_conf(conf.to_json())
         tracker = self._tracker or InMemoryStateTracker()
         check_same_arithmetic(tracker, conf, run.compute)
+        if checkpoints is not None:
+            checkpoints.keep_conf(conf, takes_over=run.resumes and self._monitor is not None)
         pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="dl4j-aggregate")
         self._parts = _Parts(
             run=run,
@@ -195,7 +195,8 @@ class ActorNetworkRunner:
         """
         parts = self._ready()
         if parts.checkpoints is not None:
-            parts.checkpoints.keep_conf(parts.run.conf.to_json())
+            takes_over = parts.run.resumes and self._monitor is not None
+            parts.checkpoints.keep_conf(parts.run.conf, takes_over=takes_over)
         begun = parts.checkpoints.newest() if parts.checkpoints is not None else None  # the tracker may not know yet
         with threadpool_limits(limits=1, user_api="blas"):  # one pool only: the workers' own threads
             parts.started = time.monotonic()
@@ -360,6 +361,8 @@ class ActorNetworkRunner:
             if parts.started and not late:
                 _save_unfinished(parts)
         finally:
+            if parts.checkpoints is not None:
+                parts.checkpoints.release()
             if self._tracker is None:
                 parts.tracker.shutdown()
         if late:

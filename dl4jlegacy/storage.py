@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dl4jlegacy import files
 from dl4jlegacy.errors import CheckpointError, ConfError, Dl4jError, ModelError
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore
+from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity
 
 __all__ = ["Output", "absolute", "find_conf", "is_remote", "local", "open_checkpoints", "open_output"]
 
@@ -50,13 +50,13 @@ def local(path: str) -> str:
     return str(fetch(path))
 
 
-def open_checkpoints(folder: str, *, keep: int, seed: int) -> CheckpointStore:
-    """Return the saver of a run's checkpoints in a folder, or below a prefix in S3."""
+def open_checkpoints(folder: str, *, keep: int, owner: RunIdentity | None = None) -> CheckpointStore:
+    """Return the saver of a run's checkpoints in a folder, or below a prefix in S3; arguments as for that class."""
     if not is_remote(folder):
-        return CheckpointStore(Path(folder), keep=keep, seed=seed)
+        return CheckpointStore(Path(folder), keep=keep, owner=owner)
     from dl4jlegacy.aws.model_saver import S3ModelSaver
 
-    return S3ModelSaver.at(folder, keep=keep, seed=seed)
+    return S3ModelSaver.at(folder, keep=keep, owner=owner)
 
 
 def find_conf(folder: str) -> Path | None:

@@ -16,7 +16,7 @@ from dl4jlegacy.aws.locations import Location
 from dl4jlegacy.aws.session import Aws, translate_errors
 from dl4jlegacy.aws.uploader import PART_NBYTES, S3Uploader
 from dl4jlegacy.errors import CloudError, DataError, NotAuthorisedError
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore
+from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity
 
 __all__ = ["S3ModelSaver"]
 
@@ -27,23 +27,34 @@ class S3ModelSaver(CheckpointStore):
     Args:
         bucket, prefix: where; the bucket is made when first written to.
         aws: the region; by default that of the environment, asked anew for every call.
-        keep, seed: those of ``CheckpointStore``.
+        keep, owner: those of ``CheckpointStore``.
     """
 
-    def __init__(self, bucket: str, prefix: str = "", *, aws: Aws | None = None, keep: int = 3, seed: int = 0) -> None:
-        super().__init__(Path("."), keep=keep, seed=seed)
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str = "",
+        *,
+        aws: Aws | None = None,
+        keep: int = 3,
+        owner: RunIdentity | None = None,
+    ) -> None:
+        super().__init__(Path("."), keep=keep, owner=owner)
         self._location, self._aws, self._is_ready = Location(bucket, prefix.strip("/")), aws, False
 
     @classmethod
-    def at(cls, url: str, *, keep: int = 3, seed: int = 0) -> Self:
+    def at(cls, url: str, *, keep: int = 3, owner: RunIdentity | None = None) -> Self:
         """Return the saver of the checkpoints at ``s3://bucket/prefix``."""
         location = Location.parse(url)
-        return cls(location.bucket, location.key, keep=keep, seed=seed)
+        return cls(location.bucket, location.key, keep=keep, owner=owner)
 
     @property
     def place(self) -> str:
         """See ``CheckpointStore``."""
         return str(self._location)
+
+    def _lock(self) -> bool:
+        return True  # S3 has no locks; what another run writes there is told apart when it is read
 
     def _write(self, name: str, content: bytes) -> None:
         target = self._location.child(name)

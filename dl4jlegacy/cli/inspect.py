@@ -239,7 +239,7 @@ def _entry_fields(entry: JournalEntry) -> dict[str, Any]:
 def stop(zookeeper: Zookeeper = None, id: Id = None) -> None:
     """Stop a registered run: its master and workers leave. What a dead master has left behind is cleared up."""
     from dl4jlegacy.cluster.address import closing, find_conf, open_tracker
-    from dl4jlegacy.cluster.master import forget
+    from dl4jlegacy.cluster.registration import forget
 
     address = cluster_address(zookeeper, id)
     conf = find_conf(address)

@@ -16,13 +16,24 @@ import numpy as np
 
 from dl4jlegacy import wire
 from dl4jlegacy.errors import TrackerError, UsageError, VersionError
+from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
+from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker, HazelcastStore
 from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.scaleout.zookeeper import ZookeeperConfigurationRetriever
 from dl4jlegacy.version import __version__
 
-__all__ = ["MASTER", "ClusterAddress", "check_fits", "closing", "defined", "find_conf", "open_tracker", "versions"]
+__all__ = [
+    "MASTER",
+    "ClusterAddress",
+    "check_fits",
+    "closing",
+    "defined",
+    "find_conf",
+    "find_incarnation",
+    "open_tracker",
+    "versions",
+]
 
 _RESTORED_SECONDS = 3.0
 MASTER = "master"
@@ -70,9 +81,17 @@ def open_tracker(conf: Conf, secret: bytes | None, *, registered: bool = False) 
         conf.state_tracker_connection_string,
         cluster_name=conf.cluster_name or "dev",
         run=conf.run,
+        incarnation=conf.incarnation,
         secret=secret,
         is_authorised=registered and secret is not None,
     )
+
+
+def find_incarnation(store: HazelcastStore, run: str) -> str:
+    """Return which incarnation has a run's name in the grid, over a connection to it; "" if there is none."""
+    raw = store.sibling(protocol.NAMES).get(run)
+    record = protocol.parse_record(store, run, raw, protocol.RunRecord)
+    return "" if record is None else record.incarnation
 
 
 def find_conf(address: ClusterAddress, *, wait_seconds: float = 0.0) -> Conf:

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from dl4jlegacy.cluster.address import ClusterAddress, closing, open_tracker, versions
-from dl4jlegacy.cluster.registration import MasterRegistration, destroy
+from dl4jlegacy.cluster.registration import MasterRegistration
 from dl4jlegacy.errors import CheckpointError, ConfError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.run import Run, resolve
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
@@ -36,7 +36,7 @@ from dl4jlegacy.scaleout.zookeeper import (
 )
 from dl4jlegacy.training import Data, Report, batches, load_data, train
 
-__all__ = ["MasterOptions", "find_run", "forget", "resume_run", "run_master", "stand_by"]
+__all__ = ["MasterOptions", "find_run", "resume_run", "run_master", "stand_by"]
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ def stand_by(
 def _resolve_registered(conf: Conf, data: Data, *, local_workers: int) -> Run:
     """Resolve the Conf of a registered run, for a process that takes it over; the Conf stays as the workers have it."""
     run = resolve(conf, batches(conf, data), local_workers=local_workers, on_cluster=True)
-    conf = run.conf.replace(data_fingerprint=conf.data_fingerprint)
+    conf = run.conf.replace(data_fingerprint=conf.data_fingerprint, incarnation=conf.incarnation)
     return replace(run, conf=conf, resumes=bool(conf.checkpoint_dir))
 
 
@@ -159,9 +159,16 @@ def _outlives_master(
         if head is not None and head.status != "running":
             return False
     head = tracker.head()
+    there = registered.find()
     if head is None:  # over and cleared up, or lost with its member, or not begun
-        return registered.find() == conf
-    return head.status == "running"
+        return there == conf
+    if head.status != "running":
+        return False
+    if there is not None and there.incarnation != conf.incarnation:
+        raise TrackerError(
+            f"the id of run {conf.run} is that of another run, {there.run}, by now; this standby was none of its"
+        )
+    return True
 
 
 def resume_run(conf: Conf, address: ClusterAddress, options: MasterOptions, *, workers: int | None = None) -> Report:
@@ -234,12 +241,6 @@ def find_run(address: ClusterAddress, name: str, *, id_given: bool) -> tuple[Clu
     )
 
 
-def forget(conf: Conf, address: ClusterAddress, tracker: HazelcastStateTracker) -> None:
-    """Remove what is left of a run that has no master to do so."""
-    with ZooKeeperSession(address.zookeeper, secret=address.secret) as session:
-        MasterRegistration(conf, address, session).clear_up(tracker)
-
-
 def _check_something_is_left(conf: Conf, tracker: HazelcastStateTracker) -> None:
     """Raise ``CheckpointError`` if there is nothing to go on from."""
     if tracker.head() is None and not (conf.checkpoint_dir and CheckpointStore(conf.checkpoint_dir).versions()):
@@ -248,17 +249,6 @@ def _check_something_is_left(conf: Conf, tracker: HazelcastStateTracker) -> None
             f"run {conf.run} cannot go on: the tracker at {conf.state_tracker_connection_string} has nothing of it "
             f"any more, {kept}; start its master again (dl4j master)"
         )
-
-
-def _check_is_new(conf: Conf, tracker: HazelcastStateTracker) -> None:
-    """Raise ``TrackerError`` if the tracker has a run of this name that is not over; remove the rest of one that is."""
-    head = tracker.head()
-    if head is not None and head.status == "running":
-        raise TrackerError(
-            f"the tracker at {conf.state_tracker_connection_string} has a run {conf.run} already, in round "
-            f"{head.round}; `dl4j resume {conf.run}` goes on with it, or give this one another name with --run"
-        )
-    destroy(tracker)
 
 
 def _lead(
@@ -272,9 +262,8 @@ def _lead(
 ) -> Report:
     """Register the Conf, share the plan, train, and clear up; ``takes_over`` says how, "" for a new run."""
     conf, address = run.conf, candidate.address
-    registration = MasterRegistration(conf, address, candidate.session, candidate.election)
-    if not takes_over:
-        _check_is_new(conf, tracker)
+    registration = MasterRegistration(conf, address, candidate.session, candidate.election, tracker)
+    registration.claim_name(takes_over=bool(takes_over))
     monitor = ClusterMonitor(
         conf,
         tracker,
@@ -288,7 +277,7 @@ def _lead(
     display = _Display(options.tick, monitor)
     try:
         with monitor:
-            registration.register()
+            registration.register(takes_over=bool(takes_over))
             how = {"takes_over": takes_over} if takes_over else {}
             monitor.journal.write("master_leads", id=address.id, run=conf.run, **how)
             try:
@@ -331,4 +320,4 @@ def _clear_up(
     """Clear up after a run that is over, or never began; one that is under way is left for somebody to continue."""
     head = tracker.head()
     if (head is None and not began) or (head is not None and head.status != "running"):
-        registration.clear_up(tracker, monitor.is_gone)
+        registration.clear_up(monitor.is_gone)

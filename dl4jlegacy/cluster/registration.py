@@ -1,16 +1,26 @@
-"""The registration of a master in Zookeeper: the run's Conf, whether this process still leads, and its removal."""
+"""The registration of a run: its name in the grid, its Conf in Zookeeper, whether this process still leads it.
+
+All that is changed for a run is changed only as long as it is this incarnation's: a process that was frozen and wakes
+up during the next run of the same name or id finds nothing of it to change.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 from dl4jlegacy.cluster.address import ClusterAddress
 from dl4jlegacy.errors import ConfError, NotAuthorisedError, TrackerError, VersionError
+from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker, HazelcastStore
+from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
+from dl4jlegacy.scaleout.tracker import StateTracker, drive
 from dl4jlegacy.scaleout.zookeeper import (
     MasterElection,
     ZooKeeperConfigurationRegister,
@@ -20,44 +30,149 @@ from dl4jlegacy.scaleout.zookeeper import (
 )
 from dl4jlegacy.scaleout.zookeeper.membership import group_path
 
-__all__ = ["MasterRegistration", "destroy"]
+__all__ = ["MasterRegistration", "RunName", "forget"]
 
 logger = logging.getLogger(__name__)
 
 _FAREWELL_SECONDS = 5.0
 
 
-class MasterRegistration:
-    """The registration of a run in Zookeeper, and of its master.
+class RunName:
+    """The record in the grid that says which incarnation has a run's name.
 
     Args:
         conf: the run's, with all defaults resolved.
         address: where it is registered.
         session: with that Zookeeper.
-        election: in which this process stands; None if it only clears up.
+        tracker: the run's.
+    """
+
+    def __init__(self, conf: Conf, address: ClusterAddress, session: ZooKeeperSession, tracker: StateTracker) -> None:
+        assert isinstance(tracker.store, HazelcastStore)
+        self._conf, self._address, self._session, self._tracker = conf, address, session, tracker
+        self._store = tracker.store
+        self._names = tracker.store.sibling(protocol.NAMES)
+        self._record = protocol.RunRecord(
+            incarnation=conf.incarnation,
+            conf_digest=conf.digest(),
+            id=address.id,
+            zookeeper=address.zookeeper,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            began=time.time(),
+        )
+
+    def claim(self) -> None:
+        """Take the name for a new run, and remove what is left of one that had it and is over.
+
+        Raises:
+            TrackerError: a run that has the name is not over.
+            NotAuthorisedError: a run with another secret has the name.
+        """
+        run, place = self._conf.run, self._conf.state_tracker_connection_string
+        over: list[protocol.RunRecord] = []
+
+        def is_over(record: protocol.RunRecord) -> protocol.Steps[bool]:
+            yield protocol.STEP
+            head = self._tracker_of(record).head()
+            if head is not None and head.status == "running":
+                raise TrackerError(
+                    f"the tracker at {place} has a run {run} already, in round {head.round}; `dl4j resume {run}` goes "
+                    "on with it, or give this one another name with --run"
+                )
+            over.append(record)
+            return head is not None or not self._has_master(record)
+
+        owner = drive(protocol.claim_name(self._names, run, self._record, is_over))
+        if owner != self._record:
+            raise TrackerError(
+                f"a run {run} has just been begun on {owner.host}, pid {owner.pid}, with the id {owner.id} in "
+                f"Zookeeper at {owner.zookeeper}; give this one another name with --run"
+            )
+        for record in over:
+            self._store.sibling(run, record.incarnation).destroy()
+
+    def keep(self) -> bool:
+        """Put the record back if it is lost, or is not of this run's writing; return whether the name is ours."""
+        try:
+            return drive(protocol.keep_name(self._names, self._conf.run, self._record))
+        except NotAuthorisedError:
+            drive(protocol.restore_name(self._names, self._conf.run, self._record))
+            return True
+
+    def release(self) -> None:
+        """Remove the record, unless it is another incarnation's."""
+        drive(protocol.release_name(self._names, self._conf.run, self._conf.incarnation))
+
+    def _tracker_of(self, record: protocol.RunRecord) -> StateTracker:
+        return StateTracker(self._store.sibling(self._conf.run, record.incarnation), self._tracker.clock)
+
+    def _has_master(self, record: protocol.RunRecord) -> bool:
+        """Return whether a run that has not begun yet may have a master; the one of our own id is this process."""
+        if record.zookeeper != self._address.zookeeper:
+            return True
+        return record.id != self._address.id and MasterElection(self._session, group=record.id).holder() is not None
+
+
+class MasterRegistration:
+    """The registration of a run in Zookeeper and in the grid, and of its master.
+
+    Args:
+        conf: the run's, with all defaults resolved.
+        address: where it is registered.
+        session: with that Zookeeper.
+        election: in which this process stands.
+        tracker: the run's.
 
     Raises:
         ConfError: the Conf is too large for Zookeeper.
     """
 
     def __init__(
-        self, conf: Conf, address: ClusterAddress, session: ZooKeeperSession, election: MasterElection | None = None
+        self,
+        conf: Conf,
+        address: ClusterAddress,
+        session: ZooKeeperSession,
+        election: MasterElection,
+        tracker: StateTracker,
     ) -> None:
         host, port = address.split()
         self._conf, self._id, self._session, self._election = conf, address.id, session, election
-        self._register = ZooKeeperConfigurationRegister(conf, address.id, host, port, session=session)
+        self._address, self._tracker = address, tracker
+        self._register = ZooKeeperConfigurationRegister(
+            conf, address.id, host, port, session=session, fence=lambda: election.fence
+        )
         self._registered = ZookeeperConfigurationRetriever(host, port, address.id, session=session)
-        info = {} if election is None else election.info  # the machine may have got another name since
+        info = election.info  # the machine may have got another name since
         self._me = (info.get("host"), info.get("pid"))
 
-    def register(self) -> None:
-        """Register the Conf, so that workers find it."""
-        self._register.register()
+    @cached_property
+    def _name(self) -> RunName:
+        return RunName(self._conf, self._address, self._session, self._tracker)
+
+    def claim_name(self, *, takes_over: bool) -> None:
+        """Take the run's name, for a new run or one that goes on; raises ``TrackerError`` if it is another run's."""
+        if not takes_over:
+            self._name.claim()
+        elif not self._name.keep():
+            raise TrackerError(
+                f"run {self._conf.run} cannot go on: another run has got its name in the tracker at "
+                f"{self._conf.state_tracker_connection_string} meanwhile; stop that one first (dl4j stop)"
+            )
+
+    def keep_name(self) -> None:
+        """Put the record of the run's name back if the grid has lost it."""
+        self._name.keep()
+
+    def register(self, *, takes_over: bool) -> None:
+        """Register the Conf, so that workers find it; raises ``TrackerError`` if the id is another run's by now."""
+        self._register.register(takes_over=takes_over)
 
     def restore(self) -> None:
-        """Register the Conf again if somebody removed it or wrote something else; not if this may not be the master."""
-        if self._election is None or not self._election.is_leader:
+        """Put name and Conf back if the grid lost them or a stranger was there; not if this may not be the master."""
+        if not self._election.is_leader:
             return
+        self.keep_name()
         try:
             if self._register.restore():
                 logger.warning("the Conf of run %s was gone or damaged in Zookeeper; it is there again", self._conf.run)
@@ -66,7 +181,7 @@ class MasterRegistration:
 
     def check(self) -> None:
         """Raise ``TrackerError`` if another process is master; not if Zookeeper does not answer."""
-        if self._election is None or self._election.is_leader:
+        if self._election.is_leader:
             return
         holder = self._ask(self._election.holder)
         if holder is not None and (holder.get("host"), holder.get("pid")) != self._me:
@@ -86,19 +201,26 @@ class MasterRegistration:
             raise TrackerError(
                 f"run {self._conf.run} is not registered any more: it has ended while this master stood still"
             )
+        if registered is not None and registered.incarnation != self._conf.incarnation:
+            raise TrackerError(
+                f"run {self._conf.run} is over: its id {self._id} is that of another run, {registered.run}, by now"
+            )
         return registered is not None
 
-    def clear_up(self, tracker: HazelcastStateTracker, is_gone: Callable[[str], bool] = lambda worker: False) -> None:
+    def clear_up(self, is_gone: Callable[[str], bool] = lambda worker: False) -> None:
         """Remove the Conf, give the workers a few seconds to see the end, and delete the run's entries in the grid.
 
         Raises:
-            TrackerError: a server cannot be reached; the rest has been done.
+            TrackerError: another process leads the run, which is left to that one; or a server cannot be reached, and
+                the rest has been done.
         """
+        self.check()
         try:
             self._register.remove()
         finally:
-            _await(lambda: all(is_gone(record.id) for record in tracker.workers()))
-            destroy(tracker)
+            _await(lambda: all(is_gone(record.id) for record in self._tracker.workers()))
+            self._name.release()  # first: what is left of a run without its name hinders nobody
+            _destroy(self._tracker)
         _await(lambda: not registered_workers(self._session, self._id))  # those that were killed a moment ago
         for folder in ("workers", "election"):
             self._session.prune(group_path(self._id, folder))
@@ -118,7 +240,25 @@ def _await(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def destroy(tracker: HazelcastStateTracker) -> None:
-    """Delete all entries of a run in the grid."""
+def _destroy(tracker: StateTracker) -> None:
     if isinstance(tracker.store, HazelcastStore):
         tracker.store.destroy()
+
+
+def forget(conf: Conf, address: ClusterAddress, tracker: StateTracker) -> None:
+    """Remove what is left of a run that has no master to do so; raises ``TrackerError`` if it has one after all."""
+    with (
+        ZooKeeperSession(address.zookeeper, secret=address.secret) as session,
+        _elected(session, address.id, conf.run) as election,
+    ):
+        MasterRegistration(conf, address, session, election, tracker).clear_up()
+
+
+@contextmanager
+def _elected(session: ZooKeeperSession, id: str, run: str) -> Iterator[MasterElection]:
+    """Be the master of an id, so that nobody else becomes it meanwhile."""
+    election = MasterElection(session, group=id, info={"run": run}).claim()
+    try:
+        yield election
+    finally:
+        election.resign()

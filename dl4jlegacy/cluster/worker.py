@@ -126,7 +126,7 @@ def _work(
     head, left = None, "stopped"
     with (
         WorkerRegistration(session, name, {"run": conf.run, "threads": workers}, group=address.id),
-        LivenessClient(lambda: tracker.get(LIVENESS), name, run=conf.run, secret=address.secret) as link,
+        LivenessClient(lambda: tracker.get(LIVENESS), name, run=conf.keyspace, secret=address.secret) as link,
         threadpool_limits(limits=1, user_api="blas"),
     ):
         master = _MasterWatch(conf, tracker, registered, MasterElection(session, group=address.id), link)
@@ -145,7 +145,7 @@ def _work(
             ticker.stop()
             pool.stop(30.0)
     if head is None:
-        _forget(tracker, registered)
+        _forget(conf, tracker, registered)
     on_event("left", {"run": conf.run, "worker": name, "status": left})
     return head
 
@@ -220,11 +220,13 @@ class _MasterWatch:
         return True
 
     def _is_replaced(self, registered: Conf) -> bool:
-        """Whether the run that is registered is another one, or the same begun anew with another Conf."""
-        return registered.run != self._conf.run or self._tracker.get("conf") != self._conf.to_json()
+        """Whether the run that is registered is another one, or goes on with another Conf."""
+        return registered.incarnation != self._conf.incarnation or self._tracker.get("conf") != self._conf.to_json()
 
 
-def _forget(tracker: HazelcastStateTracker, registered: ZookeeperConfigurationRetriever) -> None:
+def _forget(conf: Conf, tracker: HazelcastStateTracker, registered: ZookeeperConfigurationRetriever) -> None:
     """Take away what a worker that outslept its run may have put into the grid after the run was cleared up."""
-    if registered.find() is None and tracker.head() is None and isinstance(tracker.store, HazelcastStore):
+    there = registered.find()
+    is_over = there is None or there.incarnation != conf.incarnation
+    if is_over and tracker.head() is None and isinstance(tracker.store, HazelcastStore):
         tracker.store.destroy()

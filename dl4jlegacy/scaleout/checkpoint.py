@@ -4,20 +4,25 @@ A checkpoint is two files. ``model-<version>.safetensors`` holds the arrays. ``c
 after it and holds its name and SHA-256, the head (version, round, folded slots, counters) and the seed; together with
 the plan these determine the state of every random generator. Each file is written to a temporary file, synced and
 renamed, so a checkpoint exists completely or not at all. A damaged checkpoint is skipped in favour of the newest good
-one. ``conf.json`` in the same folder is the run's ``Conf``.
+one. ``conf.json`` in the same folder is the run's ``Conf``. A folder belongs to one run: its process locks it, and the
+manifests name the run's incarnation and a digest of its Conf, so that another run's checkpoints are never taken for its
+own.
 
 Legacy: ``ModelSaver``, ``DefaultModelSaver`` (kept every version forever, saved ``null`` after the first round).
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import json
 import logging
 import os
 import re
+import socket
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import safetensors
@@ -34,11 +39,12 @@ from dl4jlegacy.scaleout.records import Head, Manifest
 from dl4jlegacy.scaleout.store import Buffer
 from dl4jlegacy.strict_json import to_json
 
-__all__ = ["CheckpointStore", "check_same_data", "with_fingerprint"]
+__all__ = ["CheckpointStore", "RunIdentity", "check_same_data", "with_fingerprint"]
 
 logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"checkpoint-(\d{8,})\.json")
+LOCK = ".lock"
 _FORMAT = "dl4jlegacy-checkpoint-1"
 
 
@@ -53,16 +59,36 @@ def check_same_data(head: Head, plan: Plan) -> None:
         )
 
 
+class RunIdentity(msgspec.Struct, frozen=True):
+    """What tells the checkpoints of a run from those of all others; "" is unknown, as in older checkpoints."""
+
+    seed: int = 0
+    incarnation: str = ""
+    conf_digest: str = ""
+
+    @classmethod
+    def of(cls, conf: Conf) -> Self:
+        """Return the identity of the run with this Conf, whose defaults are resolved."""
+        return cls(conf.seed, conf.incarnation, conf.digest())
+
+
 class CheckpointStore:
     """The checkpoints of one run in a folder; keeps the newest ``keep``. Used by one thread at a time.
 
-    Only ``_write``, ``_read``, ``_names`` and ``_delete`` access the folder, and they raise ``OSError``;
+    Only ``_lock``, ``_write``, ``_read``, ``_names`` and ``_delete`` access the folder, and they raise ``OSError``;
     ``S3ModelSaver`` overrides them.
+
+    Args:
+        folder: where; made when first written to.
+        keep: how many.
+        owner: whose checkpoints they are; None: whoever's there are, for looking only.
     """
 
-    def __init__(self, folder: Path | str, *, keep: int = 3, seed: int = 0) -> None:
+    def __init__(self, folder: Path | str, *, keep: int = 3, owner: RunIdentity | None = None) -> None:
         self.folder = Path(folder)
-        self._keep, self._seed = keep, seed
+        self._keep, self._owner = keep, owner
+        self._lock_file: int | None = None
+        self._must_lock = False
         self._cannot_delete = False
 
     @property
@@ -75,27 +101,51 @@ class CheckpointStore:
         found = (_NAME.fullmatch(name) for name in self._names())
         return sorted((int(match[1]) for match in found if match), reverse=True)
 
-    def keep_conf(self, text: str) -> None:
-        """Write the run's Conf beside the checkpoints, unless it is there already: the disk may be full by now.
+    def keep_conf(self, conf: Conf, *, takes_over: bool = False) -> None:
+        """Take the folder for a run, and write its Conf beside the checkpoints.
+
+        It is not written again if it is there already: the disk may be full by now.
+
+        Args:
+            conf: the run's.
+            takes_over: whether another process, which may be frozen and not dead, had the run before this one.
 
         Raises:
-            CheckpointError: it cannot be written.
+            CheckpointError: it cannot be written, or the folder is another run's.
         """
-        content = text.encode() + b"\n"
+        content = conf.to_json().encode() + b"\n"
         try:
+            is_locked, kept = self._lock(), self.kept("incarnation")
+            if not is_locked and not (takes_over and kept == conf.incarnation):
+                raise CheckpointError(
+                    f"{self.place} is in use by another run or process{self._user()}; wait for its end, or choose "
+                    "another --checkpoint-dir"
+                )
+            if kept not in ("", conf.incarnation) and self.versions():
+                raise CheckpointError(
+                    f"{self.place} holds checkpoints of another run, {self.kept('run')} ({kept}), and not of "
+                    f"{conf.run} ({conf.incarnation}); choose another --checkpoint-dir"
+                )
+            self._must_lock = not is_locked
             if "conf.json" not in self._names() or self._read("conf.json") != content:
                 self._write("conf.json", content)
         except OSError as exc:
             reason = exc.strerror or exc
             raise CheckpointError(f"{self.place} cannot be written: {reason}; choose another folder") from exc
 
-    def kept_fingerprint(self) -> str:
-        """Return the ``data_fingerprint`` of the Conf in this folder; "" if it has none or there is no Conf."""
+    def kept(self, field: str) -> str:
+        """Return a field of the Conf in this folder, as text; "" if it does not say, or there is no Conf."""
         try:
             kept = msgspec.json.decode(self._read("conf.json"), type=dict[str, Any])
         except (OSError, msgspec.MsgspecError):
             return ""  # an unreadable Conf is reported by whoever reads all of it
-        return str(kept.get("data_fingerprint", ""))
+        return str(kept.get(field, ""))
+
+    def release(self) -> None:
+        """Let others use the folder."""
+        if self._lock_file is not None:
+            os.close(self._lock_file)
+            self._lock_file = None
 
     def save(self, head: Head, frame: Buffer) -> None:
         """Save a model version. If this fails, the older checkpoints are unchanged.
@@ -103,19 +153,21 @@ class CheckpointStore:
         Raises:
             CheckpointError: it cannot be written.
         """
-        result = Result.decode(frame)
+        owner, result = self._owner or RunIdentity(), Result.decode(frame)
         tensors = safetensors.numpy.save(dict(result.arrays))
         model, manifest = self._files(head.version)
         body = {
             "format": _FORMAT,
             "head": msgspec.to_builtins(head),
             "position": {"round": head.round, "batches": head.batches, "examples": head.examples},
-            "seed": self._seed,
+            **msgspec.to_builtins(owner),
             "values": dict(result.values),
             "arrays": list(result.arrays),
             "model": {"file": model, "nbytes": len(tensors), "sha256": hashlib.sha256(tensors).hexdigest()},
         }
         try:
+            if self._must_lock:  # a frozen process had it when this one took over
+                self._must_lock = not self._lock()
             self._write(model, tensors)
             self._write(manifest, _signed(body))
         except OSError as exc:
@@ -149,6 +201,29 @@ class CheckpointStore:
             return None
         raise CheckpointError(f"none of the {len(versions)} checkpoints in {self.place} is usable: {reasons[0]}")
 
+    def _lock(self) -> bool:
+        """Lock the folder for this object's lifetime; return whether it is locked, or cannot be on its file system."""
+        if self._lock_file is not None:
+            return True
+        self.folder.mkdir(parents=True, exist_ok=True)
+        file = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as exc:
+            os.close(file)
+            return exc.errno not in (errno.EWOULDBLOCK, errno.EACCES)
+        os.ftruncate(file, 0)
+        os.write(file, f"{socket.gethostname()}, pid {os.getpid()}\n".encode())
+        self._lock_file = file
+        return True
+
+    def _user(self) -> str:
+        """Return who has locked the folder, in words."""
+        try:
+            return f" on {self._read(LOCK).decode(errors='replace').strip()[:300]}"
+        except OSError:
+            return ""
+
     def _write(self, name: str, content: bytes) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         files.write(self.folder / name, content)
@@ -170,6 +245,7 @@ class CheckpointStore:
         model, manifest = self._files(version)
         try:
             body = _verified(self._read(manifest))
+            self._check_owner(body)
             head = msgspec.convert(body["head"], Head)
             tensors = self._read(model)
             if hashlib.sha256(tensors).hexdigest() != body["model"]["sha256"]:
@@ -182,6 +258,16 @@ class CheckpointStore:
         except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError, safetensors.SafetensorError) as exc:
             raise CheckpointError(f"{manifest} cannot be read: {exc}") from exc
         return msgspec.structs.replace(head, model=Manifest("", 0, 0), status="running"), frame
+
+    def _check_owner(self, body: dict[str, Any]) -> None:
+        """Raise ``CheckpointError`` if a manifest is another run's."""
+        for name, ours in msgspec.to_builtins(self._owner or RunIdentity()).items():
+            theirs = body.get(name)
+            if self._owner is not None and theirs and ours and theirs != ours:
+                raise CheckpointError(
+                    f"it is another run's: its {name} is {theirs} and that of this run {ours}; give the run the Conf "
+                    "that it began with"
+                )
 
     def _prune(self) -> None:
         """Delete all but the newest checkpoints, and unfinished files of killed processes."""
@@ -210,7 +296,9 @@ def with_fingerprint(
     if not isinstance(data, DataSet | MultiDataSet | DataSetIterator | ListMultiDataSetIterator):
         return conf
     found = fingerprint(data)
-    began = conf.data_fingerprint or (checkpoints.kept_fingerprint() if resume and checkpoints is not None else "")
+    began = conf.data_fingerprint or (
+        checkpoints.kept("data_fingerprint") if resume and checkpoints is not None else ""
+    )
     if resume and not began:
         logger.warning(
             "run %s has kept no fingerprint of its data: whether the data is still the same is unknown", conf.run

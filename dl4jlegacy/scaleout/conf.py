@@ -8,6 +8,7 @@ Legacy: ``org.deeplearning4j.nn.conf.Conf`` (Java-serialized into Zookeeper) and
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,11 +23,22 @@ from dl4jlegacy.nn.conf.text import decode_json, decode_yaml, encode_json
 from dl4jlegacy.nn.networks import NetworkConfiguration
 from dl4jlegacy.scaleout.plan import Phase
 from dl4jlegacy.scaleout.protocol import Limits
+from dl4jlegacy.scaleout.records import keyspace
 from dl4jlegacy.scaleout.router import ROUTERS
 
 __all__ = ["NETWORK_CLASSES", "Conf"]
 
 _YAML = (".yaml", ".yml")
+FREE_FIELDS = frozenset(
+    {
+        *("run", "incarnation", "model", "dataset", "data_dir", "data_fingerprint", "workers", "data_by_reference"),
+        *("checkpoint_dir", "checkpoint_every", "checkpoints_kept", "state_tracker_connection_string", "cluster_name"),
+        *("limits", "heartbeat_seconds", "stuck_seconds", "min_workers", "worker_wait_seconds"),
+        *("kernels", "device", "device_memory_limit"),
+        "epochs",  # a run may be given more of them at its end
+    }
+)
+"""Fields of a ``Conf`` that say where and how a run is computed, and may change while it is under way."""
 NETWORK_CLASSES = ("MultiLayerNetwork", "DBN", "StackedDenoisingAutoEncoder")
 
 
@@ -38,6 +50,7 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         computation_graph_conf: the network in its place, if it is a graph.
         multi_layer_clazz: the legacy class name, for the record; ``pretrain`` in the network's configuration decides.
         run: the run's name; chosen at ``setup`` if empty.
+        incarnation: which run of this name it is: a random number, new at every beginning, kept when a run goes on.
         model, dataset, data_dir: where the network and the data came from, so that ``resume`` finds them again.
         data_fingerprint: of the training data (``datasets.fingerprint``), written down at ``setup``; a run goes on only
             with data that have it.
@@ -67,6 +80,7 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     computation_graph_conf: ComputationGraphConfiguration | None = None
     multi_layer_clazz: str = "MultiLayerNetwork"
     run: str = ""
+    incarnation: str = ""
     model: str = ""
     dataset: str = ""
     data_dir: str = ""
@@ -137,6 +151,11 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return msgspec.structs.replace(self, **changes)
 
     @property
+    def keyspace(self) -> str:
+        """The name under which this run, and no other of the same name, keeps and signs its records."""
+        return keyspace(self.run, self.incarnation)
+
+    @property
     def network_conf(self) -> NetworkConfiguration | None:
         """The network's configuration, of whichever kind it is; None for jobs that are no network."""
         return self.multi_layer_conf or self.computation_graph_conf
@@ -153,6 +172,11 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if network.backprop:
             phases.append(Phase(kind="finetune", epochs=self.epochs))
         return tuple(phases)
+
+    def digest(self) -> str:
+        """Return a SHA-256 of what decides the result of the run: the same for whoever goes on with it, anywhere."""
+        body = {name: value for name, value in msgspec.to_builtins(self).items() if name not in FREE_FIELDS}
+        return hashlib.sha256(msgspec.json.encode(body, order="sorted")).hexdigest()
 
     def to_json(self) -> str:
         """Return canonical JSON: sorted keys, so that equal Confs give equal text."""

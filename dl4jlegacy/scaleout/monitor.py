@@ -136,7 +136,7 @@ class ClusterMonitor:
         )
         self._server = None
         if bind is not None:
-            self._server = LivenessServer(bind, run=conf.run, secret=secret, on_change=self._connection_changed)
+            self._server = LivenessServer(bind, run=conf.keyspace, secret=secret, on_change=self._connection_changed)
         silence = max(_MISSED_BEATS, _MISSED_BEATS * conf.heartbeat_seconds)
         self._detector = FailureDetector(HeartbeatMonitor(silence))
         self._connections: deque[tuple[str, ConnectionState, float]] = deque()  # changes not yet processed

@@ -32,6 +32,7 @@ __all__ = [
     "decode_record",
     "encode_record",
     "fold_number",
+    "keyspace",
 ]
 
 HEAD = "head"
@@ -165,6 +166,11 @@ class Keys:
         if match.lastgroup == "model":
             return number < head.version - 1 and not key.startswith(head.model.key + "/")
         return number < head.round - 1
+
+
+def keyspace(run: str, incarnation: str) -> str:
+    """Return the name under which one incarnation of a run keeps its records; part of every signature."""
+    return f"{run}.{incarnation}" if incarnation else run
 
 
 def encode_record(record: msgspec.Struct) -> bytes:

@@ -76,6 +76,10 @@ class Store(Protocol):
         """Remove a key; no error if it does not exist."""
         ...
 
+    def delete_if_same(self, key: str, expected: Buffer) -> bool:
+        """Atomically remove a key whose value still equals ``expected``; return whether it was removed."""
+        ...
+
     def keys(self, prefix: str) -> list[str]:
         """Return the keys that begin with ``prefix``, sorted."""
         ...
@@ -170,6 +174,15 @@ class MemoryStore:
             if self._values.get(key) != expected:
                 return False
             self._values[key] = value
+            return True
+
+    def delete_if_same(self, key: str, expected: Buffer) -> bool:
+        """See ``Store``."""
+        with self._lock:
+            self._open()
+            if self._values.get(key) != expected:
+                return False
+            del self._values[key]
             return True
 
     def delete(self, key: str) -> None:

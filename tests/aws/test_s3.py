@@ -239,7 +239,7 @@ def test_a_run_reads_its_data_from_s3_and_leaves_checkpoints_and_model_there(
 def test_a_damaged_checkpoint_in_s3_is_passed_over(aws: Aws) -> None:
     from tests.scaleout.test_checkpoint import frame, head
 
-    saver = S3ModelSaver("run-bucket", "run", aws=aws, keep=2, seed=1)
+    saver = S3ModelSaver("run-bucket", "run", aws=aws, keep=2)
     assert saver.newest() is None
     for version in (1, 2, 3):
         saver.save(head(version), frame(version))

@@ -3,11 +3,13 @@
 import json
 import os
 
+import msgspec
 import numpy as np
 import pytest
 
 from dl4jlegacy.errors import CheckpointError
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore
+from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity
+from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.records import Head, Manifest
 
@@ -25,7 +27,7 @@ def frame(version):
 
 @pytest.fixture
 def saver(tmp_path):
-    saver = CheckpointStore(tmp_path / "run", keep=3, seed=7)
+    saver = CheckpointStore(tmp_path / "run", keep=3, owner=RunIdentity(seed=7))
     for version in (1, 2, 3):
         saver.save(head(version), frame(version))
     return saver
@@ -105,12 +107,13 @@ def test_who_takes_over_on_a_full_disk_needs_no_room_for_the_conf_that_is_there(
         raise OSError(28, "No space left on device")
 
     saver = CheckpointStore(tmp_path / "run")
-    saver.keep_conf("{}")
+    conf = Conf(run="r")
+    saver.keep_conf(conf)
     monkeypatch.setattr("dl4jlegacy.files.write", full)
-    saver.keep_conf("{}")
+    saver.keep_conf(conf)
     with pytest.raises(CheckpointError, match="No space left on device; choose another folder"):
-        saver.keep_conf('{"seed": 1}')
-    assert (tmp_path / "run" / "conf.json").read_text() == "{}\n"
+        saver.keep_conf(conf.replace(seed=1))
+    assert (tmp_path / "run" / "conf.json").read_text() == conf.to_json() + "\n"
 
 
 def test_old_checkpoints_that_cannot_be_deleted_do_not_end_a_run(tmp_path, monkeypatch, caplog):
@@ -126,3 +129,76 @@ def test_old_checkpoints_that_cannot_be_deleted_do_not_end_a_run(tmp_path, monke
         f"old checkpoints in {tmp_path / 'run'} cannot be deleted: [Errno 1] Operation not permitted: "
         "'checkpoint-00000001.json'"
     ]
+
+
+# --- whose they are ---------------------------------------------------------------------------------------------------
+
+OURS = RunIdentity(seed=7, incarnation="1" * 16, conf_digest="a" * 64)
+
+
+def saved_by(folder, owner, *versions):
+    store = CheckpointStore(folder, keep=9, owner=owner)
+    for version in versions:
+        store.save(head(version), frame(version))
+    return store
+
+
+@pytest.mark.parametrize("changes", [{"seed": 8}, {"incarnation": "2" * 16}, {"conf_digest": "b" * 64}])
+def test_another_runs_checkpoint_is_passed_over_and_never_taken_for_ours(tmp_path, changes):
+    theirs = msgspec.structs.replace(OURS, **changes)
+    saved_by(tmp_path, OURS, 1)
+    saved_by(tmp_path, theirs, 2)
+    assert CheckpointStore(tmp_path, owner=OURS).newest()[0].version == 1
+    assert CheckpointStore(tmp_path, owner=theirs).newest()[0].version == 2
+    (name,) = changes
+    saved_by(tmp_path, theirs, 1)
+    with pytest.raises(CheckpointError, match=f"another run's: its {name} is"):
+        CheckpointStore(tmp_path, owner=OURS).newest()
+
+
+def test_an_older_versions_checkpoint_which_names_only_its_seed_is_read(tmp_path):
+    saved_by(tmp_path, RunIdentity(seed=7), 1)
+    assert CheckpointStore(tmp_path, owner=OURS).newest()[0].version == 1
+
+
+def begun(folder, incarnation):
+    store = CheckpointStore(folder)
+    return store, Conf(run=f"run-{incarnation}", incarnation=incarnation)
+
+
+@pytest.mark.parametrize("takes_over", [False, True])
+def test_two_runs_cannot_use_one_folder_at_the_same_time(tmp_path, takes_over):
+    (first, ours), (second, theirs) = begun(tmp_path, "1"), begun(tmp_path, "2")
+    first.keep_conf(ours)
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match=rf"in use by another run or process on .*, pid {os.getpid()}; "):
+            second.keep_conf(theirs, takes_over=takes_over)
+        first.keep_conf(ours)
+    assert first.kept("run") == "run-1"
+    first.release()
+    second.keep_conf(theirs)  # nothing was saved, and nobody is there any more
+    assert first.kept("run") == "run-2"
+
+
+def test_a_folder_with_another_runs_checkpoints_is_never_taken(tmp_path):
+    (first, ours), (second, theirs) = begun(tmp_path, "1"), begun(tmp_path, "2")
+    first.keep_conf(ours)
+    first.save(head(1), frame(1))
+    first.release()
+    with pytest.raises(CheckpointError, match="holds checkpoints of another run, run-1 "):
+        second.keep_conf(theirs)
+    assert first.kept("run") == "run-1"
+
+
+def test_who_takes_over_from_a_frozen_process_does_not_wait_for_it_and_locks_the_folder_when_it_can(tmp_path):
+    (frozen, ours), (second, _) = begun(tmp_path, "1"), begun(tmp_path, "1")
+    frozen.keep_conf(ours)
+    with pytest.raises(CheckpointError, match="in use"):
+        second.keep_conf(ours)
+    second.keep_conf(ours, takes_over=True)
+    second.save(head(1), frame(1))
+    frozen.release()
+    second.save(head(2), frame(2))
+    third, theirs = begun(tmp_path, "3")
+    with pytest.raises(CheckpointError, match="in use"):
+        third.keep_conf(theirs)

@@ -15,7 +15,7 @@ from dl4jlegacy.datasets import DataSet, ListDataSetIterator
 from dl4jlegacy.errors import CheckpointError
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.runner import ActorNetworkRunner
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore, with_fingerprint
+from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity, with_fingerprint
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import CollectionJobIterator
 
@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
 def test_the_fingerprint_is_kept_with_the_run(folder: Path) -> None:
     kept = Conf.read(folder / "conf.json")
     assert kept.data_fingerprint == with_fingerprint(Conf(), DataSet(X, Y)).data_fingerprint != ""
-    assert CheckpointStore(folder).kept_fingerprint() == kept.data_fingerprint
+    assert CheckpointStore(folder).kept("data_fingerprint") == kept.data_fingerprint
     assert train(kept, resume=True).head.status == "done"
 
 
@@ -94,7 +94,51 @@ def test_jobs_that_are_no_data_sets_have_none() -> None:
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b'{"run": "x"}'])
 def test_a_kept_conf_that_cannot_be_read_has_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "conf.json").write_bytes(content)
-    assert CheckpointStore(tmp_path).kept_fingerprint() == ""
+    assert CheckpointStore(tmp_path).kept("data_fingerprint") == ""
+
+
+def test_two_runs_cannot_begin_in_one_folder(tmp_path: Path) -> None:
+    data = ListDataSetIterator(DataSet(X, Y), 5, seed=7)
+    with ActorNetworkRunner("master", data) as first, ActorNetworkRunner("master", data) as second:
+        kept = first.setup(conf(tmp_path / "run"))
+        with pytest.raises(CheckpointError, match=r"in use by another run or process on .*--checkpoint-dir"):
+            second.setup(conf(tmp_path / "run", run="r2", seed=8))
+        with pytest.raises(CheckpointError, match="in use"):
+            second.setup(kept, resume=True)
+        expected = first.train(deadline=60)
+    assert Conf.read(tmp_path / "run" / "conf.json") == kept
+    assert train(kept, resume=True).model.arrays["params"].tobytes() == expected.model.arrays["params"].tobytes()
+
+
+def test_checkpoints_of_another_run_that_got_into_the_folder_are_passed_over(folder: Path, tmp_path: Path) -> None:
+    kept, other = Conf.read(folder / "conf.json"), tmp_path / "other"
+    expected = train(kept, resume=True).model.arrays["params"]
+    train(conf(other, run="r2", epochs=4))
+    for path in other.glob("*-0*"):
+        path.rename(folder / path.name)
+    result = train(kept, resume=True)
+    assert result.model.arrays["params"].tobytes() == expected.tobytes()
+    with pytest.raises(CheckpointError, match="another run"):
+        train(Conf.read(other / "conf.json").replace(checkpoint_dir=str(folder)), resume=True)
+
+
+def test_a_run_that_an_older_version_began_goes_on_and_is_told_apart_from_then_on(folder: Path) -> None:
+    tree = json.loads((folder / "conf.json").read_text())
+    del tree["incarnation"]
+    (folder / "conf.json").write_text(json.dumps(tree))
+    saved = CheckpointStore(folder).newest()
+    for path in folder.glob("*-0*"):
+        path.unlink()
+    CheckpointStore(folder, owner=RunIdentity(seed=7)).save(*saved)
+    train(Conf.read(folder / "conf.json"), resume=True)
+    assert Conf.read(folder / "conf.json").incarnation
+
+
+def test_the_incarnation_is_new_in_every_run_and_has_no_part_in_the_result(tmp_path: Path) -> None:
+    first, second = (train(conf(tmp_path / name)) for name in ("a", "b"))
+    assert first.conf.incarnation != second.conf.incarnation
+    assert first.conf.digest() == second.conf.digest() != first.conf.replace(batch_size=4).digest()
+    assert first.model.arrays["params"].tobytes() == second.model.arrays["params"].tobytes()
 
 
 # -- the command line --------------------------------------------------------------------------------------------------

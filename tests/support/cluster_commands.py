@@ -14,12 +14,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
+from dl4jlegacy.cluster.address import find_incarnation
+from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
+from dl4jlegacy.scaleout.protocol import NAMES
 from dl4jlegacy.scaleout.records import Head
+from dl4jlegacy.scaleout.store import WallClock
+from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession
 from tests.support import REPOSITORY
 from tests.support.progress_lines import without_progress
@@ -88,6 +93,18 @@ class Command:
         self.process.wait(60)
 
 
+class PresentStore:
+    """The store of whichever incarnation has the name of a run at the moment."""
+
+    def __init__(self, names: HazelcastStore, run: str, seen: set[tuple[str, str]]) -> None:
+        self._names, self._run, self._seen = names, run, seen
+
+    def __getattr__(self, name: str) -> Any:
+        present = (self._run, find_incarnation(self._names, self._run))
+        self._seen.add(present)
+        return getattr(self._names.sibling(*present), name)
+
+
 class Cluster:
     """Starts commands against one set of servers, ends them all, and looks at what they leave."""
 
@@ -102,6 +119,7 @@ class Cluster:
         self._started: list[Command] = []
         self._numbers = itertools.count()
         self._runs: set[str] = set()
+        self._seen: set[tuple[str, str]] = set()
         self.run = ""
 
     def start(
@@ -145,13 +163,20 @@ class Cluster:
         return json.loads(shown.out()) if shown.process.returncode == 0 else {}
 
     @contextlib.contextmanager
-    def tracker(self, run: str) -> Iterator[HazelcastStateTracker]:
-        """Open a run's tracker in this process."""
-        tracker = HazelcastStateTracker(self.hazelcast, cluster_name=self.cluster_name, run=run, secret=SECRET.encode())
+    def grid(self) -> Iterator[HazelcastStore]:
+        """Connect to what all runs share."""
+        given = {"cluster_name": self.cluster_name, "run": NAMES, "secret": SECRET.encode()}
+        store = HazelcastStore(self.hazelcast, **given)
         try:
-            yield tracker
+            yield store
         finally:
-            tracker.shutdown()
+            store.close()
+
+    @contextlib.contextmanager
+    def tracker(self, run: str) -> Iterator[StateTracker]:
+        """Open the tracker of whichever incarnation has the name of a run; an empty one while there is none."""
+        with self.grid() as names:
+            yield StateTracker(PresentStore(names, run, self._seen), WallClock())
 
     def wait_for_round(self, round_: int, run: str = "", seconds: float = 90.0) -> None:
         """Wait until a run (by default the one started last) has come so far."""
@@ -168,11 +193,10 @@ class Cluster:
         return [*self._left_in_grid(), *self._left_in_zookeeper()]
 
     def _left_in_grid(self) -> list[str]:
-        left = []
-        for run in sorted(self._runs):
-            with self.tracker(run) as tracker:
-                left += [f"{run}: {key}" for key in tracker.store.keys("")]
-        return left
+        with self.grid() as names:
+            kept = [f"{NAMES}: {run}" for run in self._runs if find_incarnation(names, run)]
+            spaces = {f"{run}.{incarnation}": names.sibling(run, incarnation) for run, incarnation in self._seen}
+            return kept + [f"{space}: {key}" for space, store in spaces.items() for key in store.keys("")]
 
     def _left_in_zookeeper(self) -> list[str]:
         with ZooKeeperSession(self.zookeeper, secret=SECRET.encode()) as session:
@@ -182,9 +206,11 @@ class Cluster:
         """Kill what still runs, and take back what it left, so that the next test finds no run."""
         for command in self._started:
             command.end()
-        for run in self._runs:
-            with self.tracker(run) as tracker:
-                tracker.store.destroy()
+        with self.grid() as names:
+            self._seen |= {(run, find_incarnation(names, run)) for run in self._runs}
+            for run, incarnation in self._seen:
+                names.sibling(run, incarnation).destroy()
+                names.delete(run)
         with ZooKeeperSession(self.zookeeper, secret=SECRET.encode()) as session:
             for path in reversed(list(_tree(session, "/"))):
                 session.delete(path)

@@ -74,6 +74,13 @@ class SimulatedStore:
         self._write(key, value)
         return True
 
+    def delete_if_same(self, key: str, expected: Any) -> bool:
+        self.operations += 1
+        if self.now.get(key) != bytes(expected):
+            return False
+        self._write(key, None)
+        return True
+
     def delete(self, key: str) -> None:
         self.operations += 1
         self._write(key, None)

@@ -237,7 +237,8 @@ def _corrupt(test_bed: TestBed, fault: Fault) -> ActiveFault:
     """Overwrite part of a record with random bytes, if nobody has changed it since it was read."""
     source = random.Random(fault.number)
     services = test_bed.services
-    link = HazelcastLink(services.hazelcast.split(","), services.cluster_name, f"dl4j.{test_bed.run_name}")
+    name = test_bed.map_name()
+    link = HazelcastLink(services.hazelcast.split(","), services.cluster_name, name)
     try:
         wait_until(link.connected, _REQUEST_SECONDS, "a connection to the grid")
         end = time.monotonic() + _END_SECONDS

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from dl4jlegacy.cluster.address import find_incarnation
 from dl4jlegacy.errors import DeadlineError, Dl4jError, TrackerError
-from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
+from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker, HazelcastStore
 from dl4jlegacy.scaleout.journal import JournalFile
 from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession, registered_workers
 from dl4jlegacy.scaleout.zookeeper.membership import group_path, read_member
@@ -257,15 +258,25 @@ class TestBed:
         """All masters, whichever leads."""
         return [process for name, process in self.processes.items() if name.startswith("master-")]
 
+    def map_name(self) -> str:
+        """Return the name of the map in which the grid keeps the run."""
+        tracker = self.tracker()
+        try:
+            return tracker.store.map_name if isinstance(tracker.store, HazelcastStore) else ""
+        finally:
+            tracker.shutdown()
+
     def tracker(self) -> HazelcastStateTracker:
-        """Return a client of the run's tracker."""
-        return HazelcastStateTracker(
-            self.services.hazelcast,
-            cluster_name=self.services.cluster_name,
-            run=self.run_name,
-            secret=self._secret.encode(),
-            deadline_seconds=_TRACKER_SECONDS,
-        )
+        """Return a client of the tracker of the run, or of an empty one if it has not begun."""
+        given: dict[str, Any] = {
+            "cluster_name": self.services.cluster_name,
+            "run": self.run_name,
+            "secret": self._secret.encode(),
+            "deadline_seconds": _TRACKER_SECONDS,
+        }
+        with contextlib.closing(HazelcastStore(self.services.hazelcast, **given)) as store:
+            incarnation = find_incarnation(store, self.run_name)
+        return HazelcastStateTracker(self.services.hazelcast, incarnation=incarnation, **given)
 
     def candidates(self) -> list[tuple[str, dict[str, Any]]]:
         """Return the masters in the election, the leader first: the path of each node, and its contents.

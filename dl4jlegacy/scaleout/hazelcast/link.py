@@ -6,6 +6,7 @@ client is in ``connection``.
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -129,6 +130,10 @@ class HazelcastLink:
         """Request that a key be removed."""
         return self._ask(lambda: self._map.delete(key))
 
+    def delete_if_same(self, key: str, expected: bytes) -> Reply[bool]:
+        """Request that a key be removed if there are the bytes ``expected``."""
+        return self._ask(lambda: self._map.remove_if_same(key, (expected,)))
+
     def keys(self) -> Reply[list[str]]:
         """Request all keys that are text; keys of other kinds are nobody's of ours."""
         return self._ask(self._map.key_set, lambda keys: [key for key in keys if isinstance(key, str)])
@@ -136,6 +141,12 @@ class HazelcastLink:
     def destroy(self) -> Reply[None]:
         """Request that the map and all that is in it be removed."""
         return self._ask(lambda: self._client.remove_map(self._name))
+
+    def sibling(self, name: str) -> HazelcastLink:
+        """Return a link for another map over the same connection; closing it closes both."""
+        other = copy.copy(self)
+        other._name, other._map = name, self._client.map_named(name)
+        return other
 
     def publish(self, topic: str) -> None:
         """Send a hint and look no further after it."""

@@ -1,8 +1,9 @@
 """The store of a run whose processes are on a cluster: one Hazelcast map, each operation under a deadline.
 
 What Community Hazelcast offers and this store uses is get, set, put-if-absent, replace-if-same and remove of an
-``IMap``'s entries, its keys, and topics for hints. The map is named after the run; its values are in envelopes
-(``envelope``), and nothing is ever deserialized (``connection``).
+``IMap``'s entries, its keys, and topics for hints. The map is named after the run and its incarnation, so that two runs
+of one name have nothing in common; its values are in envelopes (``envelope``), and nothing is ever deserialized
+(``connection``).
 
 A request may fail after it took effect: the member died, or the connection broke, before the reply came. All
 operations are therefore repeated, with jittered pauses, until the deadline, and a conditional one only after a look
@@ -16,6 +17,7 @@ Legacy: ``HazelCastStateTracker``, which read and then wrote, and waited for eve
 
 from __future__ import annotations
 
+import copy
 import random
 import re
 import socket
@@ -33,6 +35,7 @@ from dl4jlegacy.errors import NotAuthorisedError, TrackerClosedError, TrackerErr
 from dl4jlegacy.scaleout.envelope import Envelope
 from dl4jlegacy.scaleout.foreign import ForeignValues
 from dl4jlegacy.scaleout.hazelcast.link import DisturbedError, HazelcastLink, Reply
+from dl4jlegacy.scaleout.records import keyspace
 from dl4jlegacy.scaleout.store import Buffer, Clock, WallClock
 from dl4jlegacy.scaleout.tracker import StateTracker
 
@@ -41,6 +44,8 @@ __all__ = ["HazelcastStateTracker", "HazelcastStore"]
 T = TypeVar("T")
 R = TypeVar("R")
 
+PREFIX = "dl4j."
+"""What the names of all maps of this package begin with; a keyspace follows."""
 _VALUE_NBYTES = 1 << 20
 _WINDOW, _MANY = 8, 128  # requests that are on their way at a time, the latter if they are small
 _SMALL = 1 << 13  # bytes
@@ -60,6 +65,7 @@ class HazelcastStore:
         address: ``host:port[,host:port ...]`` of members, with or without ``hazelcast://`` before it.
         cluster_name: the name that the members were started with.
         run: the run's id: letters, digits, ``_``, ``.``, ``-``.
+        incarnation: which run of that id; "": none, for what belongs to no run.
         secret: the run's secret; None: values are not signed.
         deadline_seconds: longest time that any operation may take, connecting included.
 
@@ -71,13 +77,21 @@ class HazelcastStore:
     checksums = False
 
     def __init__(
-        self, address: str, *, cluster_name: str, run: str, secret: bytes | None, deadline_seconds: float = 20.0
+        self,
+        address: str,
+        *,
+        cluster_name: str,
+        run: str,
+        incarnation: str = "",
+        secret: bytes | None,
+        deadline_seconds: float = 20.0,
     ) -> None:
         if not _RUN.fullmatch(run):
             raise UsageError(f"a run cannot be named {run!r}: letters, digits, '_', '.', '-', at most 100")
-        self._envelope = Envelope(run, secret)
+        self._secret = secret
+        self._envelope = Envelope(keyspace(run, incarnation), secret)
         self.chunk_nbytes = _VALUE_NBYTES - 256 - self._envelope.nbytes
-        self.map_name = f"dl4j.{run}"
+        self.map_name = PREFIX + keyspace(run, incarnation)
         self._cluster_name, self._deadline = cluster_name, deadline_seconds
         self.on_refused: Callable[[str, str], None] = lambda key, reason: None
         """Told of each value that is refused, on the reader's thread: its key, and why."""
@@ -109,6 +123,11 @@ class HazelcastStore:
         """See ``Store``."""
         head, old = self._envelope.head(key, value), self._envelope.head(key, expected) + bytes(expected)
         return self._conditionally(key, expected, value, lambda: self._link.replace_if_same(key, old, head, value))
+
+    def delete_if_same(self, key: str, expected: Buffer) -> bool:
+        """See ``Store``."""
+        old = self._envelope.head(key, expected) + bytes(expected)
+        return self._conditionally(key, expected, None, lambda: self._link.delete_if_same(key, old))
 
     def delete(self, key: str) -> None:
         """See ``Store``."""
@@ -179,7 +198,15 @@ class HazelcastStore:
             except DisturbedError:
                 self.delete(key)
 
-    # -- a run's end --------------------------------------------------------------------------------------------------
+    # -- other runs, and a run's end -----------------------------------------------------------------------------------
+
+    def sibling(self, run: str, incarnation: str = "") -> HazelcastStore:
+        """Return the store of another run, or incarnation, over the same connection; only this one is to be closed."""
+        other = copy.copy(self)
+        other._envelope = Envelope(keyspace(run, incarnation), self._secret)
+        other.map_name = PREFIX + keyspace(run, incarnation)
+        other._link = self._link.sibling(other.map_name)
+        return other
 
     def destroy(self) -> None:
         """Remove all that the run has in the grid."""
@@ -233,7 +260,7 @@ class HazelcastStore:
         self,
         key: str,
         expected: Buffer | None,
-        value: Buffer,
+        value: Buffer | None,
         request: Callable[[], Reply[bool]],
         started: Reply[bool] | None = None,
     ) -> bool:
@@ -251,7 +278,7 @@ class HazelcastStore:
                 found = self._open(key, self._repeat(lambda: self._link.get(key), what, until))
             except NotAuthorisedError:  # a foreign value is not the new one, and not the expected one
                 return False
-            if found is not None and found == value:
+            if found == value:
                 return True
             if found != expected:
                 return False
@@ -327,13 +354,19 @@ class HazelcastStateTracker(StateTracker):
         *,
         cluster_name: str,
         run: str,
+        incarnation: str = "",
         secret: bytes | None,
         deadline_seconds: float = 20.0,
         clock: Clock | None = None,
         is_authorised: bool = False,
     ) -> None:
         store = HazelcastStore(
-            address, cluster_name=cluster_name, run=run, secret=secret, deadline_seconds=deadline_seconds
+            address,
+            cluster_name=cluster_name,
+            run=run,
+            incarnation=incarnation,
+            secret=secret,
+            deadline_seconds=deadline_seconds,
         )
         super().__init__(store, clock or WallClock(), is_authorised=is_authorised)
 

@@ -36,6 +36,7 @@ from dl4jlegacy.scaleout.protocol.frames import (
     write_frame,
 )
 from dl4jlegacy.scaleout.protocol.master import Master, RunStart, master_steps
+from dl4jlegacy.scaleout.protocol.names import NAMES, RunRecord, claim_name, keep_name, release_name, restore_name
 from dl4jlegacy.scaleout.protocol.worker import Worker, extend_lease, is_wanted, worker_steps
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "DROPPED",
     "HEAD_TOPIC",
     "JOB_TOPIC",
+    "NAMES",
     "STEP",
     "UPDATE_TOPIC",
     "Event",
@@ -51,20 +53,25 @@ __all__ = [
     "MoreWork",
     "NewModel",
     "Perform",
+    "RunRecord",
     "RunStart",
     "Steps",
     "Wait",
     "Worker",
+    "claim_name",
     "delete_many",
     "extend_lease",
     "increment",
     "is_wanted",
     "issue_jobs",
+    "keep_name",
     "master_steps",
     "parse_count",
     "parse_record",
     "read_frame",
     "read_many",
+    "release_name",
+    "restore_name",
     "worker_steps",
     "write_frame",
 ]

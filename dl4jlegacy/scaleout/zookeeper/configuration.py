@@ -31,7 +31,9 @@ logger = logging.getLogger(__name__)
 
 CONF_NBYTES = 1_000_000
 """Longest envelope: a Zookeeper server closes the connection at 1 MiB (``jute.maxbuffer``) without a reason."""
-FORMAT = 1
+FORMAT = 2
+"""2: a Conf names its incarnation."""
+PAUSE_SECONDS = 0.05
 JAVA = b"\xac\xed\x00\x05"
 
 
@@ -40,6 +42,17 @@ class _Envelope(msgspec.Struct, frozen=True, kw_only=True):
     format: int
     package: str
     signature: str = ""
+
+
+class _Begun(msgspec.Struct, frozen=True):
+    """What of a Conf says which run it is."""
+
+    run: str = ""
+    incarnation: str = ""
+
+
+class _Unsigned(msgspec.Struct, frozen=True):
+    conf: _Begun
 
 
 class _Format(msgspec.Struct, frozen=True):
@@ -77,9 +90,20 @@ class ZooKeeperConfigurationRegister:
         *,
         secret: bytes | None = None,
         session: ZooKeeperSession | None = None,
+        fence: Callable[[], str | None] = lambda: "",
         deadline_seconds: float = 10.0,
     ) -> None:
         """Connect, unless a session is given, whose secret is then used.
+
+        Args:
+            conf: what to write.
+            id: under which id.
+            host, port: under which name of the server.
+            secret: the run's.
+            session: with that server.
+            fence: returns the node that must exist whenever something is changed, such as ``MasterElection.fence``; "":
+                none; None: nothing can be changed just now.
+            deadline_seconds: how long a change may take.
 
         Raises:
             ConfError: the Conf is too large for Zookeeper. TrackerError: no server answers there.
@@ -97,6 +121,7 @@ class ZooKeeperConfigurationRegister:
             _address(host, port), secret=secret, deadline_seconds=deadline_seconds
         )
         self._data = _seal(conf_json, id, self._session)
+        self._mine, self._fence = _Begun(conf.run, conf.incarnation), fence
 
     def __enter__(self) -> Self:
         return self
@@ -104,21 +129,19 @@ class ZooKeeperConfigurationRegister:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def register(self) -> None:
+    def register(self, *, takes_over: bool = False) -> None:
         """Write the Conf, replacing another with the same id atomically.
 
         Call ``MasterElection.claim`` before this: it checks that no other master with this id is alive.
 
+        Args:
+            takes_over: whether the run is under way, so that another run that has got its id stays.
+
         Raises:
-            NotAuthorisedError: another run's secret protects that id. TrackerError: no answer within the deadline.
+            NotAuthorisedError: another run's secret protects that id.
+            TrackerError: no answer within the deadline; or this process does not lead; or the id is another run's.
         """
-        deadline = time.monotonic() + self._session.deadline_seconds
-        while not self._written():
-            if time.monotonic() > deadline:
-                raise TrackerError(
-                    f"{self.path} in Zookeeper at {self._session.address} changes faster than it can be written; "
-                    "are there several masters with this id?"
-                )
+        self._change(lambda node, fence: self._written(node, fence, takes_over=takes_over), "written")
         if self._session.secret:
             self._session.ensure(self._guard, guarded=self.path)
 
@@ -137,28 +160,61 @@ class ZooKeeperConfigurationRegister:
                 return False
         except (ConfError, NotAuthorisedError, VersionError) as exc:
             logger.debug("the Conf is put back: %s", exc)
-        self.register()
+        self.register(takes_over=True)
         return True
 
     def remove(self) -> None:
-        """Remove the Conf, and its parent folders if they are empty: the run is over."""
-        self._session.delete(self._guard)
-        self._session.prune(self.path)
+        """Remove the Conf, unless it is another run's, and its parent folders if they are empty: the run is over.
+
+        Raises:
+            TrackerError: no answer within the deadline; or this process does not lead.
+        """
+        self._change(self._removed, "removed")
+        self._session.prune(self.path.rpartition("/")[0])
 
     def close(self) -> None:
         """Close the session; the Conf stays."""
         if self._own_session:
             self._session.close()
 
-    def _written(self) -> bool:
-        node = self._session.get(self.path)
+    def _change(self, change: Callable[[Node | None, str], bool], done: str) -> None:
+        """Repeat ``change(node, fence)`` until it succeeds; raises ``TrackerError`` at the deadline."""
+        deadline = time.monotonic() + self._session.deadline_seconds
+        while True:
+            fence = self._fence()  # first: whatever is found after that, no other master has written since
+            if fence is not None and change(self._session.get(self.path), fence):
+                return
+            if time.monotonic() > deadline:
+                why = "this process is not the master" if fence is None else "it changes faster than that"
+                raise TrackerError(
+                    f"{self.path} in Zookeeper at {self._session.address} was not {done} in "
+                    f"{self._session.deadline_seconds:g} s: {why}; are there several masters with this id?"
+                )
+            if fence is None:
+                time.sleep(PAUSE_SECONDS)
+
+    def _written(self, node: Node | None, fence: str, *, takes_over: bool) -> bool:
         if node is None:
             self._session.ensure(self.path.rpartition("/")[0])
-            return self._session.create(self.path, self._data)
+            return self._session.replace(self.path, self._data, None, fence=fence)
         if node.data == self._data:
             return True
+        there = _begun(node)
+        if takes_over and there not in (None, self._mine):
+            raise TrackerError(
+                f"the id of run {self._mine.run} has been given to another run, {there and there.run}, meanwhile "
+                f"({self.path} in Zookeeper at {self._session.address}); stop that one first (dl4j stop)"
+            )
         logger.info("%s held another Conf; it is replaced", self.path)
-        return self._session.replace(self.path, self._data, node.version)
+        return self._session.replace(self.path, self._data, node.version, fence=fence)
+
+    def _removed(self, node: Node | None, fence: str) -> bool:
+        if node is None:
+            return True
+        if _begun(node) not in (None, self._mine):
+            logger.info("%s is another run's by now, and stays", self.path)
+            return True
+        return self._session.replace(self.path, None, node.version, fence=fence)
 
 
 class ZookeeperConfigurationRetriever:
@@ -244,6 +300,14 @@ class ZookeeperConfigurationRetriever:
             "Start the master first, with the same --zookeeper and --id; a run that has ended is no longer registered: "
             "`dl4j logs DIR` shows the journal in its --checkpoint-dir"
         )
+
+
+def _begun(node: Node) -> _Begun | None:
+    """Return which run's Conf a node holds, as far as it says so; None if it holds no Conf."""
+    try:
+        return msgspec.json.decode(node.data, type=_Unsigned).conf
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 def _address(host: str, port: int) -> str:

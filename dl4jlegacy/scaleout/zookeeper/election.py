@@ -76,6 +76,7 @@ class MasterElection:
         self._changed = threading.Condition()
         self._leads = False  # as reported to on_elected and on_lost
         self._lease_end = 0.0
+        self._node: str | None = None
         self._resigned = False
         self._yields_until = 0.0  # do not stand before this; the last leader does not wait
         self._led_last = True  # at first there is no last leader
@@ -96,6 +97,15 @@ class MasterElection:
     def is_leader(self) -> bool:
         """Whether this candidate certainly leads at this moment, by its own clock."""
         return self._leads and not self._session.closed and time.monotonic() < self._lease_end
+
+    @property
+    def fence(self) -> str | None:
+        """The node by which this candidate leads; None if it does not.
+
+        As long as the node exists nobody else leads, so a change to Zookeeper that is made on condition that it exists
+        cannot come from a process that was replaced without knowing it yet.
+        """
+        return self._node
 
     def start(self) -> Self:
         """Stand for election; returns immediately."""
@@ -197,6 +207,7 @@ class MasterElection:
             return
         with self._changed:
             self._lease_end = asked + self._session.session_seconds
+            self._node = f"{self._folder}/{mine[0]}"
             elected, self._leads = not self._leads, True
             self._changed.notify_all()
         if elected:
@@ -253,6 +264,7 @@ class MasterElection:
         with self._changed:
             lost, self._leads = self._leads, False
             self._lease_end = 0.0
+            self._node = None
             self._changed.notify_all()
         if lost:
             logger.info("no longer master of %s: %s", self._group, reason)

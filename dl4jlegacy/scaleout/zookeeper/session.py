@@ -51,6 +51,7 @@ ANSWER_SECONDS = 0.75
 CLOSE_SECONDS = 1.0
 """How long a server may take to answer a goodbye."""
 PAUSE_SECONDS = 0.05
+ANY_VERSION = -1
 _PASSING = (ConnectionLoss, OperationTimeoutError, SessionExpiredError)
 
 Errors = type[Exception] | tuple[type[Exception], ...]
@@ -228,21 +229,31 @@ class ZooKeeperSession:
         )
         return made is not None
 
-    def replace(self, path: str, data: bytes, version: int) -> bool:
+    def replace(self, path: str, data: bytes | None, version: int | None, *, fence: str = "") -> bool:
         """Replace a node and its access rights atomically, with its children, which are empty.
 
-        Returns False if its version is not ``version``.
+        Args:
+            path: of the node; its parents exist.
+            data: the new content; None: the node is removed.
+            version: of the node that is to be replaced; None: there is none yet.
+            fence: a node that must exist at the same moment; "": none.
+
+        Returns False if anything is not as it should be.
         """
-        below = self.children(path) or []
+        below = [] if version is None else self.children(path) or []
 
         def start() -> Any:
             transaction = self._client.transaction()
-            for name in below:
-                transaction.delete(f"{path}/{name}")
-            transaction.delete(path, version)
-            transaction.create(path, data, acl=self._acl)
-            for name in below:
-                transaction.create(f"{path}/{name}", b"", acl=self._acl)
+            if fence:
+                transaction.check(fence, ANY_VERSION)
+            if version is not None:
+                for name in below:
+                    transaction.delete(f"{path}/{name}")
+                transaction.delete(path, version)
+            if data is not None:
+                transaction.create(path, data, acl=self._acl)
+                for name in below:
+                    transaction.create(f"{path}/{name}", b"", acl=self._acl)
             return transaction.commit_async()
 
         results = self._call(path, start)

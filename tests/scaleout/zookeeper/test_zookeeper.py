@@ -26,6 +26,7 @@ from dl4jlegacy.cluster.address import ClusterAddress
 from dl4jlegacy.cluster.registration import MasterRegistration
 from dl4jlegacy.errors import ConfError, NotAuthorisedError, TrackerClosedError, TrackerError, VersionError
 from dl4jlegacy.scaleout import Conf
+from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
 from dl4jlegacy.scaleout.zookeeper import (
     MasterElection,
     WorkerRegistration,
@@ -309,7 +310,7 @@ def test_a_node_holds_canonical_json_with_its_format_and_version(session: ZooKee
     register = ZooKeeperConfigurationRegister(conf, group, "somewhere", 2181, session=session)
     register.register()
     node = session.get(f"/somewhere:2181/tmp/{group}")
-    expected = f'{{"conf":{conf.to_json()},"format":1,"package":"{__version__}","signature":""}}'
+    expected = f'{{"conf":{conf.to_json()},"format":2,"package":"{__version__}","signature":""}}'
     assert node is not None and node.data.decode() == expected
     register.register()
     again = session.get(register.path)
@@ -390,9 +391,10 @@ def test_masters_that_register_at_the_same_time_leave_one_whole_conf(
         (b'{"format":1}', VersionError, "an unknown version"),
         (b'{"conf":{},"format":2,"package":"9.9.9"}', VersionError, r"dl4jlegacy 9\.9\.9 \(format 2\)"),
         (b'{"conf":{},"format":1,"package":"9.9.9"}', VersionError, "run the same version everywhere"),
-        (f'{{"format":1,"package":"{__version__}"}}'.encode(), ConfError, "holds no run"),
-        (f'{{"conf":[],"format":1,"package":"{__version__}"}}'.encode(), ConfError, "Expected `object`"),
-        (f'{{"conf":{{"epoch":1}},"format":1,"package":"{__version__}"}}'.encode(), ConfError, "mean 'epochs'"),
+        (f'{{"conf":{{}},"format":1,"package":"{__version__}"}}'.encode(), VersionError, r"\(format 1\)"),
+        (f'{{"format":2,"package":"{__version__}"}}'.encode(), ConfError, "holds no run"),
+        (f'{{"conf":[],"format":2,"package":"{__version__}"}}'.encode(), ConfError, "Expected `object`"),
+        (f'{{"conf":{{"epoch":1}},"format":2,"package":"{__version__}"}}'.encode(), ConfError, "mean 'epochs'"),
     ],
 )
 def test_a_node_with_something_else_is_refused(
@@ -830,13 +832,14 @@ def test_a_master_is_not_taken_for_another_when_its_machine_gets_a_new_name(
         assert election.wait(DEADLINE)
         monkeypatch.setattr(socket, "gethostname", lambda: "after")
         registration = MasterRegistration(
-            Conf(run="r"), ClusterAddress(session.address, None, group), session, election
+            Conf(run="r"), ClusterAddress(session.address, None, group), session, election, InMemoryStateTracker()
         )
         monkeypatch.setattr(MasterElection, "is_leader", False)  # not confirmed just now: others are asked
         registration.check()
         other = MasterElection(session, group=group, info={"pid": 0})
         with pytest.raises(TrackerError, match=r"run r has another master, on before"):
-            MasterRegistration(Conf(run="r"), ClusterAddress(session.address, None, group), session, other).check()
+            address = ClusterAddress(session.address, None, group)
+            MasterRegistration(Conf(run="r"), address, session, other, InMemoryStateTracker()).check()
 
 
 @pytest.mark.cluster

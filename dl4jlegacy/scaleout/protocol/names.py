@@ -1,0 +1,93 @@
+"""Who has a run's name: one record for each name, in a store that all runs share.
+
+A run keeps everything else in a store of its own, whose name contains the run's *incarnation*, a random number that is
+new at every beginning. Whoever belongs to another incarnation therefore cannot read or write anything of it: a frozen
+process of an earlier run wakes up in the store of that run. The record makes sure that no two runs of one name are
+under way at the same time, and says where to find the one that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from dl4jlegacy.scaleout.protocol.events import STEP, Steps
+from dl4jlegacy.scaleout.protocol.frames import parse_record
+from dl4jlegacy.scaleout.records import encode_record
+from dl4jlegacy.scaleout.store import Store
+
+__all__ = ["NAMES", "RunRecord", "claim_name", "keep_name", "release_name", "restore_name"]
+
+NAMES = "runs"
+"""What the store of the records is called."""
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The beginning of a run: its incarnation, a digest of its Conf, its id in which Zookeeper, who began it, when."""
+
+    incarnation: str
+    conf_digest: str = ""
+    id: str = ""
+    zookeeper: str = ""
+    host: str = ""
+    pid: int = 0
+    began: float = 0.0
+
+
+def claim_name(
+    names: Store, run: str, mine: RunRecord, is_over: Callable[[RunRecord], Steps[bool]]
+) -> Steps[RunRecord]:
+    """Take a run's name for a new incarnation; return whose it is now, which is another's if that is not over.
+
+    Args:
+        names: the store of the records.
+        run: the name.
+        mine: the new incarnation's record.
+        is_over: whether the run that has the name needs it no longer.
+    """
+    ours = encode_record(mine)
+    while True:
+        yield STEP
+        raw = names.get(run)
+        if raw is None:
+            yield STEP
+            if names.put_if_absent(run, ours):
+                return mine
+            continue
+        there = parse_record(names, run, raw, RunRecord)
+        if there is not None and (there == mine or not (yield from is_over(there))):
+            return there
+        yield STEP
+        if names.replace_if_same(run, raw, ours):
+            return mine
+
+
+def keep_name(names: Store, run: str, mine: RunRecord) -> Steps[bool]:
+    """Put a run's record back if it is lost; return whether the name is still this incarnation's."""
+    yield STEP
+    if names.put_if_absent(run, encode_record(mine)):
+        return True
+    yield STEP
+    raw = names.get(run)
+    there = parse_record(names, run, raw, RunRecord)
+    if raw is not None and there is None:  # nobody of any run wrote that
+        yield STEP
+        return names.replace_if_same(run, raw, encode_record(mine))
+    return there is not None and there.incarnation == mine.incarnation
+
+
+def restore_name(names: Store, run: str, mine: RunRecord) -> Steps[None]:
+    """Write a run's record over whatever somebody else has written there."""
+    yield STEP
+    names.put(run, encode_record(mine))
+
+
+def release_name(names: Store, run: str, incarnation: str) -> Steps[None]:
+    """Give up a run's name, unless another incarnation has it by now."""
+    yield STEP
+    raw = names.get(run)
+    there = parse_record(names, run, raw, RunRecord)
+    if raw is not None and there is not None and there.incarnation == incarnation:
+        yield STEP
+        names.delete_if_same(run, raw)
