@@ -8,15 +8,15 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
+from dl4jlegacy import files
 from dl4jlegacy.cli.options import Format, Id, Zookeeper, cluster_address
 from dl4jlegacy.console import emit, open_console
-from dl4jlegacy.errors import TrackerError, UsageError, counted
+from dl4jlegacy.errors import CheckpointError, TrackerError, UsageError, counted
 from dl4jlegacy.strict_json import to_json
 
 if TYPE_CHECKING:
@@ -169,7 +169,9 @@ def logs(
     if folder is not None:
         if follow:
             raise UsageError("--follow needs a run that is registered; leave the folder out and give --zookeeper")
-        _print_entries(JournalFile(Path(folder).expanduser()).read(), as_json=as_json)
+        with files.errors_as(CheckpointError, f"the journal in {folder} cannot be read"):
+            path = files.expand(folder)
+        _print_entries(JournalFile(path).read(), as_json=as_json)
         return
     address = cluster_address(zookeeper, id)
     conf = find_conf(address)

@@ -120,7 +120,7 @@ def commands(draw: random.Random) -> Iterator[list[str]]:
         lambda: [*train, "--dataset", "mnist", "--data-dir", path("idx")],
         lambda: [*train, "--dataset", "good.csv", "--batch-size", number(), "--seed", number()],
         lambda: ["logs", path("run")],
-        lambda: [path("train", "predict"), path()],
+        lambda: [path("predict", "logs"), path()],
     )
     while True:
         yield [*draw.choice(forms)(), "--format", draw.choice(FORMATS[:2] * 9 + FORMATS)]
