@@ -99,7 +99,7 @@ LIBRARIES = {  # where each library may be imported
     "safetensors": ("dl4jlegacy.scaleout.checkpoint",),
     "threadpoolctl": ("dl4jlegacy.runner", "dl4jlegacy.cluster.worker"),
     "typer": ("dl4jlegacy.cli",),
-    "yaml": ("dl4jlegacy.aws.user_data", "dl4jlegacy.nn.conf.text", "dl4jlegacy.scaleout.conf"),
+    "yaml": ("dl4jlegacy.aws.user_data", "dl4jlegacy.nn.conf.text"),
 }
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}

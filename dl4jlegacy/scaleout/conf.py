@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any, Self
 
 import msgspec
-import yaml
 
 from dl4jlegacy import files
 from dl4jlegacy.devices import PRECISIONS, check_choice, memory_limit
 from dl4jlegacy.errors import ConfError, UsageError, nearest
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration
-from dl4jlegacy.nn.conf.text import decode_json, decode_yaml, encode_json
+from dl4jlegacy.nn.conf.text import decode_json, decode_yaml, encode_json, load_yaml
 from dl4jlegacy.nn.networks import NetworkConfiguration
 from dl4jlegacy.scaleout.plan import Phase
 from dl4jlegacy.scaleout.protocol import Limits
@@ -202,4 +201,4 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def named_in(path: Path) -> frozenset[str]:
         """Return the names of the fields that a readable Conf file sets."""
         raw = files.read(files.expand(path))
-        return frozenset(yaml.safe_load(raw) if path.suffix in _YAML else msgspec.json.decode(raw))
+        return frozenset(load_yaml(raw) if path.suffix in _YAML else msgspec.json.decode(raw))

@@ -17,13 +17,15 @@ from msgspec import inspect
 
 from dl4jlegacy.errors import ConfError, nearest
 
-__all__ = ["decode_json", "decode_yaml", "encode_json", "encode_yaml", "top_level_keys"]
+__all__ = ["decode_json", "decode_yaml", "encode_json", "encode_yaml", "load_yaml", "top_level_keys"]
 
 T = TypeVar("T")
 
 _UNKNOWN = re.compile(r"unknown field `(?P<name>[^`]*)`")
 _VALUE = re.compile(r"Invalid value '?(?P<name>[^']*)'?")
 _AT = re.compile(r" - at (?:`key` in )?`(?P<path>\$[^`]*)`")
+_BRACKET = re.compile(r"[\[\]{}]")
+_MOST_NESTED = 100
 _SEGMENT = re.compile(r"\.(?P<field>[^.\[\]]+)|\[(?P<index>\d+|\.\.\.)\]")
 
 
@@ -54,16 +56,26 @@ def decode_json(text: str | bytes, kind: type[T]) -> T:
 def decode_yaml(text: str | bytes, kind: type[T]) -> T:
     """Return the ``kind`` that the YAML ``text`` describes; raises like ``decode_json``."""
     # YAML 1.1 reads 1e-4 (no dot) as a string: strings that spell a number are taken for the number.
-    return _decode(text, kind, "YAML", yaml.safe_load, strict=False)
+    return _decode(text, kind, "YAML", load_yaml, strict=False)
 
 
 def top_level_keys(text: str) -> frozenset[str]:
     """Return the keys at the top of a text of JSON or YAML, none if it is neither or no map."""
     try:
-        raw = yaml.safe_load(text)  # JSON is YAML
+        raw = load_yaml(text)  # JSON is YAML
     except yaml.YAMLError:
         return frozenset()
     return frozenset(map(str, raw)) if isinstance(raw, dict) else frozenset()
+
+
+def load_yaml(text: str | bytes) -> Any:
+    """Parse YAML; raises ``YAMLError``, also for brackets that are nested so deep that parsing them takes minutes."""
+    depth = 0
+    for bracket in _BRACKET.findall(text if isinstance(text, str) else text.decode(errors="replace")):
+        depth += 1 if bracket in "[{" else -1
+        if depth > _MOST_NESTED:
+            raise yaml.YAMLError(f"brackets are nested more than {_MOST_NESTED} deep")
+    return yaml.safe_load(text)
 
 
 def _decode(text: str | bytes, kind: type[T], language: str, parse: Callable[[Any], Any], *, strict: bool) -> T:
