@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 SECRET = "DL4J_SECRET"
 SECRET_FILE = "DL4J_SECRET_FILE"
-MOST_NBYTES = 4096
+LEAST_NBYTES, MOST_NBYTES = 16, 4096
 
 
 def read_secret(environ: Mapping[str, str], file: Path | None = None) -> bytes | None:
@@ -31,8 +31,11 @@ def read_secret(environ: Mapping[str, str], file: Path | None = None) -> bytes |
         file: overrides the environment. Line ends after the secret are ignored.
 
     Raises:
-        ConfError: the file cannot be read, or the secret is empty; no message shows the secret.
+        ConfError: the file cannot be read, or the secret is empty, or ``DL4J_SECRET_FILE`` is, as when a variable that
+            should name the file was never set; no message shows the secret.
     """
+    if file is None and environ.get(SECRET_FILE) == "":
+        raise ConfError(f"{SECRET_FILE} is empty; let it name the secret's file, or unset it")
     named = file or (Path(environ[SECRET_FILE]) if environ.get(SECRET_FILE) else None)
     if named is not None:
         return _checked(_read(named), f"the secret's file {named}")
@@ -57,4 +60,11 @@ def _checked(secret: bytes, where: str) -> bytes:
     secret = secret.rstrip(b"\r\n")
     if not secret:
         raise ConfError(f"{where} is empty; give it a long random value, or leave it out for a run without a secret")
+    if len(secret) < LEAST_NBYTES:
+        logger.warning(
+            "%s has %d bytes: whoever reads what it signs can guess it; take %d or more, at random",
+            where,
+            len(secret),
+            LEAST_NBYTES,
+        )
     return secret

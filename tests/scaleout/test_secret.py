@@ -14,20 +14,31 @@ from dl4jlegacy.scaleout.secret import read_secret
 def secret_file(tmp_path: Path) -> Path:
     path = tmp_path / "secret"
     path.touch(mode=0o600)
-    path.write_bytes(b"in a file\r\n")
+    path.write_bytes(b"a secret in a file\r\n")
     return path
 
 
 def test_without_any_there_is_no_secret() -> None:
     assert read_secret({}) is None
-    assert read_secret({"DL4J_SECRET_FILE": ""}) is None
+
+
+def test_a_file_that_is_named_by_an_empty_variable_is_not_taken_for_no_secret() -> None:
+    with pytest.raises(ConfError, match="DL4J_SECRET_FILE is empty"):
+        read_secret({"DL4J_SECRET_FILE": "", "DL4J_SECRET": "in the environment"})
+
+
+def test_a_secret_that_can_be_guessed_is_warned_of_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    read_secret({"DL4J_SECRET": "x" * 16})
+    assert not caplog.text
+    read_secret({"DL4J_SECRET": "hush" * 3})
+    assert "DL4J_SECRET has 12 bytes" in caplog.text and "hush" not in caplog.text
 
 
 def test_a_file_wins_over_the_environment_and_a_given_one_over_a_named_one(secret_file: Path, tmp_path: Path) -> None:
     environ = {"DL4J_SECRET": "in the environment"}
     assert read_secret(environ) == b"in the environment"
-    assert read_secret({**environ, "DL4J_SECRET_FILE": str(secret_file)}) == b"in a file"
-    assert read_secret({**environ, "DL4J_SECRET_FILE": str(tmp_path / "missing")}, secret_file) == b"in a file"
+    assert read_secret({**environ, "DL4J_SECRET_FILE": str(secret_file)}) == b"a secret in a file"
+    assert read_secret({**environ, "DL4J_SECRET_FILE": str(tmp_path / "missing")}, secret_file) == b"a secret in a file"
 
 
 def test_a_file_that_others_can_read_is_warned_of(secret_file: Path, caplog: pytest.LogCaptureFixture) -> None:
