@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 
@@ -391,6 +393,27 @@ k.load("numba").bias_activation(np.zeros((2, 3), np.float32), np.zeros(3, np.flo
         said.append(done.stderr)
     assert files[0] and files[1] == files[0]
     assert "tanh_lanes: compiling it for this processor" in said[0] and "tanh_lanes: ready after" in said[0]
+
+
+def test_compiled_code_is_kept_under_a_name_that_every_source_file_changes(tmp_path):
+    from dl4jlegacy.kernels.numba import compile as compiling
+
+    folder = Path(compiling.__file__).parent
+    for path in folder.glob("*.py"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    digest = compiling.sources_digest(folder)
+    assert compiling.sources_digest(tmp_path) == digest
+    for path in folder.glob("*.py"):  # what a kernel calls may stand in another file than the kernel
+        (tmp_path / path.name).write_bytes(path.read_bytes() + b"\n")
+        assert compiling.sources_digest(tmp_path) != digest, path.name
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+
+    def doubled(x):
+        return x * 2.0
+
+    compiled = compiling.compile_cached((numba.float64,), doubled, {})
+    assert compiled(1.5) == 3.0
+    assert digest in compiled._cache._impl.filename_base
 
 
 def test_two_threads_may_compile_and_run_the_same_kernel():

@@ -1,12 +1,16 @@
 """How a kernel is compiled: at its first call, once per dtype, with the signature that its roles spell.
 
 Read-only inputs are declared read-only, and Numba passes writable arrays there too: one compilation serves both, and a
-batch decoded from a frame costs no second wait. Compiled code goes to Numba's cache beside the source file.
+batch decoded from a frame costs no second wait. Compiled code goes to Numba's cache beside the source file, under a
+name with a digest of all sources of this folder: Numba itself looks at the kernel's own file only, and would go on with
+the old code of what the kernel calls in another one.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -14,13 +18,23 @@ import numba
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.compilation import report_compilation
 
-__all__ = ["EXACT", "ROUNDED", "Kernel", "compile_cached", "kernel"]
+__all__ = ["EXACT", "ROUNDED", "Kernel", "compile_cached", "kernel", "sources_digest"]
 
 EXACT: frozenset[str] = frozenset()
 """IEEE arithmetic as written: the same bits as NumPy."""
 ROUNDED: frozenset[str] = frozenset({"contract"})
 """``a * b + c`` may be one rounding. NaN and infinity keep their meaning: divergence must stay visible."""
 
+
+def sources_digest(folder: Path) -> str:
+    """Return a digest of the names and contents of all Python files in a folder."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.py")):
+        digest.update(f"{path.name}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+_SOURCES = sources_digest(Path(__file__).parent)
 _njit: Any = numba.njit
 _SCALARS = {"f": numba.types.float64, "i": numba.types.int64, "u": numba.types.uint64}
 
@@ -40,6 +54,7 @@ def _argument(role: str, char: str) -> Any:
 
 def compile_cached(signature: tuple[Any, ...], function: Callable[..., Any], options: dict[str, Any]) -> Any:
     """Return ``function`` compiled for ``signature``, from the cache if it is there."""
+    function.__qualname__ = f"{function.__name__}_{_SOURCES}"  # names the files in the cache
     with report_compilation(function.__name__.strip("_")):
         try:
             return _njit(signature, cache=True, **options)(function)
