@@ -227,8 +227,8 @@ def _restore(model: str, kernels: Kernels | None = None) -> _SavedModel:
     names = restore_label_names(model)
     if names and (len(names) != network.n_out or len(set(names)) < len(names)):
         raise ModelError(
-            f"model file {model} is unusable: {len(names)} label names, {len(set(names))} different, for "
-            f"{network.n_out} outputs; save it again with one name for each"
+            f"model file {model} is unusable: {counted(len(names), 'label name')}, {len(set(names))} different, "
+            f"for {counted(network.n_out, 'output')}; save it again with one name for each"
         )
     return _SavedModel(network, restore_normalizer(model), names)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -32,6 +33,11 @@ from tests.support.standin import device_arrays  # noqa: F401  # a fixture for e
 settings.register_profile("default", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("default")
 
+for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if (
+        signal.getsignal(_number) is signal.SIG_IGN
+    ):  # begun with nohup or in the background: processes of tests inherit it
+        signal.signal(_number, _usual)
 
 NOT_RUN = "not_run"
 """Where a process of the suite tells the one that prints the summary what it has left out."""

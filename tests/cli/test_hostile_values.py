@@ -187,7 +187,7 @@ def test_two_thousand_hostile_commands_are_answered(hostile, seed):
 @pytest.mark.parametrize(
     ("command", "status", "words"),
     [
-        (["predict", "names.zip", "good.csv"], 8, "1 label names, 1 different, for 2 outputs"),
+        (["predict", "names.zip", "good.csv"], 8, "1 label name, 1 different, for 2 outputs"),
         (["predict", "twice.zip", "good.csv"], 8, "2 label names, 1 different"),
         (["predict", "lzma.zip", "good.csv"], 8, "lzma.zip"),
         (["predict", "tree.zip", "good.csv"], 8, "tree.zip"),

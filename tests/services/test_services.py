@@ -453,6 +453,7 @@ def test_a_member_makes_no_java_object_of_what_a_client_sends(session_services: 
             invocation.future.result()
 
 
+@pytest.mark.long
 @pytest.mark.cluster
 def test_with_two_members_data_outlives_either_and_both_come_back(own_services: Callable[..., ServicesState]) -> None:
     state = own_services(members=2, zookeeper=False)
