@@ -19,7 +19,7 @@ MODULES = {
 }
 
 ROOMS = """
-errors files machine strict_json version seeding backend console
+errors decoding files machine strict_json version seeding backend console
 devices wire
 kernels.protocol kernels.philox kernels.compilation
 kernels.numpy
@@ -227,6 +227,22 @@ def runs_foreign_code(module: str) -> list[str]:
 def test_nothing_that_runs_foreign_code_is_in_it() -> None:
     found = {module: lines for module in MODULES if (lines := runs_foreign_code(module))}
     assert not found
+
+
+def test_structs_are_decoded_by_types_that_are_described() -> None:
+    """See ``dl4jlegacy.decoding``: else two threads that decode a struct for the first time may end the process."""
+    found = []
+    for module in MODULES:
+        for node in ast.walk(tree(module)):
+            if not isinstance(node, ast.Call) or not module.startswith("dl4jlegacy."):
+                continue
+            called = ast.unparse(node.func)
+            types = [k.value for k in node.keywords if k.arg == "type"] if called.endswith("decode") else node.args[1:2]
+            if called.startswith("msgspec.") and called.endswith((".decode", ".convert")):
+                plain = ("dict[str, Any]", "tuple[dict[str, Any], _Table]")
+                texts = [ast.unparse(kind) for kind in types]
+                found += [f"{module}: {t}" for t in texts if t not in plain and not t.startswith("described(")]
+    assert not found, f"write type=described(...): {found}"
 
 
 def test_a_module_says_what_it_is_and_what_it_offers() -> None:

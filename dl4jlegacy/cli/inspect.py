@@ -16,6 +16,7 @@ import typer
 from dl4jlegacy import files
 from dl4jlegacy.cli.options import Format, Id, Zookeeper, cluster_address
 from dl4jlegacy.console import emit, open_console
+from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import CheckpointError, TrackerError, UsageError, counted
 from dl4jlegacy.strict_json import to_json
 
@@ -96,7 +97,7 @@ def _status_fields(
 def _rounds(plan: Any) -> int:
     from dl4jlegacy.scaleout.plan import Plan
 
-    return msgspec.convert(plan, Plan).total_rounds
+    return msgspec.convert(plan, described(Plan)).total_rounds
 
 
 def _worker(record: WorkerRecord, gone: dict[str, str], now: float) -> dict[str, Any]:

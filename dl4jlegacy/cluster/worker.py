@@ -14,6 +14,7 @@ import msgspec
 from threadpoolctl import threadpool_limits
 
 from dl4jlegacy.cluster.address import ClusterAddress, check_fits, closing, defined, open_tracker, versions
+from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.scaleout.actors import Ticker
 from dl4jlegacy.scaleout.compute import Compute, check_same_arithmetic, compute_for_worker
@@ -154,7 +155,7 @@ def _plan_if_admitted(tracker: HazelcastStateTracker, conf: Conf, compute: Compu
     """Return the run's plan; raises ``VersionError`` if this process would compute something else."""
     check_fits(tracker, conf, versions(conf.kernels))
     check_same_arithmetic(tracker, conf, compute)  # after that, since the first worker decides for all
-    return msgspec.convert(defined(tracker, "plan", conf), Plan)
+    return msgspec.convert(defined(tracker, "plan", conf), described(Plan))
 
 
 def _serve(outcome: Outcome, master: _MasterWatch) -> Head | None:

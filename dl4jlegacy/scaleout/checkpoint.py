@@ -31,6 +31,7 @@ import safetensors.numpy
 from dl4jlegacy import files
 from dl4jlegacy.datasets import DataSet, DataSetIterator, ListMultiDataSetIterator, MultiDataSet
 from dl4jlegacy.datasets.fingerprint import fingerprint
+from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import CheckpointError
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import Result
@@ -246,7 +247,7 @@ class CheckpointStore:
         try:
             body = _verified(self._read(manifest))
             self._check_owner(body)
-            head = msgspec.convert(body["head"], Head)
+            head = msgspec.convert(body["head"], described(Head))
             tensors = self._read(model)
             if hashlib.sha256(tensors).hexdigest() != body["model"]["sha256"]:
                 raise CheckpointError(

@@ -21,6 +21,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
+from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import CheckpointError, Dl4jError
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.foreign import shortened
@@ -231,7 +232,7 @@ class JournalFile:
         entries = []
         for line in lines:
             try:
-                entries.append(msgspec.json.decode(line, type=JournalEntry))
+                entries.append(msgspec.json.decode(line, type=described(JournalEntry)))
             except (msgspec.DecodeError, UnicodeDecodeError):
                 logger.debug("a line of %s is not an entry", self.path)
         return sorted({entry.key: entry for entry in entries}.values(), key=lambda entry: entry.key)

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import WireError
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.store import Buffer
@@ -181,7 +182,7 @@ def encode_record(record: msgspec.Struct) -> bytes:
 def decode_record(raw: Buffer, kind: type[R]) -> R:
     """Return the record in ``raw``; raises ``WireError`` if it is not a ``kind``."""
     try:
-        return msgspec.msgpack.decode(raw, type=kind)
+        return msgspec.msgpack.decode(raw, type=described(kind))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise WireError(f"a {kind.__name__} record of {len(raw)} bytes cannot be read: {exc}") from exc
 

@@ -23,6 +23,7 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
+from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import TrackerError, how_to_install
 from dl4jlegacy.files import put_in_place
 
@@ -50,7 +51,7 @@ class Jar(msgspec.Struct, frozen=True, kw_only=True):
 def pinned_jars(server: str) -> tuple[Jar, ...]:
     """Return the jars of ``"hazelcast"`` or ``"zookeeper"``, in the order of the class path."""
     text = files("dl4jlegacy.services").joinpath("jars.json").read_bytes()
-    return msgspec.json.decode(text, type=dict[str, tuple[Jar, ...]])[server]
+    return msgspec.json.decode(text, type=described(dict[str, tuple[Jar, ...]]))[server]
 
 
 def cache_folder() -> Path:

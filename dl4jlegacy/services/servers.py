@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from dl4jlegacy import files
+from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import TrackerError, UsageError, counted
 from dl4jlegacy.services.jars import cache_folder, fetch_jars, locked, pinned_jars
 from dl4jlegacy.services.java import Java, find_java
@@ -376,7 +377,7 @@ def _folder_lock(folder: Path) -> Iterator[None]:
 def _read(folder: Path) -> ServicesState | None:
     path = folder / _STATE
     try:
-        return msgspec.json.decode(path.read_bytes(), type=ServicesState)
+        return msgspec.json.decode(path.read_bytes(), type=described(ServicesState))
     except FileNotFoundError:
         return None
     except (msgspec.DecodeError, OSError) as exc:

@@ -41,7 +41,8 @@ class Run:
         self.servers, self.cluster, self.tracker = servers, cluster, tracker
         self.master = cluster.master("--epochs", str(EPOCHS), "--run", name)
         self.workers = [cluster.worker(), cluster.worker()]
-        until(lambda: tracker.head() is not None, 60.0, "the run's beginning")
+        until(lambda: tracker.head() is not None or self.master.process.poll() is not None, 90.0, "the run's beginning")
+        assert tracker.head() is not None, f"{self.master.process.poll()}: {self.master.err()}{self.master.out()}"
         self.advances(8)
 
     def advances(self, rounds: int) -> None:

@@ -15,6 +15,7 @@ import msgspec
 import yaml
 from msgspec import inspect
 
+from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, nearest
 
 __all__ = ["decode_json", "decode_yaml", "encode_json", "encode_yaml", "load_yaml", "top_level_keys"]
@@ -84,7 +85,7 @@ def _decode(text: str | bytes, kind: type[T], language: str, parse: Callable[[An
     except (ValueError, yaml.YAMLError, RecursionError) as exc:
         raise ConfError(f"{kind.__name__}: this is no {language}: {_first_line(exc)}") from exc
     try:
-        return msgspec.convert(raw, kind, strict=strict, str_keys=True)
+        return msgspec.convert(raw, described(kind), strict=strict, str_keys=True)
     except msgspec.ValidationError as exc:
         raise ConfError(f"{kind.__name__}: {_explain(str(exc), raw, kind)}") from exc
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, ModelError
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.dl4j import names
@@ -241,7 +242,7 @@ def _converted(cls: Any, fields: Tree, where: str) -> Any:
     """Build a struct from plain values; what is missing or not a number keeps its default."""
     given = {name: value for name, value in fields.items() if value is not None and value != "NaN"}
     try:
-        return msgspec.convert(given, cls)
+        return msgspec.convert(given, described(cls))
     except msgspec.ValidationError as exc:
         raise ModelError(f"{where}: {exc}") from exc
 

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import msgspec
 
+from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, TrackerError
 from dl4jlegacy.scaleout.zookeeper.session import ZooKeeperSession
 
@@ -55,7 +56,7 @@ def read_member(session: ZooKeeperSession, path: str) -> Member | None:
     """Return the content of an ephemeral node; None if it does not exist or has another format."""
     node = session.get(path)
     try:
-        return None if node is None else msgspec.json.decode(node.data, type=Member)
+        return None if node is None else msgspec.json.decode(node.data, type=described(Member))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         logger.warning("%s in Zookeeper at %s is not a node of dl4jlegacy", path, session.address)
         return None
