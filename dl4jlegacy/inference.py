@@ -158,6 +158,8 @@ def evaluate_model(
             f"data set {dataset} {counted(examples.n_out, 'class', 'classes')}; "
             "is it the right data set?"
         )
+    else:
+        saved.class_names(model)
     evaluation = evaluate_network(network, saved.normalize(examples), source.label_names)
     fields = {
         "model": model,
@@ -184,8 +186,9 @@ def predict_file(model: str, path: Path, *, kernels: Kernels | None = None) -> P
     """
     saved = _restore(model, kernels)
     features = read_csv(path, labelled=False)[0].features
+    names = () if saved.rebuilds(features.shape[1]) else saved.class_names(model)
+    names = names or tuple(str(number) for number in range(saved.network.n_out))
     classes, probabilities = _predict(saved, features, model, str(path))
-    names = saved.label_names or tuple(str(number) for number in range(saved.network.n_out))
     numbers = [int(number) for number in classes]
     fields = {
         "model": model,
@@ -220,17 +223,27 @@ class _SavedModel:
     def normalize(self, examples: DataSet) -> DataSet:
         return examples if self.normalizer is None else self.normalizer.transform(examples)
 
+    def rebuilds(self, n_in: int) -> bool:
+        """Return whether the network rebuilds its ``n_in`` inputs, so that its outputs are no classes."""
+        if not self.network.conf.backprop:
+            return True
+        return self.network.n_out == n_in and getattr(self.network.layers[-1], "activation", "") != "softmax"
+
+    def class_names(self, model: str) -> tuple[str, ...]:
+        """Return the names of the classes, () if there are none; raises ``ModelError`` if they are not one for each."""
+        names, n_out = self.label_names, self.network.n_out
+        if names and (len(names) != n_out or len(set(names)) < len(names)):
+            raise ModelError(
+                f"model file {model} is unusable: {counted(len(names), 'label name')}, {len(set(names))} different, "
+                f"for {counted(n_out, 'output')}; save it again with one name for each"
+            )
+        return names
+
 
 def _restore(model: str, kernels: Kernels | None = None) -> _SavedModel:
     model = storage.local(model)
     network = restore_model(model, load_updater=False, kernels=kernels)
-    names = restore_label_names(model)
-    if names and (len(names) != network.n_out or len(set(names)) < len(names)):
-        raise ModelError(
-            f"model file {model} is unusable: {counted(len(names), 'label name')}, {len(set(names))} different, "
-            f"for {counted(network.n_out, 'output')}; save it again with one name for each"
-        )
-    return _SavedModel(network, restore_normalizer(model), names)
+    return _SavedModel(network, restore_normalizer(model), restore_label_names(model))
 
 
 def _check_width(network: Network, n_in: int, model: str, what: str) -> None:
