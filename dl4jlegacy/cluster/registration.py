@@ -81,7 +81,7 @@ class RunName:
                     "on with it, or give this one another name with --run"
                 )
             over.append(record)
-            return head is not None or not self._has_master(record)
+            return (yield from self._is_over(record))
 
         owner = drive(protocol.claim_name(self._names, run, self._record, is_over))
         if owner != self._record:
@@ -95,7 +95,7 @@ class RunName:
     def keep(self) -> bool:
         """Put the record back if it is lost, or is not of this run's writing; return whether the name is ours."""
         try:
-            return drive(protocol.keep_name(self._names, self._conf.run, self._record))
+            return drive(protocol.keep_name(self._names, self._conf.run, self._record, self._is_over))
         except NotAuthorisedError:
             drive(protocol.restore_name(self._names, self._conf.run, self._record))
             return True
@@ -103,6 +103,12 @@ class RunName:
     def release(self) -> None:
         """Remove the record, unless it is another incarnation's."""
         drive(protocol.release_name(self._names, self._conf.run, self._conf.incarnation))
+
+    def _is_over(self, record: protocol.RunRecord) -> protocol.Steps[bool]:
+        """Return whether the run of a record needs its name no longer, or never began and has nobody to begin it."""
+        yield protocol.STEP
+        head = self._tracker_of(record).head()
+        return not self._has_master(record) if head is None else head.status != "running"
 
     def _tracker_of(self, record: protocol.RunRecord) -> StateTracker:
         return StateTracker(self._store.sibling(self._conf.run, record.incarnation), self._tracker.clock)

@@ -146,9 +146,11 @@ def test_thousands_of_foreign_keys_end_nothing_and_are_removed(tracker: StateTra
 
 
 @pytest.mark.long
-def test_a_hundred_thousand_foreign_keys_end_nothing_and_are_removed(tracker: StateTracker, store: GridStore):
-    for seed in range(10):
-        survives(tracker, store, random.Random(seed), 10_000)
+@pytest.mark.parametrize("seed", range(10))
+def test_a_hundred_thousand_foreign_keys_end_nothing_and_are_removed(
+    seed: int, tracker: StateTracker, store: GridStore
+):
+    survives(tracker, store, random.Random(seed), 10_000)
 
 
 # --- what is told -----------------------------------------------------------------------------------------------------

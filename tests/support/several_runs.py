@@ -132,7 +132,7 @@ class World:
             yield from self.claim(id, begun)
         elif self.design.names:
             mine = self.record(id, begun)
-            if not (yield from protocol.keep_name(Keyspace(self.store, protocol.NAMES), NAME, mine)):
+            if not (yield from protocol.keep_name(Keyspace(self.store, protocol.NAMES), NAME, mine, self.is_over(id))):
                 raise RefusedError("another run has got its name")
         yield from self.register(id, me, begun)
         self.under_way[id] = (me, begun)
@@ -150,12 +150,6 @@ class World:
     def claim(self, id: str, begun: Begun) -> Iterator[Any]:
         names = Keyspace(self.store, protocol.NAMES)
 
-        def is_over(record: protocol.RunRecord) -> protocol.Steps[bool]:
-            head = yield from self.head(Begun(record.incarnation, ""))
-            if head is not None and head.status == "running":
-                return False
-            return head is not None or record.id == id or self.zookeeper.leader.get(record.id) is None
-
         if not self.design.names:
             head = yield from self.head(begun)
             if head is not None and head.status == "running":
@@ -164,8 +158,19 @@ class World:
             self.space(begun).destroy()
             return
         mine = self.record(id, begun)
-        if (yield from protocol.claim_name(names, NAME, mine, is_over)) != mine:
+        if (yield from protocol.claim_name(names, NAME, mine, self.is_over(id))) != mine:
             raise RefusedError("there is a run of this name")
+
+    def is_over(self, id: str) -> Callable[[protocol.RunRecord], protocol.Steps[bool]]:
+        """Return what the leader of ``id`` asks of the record of a run that has the name."""
+
+        def is_over(record: protocol.RunRecord) -> protocol.Steps[bool]:
+            head = yield from self.head(Begun(record.incarnation, ""))
+            if head is not None and head.status == "running":
+                return False
+            return head is not None or record.id == id or self.zookeeper.leader.get(record.id) is None
+
+        return is_over
 
     def head(self, begun: Begun) -> protocol.Steps[Head | None]:
         yield None

@@ -63,18 +63,24 @@ def claim_name(
             return mine
 
 
-def keep_name(names: Store, run: str, mine: RunRecord) -> Steps[bool]:
-    """Put a run's record back if it is lost; return whether the name is still this incarnation's."""
+def keep_name(names: Store, run: str, mine: RunRecord, is_over: Callable[[RunRecord], Steps[bool]]) -> Steps[bool]:
+    """Put a run's record back if it is lost; return whether the name is still this incarnation's.
+
+    A process that was frozen while it took the name for a run that never began leaves a record that nobody needs:
+    ``is_over``, as for ``claim_name``, tells.
+    """
     yield STEP
     if names.put_if_absent(run, encode_record(mine)):
         return True
     yield STEP
     raw = names.get(run)
     there = parse_record(names, run, raw, RunRecord)
-    if raw is not None and there is None:  # nobody of any run wrote that
+    if there is not None and there.incarnation == mine.incarnation:
+        return True
+    if raw is not None and (there is None or (yield from is_over(there))):  # None: nobody of any run wrote that
         yield STEP
         return names.replace_if_same(run, raw, encode_record(mine))
-    return there is not None and there.incarnation == mine.incarnation
+    return False
 
 
 def restore_name(names: Store, run: str, mine: RunRecord) -> Steps[None]:
