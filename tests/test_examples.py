@@ -45,7 +45,7 @@ def test_the_mnist_example_takes_mnist_where_it_is_found(mnist_dir: str) -> None
     output = run("mnist_multi_threaded.py", "--examples", "1000", "--epochs", "2", DL4J_DATA_DIR=mnist_dir)
     assert "bundled digits" not in output
     assert output.startswith("5000 examples")  # three layers pretrained once, two epochs of finetuning
-    assert number_after("accuracy on the training examples:", output) > 0.6
+    assert number_after("accuracy on the training examples:", output) > 0.5
 
 
 @pytest.mark.long

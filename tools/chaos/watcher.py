@@ -18,6 +18,7 @@ from dl4jlegacy.scaleout.records import Head, WorkerRecord
 __all__ = ["RunWatcher", "Sample", "last_slow_moment", "rounds_per_second"]
 
 _POLL_SECONDS = 0.05
+_CONNECT_SECONDS = 0.5
 _SAMPLES = 4000
 _STEP_SECONDS = 0.1
 
@@ -58,11 +59,12 @@ class RunWatcher:
     """Reads a run's head twenty times a second, on its own thread. A context manager.
 
     Args:
-        connect: returns a client of the run's tracker, which may still be empty; closed at the end.
+        connect: returns a client of the run's tracker, or of an empty one as long as nobody has begun the run, and then
+            it is asked again; closed at the end.
     """
 
     def __init__(self, connect: Callable[[], HazelcastStateTracker]) -> None:
-        self._tracker = connect()
+        self._connect, self._tracker = connect, connect()
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._samples: deque[Sample] = deque(maxlen=_SAMPLES)
@@ -78,8 +80,8 @@ class RunWatcher:
 
     def __exit__(self, *exc: object) -> None:
         self._stopped.set()
+        self._thread.join(60.0)
         self._tracker.shutdown()
-        self._thread.join(30.0)
 
     @property
     def head(self) -> Head | None:
@@ -131,10 +133,18 @@ class RunWatcher:
         except Dl4jError:
             return []
 
+    def _connect_again(self) -> None:
+        """Look for the run once more: its part of the grid has a name only since it began."""
+        before, tracker = self._tracker, self._connect()
+        self._tracker, self._reader = tracker, JournalReader(tracker)
+        before.shutdown()
+
     def _run(self) -> None:
-        while not self._stopped.wait(_POLL_SECONDS):
+        while not self._stopped.wait(_POLL_SECONDS if self._head is not None else _CONNECT_SECONDS):
             read_at = time.monotonic()
             try:
+                if self._head is None:
+                    self._connect_again()
                 head, error = self._tracker.head(), ""
             except Dl4jError as exc:
                 head, error = None, str(exc)
