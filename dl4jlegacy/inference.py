@@ -158,8 +158,6 @@ def evaluate_model(
             f"data set {dataset} {counted(examples.n_out, 'class', 'classes')}; "
             "is it the right data set?"
         )
-    else:
-        saved.class_names(model)
     evaluation = evaluate_network(network, saved.normalize(examples), source.label_names)
     fields = {
         "model": model,
@@ -186,8 +184,7 @@ def predict_file(model: str, path: Path, *, kernels: Kernels | None = None) -> P
     """
     saved = _restore(model, kernels)
     features = read_csv(path, labelled=False)[0].features
-    names = () if saved.rebuilds(features.shape[1]) else saved.class_names(model)
-    names = names or tuple(str(number) for number in range(saved.network.n_out))
+    names = saved.class_names(model, features.shape[1]) or tuple(str(n) for n in range(saved.network.n_out))
     classes, probabilities = _predict(saved, features, model, str(path))
     numbers = [int(number) for number in classes]
     fields = {
@@ -223,21 +220,24 @@ class _SavedModel:
     def normalize(self, examples: DataSet) -> DataSet:
         return examples if self.normalizer is None else self.normalizer.transform(examples)
 
-    def rebuilds(self, n_in: int) -> bool:
-        """Return whether the network rebuilds its ``n_in`` inputs, so that its outputs are no classes."""
-        if not self.network.conf.backprop:
-            return True
-        return self.network.n_out == n_in and getattr(self.network.layers[-1], "activation", "") != "softmax"
+    def class_names(self, model: str, n_in: int) -> tuple[str, ...]:
+        """Return a name for each output, () if they have none.
 
-    def class_names(self, model: str) -> tuple[str, ...]:
-        """Return the names of the classes, () if there are none; raises ``ModelError`` if they are not one for each."""
-        names, n_out = self.label_names, self.network.n_out
-        if names and (len(names) != n_out or len(set(names)) < len(names)):
-            raise ModelError(
-                f"model file {model} is unusable: {counted(len(names), 'label name')}, {len(set(names))} different, "
-                f"for {counted(n_out, 'output')}; save it again with one name for each"
-            )
-        return names
+        The names in the file of a network that rebuilds its ``n_in`` inputs are those of the data's classes, which its
+        outputs are not.
+
+        Raises:
+            ModelError: the names are not one for each output, and the network classifies.
+        """
+        names, n_out, last = self.label_names, self.network.n_out, self.network.layers[-1]
+        if not names or len(set(names)) == len(names) == n_out:
+            return names
+        if not self.network.conf.backprop or (n_out == n_in and getattr(last, "activation", "") != "softmax"):
+            return ()
+        raise ModelError(
+            f"model file {model} is unusable: {counted(len(names), 'label name')}, {len(set(names))} different, for "
+            f"{counted(n_out, 'output')}; save it again with one name for each"
+        )
 
 
 def _restore(model: str, kernels: Kernels | None = None) -> _SavedModel:
