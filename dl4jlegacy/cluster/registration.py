@@ -73,24 +73,25 @@ class RunName:
         over: list[protocol.RunRecord] = []
 
         def is_over(record: protocol.RunRecord) -> protocol.Steps[bool]:
-            yield protocol.STEP
-            head = self._tracker_of(record).head()
-            if head is not None and head.status == "running":
-                raise TrackerError(
-                    f"the tracker at {place} has a run {run} already, in round {head.round}; `dl4j resume {run}` goes "
-                    "on with it, or give this one another name with --run"
-                )
-            over.append(record)
-            return (yield from self._is_over(record))
+            needs_no_name = yield from self._is_over(record)
+            over.extend([record] if needs_no_name else [])
+            return needs_no_name
 
         owner = drive(protocol.claim_name(self._names, run, self._record, is_over))
-        if owner != self._record:
+        if owner == self._record:
+            for record in over:
+                self._store.sibling(run, record.incarnation).destroy()
+            return
+        head = self._tracker_of(owner).head()
+        if head is not None:
             raise TrackerError(
-                f"a run {run} has just been begun on {owner.host}, pid {owner.pid}, with the id {owner.id} in "
-                f"Zookeeper at {owner.zookeeper}; give this one another name with --run"
+                f"the tracker at {place} has a run {run} already, in round {head.round}; `dl4j resume {run}` goes on "
+                "with it, or give this one another name with --run"
             )
-        for record in over:
-            self._store.sibling(run, record.incarnation).destroy()
+        raise TrackerError(
+            f"a run {run} has just been begun on {owner.host}, pid {owner.pid}, with the id {owner.id} in Zookeeper at "
+            f"{owner.zookeeper}; give this one another name with --run"
+        )
 
     def keep(self) -> bool:
         """Put the record back if it is lost, or is not of this run's writing; return whether the name is ours."""
