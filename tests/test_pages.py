@@ -39,6 +39,12 @@ def test_every_block_of_a_page_has_its_expectation(page: str) -> None:
     assert len(found) == len(expected), f"{page} has {len(found)} blocks, {len(expected)} are expected"
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_no_block_between_fences_is_overlooked(page: str) -> None:
+    fences = PAGES[page].read_text(encoding="utf-8").count("```")
+    assert 2 * sum(block.fenced for block in blocks(page)) == fences
+
+
 def test_no_page_is_expected_that_is_not_there() -> None:
     assert set(EXPECTED) <= set(PAGES)
 
@@ -49,8 +55,9 @@ def test_what_is_run_elsewhere_is_run_there() -> None:
             if isinstance(block, Elsewhere):
                 path, _, name = block.tested_by.partition("::")
                 assert block.why, page
+                assert path.startswith("tests/") and name, f"{page}: {block.tested_by} is no test"
                 text = (REPOSITORY / path).read_text(encoding="utf-8")
-                assert not name or f"\ndef {name}(" in text, f"{page}: {block.tested_by}"
+                assert f"\ndef {name}(" in text, f"{page}: {block.tested_by}"
 
 
 def is_run_here(page: str) -> bool:

@@ -47,10 +47,11 @@ ENDING_SECONDS = 60.0
 
 
 class Block(msgspec.Struct, frozen=True):
-    """A block of a page: its language (``""`` if the page names none) and its text, without the indentation."""
+    """A block of a page: its language (``""`` if the page names none), its text, whether it stands between fences."""
 
     language: str
     text: str
+    fenced: bool = False
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,7 +62,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         prints: patterns that stdout and stderr together must contain.
         floors: patterns with one group, a number that must be at least this.
         exit: its exit status.
-        remember: names of variables, and patterns with one group that is the value; for commands that come later.
+        remember: names of variables, and patterns with one group that is the value; for commands that come later. One
+            that is remembered again must have the same value.
         stays: it goes on while later commands run, once it has printed ``prints``; at the page's end it gets Ctrl-C, or
             with ``floors`` its own end is waited for.
         gets: it gets this signal once it has printed ``prints``.
@@ -140,13 +142,13 @@ def blocks(page: str) -> Iterator[Block]:
     before = ""
     for line in [*PAGES[page].read_text(encoding="utf-8").splitlines(), ""]:
         if fence is not None:
-            if line == "```":
-                yield Block(fence, "\n".join(lines))
+            if line.strip() == "```":
+                yield Block(fence, "\n".join(lines), fenced=True)
                 fence, lines = None, []
             else:
                 lines.append(line)
-        elif line.startswith("```"):
-            fence = line[3:]
+        elif line.lstrip().startswith("```"):
+            fence = line.strip()[3:]
         elif line.startswith("    ") and (lines or not before):
             lines.append(line[4:])
         elif lines and line:
@@ -300,7 +302,8 @@ class Shell:
         for name, pattern in command.remember.items():
             found = re.search(pattern, printed)
             assert found, f"{pattern!r} is missing; printed was:\n{printed}"
-            self._environment[name] = found[1]
+            before = self._environment.setdefault(name, found[1])
+            assert before == found[1], f"{name} was {before}, and now it is {found[1]}"
 
     def _end_all(self, *, by_itself: bool) -> None:
         while self._staying:
