@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import threading
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -107,6 +108,20 @@ def test_a_release_that_was_not_tested_is_refused_by_name_when_a_connection_is_o
     assert "pip install 'hazelcast-python-client==5.7.0'" in message
     assert caught.value.exit_status == 9
     assert threading.active_count() <= before
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("release", [r for r in connection.TESTED_RELEASES if r != version("hazelcast-python-client")])
+def test_the_other_releases_pass_these_tests_too(release, tmp_path):
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(tmp_path)]
+    subprocess.run([*install, f"hazelcast-python-client=={release}"], check=True, timeout=300)
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    which = "import importlib.metadata as m; print(m.version('hazelcast-python-client'))"
+    found = subprocess.run([sys.executable, "-c", which], env=environment, capture_output=True, text=True, timeout=60)
+    assert found.stdout.strip() == release
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", str(Path(__file__))]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout
 
 
 def test_the_releases_that_may_be_installed_are_those_that_were_tested():
