@@ -105,22 +105,10 @@ def _work(
     on_event: OnEvent,
 ) -> Head | None:
     """Work for one run; return its last head, or None when it is gone, or another has taken its place."""
-    plan = _plan_if_admitted(tracker, conf, compute)
     outcome, name = Outcome(tracker.clock), process_name()
     journal = Journal(tracker, name)
+    pool = _pool_if_admitted(conf, tracker, compute, outcome, journal)
     journal.watch_refusals()
-    pool = WorkerPool(
-        conf,
-        tracker,
-        plan=plan,
-        router=create_router(conf.router, conf.window),
-        compute=compute,
-        outcome=outcome,
-        performer=network_performer,
-        jobs=None,
-        ends_run=True,
-        on_job_failed=journal.job_failed,
-    )
     on_event("joined", {"run": conf.run, "worker": name, "threads": workers})
     for index, text, device in compute.describe(workers):
         on_event("device", {"worker": f"{name}-{index}", "text": text, **device.fields()})
@@ -151,11 +139,24 @@ def _work(
     return head
 
 
-def _plan_if_admitted(tracker: HazelcastStateTracker, conf: Conf, compute: Compute) -> Plan:
-    """Return the run's plan; raises ``VersionError`` if this process would compute something else."""
+def _pool_if_admitted(
+    conf: Conf, tracker: HazelcastStateTracker, compute: Compute, outcome: Outcome, journal: Journal
+) -> WorkerPool:
+    """Return the workers of this process; raises ``VersionError`` if it would compute something else than the run."""
     check_fits(tracker, conf, versions(conf.kernels))
     check_same_arithmetic(tracker, conf, compute)  # after that, since the first worker decides for all
-    return msgspec.convert(defined(tracker, "plan", conf), described(Plan))
+    return WorkerPool(
+        conf,
+        tracker,
+        plan=msgspec.convert(defined(tracker, "plan", conf), described(Plan)),
+        router=create_router(conf.router, conf.window),
+        compute=compute,
+        outcome=outcome,
+        performer=network_performer,
+        jobs=None,
+        ends_run=True,
+        on_job_failed=journal.job_failed,
+    )
 
 
 def _serve(outcome: Outcome, master: _MasterWatch) -> Head | None:
