@@ -12,9 +12,17 @@ from dl4jlegacy.errors import UsageError
 from dl4jlegacy.strict_json import to_json
 
 if TYPE_CHECKING:
+    from dl4jlegacy.cluster.address import ClusterAddress
     from dl4jlegacy.training import Report
 
-__all__ = ["add_commands", "master", "resume_on_cluster", "train_on_cluster", "worker"]
+__all__ = [
+    "add_commands",
+    "grid_of",
+    "master",
+    "resume_on_cluster",
+    "train_on_cluster",
+    "worker",
+]
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -42,20 +50,11 @@ def train_on_cluster(options: TrainOptions, *, local_workers: int | None) -> Non
     from dl4jlegacy.cli.progress import show_training
     from dl4jlegacy.cluster.master import MasterOptions, run_master
 
-    members = options.tracker.removeprefix("hazelcast://")
-    if members == options.tracker or not members:
-        raise UsageError(f"--tracker {options.tracker}: give memory, or hazelcast://host:port[,host:port]")
-    if not options.zookeeper:
-        raise UsageError(
-            f"--zookeeper is missing: a run with --tracker {options.tracker} is registered at its host:port"
-        )
-    address = cluster_address(options.zookeeper, options.id)
+    members, cluster_name = grid_of(options.tracker, options.cluster_name, or_else="memory, or ")
+    address = _address(options.tracker, options.zookeeper, options.id)
     conf, given = options.read_conf()
     run, data = training.prepare(
-        conf.replace(
-            state_tracker_connection_string=members,
-            cluster_name=options.cluster_name or _cluster_name(members),
-        ),
+        conf.replace(state_tracker_connection_string=members, cluster_name=cluster_name),
         given,
         learning_rate=options.learning_rate,
         updater=options.updater,
@@ -70,12 +69,29 @@ def train_on_cluster(options: TrainOptions, *, local_workers: int | None) -> Non
     )
 
 
-def _cluster_name(members: str) -> str:
-    """Return the name of the local services' cluster, if these are its members, else Hazelcast's default."""
+def grid_of(tracker: str, cluster_name: str | None, *, or_else: str = "") -> tuple[str, str]:
+    """Return members and cluster's name of a grid; raises ``UsageError``.
+
+    Args:
+        tracker: ``hazelcast://host:port[,host:port]``.
+        cluster_name: None: that of the local services, if these are its members, else Hazelcast's default.
+        or_else: what else may be given, for the message.
+    """
     from dl4jlegacy.services import Services
 
+    members = tracker.removeprefix("hazelcast://")
+    if members == tracker or not members:
+        raise UsageError(f"--tracker {tracker}: give {or_else}hazelcast://host:port[,host:port]")
+    if cluster_name:
+        return members, cluster_name
     state = Services.status()
-    return state.cluster_name if state is not None and state.hazelcast == members else "dev"
+    return members, state.cluster_name if state is not None and state.hazelcast == members else "dev"
+
+
+def _address(tracker: str, zookeeper: str | None, id: str | None) -> ClusterAddress:
+    if not zookeeper:
+        raise UsageError(f"--zookeeper is missing: a run with --tracker {tracker} is registered at its host:port")
+    return cluster_address(zookeeper, id)
 
 
 def _stand_by(options: TrainOptions) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from dl4jlegacy.cli import cluster, inference, inspect, summary, train
+from dl4jlegacy.cli import cluster, inference, inspect, runs, summary, train
 from dl4jlegacy.cli.aws import aws_app
 from dl4jlegacy.cli.bench import bench_app
 from dl4jlegacy.cli.options import variable_of
@@ -26,7 +26,7 @@ __all__ = ["app", "main"]
 
 _COMMANDS = (
     *("train", "resume", "evaluate", "predict", "summary", "services", "master", "worker"),
-    *("status", "logs", "stop", "aws", "bench"),
+    *("status", "logs", "stop", "runs", "aws", "bench"),
 )
 
 
@@ -49,7 +49,7 @@ app = typer.Typer(
 app.add_typer(services_app)
 app.add_typer(aws_app)
 app.add_typer(bench_app)
-for module in (cluster, inspect, summary, train, inference):
+for module in (cluster, inspect, runs, summary, train, inference):
     module.add_commands(app)
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MODELS",
     "UPDATERS",
+    "ClusterName",
     "DataDir",
     "Dataset",
     "Device",
@@ -35,6 +36,7 @@ __all__ = [
     "LogFormat",
     "ReportFormat",
     "ResumeOptions",
+    "Tracker",
     "TrainOptions",
     "WorkerOptions",
     "Zookeeper",
@@ -191,6 +193,10 @@ def _number(flag: str, help: str, *, least: int = 1) -> Any:
 
 
 Bind = Annotated[str, _text("--bind", "HOST", "Where a cluster's master listens for signs of life (127.0.0.1).", None)]
+ClusterName = Annotated[
+    str | None,
+    _text("--cluster-name", "NAME", "Name of the Hazelcast cluster (that of dl4j services here, else dev).", None),
+]
 DataDir = Annotated[
     str | None, _text("--data-dir", "DIR", "Folder of MNIST's files, which are downloaded to it if missing.")
 ]
@@ -232,6 +238,7 @@ Workers = Annotated[int | None, _number("--workers", "Worker threads (4).")]
 WorkerWait = Annotated[
     float | None, _text("--worker-wait", "SECONDS", "How long it waits for them before it gives up (300).", seconds)
 ]
+Tracker = Annotated[str | None, _text("--tracker", "URL", "The grid: hazelcast://host:port[,host:port].")]
 Zookeeper = Annotated[
     str | None,
     option(
@@ -279,10 +286,7 @@ class TrainOptions:
     tracker: Annotated[
         str, _text("--tracker", "URL", "Where the run's state is kept: memory, or hazelcast://host:port.", None)
     ] = "memory"
-    cluster_name: Annotated[
-        str | None,
-        _text("--cluster-name", "NAME", "Name of the Hazelcast cluster (that of dl4j services here, else dev).", None),
-    ] = None
+    cluster_name: ClusterName = None
     zookeeper: Annotated[str | None, _text("--zookeeper", "HOST:PORT", "Where workers find the run.", None)] = None
     id: Id = None
     bind: Bind = "127.0.0.1"

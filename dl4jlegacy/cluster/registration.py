@@ -38,7 +38,7 @@ _FAREWELL_SECONDS = 5.0
 
 
 class RunName:
-    """The record in the grid that says which incarnation has a run's name.
+    """The records in the grid that say which incarnation has a run's name, and that this one is in the grid.
 
     Args:
         conf: the run's, with all defaults resolved.
@@ -79,8 +79,10 @@ class RunName:
 
         owner = drive(protocol.claim_name(self._names, run, self._record, is_over))
         if owner == self._record:
+            drive(protocol.list_run(self._names, run, self._record))
             for record in over:
                 self._store.sibling(run, record.incarnation).destroy()
+                drive(protocol.unlist_run(self._names, run, record.incarnation))
             return
         head = self._tracker_of(owner).head()
         if head is not None:
@@ -94,7 +96,8 @@ class RunName:
         )
 
     def keep(self) -> bool:
-        """Put the record back if it is lost, or is not of this run's writing; return whether the name is ours."""
+        """Put the records back if they are lost, or not of this run's writing; return whether the name is ours."""
+        drive(protocol.list_run(self._names, self._conf.run, self._record))
         try:
             return drive(protocol.keep_name(self._names, self._conf.run, self._record, self._is_over))
         except NotAuthorisedError:
@@ -102,8 +105,12 @@ class RunName:
             return True
 
     def release(self) -> None:
-        """Remove the record, unless it is another incarnation's."""
+        """Give up the name, unless it is another incarnation's."""
         drive(protocol.release_name(self._names, self._conf.run, self._conf.incarnation))
+
+    def unlist(self) -> None:
+        """Note that the run has nothing in the grid any more."""
+        drive(protocol.unlist_run(self._names, self._conf.run, self._conf.incarnation))
 
     def _is_over(self, record: protocol.RunRecord) -> protocol.Steps[bool]:
         """Return whether the run of a record needs its name no longer, or never began and has nobody to begin it."""
@@ -228,6 +235,7 @@ class MasterRegistration:
             _await(lambda: all(is_gone(record.id) for record in self._tracker.workers()))
             self._name.release()  # first: what is left of a run without its name hinders nobody
             _destroy(self._tracker)
+            self._name.unlist()
         _await(lambda: not registered_workers(self._session, self._id))  # those that were killed a moment ago
         for folder in ("workers", "election"):
             self._session.prune(group_path(self._id, folder))

@@ -15,6 +15,7 @@ from dl4jlegacy.strict_json import to_json
 __all__ = [
     "HAZELCAST_PORT",
     "HOST",
+    "IDLE_SECONDS",
     "ZOOKEEPER_PORT",
     "member_command",
     "member_settings",
@@ -26,6 +27,9 @@ HOST = "127.0.0.1"
 
 HAZELCAST_PORT, ZOOKEEPER_PORT = 5701, 2181
 """Where everybody looks for the first member and for Zookeeper."""
+
+IDLE_SECONDS = 7 * 24 * 3600
+"""After this long, what nobody has read or written leaves the grid."""
 
 _MODULES = (  # those of Hazelcast's own start script
     *("--add-modules", "java.se"),
@@ -91,6 +95,8 @@ def member_settings(port: int, ports: Sequence[int], cluster_name: str, host: st
         "cache-deserialized-values": "NEVER",
         "metadata-policy": "OFF",
         "eviction": {"eviction-policy": "NONE"},
+        # what nobody reads or writes for so long is a run's that nobody will continue; a master reads all that it needs
+        "max-idle-seconds": IDLE_SECONDS,
         # two merged halves of a run's state are worse than one half
         "merge-policy": {"class-name": "DiscardMergePolicy"},
     }

@@ -3,77 +3,17 @@
 from __future__ import annotations
 
 import threading
-import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
 
 import pytest
 
-from dl4jlegacy.cluster.address import ClusterAddress, find_incarnation
+from dl4jlegacy.cluster.address import find_incarnation
 from dl4jlegacy.cluster.registration import MasterRegistration, RunName
 from dl4jlegacy.errors import NotAuthorisedError, TrackerError
-from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
-from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys, Manifest, decode_record, encode_record
-from dl4jlegacy.scaleout.zookeeper import MasterElection, ZookeeperConfigurationRetriever, ZooKeeperSession
-from dl4jlegacy.services import ServicesState
+from dl4jlegacy.scaleout.records import HEAD, JobRecord, Keys, decode_record, encode_record
+from tests.support.places import SECRET, Place, head
 
 pytestmark = pytest.mark.cluster
-
-SECRET = b"a secret of this test"
-
-
-class Place:
-    """One grid and one Zookeeper, on which a test's processes are played by objects."""
-
-    def __init__(self, servers: ServicesState, stack: ExitStack) -> None:
-        self.servers, self._stack, self.name = servers, stack, f"r{uuid.uuid4().hex[:8]}"
-
-    def conf(self, incarnation: str = "", **changes: object) -> Conf:
-        fields = {"run": self.name, "state_tracker_connection_string": self.servers.hazelcast, **changes}
-        return Conf(incarnation=incarnation or uuid.uuid4().hex[:16], cluster_name=self.servers.cluster_name, **fields)
-
-    def tracker(self, conf: Conf, secret: bytes = SECRET) -> HazelcastStateTracker:
-        tracker = HazelcastStateTracker(
-            self.servers.hazelcast,
-            cluster_name=self.servers.cluster_name,
-            run=conf.run,
-            incarnation=conf.incarnation,
-            secret=secret,
-        )
-        self._stack.callback(tracker.shutdown)
-        self._stack.callback(tracker.store.destroy)
-        return tracker
-
-    def session(self) -> ZooKeeperSession:
-        return self._stack.enter_context(closing(ZooKeeperSession(self.servers.zookeeper, secret=SECRET)))
-
-    def address(self, id: str) -> ClusterAddress:
-        return ClusterAddress(self.servers.zookeeper, SECRET, f"{self.name}-{id}")
-
-    def master(self, conf: Conf, id: str = "a") -> tuple[MasterRegistration, MasterElection, HazelcastStateTracker]:
-        """Return the registration of a process that has been elected."""
-        session, tracker, address = self.session(), self.tracker(conf), self.address(id)
-        election = MasterElection(session, group=address.id, info={"run": conf.run}).claim(20.0)
-        self._stack.callback(election.resign)
-        return MasterRegistration(conf, address, session, election, tracker), election, tracker
-
-    def registered(self, id: str = "a") -> Conf | None:
-        host, port = self.servers.zookeeper.split(":")
-        with closing(ZooKeeperSession(self.servers.zookeeper, secret=SECRET)) as session:
-            return ZookeeperConfigurationRetriever(host, int(port), self.address(id).id, session=session).find()
-
-
-@pytest.fixture
-def place(session_services: ServicesState) -> Iterator[Place]:
-    with ExitStack() as stack:
-        yield Place(session_services, stack)
-
-
-def head(round_: int = 0, status: str = "running") -> bytes:
-    return encode_record(Head(run="r", version=round_, round=round_, model=Manifest("m", 1, 1), status=status))
-
 
 # --- one name ---------------------------------------------------------------------------------------------------------
 

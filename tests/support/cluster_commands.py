@@ -21,7 +21,7 @@ import pytest
 
 from dl4jlegacy.cluster.address import find_incarnation
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
-from dl4jlegacy.scaleout.protocol import NAMES
+from dl4jlegacy.scaleout.protocol import NAMES, listed_runs
 from dl4jlegacy.scaleout.records import Head
 from dl4jlegacy.scaleout.store import WallClock
 from dl4jlegacy.scaleout.tracker import StateTracker
@@ -195,6 +195,7 @@ class Cluster:
     def _left_in_grid(self) -> list[str]:
         with self.grid() as names:
             kept = [f"{NAMES}: {run}" for run in self._runs if find_incarnation(names, run)]
+            kept += [f"{NAMES}: {run}/{nonce}" for run, nonce in listed_runs(names.keys("")) if run in self._runs]
             spaces = {f"{run}.{incarnation}": names.sibling(run, incarnation) for run, incarnation in self._seen}
             return kept + [f"{space}: {key}" for space, store in spaces.items() for key in store.keys("")]
 
@@ -208,9 +209,10 @@ class Cluster:
             command.end()
         with self.grid() as names:
             self._seen |= {(run, find_incarnation(names, run)) for run in self._runs}
+            self._seen |= {found for found in listed_runs(names.keys("")) if found[0] in self._runs}
             for run, incarnation in self._seen:
                 names.sibling(run, incarnation).destroy()
-                names.delete(run)
+                names.delete_many([run, f"{run}/{incarnation}"])
         with ZooKeeperSession(self.zookeeper, secret=SECRET.encode()) as session:
             for path in reversed(list(_tree(session, "/"))):
                 session.delete(path)

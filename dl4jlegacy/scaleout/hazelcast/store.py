@@ -91,6 +91,8 @@ class HazelcastStore:
         self._secret = secret
         self._envelope = Envelope(keyspace(run, incarnation), secret)
         self.chunk_nbytes = _VALUE_NBYTES - 256 - self._envelope.nbytes
+        self.value_nbytes = self.chunk_nbytes + self._envelope.nbytes
+        """What a whole chunk takes in the grid."""
         self.map_name = PREFIX + keyspace(run, incarnation)
         self._cluster_name, self._deadline = cluster_name, deadline_seconds
         self.on_refused: Callable[[str, str], None] = lambda key, reason: None
@@ -207,6 +209,15 @@ class HazelcastStore:
         other.map_name = PREFIX + keyspace(run, incarnation)
         other._link = self._link.sibling(other.map_name)
         return other
+
+    def lengths(self, keys: Iterable[str]) -> Iterator[int]:
+        """Yield how many bytes the values under ``keys`` take, whoever wrote them; 0 for none."""
+        for key, reply in self._windowed(keys, self._link.get):
+            try:
+                raw = self._wait(reply, f"read {key!r}", self._until())
+            except DisturbedError:
+                raw = self._repeat(partial(self._link.get, key), f"read {key!r}")
+            yield 0 if raw is None else len(raw)
 
     def destroy(self) -> None:
         """Remove all that the run has in the grid."""

@@ -36,7 +36,18 @@ from dl4jlegacy.scaleout.protocol.frames import (
     write_frame,
 )
 from dl4jlegacy.scaleout.protocol.master import Master, RunStart, master_steps
-from dl4jlegacy.scaleout.protocol.names import NAMES, RunRecord, claim_name, keep_name, release_name, restore_name
+from dl4jlegacy.scaleout.protocol.names import (
+    NAMES,
+    RunRecord,
+    claim_name,
+    keep_name,
+    list_run,
+    listed_runs,
+    listing,
+    release_name,
+    restore_name,
+    unlist_run,
+)
 from dl4jlegacy.scaleout.protocol.worker import Worker, extend_lease, is_wanted, worker_steps
 
 __all__ = [
@@ -65,6 +76,9 @@ __all__ = [
     "is_wanted",
     "issue_jobs",
     "keep_name",
+    "list_run",
+    "listed_runs",
+    "listing",
     "master_steps",
     "parse_count",
     "parse_record",
@@ -72,6 +86,7 @@ __all__ = [
     "read_many",
     "release_name",
     "restore_name",
+    "unlist_run",
     "worker_steps",
     "write_frame",
 ]

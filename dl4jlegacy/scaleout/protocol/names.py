@@ -3,24 +3,39 @@
 A run keeps everything else in a store of its own, whose name contains the run's *incarnation*, a random number that is
 new at every beginning. Whoever belongs to another incarnation therefore cannot read or write anything of it: a frozen
 process of an earlier run wakes up in the store of that run. The record makes sure that no two runs of one name are
-under way at the same time, and says where to find the one that is.
+under way at the same time, and says where to find the one that is. Beside it there is one for each incarnation that may
+have records in the grid, so that those can be found whoever has the name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 
 import msgspec
 
+from dl4jlegacy.errors import NotAuthorisedError
 from dl4jlegacy.scaleout.protocol.events import STEP, Steps
 from dl4jlegacy.scaleout.protocol.frames import parse_record
 from dl4jlegacy.scaleout.records import encode_record
 from dl4jlegacy.scaleout.store import Store
 
-__all__ = ["NAMES", "RunRecord", "claim_name", "keep_name", "release_name", "restore_name"]
+__all__ = [
+    "NAMES",
+    "RunRecord",
+    "claim_name",
+    "keep_name",
+    "list_run",
+    "listed_runs",
+    "listing",
+    "release_name",
+    "restore_name",
+    "unlist_run",
+]
 
 NAMES = "runs"
 """What the store of the records is called."""
+_LISTED = re.compile(r"(?P<run>[A-Za-z0-9_.-]{1,100})/(?P<incarnation>[0-9a-f]{1,64})")
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,3 +112,40 @@ def release_name(names: Store, run: str, incarnation: str) -> Steps[None]:
     if raw is not None and there is not None and there.incarnation == incarnation:
         yield STEP
         names.delete_if_same(run, raw)
+
+
+def list_run(names: Store, run: str, mine: RunRecord) -> Steps[None]:
+    """Write down that an incarnation may have records in the grid, and where it is registered, unless that is there."""
+    there = None
+    try:
+        there = yield from listing(names, run, mine.incarnation)
+    except NotAuthorisedError:
+        names.foreign.note(_listed(run, mine.incarnation), f"what lists run {run} is not of its writing")
+    if there is None or (there.id, there.zookeeper) != (mine.id, mine.zookeeper):
+        began = mine.began if there is None else there.began
+        yield STEP
+        names.put(_listed(run, mine.incarnation), encode_record(msgspec.structs.replace(mine, began=began)))
+
+
+def unlist_run(names: Store, run: str, incarnation: str) -> Steps[None]:
+    """Remove what ``list_run`` wrote: the incarnation has no records in the grid any more."""
+    yield STEP
+    names.delete(_listed(run, incarnation))
+
+
+def listed_runs(keys: Iterable[str]) -> list[tuple[str, str]]:
+    """Return run and incarnation of what is listed, from the keys of the store."""
+    found = (_LISTED.fullmatch(key) for key in keys)
+    return sorted((match["run"], match["incarnation"]) for match in found if match)
+
+
+def listing(names: Store, run: str, incarnation: str) -> Steps[RunRecord | None]:
+    """Return what ``list_run`` wrote of an incarnation; raises ``NotAuthorisedError`` if that is nobody's of ours."""
+    yield STEP
+    key = _listed(run, incarnation)
+    return parse_record(names, key, names.get(key), RunRecord)
+
+
+def _listed(run: str, incarnation: str) -> str:
+    """Return a key that no run's name can be."""
+    return f"{run}/{incarnation}"

@@ -1,0 +1,127 @@
+"""``dl4j runs``: what lies in grids and in Zookeeper, of runs that are under way and of others."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dl4jlegacy.cli.cluster import grid_of
+from dl4jlegacy.cli.options import ClusterName, Format, Tracker, Zookeeper, cluster_address
+from dl4jlegacy.console import emit
+from dl4jlegacy.errors import UsageError
+from dl4jlegacy.strict_json import to_json
+
+if TYPE_CHECKING:
+    from dl4jlegacy.cluster.runs import FoundRun
+
+__all__ = ["add_commands", "runs"]
+
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add this module's command to ``dl4j``."""
+    app.command()(runs)
+
+
+def runs(
+    tracker: Tracker = None,
+    cluster_name: ClusterName = None,
+    zookeeper: Zookeeper = None,
+    is_clean: Annotated[
+        bool, typer.Option("--clean", help="Remove what has no master and cannot be resumed; the rest stays.")
+    ] = False,
+    format: Format = "text",
+) -> None:
+    """List the runs of which anything is in a grid or in Zookeeper: those with a master, and what others left."""
+    from dl4jlegacy.cluster.runs import Grid, clean, find_runs
+    from dl4jlegacy.scaleout.secret import read_secret
+
+    if not tracker and not zookeeper:
+        raise UsageError("--tracker or --zookeeper is missing; give a grid, or the Zookeeper in which runs register")
+    grids = [Grid(*grid_of(tracker, cluster_name))] if tracker else []
+    if zookeeper:
+        cluster_address(zookeeper, None)
+    secret = read_secret(os.environ)
+    found = find_runs(zookeeper or "", grids, secret=secret)
+    removed = clean(found, secret=secret) if is_clean else []
+    if format == "json":
+        emit(to_json({"runs": [{**_fields(run), "removed": run in removed} for run in found]}))
+    else:
+        emit("\n".join(line for run in found for line in _lines(run, run in removed)) or "there are no runs")
+
+
+def _fields(run: FoundRun) -> dict[str, Any]:
+    return {
+        "run": run.run,
+        "incarnation": run.incarnation,
+        "id": run.id or None,
+        "state": run.state,
+        "standing": run.standing,
+        "version": run.version,
+        "round": run.round,
+        "rounds": run.rounds,
+        "age_seconds": _age(run),
+        "bytes": run.nbytes,
+        "master": run.master,
+        "tracker": f"hazelcast://{run.grid.members}" if run.grid.members else None,
+        "zookeeper": run.zookeeper or None,
+        "registered": run.conf is not None,
+        "checkpoint_dir": (run.conf.checkpoint_dir if run.conf else "") or None,
+    }
+
+
+def _age(run: FoundRun) -> float | None:
+    return None if run.began is None else round(max(0.0, time.time() - run.began), 1)
+
+
+def _lines(run: FoundRun, is_removed: bool) -> Iterator[str]:
+    name = f"{run.run} ({run.incarnation})" if run.run else f"id {run.id}"
+    progress = "" if run.round is None else f" in round {run.round} of {run.rounds or '?'}, version {run.version}"
+    age = _age(run)
+    began = [] if age is None else [f"began {_duration(age)} ago"]
+    grid = [f"{run.nbytes:,} bytes in the grid at {run.grid.members}"] if run.grid.members else []
+    yield ", ".join([f"{name}: {run.state}{progress}", *began, *grid])
+    yield f"  {_standing(run, is_removed)}"
+
+
+def _duration(seconds: float) -> str:
+    for unit, name in _UNITS:
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} s"
+
+
+def _standing(run: FoundRun, is_removed: bool) -> str:
+    """Return who leads a run, or what can be done about it, in words."""
+    from dl4jlegacy.cli.next_steps import command
+    from dl4jlegacy.cluster.address import ClusterAddress
+
+    if is_removed:
+        return "removed: it had no master and could not be resumed"
+    if run.standing == "live":
+        master = run.master or {}
+        return f"master: {master.get('host')}, pid {master.get('pid')}"
+    if run.standing == "resumable":
+        flags = ClusterAddress(run.zookeeper, id=run.id).flags()
+        return (
+            f"no master; `{command('resume', run.run, flags)}` goes on with it, `{command('stop', flags)}` removes it "
+            "(--clean does not)"
+        )
+    if run.standing == "abandoned":
+        return "abandoned: it has no master and cannot be resumed; --clean removes it"
+    return f"stays, since whether it has a master is unknown: {_unknown(run)}"
+
+
+def _unknown(run: FoundRun) -> str:
+    if run.state == "unreadable":
+        return "it has another secret (DL4J_SECRET), or is of another version"
+    if run.state == "unreachable":
+        return f"its grid at {run.grid.members} does not answer"
+    return (
+        f"Zookeeper at {run.zookeeper or 'an unknown place'}, where it was registered, was not asked or did not answer"
+    )

@@ -1,0 +1,309 @@
+"""What lies in grids and in Zookeeper, of runs that are under way and of others, and the removal of what is abandoned.
+
+A master that is killed leaves its run in the grid, so that somebody can resume it. If another run gets its id, nobody
+can any more. Grids are searched by the list of runs that ``RunName`` keeps in each of them.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import msgspec
+
+from dl4jlegacy.cluster.address import MASTER, ClusterAddress, closing, open_tracker
+from dl4jlegacy.cluster.registration import forget
+from dl4jlegacy.decoding import described
+from dl4jlegacy.errors import ConfError, Dl4jError, NotAuthorisedError, TrackerError, VersionError
+from dl4jlegacy.scaleout import protocol
+from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
+from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.store import WallClock
+from dl4jlegacy.scaleout.tracker import StateTracker, drive
+from dl4jlegacy.scaleout.zookeeper import MasterElection, ZookeeperConfigurationRetriever, ZooKeeperSession
+from dl4jlegacy.scaleout.zookeeper.membership import ROOT
+
+__all__ = ["FoundRun", "Grid", "Standing", "clean", "find_runs"]
+
+_UNREADABLE = (NotAuthorisedError, ConfError, VersionError)
+_QUIET_SECONDS = 3.0
+"""A live master makes itself seen within this time, even if somebody has removed what it wrote."""
+_CHUNK = re.compile(r"(?P<frame>(?:data|update|model)/.+)/(?P<number>[0-9]{1,9})")
+
+Standing = Literal["live", "resumable", "abandoned", "unknown"]
+"""Has a master; has none, and ``dl4j resume`` continues it; has none and cannot be resumed; cannot be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A Hazelcast cluster: its members as ``host:port[,host:port]``, and its name."""
+
+    members: str
+    cluster_name: str = "dev"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRun:
+    """What was found of one incarnation of a run.
+
+    Attributes:
+        run, incarnation: which; "" if only an id is known, whose Conf cannot be read.
+        grid: where its state is kept.
+        id, zookeeper: where it was registered; ``conf`` None: it is not any more, or cannot be read.
+        state: that of its head; or "not begun": it has none, "unreadable": it has another secret, "unreachable": its
+            grid does not answer.
+        version, round, rounds: of its head and its plan; None: unknown.
+        began: in seconds since 1970, by the clock of its first master; None: unknown.
+        nbytes: what it takes in the grid, without backups.
+        master: what its master says of itself (host, pid); None: it has none, or that is unknown.
+        standing: whether it has a master, or could get one.
+        beat: the newest heartbeat of its workers, 0.0 if there is none.
+    """
+
+    run: str
+    incarnation: str
+    grid: Grid = Grid("")
+    id: str = ""
+    zookeeper: str = ""
+    conf: Conf | None = None
+    state: str = "not begun"
+    version: int | None = None
+    round: int | None = None
+    rounds: int | None = None
+    began: float | None = None
+    nbytes: int = 0
+    master: Mapping[str, Any] | None = None
+    standing: Standing = "unknown"
+    beat: float = 0.0
+
+    def is_same_as(self, other: FoundRun) -> bool:
+        """Return whether this is the other one, and nobody has done anything for it in between."""
+        return _what_changes(self) == _what_changes(other)
+
+
+@dataclass(frozen=True, slots=True)
+class _Registry:
+    """What one Zookeeper has: of each id the Conf, None if it cannot be read, and what the master says of itself."""
+
+    confs: Mapping[str, Conf | None]
+    masters: Mapping[str, Mapping[str, Any]]
+
+    def id_of(self, run: str, incarnation: str) -> str | None:
+        """Return the id under which an incarnation is registered."""
+        for id, conf in self.confs.items():
+            if conf is not None and (conf.run, conf.incarnation) == (run, incarnation):
+                return id
+        return None
+
+
+class _Registries:
+    """The registries of all Zookeepers that are asked, each asked once.
+
+    Args:
+        only: the address of the one that may be asked; "": any.
+        secret: the runs'.
+    """
+
+    def __init__(self, only: str, secret: bytes | None) -> None:
+        self._only, self._secret = only, secret
+        self._found: dict[str, _Registry | None] = {}
+
+    def of(self, zookeeper: str) -> _Registry | None:
+        """Return the registry of a Zookeeper; None if it does not answer, or is not to be asked."""
+        if self._only not in ("", zookeeper) or not zookeeper:
+            return None
+        if zookeeper not in self._found:
+            try:
+                self._found[zookeeper] = _registry(ClusterAddress(zookeeper, self._secret))
+            except Dl4jError:
+                self._found[zookeeper] = None
+        return self._found[zookeeper]
+
+
+def find_runs(zookeeper: str, grids: Sequence[Grid], *, secret: bytes | None) -> list[FoundRun]:
+    """Return what lies in Zookeeper, in the grids that the Confs there name, and in other grids.
+
+    Args:
+        zookeeper: its ``host:port``; "": the one that each run in a grid says.
+        grids: to search besides.
+        secret: decides what can be read.
+
+    Raises:
+        TrackerError: ``zookeeper`` or one of ``grids`` cannot be reached.
+    """
+    registries = _Registries(zookeeper, secret)
+    registered = _registry(ClusterAddress(zookeeper, secret)) if zookeeper else _Registry({}, {})
+    named = {_grid_of(conf) for conf in registered.confs.values() if conf is not None}
+    found: list[FoundRun] = []
+    unreachable: set[Grid] = set()
+    for grid in sorted(named | set(grids), key=lambda grid: (grid.members, grid.cluster_name)):
+        try:
+            with _open(grid, secret) as names:
+                found += [_judged(run, registries) for run in _in_grid(names, grid)]
+        except TrackerError:
+            if grid in grids:
+                raise
+            unreachable.add(grid)
+    there = {(run.run, run.incarnation) for run in found}
+    for id, conf in registered.confs.items():
+        if conf is None:
+            found.append(FoundRun("", "", id=id, zookeeper=zookeeper, state="unreadable"))
+        elif (conf.run, conf.incarnation) not in there:
+            state = "unreachable" if _grid_of(conf) in unreachable else "not begun"
+            run = FoundRun(conf.run, conf.incarnation, _grid_of(conf), id, zookeeper, state=state)
+            found.append(_judged(run, registries))
+    return found
+
+
+def clean(runs: Sequence[FoundRun], *, secret: bytes | None, quiet_seconds: float = _QUIET_SECONDS) -> list[FoundRun]:
+    """Remove those of ``runs`` that are abandoned; return what was removed.
+
+    Each is looked at once more after ``quiet_seconds``, and stays if anybody has done anything for it since.
+
+    Raises:
+        TrackerError: a grid or a Zookeeper cannot be reached.
+    """
+    abandoned = [run for run in runs if run.standing == "abandoned"]
+    if abandoned:
+        time.sleep(quiet_seconds)
+    return [run for run in abandoned if _removed(run, secret)]
+
+
+def _what_changes(run: FoundRun) -> tuple[Any, ...]:
+    return run.run, run.incarnation, run.standing, run.state, run.version, run.beat
+
+
+def _grid_of(conf: Conf) -> Grid:
+    return Grid(conf.state_tracker_connection_string, conf.cluster_name or "dev")
+
+
+def _registry(address: ClusterAddress) -> _Registry:
+    host, port = address.split()
+    confs: dict[str, Conf | None] = {}
+    masters: dict[str, Mapping[str, Any]] = {}
+    with ZooKeeperSession(address.zookeeper, secret=address.secret) as session:
+        for id in ZookeeperConfigurationRetriever(host, port, MASTER, session=session).ids():
+            try:
+                conf = ZookeeperConfigurationRetriever(host, port, id, session=session).find()
+            except _UNREADABLE:
+                confs[id] = None
+                continue
+            if conf is not None:
+                confs[id] = conf
+        for id in sorted({*confs, *(session.children(ROOT) or [])}):
+            try:
+                holder = MasterElection(session, group=id).holder()
+            except (NotAuthorisedError, ConfError):
+                continue  # another secret's: what it leads is unreadable, too
+            if holder is not None:
+                masters[id] = holder
+    return _Registry(confs, masters)
+
+
+@contextmanager
+def _open(grid: Grid, secret: bytes | None) -> Iterator[HazelcastStore]:
+    """Connect to what all runs in a grid share."""
+    names = HazelcastStore(grid.members, cluster_name=grid.cluster_name, run=protocol.NAMES, secret=secret)
+    try:
+        yield names
+    finally:
+        names.close()
+
+
+def _in_grid(names: HazelcastStore, grid: Grid) -> Iterator[FoundRun]:
+    for run, incarnation in protocol.listed_runs(names.keys("")):
+        yield _looked_at(names, FoundRun(run, incarnation, grid))
+
+
+def _looked_at(names: HazelcastStore, run: FoundRun) -> FoundRun:
+    """Return a run with all that the grid says of it."""
+    store = names.sibling(run.run, run.incarnation)
+    run = replace(run, nbytes=_nbytes(store))
+    tracker = StateTracker(store, WallClock())
+    try:
+        record = drive(protocol.listing(names, run.run, run.incarnation))
+        head, plan = tracker.head(), tracker.get("plan")
+        beat = max(tracker.heart_beats().values(), default=0.0)
+    except NotAuthorisedError:
+        return replace(run, state="unreadable")
+    if record is not None:
+        run = replace(run, id=record.id, zookeeper=record.zookeeper, began=record.began)
+    if head is not None:
+        run = replace(run, state=head.status, version=head.version, round=head.round)
+    return replace(run, rounds=_rounds(plan), beat=beat)
+
+
+def _rounds(plan: Any) -> int | None:
+    try:
+        return msgspec.convert(plan, described(Plan)).total_rounds
+    except msgspec.ValidationError:  # there is none, or a stranger's
+        return None
+
+
+def _nbytes(store: HazelcastStore) -> int:
+    """Return how many bytes the values of a run take; all chunks of a frame but its last one have the same length."""
+    last: dict[str, int] = {}
+    full, others = 0, []
+    for key in store.keys(""):
+        chunk = _CHUNK.fullmatch(key)
+        if chunk is None:
+            others.append(key)
+            continue
+        full += chunk["frame"] in last
+        last[chunk["frame"]] = max(int(chunk["number"]), last.get(chunk["frame"], 0))
+    return full * store.value_nbytes + sum(store.lengths([*others, *(f"{frame}/{n}" for frame, n in last.items())]))
+
+
+def _judged(run: FoundRun, registries: _Registries) -> FoundRun:
+    """Return a run with its master, if it has one, and what follows from that."""
+    if run.state == "unreadable":
+        return run
+    registry = registries.of(run.zookeeper)
+    if registry is None:
+        return run
+    id = registry.id_of(run.run, run.incarnation)
+    conf = None if id is None else registry.confs[id]
+    master = registry.masters.get(run.id if id is None else id)
+    if id is None and master is not None and master.get("run") != run.run:
+        master = None  # it is that of another run, which has got the id meanwhile
+    run = replace(run, id=run.id if id is None else id, conf=conf, master=master)
+    return replace(run, standing=_standing(run))
+
+
+def _standing(run: FoundRun) -> Standing:
+    if run.master is not None:
+        return "live"
+    if run.state == "unreachable":
+        return "unknown"
+    goes_on = run.state in ("running", "failed") or (run.state == "not begun" and run.conf and run.conf.checkpoint_dir)
+    return "resumable" if run.conf is not None and goes_on else "abandoned"
+
+
+def _removed(run: FoundRun, secret: bytes | None) -> bool:
+    """Remove a run unless it is not abandoned any more; return whether that was done."""
+    registries = _Registries(run.zookeeper, secret)
+    with _open(run.grid, secret) as names:
+        now = _judged(_looked_at(names, replace(run, state="not begun", conf=None)), registries)
+        if not now.is_same_as(run):
+            return False
+        if now.conf is None:
+            _remove_from_grid(names, now)
+            return True
+    with closing(open_tracker(now.conf, secret, registered=True)) as tracker:
+        try:
+            forget(now.conf, ClusterAddress(now.zookeeper, secret, now.id), tracker)
+        except TrackerError:
+            return False  # it has got a master just now
+    return True
+
+
+def _remove_from_grid(names: HazelcastStore, run: FoundRun) -> None:
+    """Remove what an incarnation of a run has in a grid; what has its name by now stays."""
+    drive(protocol.release_name(names, run.run, run.incarnation))
+    names.sibling(run.run, run.incarnation).destroy()
+    drive(protocol.unlist_run(names, run.run, run.incarnation))
