@@ -27,7 +27,7 @@ from typing import Any, Self
 import pykka
 from threadpoolctl import threadpool_limits
 
-from dl4jlegacy.errors import ConfError, DeadlineError, TrainingError, UsageError
+from dl4jlegacy.errors import ConfError, DeadlineError, Dl4jError, TrainingError, UsageError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.networks import build_network
 from dl4jlegacy.progress import ProgressLine
@@ -57,6 +57,9 @@ from dl4jlegacy.scaleout.worker_pool import (
 __all__ = ["ActorNetworkRunner", "RunStatus", "TrainingResult"]
 
 logger = logging.getLogger(__name__)
+
+_SHOWN = 8
+"""So many workers, and so many failures, are named in a message."""
 
 
 @dataclass(slots=True)
@@ -118,7 +121,16 @@ class ActorNetworkRunner:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.shutdown()
+        self._shut_down_after(error)
+
+    def _shut_down_after(self, error: BaseException | None) -> None:
+        """Shut down; with an ``error`` on its way, what goes wrong here is only a warning, and hides nothing of it."""
+        try:
+            self.shutdown()
+        except Dl4jError as exc:
+            if error is None:
+                raise
+            logger.warning("%s", exc)
 
     def setup(self, conf: Conf | Run, *, resume: bool = False) -> Conf:
         """Check everything that can be checked before training; return the Conf with all defaults resolved.
@@ -191,7 +203,7 @@ class ActorNetworkRunner:
         Raises:
             NotFiniteError: the score or the parameters became NaN; names round, slot and layer.
             JobError: a job failed on every attempt; carries the worker's traceback.
-            DeadlineError: the run took longer than ``deadline`` seconds, or stood still for too long.
+            DeadlineError: the run took longer than ``deadline`` seconds, or no batch was done for too long.
         """
         parts = self._ready()
         if parts.checkpoints is not None:
@@ -205,7 +217,7 @@ class ActorNetworkRunner:
                 with _shown(tick, progress) as shown:
                     head, frame = self._wait(parts, shown, deadline)
             except KeyboardInterrupt as interrupt:
-                self.shutdown()
+                self._shut_down_after(interrupt)
                 interrupt.add_note(_what_is_kept(parts))
                 raise
         seconds = time.monotonic() - parts.started
@@ -292,6 +304,7 @@ class ActorNetworkRunner:
             start=protocol.RunStart(conf.run, lambda: parts.first_model().encode(), lambda: self._restore(parts)),
             limits=conf.limits,
             is_gone=(lambda worker: False) if monitor is None else monitor.is_gone,
+            on_progress=parts.outcome.progressed,
             on_reissued=(lambda slot, worker, reason: None) if monitor is None else monitor.job_reissued,
         )
 
@@ -317,18 +330,15 @@ class ActorNetworkRunner:
                 return end
             elapsed = time.monotonic() - parts.started
             if deadline is not None and elapsed > deadline:
-                raise DeadlineError(f"run {conf.run} was not done after {deadline:.0f} s; {self._where(parts)}")
+                raise DeadlineError(f"run {conf.run} was not done after {deadline:.0f} s; {_where(parts)}")
             if self._monitor is not None and self._monitor.quorum.waiting is not None:
                 parts.outcome.progressed()  # it has a deadline of its own
             if parts.outcome.idle_seconds > stall:
                 raise DeadlineError(
-                    f"run {conf.run} has stood still for {parts.outcome.idle_seconds:.0f} s; {self._where(parts)}"
+                    f"run {conf.run} has stood still for {parts.outcome.idle_seconds:.0f} s; {_where(parts)}. No batch "
+                    "was done meanwhile: find out why, or, if one takes so long, give the Conf more stuck_seconds than "
+                    f"{conf.stuck_seconds:g}"
                 )
-
-    def _where(self, parts: _Parts) -> str:
-        head = parts.tracker.head()
-        round_ = 0 if head is None else head.round
-        return f"it is in round {round_} of {parts.run.plan.total_rounds}"
 
     def status(self) -> RunStatus:
         """Return a glance at the run. May be called from any thread while it runs."""
@@ -344,7 +354,7 @@ class ActorNetworkRunner:
     def shutdown(self, timeout: float = 30.0) -> None:
         """Stop everything and wait for it; workers finish and commit their job first. May be called more than once.
 
-        A run that is not over is saved as a checkpoint, if it has a folder for them.
+        A run that has not come to its end is saved as a checkpoint, if it has a folder for them.
 
         Raises:
             DeadlineError: an actor did not stop within ``timeout`` seconds.
@@ -352,13 +362,14 @@ class ActorNetworkRunner:
         parts, self._parts = self._parts, None
         if parts is None:
             return
-        late = [] if parts.workers is None else parts.workers.stop(timeout)
+        workers = [] if parts.workers is None else parts.workers.stop(timeout)
         if parts.ticker is not None:
             parts.ticker.stop()
-        late += stop_actors(parts.refs, timeout)
+        others = stop_actors(parts.refs, timeout)
+        late = workers + others
         parts.pool.shutdown(wait=not late, cancel_futures=True)
         try:
-            if parts.started and not late:
+            if parts.started and not others:  # a worker that hangs writes no checkpoints
                 _save_unfinished(parts)
         finally:
             if parts.checkpoints is not None:
@@ -385,6 +396,22 @@ def _shown(tick: Callable[[RunStatus], None] | None, progress: bool) -> Iterator
         yield line.tick
 
 
+def _where(parts: _Parts) -> str:
+    """Return how far a run is, what its workers do, and what failed last, in words."""
+    total = parts.run.plan.total_rounds
+    try:
+        head, records = parts.tracker.head(), parts.tracker.current_jobs(parts.run.plan)
+        workers = parts.tracker.workers()
+    except Dl4jError as exc:
+        return f"where it is of {total} rounds cannot be told: {exc}"
+    said = [f"it is in round {0 if head is None else head.round} of {total}"]
+    states = [f"worker {w.id} is {w.state}{w.job and f' on job {w.job}'}" for w in workers[:_SHOWN]]
+    failures = [record.failure for record in records.values() if record.failure is not None]
+    said += states or ["it has no worker"]
+    said += [f"worker {failure.worker} has failed: {failure.message}" for failure in failures[:_SHOWN]]
+    return "; ".join(said)
+
+
 def _what_is_kept(parts: _Parts) -> str:
     """Return where a run is that was interrupted and shut down, and how it goes on."""
     run, rounds = parts.run.conf.run, parts.run.plan.total_rounds
@@ -400,9 +427,9 @@ def _what_is_kept(parts: _Parts) -> str:
 
 
 def _save_unfinished(parts: _Parts) -> None:
-    """Save where a run is that was stopped before its end."""
+    """Save where a run is that was given up, failed, or was stopped."""
     head, checkpoints = parts.tracker.head(), parts.checkpoints
-    if checkpoints is None or head is None or head.status != "running" or head.version in checkpoints.versions():
+    if checkpoints is None or head is None or head.status == "done" or head.version in checkpoints.versions():
         return
     frame = drive(protocol.read_frame(parts.tracker.store, head.model))
     if frame is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+import time
 
 import msgspec
 import numpy as np
@@ -35,6 +37,7 @@ from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer
 from dl4jlegacy.scaleout.plan import Phase, Plan
 from dl4jlegacy.scaleout.protocol import Limits
 from dl4jlegacy.scaleout.records import Head, Manifest, account, advance
+from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
 from dl4jlegacy.seeding import Stream
 
 QUICK = Limits(lease=1.0, poll=0.05)
@@ -285,6 +288,107 @@ def test_a_run_that_stands_still_ends_and_says_where_it_is():
         run.setup(still)
         with pytest.raises(DeadlineError, match=r"has stood still for \d+ s; it is in round 0 of \d+"):
             run.train(deadline=30)
+        release.set()
+
+
+class SetClock:
+    """A clock that a test sets."""
+
+    seconds = 0.0
+
+    def now(self):
+        return self.seconds
+
+
+class LongJob(Wrapped):
+    """A performer whose every batch takes ``seconds`` of a clock, and waits until the run has noticed the last one."""
+
+    def __init__(self, conf, kernels, clock, seconds, idle):
+        super().__init__(conf, kernels, lambda job: None)
+        self._clock, self._seconds, self._idle = clock, seconds, idle
+        self._batches = 0
+
+    @property
+    def progress(self):
+        return self._batches
+
+    def perform(self, job):
+        for _ in range(12):
+            self._clock.seconds += self._seconds
+            self._batches += 1
+            noticed, end = threading.Event(), time.monotonic() + 5.0
+            while self._idle() and time.monotonic() < end:
+                noticed.wait(0.01)
+        return super().perform(job)
+
+
+def test_a_job_that_takes_longer_than_a_run_may_stand_still_ends_well():
+    clock = SetClock()
+    limits = Limits(lease=1e9, poll=0.05, attempts=2)
+    long = conf(workers=1, epochs=1, stuck_seconds=100.0, heartbeat_seconds=0.02, limits=limits)
+    long = long.replace(jobs_per_round=2, averaging_frequency=7)
+    idle = lambda: run._parts.outcome.idle_seconds  # noqa: E731
+    performer = lambda conf, kernels: LongJob(conf, kernels, clock, 50.0, idle)  # noqa: E731
+    tracker = InMemoryStateTracker(clock)
+    with ActorNetworkRunner("master", iterator(), performer=performer, tracker=tracker) as run:
+        run.setup(long)
+        result = run.train()
+    assert result.head.status == "done"
+    assert clock.seconds >= 2 * 600.0  # and 300 s without a batch would have been too long
+
+
+class Impatient(ActorNetworkRunner):
+    """A runner that waits for its workers for a moment only."""
+
+    def shutdown(self, timeout=0.2):
+        super().shutdown(timeout)
+
+
+@pytest.mark.parametrize("how", ["given up", "interrupted", "failed", "stopped"])
+def test_whatever_ends_a_run_its_cause_is_told_and_its_last_version_is_kept(how, tmp_path, caplog):
+    """Even if a worker hangs and does not stop."""
+    release, hung = threading.Event(), threading.Event()
+
+    def hang(job):
+        if job.slot.round == 2 and how == "failed" and job.slot.slot == 1:
+            raise RuntimeError("no luck")
+        if job.slot.round == 2 and (how != "failed" or job.slot.slot == 0):
+            hung.set()
+            release.wait(60)
+
+    def end(status):
+        if how == "interrupted" and hung.is_set():
+            raise KeyboardInterrupt
+        if how == "stopped" and hung.is_set():
+            tracker.finish("stopped")
+        clock.seconds += 20.0 * (how == "given up" and hung.is_set())
+
+    ends = {
+        "given up": (
+            DeadlineError,
+            r"has stood still for \d+ s; it is in round 2 of \d+; worker",
+        ),
+        "interrupted": (KeyboardInterrupt, "its checkpoint of round 2 of"),
+        "failed": (JobError, "failed on every attempt.*no luck"),
+        "stopped": (TrainingError, "was stopped in round 2"),
+    }
+    clock, limits = SetClock(), Limits(lease=1e9, poll=0.05, attempts=2)
+    folder, tracker = tmp_path / "run", InMemoryStateTracker(clock)
+    still = conf(workers=3, stuck_seconds=100.0, heartbeat_seconds=0.05, limits=limits, checkpoint_dir=str(folder))
+    kind, words = ends[how]
+    try:
+        with (
+            pytest.raises(kind, match=words) as caught,
+            Impatient("master", iterator(), performer=interfering(hang), tracker=tracker) as run,
+        ):
+            run.setup(still.replace(checkpoint_every=1000))
+            run.train(end)
+        head, _ = CheckpointStore(folder).newest()
+        assert (head.round, head.status, head.failure) == (2, "running", None)
+        assert "did not stop within" in caplog.text
+        if how == "given up":
+            assert re.search(r"worker \S+-[0-2] is stuck on job 2/\d", str(caught.value))
+    finally:
         release.set()
 
 

@@ -76,7 +76,10 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Working:
-    """A worker started a job, or stopped working on it (``record`` is None). ``progress`` reads its counter."""
+    """A worker started a job, or stopped working on it (``record`` is None).
+
+    ``progress`` returns the number of batches that are done of the job.
+    """
 
     worker: protocol.Worker
     slot: SlotPlan | None
@@ -336,8 +339,11 @@ class WorkerActor(_ProtocolActor):
         return answer
 
     def _tell(self, slot: SlotPlan | None, record: JobRecord | None) -> None:
+        begun = self._performer.progress
         try:
-            self._heartbeat.tell(Working(self._worker, slot, record, lambda: self._performer.progress, self._done))
+            self._heartbeat.tell(
+                Working(self._worker, slot, record, lambda: self._performer.progress - begun, self._done)
+            )
         except pykka.ActorDeadError:
             logger.debug("worker %s outlives the heartbeat", self._worker.name)
 
@@ -459,7 +465,7 @@ class HeartbeatActor(_Actor):
                 now - since,
             )
         elif working.slot is not None and working.record is not None:
-            drive(protocol.extend_lease(working.worker, working.slot, working.record))
+            drive(protocol.extend_lease(working.worker, working.slot, working.record, working.progress()))
         self._tracker.add_worker(
             WorkerRecord(
                 id=name,

@@ -258,7 +258,7 @@ class CheckpointStore:
             frame = Result(body["values"], {name: arrays[name] for name in body["arrays"]}).encode()
         except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError, safetensors.SafetensorError) as exc:
             raise CheckpointError(f"{manifest} cannot be read: {exc}") from exc
-        return msgspec.structs.replace(head, model=Manifest("", 0, 0), status="running"), frame
+        return msgspec.structs.replace(head, model=Manifest("", 0, 0), status="running", failure=None), frame
 
     def _check_owner(self, body: dict[str, Any]) -> None:
         """Raise ``CheckpointError`` if a manifest is another run's."""

@@ -96,13 +96,13 @@ class Outcome:
             self._warnings = (*self._warnings, message)
 
     def progressed(self) -> None:
-        """Note that the run has a new model version."""
+        """Note that batches were done."""
         with self._lock:
             self._progress = self._clock.now()
 
     @property
     def idle_seconds(self) -> float:
-        """Seconds since the last progress of the run."""
+        """Seconds since batches were last done."""
         with self._lock:
             return self._clock.now() - self._progress
 

@@ -92,7 +92,10 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a slot. Each lease has a higher fencing ``token``; ``model`` is the key of the job's model."""
+    """The state of a slot. Each lease has a higher fencing ``token``; ``model`` is the key of the job's model.
+
+    ``progress`` is the number of batches that the worker had done of the job when it last extended its lease.
+    """
 
     state: Literal["ready", "leased", "done", "failed"]
     model: str
@@ -100,6 +103,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     worker: str = ""
     since: float = 0.0
     deadline: float = 0.0
+    progress: int = 0
     attempts: int = 0
     data: Manifest | None = None
     update: Manifest | None = None

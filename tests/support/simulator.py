@@ -1,7 +1,7 @@
 """The run protocol under a seeded scheduler with a virtual clock: the project's own step functions, real frames, and
 processes that are killed, frozen, restarted and overtaken, over a store that may lose the newest write of a key.
 
-    python -m tests.support.simulator [schedules] [first seed] [--router NAME]
+    python -m tests.support.simulator [schedules] [first seed] [--router=NAME] [--scenario=NAME]
 
 Every schedule must end in the parameters of a serial run (synchronous routers), with each batch counted once and the
 store's keys bounded. A failing seed is printed and replays exactly.
@@ -26,11 +26,29 @@ from dl4jlegacy.scaleout.records import HEAD, Failure, Head, Manifest, account, 
 from dl4jlegacy.scaleout.router import WorkRouter, create_router
 
 LEASE, POLL = 60.0, 8.0
-KILLS, RESTARTS = 0.008, 0.0002
+KILLS, FREEZES, LOSSES, RESTARTS = 0.008, 0.004, 0.002, 0.0002
+STEP_LIMIT = 400_000
 GROUPS = (watch.GROUP_NBYTES, 1, 600)
 """Sizes of the groups in which a master fetches updates: all at once, one by one, a few at a time."""
 MASTERS, WORKERS = ("m0", "m1"), ("w0", "w1", "w2")
 LIMITS = protocol.Limits(lease=LEASE, poll=POLL, attempts=1_000_000, straggler_least=LEASE / 2)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What the jobs of a schedule are like, and how often a process is killed or frozen, or something is lost."""
+
+    batches: int = 4
+    """A job has fewer batches than that, each a step."""
+    patience: float = float("inf")
+    """Seconds without progress after which a master gives up the run."""
+    hostility: float = 1.0
+
+
+HOSTILE = Scenario()
+LONG_ROUNDS = Scenario(batches=300, patience=900.0, hostility=0.1)
+"""Rounds that last longer than a run may stand still."""
+SCENARIOS = {"hostile": HOSTILE, "long-rounds": LONG_ROUNDS}
 
 
 class SimulatedStore:
@@ -123,14 +141,16 @@ class Work:
 
 
 class World:
-    def __init__(self, work: Work, router: str, seed: int, losses: bool) -> None:
-        self.work, self.losses, self.seed = work, losses, seed
+    def __init__(self, work: Work, router: str, seed: int, losses: bool, scenario: Scenario = HOSTILE) -> None:
+        self.work, self.losses, self.seed, self.scenario = work, losses, seed, scenario
         self.rng = random.Random(seed)
         self.store = SimulatedStore(work.chunk_nbytes)
         self.router = create_router(router)
         self.time = 0.0
         self.checkpoint: tuple[Head, Any] | None = None
         self.result: tuple[Head, Any] | None = None
+        self.versions: list[float] = []
+        """When each model version was made."""
         self.born = 0
 
     def now(self) -> float:
@@ -138,6 +158,7 @@ class World:
 
     def save(self, event: protocol.NewModel) -> None:
         """An atomic write: the newest model replaces the checkpoint, every third version (and the last)."""
+        self.versions.append(self.time)
         if event.last or event.head.version % 3 == 0:
             self.checkpoint = (event.head, event.frame)
         if event.last:
@@ -156,7 +177,9 @@ class World:
             start=start,
             limits=LIMITS,
             is_gone=lambda worker: self.rng.random() < 0.02,  # wrongly, as often as not
+            on_progress=lambda: progressed.append(self.time),
         )
+        progressed = [self.time]
         put_ahead: dict[int, Manifest] = {}
         for event in protocol.master_steps(me):
             if isinstance(event, protocol.MoreWork):
@@ -168,8 +191,12 @@ class World:
                     yield 0.0
             elif isinstance(event, protocol.NewModel):
                 self.save(event)
+            elif isinstance(event, protocol.Wait):
+                idle = self.time - progressed[-1]
+                assert idle < self.scenario.patience, f"seed {self.seed}: given up after {idle} s without progress"
+                yield event.until
             else:
-                yield event.until if isinstance(event, protocol.Wait) else 0.0
+                yield 0.0
 
     def worker(self, name: str) -> Iterator[float]:
         block = (16, 2, 1)[self.seed % 3]  # all of a round at once, or one of each block first
@@ -183,10 +210,10 @@ class World:
                 return
             answer = None
             if isinstance(event, protocol.Perform):
-                for _ in range(self.rng.randrange(4)):
+                for batch in range(self.rng.randrange(self.scenario.batches)):
                     yield 0.0
                     if self.rng.random() < 0.3:
-                        for _ in protocol.extend_lease(me, event.plan, event.record):
+                        for _ in protocol.extend_lease(me, event.plan, event.record, batch + 1):
                             yield 0.0
                 answer = self.answer(name, event)
             else:
@@ -216,16 +243,19 @@ class World:
         return self.master(name) if role in MASTERS else self.worker(name)
 
 
-def run(work: Work, seed: int, *, losses: bool, router: str = "iterative-reduce", step_limit: int = 400_000) -> World:
+def run(
+    work: Work, seed: int, *, losses: bool, router: str = "iterative-reduce", scenario: Scenario = HOSTILE
+) -> World:
     """Run one schedule to its end and return the world; raises AssertionError naming the seed."""
     with mock.patch.object(watch, "GROUP_NBYTES", GROUPS[seed // 2 % len(GROUPS)]):
-        return _run(work, seed, losses=losses, router=router, step_limit=step_limit)
+        return _run(World(work, router, seed, losses, scenario))
 
 
-def _run(work: Work, seed: int, *, losses: bool, router: str, step_limit: int) -> World:
-    world = World(work, router, seed, losses)
+def _run(world: World) -> World:
+    seed, losses, hostility = world.seed, world.losses, world.scenario.hostility
     rng, roles = world.rng, MASTERS + WORKERS
-    kills = 0.0 if seed % 4 == 3 else KILLS  # a process that lives long must get over what others forget by dying
+    # A process that lives long must get over what others forget by dying.
+    kills, freezes = 0.0 if seed % 4 == 3 else KILLS * hostility, FREEZES * hostility
     alive = {role: world.start(role) for role in roles}
     asleep = dict.fromkeys(roles, 0.0)
     finished: set[str] = set()
@@ -233,7 +263,7 @@ def _run(work: Work, seed: int, *, losses: bool, router: str, step_limit: int) -
     while world.result is None:
         steps += 1
         world.time += 1.0
-        assert steps < step_limit, f"seed {seed}: no progress after {steps} steps"
+        assert steps < STEP_LIMIT, f"seed {seed}: no progress after {steps} steps"
         peak = max(peak, len(world.store.now))
         role = rng.choice(roles)
         dice = rng.random()
@@ -241,12 +271,12 @@ def _run(work: Work, seed: int, *, losses: bool, router: str, step_limit: int) -
             alive[role], asleep[role] = world.start(role), 0.0
             finished.discard(role)
             continue
-        if 0.008 <= dice < 0.012:  # SIGSTOP for a while, past the lease's end
+        if KILLS <= dice < KILLS + freezes:  # SIGSTOP for a while, past the lease's end
             asleep[role] = world.time + rng.randrange(3 * int(LEASE))
             continue
-        if losses and rng.random() < 0.002:
+        if losses and rng.random() < LOSSES * hostility:
             world.store.lose(rng)
-        if losses and rng.random() < RESTARTS:  # the only member of the grid is started anew
+        if losses and rng.random() < RESTARTS * hostility:  # the only member of the grid is started anew
             world.store.now.clear()
         if role in finished or (asleep[role] > world.time and rng.random() > 0.05):
             continue
@@ -281,13 +311,18 @@ def serial(work: Work, router: str = "iterative-reduce") -> Any:
     return model
 
 
-def simulate(work: Work, count: int, first: int, router: str = "iterative-reduce") -> None:
+def simulate(
+    work: Work, count: int, first: int, router: str = "iterative-reduce", scenario: Scenario = HOSTILE
+) -> list[World]:
     """Run ``count`` schedules, half of them with losses; synchronous ones must end in the serial run's parameters."""
     expected = serial(work) if router == "iterative-reduce" else None
+    worlds = []
     for seed in range(first, first + count):
-        world = run(work, seed, losses=seed % 2 == 1, router=router)
+        world = run(work, seed, losses=seed % 2 == 1, router=router, scenario=scenario)
+        worlds.append(world)
         if expected is not None and world.result is not None:
             assert bytes(world.result[1]) == bytes(expected), f"seed {seed}: parameters differ from the serial run's"
+    return worlds
 
 
 if __name__ == "__main__":
@@ -296,6 +331,9 @@ if __name__ == "__main__":
     logging.disable(logging.WARNING)  # of what the schedules lose
     arguments = [a for a in sys.argv[1:] if not a.startswith("--")]
     schedules, first_seed = (int(a) for a in (arguments + ["400", "1"][len(arguments) :])[:2])
-    name = "hogwild" if "--router=hogwild" in sys.argv else "iterative-reduce"
-    simulate(network_work(), schedules, first_seed, name)
-    print(f"{schedules} schedules from seed {first_seed}, router {name}: each batch counted once, all as expected")
+    flags = dict(a.removeprefix("--").split("=") for a in sys.argv[1:] if a.startswith("--"))
+    name, happens = flags.get("router", "iterative-reduce"), flags.get("scenario", "hostile")
+    simulate(network_work(), schedules, first_seed, name, SCENARIOS[happens])
+    print(
+        f"{schedules} {happens} schedules from seed {first_seed}, router {name}: each batch counted once, as expected"
+    )

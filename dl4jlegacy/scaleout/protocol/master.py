@@ -53,7 +53,8 @@ class Master:
 
     ``is_gone(worker)`` returns whether a worker's process is known to be dead or frozen; its jobs are then given to
     other workers immediately. A wrong answer only means that a job is done twice. ``on_reissued(slot, worker, reason)``
-    is called for each job that is also given to another worker; it must only enqueue.
+    is called for each job that is also given to another worker, ``on_progress()`` whenever batches were done, be it of
+    a job that is not done yet; they must only enqueue.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Master:
     start: RunStart
     limits: Limits = field(default_factory=Limits)
     is_gone: Callable[[str], bool] = lambda worker: False
+    on_progress: Callable[[], None] = lambda: None
     on_reissued: Callable[[tuple[int, int], str, ReissueReason], None] = lambda slot, worker, reason: None
     written: int = 0
     durations: list[float] = field(default_factory=list)

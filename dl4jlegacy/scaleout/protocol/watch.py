@@ -66,6 +66,8 @@ class OpenSlots:
     numbers: Sequence[int]
     records: dict[int, JobRecord] = field(default_factory=dict)
     leases: dict[int, Lease] = field(default_factory=dict)
+    progress: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """The token and the progress of each slot's record, as last read."""
     missing: list[int] = field(default_factory=list)
     announced: list[int] = field(default_factory=list)
     """The slots that the aggregation was begun for, in the order in which they are folded."""
@@ -98,6 +100,10 @@ class Watcher(Protocol):
 
     def is_gone(self, worker: str, /) -> bool:
         """Return whether a worker's process is known to be dead or frozen."""
+        ...
+
+    def on_progress(self) -> None:
+        """Take note that batches were done."""
         ...
 
     def on_reissued(self, slot: tuple[int, int], worker: str, reason: ReissueReason, /) -> None:
@@ -165,6 +171,7 @@ def _check_slot(me: Watcher, slots: OpenSlots, number: int, raw: Buffer | None) 
         if raw is not None:
             yield from delete_many(me.store, [Keys.job(*me.plan.at(number))])
         return
+    _note_progress(me, slots, number, record)
     again = _reissued(me, slots, number, record, raw)
     if again is not None:
         yield STEP
@@ -181,6 +188,14 @@ def _check_slot(me: Watcher, slots: OpenSlots, number: int, raw: Buffer | None) 
     elif record.state == "failed":
         slots.failure = record.failure
     slots.records[number] = record
+
+
+def _note_progress(me: Watcher, slots: OpenSlots, number: int, record: JobRecord) -> None:
+    """Tell the master if batches of a slot were done since its record was last read."""
+    token, progress = slots.progress.get(number, (record.token, 0))
+    slots.progress[number] = (record.token, record.progress)
+    if record.state == "done" or record.progress > (progress if record.token == token else 0):
+        me.on_progress()
 
 
 def _reissued(me: Watcher, slots: OpenSlots, number: int, record: JobRecord, raw: Buffer) -> JobRecord | None:

@@ -296,7 +296,13 @@ def _free(me: Worker, head: Head, block: list[int], raws: list[Buffer | None]) -
 def _lease(me: Worker, number: int, record: JobRecord, raw: Buffer) -> Steps[Claim | None]:
     now = me.clock.now()
     lease = msgspec.structs.replace(
-        record, state="leased", token=record.token + 1, worker=me.name, since=now, deadline=now + me.limits.lease
+        record,
+        state="leased",
+        token=record.token + 1,
+        worker=me.name,
+        since=now,
+        deadline=now + me.limits.lease,
+        progress=0,
     )
     new = encode_record(lease)
     yield STEP
@@ -382,7 +388,20 @@ def _report(me: Worker, number: int, lease: JobRecord, failure: Failure) -> Step
     me.store.publish(UPDATE_TOPIC)
 
 
-def extend_lease(me: Worker, slot: SlotPlan, lease: JobRecord) -> Steps[bool]:
-    """Extend the lease; return False if it is lost. Runs on the heartbeat's thread, not the computation's."""
-    deadline = me.clock.now() + me.limits.lease
-    return (yield from _change_lease(me, me.plan.number(slot.round, slot.slot), lease, deadline=deadline))
+def extend_lease(me: Worker, slot: SlotPlan, lease: JobRecord, progress: int = 0) -> Steps[bool]:
+    """Extend the lease of a job of which ``progress`` batches are done; return False if it is lost.
+
+    Runs on the heartbeat's thread, not the computation's. The progress is told even if the lease is lost, until another
+    worker takes the job: this one goes on with it, and may be the only one there is.
+    """
+    key, deadline = Keys.job(slot.round, slot.slot), me.clock.now() + me.limits.lease
+    while True:
+        raw = (yield from read_many(me.store, [key]))[0]
+        record = parse_record(me.store, key, raw, JobRecord)
+        if raw is None or record is None or record.token != lease.token or record.state not in ("leased", "ready"):
+            return False
+        holds = _holds(record, lease)
+        new = msgspec.structs.replace(record, deadline=deadline if holds else record.deadline, progress=progress)
+        yield STEP
+        if me.store.replace_if_same(key, raw, encode_record(new)):
+            return holds

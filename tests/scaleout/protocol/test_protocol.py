@@ -39,6 +39,7 @@ from tests.support import REPOSITORY, simulator
 SCHEDULES = int(os.environ.get("DL4J_SCHEDULES", "2000"))
 FEW_SCHEDULES = 24
 """So many find every mistake that ``tools/promises.yaml`` makes in the protocol, in seconds."""
+ROUTERS = ["iterative-reduce", "hogwild"]
 KERNELS = load("numpy")
 CONF = MultiLayerConfiguration(
     conf=NeuralNetConfiguration(seed=5, updater=AdaGrad(learning_rate=0.1)),
@@ -95,13 +96,13 @@ def network_work() -> simulator.Work:
     )
 
 
-def simulate(count: int, router: str) -> None:
+def simulate(count: int, router: str, scenario: str = "hostile") -> None:
     """Run schedules, in as many processes as there are cores."""
     script, cores = Path(simulator.__file__), os.cpu_count() or 1
     firsts = [1 + count * core // cores for core in range(cores + 1)]
     processes = [
         subprocess.Popen(
-            [sys.executable, str(script), str(end - first), str(first), f"--router={router}"],
+            [sys.executable, script, str(end - first), str(first), f"--router={router}", f"--scenario={scenario}"],
             stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
             text=True,
@@ -121,6 +122,24 @@ def test_every_schedule_ends_in_the_serial_runs_parameters_with_every_batch_coun
 @pytest.mark.long
 def test_asynchronous_schedules_count_every_batch_once():
     simulate(max(1, SCHEDULES // 4), "hogwild")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("router", ROUTERS)
+def test_no_schedule_gives_up_a_run_whose_rounds_are_long(router):
+    simulate(max(1, SCHEDULES // 20), router, "long-rounds")
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_a_run_is_not_given_up_while_batches_are_done_however_long_its_rounds_are(router):
+    (world,) = simulator.simulate(network_work(), 1, 1, router, simulator.LONG_ROUNDS)
+    assert max(after - before for before, after in itertools.pairwise(world.versions)) > world.scenario.patience
+
+
+def test_a_run_that_is_given_up_because_no_round_has_ended_is_noticed(monkeypatch):
+    monkeypatch.setattr(watch_module, "_note_progress", lambda me, slots, number, record: None)
+    with pytest.raises(AssertionError, match="seed 1: given up after"):
+        simulator.run(network_work(), 1, losses=False, scenario=simulator.LONG_ROUNDS)
 
 
 def test_a_few_schedules_end_in_the_serial_runs_parameters():
