@@ -36,7 +36,7 @@ from dl4jlegacy.scaleout import actors, protocol
 from dl4jlegacy.scaleout.actors import Ticker
 from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, DeltaAggregator, JobAggregator, ParameterAveragingAggregator
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
-from dl4jlegacy.scaleout.compute import MIXED, check_same_arithmetic, host_kernels
+from dl4jlegacy.scaleout.compute import ARITHMETIC, MIXED, RunArithmetic, check_same_arithmetic, host_kernels
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import JobIterator, Result
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
@@ -144,6 +144,7 @@ class ActorNetworkRunner:
             DeviceError: its devices are not available.
             CheckpointError: the folder holds another run's checkpoints, ``resume`` finds none that is usable, or the
                 run began with other data.
+            VersionError: the workers here would round differently from those that the run has had so far.
         """
         if self._parts is not None:
             raise UsageError("setup was called twice; make a new ActorNetworkRunner for another run")
@@ -152,7 +153,12 @@ class ActorNetworkRunner:
         first, performer = self._network_parts(conf, kernels)
         checkpoints = open_checkpoints(run)
         tracker = self._tracker or InMemoryStateTracker()
-        check_same_arithmetic(tracker, conf, run.compute)
+        if checkpoints is not None:
+            checkpoints.arithmetic = RunArithmetic(tracker)
+            if run.resumes and (made_with := checkpoints.made_with()):
+                tracker.define_once(ARITHMETIC, made_with)
+        if run.local_workers:
+            check_same_arithmetic(tracker, conf, run.compute)
         if checkpoints is not None:
             checkpoints.keep_conf(conf, takes_over=run.resumes and self._monitor is not None)
         pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="dl4j-aggregate")

@@ -21,6 +21,7 @@ from dl4jlegacy.errors import ConfError, DeviceError, UsageError, VersionError
 from dl4jlegacy.scaleout.compute import check_same_arithmetic, compute_for_worker, host_kernels, resolve_compute
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
+from dl4jlegacy.version import __version__
 from tests.support import REPOSITORY, SUPPORT, standin
 from tests.support.standin_commands import STANDIN
 
@@ -444,11 +445,15 @@ def test_the_first_worker_decides_what_gpus_a_run_is_for() -> None:
     for name, matches in (("Stand-in GPU", True), ("Stand-in GPU", True), ("Another GPU", False)):
         with standin.installed(standin.DeviceConf(name=name)):
             compute = compute_for_worker(conf, None)
-            assert compute.arithmetic() == f"{name}, CUDA 12.8, CuPy 14.2.0, convolutions by own"
+            libraries = {"CUDA": "12.8", "CuPy": "14.2.0", "convolutions": "own"}
+            assert compute.arithmetic() == {"dl4jlegacy": __version__, "GPU": name, **libraries}
             if matches:
                 check_same_arithmetic(tracker, conf, compute)
                 continue
-            with pytest.raises(VersionError, match=r"run r: its GPUs are Stand-in GPU, CUDA .*, here is Another GPU, "):
+            with pytest.raises(
+                VersionError, match=r"run r .* GPU is Stand-in GPU in the run and Another GPU here; .*DL4J_CUDNN"
+            ):
                 check_same_arithmetic(tracker, conf, compute)
-            check_same_arithmetic(tracker, conf.replace(mixed_devices=True), compute)
-    check_same_arithmetic(tracker, conf, resolve_compute(Conf(device="cpu"))[1])
+            assert check_same_arithmetic(tracker, conf.replace(mixed_devices=True), compute).startswith("GPU is ")
+    on_cpu = resolve_compute(Conf(device="cpu"))[1]
+    assert check_same_arithmetic(tracker, conf.replace(mixed_devices=True), on_cpu) == ""

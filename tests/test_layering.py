@@ -97,7 +97,7 @@ LIBRARIES = {  # where each library may be imported
     ),
     "rich": ("dl4jlegacy.console", "dl4jlegacy.cli.progress"),
     "safetensors": ("dl4jlegacy.scaleout.checkpoint",),
-    "threadpoolctl": ("dl4jlegacy.runner", "dl4jlegacy.cluster.worker"),
+    "threadpoolctl": ("dl4jlegacy.runner", "dl4jlegacy.cluster.worker", "dl4jlegacy.kernels.arithmetic"),
     "typer": ("dl4jlegacy.cli",),
     "yaml": ("dl4jlegacy.aws.user_data", "dl4jlegacy.nn.conf.text"),
 }

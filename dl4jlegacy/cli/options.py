@@ -226,7 +226,7 @@ MixedDevices = Annotated[
         "--mixed-devices",
         envvar="DL4J_MIXED_DEVICES",
         show_envvar=False,
-        help="Let CPU and GPU workers train together; the answer is then not the same bit by bit.",
+        help="Let CPUs and GPUs of any kind train together; the answer is then not the same bit by bit.",
     ),
 ]
 Out = Annotated[str | None, _text("--out", "FILE", "Save the trained model to this zip file.")]
@@ -358,6 +358,7 @@ class ResumeOptions:
     min_workers: MinWorkers = None
     worker_wait: WorkerWait = None
     device: Device = None
+    mixed_devices: MixedDevices = False
     device_memory_limit: MemoryLimit = None
     out: Out = None
     format: ReportFormat = "text"
@@ -366,6 +367,8 @@ class ResumeOptions:
     def conf_changes(self) -> dict[str, Any]:
         """Return the fields of the run's Conf that are to be changed."""
         changes = _given(self, ("workers", "data_dir", "min_workers", "device", "device_memory_limit"))
+        if self.mixed_devices:
+            changes["mixed_devices"] = True
         return changes if self.worker_wait is None else {**changes, "worker_wait_seconds": self.worker_wait}
 
 

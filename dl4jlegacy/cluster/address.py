@@ -27,6 +27,7 @@ __all__ = [
     "MASTER",
     "ClusterAddress",
     "check_fits",
+    "check_versions",
     "closing",
     "defined",
     "find_conf",
@@ -117,19 +118,21 @@ def defined(tracker: StateTracker, key: str, conf: Conf) -> Any:
 
 def check_fits(tracker: StateTracker, conf: Conf, ours: dict[str, str]) -> None:
     """Raise ``VersionError`` if a worker that has ``conf`` and these versions would compute something else."""
-    theirs = defined(tracker, "versions", conf)
-    different = [
-        f"{name} {theirs.get(name)} there, {own} here" for name, own in ours.items() if theirs.get(name) != own
-    ]
-    if different:
-        raise VersionError(
-            f"this worker cannot join run {conf.run}: {'; '.join(different)}; install what the master has"
-        )
+    check_versions(defined(tracker, "versions", conf), ours, f"this worker cannot join run {conf.run}")
     if defined(tracker, "conf", conf) != conf.to_json():
         raise VersionError(
             f"this worker cannot join run {conf.run}: the Conf in Zookeeper is not the one that the run began with in "
             "the tracker; it was changed during the run, or is another run's of the same name: stop one of them"
         )
+
+
+def check_versions(theirs: dict[str, str], ours: dict[str, str], consequence: str) -> None:
+    """Raise ``VersionError`` if the versions of a run's master and those of this process differ."""
+    different = [
+        f"{name} {theirs.get(name)} there, {own} here" for name, own in ours.items() if theirs.get(name) != own
+    ]
+    if different:
+        raise VersionError(f"{consequence}: {'; '.join(different)}; install what the master has")
 
 
 @contextmanager

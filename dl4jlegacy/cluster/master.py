@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from dl4jlegacy.cluster.address import ClusterAddress, closing, open_tracker, versions
+from dl4jlegacy.cluster.address import ClusterAddress, check_versions, closing, open_tracker, versions
 from dl4jlegacy.cluster.registration import MasterRegistration
 from dl4jlegacy.errors import CheckpointError, ConfError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.run import Run, resolve
@@ -122,6 +122,7 @@ def stand_by(
 
     Raises:
         CheckpointError: the data here are not those that the run began with; and what ``run_master`` raises.
+        VersionError: this process is not of the master's versions.
     """
     data = load_data(conf.dataset, conf.data_dir)
     run = _resolve_registered(conf, data, local_workers=0)  # takes its seconds now, not when the master is gone
@@ -129,6 +130,7 @@ def stand_by(
         _candidate(address, conf.run, standby=True) as candidate,
         closing(open_tracker(conf, address.secret, registered=True)) as tracker,
     ):
+        _check_takes_over(conf, tracker)
         if not _outlives_master(conf, candidate, tracker, on_stand_by):
             return None
         head = tracker.head()
@@ -182,6 +184,7 @@ def resume_run(conf: Conf, address: ClusterAddress, options: MasterOptions, *, w
 
     Raises:
         TrackerError: its master lives. CheckpointError: nothing is left of the run, in the tracker or elsewhere.
+        VersionError: this process is not of the versions of the run's master, or its workers would round differently.
     """
     data = load_data(conf.dataset, conf.data_dir)
     with (
@@ -189,6 +192,7 @@ def resume_run(conf: Conf, address: ClusterAddress, options: MasterOptions, *, w
         closing(open_tracker(conf, address.secret, registered=True)) as tracker,
     ):
         _check_something_is_left(conf, tracker)
+        _check_takes_over(conf, tracker)
         if workers is None:
             workers = 0 if _has_workers(candidate, tracker) else conf.workers
         run = _resolve_registered(conf, data, local_workers=workers)
@@ -249,6 +253,13 @@ def _check_something_is_left(conf: Conf, tracker: HazelcastStateTracker) -> None
             f"run {conf.run} cannot go on: the tracker at {conf.state_tracker_connection_string} has nothing of it "
             f"any more, {kept}; start its master again (dl4j master)"
         )
+
+
+def _check_takes_over(conf: Conf, tracker: HazelcastStateTracker) -> None:
+    """Raise ``VersionError`` if this process is not of the versions that the run's master has, or had."""
+    theirs = tracker.get("versions")
+    if isinstance(theirs, dict):
+        check_versions(theirs, versions(conf.kernels), f"this process cannot take run {conf.run} over")
 
 
 def _lead(

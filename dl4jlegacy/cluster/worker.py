@@ -105,9 +105,11 @@ def _work(
     on_event: OnEvent,
 ) -> Head | None:
     """Work for one run; return its last head, or None when it is gone, or another has taken its place."""
+    check_fits(tracker, conf, versions(conf.kernels))
+    differs = check_same_arithmetic(tracker, conf, compute)  # after that, since the first worker decides for all
     outcome, name = Outcome(tracker.clock), process_name()
     journal = Journal(tracker, name)
-    pool = _pool_if_admitted(conf, tracker, compute, outcome, journal)
+    pool = _pool(conf, tracker, compute, outcome, journal)
     journal.watch_refusals()
     on_event("joined", {"run": conf.run, "worker": name, "threads": workers})
     for index, text, device in compute.describe(workers):
@@ -121,7 +123,8 @@ def _work(
         master = _MasterWatch(conf, tracker, registered, MasterElection(session, group=address.id), link)
         ticker = Ticker(pool.start(name, workers))
         ticker.start()
-        journal.write("worker_joined", worker=name, threads=workers, kernels=compute.name)
+        announced = {"differs": differs} if differs else {}
+        journal.write("worker_joined", worker=name, threads=workers, kernels=compute.name, **announced)
         try:
             head = _serve(outcome, master)
             left = "replaced" if head is None else head.status
@@ -139,12 +142,10 @@ def _work(
     return head
 
 
-def _pool_if_admitted(
+def _pool(
     conf: Conf, tracker: HazelcastStateTracker, compute: Compute, outcome: Outcome, journal: Journal
 ) -> WorkerPool:
-    """Return the workers of this process; raises ``VersionError`` if it would compute something else than the run."""
-    check_fits(tracker, conf, versions(conf.kernels))
-    check_same_arithmetic(tracker, conf, compute)  # after that, since the first worker decides for all
+    """Return the workers of this process, which has been admitted to the run."""
     return WorkerPool(
         conf,
         tracker,

@@ -13,6 +13,7 @@ Legacy: ``ModelSaver``, ``DefaultModelSaver`` (kept every version forever, saved
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import hashlib
@@ -21,6 +22,7 @@ import logging
 import os
 import re
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -83,10 +85,14 @@ class CheckpointStore:
         folder: where; made when first written to.
         keep: how many.
         owner: whose checkpoints they are; None: whoever's there are, for looking only.
+
+    Attributes:
+        arithmetic: returns what the run is computed with, to be written down with each checkpoint.
     """
 
     def __init__(self, folder: Path | str, *, keep: int = 3, owner: RunIdentity | None = None) -> None:
         self.folder = Path(folder)
+        self.arithmetic: Callable[[], dict[str, str]] = dict
         self._keep, self._owner = keep, owner
         self._lock_file: int | None = None
         self._must_lock = False
@@ -162,6 +168,7 @@ class CheckpointStore:
             "head": msgspec.to_builtins(head),
             "position": {"round": head.round, "batches": head.batches, "examples": head.examples},
             **msgspec.to_builtins(owner),
+            "arithmetic": self.arithmetic(),
             "values": dict(result.values),
             "arrays": list(result.arrays),
             "model": {"file": model, "nbytes": len(tensors), "sha256": hashlib.sha256(tensors).hexdigest()},
@@ -201,6 +208,14 @@ class CheckpointStore:
         if not versions:
             return None
         raise CheckpointError(f"none of the {len(versions)} checkpoints in {self.place} is usable: {reasons[0]}")
+
+    def made_with(self) -> dict[str, str]:
+        """Return what the newest good manifest says that its model was computed with; empty if there is none."""
+        for version in self.versions():
+            with contextlib.suppress(CheckpointError, OSError):
+                found = _verified(self._read(self._files(version)[1])).get("arithmetic")
+                return found if isinstance(found, dict) else {}
+        return {}
 
     def _lock(self) -> bool:
         """Lock the folder for this object's lifetime; return whether it is locked, or cannot be on its file system."""

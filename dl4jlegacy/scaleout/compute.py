@@ -6,6 +6,8 @@ differently, so every process follows. Only in a run with ``mixed_devices`` may 
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -13,18 +15,22 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from dl4jlegacy.devices import Device, choose, limit_memory, memory_limit, memory_text, used_memory
-from dl4jlegacy.errors import DeviceError, DeviceMemoryError, VersionError
+from dl4jlegacy.errors import DeviceError, DeviceMemoryError, TrackerError, VersionError
 from dl4jlegacy.kernels import load
+from dl4jlegacy.kernels.arithmetic import cpu_arithmetic
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import Job, Result
 from dl4jlegacy.scaleout.perform import WorkerPerformer
 from dl4jlegacy.scaleout.tracker import StateTracker
+from dl4jlegacy.version import __version__
 
 __all__ = [
+    "ARITHMETIC",
     "MIXED",
     "Compute",
     "OnDevice",
+    "RunArithmetic",
     "check_same_arithmetic",
     "compute_for_worker",
     "host_kernels",
@@ -33,11 +39,19 @@ __all__ = [
     "using_gpu",
 ]
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 GPU_KERNELS = "cupy"
+ARITHMETIC = "arithmetic"
+"""Global of the run: what the processes that train it compute with (``Compute.arithmetic``)."""
+_ALIKE = {
+    True: "DL4J_CUDNN=0 leaves cuDNN out",
+    False: "on x86, OPENBLAS_CORETYPE and NPY_DISABLE_CPU_FEATURES make unlike ones alike, see docs/cluster.md",
+}
 MIXED = (
-    "mixed_devices: CPU and GPU workers may both have trained this model; they round differently, so that another run "
+    "mixed_devices: devices of several kinds may have trained this model; they round differently, so that another run "
     "need not give the same bits"
 )
 """The warning that the report of a run with ``mixed_devices`` carries."""
@@ -77,16 +91,19 @@ class Compute:
             return load(self.name)
         return load(self.name, device=self.device(worker).index, precision=self.precision)
 
-    def arithmetic(self) -> str:
-        """Return what the last bits of a GPU's results depend on: its model, and the libraries; "" for the CPU."""
+    def arithmetic(self) -> dict[str, str]:
+        """Return what the last bits of the results depend on, by the name of the part: device, libraries, kernels."""
         if not self.on_gpu:
-            return ""
+            return cpu_arithmetic(self.name)
         kernels: Any = self.kernels(0)
         cuda = kernels.xp.cuda.runtime.runtimeGetVersion()
-        return (
-            f"{self.devices[0].name}, CUDA {cuda // 1000}.{cuda % 1000 // 10}, CuPy {kernels.xp.__version__}, "
-            f"convolutions by {kernels.convolution_path}"
-        )
+        return {
+            "dl4jlegacy": __version__,
+            "GPU": self.devices[0].name,
+            "CUDA": f"{cuda // 1000}.{cuda % 1000 // 10}",
+            "CuPy": kernels.xp.__version__,
+            "convolutions": kernels.convolution_path,
+        }
 
     def devices_of(self, workers: int) -> tuple[Device, ...]:
         """Return the devices that ``workers`` workers use."""
@@ -244,20 +261,56 @@ class OnDevice:
             return call()
 
 
-def check_same_arithmetic(tracker: StateTracker, conf: Conf, compute: Compute) -> None:
-    """Raise ``VersionError`` if the run's other GPUs round differently from this process's, unless it is mixed.
+def check_same_arithmetic(tracker: StateTracker, conf: Conf, compute: Compute) -> str:
+    """Check that this process rounds as the others that compute for the run; return what differs in a mixed run.
 
-    The first worker of a run decides.
+    The first worker of a run decides; in a run that goes on from a checkpoint, what that was made with. Devices of the
+    other kind differ in all, which is no news.
+
+    Raises:
+        VersionError: it rounds differently, and the run is not mixed.
     """
     ours = compute.arithmetic()
-    if not ours or conf.mixed_devices:
-        return
-    theirs = tracker.define_once("gpu", ours)
-    if theirs != ours:
-        raise VersionError(
-            f"this worker cannot join run {conf.run}: its GPUs are {theirs}, here is {ours}; they round differently: "
-            "use GPUs and libraries of one kind (DL4J_CUDNN=0 leaves cuDNN out), or start the run with --mixed-devices"
-        )
+    found = tracker.define_once(ARITHMETIC, ours)
+    theirs = found if isinstance(found, dict) else {}
+    if conf.mixed_devices and theirs.keys() != ours.keys():
+        return ""
+    different = [
+        f"{part} is {theirs.get(part, 'unknown')} in the run and {ours.get(part, 'not in use')} here"
+        for part in {**theirs, **ours}
+        if theirs.get(part) != ours.get(part)
+    ]
+    what = "; ".join(different)
+    if not different:
+        return ""
+    if conf.mixed_devices:
+        logger.warning("run %s is computed on devices of several kinds: %s", conf.run, what)
+        return what
+    kind = "GPUs" if compute.on_gpu else "CPUs"
+    raise VersionError(
+        f"run {conf.run} cannot be computed on here: {what}; results would differ in their last bits: use {kind} and "
+        f"libraries of one kind ({_ALIKE[compute.on_gpu]}), or begin or resume the run with --mixed-devices, which "
+        "gives the equal bits up"
+    )
+
+
+class RunArithmetic:
+    """What the processes compute with that train a run, remembered once the tracker has it. For one thread at a time.
+
+    Args:
+        tracker: the run's.
+    """
+
+    def __init__(self, tracker: StateTracker) -> None:
+        self._tracker = tracker
+        self._known: Any = None
+
+    def __call__(self) -> dict[str, str]:
+        """Return it by the name of the part; empty while no worker has joined, or the tracker does not answer."""
+        if self._known is None:
+            with contextlib.suppress(TrackerError):
+                self._known = self._tracker.get(ARITHMETIC)
+        return self._known if isinstance(self._known, dict) else {}
 
 
 def host_kernels(name: str) -> Kernels:

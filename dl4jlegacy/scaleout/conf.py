@@ -71,7 +71,8 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         device: what the workers of the master's process compute on, one of ``devices.CHOICES``; "": what ``kernels``
             says. Workers elsewhere choose for themselves, of the kind that ``kernels`` says.
         precision: of matrix products and convolutions on GPUs, one of ``devices.PRECISIONS``.
-        mixed_devices: whether workers of the other kind may join, which costs the run its bit-equality with others.
+        mixed_devices: whether workers that round differently (of the other kind of device, on another CPU or GPU, with
+            other libraries) may join, which costs the run its bit-equality with others.
         device_memory_limit: how much of each GPU's memory a process of the run may take (``8GiB``, ``80%``); "": all.
     """
 
@@ -174,7 +175,8 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def digest(self) -> str:
         """Return a SHA-256 of what decides the result of the run: the same for whoever goes on with it, anywhere."""
-        body = {name: value for name, value in msgspec.to_builtins(self).items() if name not in FREE_FIELDS}
+        unmixed = self.replace(mixed_devices=False)  # a run may become mixed when it resumes
+        body = {name: value for name, value in msgspec.to_builtins(unmixed).items() if name not in FREE_FIELDS}
         return hashlib.sha256(msgspec.json.encode(body, order="sorted")).hexdigest()
 
     def to_json(self) -> str:

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from dl4jlegacy.errors import Dl4jError, TrackerClosedError, TrackerError
+from dl4jlegacy.scaleout.compute import ARITHMETIC
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.foreign import shortened
 from dl4jlegacy.scaleout.journal import (
@@ -350,6 +351,8 @@ class ClusterMonitor:
                 self._tracker.remove_worker(record.id)
 
     def _restore_globals(self) -> None:
+        if ARITHMETIC not in self._definitions and (found := self._tracker.get(ARITHMETIC)) is not None:
+            self._definitions[ARITHMETIC] = found  # the first worker's; the next ones must agree with it
         for key, value in self._definitions.items():
             if self._tracker.get(key) is None:
                 self._tracker.define(key, value)

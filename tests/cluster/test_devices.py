@@ -1,4 +1,5 @@
-"""GPU workers of a cluster's run, on stand-in GPUs: they follow their run, say where they compute, and may be mixed."""
+"""Workers that round differently: on GPUs (stand-ins), on CPUs that sum in another order. They follow their run, say
+where they compute, and may be mixed."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.kernels.test_arithmetic import OTHER_CORE
 from tests.support import REPOSITORY
 from tests.support.cluster_commands import Cluster, Command, error
 from tests.support.standin_commands import STANDIN
@@ -73,7 +75,7 @@ def test_gpus_of_another_kind_are_refused_and_the_status_says_what_a_worker_hold
     worker = gpu_worker(cluster, 1, "--device-memory-limit", "256MiB")
     cluster.wait_for_round(3)
     other = gpu_worker(cluster, 1, name="Another GPU")
-    error(other, 9, "run shown: its GPUs are Stand-in GPU, ", "here is Another GPU, ", "--mixed-devices")
+    error(other, 9, "run shown cannot", "GPU is Stand-in GPU in the run and Another GPU here", "--mixed-devices")
     [shown] = cluster.status()["workers"]
     assert shown["kernels"] == "cupy" and shown["device"].startswith("gpu:0 ")
     assert shown["device"].endswith(" of 256.0 MiB")
@@ -81,3 +83,28 @@ def test_gpus_of_another_kind_are_refused_and_the_status_says_what_a_worker_hold
     cluster.ask("stop")
     master.wait()
     worker.wait()
+
+
+def test_a_worker_whose_blas_sums_in_another_order_is_refused_and_the_answer_is_that_of_the_others(
+    cluster: Cluster,
+) -> None:
+    master = cluster.master("--run", "alike", run=[*FEW, "--epochs", "60"])
+    worker = cluster.worker()
+    cluster.wait_for_round(1)
+    refused = cluster.worker(env={"OPENBLAS_CORETYPE": OTHER_CORE})
+    error(refused, 9, "DL4J-VERSION", "run alike cannot be computed on here: BLAS is ", f"{OTHER_CORE} here")
+    assert "--mixed-devices" in refused.err() and "docs/cluster.md" in refused.err()
+    assert master.wait() == 0 == worker.wait(), master.err() + worker.err()
+    alone = cluster.start("train", *FEW, "--epochs", "60", "--format", "json")
+    assert alone.wait() == 0
+    assert json.loads(master.out())["params_sha256"] == json.loads(alone.out())["params_sha256"]
+
+
+def test_a_mixed_run_takes_a_worker_with_another_blas_and_everybody_says_so(cluster: Cluster) -> None:
+    master = cluster.master("--mixed-devices", "--min-workers", "2", "--run", "mixed", run=FEW)
+    workers = [cluster.worker(), cluster.worker(env={"OPENBLAS_CORETYPE": OTHER_CORE})]
+    assert master.wait() == 0, master.err()
+    assert [worker.wait() for worker in workers] == [0, 0]
+    assert "need not give the same bits" in master.err() and ", differs BLAS is " in master.err()
+    said = [worker.err() for worker in workers if "run mixed is computed on devices of several kinds" in worker.err()]
+    assert len(said) == 1 and "BLAS is " in said[0] and "products is " in said[0]

@@ -1,0 +1,129 @@
+"""The arithmetic of this process's CPU: all that decides the last bits of what the kernels compute.
+
+Two CPUs round alike only if they take sums in the same order and compute ``exp`` by the same polynomial. Which they do
+is decided by the libraries, and by what these make of the processor. Both are named part by part, for people and for
+comparison, and a few results are computed and their bits compared, for what no name tells (the C library, a BLAS that
+names none of its kernels).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import re
+from typing import Any
+
+import numpy as np
+import threadpoolctl
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.version import __version__
+
+try:
+    from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__  # type: ignore[import-not-found]
+except ImportError:  # NumPy 1
+    from numpy.core._multiarray_umath import __cpu_dispatch__, __cpu_features__  # type: ignore[no-redef]
+
+__all__ = ["cpu_arithmetic"]
+
+_FLOATING = re.compile(
+    r"sse[0-9a-z.]*|ssse3|avx2?|avx10[0-9.]*|avx512(f|vl|dq|bw|fp16|bf16)|fma4?|f16c|xop|neon|fp-armv8|fullfp16|sve.*|"
+    r"sme.*|altivec|vsx|vector.*|[fdv]"
+)
+"""LLVM's names of the processor features that change floating-point code: not those for integers alone."""
+
+
+def cpu_arithmetic(kernels: str) -> dict[str, str]:
+    """Return what the bits of a result on this CPU depend on, by the name of the part.
+
+    Args:
+        kernels: the name of the kernels in use, ``"numba"`` or ``"numpy"``.
+    """
+    return {
+        "dl4jlegacy": __version__,
+        "NumPy": np.__version__,
+        "NumPy's vector code": _numpy_features(),
+        "BLAS": _blas(),
+        **(_compiled() if kernels == "numba" else {}),
+        "products": _digest(_products()),
+        "functions": _digest(_functions()),
+    }
+
+
+def _numpy_features() -> str:
+    """Return the processor features beyond its minimum for which NumPy has code of its own, and uses it here."""
+    return " ".join(name for name in __cpu_dispatch__ if __cpu_features__.get(name)) or "none"
+
+
+def _blas() -> str:
+    """Return name, version and kernels of the BLAS that NumPy multiplies matrices with."""
+    found = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
+    ours = [pool for pool in found if "numpy" in pool["filepath"]] or found
+    if ours:
+        return " and ".join(sorted({_pool_text(pool) for pool in ours}))
+    built: Any = np.show_config(mode="dicts")
+    blas = built.get("Build Dependencies", {}).get("blas", {})
+    return f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
+
+
+def _pool_text(pool: dict[str, Any]) -> str:
+    architecture = pool.get("architecture")
+    return f"{pool['internal_api']} {pool['version']}" + (f" {architecture}" if architecture else "")
+
+
+def _compiled() -> dict[str, str]:
+    """Return what compiled kernels depend on: the compiler, and the vector units that it compiles for."""
+    import llvmlite
+    import numba
+    from numba.core.registry import cpu_target
+
+    _, _, features = cpu_target.target_context.codegen().magic_tuple()
+    enabled = sorted(name[1:] for name in features.split(",") if name.startswith("+"))
+    return {
+        "Numba": numba.__version__,
+        "llvmlite": llvmlite.__version__,
+        "compiled vector code": " ".join(name for name in enabled if _FLOATING.fullmatch(name)) or "none",
+    }
+
+
+@functools.cache
+def _numbers(rows: int, columns: int, dtype: str) -> Array:
+    """Return numbers between -1 and 1 that use all their bits; the same everywhere, since they are divided integers."""
+    mixed = np.arange(1, rows * columns + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return ((mixed >> np.uint64(11)).astype(np.float64) / 2.0**52 - 1.0).astype(dtype).reshape(rows, columns)
+
+
+def _products() -> list[Array]:
+    """Return products of matrices and vectors, some long enough to be summed in blocks.
+
+    None is so large that a BLAS would take several threads for it: workers multiply in one.
+    """
+    results = []
+    for dtype in ("float32", "float64"):
+        for rows, inner, columns in ((3, 5, 7), (33, 130, 17), (8, 1500, 9)):
+            a, b = _numbers(rows, inner, dtype), _numbers(columns, inner, dtype)
+            results += [a @ b.T, a.T[:130] @ a[:, :17], a[:, :130] @ b[0, :130], np.dot(a[0], b[0])]
+    return results
+
+
+def _functions() -> list[Array]:
+    """Return what the elementary functions and sums of NumPy and of the C library give."""
+    results: list[Array] = []
+    for dtype in ("float32", "float64"):
+        x = _numbers(31, 67, dtype) * np.asarray(6.0, dtype)
+        positive = np.abs(x) + np.asarray(0.01, dtype)
+        results += [function(x) for function in (np.exp, np.tanh, np.sin, np.cos, np.expm1)]
+        results += [function(positive) for function in (np.log, np.log1p, np.sqrt, np.reciprocal)]
+        results += [positive**x, x.sum(axis=0), x.sum(axis=1), x.mean(keepdims=True), x.var(axis=0)]
+    some = _numbers(1, 101, "float64")[0]
+    for scalar in (math.exp, math.tanh, math.sin, math.cos, math.expm1, math.erf):
+        results.append(np.array([scalar(value) for value in some.tolist()]))
+    return results
+
+
+def _digest(results: list[Array]) -> str:
+    digest = hashlib.sha256()
+    for result in results:
+        digest.update(np.ascontiguousarray(result).tobytes())
+    return digest.hexdigest()[:12]
