@@ -24,9 +24,9 @@ from dl4jlegacy.scaleout.records import Keys, Manifest
 from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession
 from dl4jlegacy.scaleout.zookeeper.membership import group_path
 from dl4jlegacy.services import Services, ServicesState
-from tests.scaleout.test_foreign import VALUES, keys
 from tests.support.cluster_commands import SECRET, Cluster, Command, freeze, same, until
 from tools.chaos.expiry import expire_session
+from tools.chaos.junk import VALUES, keys
 
 pytestmark = pytest.mark.cluster
 

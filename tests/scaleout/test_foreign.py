@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,26 +20,9 @@ from dl4jlegacy.scaleout.store import Buffer, MemoryStore, SystemClock
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
 from tests.scaleout.protocol.test_protocol import network_work
 from tests.support import simulator
+from tools.chaos.junk import VALUES, keys
 
 SECRET = b"the secret of a run, long enough"
-KINDS = ("head", "job", "data", "update", "model", "worker", "counter", "global", "log")
-PARTS = (
-    *("", "0", "1", "-1", "+1", " 1", "1_0", "01", "1.0", "1e9", "x", "None", "\u0663", "\uff11", "\u00b2", "0x1"),
-    *("9" * 19, "9" * 5000, "a" * 2000, "\0", "\n", "\x1b[2J", "%s", "{}", "..", "/", "//", "\ud7ff", "\U0001f600"),
-)
-VALUES = (
-    *(b"", b"\0", b"junk", b"\xc1", b"\x80", b"\x81\xa1x\x01", b"null", b"{}", b"-1", b"\xff" * 300),
-    *(b"[" * 2000, b"\x91" * 2000, b"\x81\xa6fields\x81\xa1a" + b"\x91" * 2000),
-)
-"""Values that others would write, some of them MessagePack or JSON of nothing that a run has."""
-
-
-def keys(rng: random.Random, count: int) -> Iterator[str]:
-    """Yield keys that others would write: of known and unknown kinds, with parts where numbers should be."""
-    for _ in range(count):
-        kind = rng.choice((*KINDS, rng.choice(PARTS)))
-        parts = [rng.choice((*PARTS, str(rng.randrange(40)))) for _ in range(rng.randrange(5))]
-        yield "/".join((kind, *parts))
 
 
 class GridStore(MemoryStore):

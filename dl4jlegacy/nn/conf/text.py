@@ -85,9 +85,14 @@ def _decode(text: str | bytes, kind: type[T], language: str, parse: Callable[[An
     except (ValueError, yaml.YAMLError, RecursionError) as exc:
         raise ConfError(f"{kind.__name__}: this is no {language}: {_first_line(exc)}") from exc
     try:
-        return msgspec.convert(raw, described(kind), strict=strict, str_keys=True)
+        conf = msgspec.convert(raw, described(kind), strict=strict, str_keys=True)
+        msgspec.msgpack.encode(conf)  # text that came as "\\ud800" could be written nowhere
     except msgspec.ValidationError as exc:
         raise ConfError(f"{kind.__name__}: {_explain(str(exc), raw, kind)}") from exc
+    except UnicodeEncodeError as exc:
+        half = exc.object[exc.start : exc.start + 1]
+        raise ConfError(f"{kind.__name__}: {half!r} is half a character; texts must be whole in UTF-8") from exc
+    return conf
 
 
 def _first_line(exc: BaseException) -> str:

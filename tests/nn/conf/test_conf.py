@@ -21,6 +21,7 @@ from dl4jlegacy.nn.layers.rbm import RBM
 from dl4jlegacy.nn.schedules import ExponentialSchedule, MapSchedule
 from dl4jlegacy.nn.updaters import AdaGrad, Adam, Nesterovs, Sgd
 from dl4jlegacy.nn.weights import WEIGHT_INITS, NormalDistribution
+from dl4jlegacy.scaleout.conf import Conf
 
 
 def stack(*layers, **fields) -> MultiLayerConfiguration:
@@ -241,6 +242,23 @@ def test_no_text_raises_anything_but_a_configuration_error(text):
     for read in (MultiLayerConfiguration.from_json, MultiLayerConfiguration.from_yaml):
         with pytest.raises(ConfError):
             read(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r'{"conf": {"dtype": "\ud800"}}',
+        r'{"\udfff": 1}',
+        r'{"layers": [{"type": "DenseLayer", "name": "\ud800"}]}',
+        r'{"layers": [{"type": "\ud800"}]}',
+    ],
+)
+def test_half_a_character_is_refused_wherever_it_stands(text):
+    for decode in (MultiLayerConfiguration.from_json, MultiLayerConfiguration.from_yaml):
+        with pytest.raises(ConfError):
+            decode(text)
+    with pytest.raises(ConfError, match="half a character"):  # a field that takes any text
+        Conf.from_json(r'{"data_fingerprint": "\ud800"}')
 
 
 def test_yaml_takes_numbers_in_the_spelling_that_yaml_reads_as_a_string():
