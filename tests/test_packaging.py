@@ -81,7 +81,7 @@ def test_both_commands_are_entry_points_that_exist() -> None:
 @pytest.mark.parametrize("tool", [["ruff", "check", "."], ["mypy"]], ids=" ".join)
 def test_the_tools_have_nothing_to_say(tool: list[str], repository: Path) -> None:
     pytest.importorskip(tool[0])
-    done = subprocess.run([sys.executable, "-m", *tool], cwd=repository, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-m", *tool], cwd=repository, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, f"{' '.join(tool)}:\n{done.stdout}{done.stderr}"
 
 

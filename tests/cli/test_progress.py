@@ -40,7 +40,13 @@ class Screen:
     def __init__(self, width: int = 80, height: int = 24) -> None:
         self.file = io.StringIO()
         self.console = Console(
-            file=self.file, force_terminal=True, color_system=None, width=width, height=height, legacy_windows=False
+            file=self.file,
+            force_terminal=True,
+            color_system=None,
+            width=width,
+            height=height,
+            legacy_windows=False,
+            _environ={"TERM": "xterm"},  # whatever the terminal is that the tests run in
         )
 
     def lines(self) -> list[str]:
