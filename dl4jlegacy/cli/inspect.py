@@ -76,7 +76,6 @@ def _status_fields(
     master, standbys = candidates
     head, plan, gone = tracker.head(), tracker.get("plan"), tracker.get("gone") or {}
     failures = [_entry_fields(entry) for entry in entries if entry.event == "job_failed"][-_FAILURES:]
-    now = tracker.clock.now()
     return {
         "run": conf.run,
         "id": address.id,
@@ -88,7 +87,7 @@ def _status_fields(
         "waiting": tracker.get("waiting") if master else None,
         "master": master,
         "standbys": standbys,
-        "workers": [_worker(record, gone, now) for record in tracker.workers()],
+        "workers": [_worker(record, gone) for record in tracker.workers()],
         "failures": failures,
         "head": None if head is None else msgspec.to_builtins(head),
     }
@@ -100,14 +99,14 @@ def _rounds(plan: Any) -> int:
     return msgspec.convert(plan, described(Plan)).total_rounds
 
 
-def _worker(record: WorkerRecord, gone: dict[str, str], now: float) -> dict[str, Any]:
-    """Return a worker as it is shown; its last heartbeat's age is as good as the clocks of the two machines agree."""
+def _worker(record: WorkerRecord, gone: dict[str, str]) -> dict[str, Any]:
+    """Return a worker as it is shown."""
     from dl4jlegacy.scaleout.liveness.failure_detector import process_of
 
     reason = gone.get(process_of(record.id))
     fields: dict[str, Any] = msgspec.to_builtins(record)
     state = record.state if reason is None else f"gone ({reason})"
-    return {**fields, "state": state, "beat_age": round(max(0.0, now - record.beat), 1)}
+    return {**fields, "state": state}
 
 
 def _status_lines(fields: dict[str, Any], address: ClusterAddress) -> Iterable[str]:
@@ -139,7 +138,7 @@ def _status_lines(fields: dict[str, Any], address: ClusterAddress) -> Iterable[s
         device = f"{worker['device']}, " if worker["device"] else ""
         yield (
             f"worker {worker['id']}: {worker['state']}{job}, {worker['host']}, pid {worker['pid']}, "
-            f"{device}{counted(worker['jobs_done'], 'job')} done, last beat {worker['beat_age']:.1f} s ago"
+            f"{device}{counted(worker['jobs_done'], 'job')} done, last beat at {_time(worker['beat'])}"
         )
     for failure in fields["failures"]:
         yield (
@@ -218,10 +217,15 @@ def _follow(tracker: StateTracker, *, as_json: bool) -> None:
 
 
 def _entry_line(entry: JournalEntry) -> str:
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.time)) + f".{int(entry.time * 1000) % 1000:03}"
+    when = _time(entry.time)
     trace = str(entry.fields.get("traceback") or "").rstrip()
     first = f"{when} {entry.host} {entry.pid} {entry.line()}"
     return "\n  ".join([first, *trace.splitlines()]) if trace else first
+
+
+def _time(seconds: float) -> str:
+    """Return a time of day, which another machine's clock gave, in this one's time zone."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) + f".{int(seconds * 1000) % 1000:03}"
 
 
 def _entry_fields(entry: JournalEntry) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.store import WallClock
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
 from dl4jlegacy.scaleout.zookeeper import MasterElection, ZookeeperConfigurationRetriever, ZooKeeperSession
 from dl4jlegacy.scaleout.zookeeper.membership import ROOT
@@ -224,7 +223,7 @@ def _looked_at(names: HazelcastStore, run: FoundRun) -> FoundRun:
     """Return a run with all that the grid says of it."""
     store = names.sibling(run.run, run.incarnation)
     run = replace(run, nbytes=_nbytes(store))
-    tracker = StateTracker(store, WallClock())
+    tracker = StateTracker(store)
     try:
         record = drive(protocol.listing(names, run.run, run.incarnation))
         head, plan = tracker.head(), tracker.get("plan")

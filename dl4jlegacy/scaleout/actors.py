@@ -15,6 +15,7 @@ import logging
 import os
 import socket
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -474,7 +475,7 @@ class HeartbeatActor(_Actor):
                 state=state,
                 job=job,
                 jobs_done=working.jobs_done,
-                beat=now,
+                beat=time.time(),
                 kernels=self._kernels,
                 device=self._device(name),
             )

@@ -95,15 +95,19 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a slot. Each lease has a higher fencing ``token``; ``model`` is the key of the job's model.
 
     ``progress`` is the number of batches that the worker had done of the job when it last extended its lease.
+
+    No time of day is in it, since the clocks of two machines are never compared. ``extended`` counts how often the
+    lease was extended, so that its record changes as long as somebody works on the job; ``seconds`` is how long the
+    job that is done took, by the clock of its worker.
     """
 
     state: Literal["ready", "leased", "done", "failed"]
     model: str
     token: int = 0
     worker: str = ""
-    since: float = 0.0
-    deadline: float = 0.0
+    extended: int = 0
     progress: int = 0
+    seconds: float = 0.0
     attempts: int = 0
     data: Manifest | None = None
     update: Manifest | None = None
@@ -111,7 +115,11 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker reports with every heartbeat; ``device`` is its GPU, if any, and the memory in use there."""
+    """What a worker reports with every heartbeat; ``device`` is its GPU, if any, and the memory in use there.
+
+    ``beat`` is the time of day, in seconds since 1970 by the clock of its machine: for people to read. Others see only
+    whether it changes, and measure with their own clock for how long it does not.
+    """
 
     id: str
     host: str

@@ -56,9 +56,9 @@ class StateTracker:
     must be foreign or damaged: it is noted and counts as missing until the master has rewritten it.
     """
 
-    def __init__(self, store: Store, clock: Clock, *, is_authorised: bool = False) -> None:
+    def __init__(self, store: Store, clock: Clock | None = None, *, is_authorised: bool = False) -> None:
         self.store = store
-        self.clock = clock
+        self.clock = clock or SystemClock()
         self._is_authorised = is_authorised
 
     # -- workers ------------------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class StateTracker:
         return len(self.store.keys("worker/"))
 
     def heart_beats(self) -> dict[str, float]:
-        """Return the clock time of every worker's last heartbeat."""
+        """Return the time of day of every worker's last heartbeat, by the clock of its machine."""
         return {worker.id: worker.beat for worker in self.workers()}
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
@@ -210,4 +210,4 @@ class InMemoryStateTracker(StateTracker):
     """The tracker of a run within one process."""
 
     def __init__(self, clock: Clock | None = None) -> None:
-        super().__init__(MemoryStore(), clock or SystemClock())
+        super().__init__(MemoryStore(), clock)

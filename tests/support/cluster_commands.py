@@ -23,7 +23,6 @@ from dl4jlegacy.cluster.address import find_incarnation
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
 from dl4jlegacy.scaleout.protocol import NAMES, listed_runs
 from dl4jlegacy.scaleout.records import Head
-from dl4jlegacy.scaleout.store import WallClock
 from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession
 from tests.support import REPOSITORY
@@ -176,7 +175,7 @@ class Cluster:
     def tracker(self, run: str) -> Iterator[StateTracker]:
         """Open the tracker of whichever incarnation has the name of a run; an empty one while there is none."""
         with self.grid() as names:
-            yield StateTracker(PresentStore(names, run, self._seen), WallClock())
+            yield StateTracker(PresentStore(names, run, self._seen))
 
     def wait_for_round(self, round_: int, run: str = "", seconds: float = 90.0) -> None:
         """Wait until a run (by default the one started last) has come so far."""

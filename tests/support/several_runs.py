@@ -22,9 +22,13 @@ from dl4jlegacy.scaleout.foreign import ForeignValues
 from dl4jlegacy.scaleout.job import CollectionJobIterator, Result
 from dl4jlegacy.scaleout.records import HEAD, Head, decode_record, keyspace
 from dl4jlegacy.scaleout.router import create_router
-from tests.support.simulator import SimulatedStore
+from dl4jlegacy.scaleout.store import Clock
+from dl4jlegacy.scaleout.tracker import StateTracker
+from tests.support.simulator import Machines, SimulatedStore
 
 NAME, IDS, RUNS = "run", ("a", "b"), 2
+ROLES = tuple(f"{role}{id}" for id in IDS for role in ("m0", "m1", "w0", "w1"))
+"""Two masters and two workers of each id, each on a machine of its own."""
 LEASE, SESSION = 60.0, 60.0
 LIMITS = protocol.Limits(lease=LEASE, poll=8.0, attempts=1_000_000, straggler_least=LEASE / 2)
 JOBS = CollectionJobIterator(list(range(9)), jobs_per_round=3)
@@ -104,9 +108,15 @@ class World:
         self.time, self.born, self.ended = 0.0, 0, dict.fromkeys(IDS, 0)
         self.under_way: dict[str, tuple[object, Begun]] = {}
         self.processes: dict[str, Process] = {}
+        self.machines = Machines(list(ROLES), seed)
 
-    def now(self) -> float:
-        return self.time
+    def clock(self) -> Clock:
+        """Return the clock that a process has from its tracker."""
+        return StateTracker(self.store).clock
+
+    def event(self, event: protocol.Event, clock: Clock) -> protocol.Event:
+        """Return an event of a process as it is in the time of all."""
+        return protocol.Wait(self.time + event.until - clock.now()) if isinstance(event, protocol.Wait) else event
 
     def space(self, begun: Begun) -> Keyspace:
         return Keyspace(self.store, keyspace(NAME, begun.incarnation if self.design.keyspaces else ""))
@@ -189,10 +199,11 @@ class World:
             """A master that was frozen makes sure that the run is not over before it begins it again."""
             self.fence(id, me)
 
+        clock = self.clock()
         master = protocol.Master(
             f"{role}.{self.born}.{self.random.random()}",
             self.space(begun),
-            self,
+            clock,
             JOBS.plan,
             self.router,
             aggregator=CollectingAggregator(lambda total, value: [*total, value]),
@@ -207,7 +218,7 @@ class World:
             elif isinstance(event, protocol.NewModel) and event.last:
                 self.check(begun, Result.decode(event.frame).values["value"])
             else:
-                yield event
+                yield self.event(event, clock)
 
     def clear_up(self, id: str, me: object, begun: Begun) -> Iterator[Any]:
         yield None
@@ -227,9 +238,8 @@ class World:
             if begun is None:
                 continue
             self.born += 1
-            worker = protocol.Worker(
-                f"{role}.{self.born}", self.space(begun), self, JOBS.plan, self.router, limits=LIMITS
-            )
+            name, clock = f"{role}.{self.born}", self.clock()
+            worker = protocol.Worker(name, self.space(begun), clock, JOBS.plan, self.router, limits=LIMITS)
             steps, answer = protocol.worker_steps(worker), None
             while self.zookeeper.conf.get(id) == begun:
                 try:
@@ -237,7 +247,7 @@ class World:
                 except StopIteration:
                     break
                 answer = None
-                yield event
+                yield self.event(event, clock)
                 if isinstance(event, protocol.Perform):
                     for _ in range(self.random.randrange(4)):
                         yield None
@@ -262,25 +272,24 @@ def run(router: str, seed: int, design: Design | None = None, *, step_limit: int
     """Run one schedule until each id has had its runs; raises AssertionError naming the seed."""
     world = World(router, seed, design or Design())
     commands: dict[str, Callable[[str], Iterator[Any]]] = {}
-    for id in IDS:
-        for role in (f"m0{id}", f"m1{id}"):
-            commands[role] = lambda role, id=id: world.lead(role, id)
-        for role in (f"w0{id}", f"w1{id}"):
-            commands[role] = lambda role, id=id: world.work(role, id)
-    for role in commands:
+    for role in ROLES:
+        does = world.lead if role.startswith("m") else world.work
+        commands[role] = lambda role, does=does: does(role, role[-1])
         world.processes[role] = Process(commands[role](role))
     steps = 0
-    while min(world.ended.values()) < RUNS:
-        steps += 1
-        world.time += 1.0
-        assert steps < step_limit, f"seed {seed}: no progress after {steps} steps; {world.ended}"
-        _step(world, commands, world.random.choice(list(commands)))
-        world.check_registered()
+    with world.machines.shown():
+        while min(world.ended.values()) < RUNS:
+            steps += 1
+            world.time += 1.0
+            assert steps < step_limit, f"seed {seed}: no progress after {steps} steps; {world.ended}"
+            _step(world, commands, world.random.choice(ROLES))
+            world.check_registered()
     return world
 
 
 def _step(world: World, commands: dict[str, Callable[[str], Iterator[Any]]], role: str) -> None:
     """Let one process take a step, unless it is killed or frozen; sessions of processes that are gone expire."""
+    world.machines.tick(world.time, role)
     process, dice = world.processes[role], world.random.random()
     if dice < KILLS:
         _expire(world, process)

@@ -1,5 +1,6 @@
-"""The run protocol under a seeded scheduler with a virtual clock: the project's own step functions, real frames, and
-processes that are killed, frozen, restarted and overtaken, over a store that may lose the newest write of a key.
+"""The run protocol under a seeded scheduler with virtual clocks: the project's own step functions, real frames, and
+processes that are killed, frozen, restarted and overtaken, over a store that may lose the newest write of a key. Each
+process is on a machine of its own, whose monotonic clock began at some time and whose wall clock is often set.
 
     python -m tests.support.simulator [schedules] [first seed] [--router=NAME] [--scenario=NAME]
 
@@ -12,7 +13,8 @@ from __future__ import annotations
 import logging
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -24,10 +26,16 @@ from dl4jlegacy.scaleout.plan import Plan, SlotPlan
 from dl4jlegacy.scaleout.protocol import watch
 from dl4jlegacy.scaleout.records import HEAD, Failure, Head, Manifest, account, decode_record
 from dl4jlegacy.scaleout.router import WorkRouter, create_router
+from dl4jlegacy.scaleout.store import Clock
+from dl4jlegacy.scaleout.tracker import StateTracker
 
 LEASE, POLL = 60.0, 8.0
-KILLS, FREEZES, LOSSES, RESTARTS = 0.008, 0.004, 0.002, 0.0002
+KILLS, FREEZES, LOSSES, RESTARTS, STEPS = 0.008, 0.004, 0.002, 0.0002, 0.01
 STEP_LIMIT = 400_000
+STEP_SECONDS = (-86400.0, -1500.0, -2 * LEASE, 2 * LEASE, 1500.0, 86400.0)
+"""By how much a wall clock is set forward or back."""
+TAKEN_FOR_GONE = 0.02
+"""How often a worker is taken for dead or frozen, wrongly as often as not."""
 GROUPS = (watch.GROUP_NBYTES, 1, 600)
 """Sizes of the groups in which a master fetches updates: all at once, one by one, a few at a time."""
 MASTERS, WORKERS = ("m0", "m1"), ("w0", "w1", "w2")
@@ -140,6 +148,33 @@ class Work:
     max_keys: int = 400
 
 
+class Machines:
+    """The clocks of several machines in one virtual time: monotonic ones of different origin, wall clocks that step.
+
+    ``at`` is the machine whose clocks ``time.monotonic`` and ``time.time`` show while ``shown``.
+    """
+
+    def __init__(self, names: Sequence[str], seed: int) -> None:
+        self.time, self.at, self._random = 0.0, names[0], random.Random(f"clocks of {seed}")
+        self._began = {name: float(self._random.randrange(10**7)) for name in names}
+        self._wall = dict.fromkeys(names, 0.0)
+
+    def monotonic(self) -> float:
+        return self._began[self.at] + self.time
+
+    def wall(self) -> float:
+        return 1.7e9 + self._wall[self.at] + self.time
+
+    def shown(self) -> AbstractContextManager[Any]:
+        return mock.patch.multiple("time", monotonic=self.monotonic, time=self.wall)
+
+    def tick(self, now: float, at: str) -> None:
+        """Let the time be ``now`` and a process on ``at`` go on; somebody may set that machine's wall clock."""
+        self.time, self.at = now, at
+        if self._random.random() < STEPS:
+            self._wall[at] += self._random.choice(STEP_SECONDS)
+
+
 class World:
     def __init__(self, work: Work, router: str, seed: int, losses: bool, scenario: Scenario = HOSTILE) -> None:
         self.work, self.losses, self.seed, self.scenario = work, losses, seed, scenario
@@ -147,14 +182,20 @@ class World:
         self.store = SimulatedStore(work.chunk_nbytes)
         self.router = create_router(router)
         self.time = 0.0
+        self.machines = Machines(MASTERS + WORKERS, seed)
         self.checkpoint: tuple[Head, Any] | None = None
         self.result: tuple[Head, Any] | None = None
         self.versions: list[float] = []
         """When each model version was made."""
         self.born = 0
 
-    def now(self) -> float:
-        return self.time
+    def clock(self) -> Clock:
+        """Return the clock that a process has from its tracker."""
+        return StateTracker(self.store).clock
+
+    def after(self, event: protocol.Event, clock: Clock) -> float:
+        """Return until when a process sleeps that yields this event."""
+        return self.time + event.until - clock.now() if isinstance(event, protocol.Wait) else 0.0
 
     def save(self, event: protocol.NewModel) -> None:
         """An atomic write: the newest model replaces the checkpoint, every third version (and the last)."""
@@ -167,16 +208,17 @@ class World:
     def master(self, name: str) -> Iterator[float]:
         work = self.work
         start = protocol.RunStart("run", work.first_model, lambda: self.checkpoint)
+        clock = self.clock()
         me = protocol.Master(
             name,
             self.store,
-            self,
+            clock,
             work.plan,
             self.router,
             aggregator=work.aggregator(self.router.name),
             start=start,
             limits=LIMITS,
-            is_gone=lambda worker: self.rng.random() < 0.02,  # wrongly, as often as not
+            is_gone=lambda worker: self.rng.random() < TAKEN_FOR_GONE,
             on_progress=lambda: progressed.append(self.time),
         )
         progressed = [self.time]
@@ -194,13 +236,14 @@ class World:
             elif isinstance(event, protocol.Wait):
                 idle = self.time - progressed[-1]
                 assert idle < self.scenario.patience, f"seed {self.seed}: given up after {idle} s without progress"
-                yield event.until
+                yield self.after(event, clock)
             else:
                 yield 0.0
 
     def worker(self, name: str) -> Iterator[float]:
         block = (16, 2, 1)[self.seed % 3]  # all of a round at once, or one of each block first
-        me = protocol.Worker(name, self.store, self, self.work.plan, self.router, limits=LIMITS, block=block)
+        clock = self.clock()
+        me = protocol.Worker(name, self.store, clock, self.work.plan, self.router, limits=LIMITS, block=block)
         steps = protocol.worker_steps(me)
         answer: Any = None
         while True:
@@ -217,7 +260,7 @@ class World:
                             yield 0.0
                 answer = self.answer(name, event)
             else:
-                yield event.until if isinstance(event, protocol.Wait) else 0.0
+                yield self.after(event, clock)
 
     def answer(self, name: str, event: protocol.Perform) -> Any:
         dice = self.rng.random()
@@ -247,8 +290,9 @@ def run(
     work: Work, seed: int, *, losses: bool, router: str = "iterative-reduce", scenario: Scenario = HOSTILE
 ) -> World:
     """Run one schedule to its end and return the world; raises AssertionError naming the seed."""
-    with mock.patch.object(watch, "GROUP_NBYTES", GROUPS[seed // 2 % len(GROUPS)]):
-        return _run(World(work, router, seed, losses, scenario))
+    world = World(work, router, seed, losses, scenario)
+    with mock.patch.object(watch, "GROUP_NBYTES", GROUPS[seed // 2 % len(GROUPS)]), world.machines.shown():
+        return _run(world)
 
 
 def _run(world: World) -> World:
@@ -266,6 +310,7 @@ def _run(world: World) -> World:
         assert steps < STEP_LIMIT, f"seed {seed}: no progress after {steps} steps"
         peak = max(peak, len(world.store.now))
         role = rng.choice(roles)
+        world.machines.tick(world.time, role)
         dice = rng.random()
         if dice < kills:  # SIGKILL and restart: all local state is gone
             alive[role], asleep[role] = world.start(role), 0.0

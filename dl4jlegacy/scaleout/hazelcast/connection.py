@@ -10,7 +10,8 @@ replaced on the clients it opens; the package itself, and other clients in the p
   waits for them any more; here the store decides what is repeated, and for how long;
 * maps and topics are made and removed without waiting: the package waits for the member's answer without a deadline;
 * frames are bounded: a longer one is let pass unread, one of a negative length ends the connection (``FrameReader``);
-* the reactor's waker can no longer lose a wake-up (``_mend_waker``).
+* the reactor's waker can no longer lose a wake-up (``_mend_waker``);
+* the reactor's timers go by a clock that nobody sets (``_mend_timers``).
 
 All of it depends on the package's insides, so ``open_client`` accepts only the releases the tests were run against.
 """
@@ -20,6 +21,7 @@ from __future__ import annotations
 import io
 import socket
 import struct
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -38,6 +40,7 @@ with warnings.catch_warnings():  # Python 3.11 warns of its own asyncore, which 
     from hazelcast.lifecycle import LifecycleState
     from hazelcast.protocol.codec import client_destroy_proxy_codec
     from hazelcast.proxy import MAP_SERVICE, TOPIC_SERVICE
+    from hazelcast.reactor import Timer
     from hazelcast.serialization.data import Data
 
 __all__ = ["TESTED_RELEASES", "HazelcastClientNotActiveError", "check_release", "open_client"]
@@ -53,6 +56,7 @@ _HEADER_NBYTES = 6  # of a frame: its length, these included, and its flags
 _MOST_FRAME_NBYTES = 4 << 20  # values are of 1 MiB at most
 _MOST_MESSAGE_NBYTES = 1 << 30  # of a list of all keys, for example
 _PackageReader: Any = _Reader
+_Timer: Any = Timer
 _Base: Any = HazelcastClient  # the package is typed in parts, and since 5.7 only
 _Data: Any = Data
 _Invocation: Any = Invocation
@@ -114,6 +118,7 @@ class _Client(_Base):  # type: ignore[misc]
         """Replace, then start; called by the package when all parts of a client are there and none runs."""
         _refuse_pickle(self._serialization_service._python_serializer)
         _mend_waker(self._reactor._loop)
+        _mend_timers(self._reactor._loop)
         _bound_frames(self._reactor)
         self._context.serialization_service = PlainValues()  # these two are all that maps and topics see
         self._context.invocation_service = _SentOnce(self._invocation_service)
@@ -271,3 +276,25 @@ def _mend_waker(loop: Any) -> None:
         waker.awake = False
 
     waker.handle_read = handle_read
+
+
+class _MonotonicTimer(_Timer):  # type: ignore[misc]
+    """A timer of the reactor that goes by the monotonic clock, whatever time of day the loop says it is."""
+
+    def check_timer(self, now: float) -> bool:
+        return bool(super().check_timer(time.monotonic()))
+
+
+def _mend_timers(loop: Any) -> None:
+    """Make one reactor's timers go by the monotonic clock.
+
+    The package's go by the wall clock: when that is set back by an hour, no heartbeat is sent for an hour, no member
+    that is gone is noticed, and nobody connects to one that is new.
+    """
+
+    def add_timer(delay: float, callback: Callable[[], None]) -> Any:
+        timer = _MonotonicTimer(time.monotonic() + delay, callback)
+        loop._new_timers.append((timer.end, timer))
+        return timer
+
+    loop.add_timer = add_timer

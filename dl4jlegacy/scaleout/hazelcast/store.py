@@ -36,7 +36,7 @@ from dl4jlegacy.scaleout.envelope import Envelope
 from dl4jlegacy.scaleout.foreign import ForeignValues
 from dl4jlegacy.scaleout.hazelcast.link import DisturbedError, HazelcastLink, Reply
 from dl4jlegacy.scaleout.records import keyspace
-from dl4jlegacy.scaleout.store import Buffer, Clock, WallClock
+from dl4jlegacy.scaleout.store import Buffer
 from dl4jlegacy.scaleout.tracker import StateTracker
 
 __all__ = ["HazelcastStateTracker", "HazelcastStore"]
@@ -352,12 +352,7 @@ class HazelcastStore:
 
 
 class HazelcastStateTracker(StateTracker):
-    """The tracker of a run on a cluster; arguments as for ``HazelcastStore`` and ``StateTracker``.
-
-    Deadlines of leases are compared between machines, so the clock is the wall clock: machines should keep theirs
-    within a second of each other (NTP). A clock that is off costs a lease that ends too early or too late, and with
-    it a job done twice or waited for, but never an update: only the first one counts.
-    """
+    """The tracker of a run on a cluster; arguments as for ``HazelcastStore`` and ``StateTracker``."""
 
     def __init__(
         self,
@@ -368,7 +363,6 @@ class HazelcastStateTracker(StateTracker):
         incarnation: str = "",
         secret: bytes | None,
         deadline_seconds: float = 20.0,
-        clock: Clock | None = None,
         is_authorised: bool = False,
     ) -> None:
         store = HazelcastStore(
@@ -379,7 +373,7 @@ class HazelcastStateTracker(StateTracker):
             secret=secret,
             deadline_seconds=deadline_seconds,
         )
-        super().__init__(store, clock or WallClock(), is_authorised=is_authorised)
+        super().__init__(store, is_authorised=is_authorised)
 
 
 def _addresses(text: str) -> list[str]:

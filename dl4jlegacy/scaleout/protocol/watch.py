@@ -184,7 +184,7 @@ def _check_slot(me: Watcher, slots: OpenSlots, number: int, raw: Buffer | None) 
             )
         record = again
     elif record.state == "done":
-        me.durations = [*me.durations[1 - REMEMBERED :], record.deadline - record.since]
+        me.durations = [*me.durations[1 - REMEMBERED :], record.seconds]
     elif record.state == "failed":
         slots.failure = record.failure
     slots.records[number] = record

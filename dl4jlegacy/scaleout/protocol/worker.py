@@ -111,11 +111,12 @@ class Worker:
 
 
 class Claim(NamedTuple):
-    """A leased job: its number, its record, and the record's bytes as written."""
+    """A leased job: its number, its record, the record's bytes as written, and when that was by the worker's clock."""
 
     number: int
     record: JobRecord
     raw: bytes
+    since: float
 
 
 def worker_steps(me: Worker) -> Steps[Head]:
@@ -130,7 +131,7 @@ def worker_steps(me: Worker) -> Steps[Head]:
                 me.hint()
             yield Wait(me.searched + me.limits.poll)
             continue
-        head, (number, record, _) = me.head, claim
+        head, (number, record, _, _) = me.head, claim
         data = me.fetched.pop(number, None)
         wanted = [] if head.model.key == model_key else [head.model]
         lacking = [record.data] if record.data is not None and data is None else []
@@ -294,22 +295,16 @@ def _free(me: Worker, head: Head, block: list[int], raws: list[Buffer | None]) -
 
 
 def _lease(me: Worker, number: int, record: JobRecord, raw: Buffer) -> Steps[Claim | None]:
-    now = me.clock.now()
+    since = me.clock.now()
     lease = msgspec.structs.replace(
-        record,
-        state="leased",
-        token=record.token + 1,
-        worker=me.name,
-        since=now,
-        deadline=now + me.limits.lease,
-        progress=0,
+        record, state="leased", token=record.token + 1, worker=me.name, extended=0, progress=0
     )
     new = encode_record(lease)
     yield STEP
     if not me.store.replace_if_same(Keys.job(*me.plan.at(number)), raw, new):
         return None
     me.cursor = number + 1
-    return Claim(number, lease, new)
+    return Claim(number, lease, new, since)
 
 
 def _commit(me: Worker, claim: Claim, frame: Buffer) -> Steps[None]:
@@ -327,8 +322,7 @@ def _commit(me: Worker, claim: Claim, frame: Buffer) -> Steps[None]:
             record,
             state="done",
             worker=me.name,
-            since=lease.since,
-            deadline=me.clock.now(),
+            seconds=me.clock.now() - claim.since,
             update=manifest,
             failure=None,
         )
@@ -394,14 +388,14 @@ def extend_lease(me: Worker, slot: SlotPlan, lease: JobRecord, progress: int = 0
     Runs on the heartbeat's thread, not the computation's. The progress is told even if the lease is lost, until another
     worker takes the job: this one goes on with it, and may be the only one there is.
     """
-    key, deadline = Keys.job(slot.round, slot.slot), me.clock.now() + me.limits.lease
+    key = Keys.job(slot.round, slot.slot)
     while True:
         raw = (yield from read_many(me.store, [key]))[0]
         record = parse_record(me.store, key, raw, JobRecord)
         if raw is None or record is None or record.token != lease.token or record.state not in ("leased", "ready"):
             return False
         holds = _holds(record, lease)
-        new = msgspec.structs.replace(record, deadline=deadline if holds else record.deadline, progress=progress)
+        new = msgspec.structs.replace(record, extended=record.extended + holds, progress=progress)
         yield STEP
         if me.store.replace_if_same(key, raw, encode_record(new)):
             return holds

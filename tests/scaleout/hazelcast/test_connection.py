@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -233,6 +234,13 @@ def test_a_wake_up_while_the_reactor_empties_its_pipe_is_not_lost(interrupted):
     assert not loop.waker.awake
     loop.waker.wake()
     assert is_readable(end)
+
+
+def test_timers_of_a_client_go_off_although_the_wall_clock_is_set_back(client, monkeypatch):
+    due, now = threading.Event(), time.time
+    client._reactor.add_timer(0.5, due.set)
+    monkeypatch.setattr(time, "time", lambda: now() - 3600.0)
+    assert due.wait(30)
 
 
 def test_the_waker_of_a_client_is_mended(client):

@@ -10,6 +10,7 @@ import itertools
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -158,6 +159,27 @@ def test_schedules_are_hostile():
     assert sum(world.result[0].updates_dropped for world in worlds) > 10
 
 
+@pytest.fixture(params=[(-1500.0,), (1500.0,), (-86400.0, 1500.0, 86400.0)], ids=["back", "forward", "both ways"])
+def set_clocks(request, monkeypatch):
+    """All machines' wall clocks are set every other step, and live workers are never taken for gone."""
+    monkeypatch.setattr(simulator, "STEPS", 0.5)
+    monkeypatch.setattr(simulator, "STEP_SECONDS", request.param)
+    monkeypatch.setattr(simulator, "TAKEN_FOR_GONE", 0.0)
+    return request.param
+
+
+def test_wall_clocks_that_are_set_again_and_again_change_nothing(set_clocks, monkeypatch):
+    schedules = ((2, "iterative-reduce"), (3, "iterative-reduce"), (2, "hogwild"))
+
+    def run():
+        worlds = [simulator.run(network_work(), seed, losses=seed % 2 == 1, router=name) for seed, name in schedules]
+        return [(world.time, world.born, bytes(world.result[1])) for world in worlds]
+
+    stepped = run()
+    monkeypatch.setattr(simulator, "STEPS", 0.0)
+    assert stepped == run()
+
+
 # --- mutations: each breaks one rule of the protocol, and the simulator must notice ---
 
 
@@ -170,7 +192,7 @@ def test_aggregation_in_arrival_order_is_noticed(monkeypatch):
     fold = watch_module._fold
 
     def in_any_order(me, slots, ready, *, announced):
-        arrived = sorted(ready, key=lambda number: slots.records[number].deadline)
+        arrived = sorted(ready, key=lambda number: slots.records[number].seconds)
         return (yield from fold(me, slots, arrived, announced=announced))
 
     monkeypatch.setattr(watch_module, "_fold", in_any_order)
@@ -180,6 +202,18 @@ def test_aggregation_in_arrival_order_is_noticed(monkeypatch):
 def test_expired_leases_that_are_not_issued_again_are_noticed(monkeypatch):
     monkeypatch.setattr(watch_module, "_is_late", lambda *arguments: False)
     notices()
+
+
+@pytest.mark.parametrize("set_clocks", [(-1500.0,)], indirect=True)
+def test_leases_that_are_measured_by_the_wall_clock_are_noticed(set_clocks, monkeypatch):
+    class WallClock:
+        def now(self):
+            return time.time()
+
+    monkeypatch.setattr(simulator.World, "clock", lambda self: WallClock())
+    monkeypatch.setattr(simulator, "STEP_LIMIT", 12_000)
+    with pytest.raises(AssertionError, match="seed 2: no progress"):
+        simulator.run(network_work(), 2, losses=False)
 
 
 def test_a_head_computed_from_another_than_the_one_compared_is_noticed(monkeypatch):

@@ -1,0 +1,171 @@
+"""Wall clocks that are set, forward and back, end no run and keep no lease: durations are measured by other clocks."""
+
+from __future__ import annotations
+
+import ast
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dl4jlegacy.runner import ActorNetworkRunner
+from dl4jlegacy.scaleout.aggregate import CollectingAggregator
+from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.hazelcast import store as hazelcast_store
+from dl4jlegacy.scaleout.job import CollectionJobIterator, Job, Result
+from dl4jlegacy.scaleout.outcome import RunStatus
+from dl4jlegacy.scaleout.protocol import Limits
+from dl4jlegacy.scaleout.store import MemoryStore
+from dl4jlegacy.scaleout.tracker import StateTracker
+from tests.test_layering import MODULES
+
+TIMES_OF_DAY = {
+    "dl4jlegacy.aws.session": {"time.time"},  # launch times and prices, which Amazon's clock gives
+    "dl4jlegacy.cli.runs": {"time.time"},  # how long ago a run began, for people
+    "dl4jlegacy.cluster.registration": {"time.time"},  # when a run began, for people
+    "dl4jlegacy.scaleout.actors": {"time.time"},  # when a heartbeat was sent, for people
+    "dl4jlegacy.scaleout.journal": {"time.time", "time.time_ns"},  # when something happened; the order of entries
+}
+"""Which modules may ask what time of day it is, and why."""
+CLOCKS = {"time.time", "time.time_ns", "time.clock_gettime", "time.ctime", "time.asctime"} | {
+    f"{place}.{call}" for place in ("datetime", "datetime.datetime", "date") for call in ("now", "utcnow", "today")
+}
+
+
+def wall_clock_uses(source: str) -> Counter[str]:
+    """Return the ways in which a module can learn what time of day it is, however it names them."""
+    tree = ast.parse(source)
+    calls = {name.rpartition(".")[2] for name in CLOCKS}
+    found = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in calls]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "time":
+            found += [f"time.{alias.name}" for alias in node.names]
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            renamed = [alias.name for alias in node.names if alias.asname]
+            found += [f"time.{name}" for name in renamed if name in ("time", "datetime")]
+        if isinstance(node, ast.Call) and not node.args and ast.unparse(node.func) in ("time.localtime", "time.gmtime"):
+            found.append("time.time")
+    return Counter(name for name in found if name in CLOCKS)
+
+
+def test_no_module_measures_a_duration_with_the_wall_clock() -> None:
+    uses = {name: set(wall_clock_uses(path.read_text())) for name, path in MODULES.items() if "tools" not in name}
+    assert {name: calls for name, calls in uses.items() if calls} == TIMES_OF_DAY
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time\ntime.time()",
+        "import time\nclock = time.time",
+        "from time import time\ntime()",
+        "import time as time\ntime.time()",
+        "import time\ntime.localtime()",
+        "from datetime import datetime\ndatetime.now()",
+        "import datetime\ndatetime.datetime.utcnow()",
+    ],
+)
+def test_the_sweep_finds_every_way_to_the_wall_clock(source: str) -> None:
+    assert wall_clock_uses(source)
+
+
+class WallClock:
+    """A wall clock that a test sets; the machine's monotonic clock goes on as it does."""
+
+    def __init__(self) -> None:
+        self.ahead, self._really = 0.0, time.time
+
+    def __call__(self) -> float:
+        return self._really() + self.ahead
+
+
+@pytest.fixture
+def wall_clock(monkeypatch: pytest.MonkeyPatch) -> WallClock:
+    clock = WallClock()
+    monkeypatch.setattr(time, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def tracker(monkeypatch: pytest.MonkeyPatch) -> hazelcast_store.HazelcastStateTracker:
+    """The tracker that a cluster's processes use, with its clock, over a store in this process."""
+    monkeypatch.setattr(hazelcast_store, "HazelcastStore", lambda *args, **given: MemoryStore())
+    return hazelcast_store.HazelcastStateTracker("here:1", cluster_name="c", run="r", secret=None)
+
+
+class Performer:
+    """Answers a number with itself, after ``before`` has been called with the job."""
+
+    progress = 0
+
+    def __init__(self, before: Callable[[Job], Any]) -> None:
+        self._before = before
+
+    def update(self, model: Result) -> None:
+        """Numbers need no model."""
+
+    def perform(self, job: Job) -> Result:
+        self._before(job)
+        return Result({"value": [job.work], "examples": 1})
+
+
+def numbers_of_a_run(
+    tracker: StateTracker,
+    conf: Conf,
+    before: Callable[[Job], Any],
+    tick: Callable[[RunStatus], Any],
+    over: threading.Event,
+) -> list[int]:
+    """Return the model of a run that joins the numbers up to 12, sorted; ``over`` is set when it has ended."""
+    runner = ActorNetworkRunner(
+        "master",
+        CollectionJobIterator(list(range(12)), jobs_per_round=3),
+        tracker=tracker,
+        performer=lambda conf, kernels: Performer(before),
+        aggregator=CollectingAggregator(lambda total, value: [*total, *value]),
+        first_model=Result({"value": []}),
+    )
+    with runner:
+        runner.setup(conf)
+        try:
+            return sorted(runner.train(tick, deadline=30).model.values["value"])
+        finally:
+            over.set()
+
+
+@pytest.mark.parametrize("seconds", [1500.0, -1500.0, 86400.0 * 365])
+def test_a_run_goes_on_whatever_the_wall_clock_is_set_to(
+    wall_clock: WallClock, tracker: StateTracker, seconds: float
+) -> None:
+    """25 minutes are more than the four times ``stuck_seconds`` for which a run may stand still."""
+    ticks, set_often = 0, threading.Event()  # which the jobs wait for
+
+    def set_clock(status: RunStatus) -> None:
+        nonlocal ticks
+        wall_clock.ahead, ticks = wall_clock.ahead + seconds, ticks + 1
+        if ticks > 3:
+            set_often.set()
+
+    conf = Conf(workers=2, data_by_reference=False)
+    numbers = numbers_of_a_run(tracker, conf, lambda job: set_often.wait(60), set_clock, set_often)
+    assert numbers == list(range(12))
+
+
+def test_a_lease_expires_although_the_wall_clock_goes_back(wall_clock: WallClock, tracker: StateTracker) -> None:
+    hung, release = [], threading.Event()
+
+    def hang_once(job: Job) -> None:
+        if not hung:
+            hung.append(job.worker_id)
+            release.wait(60)
+
+    def set_back(status: RunStatus) -> None:
+        wall_clock.ahead -= 1500.0
+
+    limits = Limits(lease=0.3, poll=0.05)
+    conf = Conf(workers=2, stuck_seconds=0.2, heartbeat_seconds=0.05, limits=limits, data_by_reference=False)
+    assert numbers_of_a_run(tracker, conf, hang_once, set_back, release) == list(range(12))
+    assert hung
