@@ -181,7 +181,7 @@ class DeadlineError(Dl4jError):
 
 
 class NotAuthorisedError(Dl4jError):
-    """A frame or a caller does not carry the run's secret."""
+    """A frame or a caller does not carry the run's secret, or a run that needs one has none."""
 
     code = "DL4J-AUTH"
     exit_status = 6

@@ -68,7 +68,7 @@ StartLimitIntervalSec=0
 [Service]
 User=dl4j
 Environment=DL4J_SECRET_FILE=/etc/dl4j/secret AWS_DEFAULT_REGION=@REGION@
-Environment=HOME=/var/lib/dl4j DL4J_DATA_DIR=/var/lib/dl4j/data
+Environment=HOME=/var/lib/dl4j DL4J_DATA_DIR=/var/lib/dl4j/data DL4J_SERVICES=/var/lib/dl4j/services
 EnvironmentFile=/etc/dl4j/address
 WorkingDirectory=/var/lib/dl4j
 @SERVICE@
@@ -174,18 +174,12 @@ def _units(instance: InstanceConfig) -> dict[str, str]:
         )
         service = f"ExecStart=/bin/sh -c '{command}'\nRestart=on-failure\nRestartSec=5\nTimeoutStopSec=40"
         return {"dl4j-worker.service": _unit(instance, "dl4j worker", service)}
-    up = (
-        f"{dl4j} services up --folder /var/lib/dl4j/services --host ${{DL4J_ADDRESS}} --hazelcast-port 5701 "
-        f"--zookeeper-port 2181 --cluster-name {instance.cluster}"
-    )
-    services = (
-        f"Type=oneshot\nRemainAfterExit=yes\nTimeoutStartSec=600\nExecStart={up}\n"
-        f"ExecStop={dl4j} services down --folder /var/lib/dl4j/services"
-    )
+    up = f"{dl4j} services up --host ${{DL4J_ADDRESS}} --hazelcast-port 5701 --zookeeper-port 2181"
+    services = f"Type=oneshot\nRemainAfterExit=yes\nTimeoutStartSec=600\nExecStart={up}\nExecStop={dl4j} services down"
     run = " ".join(_word(word) for word in instance.run)
     master = (
         f"ExecStart={dl4j} master {run} --workers {instance.workers} --tracker hazelcast://${{DL4J_ADDRESS}}:5701 "
-        f"--cluster-name {instance.cluster} --zookeeper ${{DL4J_ADDRESS}}:2181 --log-format json\n"
+        f"--zookeeper ${{DL4J_ADDRESS}}:2181 --log-format json\n"
         "Restart=no\nTimeoutStopSec=40"
     )
     return {

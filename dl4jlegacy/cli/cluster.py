@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -84,7 +86,8 @@ def grid_of(tracker: str, cluster_name: str | None, *, or_else: str = "") -> tup
         raise UsageError(f"--tracker {tracker}: give {or_else}hazelcast://host:port[,host:port]")
     if cluster_name:
         return members, cluster_name
-    state = Services.status()
+    folder = os.environ.get("DL4J_SERVICES")
+    state = Services.status(Path(folder) if folder else None)
     return members, state.cluster_name if state is not None and state.hazelcast == members else "dev"
 
 

@@ -50,7 +50,7 @@ def status(zookeeper: Zookeeper = None, id: Id = None, format: Format = "text") 
     address = cluster_address(zookeeper, id)
     conf = find_conf(address)
     master, standbys = _candidates(address)
-    with closing(open_tracker(conf, address.secret, registered=True)) as tracker:
+    with closing(open_tracker(conf, address, registered=True)) as tracker:
         entries = Journal.read(tracker)
         fields = _status_fields(conf, address, tracker, entries, candidates=(master, standbys))
     emit(to_json(fields) if format == "json" else "\n".join(_status_lines(fields, address)))
@@ -175,7 +175,7 @@ def logs(
         return
     address = cluster_address(zookeeper, id)
     conf = find_conf(address)
-    with closing(open_tracker(conf, address.secret, registered=True)) as tracker:
+    with closing(open_tracker(conf, address, registered=True)) as tracker:
         if follow:
             _follow(tracker, as_json=as_json)
             _say_where_the_journal_is(conf, as_json=as_json)
@@ -250,7 +250,7 @@ def stop(zookeeper: Zookeeper = None, id: Id = None) -> None:
 
     address = cluster_address(zookeeper, id)
     conf = find_conf(address)
-    with closing(open_tracker(conf, address.secret, registered=True)) as tracker:
+    with closing(open_tracker(conf, address, registered=True)) as tracker:
         head = tracker.finish("stopped")
         has_master = _candidates(address)[0] is not None
         if not has_master:

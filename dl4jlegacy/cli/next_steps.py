@@ -97,7 +97,7 @@ def _where_the_model_is(fields: Mapping[str, object], location: RunLocation) -> 
 
 def after_services_up(state: ServicesState, environ: Mapping[str, str]) -> Iterator[str]:
     """Yield the commands of a first run on these servers, and what a secret needs; nothing if Zookeeper is missing."""
-    from dl4jlegacy.scaleout.secret import SECRET, SECRET_FILE
+    from dl4jlegacy.scaleout.secret import MAKE_SECRET, SECRET, SECRET_FILE, beyond_loopback
 
     if not state.zookeeper or not state.hazelcast:
         return
@@ -112,5 +112,7 @@ def after_services_up(state: ServicesState, environ: Mapping[str, str]) -> Itera
         yield f"These need the run's secret everywhere: export {SECRET_FILE}={shlex.quote(environ[SECRET_FILE])}"
     elif SECRET in environ:
         yield f"These need the run's secret everywhere: export the same {SECRET} in every terminal"
+    elif beyond_loopback(f"{state.zookeeper},{state.hazelcast}"):
+        yield f"These need a secret, since others may reach these servers: {MAKE_SECRET}."
     else:
         yield f"For a run with a secret, first export the same {SECRET} (or {SECRET_FILE}) in every terminal."

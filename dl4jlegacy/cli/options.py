@@ -448,14 +448,17 @@ def add_command(
 
 
 def cluster_address(zookeeper: str | None, id: str | None) -> ClusterAddress:
-    """Return the address of a run on a cluster, with the secret from the environment; raises ``UsageError``."""
+    """Return the address of a run on a cluster, with the secret from the environment.
+
+    Raises:
+        UsageError: an option is missing or malformed.
+        NotAuthorisedError: Zookeeper is beyond loopback, and there is no secret.
+    """
     from dl4jlegacy.cluster.address import MASTER, ClusterAddress
-    from dl4jlegacy.scaleout.secret import read_secret
+    from dl4jlegacy.scaleout.secret import allows_unsigned, read_secret
 
     if not zookeeper:
         raise UsageError("--zookeeper is missing; give the host:port at which the run is, or is to be, registered")
     if id is not None and (not _ID.fullmatch(id) or id in (".", "..")):
         raise UsageError(f"--id {id!r}: an id is made of letters, digits, '_', '.' and '-', at most 100 of them")
-    address = ClusterAddress(zookeeper, read_secret(os.environ), id or MASTER)
-    address.split()
-    return address
+    return ClusterAddress(zookeeper, read_secret(os.environ), id or MASTER, allows_unsigned(os.environ))

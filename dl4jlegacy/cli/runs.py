@@ -38,17 +38,18 @@ def runs(
     format: Format = "text",
 ) -> None:
     """List the runs of which anything is in a grid or in Zookeeper: those with a master, and what others left."""
+    from dl4jlegacy.cluster.address import Access
     from dl4jlegacy.cluster.runs import Grid, clean, find_runs
-    from dl4jlegacy.scaleout.secret import read_secret
+    from dl4jlegacy.scaleout.secret import allows_unsigned, read_secret
 
     if not tracker and not zookeeper:
         raise UsageError("--tracker or --zookeeper is missing; give a grid, or the Zookeeper in which runs register")
     grids = [Grid(*grid_of(tracker, cluster_name))] if tracker else []
     if zookeeper:
         cluster_address(zookeeper, None)
-    secret = read_secret(os.environ)
-    found = find_runs(zookeeper or "", grids, secret=secret)
-    removed = clean(found, secret=secret) if is_clean else []
+    access = Access(read_secret(os.environ), allows_unsigned(os.environ))
+    found = find_runs(zookeeper or "", grids, access)
+    removed = clean(found, access) if is_clean else []
     if format == "json":
         emit(to_json({"runs": [{**_fields(run), "removed": run in removed} for run in found]}))
     else:
@@ -99,7 +100,7 @@ def _duration(seconds: float) -> str:
 def _standing(run: FoundRun, is_removed: bool) -> str:
     """Return who leads a run, or what can be done about it, in words."""
     from dl4jlegacy.cli.next_steps import command
-    from dl4jlegacy.cluster.address import ClusterAddress
+    from dl4jlegacy.cluster.address import flags_of
 
     if is_removed:
         return "removed: it had no master and could not be resumed"
@@ -107,7 +108,7 @@ def _standing(run: FoundRun, is_removed: bool) -> str:
         master = run.master or {}
         return f"master: {master.get('host')}, pid {master.get('pid')}"
     if run.standing == "resumable":
-        flags = ClusterAddress(run.zookeeper, id=run.id).flags()
+        flags = flags_of(run.zookeeper, run.id)
         return (
             f"no master; `{command('resume', run.run, flags)}` goes on with it, `{command('stop', flags)}` removes it "
             "(--clean does not)"
@@ -121,7 +122,7 @@ def _unknown(run: FoundRun) -> str:
     if run.state == "unreadable":
         return "it has another secret (DL4J_SECRET), or is of another version"
     if run.state == "unreachable":
-        return f"its grid at {run.grid.members} does not answer"
+        return f"its grid at {run.grid.members} does not answer, or is not to be asked without a secret"
     return (
         f"Zookeeper at {run.zookeeper or 'an unknown place'}, where it was registered, was not asked or did not answer"
     )

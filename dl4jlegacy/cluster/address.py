@@ -5,6 +5,7 @@ Several runs can share one Zookeeper and one grid; each has an id of its own, un
 
 from __future__ import annotations
 
+import logging
 import platform
 import time
 from collections.abc import Iterator
@@ -15,16 +16,18 @@ from typing import Any
 import numpy as np
 
 from dl4jlegacy import wire
-from dl4jlegacy.errors import TrackerError, UsageError, VersionError
+from dl4jlegacy.errors import NotAuthorisedError, TrackerError, UsageError, VersionError
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker, HazelcastStore
+from dl4jlegacy.scaleout.secret import ALLOW_UNSIGNED, MAKE_SECRET, beyond_loopback
 from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.scaleout.zookeeper import ZookeeperConfigurationRetriever
 from dl4jlegacy.version import __version__
 
 __all__ = [
     "MASTER",
+    "Access",
     "ClusterAddress",
     "check_fits",
     "check_versions",
@@ -32,22 +35,83 @@ __all__ = [
     "defined",
     "find_conf",
     "find_incarnation",
+    "flags_of",
     "open_tracker",
     "versions",
 ]
+
+logger = logging.getLogger(__name__)
 
 _RESTORED_SECONDS = 3.0
 MASTER = "master"
 """The id of a run that is given none, as the legacy had it."""
 
 
+def flags_of(zookeeper: str, id: str) -> str:
+    """Return the flags by which a command finds the run that has an id in a Zookeeper."""
+    return f"--zookeeper {zookeeper}" + ("" if id == MASTER else f" --id {id}")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """By what right a process goes to servers.
+
+    Attributes:
+        secret: its runs'; None: they have none.
+        allow_unsigned: whether it may go beyond this machine's loopback without one.
+    """
+
+    secret: bytes | None = None
+    allow_unsigned: bool = False
+
+    def check(self, what: str, addresses: str) -> None:
+        """Refuse servers beyond loopback to a process that would believe whatever anybody writes there.
+
+        Args:
+            what: that is at the addresses, for the message.
+            addresses: ``host:port``, with commas between them.
+
+        Raises:
+            NotAuthorisedError: there is no secret, and nobody has allowed that.
+        """
+        beyond = beyond_loopback(addresses)
+        if self.secret is not None or self.allow_unsigned or not beyond:
+            return
+        raise NotAuthorisedError(
+            f"{what} at {beyond[0]} is beyond this machine's loopback, and this process has no secret: whoever reaches "
+            f"that server could change the run, and choose the files that it reads and writes; {MAKE_SECRET}; where "
+            f"everybody on the network is trusted, {ALLOW_UNSIGNED}=1 does without"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterAddress:
-    """Where a run meets: its cluster's Zookeeper, the run's secret (None: none), and its id there."""
+    """Where a run meets.
+
+    Attributes:
+        zookeeper: its cluster's Zookeeper, ``host:port``.
+        secret: the run's; None: it has none.
+        id: its id there.
+        allow_unsigned: whether a run without a secret may use servers beyond this machine's loopback.
+
+    Raises:
+        UsageError: Zookeeper's address is malformed.
+        NotAuthorisedError: it is beyond loopback, and ``Access`` does not allow that.
+    """
 
     zookeeper: str
     secret: bytes | None = None
     id: str = MASTER
+    allow_unsigned: bool = False
+
+    def __post_init__(self) -> None:
+        self.split()
+        self.access.check("Zookeeper", self.zookeeper)
+
+    @property
+    def access(self) -> Access:
+        """By what right its run's servers are reached."""
+        return Access(self.secret, self.allow_unsigned)
 
     def split(self) -> tuple[str, int]:
         """Return host and port of the (first) server; raises ``UsageError``."""
@@ -56,9 +120,20 @@ class ClusterAddress:
             raise UsageError(f"--zookeeper {self.zookeeper}: give it as host:port")
         return host, int(port)
 
+    def warn_unsigned(self, run: str) -> None:
+        """Warn if the run has no secret."""
+        if self.secret is None:
+            logger.warning(
+                "run %s is not signed: whoever reaches Zookeeper at %s or its tracker can change it, and choose files "
+                "that a standby or dl4j resume reads and writes; for one that is, %s",
+                run,
+                self.zookeeper,
+                MAKE_SECRET,
+            )
+
     def flags(self) -> str:
         """Return the flags by which another command finds the run."""
-        return f"--zookeeper {self.zookeeper}" + ("" if self.id == MASTER else f" --id {self.id}")
+        return flags_of(self.zookeeper, self.id)
 
 
 def versions(kernels: str) -> dict[str, str]:
@@ -72,19 +147,26 @@ def versions(kernels: str) -> dict[str, str]:
     }
 
 
-def open_tracker(conf: Conf, secret: bytes | None, *, registered: bool = False) -> HazelcastStateTracker:
-    """Return the tracker that a Conf names; raises ``TrackerError`` if it cannot be reached.
+def open_tracker(conf: Conf, address: ClusterAddress, *, registered: bool = False) -> HazelcastStateTracker:
+    """Return the tracker that a Conf names.
 
     Args:
+        conf: the run's.
+        address: where the run meets.
         registered: the Conf was found in Zookeeper, so that a secret that its signature was checked with is the run's.
+
+    Raises:
+        TrackerError: it cannot be reached.
+        NotAuthorisedError: it is beyond loopback, and there is no secret.
     """
+    address.access.check("the tracker", conf.state_tracker_connection_string)
     return HazelcastStateTracker(
         conf.state_tracker_connection_string,
         cluster_name=conf.cluster_name or "dev",
         run=conf.run,
         incarnation=conf.incarnation,
-        secret=secret,
-        is_authorised=registered and secret is not None,
+        secret=address.secret,
+        is_authorised=registered and address.secret is not None,
     )
 
 

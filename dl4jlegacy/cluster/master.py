@@ -79,6 +79,7 @@ def _candidate(address: ClusterAddress, run: str, *, standby: bool = False) -> I
     Raises:
         TrackerError: Zookeeper cannot be reached, or another master holds the id, and this is no standby.
     """
+    address.warn_unsigned(run)
     with ZooKeeperSession(address.zookeeper, secret=address.secret) as session:
         info = {"run": run, "standby": True} if standby else {"run": run}
         election = MasterElection(session, group=address.id, info=info)
@@ -105,7 +106,8 @@ def run_master(run: Run, data: Data, address: ClusterAddress, options: MasterOpt
         TrackerError: Hazelcast or Zookeeper cannot be reached, or another master holds the id.
         NotEnoughWorkersError: too few workers for too long; the run can be resumed.
     """
-    with _candidate(address, run.conf.run) as candidate, closing(open_tracker(run.conf, address.secret)) as tracker:
+    address.access.check("the tracker", run.conf.state_tracker_connection_string)
+    with _candidate(address, run.conf.run) as candidate, closing(open_tracker(run.conf, address)) as tracker:
         return _lead(run, data, candidate, tracker, options or MasterOptions())
 
 
@@ -124,11 +126,12 @@ def stand_by(
         CheckpointError: the data here are not those that the run began with; and what ``run_master`` raises.
         VersionError: this process is not of the master's versions.
     """
+    address.access.check("the tracker", conf.state_tracker_connection_string)  # before a file that it names is touched
     data = load_data(conf.dataset, conf.data_dir)
     run = _resolve_registered(conf, data, local_workers=0)  # takes its seconds now, not when the master is gone
     with (
         _candidate(address, conf.run, standby=True) as candidate,
-        closing(open_tracker(conf, address.secret, registered=True)) as tracker,
+        closing(open_tracker(conf, address, registered=True)) as tracker,
     ):
         _check_takes_over(conf, tracker)
         if not _outlives_master(conf, candidate, tracker, on_stand_by):
@@ -186,10 +189,11 @@ def resume_run(conf: Conf, address: ClusterAddress, options: MasterOptions, *, w
         TrackerError: its master lives. CheckpointError: nothing is left of the run, in the tracker or elsewhere.
         VersionError: this process is not of the versions of the run's master, or its workers would round differently.
     """
+    address.access.check("the tracker", conf.state_tracker_connection_string)  # before a file that it names is touched
     data = load_data(conf.dataset, conf.data_dir)
     with (
         _candidate(address, conf.run) as candidate,
-        closing(open_tracker(conf, address.secret, registered=True)) as tracker,
+        closing(open_tracker(conf, address, registered=True)) as tracker,
     ):
         _check_something_is_left(conf, tracker)
         _check_takes_over(conf, tracker)

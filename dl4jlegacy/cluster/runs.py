@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dl4jlegacy.cluster.address import MASTER, ClusterAddress, closing, open_tracker
+from dl4jlegacy.cluster.address import MASTER, Access, ClusterAddress, closing, open_tracker
 from dl4jlegacy.cluster.registration import forget
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, Dl4jError, NotAuthorisedError, TrackerError, VersionError
@@ -105,11 +105,11 @@ class _Registries:
 
     Args:
         only: the address of the one that may be asked; "": any.
-        secret: the runs'.
+        access: to it.
     """
 
-    def __init__(self, only: str, secret: bytes | None) -> None:
-        self._only, self._secret = only, secret
+    def __init__(self, only: str, access: Access) -> None:
+        self._only, self._access = only, access
         self._found: dict[str, _Registry | None] = {}
 
     def of(self, zookeeper: str) -> _Registry | None:
@@ -118,33 +118,34 @@ class _Registries:
             return None
         if zookeeper not in self._found:
             try:
-                self._found[zookeeper] = _registry(ClusterAddress(zookeeper, self._secret))
+                self._found[zookeeper] = _registry(_address(zookeeper, self._access))
             except Dl4jError:
                 self._found[zookeeper] = None
         return self._found[zookeeper]
 
 
-def find_runs(zookeeper: str, grids: Sequence[Grid], *, secret: bytes | None) -> list[FoundRun]:
+def find_runs(zookeeper: str, grids: Sequence[Grid], access: Access) -> list[FoundRun]:
     """Return what lies in Zookeeper, in the grids that the Confs there name, and in other grids.
 
     Args:
         zookeeper: its ``host:port``; "": the one that each run in a grid says.
         grids: to search besides.
-        secret: decides what can be read.
+        access: decides who is asked and what can be read.
 
     Raises:
         TrackerError: ``zookeeper`` or one of ``grids`` cannot be reached.
+        NotAuthorisedError: one of them is beyond loopback, and there is no secret.
     """
-    registries = _Registries(zookeeper, secret)
-    registered = _registry(ClusterAddress(zookeeper, secret)) if zookeeper else _Registry({}, {})
+    registries = _Registries(zookeeper, access)
+    registered = _registry(_address(zookeeper, access)) if zookeeper else _Registry({}, {})
     named = {_grid_of(conf) for conf in registered.confs.values() if conf is not None}
     found: list[FoundRun] = []
     unreachable: set[Grid] = set()
     for grid in sorted(named | set(grids), key=lambda grid: (grid.members, grid.cluster_name)):
         try:
-            with _open(grid, secret) as names:
+            with _open(grid, access) as names:
                 found += [_judged(run, registries) for run in _in_grid(names, grid)]
-        except TrackerError:
+        except (TrackerError, NotAuthorisedError):
             if grid in grids:
                 raise
             unreachable.add(grid)
@@ -159,7 +160,7 @@ def find_runs(zookeeper: str, grids: Sequence[Grid], *, secret: bytes | None) ->
     return found
 
 
-def clean(runs: Sequence[FoundRun], *, secret: bytes | None, quiet_seconds: float = _QUIET_SECONDS) -> list[FoundRun]:
+def clean(runs: Sequence[FoundRun], access: Access, *, quiet_seconds: float = _QUIET_SECONDS) -> list[FoundRun]:
     """Remove those of ``runs`` that are abandoned; return what was removed.
 
     Each is looked at once more after ``quiet_seconds``, and stays if anybody has done anything for it since.
@@ -170,7 +171,7 @@ def clean(runs: Sequence[FoundRun], *, secret: bytes | None, quiet_seconds: floa
     abandoned = [run for run in runs if run.standing == "abandoned"]
     if abandoned:
         time.sleep(quiet_seconds)
-    return [run for run in abandoned if _removed(run, secret)]
+    return [run for run in abandoned if _removed(run, access)]
 
 
 def _what_changes(run: FoundRun) -> tuple[Any, ...]:
@@ -179,6 +180,10 @@ def _what_changes(run: FoundRun) -> tuple[Any, ...]:
 
 def _grid_of(conf: Conf) -> Grid:
     return Grid(conf.state_tracker_connection_string, conf.cluster_name or "dev")
+
+
+def _address(zookeeper: str, access: Access, id: str = MASTER) -> ClusterAddress:
+    return ClusterAddress(zookeeper, access.secret, id, access.allow_unsigned)
 
 
 def _registry(address: ClusterAddress) -> _Registry:
@@ -205,9 +210,10 @@ def _registry(address: ClusterAddress) -> _Registry:
 
 
 @contextmanager
-def _open(grid: Grid, secret: bytes | None) -> Iterator[HazelcastStore]:
+def _open(grid: Grid, access: Access) -> Iterator[HazelcastStore]:
     """Connect to what all runs in a grid share."""
-    names = HazelcastStore(grid.members, cluster_name=grid.cluster_name, run=protocol.NAMES, secret=secret)
+    access.check("the tracker", grid.members)
+    names = HazelcastStore(grid.members, cluster_name=grid.cluster_name, run=protocol.NAMES, secret=access.secret)
     try:
         yield names
     finally:
@@ -283,19 +289,20 @@ def _standing(run: FoundRun) -> Standing:
     return "resumable" if run.conf is not None and goes_on else "abandoned"
 
 
-def _removed(run: FoundRun, secret: bytes | None) -> bool:
+def _removed(run: FoundRun, access: Access) -> bool:
     """Remove a run unless it is not abandoned any more; return whether that was done."""
-    registries = _Registries(run.zookeeper, secret)
-    with _open(run.grid, secret) as names:
+    registries = _Registries(run.zookeeper, access)
+    with _open(run.grid, access) as names:
         now = _judged(_looked_at(names, replace(run, state="not begun", conf=None)), registries)
         if not now.is_same_as(run):
             return False
         if now.conf is None:
             _remove_from_grid(names, now)
             return True
-    with closing(open_tracker(now.conf, secret, registered=True)) as tracker:
+    address = _address(now.zookeeper, access, now.id)
+    with closing(open_tracker(now.conf, address, registered=True)) as tracker:
         try:
-            forget(now.conf, ClusterAddress(now.zookeeper, secret, now.id), tracker)
+            forget(now.conf, address, tracker)
         except TrackerError:
             return False  # it has got a master just now
     return True

@@ -75,7 +75,8 @@ def run_worker(
             host, port = address.split()
             registered = ZookeeperConfigurationRetriever(host, port, address.id, session=session)
             conf = registered.retrieve(wait_seconds=wait_seconds)
-            with closing(open_tracker(conf, address.secret, registered=True)) as tracker:
+            address.warn_unsigned(conf.run)
+            with closing(open_tracker(conf, address, registered=True)) as tracker:
                 compute = compute_for_worker(conf, device, device_memory_limit)
                 count = workers or len(compute.devices)
                 head = _work(

@@ -1,11 +1,13 @@
 """The secret of a run, read from the environment or a file, never from a command line or from the tracker.
 
 A process that knows the secret can take part in the run: the tracker's values are signed with it, and the run's nodes
-in Zookeeper are protected by it.
+in Zookeeper are protected by it. A process without one believes whatever it reads there, and is let to servers on this
+machine's loopback only, unless its user allows more.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
 import stat
@@ -14,13 +16,27 @@ from pathlib import Path
 
 from dl4jlegacy.errors import ConfError
 
-__all__ = ["SECRET", "SECRET_FILE", "read_secret"]
+__all__ = [
+    "ALLOW_UNSIGNED",
+    "MAKE_SECRET",
+    "SECRET",
+    "SECRET_FILE",
+    "allows_unsigned",
+    "beyond_loopback",
+    "read_secret",
+]
 
 logger = logging.getLogger(__name__)
 
 SECRET = "DL4J_SECRET"
 SECRET_FILE = "DL4J_SECRET_FILE"
+ALLOW_UNSIGNED = "DL4J_ALLOW_UNSIGNED"
 LEAST_NBYTES, MOST_NBYTES = 16, 4096
+MAKE_SECRET = (
+    f"make a file with `(umask 077; head -c 32 /dev/urandom | base64 > ~/dl4j.secret)`, copy it to every machine "
+    f"(scp -p), and type `export {SECRET_FILE}=~/dl4j.secret` in every terminal"
+)
+"""How a run gets a secret; ends without a full stop."""
 
 
 def read_secret(environ: Mapping[str, str], file: Path | None = None) -> bytes | None:
@@ -41,6 +57,34 @@ def read_secret(environ: Mapping[str, str], file: Path | None = None) -> bytes |
         return _checked(_read(named), f"the secret's file {named}")
     given = environ.get(SECRET)
     return None if given is None else _checked(given.encode(errors="surrogateescape"), SECRET)
+
+
+def allows_unsigned(environ: Mapping[str, str]) -> bool:
+    """Return whether ``DL4J_ALLOW_UNSIGNED`` lets a run without a secret use servers beyond loopback; 1 does.
+
+    Raises:
+        ConfError: it is neither 1 nor 0.
+    """
+    given = environ.get(ALLOW_UNSIGNED, "0")
+    if given not in ("0", "1"):
+        raise ConfError(
+            f"{ALLOW_UNSIGNED} is {given!r}; 1 lets runs without a secret use servers of a network in which everybody "
+            "is trusted, 0 does not"
+        )
+    return given == "1"
+
+
+def beyond_loopback(addresses: str) -> list[str]:
+    """Return those of comma-separated ``host:port`` that are not by their very name on this machine's loopback."""
+    named = addresses.removeprefix("hazelcast://").split(",")
+    return [address for address in named if address and not _is_loopback(address.rpartition(":")[0].strip("[]"))]
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False  # a name, which leads wherever those who answer for it want it to
 
 
 def _read(file: Path) -> bytes:

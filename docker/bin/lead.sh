@@ -8,6 +8,10 @@ set -u
 # a folder holds one run's checkpoints
 export DL4J_CHECKPOINT_DIR="${DL4J_CHECKPOINT_DIR:-/models/checkpoints/$(date -u +%Y-%m-%dT%H-%M-%S)}"
 over=${DL4J_OVER:-/run/over/over}
+name=$(dirname "$over")/cluster-name # of the Hazelcast cluster, from prepare.sh
+if [ -s "$name" ]; then
+    export DL4J_CLUSTER_NAME="${DL4J_CLUSTER_NAME:-$(cat "$name")}"
+fi
 "$@" &
 master=$!
 trap 'kill -TERM "$master" 2>/dev/null' TERM INT

@@ -137,6 +137,14 @@ def test_the_masters_command_line_is_what_was_asked_for() -> None:
     assert words[words.index("--workers") + 1] == "4"
 
 
+def test_the_cluster_gets_a_name_that_nobody_can_guess_and_the_master_finds_it() -> None:
+    units = {name: text for name, text in files(MASTER).items() if name.endswith(".service")}
+    for text in units.values():
+        assert "--cluster-name" not in text  # `services up` draws one
+        assert "DL4J_SERVICES=/var/lib/dl4j/services" in text
+        assert "--folder" not in text
+
+
 @NODES
 def test_services_run_as_a_user_of_their_own_in_a_closed_room(node: InstanceConfig) -> None:
     units = {name: text for name, text in files(node).items() if name.endswith(".service")}

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from dl4jlegacy.cli.main import main
-from dl4jlegacy.cluster.address import find_incarnation
+from dl4jlegacy.cluster.address import Access, find_incarnation
 from dl4jlegacy.cluster.runs import FoundRun, Grid, clean, find_runs
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
@@ -50,7 +50,7 @@ def found(place: Place, grid: Grid) -> Callable[..., dict[str, FoundRun]]:
     """Return the runs of this test, by what follows the test's name in theirs."""
 
     def find(zookeeper: str = place.servers.zookeeper, secret: bytes | None = SECRET) -> dict[str, FoundRun]:
-        runs = find_runs(zookeeper, [grid], secret=secret)
+        runs = find_runs(zookeeper, [grid], Access(secret))
         return {run.run.removeprefix(f"{place.name}-"): run for run in runs if run.run.startswith(place.name)}
 
     return find
@@ -126,7 +126,7 @@ def test_a_run_that_somebody_does_anything_for_since_it_was_listed_is_not_remove
     assert {run.standing for run in runs} == {"abandoned"}
     place.tracker(beats).add_worker(WorkerRecord(id="w", host="h", pid=1, beat=5.0))
     master, _, _ = place.master(comes_back, "b")
-    assert [run.run for run in clean(runs, secret=SECRET, quiet_seconds=0.0)] == [finished.run]
+    assert [run.run for run in clean(runs, Access(SECRET), quiet_seconds=0.0)] == [finished.run]
     assert place.registered("b") == comes_back and place.registered("c") is None
     for conf in (beats, comes_back):
         assert place.tracker(conf).head() is not None
@@ -139,7 +139,7 @@ def test_without_its_zookeeper_nothing_is_taken_for_abandoned(place, found, grid
     other = place.servers.zookeeper.replace("127.0.0.1", "localhost")
     assert found(other)["a"].standing == "unknown"
     assert found("")["a"].standing == "abandoned"  # the run itself says which Zookeeper it is
-    assert clean([found(other)["a"]], secret=SECRET, quiet_seconds=0.0) == []
+    assert clean([found(other)["a"]], Access(SECRET), quiet_seconds=0.0) == []
     live = begin(place, "b", "b")
     assert found(other)["b"].standing == "unknown"
     assert found("")["b"].standing == "live"

@@ -281,7 +281,35 @@ def test_the_members_are_set_up_as_dl4j_services_does_it() -> None:
     here_only = {"hazelcast.socket.bind.any", "hazelcast.socket.client.bind.any", "hazelcast.logging.type"}
     theirs = {key: str(value).lower() for key, value in read["properties"].items()}
     assert theirs == {key: value for key, value in ours["properties"].items() if key not in here_only}
-    assert f"--cluster-name {read['cluster-name']}" in compose()["services"]["master"]["command"]
+
+
+def test_members_and_masters_have_the_name_that_was_drawn_for_their_cluster(tmp_path: Path) -> None:
+    prepare = (DOCKER / "bin" / "prepare.sh").read_text()
+    names = []
+    for deployment in ("one", "other"):
+        over, shown = tmp_path / deployment / "over", tmp_path / deployment / "shown"
+        for folder in ("secret", "over"):
+            (tmp_path / deployment / folder).mkdir(parents=True)
+        shows = ["bash", "-c", 'echo "${HZ_CLUSTERNAME:-}${DL4J_CLUSTER_NAME:-}" >>"$1"', "shows", str(shown)]
+        for _ in range(2):  # again for a run that goes on
+            subprocess.run(["sh", "-c", prepare.replace("/run/", f"{tmp_path / deployment}/")], check=True, timeout=60)
+            assert started("member.sh", shows, over / "over").wait(60) == 0
+            assert started("lead.sh", shows, over / "over").wait(60) == 0
+        assert (over / "cluster-name").stat().st_mode & 0o777 == 0o444
+        [name] = set(shown.read_text().split())
+        names.append(name)
+    assert all(re.fullmatch(r"dl4j-[0-9a-f]{16}", name) for name in names) and names[0] != names[1]
+    assert "cluster-name" not in yaml.safe_load((DOCKER / "hazelcast.yaml").read_text())["hazelcast"]
+    services = compose()["services"]
+    assert "--cluster-name" not in services["master"]["command"]
+    for member in (service for name, service in services.items() if name.startswith("hazelcast-")):
+        assert member["entrypoint"] == ["/bin/bash", "/opt/dl4j/member.sh"]
+        assert {"over:/run/over:ro", "./bin/member.sh:/opt/dl4j/member.sh:ro"} <= set(member["volumes"])
+
+
+def test_a_member_without_a_name_does_not_start_under_the_one_that_everybody_knows(tmp_path: Path) -> None:
+    assert started("member.sh", ["touch", str(tmp_path / "began")], tmp_path / "over").wait(60) != 0
+    assert not (tmp_path / "began").exists()
 
 
 def test_zookeeper_keeps_its_data_in_volumes_and_has_no_admin_server() -> None:

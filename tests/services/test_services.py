@@ -19,6 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import hazelcast
+import msgspec
 import psutil
 import pytest
 from hazelcast.errors import HazelcastError, IllegalStateError
@@ -27,6 +28,7 @@ from hazelcast.protocol.codec import map_execute_on_key_codec
 from hazelcast.serialization.data import Data
 from kazoo.client import KazooClient
 
+from dl4jlegacy.cli import cluster
 from dl4jlegacy.cli.services import services_app
 from dl4jlegacy.console import run_guarded
 from dl4jlegacy.errors import TrackerError, UsageError
@@ -242,6 +244,15 @@ def test_servers_see_no_secret_and_nothing_that_changes_their_settings(
     assert "PATH=" in seen and "HZ_" not in seen and "DL4J_" not in seen
 
 
+def test_a_master_names_the_cluster_of_the_servers_that_it_is_beside(tmp_path: Path, monkeypatch) -> None:
+    member = servers.Server(name="hazelcast-1", port=5701, command=(), host="10.0.0.7")
+    state = ServicesState(cluster_name="dl4j-random", folder=str(tmp_path), servers=(member,))
+    (tmp_path / "services.json").write_bytes(msgspec.json.encode(state))
+    monkeypatch.setenv("DL4J_SERVICES", str(tmp_path))
+    assert cluster.grid_of("hazelcast://10.0.0.7:5701", None) == ("10.0.0.7:5701", "dl4j-random")
+    assert cluster.grid_of("hazelcast://10.0.0.8:5701", None) == ("10.0.0.8:5701", "dev")
+
+
 # -- starting, without real servers ----------------------------------------------------------------------------------
 
 
@@ -348,6 +359,7 @@ def test_free_ports_are_different_and_none_is_taken() -> None:
 COMMAND = """
 import sys
 from dl4jlegacy.console import run_guarded
+from dl4jlegacy.cli import cluster
 from dl4jlegacy.cli.services import services_app
 sys.exit(run_guarded(lambda: services_app(args=sys.argv[1:], standalone_mode=False), as_json=True))
 """
