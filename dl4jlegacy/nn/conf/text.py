@@ -86,7 +86,7 @@ def _decode(text: str | bytes, kind: type[T], language: str, parse: Callable[[An
         raise ConfError(f"{kind.__name__}: this is no {language}: {_first_line(exc)}") from exc
     try:
         conf = msgspec.convert(raw, described(kind), strict=strict, str_keys=True)
-        msgspec.msgpack.encode(conf)  # text that came as "\\ud800" could be written nowhere
+        msgspec.json.encode(conf)  # text that came as "\\ud800" could be written nowhere
     except msgspec.ValidationError as exc:
         raise ConfError(f"{kind.__name__}: {_explain(str(exc), raw, kind)}") from exc
     except UnicodeEncodeError as exc:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.nn.conf.builder import classifier_override
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.conf.stages import INHERITED
+from dl4jlegacy.nn.conf.text import decode_yaml
 from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.nn.layers.autoencoder import AutoEncoder
 from dl4jlegacy.nn.layers.layer import DenseLayer
@@ -259,6 +261,17 @@ def test_half_a_character_is_refused_wherever_it_stands(text):
             decode(text)
     with pytest.raises(ConfError, match="half a character"):  # a field that takes any text
         Conf.from_json(r'{"data_fingerprint": "\ud800"}')
+
+
+@pytest.mark.parametrize("seed", [10**30, -(10**30), 2**64, -(2**63) - 1])
+def test_integers_beyond_64_bits_are_refused_or_come_back(seed):
+    text = f'{{"seed": {seed}}}'
+    for decode in (Conf.from_json, partial(decode_yaml, kind=Conf)):
+        try:
+            conf = decode(text)
+        except ConfError:
+            continue
+        assert Conf.from_json(conf.to_json()) == conf
 
 
 def test_yaml_takes_numbers_in_the_spelling_that_yaml_reads_as_a_string():
