@@ -14,6 +14,8 @@ from dl4jlegacy.errors import UsageError
 from dl4jlegacy.strict_json import to_json
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dl4jlegacy.cluster.address import ClusterAddress
     from dl4jlegacy.training import Report
 
@@ -21,6 +23,7 @@ __all__ = [
     "add_commands",
     "grid_of",
     "master",
+    "resume_folder_on_cluster",
     "resume_on_cluster",
     "train_on_cluster",
     "worker",
@@ -141,6 +144,34 @@ def resume_on_cluster(options: ResumeOptions) -> None:
     conf = conf.replace(**changes)
     show_training(
         lambda display: resume_run(
+            conf, address, MasterOptions(options.out or "", options.bind, display.tick), workers=workers
+        ),
+        RunLocation(conf.checkpoint_dir, conf.run, address, conf.data_dir),
+        as_json=options.format == "json",
+        json_lines=options.log_format == "json",
+    )
+
+
+def resume_folder_on_cluster(options: ResumeOptions, path: Path) -> None:
+    """Continue a run from its checkpoints on the grid of ``--tracker``; ``path`` is the run's ``conf.json``."""
+    from dl4jlegacy import storage, training
+    from dl4jlegacy.cli.next_steps import RunLocation
+    from dl4jlegacy.cli.progress import show_training
+    from dl4jlegacy.cluster.master import MasterOptions, resume_from_checkpoints
+
+    tracker = options.tracker or ""
+    members, cluster_name = grid_of(tracker, options.cluster_name)
+    address = _address(tracker, options.zookeeper, options.id)
+    changes = options.conf_changes()
+    workers = changes.pop("workers", None)  # of this process; the Conf is that of all
+    conf = training.read_run(options.run, path).replace(
+        **changes,
+        checkpoint_dir=storage.absolute(str(path.parent)),
+        state_tracker_connection_string=members,
+        cluster_name=cluster_name,
+    )
+    show_training(
+        lambda display: resume_from_checkpoints(
             conf, address, MasterOptions(options.out or "", options.bind, display.tick), workers=workers
         ),
         RunLocation(conf.checkpoint_dir, conf.run, address, conf.data_dir),

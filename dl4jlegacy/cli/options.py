@@ -352,6 +352,10 @@ class ResumeOptions:
     ]
     workers: Workers = None
     data_dir: DataDir = None
+    tracker: Annotated[
+        str | None, _text("--tracker", "URL", "Continue DIR on this grid: hazelcast://host:port (else: here).")
+    ] = None
+    cluster_name: ClusterName = None
     zookeeper: Zookeeper = None
     id: Id = None
     bind: Bind = "127.0.0.1"

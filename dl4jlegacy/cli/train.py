@@ -49,11 +49,17 @@ def train(options: TrainOptions) -> None:
 
 
 def resume(options: ResumeOptions) -> None:
-    """Go on where a run stopped; prints what train would have printed."""
+    """Go on where a run stopped; prints what train would have printed.
+
+    A folder of checkpoints continues here, or with --tracker and --zookeeper on any cluster.
+    """
     from dl4jlegacy import storage
 
+    on_cluster = options.tracker not in (None, "memory")
     path = storage.find_conf(options.run)
-    if path is not None:
+    if path is not None and on_cluster:
+        cluster.resume_folder_on_cluster(options, path)
+    elif path is not None:
         _resume_folder(options, path)
     elif options.zookeeper:
         cluster.resume_on_cluster(options)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,11 +23,13 @@ from dl4jlegacy.cluster.address import ClusterAddress, check_versions, closing, 
 from dl4jlegacy.cluster.registration import MasterRegistration
 from dl4jlegacy.errors import CheckpointError, ConfError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.run import Run, resolve
+from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
+from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker, HazelcastStore
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
 from dl4jlegacy.scaleout.outcome import RunStatus
+from dl4jlegacy.scaleout.tracker import drive
 from dl4jlegacy.scaleout.worker_pool import process_name
 from dl4jlegacy.scaleout.zookeeper import (
     MasterElection,
@@ -36,7 +39,7 @@ from dl4jlegacy.scaleout.zookeeper import (
 )
 from dl4jlegacy.training import Data, Report, batches, load_data, train
 
-__all__ = ["MasterOptions", "find_run", "resume_run", "run_master", "stand_by"]
+__all__ = ["MasterOptions", "find_run", "resume_from_checkpoints", "resume_run", "run_master", "stand_by"]
 
 logger = logging.getLogger(__name__)
 
@@ -201,6 +204,52 @@ def resume_run(conf: Conf, address: ClusterAddress, options: MasterOptions, *, w
             workers = 0 if _has_workers(candidate, tracker) else conf.workers
         run = _resolve_registered(conf, data, local_workers=workers)
         return _lead(run, data, candidate, tracker, options, takes_over="by dl4j resume")
+
+
+def resume_from_checkpoints(
+    conf: Conf, address: ClusterAddress, options: MasterOptions, *, workers: int | None = None
+) -> Report:
+    """Continue a run from its folder of checkpoints, on a grid and a Zookeeper that may have nothing of it.
+
+    What the grid has of this very run counts all the same: it is newer than the checkpoints.
+
+    Args:
+        conf: what the folder says, with the grid to use.
+        address: where to register the run.
+        options: of the new master.
+        workers: as for ``resume_run``.
+
+    Raises:
+        TrackerError: the run has a master; or the name or the id is another run's. CheckpointError: the folder is in
+            use, or has no usable checkpoint.
+    """
+    address.access.check("the tracker", conf.state_tracker_connection_string)
+    data = load_data(conf.dataset, conf.data_dir)
+    conf = conf.replace(incarnation=conf.incarnation or uuid.uuid4().hex[:16])  # older versions had none
+    CheckpointStore(conf.checkpoint_dir).check_unused()
+    with _candidate(address, conf.run) as candidate, closing(open_tracker(conf, address)) as tracker:
+        _check_not_led_elsewhere(conf, candidate, tracker)
+        _check_takes_over(conf, tracker)
+        if workers is None:
+            workers = 0 if _has_workers(candidate, tracker) else conf.workers
+        run = resolve(conf, batches(conf, data), local_workers=workers, on_cluster=True, resume=True)
+        return _lead(run, data, candidate, tracker, options, takes_over="by dl4j resume")
+
+
+def _check_not_led_elsewhere(conf: Conf, candidate: _Candidate, tracker: HazelcastStateTracker) -> None:
+    """Raise ``TrackerError`` if the run has a master under another id in the same grid and Zookeeper."""
+    assert isinstance(tracker.store, HazelcastStore)
+    names = tracker.store.sibling(protocol.NAMES)
+    record = drive(protocol.listing(names, conf.run, conf.incarnation))
+    here = candidate.address
+    if record is None or record.zookeeper != here.zookeeper or record.id == here.id:
+        return
+    master = MasterElection(candidate.session, group=record.id).holder()
+    if master is not None and master.get("run") == conf.run:
+        raise TrackerError(
+            f"run {conf.run} has a master already, on {master.get('host')}, pid {master.get('pid')}, with the id "
+            f"{record.id} in Zookeeper at {record.zookeeper}; it goes on by itself"
+        )
 
 
 def _has_workers(candidate: _Candidate, tracker: HazelcastStateTracker) -> bool:

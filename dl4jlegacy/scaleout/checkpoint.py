@@ -124,10 +124,7 @@ class CheckpointStore:
         try:
             is_locked, kept = self._lock(), self.kept("incarnation")
             if not is_locked and not (takes_over and kept == conf.incarnation):
-                raise CheckpointError(
-                    f"{self.place} is in use by another run or process{self._user()}; wait for its end, or choose "
-                    "another --checkpoint-dir"
-                )
+                raise self._in_use()
             if kept not in ("", conf.incarnation) and self.versions():
                 raise CheckpointError(
                     f"{self.place} holds checkpoints of another run, {self.kept('run')} ({kept}), and not of "
@@ -139,6 +136,15 @@ class CheckpointStore:
         except OSError as exc:
             reason = exc.strerror or exc
             raise CheckpointError(f"{self.place} cannot be written: {reason}; choose another folder") from exc
+
+    def check_unused(self) -> None:
+        """Raise ``CheckpointError`` if another process uses the folder, or it cannot be locked."""
+        try:
+            if not self._lock():
+                raise self._in_use()
+        except OSError as exc:
+            raise CheckpointError(f"{self.place} cannot be written: {exc.strerror or exc}") from exc
+        self.release()
 
     def kept(self, field: str) -> str:
         """Return a field of the Conf in this folder, as text; "" if it does not say, or there is no Conf."""
@@ -232,6 +238,12 @@ class CheckpointStore:
         os.write(file, f"{socket.gethostname()}, pid {os.getpid()}\n".encode())
         self._lock_file = file
         return True
+
+    def _in_use(self) -> CheckpointError:
+        return CheckpointError(
+            f"{self.place} is in use by another run or process{self._user()}; wait for its end, or choose another "
+            "--checkpoint-dir"
+        )
 
     def _user(self) -> str:
         """Return who has locked the folder, in words."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 
 import pytest
@@ -50,6 +50,10 @@ class Place:
         names = tracker.store.sibling(NAMES)
         tracker.store.destroy()
         names.delete_many([conf.run, f"{conf.run}/{conf.incarnation}"])
+
+    def callback(self, function: Callable[..., object], *arguments: object) -> None:
+        """Call something at the end of the test."""
+        self._stack.callback(function, *arguments)
 
     def session(self) -> ZooKeeperSession:
         return self._stack.enter_context(closing(ZooKeeperSession(self.servers.zookeeper, secret=SECRET)))

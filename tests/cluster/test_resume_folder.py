@@ -1,0 +1,157 @@
+"""``dl4j resume DIR --tracker ... --zookeeper ...``: a run goes on where nobody has ever seen it."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dl4jlegacy import training
+from dl4jlegacy.cluster.master import MasterOptions, resume_from_checkpoints
+from dl4jlegacy.errors import CheckpointError, Dl4jError, TrackerError
+from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity
+from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.records import HEAD
+from tests.support.cluster_commands import RUN, SHORTER, Cluster, error, same, until
+from tests.support.places import Place, head
+
+pytestmark = pytest.mark.cluster
+
+Resume = Callable[..., training.Report]
+
+
+@pytest.fixture
+def stopped(place: Place, tmp_path: Path) -> tuple[Conf, training.Report]:
+    """Train a small run here; return the Conf in its folder, which is left as if killed early, and its report."""
+    folder = tmp_path / "checkpoints"
+    given = {"checkpoint_dir": str(folder), "checkpoint_every": 1, "checkpoints_kept": 100, "run": f"{place.name}-r"}
+    run, data = training.prepare(Conf(dataset="iris", epochs=6, workers=2, **given), frozenset({"epochs", "workers"}))
+    report = training.train(run, data, progress=False)
+    versions = CheckpointStore(folder).versions()
+    for version in versions[: len(versions) // 2]:
+        (folder / f"checkpoint-{version:08}.json").unlink()
+    return training.read_run(str(folder), folder / "conf.json"), report
+
+
+@pytest.fixture
+def resume(place: Place) -> Resume:
+    def resume(conf: Conf, id: str = "a", **changes: object) -> training.Report:
+        members = {
+            "state_tracker_connection_string": place.servers.hazelcast,
+            "cluster_name": place.servers.cluster_name,
+        }
+        return resume_from_checkpoints(conf.replace(**members, **changes), place.address(id), MasterOptions())
+
+    return resume
+
+
+def test_a_run_from_elsewhere_goes_on_with_the_same_bits(place, stopped, resume):
+    conf, expected = stopped
+    folder = CheckpointStore(conf.checkpoint_dir)
+    begun = folder.newest()[0].batches
+    report = resume(conf)
+    assert 0 < begun < report.fields["batches"]
+    for name in ("params_sha256", "examples", "batches", "rounds", "score", "batches_lost", "batches_duplicated"):
+        assert report.fields[name] == expected.fields[name], name
+    assert folder.kept("incarnation") == conf.incarnation
+    assert folder.kept("state_tracker_connection_string") == place.servers.hazelcast
+    assert place.registered("a") is None and place.tracker(conf).store.keys("") == []
+
+
+def in_use(place: Place, conf: Conf) -> None:
+    other = CheckpointStore(conf.checkpoint_dir, owner=RunIdentity.of(conf))
+    place.callback(other.release)
+    other.keep_conf(conf)
+
+
+def led_elsewhere(place: Place, conf: Conf) -> None:
+    master, _, tracker = place.master(conf.replace(state_tracker_connection_string=place.servers.hazelcast), "b")
+    master.claim_name(takes_over=True)
+    tracker.store.put(HEAD, head(1))
+
+
+def name_taken(place: Place, conf: Conf) -> None:
+    master, _, tracker = place.master(place.conf(run=conf.run), "b")
+    master.claim_name(takes_over=False)
+    tracker.store.put(HEAD, head(1))
+
+
+def id_taken(place: Place, conf: Conf) -> None:
+    master, election, _ = place.master(place.conf(run=f"{place.name}-other"), "a")
+    master.register(takes_over=False)
+    election.resign()
+
+
+def no_checkpoints(place: Place, conf: Conf) -> None:
+    for file in Path(conf.checkpoint_dir).glob("checkpoint-*"):
+        file.write_text("{}")
+
+
+@pytest.mark.parametrize(
+    ("before", "kind", "words"),
+    [
+        (in_use, CheckpointError, "is in use by another run or process"),
+        (led_elsewhere, TrackerError, "has a master already, on .* with the id .*-b"),
+        (name_taken, TrackerError, "another run has got its name"),
+        (id_taken, TrackerError, "has been given to another run, .*-other"),
+        (no_checkpoints, CheckpointError, "none of the .* checkpoints in .* is usable"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_cannot_go_on_is_refused_and_changes_nothing(place, stopped, resume, before, kind: type[Dl4jError], words):
+    conf, _ = stopped
+    before(place, conf)
+    registered, folder = place.registered("a"), Path(conf.checkpoint_dir)
+    files = {file.name: file.read_bytes() for file in folder.glob("*.*") if file.name not in (".lock", "conf.json")}
+    with pytest.raises(kind, match=words):
+        resume(conf)
+    assert place.registered("a") == registered
+    assert {file.name: file.read_bytes() for file in folder.glob("*.*") if file.name in files} == files
+
+
+@pytest.mark.long
+def test_what_the_grid_has_of_the_same_run_is_newer_and_counts(place, stopped, resume):
+    conf, expected = stopped
+    conf = conf.replace(state_tracker_connection_string=place.servers.hazelcast)
+    tracker = place.tracker(conf)
+    tracker.store.put(HEAD, head(3, "stopped"))
+    with pytest.raises(Dl4jError, match="was stopped"):
+        resume(conf)
+    assert resume(conf).fields["params_sha256"] == expected.fields["params_sha256"]  # it was cleared up then
+
+
+@pytest.mark.long
+def test_a_killed_run_goes_on_elsewhere_with_workers_that_join(cluster: Cluster, tmp_path: Path) -> None:
+    """With processes: killed on this machine without any cluster, it goes on in one, is killed there, and once more."""
+    folder = tmp_path / "checkpoints"
+    flags = ("--epochs", SHORTER, "--workers", "2", "--checkpoint-dir", str(folder), "--checkpoint-every", "2")
+    first = cluster.start("train", *RUN, *flags, "--run", "r1")
+    until(lambda: CheckpointStore(folder).versions(), 90.0, "a checkpoint")
+    first.process.send_signal(signal.SIGKILL)
+    first.wait()
+    again = ("resume", str(folder), *cluster.master_flags, "--id", "mine", "--format", "json")
+    second = cluster.start(*again)
+    worker = cluster.worker("--id", "mine")
+    worker.says("joined")
+    until(lambda: (cluster.status("--id", "mine").get("round") or 0) > 8)
+    second.process.kill()
+    second.wait()
+    third = cluster.start(*again)
+    assert same(third, int(SHORTER))["run"] == "r1"
+    assert worker.wait() == 0
+    events = [json.loads(line)["event"] for line in (folder / "journal.jsonl").read_text().splitlines()]
+    assert events.count("master_took_over") == 2
+    assert cluster.left_over() == []
+
+
+@pytest.mark.long
+def test_where_it_is_to_go_on_is_asked_for(cluster: Cluster, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    done = cluster.start("train", "--dataset", "iris", "--epochs", "1", "--checkpoint-dir", str(folder))
+    assert done.wait() == 0
+    error(cluster.start("resume", str(folder), "--tracker", "hazelcast://127.0.0.1:1"), 2, "--zookeeper is missing")
+    error(cluster.start("resume", str(folder), "--tracker", "grid"), 2, "give hazelcast://host:port")
+    assert cluster.start("resume", str(folder), "--zookeeper", "127.0.0.1:1").wait() == 0  # on this machine
