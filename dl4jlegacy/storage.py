@@ -17,7 +17,16 @@ from dl4jlegacy import files
 from dl4jlegacy.errors import CheckpointError, ConfError, Dl4jError, ModelError
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity
 
-__all__ = ["Output", "absolute", "find_conf", "is_remote", "local", "open_checkpoints", "open_output"]
+__all__ = [
+    "Output",
+    "absolute",
+    "check_on_cluster",
+    "find_conf",
+    "is_remote",
+    "local",
+    "open_checkpoints",
+    "open_output",
+]
 
 _SCHEME = "s3://"
 
@@ -30,6 +39,16 @@ def is_remote(path: str) -> bool:
 def absolute(path: str) -> str:
     """Return a path so that it means the same from any folder; an empty one as it is."""
     return path if not path or is_remote(path) else str(_expand(path).absolute())
+
+
+def check_on_cluster(folder: str) -> None:
+    """Raise ``ConfError`` if the folder of a run on a cluster is in S3, where only a run of one process can have it."""
+    if is_remote(folder):
+        raise ConfError(
+            f"--checkpoint-dir {folder}: a run on a cluster keeps checkpoints and journal in a folder that its masters "
+            "share, and cannot keep them in S3; give such a folder, or none (its model can go to S3 all the same, with "
+            "--out)"
+        )
 
 
 def _expand(path: str) -> Path:

@@ -50,7 +50,7 @@ def master(options: TrainOptions) -> None:
 
 def train_on_cluster(options: TrainOptions, *, local_workers: int | None) -> None:
     """Be the master of a new run; ``local_workers`` are in this process (None: as many as the Conf says)."""
-    from dl4jlegacy import training
+    from dl4jlegacy import storage, training
     from dl4jlegacy.cli.next_steps import RunLocation
     from dl4jlegacy.cli.progress import show_training
     from dl4jlegacy.cluster.master import MasterOptions, run_master
@@ -58,6 +58,7 @@ def train_on_cluster(options: TrainOptions, *, local_workers: int | None) -> Non
     members, cluster_name = grid_of(options.tracker, options.cluster_name, or_else="memory, or ")
     address = _address(options.tracker, options.zookeeper, options.id)
     conf, given = options.read_conf()
+    storage.check_on_cluster(conf.checkpoint_dir)
     run, data = training.prepare(
         conf.replace(state_tracker_connection_string=members, cluster_name=cluster_name),
         given,

@@ -162,6 +162,7 @@ def logs(
     format: Format = "text",
 ) -> None:
     """Show what happened in a run: who came and went, what failed, who took over."""
+    from dl4jlegacy import storage
     from dl4jlegacy.cluster.address import closing, find_conf, open_tracker
     from dl4jlegacy.scaleout.journal import Journal, JournalFile
 
@@ -169,6 +170,7 @@ def logs(
     if folder is not None:
         if follow:
             raise UsageError("--follow needs a run that is registered; leave the folder out and give --zookeeper")
+        storage.check_on_cluster(folder)
         with files.errors_as(CheckpointError, f"the journal in {folder} cannot be read"):
             path = files.expand(folder)
         _print_entries(JournalFile(path).read(), as_json=as_json)

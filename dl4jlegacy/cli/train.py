@@ -56,6 +56,8 @@ def resume(options: ResumeOptions) -> None:
     from dl4jlegacy import storage
 
     on_cluster = options.tracker not in (None, "memory")
+    if on_cluster:
+        storage.check_on_cluster(options.run)
     path = storage.find_conf(options.run)
     if path is not None and on_cluster:
         cluster.resume_folder_on_cluster(options, path)

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from dl4jlegacy import storage
 from dl4jlegacy.cluster.address import ClusterAddress, check_versions, closing, open_tracker, versions
 from dl4jlegacy.cluster.registration import MasterRegistration
 from dl4jlegacy.errors import CheckpointError, ConfError, NotAuthorisedError, TrackerError, VersionError
@@ -108,7 +109,9 @@ def run_master(run: Run, data: Data, address: ClusterAddress, options: MasterOpt
     Raises:
         TrackerError: Hazelcast or Zookeeper cannot be reached, or another master holds the id.
         NotEnoughWorkersError: too few workers for too long; the run can be resumed.
+        ConfError: its checkpoints are to be in S3.
     """
+    storage.check_on_cluster(run.conf.checkpoint_dir)
     address.access.check("the tracker", run.conf.state_tracker_connection_string)
     with _candidate(address, run.conf.run) as candidate, closing(open_tracker(run.conf, address)) as tracker:
         return _lead(run, data, candidate, tracker, options or MasterOptions())
@@ -129,6 +132,7 @@ def stand_by(
         CheckpointError: the data here are not those that the run began with; and what ``run_master`` raises.
         VersionError: this process is not of the master's versions.
     """
+    storage.check_on_cluster(conf.checkpoint_dir)
     address.access.check("the tracker", conf.state_tracker_connection_string)  # before a file that it names is touched
     data = load_data(conf.dataset, conf.data_dir)
     run = _resolve_registered(conf, data, local_workers=0)  # takes its seconds now, not when the master is gone
@@ -192,6 +196,7 @@ def resume_run(conf: Conf, address: ClusterAddress, options: MasterOptions, *, w
         TrackerError: its master lives. CheckpointError: nothing is left of the run, in the tracker or elsewhere.
         VersionError: this process is not of the versions of the run's master, or its workers would round differently.
     """
+    storage.check_on_cluster(conf.checkpoint_dir)
     address.access.check("the tracker", conf.state_tracker_connection_string)  # before a file that it names is touched
     data = load_data(conf.dataset, conf.data_dir)
     with (
@@ -223,6 +228,7 @@ def resume_from_checkpoints(
         TrackerError: the run has a master; or the name or the id is another run's. CheckpointError: the folder is in
             use, or has no usable checkpoint.
     """
+    storage.check_on_cluster(conf.checkpoint_dir)
     address.access.check("the tracker", conf.state_tracker_connection_string)
     data = load_data(conf.dataset, conf.data_dir)
     conf = conf.replace(incarnation=conf.incarnation or uuid.uuid4().hex[:16])  # older versions had none

@@ -14,9 +14,13 @@ from typing import Any
 import pytest
 
 from dl4jlegacy.cli import main
+from dl4jlegacy.cluster.address import ClusterAddress
+from dl4jlegacy.cluster.master import MasterOptions, resume_from_checkpoints, resume_run, run_master, stand_by
+from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn import LSTM, DenseLayer, InputType, NeuralNetConfiguration, OutputLayer, RnnOutputLayer, zoo
 from dl4jlegacy.nn.conf.network import GraphBuilder
 from dl4jlegacy.nn.updaters import Adam
+from dl4jlegacy.run import Run
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.conf import Conf
 from tests.support.progress_lines import without_progress
@@ -392,3 +396,43 @@ def test_data_that_do_not_fit_a_graph_are_refused_by_name(tmp_path, dl4j) -> Non
     dl4j("train", relu).is_error(3, "network output 'end' (output): loss 'xent' takes probabilities", "'relu'")
     hinge = graph_file(tmp_path, "flower", end=OutputLayer(activation="identity", loss="hinge"))
     dl4j("train", hinge).is_error(3, "network output 'end' (output): loss 'hinge' wants labels that are -1 or 1")
+
+
+# --- checkpoints in S3 ------------------------------------------------------------------------------------------------
+
+GRID = ("--tracker", "hazelcast://127.0.0.1:1", "--zookeeper", "127.0.0.1:1")
+AWS = ("aws", "up", "digits", "--out", "s3://bucket/m.zip", "--dry-run", "--format", "json", "--")
+IN_S3 = "s3://bucket/runs/one"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("master", "--dataset", "iris", *GRID, "--checkpoint-dir", IN_S3),
+        ("train", "--dataset", "iris", *GRID, "--checkpoint-dir", IN_S3),
+        ("master", "conf.json", *GRID),
+        ("resume", IN_S3, *GRID),
+        ("logs", IN_S3),
+        (*AWS, "--checkpoint-dir", IN_S3),
+        (*AWS, f"--checkpoint-dir={IN_S3}"),
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_on_a_cluster_checkpoints_in_s3_are_refused_before_anything_else(dl4j, tmp_path, no_network, command):
+    (tmp_path / "conf.json").write_text(Conf(dataset="iris", checkpoint_dir=IN_S3).to_json())
+    dl4j(*command).is_error(3, IN_S3, "cannot keep them in S3", "--out")
+
+
+@pytest.mark.parametrize("take_over", ["resume", "stand by", "resume from a folder", "begin"])
+def test_a_registered_run_with_checkpoints_in_s3_is_not_taken_over(no_network, take_over):
+    conf = Conf(dataset="iris", checkpoint_dir=IN_S3, run="r", incarnation="0" * 16)
+    address, options = ClusterAddress("127.0.0.1:1"), MasterOptions()
+    with pytest.raises(ConfError, match=f"{IN_S3}: a run on a cluster keeps checkpoints and journal in a folder"):
+        if take_over == "resume":
+            resume_run(conf, address, options)
+        elif take_over == "stand by":
+            stand_by(conf, address, options)
+        elif take_over == "begin":
+            run_master(Run(conf, None, None, 0), None, address, options)
+        else:
+            resume_from_checkpoints(conf, address, options)
