@@ -25,7 +25,7 @@ from dl4jlegacy.scaleout.liveness.client import LivenessClient
 from dl4jlegacy.scaleout.monitor import LIVENESS
 from dl4jlegacy.scaleout.outcome import Outcome, failure_of
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.records import Head
+from dl4jlegacy.scaleout.records import WENT_BACK, Head
 from dl4jlegacy.scaleout.router import create_router
 from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.scaleout.worker_pool import WorkerPool, network_performer, process_name
@@ -197,8 +197,9 @@ class _MasterWatch:
         head = self._tracker.head()
         if head is not None:
             self._head_seen = now
-            if head.version != self._version or self._link.state == "alive":  # somebody closes rounds, or beats
-                self._version, self._master_seen = head.version, now
+            self._note_version(head, now)
+            if self._link.state == "alive":
+                self._master_seen = now
         missing = now - self._head_seen
         try:
             registered = self._registered.find()
@@ -222,6 +223,17 @@ class _MasterWatch:
                 "resumes it; then start workers again"
             )
         return True
+
+    def _note_version(self, head: Head, now: float) -> None:
+        """Take a newer head for a sign of the master, and warn of an older one, which no master need have written."""
+        if head.version > self._version:
+            self._master_seen = now
+        elif head.version < self._version:
+            nothing = (
+                "if the run goes on elsewhere, this worker's jobs count for nothing until the members are one again"
+            )
+            logger.warning(WENT_BACK, head.run, self._version, head.version, nothing)
+        self._version = head.version
 
     def _is_replaced(self, registered: Conf) -> bool:
         """Whether the run that is registered is another one, or goes on with another Conf."""

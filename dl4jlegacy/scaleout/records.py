@@ -20,6 +20,7 @@ from dl4jlegacy.scaleout.store import Buffer
 __all__ = [
     "HEAD",
     "MODEL_LOST",
+    "WENT_BACK",
     "Failure",
     "Head",
     "JobRecord",
@@ -39,6 +40,12 @@ __all__ = [
 HEAD = "head"
 MODEL_LOST = "DL4J-MODEL-LOST"
 """Code of a ``Failure`` that is not the job's own: the worker could not read the model."""
+
+WENT_BACK = (
+    "the head of run %s went back from version %d to %d: members of the grid that were cut off from the others hold an "
+    "older state of the run, or it was restored from a checkpoint; %s"
+)
+"""What a process logs that reads an older head than it has read before: run, both versions, and what it does."""
 
 Status = Literal["running", "done", "failed", "stopped"]
 R = TypeVar("R", bound=msgspec.Struct)

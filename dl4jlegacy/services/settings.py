@@ -19,6 +19,7 @@ __all__ = [
     "ZOOKEEPER_PORT",
     "member_command",
     "member_settings",
+    "quorum",
     "zookeeper_command",
     "zookeeper_settings",
 ]
@@ -59,6 +60,9 @@ _PROPERTIES = {
     # a frozen member leaves after 15 s, not after 60
     "hazelcast.heartbeat.interval.seconds": "1",
     "hazelcast.max.no.heartbeat.seconds": "15",
+    # members that were cut off from each other look for each other every 10 s, not for the first time after 300
+    "hazelcast.merge.first.run.delay.seconds": "10",
+    "hazelcast.merge.next.run.delay.seconds": "10",
 }
 
 
@@ -67,6 +71,17 @@ _DESERIALIZED = (  # what members tell each other of errors; nested sets of java
     *("java.lang.IllegalStateException", "java.lang.IllegalArgumentException", "java.lang.StackTraceElement"),
     *("java.lang.UnsupportedOperationException", "[Ljava.lang.StackTraceElement;", "java.util.Collections$EmptyList"),
 )
+
+
+_MAJORITY = "majority"
+
+
+def quorum(members: int) -> int:
+    """Return how many members must see each other to serve: more than half, so that two parts never both do.
+
+    Of two members the one that is left must serve, or the second would be of no use: two have no quorum (1).
+    """
+    return members // 2 + 1 if members > 2 else 1
 
 
 def member_settings(port: int, ports: Sequence[int], cluster_name: str, host: str = HOST) -> str:
@@ -100,6 +115,8 @@ def member_settings(port: int, ports: Sequence[int], cluster_name: str, host: st
         # two merged halves of a run's state are worse than one half
         "merge-policy": {"class-name": "DiscardMergePolicy"},
     }
+    protection = {"enabled": True, "minimum-cluster-size": quorum(len(ports)), "protect-on": "READ_WRITE"}
+    protected = quorum(len(ports)) > 1
     serialization_filter = {
         "defaults-disabled": True,
         "whitelist": {"class": _DESERIALIZED, "prefix": ["com.hazelcast."]},
@@ -110,7 +127,8 @@ def member_settings(port: int, ports: Sequence[int], cluster_name: str, host: st
         "network": network,
         "jet": {"enabled": False},
         "metrics": {"enabled": False},
-        "map": {"default": every_map},
+        "map": {"default": {**every_map, **({"split-brain-protection-ref": _MAJORITY} if protected else {})}},
+        **({"split-brain-protection": {_MAJORITY: protection}} if protected else {}),
         "serialization": {"java-serialization-filter": serialization_filter},
     }
     return to_json({"hazelcast": settings}, indent=1) + "\n"

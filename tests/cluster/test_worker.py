@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -15,16 +16,54 @@ from dl4jlegacy.scaleout.records import HEAD, Head, Manifest, encode_record
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
 
 
+def watching(tracker: InMemoryStateTracker, find: Callable[[], object], *, state: str, holder: object) -> _MasterWatch:
+    registered: Any = SimpleNamespace(find=find)
+    election: Any = SimpleNamespace(holder=lambda: holder)
+    link: Any = SimpleNamespace(state=state)
+    return _MasterWatch(Conf(run="r"), tracker, registered, election, link)
+
+
+def put_head(tracker: InMemoryStateTracker, version: int) -> None:
+    tracker.store.put(HEAD, encode_record(Head(run="r", version=version, round=1, model=Manifest("m", 1, 1))))
+
+
+def look(watch: _MasterWatch) -> bool:
+    watch._looked = time.monotonic() - 3600.0
+    return watch.look()
+
+
+def test_a_head_that_goes_back_is_named_once_and_is_no_sign_of_a_master(caplog: pytest.LogCaptureFixture) -> None:
+    tracker = InMemoryStateTracker()
+    watch = watching(tracker, lambda: Conf(run="r"), state="dead", holder=None)
+    for version in (7, 9):
+        put_head(tracker, version)
+        assert look(watch) and not caplog.text
+    put_head(tracker, 8)
+    watch._master_seen = seen = time.monotonic() - 10.0
+    assert look(watch) and look(watch)
+    assert caplog.text.count("the head of run r went back from version 9 to 8") == 1
+    assert watch._master_seen == seen
+    put_head(tracker, 9)
+    assert look(watch) and watch._master_seen > seen
+    assert caplog.text.count("went back") == 1
+
+
+def test_a_worker_that_is_left_with_an_old_head_alone_leaves_as_without_a_master(caplog) -> None:
+    tracker = InMemoryStateTracker()
+    watch = watching(tracker, lambda: Conf(run="r"), state="dead", holder=None)
+    put_head(tracker, 9)
+    assert look(watch)
+    put_head(tracker, 8)
+    watch._master_seen -= Conf().worker_wait_seconds + 1.0
+    with pytest.raises(TrackerError, match="has had no master"):
+        look(watch)
+
+
 @pytest.mark.parametrize("raised", [ConfError, NotAuthorisedError, VersionError, TrackerError])
 def test_a_running_worker_ignores_a_conf_that_cannot_be_read(raised: type[Exception]) -> None:
     def find() -> NoReturn:
         raise raised("somebody else was there")
 
     tracker = InMemoryStateTracker()
-    tracker.store.put(HEAD, encode_record(Head(run="r", version=1, round=1, model=Manifest("m", 1, 1))))
-    registered: Any = SimpleNamespace(find=find)
-    election: Any = SimpleNamespace(holder=lambda: {"host": "h"})
-    link: Any = SimpleNamespace(state="alive")
-    watch = _MasterWatch(Conf(run="r"), tracker, registered, election, link)
-    watch._looked = time.monotonic() - 3600.0
-    assert watch.look()
+    put_head(tracker, 1)
+    assert look(watching(tracker, find, state="alive", holder={"host": "h"}))

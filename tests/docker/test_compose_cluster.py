@@ -194,7 +194,7 @@ def test_compose_up_trains_prints_the_evaluation_and_ends(
     said = cluster("up", seconds=300)
     assert "Accuracy:" in said and "Confusion Matrix" in said
     assert reported(said) == embedded(engine, image, TRAIN)
-    services = until(lambda: len(codes := cluster.exit_codes()) == 8 and codes, "all 8 containers have ended", 30)
+    services = until(lambda: len(codes := cluster.exit_codes()) == 9 and codes, "all 9 containers have ended", 30)
     assert set(services.values()) == {0}
     assert not re.search(
         r"[A-Za-z0-9_-]{40,}", re.sub(r"sha256 [0-9a-f]{64}", "", cluster("logs", "prepare", "master"))
@@ -241,7 +241,7 @@ def test_workers_are_added_the_master_is_killed_and_a_member_restarted_in_mid_ru
     assert until(lambda: (cluster.status().get("round") or 10**6) > in_round, "the run goes on")
     cluster("scale", "worker=3")
     cluster("wait", "standby", seconds=300)
-    until(lambda: len(cluster.exit_codes()) == 9, "all 9 containers have ended", 30)
+    until(lambda: len(cluster.exit_codes()) == 10, "all 10 containers have ended", 30)
     codes = cluster.exit_codes()
     assert codes.pop("master-1") == 137
     assert set(codes.values()) == {0}
@@ -256,8 +256,8 @@ def test_all_stop_within_thirty_seconds_and_the_run_goes_on_where_it_was(
     until(lambda: (cluster.status().get("round") or 0) > 20, "the run has begun")
     cluster("stop", seconds=120)
     codes = cluster.exit_codes()
-    assert len(codes) == 8 and 137 not in codes.values(), codes  # 137: killed, because it took longer than that
-    servers = ["prepare", "zookeeper", "hazelcast-1", "hazelcast-2"]
+    assert len(codes) == 9 and 137 not in codes.values(), codes  # 137: killed, because it took longer than that
+    servers = ["prepare", "zookeeper", "hazelcast-1", "hazelcast-2", "hazelcast-3"]
     cluster("up", "--detach", "--wait", "--no-recreate", *servers[1:], seconds=180)
     cluster("up", "--detach", "--no-recreate", "worker", seconds=180)
     again = ["run", "--rm", "--no-deps", "master", "lead.sh", "dl4j", "resume", "master", "--out", "/models/model.zip"]

@@ -216,7 +216,7 @@ def test_the_images_are_of_the_versions_that_everything_else_is() -> None:
     services = compose()["services"]
     [hazelcast] = [jar.coordinates.rpartition(":")[2] for jar in pinned_jars("hazelcast")]
     zookeeper = pinned_jars("zookeeper")[0].coordinates.rpartition(":")[2]
-    assert {services[f"hazelcast-{n}"]["image"] for n in (1, 2)} == {f"hazelcast/hazelcast:{hazelcast}-slim"}
+    assert {services[f"hazelcast-{n}"]["image"] for n in (1, 2, 3)} == {f"hazelcast/hazelcast:{hazelcast}-slim"}
     assert services["zookeeper"]["image"] == f"zookeeper:{zookeeper}"
     assert services["master"]["image"] == services["worker"]["image"] == f"dl4jlegacy:{__version__}"
 
@@ -270,7 +270,8 @@ def test_the_other_lock_files_have_hashes_too(name: str) -> None:
 
 def test_the_members_are_set_up_as_dl4j_services_does_it() -> None:
     read = yaml.safe_load((DOCKER / "hazelcast.yaml").read_text())["hazelcast"]
-    ours = json.loads(member_settings(5701, [5701], "dl4j"))["hazelcast"]
+    ours = json.loads(member_settings(5701, [5701, 5702, 5703], "dl4j"))["hazelcast"]
+    assert read["split-brain-protection"] == ours["split-brain-protection"]
     assert read["map"] == ours["map"] and read["map"]["default"]["backup-count"] == 1
     assert read["jet"] == ours["jet"] and read["metrics"] == ours["metrics"]
     assert read["serialization"] == ours["serialization"]

@@ -22,7 +22,7 @@ import hazelcast
 import msgspec
 import psutil
 import pytest
-from hazelcast.errors import HazelcastError, IllegalStateError
+from hazelcast.errors import HazelcastError, IllegalStateError, SplitBrainProtectionError
 from hazelcast.invocation import Invocation
 from hazelcast.protocol.codec import map_execute_on_key_codec
 from hazelcast.serialization.data import Data
@@ -267,6 +267,22 @@ def test_the_settings_keep_everything_on_this_machine() -> None:
     assert "clientPortAddress=127.0.0.1\n" in zookeeper_settings(20003, Path("data"))
 
 
+@pytest.mark.parametrize(("members", "least"), [(1, None), (2, None), (3, 2), (4, 3), (5, 3), (16, 9)])
+def test_of_several_members_only_the_greater_part_serves(members: int, least: int | None) -> None:
+    ports = list(range(20001, 20001 + members))
+    for port in ports:
+        settings = json.loads(member_settings(port, ports, "c"))["hazelcast"]
+        named = settings["map"]["default"].get("split-brain-protection-ref")
+        if least is None:  # of two the one that is left serves
+            assert named is None and "split-brain-protection" not in settings
+        else:
+            wanted = {"enabled": True, "minimum-cluster-size": least, "protect-on": "READ_WRITE"}
+            assert settings["split-brain-protection"] == {named: wanted}
+            assert 2 * least > members, "two parts could both serve"
+        for which in ("first", "next"):
+            assert int(settings["properties"][f"hazelcast.merge.{which}.run.delay.seconds"]) <= 10
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -385,11 +401,14 @@ def test_an_interrupted_start_leaves_nothing(fake_java: Callable[[str], None], t
 # -- real servers ----------------------------------------------------------------------------------------------------
 
 
-def client(state: ServicesState, name: str = "", *, seconds: float = 10.0) -> hazelcast.HazelcastClient:
+def client(
+    state: ServicesState, name: str = "", *, seconds: float = 10.0, smart_routing: bool = True
+) -> hazelcast.HazelcastClient:
     return hazelcast.HazelcastClient(
         cluster_members=state.hazelcast.split(","),
         cluster_name=name or state.cluster_name,
         cluster_connect_timeout=seconds,
+        smart_routing=smart_routing,
     )
 
 
@@ -484,6 +503,39 @@ def test_with_two_members_data_outlives_either_and_both_come_back(own_services: 
         assert numbers.size() == 200
     finally:
         ours.shutdown()
+
+
+@pytest.mark.long
+@pytest.mark.cluster
+def test_a_member_that_is_cut_off_from_two_others_serves_nobody_until_it_has_found_them(
+    own_services: Callable[..., ServicesState],
+) -> None:
+    state = own_services(members=3, zookeeper=False, deadline_seconds=180.0)
+    others = [state.pids[name] for name in ("hazelcast-2", "hazelcast-3")]
+    only = msgspec.structs.replace(state, servers=state.servers[:1])
+    ours = client(only, smart_routing=False)
+    try:
+        numbers = ours.get_map("m").blocking()
+        numbers.set("k", 1)
+        for pid in others:
+            freeze(pid)
+        until(lambda: _is_refused(lambda: numbers.set("k", 2)), "the first member is alone and refuses")
+        assert _is_refused(lambda: numbers.get("k"))
+        for pid in others:
+            os.kill(pid, signal.SIGCONT)
+        until(lambda: not _is_refused(lambda: numbers.get("k")), "all have found each other again")
+    finally:
+        ours.shutdown()
+
+
+def _is_refused(request: Callable[[], object]) -> bool:
+    try:
+        request()
+    except SplitBrainProtectionError:
+        return True
+    except HazelcastError:
+        return False
+    return False
 
 
 @pytest.mark.long

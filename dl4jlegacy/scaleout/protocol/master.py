@@ -22,7 +22,7 @@ from dl4jlegacy.scaleout.protocol.frames import (
     write_frame,
 )
 from dl4jlegacy.scaleout.protocol.watch import OpenSlots, ReissueReason, watch
-from dl4jlegacy.scaleout.records import HEAD, Failure, Head, Keys, Manifest, advance, encode_record
+from dl4jlegacy.scaleout.records import HEAD, WENT_BACK, Failure, Head, Keys, Manifest, advance, encode_record
 from dl4jlegacy.scaleout.router import WorkRouter
 from dl4jlegacy.scaleout.store import Buffer, Clock, Store
 
@@ -96,6 +96,12 @@ def master_steps(me: Master) -> Steps[Head]:
             continue
         if head.status in ("failed", "stopped"):
             return head
+        if head.status == "running" and me.known is not None and head.version < me.known[0].version:
+            logger.warning(
+                WENT_BACK, head.run, me.known[0].version, head.version, "this master writes the newer one again"
+            )
+            yield from _begin(me, raw)
+            continue
         is_mine = me.known is not None and me.known[0].model.key == head.model.key
         model = yield from _model(me, head, raw)
         if model is None:

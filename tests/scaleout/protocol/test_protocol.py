@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -31,7 +32,8 @@ from dl4jlegacy.scaleout.plan import Phase
 from dl4jlegacy.scaleout.protocol import master as master_module
 from dl4jlegacy.scaleout.protocol import watch as watch_module
 from dl4jlegacy.scaleout.protocol import worker as worker_module
-from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys, decode_record
+from dl4jlegacy.scaleout.protocol.frames import read_frame
+from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys, decode_record, encode_record
 from dl4jlegacy.scaleout.router import create_router
 from dl4jlegacy.scaleout.store import MemoryStore, SystemClock
 from dl4jlegacy.scaleout.tracker import drive
@@ -416,3 +418,53 @@ def test_a_job_that_takes_too_long_is_given_to_an_idle_worker_too():
     slow.send(perform(held))
     work_until_idle(slow)
     assert int(bytes(store.get(protocol.DROPPED))) == 1
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.parametrize("status", ["running", "stopped"])
+def test_a_master_names_a_head_that_went_back_and_puts_its_own_in_its_place(router, status, caplog):
+    work, store = network_work(), MemoryStore()
+    start = protocol.RunStart("run", work.first_model, lambda: None)
+    me = protocol.Master(
+        "m", store, SystemClock(), work.plan, create_router(router), aggregator=work.aggregator(router), start=start
+    )
+    steps = protocol.master_steps(me)
+    while me.known is None:
+        next(steps)
+    older, model = me.known
+    newer = msgspec.structs.replace(older, version=older.version + 3, batches=7)
+    me.known = newer, model
+    store.put(HEAD, encode_record(msgspec.structs.replace(older, status=status)))
+    if status == "stopped":  # whoever stops the run, in whatever part of the grid, is heard
+        with pytest.raises(StopIteration):
+            [next(steps) for _ in range(1000)]
+        assert decode_record(store.get(HEAD), Head).status == "stopped" and not caplog.text
+        return
+    for _ in range(1000):
+        next(steps)
+    head = decode_record(store.get(HEAD), Head)
+    assert (head.version, head.batches, head.status) == (newer.version, 7, "running")
+    assert bytes(drive(read_frame(store, head.model))) == bytes(model)
+    assert "went back from version 3 to 0" in caplog.text
+
+
+class Rollbacks(simulator.SimulatedStore):
+    """A store that falls back, whole, to what it was some writes ago: the part of a grid that had been cut off."""
+
+    def __init__(self, chunk_nbytes):
+        super().__init__(chunk_nbytes)
+        self.older = []
+
+    def _write(self, key, value):
+        super()._write(key, value)
+        self.older = [*self.older[-50:], dict(self.now)]
+
+    def lose(self, rng):
+        if self.older:
+            self.now = dict(rng.choice(self.older))
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_a_grid_that_falls_back_to_an_older_state_changes_nothing(router, monkeypatch):
+    monkeypatch.setattr(simulator, "SimulatedStore", Rollbacks)
+    simulator.simulate(network_work(), 4, first=1, router=router)
