@@ -10,15 +10,15 @@ recognition"; 60,000 training and 10,000 test images of 28 x 28 pixels.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import http.client
 import logging
 import os
 import urllib.request
 import zlib
+from http.client import HTTPMessage
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 import numpy as np
 
@@ -44,10 +44,9 @@ _MD5 = {  # of the unpacked files
 _MIRRORS = (
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
-    "http://yann.lecun.com/exdb/mnist/",
 )
 _TIMEOUT_SECONDS = 10.0
-_LARGEST_DOWNLOAD = 64 << 20
+_LARGEST_DOWNLOAD = _LARGEST_UNPACKED = 64 << 20
 _BINARY_THRESHOLD = 30  # DL4J's: pixels above it are 1
 
 
@@ -199,15 +198,33 @@ def _download(names: list[str], directory: Path) -> None:
             )
 
 
+class _StaysEncrypted(urllib.request.HTTPRedirectHandler):
+    """Follows no redirection to anything but https."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> urllib.request.Request | None:
+        """See the parent; raises ``DataError`` if the new address is not https."""
+        if not newurl.lower().startswith("https://"):
+            raise DataError(f"it leads to {newurl}, which is not encrypted")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
 def _fetch(url: str, name: str) -> bytes:
     """Return the gzipped file at ``url`` after checking the MD5 of its content."""
     logger.info("downloading %s", url)
-    with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response:
+    with urllib.request.build_opener(_StaysEncrypted).open(url, timeout=_TIMEOUT_SECONDS) as response:
         packed: bytes = response.read(_LARGEST_DOWNLOAD)
+    unpacker = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)  # of gzip
     try:
-        md5 = hashlib.md5(gzip.decompress(packed), usedforsecurity=False).hexdigest()
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        content = unpacker.decompress(packed, _LARGEST_UNPACKED + 1)
+    except zlib.error as error:
         raise DataError(f"{len(packed)} bytes arrived that are not a whole gzip file ({error})") from error
+    if len(content) > _LARGEST_UNPACKED:
+        raise DataError(f"{len(packed)} bytes arrived that unpack to more than {_LARGEST_UNPACKED}")
+    if not unpacker.eof:
+        raise DataError(f"{len(packed)} bytes arrived that are not a whole gzip file (its end is missing)")
+    md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
     if md5 != _MD5[name]:
         raise DataError(f"content has MD5 {md5}, expected {_MD5[name]}")
     return packed

@@ -1,6 +1,8 @@
 import gzip
 import hashlib
+import http.server
 import struct
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -195,6 +197,54 @@ def test_a_failed_download_leaves_nothing_behind(tmp_path: Path, monkeypatch: py
     with pytest.raises(DataError, match="not a whole gzip file"):
         read_mnist("train", data_dir=tmp_path / "home")
     assert not (tmp_path / "home").exists()
+
+
+def test_mnist_comes_encrypted_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(mirror.startswith("https://") for mirror in mnist._MIRRORS)
+    contents = mnist_like()
+    accept(monkeypatch, contents)
+
+    class Redirects(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path.startswith("/there/"):
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(gzip.compress(contents[self.path.removeprefix("/there/").removesuffix(".gz")]))
+            else:
+                self.send_response(302)
+                self.send_header("Location", f"http://127.0.0.1:{server.server_port}/there{self.path}")
+                self.end_headers()
+
+        def log_message(self, *given: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Redirects) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        monkeypatch.setattr(mnist, "_MIRRORS", (f"http://127.0.0.1:{server.server_port}/",))
+        try:
+            with pytest.raises(DataError, match=r"leads to http://127\.0\.0\.1:\d+/there/.*not encrypted"):
+                read_mnist("train", data_dir=tmp_path / "home")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert not (tmp_path / "home").exists()
+
+
+def test_what_is_downloaded_unpacks_to_no_more_than_mnist_could(tmp_path: Path, monkeypatch) -> None:
+    bomb = bytes(65 << 20)
+    accept(monkeypatch, dict.fromkeys(NAMES, bomb))
+    packed = gzip.compress(bomb, 1)
+    (tmp_path / "mirror").mkdir()
+    for name in NAMES:
+        (tmp_path / "mirror" / (name + ".gz")).write_bytes(packed)
+    monkeypatch.setattr(mnist, "_MIRRORS", ((tmp_path / "mirror").as_uri() + "/",))
+    with pytest.raises(DataError, match="unpack to more than 67108864"):
+        read_mnist("train", data_dir=tmp_path / "home")
+    assert not (tmp_path / "home").exists()
+    (tmp_path / "mirror" / (NAMES[0] + ".gz")).write_bytes(gzip.compress(b"x" * 999)[:-6])
+    with pytest.raises(DataError, match="not a whole gzip file"):
+        read_mnist("train", data_dir=tmp_path / "home")
 
 
 def test_a_data_directory_that_cannot_be_written_is_a_data_error(
