@@ -29,7 +29,8 @@ DOCKER = REPOSITORY / "docker"
 TOP = {"services", "networks", "volumes", "secrets", "configs", "name"}
 SERVICE = {  # what the Compose specification has, as far as it is used here
     *("attach", "build", "cap_drop", "command", "depends_on", "deploy", "entrypoint", "environment", "healthcheck"),
-    *("image", "logging", "network_mode", "networks", "ports", "profiles", "read_only", "restart", "security_opt"),
+    *("image", "logging", "mem_limit", "network_mode", "networks", "pids_limit", "ports", "profiles", "read_only"),
+    *("restart", "security_opt"),
     *("stop_grace_period", "tmpfs", "user", "volumes", "working_dir"),
 }
 CONDITIONS = {"service_started", "service_healthy", "service_completed_successfully"}
@@ -60,7 +61,7 @@ def faults(file: dict[str, Any]) -> list[str]:
     """Everything that is wrong with a compose file; each line names the service."""
     found = [f"unknown section {key}" for key in set(file) - TOP]
     for name, service in file["services"].items():
-        checks = (_schema, _references, _pins, _ports, _rights, _secrets)
+        checks = (_schema, _references, _pins, _ports, _rights, _networks, _secrets)
         found += [f"{name}: {fault}" for check in checks for fault in check(service, file)]
     return found
 
@@ -111,6 +112,18 @@ def _rights(service: dict[str, Any], file: dict[str, Any]) -> Iterator[str]:
         yield "reaches the host"
     if service.get("stop_grace_period") != "30s":
         yield "is not given 30 s to stop"
+    if not re.fullmatch(r"[1-9]\d*[mg]", str(service.get("mem_limit", ""))):
+        yield "may take all memory"
+    if not 0 < int(service.get("pids_limit", 0)) <= 4096:
+        yield "may start any number of processes"
+
+
+def _networks(service: dict[str, Any], file: dict[str, Any]) -> Iterator[str]:
+    there = {name: file["networks"].get(name) or {} for name in service.get("networks", ())}
+    if not there and service.get("network_mode") != "none":
+        yield "is in Compose's default network"
+    if service.get("command", "")[:7] != "lead.sh" and not all(net.get("internal") for net in there.values()):
+        yield "can reach the world"
 
 
 def _secrets(service: dict[str, Any], file: dict[str, Any]) -> Iterator[str]:
@@ -167,6 +180,13 @@ def change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         ("services/master/network_mode", "host", "master: reaches the host"),
         ("services/master/volumes", ["/var/run/docker.sock:/var/run/docker.sock"], "master: reaches the host"),
         ("services/master/stop_grace_period", "10s", "master: is not given 30 s"),
+        ("services/master/mem_limit", None, "master: may take all memory"),
+        ("services/zookeeper/mem_limit", "lots", "zookeeper: may take all memory"),
+        ("services/worker/pids_limit", None, "worker: may start any number of processes"),
+        ("services/worker/pids_limit", -1, "worker: may start any number of processes"),
+        ("services/worker/networks", None, "worker: is in Compose's default network"),
+        ("services/worker/networks", ["cluster", "outside"], "worker: can reach the world"),
+        ("networks/cluster/internal", False, "hazelcast-1: can reach the world"),
         ("services/master/environment", {"DL4J_SECRET": "abc"}, "master: DL4J_SECRET is in the file"),
     ],
 )
@@ -193,6 +213,20 @@ def test_the_profiles_are_cpu_gpu_and_dev_and_cpu_is_taken_for_granted() -> None
 
 def test_the_defaults_in_the_two_files_are_the_same() -> None:
     assert compose(defaults()) == compose()
+
+
+def test_the_master_listens_where_the_workers_are() -> None:
+    services = compose()["services"]
+    for name in ("master", "standby"):
+        [alias] = services[name]["networks"]["cluster"]["aliases"]
+        assert f"--bind {alias} " in services[name]["command"] and alias not in services
+        assert services[name]["networks"]["outside"] is None
+
+
+def test_a_member_may_take_twice_its_heap() -> None:
+    defaults_ = defaults()
+    heap, memory = defaults_["DL4J_HEAP"], defaults_["DL4J_MEMBER_MEMORY"]
+    assert (heap[-1], memory[-1]) == ("m", "g") and int(memory[:-1]) * 1024 >= 2 * int(heap[:-1])
 
 
 def test_no_secret_is_in_any_file() -> None:
