@@ -212,9 +212,11 @@ class MasterRegistration:
         self.check()
         registered = self._ask(lambda: self._registered.find() or "nothing")
         if registered == "nothing":
-            raise TrackerError(
-                f"run {self._conf.run} is not registered any more: it has ended while this master stood still"
-            )
+            if not self._is_under_way():
+                raise TrackerError(
+                    f"run {self._conf.run} is not registered any more: it has ended while this master stood still"
+                )
+            return True  # Zookeeper has lost its data; ``restore`` puts the Conf back
         if registered is not None and registered.incarnation != self._conf.incarnation:
             raise TrackerError(
                 f"run {self._conf.run} is over: its id {self._id} is that of another run, {registered.run}, by now"
@@ -239,6 +241,11 @@ class MasterRegistration:
         _await(lambda: not registered_workers(self._session, self._id))  # those that were killed a moment ago
         for folder in ("workers", "election"):
             self._session.prune(group_path(self._id, folder))
+
+    def _is_under_way(self) -> bool:
+        """Return whether the tracker has the run: who ends it first says so there."""
+        head = self._tracker.head()
+        return head is not None and head.status == "running"
 
     def _ask(self, question: Callable[[], Any]) -> Any:
         """Return Zookeeper's answer; None if there is none, none that can be read, or no connection now."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from dl4jlegacy.scaleout.records import Keys, Manifest
 from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession
 from dl4jlegacy.scaleout.zookeeper.membership import group_path
 from dl4jlegacy.services import Services, ServicesState
-from tests.support.cluster_commands import SECRET, Cluster, Command, freeze, same, until
+from tests.support.cluster_commands import SECRET, Cluster, Command, error, freeze, same, until
 from tools.chaos.expiry import expire_session
 from tools.chaos.junk import VALUES, keys
 
@@ -135,6 +136,34 @@ def test_zookeeper_is_away_for_a_while_and_the_run_goes_on(own_services, run_on)
     late = run.cluster.worker()
     until(lambda: any(f"-{late.pid}-" in worker.id for worker in run.tracker.workers()), 60.0, "a worker that joins")
     run.ends(*run.workers, late)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("frozen_seconds", [0.0, 5.0])
+def test_zookeeper_loses_its_data_and_the_master_puts_the_conf_back(own_services, tmp_path, frozen_seconds) -> None:
+    """The master may stand still meanwhile, so that it cannot know what happened."""
+    servers = own_services()
+    cluster = Cluster(servers.hazelcast, servers.zookeeper, servers.cluster_name, tmp_path)
+    with contextlib.ExitStack() as stack:
+        stack.callback(cluster.end)
+        master, worker = cluster.master("--epochs", "500", "--run", "r1"), cluster.worker()
+        cluster.wait_for_round(3)
+        os.kill(servers.pids["zookeeper"], signal.SIGKILL)
+        shutil.rmtree(Path(servers.folder) / "zookeeper-data")
+        with frozen(master) if frozen_seconds else contextlib.nullcontext():
+            Services.restart("zookeeper", Path(servers.folder))
+            began = time.monotonic()
+            until(lambda: time.monotonic() - began > frozen_seconds)
+        until(lambda: (cluster.status().get("master") or {}).get("pid") == master.pid, 60.0, "Conf and election")
+        late = cluster.worker()
+        until(lambda: any(record["pid"] == late.pid for record in cluster.status()["workers"]), 60.0, "a late worker")
+        master.process.kill()
+        resumed = cluster.start("resume", "r1", "--zookeeper", cluster.zookeeper, "--format", "json")
+        resumed.says("round")
+        assert "stopped in round" in cluster.ask("stop").out()
+        error(resumed, 1, "was stopped")
+        assert [worker.wait(), late.wait()] == [0, 0]
+        assert cluster.left_over() == []
 
 
 # --- sessions with Zookeeper -----------------------------------------------------------------------------------------

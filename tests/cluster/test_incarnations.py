@@ -11,6 +11,8 @@ from dl4jlegacy.cluster.address import find_incarnation
 from dl4jlegacy.cluster.registration import MasterRegistration, RunName
 from dl4jlegacy.errors import NotAuthorisedError, TrackerError
 from dl4jlegacy.scaleout.records import HEAD, JobRecord, Keys, decode_record, encode_record
+from dl4jlegacy.scaleout.zookeeper import ZooKeeperConfigurationRegister
+from tests.support.cluster_commands import until
 from tests.support.places import SECRET, Place, head
 
 pytestmark = pytest.mark.cluster
@@ -153,3 +155,41 @@ def test_a_master_that_has_its_id_back_leaves_the_conf_of_a_run_that_came_betwee
         again.check_begin()
     again.clear_up()
     assert place.registered() == between._conf
+
+
+# --- Zookeeper without its data ---------------------------------------------------------------------------------------
+
+
+def test_a_master_that_stood_still_while_zookeeper_lost_its_data_puts_its_conf_back(place: Place) -> None:
+    master, election, tracker = place.master(place.conf())
+    master.register(takes_over=False)
+    tracker.store.put(HEAD, head(4))
+    assert master.check_begin()
+    place.wipe("a")
+    until(lambda: election.is_leader and election.fence and place.exists(election.fence), what="the next election")
+    assert master.check_begin()  # nobody has ended the run: its head says so
+    master.restore()
+    assert place.registered() == master._conf
+    place.wipe("a")
+    for over in (head(4, "done"), head(4, "stopped"), None):
+        tracker.store.delete(HEAD)
+        if over is not None:
+            tracker.store.put(HEAD, over)
+        until(lambda: election.is_leader, what="the next election")
+        with pytest.raises(TrackerError, match="is not registered any more"):
+            master.check_begin()
+
+
+def test_a_conf_that_another_run_has_registered_since_then_is_not_replaced(place: Place) -> None:
+    master, election, tracker = place.master(place.conf())
+    master.register(takes_over=False)
+    tracker.store.put(HEAD, head(4))
+    place.wipe("a")
+    host, port = place.address("a").split()
+    other = place.conf(run=f"{place.name}-other")
+    ZooKeeperConfigurationRegister(other, place.address("a").id, host, port, session=place.session()).register()
+    until(lambda: election.is_leader and election.fence and place.exists(election.fence), what="the next election")
+    master.restore()
+    assert place.registered() == other
+    with pytest.raises(TrackerError, match="that of another run"):
+        master.check_begin()

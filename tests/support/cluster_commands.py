@@ -30,7 +30,7 @@ from tests.support.progress_lines import without_progress
 
 __all__ = [
     *("LONG", "RUN", "SECRET", "SHORTER", "Cluster", "Command"),
-    *("cluster", "embedded", "error", "freeze", "same", "until"),
+    *("cluster", "embedded", "error", "freeze", "nodes_below", "same", "until"),
 ]
 
 COMMAND = [sys.executable, "-m", "dl4jlegacy"]
@@ -200,7 +200,7 @@ class Cluster:
 
     def _left_in_zookeeper(self) -> list[str]:
         with ZooKeeperSession(self.zookeeper, secret=SECRET.encode()) as session:
-            return list(_tree(session, "/"))
+            return list(nodes_below(session, "/"))
 
     def end(self) -> None:
         """Kill what still runs, and take back what it left, so that the next test finds no run."""
@@ -213,16 +213,17 @@ class Cluster:
                 names.sibling(run, incarnation).destroy()
                 names.delete_many([run, f"{run}/{incarnation}"])
         with ZooKeeperSession(self.zookeeper, secret=SECRET.encode()) as session:
-            for path in reversed(list(_tree(session, "/"))):
+            for path in reversed(list(nodes_below(session, "/"))):
                 session.delete(path)
 
 
-def _tree(session: ZooKeeperSession, path: str) -> Iterator[str]:
+def nodes_below(session: ZooKeeperSession, path: str) -> Iterator[str]:
+    """Yield the paths of all nodes of ours below one, parents first."""
     for name in session.children(path) or []:
         below = f"{path.rstrip('/')}/{name}"
         if below != "/zookeeper":
             yield below
-            yield from _tree(session, below)
+            yield from nodes_below(session, below)
 
 
 @pytest.fixture

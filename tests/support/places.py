@@ -16,6 +16,7 @@ from dl4jlegacy.scaleout.protocol import NAMES
 from dl4jlegacy.scaleout.records import Head, Manifest, encode_record
 from dl4jlegacy.scaleout.zookeeper import MasterElection, ZookeeperConfigurationRetriever, ZooKeeperSession
 from dl4jlegacy.services import ServicesState
+from tests.support.cluster_commands import nodes_below
 
 __all__ = ["SECRET", "Place", "head", "place"]
 
@@ -75,6 +76,17 @@ class Place:
             node = f"/{self.servers.zookeeper}/tmp/{address.id}"
             session.delete(f"{node}/guard")
             session.prune(node)
+
+    def exists(self, path: str) -> bool:
+        with closing(ZooKeeperSession(self.servers.zookeeper, secret=SECRET)) as session:
+            return session.exists(path)
+
+    def wipe(self, id: str) -> None:
+        """Remove all that an id has in Zookeeper, as if that had lost its data."""
+        with closing(ZooKeeperSession(self.servers.zookeeper, secret=SECRET)) as session:
+            for root in (f"/{self.servers.zookeeper}/tmp/{self.address(id).id}", f"/dl4jlegacy/{self.address(id).id}"):
+                for path in reversed([root, *nodes_below(session, root)]):
+                    session.delete(path)
 
     def registered(self, id: str = "a") -> Conf | None:
         host, port = self.servers.zookeeper.split(":")

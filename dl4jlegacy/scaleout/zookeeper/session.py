@@ -96,6 +96,8 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
     _is_cut = False
     _greets = False
     _patience = ANSWER_SECONDS
+    before_greeting: Step = staticmethod(lambda: None)
+    """Called for each new connection, before anything is sent."""
 
     def create_connection(self, *args: Any, timeout: float, **options: Any) -> socket.socket:
         connected: socket.socket = super().create_connection(*args, timeout=min(timeout, CONNECT_SECONDS), **options)
@@ -103,6 +105,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
         if self._is_cut:
             connected.close()
             raise ConnectionAbortedError("the session was closed meanwhile")
+        self.before_greeting()
         return connected
 
     def select(self, readers: list[Any], writers: list[Any], others: list[Any], timeout: float | None = None) -> Any:
@@ -165,6 +168,8 @@ class ZooKeeperSession:
         self._closing = threading.Event()
         self._log = _KazooLog()
         self._handler = _Handler()
+        self._handler.before_greeting = self._take_any_server
+        self._away_since = time.monotonic()
         self._acl = None if secret is None else [make_digest_acl(USER, self.derived("acl"), all=True)]
         self._client = self._new_client()
         self._client.add_listener(self._on_state)
@@ -347,9 +352,20 @@ class ZooKeeperSession:
         if state == KazooState.CONNECTED:
             self._connected.set()
         else:
+            if self._connected.is_set():
+                self._away_since = time.monotonic()
             self._connected.clear()
         for step in self._steps:
             self.scheduler.schedule(step)
+
+    def _take_any_server(self) -> None:
+        """Let a server answer that knows less than this client has seen; runs on kazoo's connection thread.
+
+        No server does otherwise, so one that has lost its data would refuse all clients from before for ever. Once the
+        session has ended anyway, everything is looked up again, and what was seen before is of no use.
+        """
+        if time.monotonic() - self._away_since > self.session_seconds:
+            self._client.last_zxid = 0
 
     def _call(self, path: str, start: Callable[[], Any], passing: Errors = (), late: Step | None = None) -> Any:
         """Return the answer to the request ``start``, None for errors in ``passing``; retry after lost connections."""

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import queue
+import shutil
 import signal
 import socket
 import subprocess
@@ -690,6 +691,28 @@ def test_registrations_outlive_a_restart_of_the_server(own_services: Callable[..
         Services.restart("zookeeper", Path(state.folder))
         # a session that ended meanwhile, on a slow machine, is followed by another one that registers again
         eventually(lambda: registered_workers(session, group) == {"w1": {}})
+
+
+@pytest.mark.cluster
+def test_all_is_there_again_after_the_server_has_lost_its_data(
+    own_services: Callable[..., ServicesState], group: str
+) -> None:
+    """Such a server knows less than its clients have seen, and refuses them for that."""
+    state = own_services(members=0)
+    with ZooKeeperSession(state.zookeeper, session_seconds=1.0) as session:
+        election = MasterElection(session, group=group).claim(DEADLINE)
+        register = ZooKeeperConfigurationRegister(
+            Conf(run="mine"), group, "a", 2181, session=session, fence=lambda: election.fence
+        )
+        register.register()
+        with election, WorkerRegistration(session, "w1", {}, group=group):
+            os.kill(state.pids["zookeeper"], signal.SIGKILL)
+            shutil.rmtree(Path(state.folder) / "zookeeper-data")
+            Services.restart("zookeeper", Path(state.folder))
+            eventually(lambda: session.connected)
+            eventually(lambda: registered_workers(session, group) == {"w1": {}} and election.is_leader)
+            assert register.restore()
+            assert ZookeeperConfigurationRetriever("a", 2181, group, session=session).retrieve().run == "mine"
 
 
 # -- the election ------------------------------------------------------------------------------------------------------
