@@ -160,6 +160,10 @@ class TrackerError(Dl4jError):
     exit_status = 4
 
 
+class TrackerLostError(TrackerError):
+    """The state tracker has not answered for as long as this process waits for it."""
+
+
 class TrackerClosedError(TrackerError):
     """The state tracker was shut down while it was still in use."""
 

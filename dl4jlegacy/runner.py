@@ -27,7 +27,7 @@ from typing import Any, Self
 import pykka
 from threadpoolctl import threadpool_limits
 
-from dl4jlegacy.errors import ConfError, DeadlineError, Dl4jError, TrainingError, UsageError
+from dl4jlegacy.errors import ConfError, DeadlineError, Dl4jError, TrackerLostError, TrainingError, UsageError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.networks import build_network
 from dl4jlegacy.progress import ProgressLine
@@ -77,6 +77,7 @@ class _Parts:
     checkpoints: CheckpointStore | None
     outcome: Outcome
     pool: ThreadPoolExecutor
+    master: protocol.Master | None = None
     started: float = 0.0
     refs: list[pykka.ActorRef[Any]] = field(default_factory=list)
     workers: WorkerPool | None = None
@@ -210,6 +211,8 @@ class ActorNetworkRunner:
             NotFiniteError: the score or the parameters became NaN; names round, slot and layer.
             JobError: a job failed on every attempt; carries the worker's traceback.
             DeadlineError: the run took longer than ``deadline`` seconds, or no batch was done for too long.
+            TrackerLostError: the tracker did not answer for ``conf.tracker_wait_seconds``; the run has been saved as a
+                checkpoint, if it has a folder for them, and ``unfinished`` has its model.
         """
         parts = self._ready()
         if parts.checkpoints is not None:
@@ -226,6 +229,8 @@ class ActorNetworkRunner:
                 self._shut_down_after(interrupt)
                 interrupt.add_note(_what_is_kept(parts))
                 raise
+            except TrackerLostError as exc:
+                raise TrackerLostError(f"{exc}. {self._save_known(parts)}") from exc
         seconds = time.monotonic() - parts.started
         if head.status != "done" or frame is None:
             raise failure_of(head)
@@ -247,13 +252,15 @@ class ActorNetworkRunner:
 
     def network(self, result: TrainingResult) -> Any:
         """Return the trained network: a ``MultiLayerNetwork``, or a ``ComputationGraph`` if the Conf has one."""
-        parts = self._ready()
+        return self._network(self._ready(), result.model)
+
+    def _network(self, parts: _Parts, model: Result) -> Any:
         if parts.run.conf.network_conf is None:
             raise ConfError("this run trained no network")
         network = build_network(parts.run.conf.network_conf, parts.kernels)
         network.init()
-        network.set_params(result.model.arrays[PARAMS])
-        network.set_updater_state(result.model.arrays[STATE])
+        network.set_params(model.arrays[PARAMS])
+        network.set_updater_state(model.arrays[STATE])
         return network
 
     def _ready(self) -> _Parts:
@@ -269,10 +276,11 @@ class ActorNetworkRunner:
         batch = actors.BatchActor.start(
             outcome, tracker, parts.jobs, binds_model=parts.router.binds_model, by_reference=conf.data_by_reference
         )
+        parts.master = self._master(parts, name)
         master = actors.MasterActor.start(
             outcome=outcome,
             tracker=tracker,
-            master=self._master(parts, name),
+            master=parts.master,
             batch=batch,
             saver=saver,
             checkpoint_every=conf.checkpoint_every,
@@ -329,7 +337,7 @@ class ActorNetworkRunner:
     ) -> tuple[Head, Any]:
         """Wait for the end, in slices short enough for Ctrl-C; a run that stands still does not wait for ever."""
         conf = parts.run.conf
-        stall = conf.stuck_seconds * (conf.limits.attempts + 1)
+        stall, waited = conf.stuck_seconds * (conf.limits.attempts + 1), 0.0
         while True:
             end = parts.outcome.wait(0.2, (lambda: tick(self.status())) if tick else None)
             if end is not None:
@@ -339,12 +347,38 @@ class ActorNetworkRunner:
                 raise DeadlineError(f"run {conf.run} was not done after {deadline:.0f} s; {_where(parts)}")
             if self._monitor is not None and self._monitor.quorum.waiting is not None:
                 parts.outcome.progressed()  # it has a deadline of its own
+            waited, before = parts.tracker.waited_seconds(), waited
+            if waited > before:
+                parts.outcome.progressed()  # so has this
             if parts.outcome.idle_seconds > stall:
                 raise DeadlineError(
                     f"run {conf.run} has stood still for {parts.outcome.idle_seconds:.0f} s; {_where(parts)}. No batch "
                     "was done meanwhile: find out why, or, if one takes so long, give the Conf more stuck_seconds than "
                     f"{conf.stuck_seconds:g}"
                 )
+
+    def _save_known(self, parts: _Parts) -> str:
+        """Save what this master knows of a run whose tracker is lost; return where that is, in words."""
+        known = None if parts.master is None else parts.master.known
+        if known is None:
+            return "It had not begun"
+        where = f"It was in round {known[0].round} of {parts.run.plan.total_rounds}"
+        if parts.checkpoints is None:
+            return f"{where}, and has no folder for checkpoints"
+        try:
+            if self._monitor is not None:
+                self._monitor.leadership.check()
+            if known[0].version not in parts.checkpoints.versions():
+                parts.checkpoints.save(*known)
+        except Dl4jError as exc:
+            return f"{where}. No checkpoint of that was saved: {exc}"
+        return f"{where}, and a checkpoint of that is in {parts.checkpoints.place}"
+
+    def unfinished(self) -> Any:
+        """Return the network as this process has it of a run that has not come to its end; None if it has none."""
+        parts = self._ready()
+        known = None if parts.master is None else parts.master.known
+        return None if known is None else self._network(parts, Result.decode(known[1]))
 
     def status(self) -> RunStatus:
         """Return a glance at the run. May be called from any thread while it runs."""
@@ -368,6 +402,7 @@ class ActorNetworkRunner:
         parts, self._parts = self._parts, None
         if parts is None:
             return
+        parts.tracker.leave()
         workers = [] if parts.workers is None else parts.workers.stop(timeout)
         if parts.ticker is not None:
             parts.ticker.stop()

@@ -23,6 +23,7 @@ __all__ = [
     "check_on_cluster",
     "find_conf",
     "is_remote",
+    "keep",
     "local",
     "open_checkpoints",
     "open_output",
@@ -122,13 +123,21 @@ class Output:
         try:
             self.save(write)
         except Dl4jError as exc:
-            for folder in (os.curdir, tempfile.gettempdir()):
-                with contextlib.suppress(OSError, ModelError):
-                    kept = Path(folder).absolute() / f"dl4j-model-{uuid.uuid4().hex[:8]}.zip"
-                    write(kept)
-                    return str(kept), ModelError(f"{exc}. The trained model is in {kept}: move it from there")
+            kept = keep(write)
+            if kept:
+                return kept, ModelError(f"{exc}. The trained model is in {kept}: move it from there")
             return "", ModelError(f"{exc}. The current and the temporary folder refuse it, too: it is lost")
         return self.place, None
+
+
+def keep(write: Callable[[Path], None]) -> str:
+    """Write a model to a file in the current or the temporary folder; return which, "" if neither takes it."""
+    for folder in (os.curdir, tempfile.gettempdir()):
+        with contextlib.suppress(OSError, ModelError):
+            kept = Path(folder).absolute() / f"dl4j-model-{uuid.uuid4().hex[:8]}.zip"
+            write(kept)
+            return str(kept)
+    return ""
 
 
 def open_output(path: str) -> Output:

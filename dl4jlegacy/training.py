@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets import DataSource, ListDataSetIterator, load
 from dl4jlegacy.datasets.normalizers import Normalizer, NormalizerMinMaxScaler
 from dl4jlegacy.datasets.sources import NAMES
-from dl4jlegacy.errors import CheckpointError, ConfError, DataError, ModelError, counted
+from dl4jlegacy.errors import CheckpointError, ConfError, DataError, ModelError, TrackerLostError, counted
 from dl4jlegacy.inference import NetworkEvaluation, evaluate_network, source_for_model
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration
@@ -209,14 +209,18 @@ def train(
         tracker, monitor: as for ``ActorNetworkRunner``.
 
     Raises:
-        ModelError: ``out`` could not be written already before the training; and what ``ActorNetworkRunner.train``
-            raises.
+        ModelError: ``out`` could not be written already before the training.
+        TrackerLostError: the tracker did not answer for long; the message says where the model is kept as it was.
+        Dl4jError: what else ``ActorNetworkRunner.train`` raises.
     """
     test, label_names = source_for_model(data.source, run.conf.model).test, data.source.label_names
     output = storage.open_output(out) if out else None
     with ActorNetworkRunner("master", batches(run.conf, data), tracker=tracker, monitor=monitor) as runner:
         runner.setup(run)
-        result = runner.train(tick, progress=progress)
+        try:
+            result = runner.train(tick, progress=progress)
+        except TrackerLostError as exc:
+            raise TrackerLostError(f"{exc}{_keep_unfinished(runner.unfinished(), data, label_names)}") from exc
         network = runner.network(result)
     path, misplaced = "", None
     if output is not None:
@@ -231,6 +235,14 @@ def train(
         held_out=test.num_examples,
         misplaced=misplaced,
     )
+
+
+def _keep_unfinished(network: Network | None, data: Data, label_names: Sequence[str]) -> str:
+    """Write the model of a run that was given up to a file of its own; return where that is, to end a message with."""
+    if network is None:
+        return ""
+    kept = storage.keep(functools.partial(write_model, network, normalizer=data.normalizer, label_names=label_names))
+    return f"; the model of then is in {kept}" if kept else ""
 
 
 def _fields(

@@ -19,7 +19,7 @@ MODULES = {
 }
 
 ROOMS = """
-errors decoding files machine strict_json version seeding backend console
+clock errors decoding files machine strict_json version seeding backend console
 devices wire
 kernels.protocol kernels.philox kernels.compilation
 kernels.numpy

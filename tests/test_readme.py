@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dl4jlegacy.errors import TrackerError
-from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
+from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.services.settings import HAZELCAST_PORT, ZOOKEEPER_PORT
 
 ROOT = Path(__file__).parent.parent
@@ -101,9 +100,12 @@ def test_python_on_the_pages_runs_and_learns(name: str, tmp_path: Path) -> None:
 
 def test_the_cluster_page_names_the_ports_and_the_patience_that_the_code_has() -> None:
     page = PAGES["docs/cluster.md"].read_text("utf-8")
-    patience = inspect.signature(HazelcastStore).parameters["deadline_seconds"].default
+    conf = Conf()
     [cut_off] = re.findall(r"^\| a worker is cut off from everything \|.*$", page, flags=re.MULTILINE)
-    assert f"back within {patience:g} s" in cut_off and f"exit code {TrackerError.exit_status}" in cut_off
+    assert (
+        f"back within `--tracker-wait` ({conf.tracker_wait_seconds:g} s)" in cut_off
+        and f"exit code {TrackerError.exit_status}" in cut_off
+    )
     for text in (README, page):
         assert f"Hazelcast on 127.0.0.1:{HAZELCAST_PORT}, Zookeeper on 127.0.0.1:{ZOOKEEPER_PORT}" in text
         assert not re.search(r"(?<!=)HOST:PORT", text), "a recipe that cannot be pasted"

@@ -140,7 +140,7 @@ def resume_on_cluster(options: ResumeOptions) -> None:
 
     given = cluster_address(options.zookeeper, options.id)
     address, conf = find_run(given, options.run, id_given=options.id is not None)
-    changes = options.conf_changes()
+    changes = options.conf_changes(conf)
     workers = changes.pop("workers", None)  # of this process; the Conf is that of all
     conf = conf.replace(**changes)
     show_training(
@@ -163,9 +163,10 @@ def resume_folder_on_cluster(options: ResumeOptions, path: Path) -> None:
     tracker = options.tracker or ""
     members, cluster_name = grid_of(tracker, options.cluster_name)
     address = _address(tracker, options.zookeeper, options.id)
-    changes = options.conf_changes()
+    begun = training.read_run(options.run, path)
+    changes = options.conf_changes(begun)
     workers = changes.pop("workers", None)  # of this process; the Conf is that of all
-    conf = training.read_run(options.run, path).replace(
+    conf = begun.replace(
         **changes,
         checkpoint_dir=storage.absolute(str(path.parent)),
         state_tracker_connection_string=members,

@@ -239,6 +239,22 @@ WorkerWait = Annotated[
     float | None, _text("--worker-wait", "SECONDS", "How long it waits for them before it gives up (300).", seconds)
 ]
 Tracker = Annotated[str | None, _text("--tracker", "URL", "The grid: hazelcast://host:port[,host:port].")]
+TrackerWait = Annotated[
+    float | None,
+    _text("--tracker-wait", "SECONDS", "How long a run's processes wait for a tracker that is away (300).", seconds),
+]
+Lease = Annotated[
+    float | None,
+    _text("--lease", "SECONDS", "A job whose worker is not heard of for so long is given to another (30).", seconds),
+]
+Stuck = Annotated[
+    float | None,
+    _text("--stuck", "SECONDS", "A worker that does no batch for so long counts as stuck (300).", seconds),
+]
+Session = Annotated[
+    float | None,
+    _text("--session", "SECONDS", "Zookeeper drops a process that it does not hear of for so long (3).", seconds),
+]
 Zookeeper = Annotated[
     str | None,
     option(
@@ -292,6 +308,10 @@ class TrainOptions:
     bind: Bind = "127.0.0.1"
     min_workers: MinWorkers = None
     worker_wait: WorkerWait = None
+    tracker_wait: TrackerWait = None
+    lease: Lease = None
+    stuck: Stuck = None
+    session: Session = None
     device: Device = None
     precision: Annotated[
         str | None,
@@ -332,11 +352,10 @@ class TrainOptions:
         given = _given(self, names)
         if self.mixed_devices:
             given["mixed_devices"] = True
-        if self.worker_wait is not None:
-            given["worker_wait_seconds"] = self.worker_wait
         if (kernels := os.environ.get("DL4J_KERNELS")) is not None:
             given["kernels"] = not_empty("DL4J_KERNELS", kernels)
         base = Conf() if self.conf is None else Conf.read(self.conf)
+        given |= _deadlines(self, base)
         named = frozenset(given) | (frozenset() if self.conf is None else Conf.named_in(self.conf))
         if "model" in given:
             given |= {"multi_layer_conf": None, "computation_graph_conf": None}  # it replaces the file's network
@@ -361,6 +380,10 @@ class ResumeOptions:
     bind: Bind = "127.0.0.1"
     min_workers: MinWorkers = None
     worker_wait: WorkerWait = None
+    tracker_wait: TrackerWait = None
+    lease: Lease = None
+    stuck: Stuck = None
+    session: Session = None
     device: Device = None
     mixed_devices: MixedDevices = False
     device_memory_limit: MemoryLimit = None
@@ -368,12 +391,12 @@ class ResumeOptions:
     format: ReportFormat = "text"
     log_format: ProgressFormat = "text"
 
-    def conf_changes(self) -> dict[str, Any]:
+    def conf_changes(self, conf: Conf) -> dict[str, Any]:
         """Return the fields of the run's Conf that are to be changed."""
         changes = _given(self, ("workers", "data_dir", "min_workers", "device", "device_memory_limit"))
         if self.mixed_devices:
             changes["mixed_devices"] = True
-        return changes if self.worker_wait is None else {**changes, "worker_wait_seconds": self.worker_wait}
+        return changes | _deadlines(self, conf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -415,6 +438,20 @@ class WorkerOptions:
         ),
     ] = None
     log_format: LogFormat = "text"
+
+
+def _deadlines(options: TrainOptions | ResumeOptions, conf: Conf) -> dict[str, Any]:
+    """Return the deadlines of a Conf that options set."""
+    from msgspec.structs import replace
+
+    seconds = {
+        "worker_wait_seconds": options.worker_wait,
+        "tracker_wait_seconds": options.tracker_wait,
+        "stuck_seconds": options.stuck,
+        "session_seconds": options.session,
+    }
+    given: dict[str, Any] = {name: value for name, value in seconds.items() if value is not None}
+    return given if options.lease is None else {**given, "limits": replace(conf.limits, lease=options.lease)}
 
 
 def _given(options: Any, names: Sequence[str]) -> dict[str, Any]:

@@ -80,8 +80,8 @@ def _resume_folder(options: ResumeOptions, path: Path) -> None:
     from dl4jlegacy.run import resolve
 
     folder = options.run if storage.is_remote(options.run) else str(path.parent)
-    changes = {**options.conf_changes(), "checkpoint_dir": folder}
-    conf = training.read_run(options.run, path).replace(**changes)
+    begun = training.read_run(options.run, path)
+    conf = begun.replace(**options.conf_changes(begun), checkpoint_dir=folder)
     data = training.load_data(conf.dataset, conf.data_dir)
 
     def start(display: ProgressDisplay) -> Report:

@@ -147,13 +147,16 @@ def versions(kernels: str) -> dict[str, str]:
     }
 
 
-def open_tracker(conf: Conf, address: ClusterAddress, *, registered: bool = False) -> HazelcastStateTracker:
+def open_tracker(
+    conf: Conf, address: ClusterAddress, *, registered: bool = False, takes_part: bool = False
+) -> HazelcastStateTracker:
     """Return the tracker that a Conf names.
 
     Args:
         conf: the run's.
         address: where the run meets.
         registered: the Conf was found in Zookeeper, so that a secret that its signature was checked with is the run's.
+        takes_part: this process is one of the run's, and waits as long as they do if the tracker is away.
 
     Raises:
         TrackerError: it cannot be reached.
@@ -166,6 +169,7 @@ def open_tracker(conf: Conf, address: ClusterAddress, *, registered: bool = Fals
         run=conf.run,
         incarnation=conf.incarnation,
         secret=address.secret,
+        patience_seconds=conf.tracker_wait_seconds if takes_part else None,
         is_authorised=registered and address.secret is not None,
     )
 

@@ -77,15 +77,15 @@ class _Candidate:
 
 
 @contextlib.contextmanager
-def _candidate(address: ClusterAddress, run: str, *, standby: bool = False) -> Iterator[_Candidate]:
+def _candidate(address: ClusterAddress, conf: Conf, *, standby: bool = False) -> Iterator[_Candidate]:
     """Stand for election: as the only candidate, or behind the present master; resign at the end.
 
     Raises:
         TrackerError: Zookeeper cannot be reached, or another master holds the id, and this is no standby.
     """
-    address.warn_unsigned(run)
-    with ZooKeeperSession(address.zookeeper, secret=address.secret) as session:
-        info = {"run": run, "standby": True} if standby else {"run": run}
+    address.warn_unsigned(conf.run)
+    with ZooKeeperSession(address.zookeeper, secret=address.secret, session_seconds=conf.session_seconds) as session:
+        info = {"run": conf.run, "standby": True} if standby else {"run": conf.run}
         election = MasterElection(session, group=address.id, info=info)
         if standby:
             election.start()
@@ -113,7 +113,10 @@ def run_master(run: Run, data: Data, address: ClusterAddress, options: MasterOpt
     """
     storage.check_on_cluster(run.conf.checkpoint_dir)
     address.access.check("the tracker", run.conf.state_tracker_connection_string)
-    with _candidate(address, run.conf.run) as candidate, closing(open_tracker(run.conf, address)) as tracker:
+    with (
+        _candidate(address, run.conf) as candidate,
+        closing(open_tracker(run.conf, address, takes_part=True)) as tracker,
+    ):
         return _lead(run, data, candidate, tracker, options or MasterOptions())
 
 
@@ -137,8 +140,8 @@ def stand_by(
     data = load_data(conf.dataset, conf.data_dir)
     run = _resolve_registered(conf, data, local_workers=0)  # takes its seconds now, not when the master is gone
     with (
-        _candidate(address, conf.run, standby=True) as candidate,
-        closing(open_tracker(conf, address, registered=True)) as tracker,
+        _candidate(address, conf, standby=True) as candidate,
+        closing(open_tracker(conf, address, registered=True, takes_part=True)) as tracker,
     ):
         _check_takes_over(conf, tracker)
         if not _outlives_master(conf, candidate, tracker, on_stand_by):
@@ -200,8 +203,8 @@ def resume_run(conf: Conf, address: ClusterAddress, options: MasterOptions, *, w
     address.access.check("the tracker", conf.state_tracker_connection_string)  # before a file that it names is touched
     data = load_data(conf.dataset, conf.data_dir)
     with (
-        _candidate(address, conf.run) as candidate,
-        closing(open_tracker(conf, address, registered=True)) as tracker,
+        _candidate(address, conf) as candidate,
+        closing(open_tracker(conf, address, registered=True, takes_part=True)) as tracker,
     ):
         _check_something_is_left(conf, tracker)
         _check_takes_over(conf, tracker)
@@ -233,7 +236,7 @@ def resume_from_checkpoints(
     data = load_data(conf.dataset, conf.data_dir)
     conf = conf.replace(incarnation=conf.incarnation or uuid.uuid4().hex[:16])  # older versions had none
     CheckpointStore(conf.checkpoint_dir).check_unused()
-    with _candidate(address, conf.run) as candidate, closing(open_tracker(conf, address)) as tracker:
+    with _candidate(address, conf) as candidate, closing(open_tracker(conf, address, takes_part=True)) as tracker:
         _check_not_led_elsewhere(conf, candidate, tracker)
         _check_takes_over(conf, tracker)
         if workers is None:

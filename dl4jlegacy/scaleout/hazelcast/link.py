@@ -16,7 +16,7 @@ from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.scaleout.hazelcast.connection import HazelcastClientNotActiveError, open_client
 from dl4jlegacy.scaleout.store import Buffer
 
-__all__ = ["DisturbedError", "HazelcastLink", "Reply"]
+__all__ = ["DisturbedError", "HazelcastLink", "LateError", "Reply"]
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -24,6 +24,10 @@ logger = logging.getLogger(__name__)
 
 class DisturbedError(TrackerError):
     """A request failed on its way; whether it took effect is unknown, and it may be repeated with care."""
+
+
+class LateError(TrackerError):
+    """A request is not answered so far."""
 
 
 class Reply(Generic[T]):
@@ -43,10 +47,11 @@ class Reply(Generic[T]):
 
         Raises:
             DisturbedError: the request failed.
-            TrackerError: the client was shut down, or there was no reply in ``seconds``.
+            LateError: there was no reply in ``seconds``.
+            TrackerError: the client was shut down.
         """
         if not self._pending.acquire(timeout=max(0.0, seconds)):
-            raise TrackerError(
+            raise LateError(
                 f"Hazelcast at {self._where} did not answer in time; it hangs, or the network loses packets. Look at "
                 "the member's log and load, then resume the run"
             )

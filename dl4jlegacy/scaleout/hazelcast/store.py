@@ -22,7 +22,6 @@ import random
 import re
 import socket
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,10 +30,12 @@ from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
-from dl4jlegacy.errors import NotAuthorisedError, TrackerClosedError, TrackerError, UsageError
+from dl4jlegacy.clock import SLICE_SECONDS, Deadline
+from dl4jlegacy.errors import NotAuthorisedError, TrackerClosedError, TrackerError, TrackerLostError, UsageError
 from dl4jlegacy.scaleout.envelope import Envelope
 from dl4jlegacy.scaleout.foreign import ForeignValues
-from dl4jlegacy.scaleout.hazelcast.link import DisturbedError, HazelcastLink, Reply
+from dl4jlegacy.scaleout.hazelcast.link import DisturbedError, HazelcastLink, LateError, Reply
+from dl4jlegacy.scaleout.hazelcast.patience import Patience
 from dl4jlegacy.scaleout.records import keyspace
 from dl4jlegacy.scaleout.store import Buffer
 from dl4jlegacy.scaleout.tracker import StateTracker
@@ -52,6 +53,8 @@ _SMALL = 1 << 13  # bytes
 _SIGNERS, _SIGNED_ASIDE = 2, 1 << 17  # threads; bytes of a value from which on they sign it
 _PAUSES = (0.01, 0.5)  # seconds: the first pause before a request is repeated, and the longest
 _ADDRESS = re.compile(r"(?P<host>[^\s:/,]+|\[[0-9a-fA-F:]+\]):(?P<port>[0-9]{1,5})")
+DEADLINE_SECONDS = 20.0
+"""How long connecting may take."""
 _RUN = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
@@ -67,7 +70,9 @@ class HazelcastStore:
         run: the run's id: letters, digits, ``_``, ``.``, ``-``.
         incarnation: which run of that id; "": none, for what belongs to no run.
         secret: the run's secret; None: values are not signed.
-        deadline_seconds: longest time that any operation may take, connecting included.
+        deadline_seconds: longest time that connecting may take.
+        patience_seconds: for how long operations wait for members that do not answer, counted from the first that was
+            not answered; each is tried for half a second at least. None: as long as for connecting.
 
     Raises:
         UsageError: ``address`` or ``run`` cannot be read.
@@ -84,7 +89,8 @@ class HazelcastStore:
         run: str,
         incarnation: str = "",
         secret: bytes | None,
-        deadline_seconds: float = 20.0,
+        deadline_seconds: float = DEADLINE_SECONDS,
+        patience_seconds: float | None = None,
     ) -> None:
         if not _RUN.fullmatch(run):
             raise UsageError(f"a run cannot be named {run!r}: letters, digits, '_', '.', '-', at most 100")
@@ -101,8 +107,10 @@ class HazelcastStore:
         self._closed = threading.Event()
         self._signers = ThreadPoolExecutor(_SIGNERS, "dl4j-signer")  # threads start when they are needed
         self._link = HazelcastLink(_addresses(address), cluster_name, self.map_name)
+        self.patience = Patience(self._link.where, deadline_seconds)
         try:
             self._connect()
+            self.patience.seconds = deadline_seconds if patience_seconds is None else patience_seconds
         except BaseException:
             self.close()
             raise
@@ -167,7 +175,7 @@ class HazelcastStore:
         """See ``BatchStore``."""
         for (key, value, _), reply in self._windowed(self._headed(items), lambda item: self._set(*item)):
             try:
-                self._wait(reply, f"write {key!r}", self._until())
+                self._wait(reply, f"write {key!r}", self._begin())
             except DisturbedError:
                 self.put(key, value)
 
@@ -188,7 +196,7 @@ class HazelcastStore:
 
     def _answered(self, key: str, reply: Reply[memoryview | None]) -> Buffer | None:
         try:
-            return self._open(key, self._wait(reply, f"read {key!r}", self._until()))
+            return self._open(key, self._wait(reply, f"read {key!r}", self._begin()))
         except DisturbedError:
             return self.get(key)
 
@@ -196,7 +204,7 @@ class HazelcastStore:
         """See ``BatchStore``."""
         for key, reply in self._windowed(keys, self._link.delete):
             try:
-                self._wait(reply, f"delete {key!r}", self._until())
+                self._wait(reply, f"delete {key!r}", self._begin())
             except DisturbedError:
                 self.delete(key)
 
@@ -214,7 +222,7 @@ class HazelcastStore:
         """Yield how many bytes the values under ``keys`` take, whoever wrote them; 0 for none."""
         for key, reply in self._windowed(keys, self._link.get):
             try:
-                raw = self._wait(reply, f"read {key!r}", self._until())
+                raw = self._wait(reply, f"read {key!r}", self._begin())
             except DisturbedError:
                 raw = self._repeat(partial(self._link.get, key), f"read {key!r}")
             yield 0 if raw is None else len(raw)
@@ -278,15 +286,15 @@ class HazelcastStore:
         """Send a conditional request, unless it has been ``started``; if its outcome is unknown, look, and send it
         again unless that tells.
         """
-        until, what = self._until(), f"change {key!r}"
+        begun, what = self._begin(), f"change {key!r}"
         for pause in _pauses():
             reply, started = started or request(), None
             try:
-                return self._wait(reply, what, until)
+                return self._wait(reply, what, begun)
             except DisturbedError as exc:
-                self._pause(pause, until, what, exc)
+                self._pause(pause, begun, what, exc)
             try:
-                found = self._open(key, self._repeat(lambda: self._link.get(key), what, until))
+                found = self._open(key, self._repeat(lambda: self._link.get(key), what, begun))
             except NotAuthorisedError:  # a foreign value is not the new one, and not the expected one
                 return False
             if found == value:
@@ -295,45 +303,58 @@ class HazelcastStore:
                 return False
         raise AssertionError("pauses never end")
 
-    def _repeat(self, request: Callable[[], Reply[T]], what: str, until: float | None = None) -> T:
-        """Send a request again and again, until it is answered or the deadline has passed."""
-        until = self._until() if until is None else until
+    def _repeat(self, request: Callable[[], Reply[T]], what: str, begun: float | None = None) -> T:
+        """Send a request again and again, until it is answered or the tracker is given up."""
+        begun = self._begin() if begun is None else begun
         for pause in _pauses():
             try:
-                return self._wait(request(), what, until)
+                return self._wait(request(), what, begun)
             except DisturbedError as exc:
-                self._pause(pause, until, what, exc)
+                self._pause(pause, begun, what, exc)
         raise AssertionError("pauses never end")
 
-    def _wait(self, reply: Reply[T], what: str, until: float) -> T:
+    def _wait(self, reply: Reply[T], what: str, begun: float) -> T:
         """Return a request's reply; raises ``DisturbedError`` if it may be repeated."""
-        try:
-            return reply.wait(until - time.monotonic())
-        except DisturbedError:
-            self._check_open()
-            raise
-        except TrackerError as exc:
-            self._check_open()
-            raise self._failed(what, str(exc)) from exc
+        while True:
+            left = self.patience.left(begun)
+            try:
+                value = reply.wait(min(left, SLICE_SECONDS))
+            except DisturbedError:
+                self._check_open()
+                raise
+            except LateError as exc:
+                self._check_open()
+                if left <= 0:
+                    raise self._lost(what, str(exc)) from exc
+                self.patience.unanswered(begun, "it hangs, or the network loses packets")
+            except TrackerError as exc:
+                self._check_open()
+                raise self._lost(what, str(exc)) from exc
+            else:
+                self.patience.answered()
+                return value
 
-    def _pause(self, seconds: float, until: float, what: str, cause: DisturbedError) -> None:
-        """Wait before a request is repeated; raises ``TrackerError`` when that would be too late."""
-        if time.monotonic() + seconds >= until:
-            raise self._failed(what, str(cause)) from cause
+    def _pause(self, seconds: float, begun: float, what: str, cause: DisturbedError) -> None:
+        """Wait before a request is repeated; raises ``TrackerLostError`` when that would be too late."""
+        if seconds >= self.patience.left(begun):
+            raise self._lost(what, str(cause)) from cause
+        self.patience.unanswered(begun, self._cause(str(cause)))
         self._closed.wait(seconds)
         self._check_open()
 
-    def _failed(self, what: str, cause: str) -> TrackerError:
-        if not self._link.connected():
-            cause = f"there is no connection ({cause})"
-        return TrackerError(
-            f"the state tracker at {self._link.where} did not {what} within {self._deadline:g} s: {cause}. Check that "
-            "the members run and can be reached (dl4j services status); then resume the run"
+    def _cause(self, cause: str) -> str:
+        return cause if self._link.connected() else f"there is no connection ({cause})"
+
+    def _lost(self, what: str, cause: str) -> TrackerLostError:
+        return TrackerLostError(
+            f"the state tracker at {self._link.where} did not {what} within {self.patience.seconds:g} s: "
+            f"{self._cause(cause)}. Check that the members run and can be reached (dl4j services status); then resume "
+            "the run"
         )
 
-    def _until(self) -> float:
+    def _begin(self) -> float:
         self._check_open()
-        return time.monotonic() + self._deadline
+        return self.patience.begin()
 
     def _check_open(self) -> None:
         if self._closed.is_set():
@@ -341,14 +362,14 @@ class HazelcastStore:
 
     def _connect(self) -> None:
         """Wait for the connection, which is being made; raises ``TrackerError`` that says what is there instead."""
-        until = self._until()
+        begun, deadline = self._begin(), Deadline(self._deadline)
         for pause in _pauses():
             if self._link.connected():
                 break
-            if time.monotonic() + pause >= until or not self._link.running():
+            if pause >= deadline.left() or not self._link.running():
                 raise TrackerError(_diagnosis(self._link.where, self._cluster_name, self._deadline))
             self._closed.wait(pause)
-        self._repeat(self._link.keys, "list the keys", until)
+        self._repeat(self._link.keys, "list the keys", begun)
 
 
 class HazelcastStateTracker(StateTracker):
@@ -362,7 +383,8 @@ class HazelcastStateTracker(StateTracker):
         run: str,
         incarnation: str = "",
         secret: bytes | None,
-        deadline_seconds: float = 20.0,
+        deadline_seconds: float = DEADLINE_SECONDS,
+        patience_seconds: float | None = None,
         is_authorised: bool = False,
     ) -> None:
         store = HazelcastStore(
@@ -372,8 +394,18 @@ class HazelcastStateTracker(StateTracker):
             incarnation=incarnation,
             secret=secret,
             deadline_seconds=deadline_seconds,
+            patience_seconds=patience_seconds,
         )
         super().__init__(store, is_authorised=is_authorised)
+        self._patience, self._least = store.patience, deadline_seconds
+
+    def waited_seconds(self) -> float:
+        """See ``StateTracker``."""
+        return self._patience.waited()
+
+    def leave(self) -> None:
+        """See ``StateTracker``."""
+        self._patience.seconds = min(self._patience.seconds, self._least)
 
 
 def _addresses(text: str) -> list[str]:

@@ -19,6 +19,7 @@ __all__ = [
     "DROPPED",
     "HEAD_TOPIC",
     "JOB_TOPIC",
+    "MOST_SECONDS",
     "STEP",
     "UPDATE_TOPIC",
     "Abandoned",
@@ -34,6 +35,8 @@ __all__ = [
 STEP = None
 HEAD_TOPIC, JOB_TOPIC, UPDATE_TOPIC = "head", "job", "update"
 DROPPED = "counter/updates_dropped"
+MOST_SECONDS = 1e9
+"""What is longer is a mistake, and more than a thread can wait."""
 T = TypeVar("T")
 
 
@@ -101,5 +104,5 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            if not getattr(self, name) > 0:
-                raise ConfError(f"limits.{name} is {getattr(self, name)}; it must be positive")
+            if not 0 < getattr(self, name) <= MOST_SECONDS:
+                raise ConfError(f"limits.{name} is {getattr(self, name)}; it must be positive, and at most 1e9")

@@ -22,6 +22,7 @@ from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.envelope import Envelope
 from dl4jlegacy.scaleout.hazelcast import link as hazelcast_link
 from dl4jlegacy.scaleout.hazelcast import store as hazelcast_store
+from dl4jlegacy.scaleout.hazelcast.patience import Patience
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
 from dl4jlegacy.services import Services
@@ -189,10 +190,9 @@ def test_a_change_whose_reply_is_lost_and_that_another_overtakes_is_not_made_aga
 
 def test_an_operation_that_never_succeeds_ends_at_its_deadline(lossy, monkeypatch):
     monkeypatch.setattr(hazelcast_store, "_PAUSES", (0.01, 0.02))
-    lossy._deadline = 0.1
-    lossy._link.faults = ["before"] * 1000
     now = [0.0]
-    monkeypatch.setattr(hazelcast_store, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    lossy.patience = Patience(lossy._link.where, 0.1, SimpleNamespace(now=lambda: now[0]))
+    lossy._link.faults = ["before"] * 1000
     monkeypatch.setattr(lossy._closed, "wait", lambda seconds: now.__setitem__(0, now[0] + seconds))
     with pytest.raises(TrackerError, match=r"127\.0\.0\.1:1 did not read 'a' within 0.1 s: lost"):
         lossy.get("a")
@@ -456,7 +456,7 @@ def test_a_dead_or_frozen_member_is_an_error_within_the_deadline_and_a_new_one_i
         heard = threading.Semaphore(0)
         store.listen("topic", heard.release)
         store.put("a", b"1")
-        store._deadline = 1.5
+        store.patience.seconds = 1.5
         for strike, message in ((freeze, "did not answer"), (kill, "no connection")):
             strike(state.pids["hazelcast-1"])
             asked = AskedSeconds(monkeypatch)
@@ -467,7 +467,7 @@ def test_a_dead_or_frozen_member_is_an_error_within_the_deadline_and_a_new_one_i
             assert state.hazelcast in str(caught.value)
             assert caught.value.exit_status == 4
         Services.restart("hazelcast-1", Path(state.folder))
-        store._deadline = 60.0
+        store.patience.seconds = 60.0
         assert store.get("a") is None
         assert store.put_if_absent("a", b"new")
         deadline = time.monotonic() + 60

@@ -1,0 +1,74 @@
+"""For how long a process waits for a tracker that does not answer: once, whichever threads ask it for what."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from dl4jlegacy.clock import RUNNING, Clock
+
+__all__ = ["Patience"]
+
+logger = logging.getLogger(__name__)
+
+SAID_SECONDS = 3.0
+"""After so long it is said that the tracker does not answer; a member that dies is replaced sooner."""
+LAST_SECONDS = 0.5
+"""So long each request is tried for, even if the process has given the tracker up."""
+
+
+class Patience:
+    """Counts from the first request that is not answered to the next one that is. Thread-safe.
+
+    Args:
+        where: the tracker's address, for the messages.
+        seconds: for which the process waits; may be changed while threads wait.
+        clock: None: that of the process.
+    """
+
+    def __init__(self, where: str, seconds: float, clock: Clock | None = None) -> None:
+        self.seconds = seconds
+        self._where, self._clock, self._lock = where, clock or RUNNING, threading.Lock()
+        self._since: float | None = None
+        self._said, self._waited = False, 0.0
+
+    def begin(self) -> float:
+        """Return when a request begins."""
+        return self._clock.now()
+
+    def left(self, begun: float) -> float:
+        """Return for how many more seconds a request that was begun then is tried."""
+        since, last = self._since, min(LAST_SECONDS, self.seconds)
+        first = begun if since is None else min(since, begun)
+        return max(first + self.seconds, begun + last) - self._clock.now()
+
+    def waited(self) -> float:
+        """Return the seconds for which this process has waited, all in all; they grow while it does."""
+        since = self._since
+        return self._waited + (0.0 if since is None else self._clock.now() - since)
+
+    def unanswered(self, begun: float, cause: str) -> None:
+        """Take note that a request that was begun then is not answered so far; say so, once, if it lasts."""
+        with self._lock:
+            self._since = begun if self._since is None else min(self._since, begun)
+            waits = self._clock.now() - self._since
+            must_say = waits >= min(SAID_SECONDS, self.seconds / 2) and not self._said
+            self._said = self._said or must_say
+        if must_say:
+            logger.warning(
+                "the state tracker at %s does not answer (%s); this process waits for it, up to %.0f s more",
+                self._where,
+                cause,
+                max(0.0, self.seconds - waits),
+            )
+
+    def answered(self) -> None:
+        """Take note that a request was answered."""
+        if self._since is None:  # nearly always
+            return
+        with self._lock:
+            waited = 0.0 if self._since is None else self._clock.now() - self._since
+            said, self._said, self._since = self._said, False, None
+            self._waited += waited
+        if said:
+            logger.warning("the state tracker at %s answers again, after %.0f s", self._where, waited)

@@ -1,0 +1,68 @@
+"""A tracker that is away, on real servers: everybody waits and says so; who gives up saves what it has."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dl4jlegacy.services import Services, ServicesState
+from tests.support.cluster_commands import SHORTER, Cluster, Command, error, freeze, same, until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
+
+
+@pytest.fixture
+def servers(own_services: Callable[..., ServicesState]) -> ServicesState:
+    return own_services()
+
+
+@pytest.fixture
+def on_own(servers: ServicesState, tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster whose servers may be killed."""
+    cluster = Cluster(servers.hazelcast, servers.zookeeper, servers.cluster_name, tmp_path)
+    yield cluster
+    cluster.end()
+
+
+def stand_by(cluster: Cluster) -> Command:
+    standby = cluster.start("master", "--standby", "--zookeeper", cluster.zookeeper, "--format", "json")
+    standby.says("standing by: takes over run")
+    return standby
+
+
+def test_everybody_waits_for_a_frozen_member_says_so_and_goes_on(servers: ServicesState, on_own: Cluster) -> None:
+    master, worker = on_own.master("--epochs", SHORTER, "--run", "r"), on_own.worker()
+    standby = stand_by(on_own)
+    on_own.wait_for_round(3)
+    freeze(servers.pids["hazelcast-1"])
+    for process in (master, worker, standby):
+        process.says("does not answer")
+        process.says("this process waits for it, up to 29")  # of 300 seconds
+    os.kill(servers.pids["hazelcast-1"], signal.SIGCONT)
+    for process in (master, worker):
+        process.says("answers again, after ")
+    same(master, int(SHORTER))
+    assert worker.wait() == 0, worker.err()
+    assert standby.wait() == 0, standby.err()
+
+
+def test_who_gives_up_a_killed_member_leaves_and_the_master_has_saved_its_run(
+    servers: ServicesState, on_own: Cluster, tmp_path: Path
+) -> None:
+    folder = tmp_path / "kept"
+    flags = ("--tracker-wait", "5", "--checkpoint-dir", str(folder), "--checkpoint-every", "1000000")
+    master, worker = on_own.master("--epochs", SHORTER, "--run", "r", *flags), on_own.worker()
+    standby = stand_by(on_own)
+    on_own.wait_for_round(3)
+    os.kill(servers.pids["hazelcast-1"], signal.SIGKILL)
+    said = error(master, 4, "within 5 s", f"a checkpoint of that is in {folder}", "the model of then is in ")
+    Path(said.rpartition("the model of then is in ")[2].split()[0]).unlink()
+    for process in (worker, standby):
+        error(process, 4, "the state tracker at", "within 5 s")
+    until(lambda: list(folder.glob("checkpoint-*.json")), 10.0, "the checkpoint")
+    same(on_own.start("resume", str(folder), "--format", "json"), int(SHORTER))
+    Services.restart("hazelcast-1", Path(servers.folder))  # for what clears up
