@@ -393,7 +393,11 @@ class ResumeOptions:
 
     def conf_changes(self, conf: Conf) -> dict[str, Any]:
         """Return the fields of the run's Conf that are to be changed."""
-        changes = _given(self, ("workers", "data_dir", "min_workers", "device", "device_memory_limit"))
+        from dl4jlegacy import storage
+
+        changes = _given(self, ("workers", "min_workers", "device", "device_memory_limit"))
+        if self.data_dir is not None:
+            changes["data_dir"] = storage.absolute(self.data_dir)  # whoever takes over next may be in another folder
         if self.mixed_devices:
             changes["mixed_devices"] = True
         return changes | _deadlines(self, conf)

@@ -25,11 +25,12 @@ from dl4jlegacy.cluster.registration import MasterRegistration
 from dl4jlegacy.errors import CheckpointError, ConfError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.run import Run, resolve
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore
+from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker, HazelcastStore
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
 from dl4jlegacy.scaleout.outcome import RunStatus
+from dl4jlegacy.scaleout.records import Head
 from dl4jlegacy.scaleout.tracker import drive
 from dl4jlegacy.scaleout.worker_pool import process_name
 from dl4jlegacy.scaleout.zookeeper import (
@@ -45,6 +46,7 @@ __all__ = ["MasterOptions", "find_run", "resume_from_checkpoints", "resume_run",
 logger = logging.getLogger(__name__)
 
 Tick = Callable[[RunStatus], None]
+_SHARE = "give all masters of a run the same folder, on a file system that they share"
 _EXPIRY_SECONDS = 2.0  # Zookeeper looks for sessions that have ended about so often
 
 
@@ -112,6 +114,7 @@ def run_master(run: Run, data: Data, address: ClusterAddress, options: MasterOpt
         ConfError: its checkpoints are to be in S3.
     """
     storage.check_on_cluster(run.conf.checkpoint_dir)
+    run = replace(run, conf=run.conf.replace(checkpoint_dir=storage.absolute(run.conf.checkpoint_dir)))
     address.access.check("the tracker", run.conf.state_tracker_connection_string)
     with (
         _candidate(address, run.conf) as candidate,
@@ -144,10 +147,10 @@ def stand_by(
         closing(open_tracker(conf, address, registered=True, takes_part=True)) as tracker,
     ):
         _check_takes_over(conf, tracker)
-        if not _outlives_master(conf, candidate, tracker, on_stand_by):
+        version = _outlives_master(conf, candidate, tracker, on_stand_by)
+        if version is None:
             return None
-        head = tracker.head()
-        where = "before its first round" if head is None else f"in round {head.round}"
+        where = _where_it_continues(conf, tracker, version).text
         logger.warning("the master of run %s is gone; this standby takes over %s", conf.run, where)
         return _lead(run, data, candidate, tracker, options, takes_over="as a standby")
 
@@ -161,29 +164,93 @@ def _resolve_registered(conf: Conf, data: Data, *, local_workers: int) -> Run:
 
 def _outlives_master(
     conf: Conf, candidate: _Candidate, tracker: HazelcastStateTracker, on_stand_by: Callable[[], None]
-) -> bool:
-    """Wait until this candidate is the master, or the run is over; return whether there is a run to continue."""
+) -> int | None:
+    """Wait until this candidate is the master, or the run is over.
+
+    Returns:
+        The newest model version that was seen, 0 before the first one; None if there is no run to continue.
+    """
     host, port = candidate.address.split()
     registered = ZookeeperConfigurationRetriever(host, port, candidate.address.id, session=candidate.session)
-    stands_by = False
+    stands_by, version = False, 0
     while not candidate.election.wait(0.5):
+        head = tracker.head()
+        if head is not None and head.status != "running":
+            return None
+        version = version if head is None else head.version
         if not stands_by:
             stands_by = True
             on_stand_by()
-        head = tracker.head()
-        if head is not None and head.status != "running":
-            return False
     head = tracker.head()
     there = registered.find()
     if head is None:  # over and cleared up, or lost with its member, or not begun
-        return there == conf
+        return version if there == conf else None
     if head.status != "running":
-        return False
+        return None
     if there is not None and there.incarnation != conf.incarnation:
         raise TrackerError(
             f"the id of run {conf.run} is that of another run, {there.run}, by now; this standby was none of its"
         )
-    return True
+    return head.version
+
+
+@dataclass(frozen=True, slots=True)
+class _Continuation:
+    """From where a run continues, in words, and whether the grid has its model."""
+
+    text: str
+    is_in_grid: bool = False
+
+
+def _where_it_continues(conf: Conf, tracker: HazelcastStateTracker, version: int = 0) -> _Continuation:
+    """Return from where a process that takes a run over continues it.
+
+    Args:
+        conf: the run's.
+        tracker: the run's, which may have lost it.
+        version: the newest model version that this process has seen.
+
+    Raises:
+        CheckpointError: the grid has no model of the run, and the checkpoints that it has kept are not here; it must
+            not begin anew unnoticed.
+    """
+    (head, has_model), folder = _head_in_grid(tracker), conf.checkpoint_dir
+    version = version if head is None else max(version, head.version)
+    store = CheckpointStore(folder, owner=RunIdentity.of(conf)) if folder else None
+    has_kept = store is not None and version >= conf.checkpoint_every
+    if head is not None and has_model:
+        if store is not None and has_kept and not store.versions():
+            logger.warning("none of the checkpoints of run %s is in %s here; %s", conf.run, folder, _SHARE)
+        return _Continuation(f"in round {head.round}", is_in_grid=True)
+    newest = None if store is None else store.newest()
+    if newest is not None:
+        return _Continuation(f"in round {newest[0].round}, from a checkpoint, since the grid does not have it")
+    if has_kept:
+        raise CheckpointError(
+            f"run {conf.run} cannot go on here: it had come to version {version}, the tracker at "
+            f"{conf.state_tracker_connection_string} has no model of it any more, and none of its checkpoints is in "
+            f"{folder} on this machine; {_SHARE}, or continue it where its checkpoints are (dl4j resume)"
+        )
+    if version:
+        return _Continuation("from its beginning, since the grid has lost it and it has kept no checkpoint yet")
+    return _Continuation("before its first round")
+
+
+def _head_in_grid(tracker: HazelcastStateTracker) -> tuple[Head | None, bool]:
+    """Return the head, and whether its model is there: an earlier master that was only cut off may still go on."""
+    head = tracker.head()
+    while head is not None and drive(protocol.read_frame(tracker.store, head.model)) is None:
+        before, head = head, tracker.head()
+        if head == before:
+            return head, False
+    return head, head is not None
+
+
+def _say_where_it_continues(conf: Conf, tracker: HazelcastStateTracker) -> None:
+    """Warn if a run does not continue where the grid has it; raises as ``_where_it_continues``."""
+    continuation = _where_it_continues(conf, tracker)
+    if not continuation.is_in_grid:
+        logger.warning("run %s goes on %s", conf.run, continuation.text)
 
 
 def resume_run(conf: Conf, address: ClusterAddress, options: MasterOptions, *, workers: int | None = None) -> Report:
@@ -208,6 +275,7 @@ def resume_run(conf: Conf, address: ClusterAddress, options: MasterOptions, *, w
     ):
         _check_something_is_left(conf, tracker)
         _check_takes_over(conf, tracker)
+        _say_where_it_continues(conf, tracker)
         if workers is None:
             workers = 0 if _has_workers(candidate, tracker) else conf.workers
         run = _resolve_registered(conf, data, local_workers=workers)
@@ -242,6 +310,7 @@ def resume_from_checkpoints(
         if workers is None:
             workers = 0 if _has_workers(candidate, tracker) else conf.workers
         run = resolve(conf, batches(conf, data), local_workers=workers, on_cluster=True, resume=True)
+        _say_where_it_continues(run.conf, tracker)
         return _lead(run, data, candidate, tracker, options, takes_over="by dl4j resume")
 
 

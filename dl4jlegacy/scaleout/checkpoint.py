@@ -34,7 +34,7 @@ from dl4jlegacy import files
 from dl4jlegacy.datasets import DataSet, DataSetIterator, ListMultiDataSetIterator, MultiDataSet
 from dl4jlegacy.datasets.fingerprint import fingerprint
 from dl4jlegacy.decoding import described
-from dl4jlegacy.errors import CheckpointError
+from dl4jlegacy.errors import CheckpointError, Dl4jError
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Plan
@@ -189,13 +189,10 @@ class CheckpointStore:
                 f"checkpoint {head.version} could not be written to {self.place}: {exc.strerror or exc}; free some "
                 "space or choose another --checkpoint-dir. The older checkpoints are untouched"
             ) from exc
-        try:
-            self._prune()
-            self._cannot_delete = False
-        except OSError as exc:  # old ones too many are no reason to end a run
-            if not self._cannot_delete:
-                logger.warning("old checkpoints in %s cannot be deleted: %s", self.place, exc)
-            self._cannot_delete = True
+        failure = self._prune()
+        if failure is not None and not self._cannot_delete:  # old ones too many are no reason to end a run
+            logger.warning("old checkpoints in %s cannot be deleted: %s", self.place, failure)
+        self._cannot_delete = failure is not None
 
     def newest(self) -> tuple[Head, Buffer] | None:
         """Return the newest good checkpoint, or None if there is none at all.
@@ -297,14 +294,30 @@ class CheckpointStore:
                     "that it began with"
                 )
 
-    def _prune(self) -> None:
-        """Delete all but the newest checkpoints, and unfinished files of killed processes."""
+    def _prune(self) -> Exception | None:
+        """Delete all but the newest checkpoints, and unfinished files of killed processes; return the first error."""
+        failure: Exception | None = None
+        try:
+            useless = self._useless()
+        except (OSError, Dl4jError) as exc:
+            return exc
+        for name in useless:
+            try:
+                self._delete(name)
+            except (OSError, Dl4jError) as exc:
+                failure = failure or exc
+        return failure
+
+    def _useless(self) -> list[str]:
+        """Return the names of the files that are no longer needed."""
         kept = {name for version in self.versions()[: self._keep] for name in self._files(version)}
+        useless = []
         for name in self._names():
             ours = _NAME.fullmatch(name) or re.fullmatch(r"model-\d{8,}\.safetensors", name)
             stale = re.fullmatch(r"\.(model|checkpoint)-.*\.tmp", name)
             if (ours and name not in kept) or (stale and f".{os.getpid()}." not in name):
-                self._delete(name)
+                useless.append(name)
+        return useless
 
 
 def with_fingerprint(

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dl4jlegacy import training
-from dl4jlegacy.cluster.master import MasterOptions, resume_from_checkpoints
+from dl4jlegacy.cli.options import ResumeOptions
+from dl4jlegacy.cluster.master import MasterOptions, resume_from_checkpoints, resume_run, run_master, stand_by
 from dl4jlegacy.errors import CheckpointError, Dl4jError, TrackerError
+from dl4jlegacy.run import resolve
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.records import HEAD
+from dl4jlegacy.scaleout.protocol import write_frame
+from dl4jlegacy.scaleout.records import HEAD, Keys, Manifest, encode_record
+from dl4jlegacy.scaleout.tracker import drive
+from dl4jlegacy.scaleout.zookeeper import MasterElection
 from tests.support.cluster_commands import RUN, SHORTER, Cluster, error, same, until
 from tests.support.places import Place, head
 
@@ -155,3 +164,82 @@ def test_where_it_is_to_go_on_is_asked_for(cluster: Cluster, tmp_path: Path) -> 
     error(cluster.start("resume", str(folder), "--tracker", "hazelcast://127.0.0.1:1"), 2, "--zookeeper is missing")
     error(cluster.start("resume", str(folder), "--tracker", "grid"), 2, "give hazelcast://host:port")
     assert cluster.start("resume", str(folder), "--zookeeper", "127.0.0.1:1").wait() == 0  # on this machine
+
+
+# --- taking over, with or without the run's checkpoints ---------------------------------------------------------------
+
+
+ELSEWHERE = r"had come to version .* none of its checkpoints is in .* give all masters of a run the same folder"
+
+
+def interrupted(place: Place, conf: Conf, *, in_grid: bool, in_folder: bool) -> tuple[Conf, MasterElection]:
+    """Play a master that has come to the newest checkpoint; return the registered Conf, and its election."""
+    members = {"state_tracker_connection_string": place.servers.hazelcast, "cluster_name": place.servers.cluster_name}
+    conf = conf.replace(**members, data_by_reference=False, worker_wait_seconds=10.0)
+    master, election, tracker = place.master(conf, "a")
+    newest = CheckpointStore(conf.checkpoint_dir).newest()
+    assert newest is not None
+    at = Manifest("model/1/lost", 1, 10)
+    if in_grid:
+        at = drive(write_frame(tracker.store, Keys.model(newest[0].version, "x"), newest[1]))
+    master.claim_name(takes_over=True)
+    master.register(takes_over=True)
+    tracker.store.put(HEAD, encode_record(msgspec.structs.replace(newest[0], model=at, status="running")))
+    if not in_folder:
+        shutil.rmtree(conf.checkpoint_dir)
+    return conf, election
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("in_grid", "in_folder", "words"),
+    [(True, True, ""), (True, False, "none of the checkpoints of run"), (False, True, "from a checkpoint, since")],
+)
+def test_a_run_is_resumed_from_the_grid_or_else_from_a_checkpoint(place, stopped, caplog, in_grid, in_folder, words):
+    conf, election = interrupted(place, stopped[0], in_grid=in_grid, in_folder=in_folder)
+    election.resign()
+    report = resume_run(conf, place.address("a"), MasterOptions())
+    assert report.fields["params_sha256"] == stopped[1].fields["params_sha256"]
+    warnings = [record.getMessage() for record in caplog.records if "checkpoint" in record.getMessage()]
+    assert [words in warning for warning in warnings] == ([True] if words else [])
+
+
+def test_a_run_whose_checkpoints_are_elsewhere_is_not_begun_anew_by_resume(place, stopped):
+    conf, election = interrupted(place, stopped[0], in_grid=False, in_folder=False)
+    election.resign()
+    before = place.tracker(conf).head()
+    with pytest.raises(CheckpointError, match=ELSEWHERE):
+        resume_run(conf, place.address("a"), MasterOptions())
+    assert place.tracker(conf).head() == before and place.registered("a") == conf
+    assert not Path(conf.checkpoint_dir).exists()
+
+
+@pytest.mark.parametrize("loses", ["the model", "everything"])
+def test_a_run_whose_checkpoints_are_elsewhere_is_not_begun_anew_by_a_standby(place, stopped, loses):
+    conf, election = interrupted(place, stopped[0], in_grid=False, in_folder=False)
+    stands_by = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        standby = pool.submit(stand_by, conf, place.address("a"), MasterOptions(), on_stand_by=stands_by.set)
+        assert stands_by.wait(60)
+        if loses == "everything":
+            place.tracker(conf).store.destroy()
+        election.resign()
+        with pytest.raises(CheckpointError, match=ELSEWHERE):
+            standby.result(60)
+    assert not Path(conf.checkpoint_dir).exists()
+    assert place.registered("a") == conf
+
+
+def test_folders_are_registered_so_that_they_mean_the_same_elsewhere(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert ResumeOptions(run="r", data_dir="data").conf_changes(Conf())["data_dir"] == str(tmp_path / "data")
+    conf = Conf(dataset="iris", epochs=1, workers=1, checkpoint_dir="mine", run=f"{place.name}-r")
+    conf = conf.replace(
+        state_tracker_connection_string=place.servers.hazelcast, cluster_name=place.servers.cluster_name
+    )
+    data = training.load_data("iris")
+    conf = training.with_network(conf, data, frozenset({"epochs", "workers"}))
+    run = resolve(conf, training.batches(conf, data), on_cluster=True)
+    run_master(run, data, place.address("a"))
+    kept = CheckpointStore(tmp_path / "mine").kept("checkpoint_dir")
+    assert kept == str(tmp_path / "mine")

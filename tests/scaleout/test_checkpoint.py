@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from dl4jlegacy.errors import CheckpointError
+from dl4jlegacy.errors import CheckpointError, CloudError
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import Result
@@ -116,18 +116,23 @@ def test_who_takes_over_on_a_full_disk_needs_no_room_for_the_conf_that_is_there(
     assert (tmp_path / "run" / "conf.json").read_text() == conf.to_json() + "\n"
 
 
-def test_old_checkpoints_that_cannot_be_deleted_do_not_end_a_run(tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize("error", [OSError(1, "Operation not permitted"), CloudError("AccessDenied")], ids=type)
+def test_old_checkpoints_that_cannot_be_deleted_end_no_run_and_keep_no_others(tmp_path, monkeypatch, caplog, error):
+    delete = CheckpointStore._delete
+
     def refuse(self, name):
-        raise OSError(1, "Operation not permitted", name)
+        if "00000001" in name:
+            raise error
+        delete(self, name)
 
     saver = CheckpointStore(tmp_path / "run", keep=1)
     monkeypatch.setattr(CheckpointStore, "_delete", refuse)
     for version in range(1, 6):
         saver.save(head(version), frame(version))
     assert saver.newest()[0].version == 5
+    assert saver.versions() == [5, 1] and len(list((tmp_path / "run").glob("model-*"))) == 2
     assert [record.getMessage() for record in caplog.records if "cannot be deleted" in record.getMessage()] == [
-        f"old checkpoints in {tmp_path / 'run'} cannot be deleted: [Errno 1] Operation not permitted: "
-        "'checkpoint-00000001.json'"
+        f"old checkpoints in {tmp_path / 'run'} cannot be deleted: {error}"
     ]
 
 
