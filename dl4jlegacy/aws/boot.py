@@ -1,8 +1,8 @@
 """Prepares an instance at its first boot, after the wheel was installed: ``python -m dl4jlegacy.aws.boot``, as root.
 
 It reads the run's secret from the parameter store into a file that only the service's user can read, writes down its
-own private address, and puts its SSH host keys into the cluster's bucket, where only its role can write: whoever logs
-in later compares them.
+own private address, and puts its SSH host keys into the cluster's bucket, under a key that no other instance can
+write: whoever logs in later compares them.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ import socket
 import sys
 from pathlib import Path
 
-from dl4jlegacy.aws.cluster_spec import Names
+from dl4jlegacy.aws.cluster_spec import HOST_KEYS, Names
 from dl4jlegacy.aws.session import Aws, translate_errors
 from dl4jlegacy.console import run_guarded
 
-__all__ = ["HOST_KEYS", "main", "own_address", "prepare"]
+__all__ = ["main", "own_address", "prepare"]
 
-HOST_KEYS = "hosts/"
-"""Prefix of the host keys in the cluster's bucket; the rest of a key is the instance's private address."""
 _USER = "dl4j"
 
 
@@ -46,7 +44,8 @@ def prepare(aws: Aws, cluster: str, bucket: str, root: Path = Path("/")) -> None
     _write_secret(folder / "secret", value.encode())
     keys = [path.read_text(encoding="ascii").strip() for path in sorted((root / "etc/ssh").glob("ssh_host_*_key.pub"))]
     with translate_errors(f"writing the host keys to bucket {bucket}"):
-        aws.client("s3").put_object(Bucket=bucket, Key=HOST_KEYS + address, Body="\n".join(keys).encode())
+        me = aws.client("sts").get_caller_identity()["UserId"]
+        aws.client("s3").put_object(Bucket=bucket, Key=HOST_KEYS + me, Body="\n".join(keys).encode())
 
 
 def _write_secret(path: Path, secret: bytes) -> None:

@@ -16,9 +16,11 @@ from pathlib import Path
 from dl4jlegacy.errors import ConfError, UsageError
 
 __all__ = [
+    "BOUNDARY",
     "CLUSTER",
     "CREATED",
     "EXPIRES",
+    "HOST_KEYS",
     "IAM_PATH",
     "MASTER",
     "ROLE",
@@ -39,6 +41,11 @@ CLUSTER, CREATED = "dl4jlegacy:cluster", "dl4jlegacy:created"
 EXPIRES, ROLE = "dl4jlegacy:expires", "dl4jlegacy:role"
 MASTER, WORKER = "master", "worker"
 IAM_PATH = "/dl4jlegacy/"
+BOUNDARY = "dl4jlegacy-boundary"
+"""The managed policy, made once by an administrator, that no role of an instance gets beyond."""
+HOST_KEYS = "hosts/"
+"""Prefix of the host keys in the cluster's bucket; the rest of a key is ``aws:userid``, the ids of the instance's role
+and of itself with a colon between them, since that is what a policy can bind an instance to."""
 Tags = dict[str, str]
 
 _NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,14}[a-z0-9])?")
@@ -133,6 +140,16 @@ class Names:
     def role(self) -> str:
         """The role and instance profile of its instances; both belong to the account, so they name the region."""
         return f"dl4j-{self.cluster}-{self.region}"
+
+    @property
+    def partition(self) -> str:
+        """What ARNs of the region begin with, after ``arn:``."""
+        return "aws-cn" if self.region.startswith("cn-") else "aws"
+
+    @property
+    def boundary(self) -> str:
+        """The ARN of the role's permissions boundary."""
+        return f"arn:{self.partition}:iam::{self.account}:policy/{BOUNDARY}"
 
     @property
     def secret(self) -> str:

@@ -163,8 +163,9 @@ class Ec2BoxCreator:
         with translate_errors(
             f"starting {self.num_boxes} {self.size} from {ami}{' at the spot price' if spot else ''}"
         ):
+            disk = _encrypted_disk(self._aws, ami)
             for subnet in self._subnets:
-                request = self._request(ami, subnet, spot=spot)
+                request = {**self._request(ami, subnet, spot=spot), "BlockDeviceMappings": [disk]}
                 try:
                     started = self._aws.eventually(
                         partial(self._aws.client("ec2").run_instances, **request), self._retried()
@@ -312,6 +313,19 @@ def check_image(aws: Aws, ami: str, architecture: str) -> None:
     theirs = images[0].get("Architecture", architecture)
     if theirs != architecture:
         raise ConfError(f"image {ami} is for {theirs}, the size for {architecture}; give another -ami or -s")
+
+
+def _encrypted_disk(aws: Aws, ami: str) -> dict[str, Any]:
+    """Return the mapping of an image's root device that asks for its encryption, with the account's key of EBS."""
+    images = aws.client("ec2").describe_images(ImageIds=[ami])["Images"]
+    if not images:
+        raise ConfError(f"region {aws.region} has no image {ami}; give another -ami, or none for Debian's newest")
+    name = images[0]["RootDeviceName"]
+    sizes = [m["Ebs"]["VolumeSize"] for m in images[0]["BlockDeviceMappings"] if m["DeviceName"] == name]
+    return {
+        "DeviceName": name,
+        "Ebs": {"Encrypted": True, "DeleteOnTermination": True, **({"VolumeSize": sizes[0]} if sizes else {})},
+    }
 
 
 def newest_image(aws: Aws, architecture: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
-from dl4jlegacy.aws.cluster_spec import CLUSTER, IAM_PATH, Names, Tags, tag_list
+from dl4jlegacy.aws.cluster_spec import BOUNDARY, CLUSTER, HOST_KEYS, IAM_PATH, Names, Tags, tag_list
 from dl4jlegacy.aws.session import Aws, error_code, translate_errors
 from dl4jlegacy.errors import CloudError, ConfError, Dl4jError
 from dl4jlegacy.strict_json import to_json
@@ -146,6 +146,8 @@ class ClusterResources:
     def ensure_role(self, buckets: tuple[str, ...], tags: Tags) -> str:
         """Return the name of the instance profile, whose role may read the cluster's bucket and secret.
 
+        Whatever policy the role has or gets, it may do no more than the permissions boundary says.
+
         Args:
             buckets: of the run's data and model; the role may read and write there.
             tags: of role and profile.
@@ -155,7 +157,11 @@ class ClusterResources:
         with translate_errors(f"role {name}"):
             self._create_if_absent(
                 lambda: iam.create_role(
-                    RoleName=name, Path=IAM_PATH, AssumeRolePolicyDocument=to_json(_TRUST), Tags=listed
+                    RoleName=name,
+                    Path=IAM_PATH,
+                    AssumeRolePolicyDocument=to_json(_TRUST),
+                    PermissionsBoundary=self.names.boundary,
+                    Tags=listed,
                 )
             )
             self._aws.eventually(
@@ -174,6 +180,17 @@ class ClusterResources:
                 )
         return name
 
+    def check_boundary(self) -> None:
+        """Raise ``ConfError`` if the account lacks the permissions boundary of the role."""
+        iam, arn = self._aws.client("iam"), self.names.boundary
+        with translate_errors(f"permissions boundary {arn}"):
+            if self._ignore_missing(lambda: iam.get_policy(PolicyArn=arn)) is None:
+                raise ConfError(
+                    f"this account has no policy {arn}, which bounds what instances may do; let an administrator make "
+                    f"it once: aws iam create-policy --policy-name {BOUNDARY} --policy-document "
+                    "file://docs/aws-iam-boundary.json (docs/aws.md)"
+                )
+
     def _create_if_absent(self, create: Callable[[], Any]) -> None:
         from botocore.exceptions import ClientError
 
@@ -184,12 +201,12 @@ class ClusterResources:
                 raise
 
     def _policy(self, buckets: tuple[str, ...]) -> dict[str, Any]:
-        aws = "aws-cn" if self._aws.region.startswith("cn-") else "aws"
+        aws = self.names.partition
         own = f"arn:{aws}:s3:::{self.names.bucket}"
         secret = f"arn:{aws}:ssm:{self._aws.region}:{self.names.account}:parameter{self.names.secret}"
         statements = [
             {"Effect": "Allow", "Action": ["s3:GetObject"], "Resource": f"{own}/*"},
-            {"Effect": "Allow", "Action": ["s3:PutObject"], "Resource": f"{own}/hosts/*"},
+            {"Effect": "Allow", "Action": ["s3:PutObject"], "Resource": f"{own}/hosts/${{aws:userid}}"},
             {"Effect": "Allow", "Action": ["ssm:GetParameter"], "Resource": secret},
         ]
         if buckets:
@@ -234,10 +251,13 @@ class ClusterResources:
         with translate_errors(f"s3://{name}/{key}"):
             self._aws.eventually(lambda: s3.put_object(Bucket=name, Key=key, Body=body), _RETRIED)
 
-    def read_host_keys(self, key: str) -> str | None:
+    def read_host_keys(self, instance_id: str) -> str | None:
         """Return the host keys that an instance has written to the bucket, or None if it has not yet."""
         from botocore.exceptions import ClientError
 
+        with translate_errors(f"role {self.names.role}"):
+            role = self._aws.client("iam").get_role(RoleName=self.names.role)["Role"]["RoleId"]
+        key = f"{HOST_KEYS}{role}:{instance_id}"
         with translate_errors(f"s3://{self.names.bucket}/{key}"):
             try:
                 found = self._aws.client("s3").get_object(Bucket=self.names.bucket, Key=key)

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from dl4jlegacy.aws.boot import HOST_KEYS
 from dl4jlegacy.aws.cluster_spec import CLUSTER, MASTER, WORKER, ClusterSpec, Names, Tags, buckets_in
 from dl4jlegacy.aws.instances import (
     Ec2BoxCreator,
@@ -176,7 +175,7 @@ class ClusterSetup:
         return self.resources.ensure_role(buckets_in((spec.out, *spec.run)), tags)
 
     def check(self, spec: ClusterSpec) -> None:
-        """Ask AWS for sizes, image and network; raises ``ConfError`` for what does not exist. Creates nothing."""
+        """Ask AWS for what must exist, sizes, image, network and boundary; raises ``ConfError``. Creates nothing."""
         for size in {spec.size, spec.master_size or spec.size}:
             info = describe_instance_type(self._aws, size)
             if spec.ami:
@@ -184,6 +183,7 @@ class ClusterSetup:
             else:
                 newest_image(self._aws, info.architecture)
         self.resources.find_subnets(spec.subnet)
+        self.resources.check_boundary()
 
     def _check_out(self, spec: ClusterSpec) -> None:
         """Raise at once if the model's bucket belongs to somebody else."""
@@ -359,7 +359,7 @@ class ClusterSetup:
 
     def host_keys(self, instance: Instance) -> str:
         """Return the host keys that an instance has put into the cluster's bucket; raises ``CloudError`` until then."""
-        keys = self.resources.read_host_keys(HOST_KEYS + instance.private_address)
+        keys = self.resources.read_host_keys(instance.id)
         if not keys:
             raise CloudError(
                 f"{instance.id} has not told its host key yet; it does at the end of its first boot, after some minutes"

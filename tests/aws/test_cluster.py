@@ -98,6 +98,10 @@ def test_instances_end_themselves_are_tagged_and_have_a_role_and_no_keys(cluster
         assert call["ImageId"] == image
         assert call["InstanceInitiatedShutdownBehavior"] == "terminate"
         assert call["MetadataOptions.HttpTokens"] == "required"
+        assert call["BlockDeviceMapping.1.DeviceName"] == "/dev/xvda"
+        assert (
+            call["BlockDeviceMapping.1.Ebs.Encrypted"] == call["BlockDeviceMapping.1.Ebs.DeleteOnTermination"] == "true"
+        )
         assert call["IamInstanceProfile.Name"] == "dl4j-digits-us-east-1"
         assert call["KeyName"] == "dl4j-digits"
         assert {call["TagSpecification.1.ResourceType"], call["TagSpecification.2.ResourceType"]} == {
@@ -129,7 +133,7 @@ def test_everything_made_carries_the_clusters_tag(cluster, image, aws) -> None:
         *(instance["Tags"] for instance in instances(aws)),
     ]
     volumes = ec2.describe_volumes()["Volumes"]
-    assert len(volumes) == 3
+    assert len(volumes) == 3 and all(volume["Encrypted"] for volume in volumes)
     tags += [volume["Tags"] for volume in volumes]
     for each in tags:
         assert {"Key": CLUSTER, "Value": "digits"} in each
@@ -145,7 +149,7 @@ def test_the_role_may_read_its_own_bucket_and_secret_and_the_models_bucket_and_n
     }
     assert resources == {
         f"arn:aws:s3:::{names.bucket}/*",
-        f"arn:aws:s3:::{names.bucket}/hosts/*",
+        f"arn:aws:s3:::{names.bucket}/hosts/${{aws:userid}}",
         f"arn:aws:ssm:us-east-1:{names.account}:parameter/dl4jlegacy/digits/secret",
         *("arn:aws:s3:::models-of-mine", "arn:aws:s3:::models-of-mine/*"),
         *("arn:aws:s3:::some-data", "arn:aws:s3:::some-data/*"),

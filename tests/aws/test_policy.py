@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import numpy as np
 import pytest
 
-from dl4jlegacy.aws import session
+from dl4jlegacy.aws import boot, session
 from dl4jlegacy.aws.cluster_spec import tag_list
 from dl4jlegacy.aws.downloader import S3Downloader
 from dl4jlegacy.aws.model_saver import S3ModelSaver
@@ -23,12 +23,13 @@ from dl4jlegacy.aws.reaper import reap
 from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.setup import ClusterSetup
 from dl4jlegacy.aws.uploader import S3Uploader
-from dl4jlegacy.errors import CloudError
+from dl4jlegacy.errors import CloudError, ConfError
 from tests.aws.test_cluster import PAYLOAD, SPEC, registered
 from tests.support import REPOSITORY
 from tests.support.aws_fixtures import Fault, FaultProxy, Request
 
 POLICY = REPOSITORY / session.POLICY
+BOUNDARY_FILE = REPOSITORY / "docs/aws-iam-boundary.json"
 TAGGED = {"CreateSecurityGroup", "ImportKeyPair", "RunInstances"}
 IMPLIED = {  # what AWS asks for besides the action itself
     "ec2:RunInstances": ("iam:PassRole",),
@@ -83,8 +84,8 @@ def needed(request: Request) -> Iterator[tuple[str, str]]:
     action, resource = f"{request.service}:{request.action}", "*"
     if request.service == "iam" and not request.action.startswith(("ListRoles", "ListInstanceProfiles")):
         kind = "instance-profile" if "InstanceProfileName" in parameters else "role"
-        name = parameters.get("InstanceProfileName") or parameters["RoleName"]
-        resource = f"arn:aws:iam::123456789012:{kind}/dl4jlegacy/{name}"
+        name = parameters.get("InstanceProfileName") or parameters.get("RoleName")
+        resource = parameters.get("PolicyArn") or f"arn:aws:iam::123456789012:{kind}/dl4jlegacy/{name}"
     if request.service == "ssm" and request.action != "DescribeParameters":
         resource = f"arn:aws:ssm:us-east-1:123456789012:parameter{json.loads(request.body)['Name']}"
     yield action, resource
@@ -109,7 +110,8 @@ def allows(policy: dict[str, Any], action: str, resource: str) -> bool:
 
 @pytest.fixture
 def policy() -> dict[str, Any]:
-    return dict(json.loads(POLICY.read_text(encoding="utf-8").replace("YOUR-BUCKET", "models-of-mine")))
+    text = POLICY.read_text(encoding="utf-8").replace("YOUR-BUCKET", "models-of-mine")
+    return dict(json.loads(text.replace("YOUR-ACCOUNT", "123456789012")))
 
 
 @pytest.fixture
@@ -174,7 +176,83 @@ def test_destroying_is_bound_to_our_tag_or_our_names(policy) -> None:
             assert statement["Condition"] == {"StringLike": {"aws:ResourceTag/dl4jlegacy:cluster": "*"}}
 
 
-def test_the_policy_is_one_that_iam_takes(aws: Aws) -> None:
-    text = POLICY.read_text(encoding="utf-8")
-    aws.client("iam").create_policy(PolicyName="dl4jlegacy", PolicyDocument=text)
+@pytest.mark.parametrize("file", [POLICY, BOUNDARY_FILE], ids=["policy", "boundary"])
+def test_the_policy_is_one_that_iam_takes(file: Path, aws: Aws) -> None:
+    text = file.read_text(encoding="utf-8")
+    aws.client("iam").create_policy(PolicyName="another", PolicyDocument=text)
     assert len(re.sub(r"\s", "", text)) <= 6144  # IAM's limit
+
+
+# --- what nobody becomes by making roles ------------------------------------------------------------------------------
+
+ESCALATES = {  # each would let its holder, or a role that he gives to an instance, do whatever an administrator may
+    *("iam:AttachRolePolicy", "iam:CreatePolicy", "iam:CreatePolicyVersion", "iam:SetDefaultPolicyVersion"),
+    *("iam:PutRolePermissionsBoundary", "iam:DeleteRolePermissionsBoundary", "iam:UpdateAssumeRolePolicy"),
+    *("iam:AttachUserPolicy", "iam:PutUserPolicy", "iam:AddUserToGroup", "iam:CreateAccessKey", "sts:AssumeRole"),
+    *("iam:DeletePolicy", "iam:DeletePolicyVersion", "iam:AttachGroupPolicy", "iam:PutGroupPolicy"),
+}
+
+
+def test_whoever_has_the_policy_makes_no_role_beyond_the_boundary(policy) -> None:
+    granted = {action: s for s in policy["Statement"] for action in listed(s["Action"])}
+    assert not ESCALATES & set(granted)
+    own = "arn:aws:iam::123456789012:policy/dl4jlegacy-boundary"
+    for action in ("iam:CreateRole", "iam:PutRolePolicy"):
+        [statement] = [s for s in policy["Statement"] if action in listed(s["Action"])]
+        assert statement["Condition"] == {"StringEquals": {"iam:PermissionsBoundary": own}}
+    passes = granted["iam:PassRole"]
+    assert passes["Condition"] == {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
+    assert listed(passes["Resource"]) == ["arn:aws:iam::*:role/dl4jlegacy/*"]
+
+
+def test_every_role_is_made_within_the_boundary_and_gets_no_more_than_that(aws: Aws, image: str) -> None:
+    setup = ClusterSetup(aws, "digits", list_workers=registered)
+    setup.up(replace(SPEC, ami=image), PAYLOAD)
+    role = aws.client("iam").get_role(RoleName=setup.names.role)["Role"]
+    own = "arn:aws:iam::123456789012:policy/dl4jlegacy-boundary"
+    assert role["PermissionsBoundary"]["PermissionsBoundaryArn"] == setup.names.boundary == own
+    boundary = json.loads(BOUNDARY_FILE.read_text(encoding="utf-8").replace("YOUR-BUCKET", "models-of-mine"))
+    does = setup.resources._policy(("models-of-mine",))
+    wanted = {(a, r) for s in does["Statement"] for a in listed(s["Action"]) for r in listed(s["Resource"])}
+    assert not [pair for pair in wanted if not allows(boundary, *pair)]
+    most = {action for statement in boundary["Statement"] for action in listed(statement["Action"])}
+    assert most - {action for action, _ in wanted} == {"kms:Decrypt"}  # the parameter store does it, for the role
+    assert not [action for action in most if "*" in action or action.startswith(("iam:", "sts:", "ec2:"))]
+
+
+def test_an_account_without_the_boundary_is_told_how_to_make_it_before_anything_is_made(
+    aws, image, fault_proxy
+) -> None:
+    aws.client("iam").delete_policy(PolicyArn="arn:aws:iam::123456789012:policy/dl4jlegacy-boundary")
+    setup = ClusterSetup(aws, "digits", list_workers=registered)
+    with pytest.raises(ConfError, match=r"no policy arn:.*dl4jlegacy-boundary.*aws iam create-policy --policy-name"):
+        setup.up(replace(SPEC, ami=image), PAYLOAD)
+    assert not [r for r in fault_proxy.requests if r.action.startswith(("Create", "Put", "Run", "Import"))]
+
+
+def test_no_instance_writes_what_another_one_says_of_itself(aws: Aws) -> None:
+    """Its policy binds a key to ``aws:userid``, as which AWS knows each instance: its role's id and its own."""
+    names = (setup := ClusterSetup(aws, "digits")).names
+    writes = [s["Resource"] for s in setup.resources._policy(())["Statement"] if "s3:PutObject" in s["Action"]]
+    assert writes == [f"arn:aws:s3:::{names.bucket}/hosts/${{aws:userid}}"]
+    setup.resources.ensure_bucket(SPEC.tags("", 0.0, 0.0))
+    setup.resources.ensure_role((), SPEC.tags("", 0.0, 0.0))
+    role = aws.client("iam").get_role(RoleName=names.role)["Role"]["RoleId"]
+    for instance in ("i-1", "i-2"):
+        setup.resources.upload(f"hosts/{role}:{instance}", f"key of {instance}".encode())
+    assert [setup.resources.read_host_keys(i) for i in ("i-1", "i-2", "i-3")] == ["key of i-1", "key of i-2", None]
+
+
+def test_an_instance_puts_its_host_keys_where_it_is_looked_for(aws: Aws, tmp_path: Path, monkeypatch) -> None:
+    setup = ClusterSetup(aws, "digits")
+    setup.resources.ensure_bucket(SPEC.tags("", 0.0, 0.0))
+    setup.resources.ensure_role((), SPEC.tags("", 0.0, 0.0))
+    setup.resources.ensure_secret(SPEC.tags("", 0.0, 0.0))
+    role = aws.client("iam").get_role(RoleName=setup.names.role)["Role"]["RoleId"]
+    (tmp_path / "etc/ssh").mkdir(parents=True)
+    (tmp_path / "etc/ssh/ssh_host_ed25519_key.pub").write_text("ssh-ed25519 AAAA\n")
+    sts = aws.client("sts")
+    monkeypatch.setattr(sts, "get_caller_identity", lambda: {"UserId": f"{role}:i-7"})
+    monkeypatch.setattr(boot.shutil, "chown", lambda *given: None)
+    boot.prepare(aws, "digits", setup.names.bucket, tmp_path)
+    assert setup.resources.read_host_keys("i-7") == "ssh-ed25519 AAAA"

@@ -26,7 +26,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from dl4jlegacy.aws.boot import HOST_KEYS, own_address
+from dl4jlegacy.aws.boot import own_address
+from dl4jlegacy.aws.cluster_spec import HOST_KEYS
 from dl4jlegacy.aws.payload import load_payload
 from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.setup import ClusterSetup
@@ -150,8 +151,9 @@ def test_the_user_data_makes_a_master_and_a_worker_that_train(
             assert instance.said("dl4j-install.log") == ""
             assert "systemd-run --unit=dl4j-end --on-active=" in instance.said("systemctl-calls")
             assert secret.decode() not in instance.everything_said()
-        keys = setup.resources.read_host_keys(HOST_KEYS + own_address())
-        assert "ssh-ed25519 " in str(keys)
+        me = aws.client("sts").get_caller_identity()["UserId"]  # no role's: it is whoever runs this
+        keys = aws.client("s3").get_object(Bucket=setup.names.bucket, Key=HOST_KEYS + me)["Body"].read().decode()
+        assert "ssh-ed25519 " in keys
         worker.wait("a worker has registered", lambda: registered(f"{own_address()}:2181", secret))
         master.wait("model", lambda: "models-of-mine" in master.said("dl4j-master.service.log"))
     aws.client("s3").download_file("models-of-mine", "dbn.zip", str(tmp_path / "dbn.zip"))

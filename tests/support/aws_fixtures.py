@@ -19,9 +19,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlencode
 
 import pytest
+
+from dl4jlegacy.aws.cluster_spec import BOUNDARY
+from tests.support import REPOSITORY
 
 __all__ = [
     "IMAGE",
@@ -296,9 +299,20 @@ def session_proxy(moto_server: tuple[str, int]) -> Iterator[FaultProxy]:
 
 
 def reset_moto(target: tuple[str, int]) -> None:
+    """Empty moto; its account has the permissions boundary, as an administrator makes it once."""
     connection = http.client.HTTPConnection(*target, timeout=30)
     connection.request("POST", "/moto-api/reset")
     assert connection.getresponse().read()
+    boundary = {
+        "PolicyName": BOUNDARY,
+        "PolicyDocument": (REPOSITORY / "docs/aws-iam-boundary.json").read_text("utf-8"),
+    }
+    body = urlencode({"Action": "CreatePolicy", "Version": "2010-05-08", **boundary})
+    signed = f"AWS4-HMAC-SHA256 Credential=AKIAEXAMPLE/20260101/{REGION}/iam/aws4_request, SignedHeaders=, Signature="
+    headers = {"Content-Type": "application/x-www-form-urlencoded", "Authorization": signed}
+    connection.request("POST", "/", body, headers)
+    answer = connection.getresponse()
+    assert (answer.status, bool(answer.read())) == (200, True)
     connection.close()
 
 
