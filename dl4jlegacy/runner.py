@@ -338,11 +338,12 @@ class ActorNetworkRunner:
         """Wait for the end, in slices short enough for Ctrl-C; a run that stands still does not wait for ever."""
         conf = parts.run.conf
         stall, waited = conf.stuck_seconds * (conf.limits.attempts + 1), 0.0
+        begun = parts.tracker.clock.now()
         while True:
             end = parts.outcome.wait(0.2, (lambda: tick(self.status())) if tick else None)
             if end is not None:
                 return end
-            elapsed = time.monotonic() - parts.started
+            elapsed = parts.tracker.clock.now() - begun
             if deadline is not None and elapsed > deadline:
                 raise DeadlineError(f"run {conf.run} was not done after {deadline:.0f} s; {_where(parts)}")
             if self._monitor is not None and self._monitor.quorum.waiting is not None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from dl4jlegacy import wire
+from dl4jlegacy.clock import Deadline
 from dl4jlegacy.errors import NotAuthorisedError, TrackerError, UsageError, VersionError
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.conf import Conf
@@ -190,8 +191,8 @@ def find_conf(address: ClusterAddress, *, wait_seconds: float = 0.0) -> Conf:
 
 def defined(tracker: StateTracker, key: str, conf: Conf) -> Any:
     """Return a global of the run, which its master defines before it registers, and restores if others damage it."""
-    value, until = tracker.get(key), time.monotonic() + _RESTORED_SECONDS
-    while value is None and time.monotonic() < until:
+    value, deadline = tracker.get(key), Deadline(_RESTORED_SECONDS)
+    while value is None and not deadline.passed():
         time.sleep(0.1)
         value = tracker.get(key)
     if value is None:

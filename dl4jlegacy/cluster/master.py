@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from dl4jlegacy import storage
+from dl4jlegacy.clock import Deadline
 from dl4jlegacy.cluster.address import ClusterAddress, check_versions, closing, open_tracker, versions
 from dl4jlegacy.cluster.registration import MasterRegistration
 from dl4jlegacy.errors import CheckpointError, ConfError, NotAuthorisedError, TrackerError, VersionError
@@ -333,11 +334,11 @@ def _check_not_led_elsewhere(conf: Conf, candidate: _Candidate, tracker: Hazelca
 def _has_workers(candidate: _Candidate, tracker: HazelcastStateTracker) -> bool:
     """Return whether a registered worker lives: one that was killed stays registered until its session ends."""
     session, address = candidate.session, candidate.address
-    beats, until = tracker.heart_beats(), time.monotonic() + session.session_seconds + _EXPIRY_SECONDS
+    beats, deadline = tracker.heart_beats(), Deadline(session.session_seconds + _EXPIRY_SECONDS)
     while registered_workers(session, address.id):
         if any(beat != beats.get(worker) for worker, beat in tracker.heart_beats().items()):
             return True
-        if time.monotonic() > until:
+        if deadline.passed():
             return True
         time.sleep(0.1)
     return False

@@ -24,6 +24,7 @@ from typing import Any
 
 import pykka
 
+from dl4jlegacy.clock import RUNNING, SLICE_SECONDS
 from dl4jlegacy.errors import Dl4jError, NotFiniteError
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
@@ -508,8 +509,9 @@ class Ticker:
 
     def _run(self) -> None:
         left = [interval for interval, _, _ in self._entries]
-        pause = min(left, default=1.0)
+        pause = min([*left, SLICE_SECONDS])
         while not self._stopped.wait(pause):
+            RUNNING.now()  # which must be read often: a longer gap is one in which this process was stopped
             for index, (interval, actor, message) in enumerate(self._entries):
                 left[index] -= pause
                 if left[index] <= 0:

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from dl4jlegacy.clock import RUNNING
 from dl4jlegacy.errors import Dl4jError, TrackerClosedError, TrackerError
 from dl4jlegacy.scaleout.compute import ARITHMETIC
 from dl4jlegacy.scaleout.conf import Conf
@@ -132,7 +133,7 @@ class ClusterMonitor:
             needed=conf.min_workers,
             wait_seconds=conf.worker_wait_seconds,
             present=self.live_count,
-            clock=time.monotonic,
+            clock=RUNNING.now,
             on_change=self._quorum_changed,
         )
         self._server = None

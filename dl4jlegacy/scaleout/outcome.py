@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dl4jlegacy.clock import Clock
 from dl4jlegacy.devices import Device
 from dl4jlegacy.errors import DeviceMemoryError, Dl4jError, JobError, NotFiniteError, TrainingError
 from dl4jlegacy.scaleout.conf import Conf
@@ -14,7 +15,7 @@ from dl4jlegacy.scaleout.journal import JournalEntry
 from dl4jlegacy.scaleout.liveness.quorum import Waiting
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Head, account
-from dl4jlegacy.scaleout.store import Buffer, Clock
+from dl4jlegacy.scaleout.store import Buffer
 
 __all__ = ["Outcome", "RunStatus", "TrainingResult", "failure_of"]
 

@@ -1,4 +1,4 @@
-"""The store below the state tracker: keys and values with compare-and-set, and hints; and the clock for durations.
+"""The store below the state tracker: keys and values with compare-and-set, and hints.
 
 ``MemoryStore`` is the store of one process; a cluster's store (Hazelcast) has the same operations. Each operation is
 atomic on its key, and the run protocol needs nothing more: no locks and no queues.
@@ -7,35 +7,18 @@ atomic on its key, and the run protocol needs nothing more: no locks and no queu
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeGuard, runtime_checkable
 
 from dl4jlegacy.errors import NotAuthorisedError, TrackerClosedError
 from dl4jlegacy.scaleout.foreign import ForeignValues
 
-__all__ = ["BatchStore", "Buffer", "Clock", "MemoryStore", "Store", "SystemClock", "is_batch_store"]
+__all__ = ["BatchStore", "Buffer", "MemoryStore", "Store", "is_batch_store"]
 
 Buffer = bytes | bytearray | memoryview
 
 
 _BATCH_CLASSES: dict[type, bool] = {}
-
-
-class Clock(Protocol):
-    """What measures durations; tests use their own. Each process has its own, whose readings mean nothing to others."""
-
-    def now(self) -> float:
-        """Return seconds, which never go back; only differences are meaningful."""
-        ...
-
-
-class SystemClock:
-    """The machine's monotonic clock, which nobody sets."""
-
-    def now(self) -> float:
-        """Return monotonic seconds."""
-        return time.monotonic()
 
 
 class Store(Protocol):

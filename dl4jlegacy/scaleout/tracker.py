@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from dl4jlegacy.clock import RUNNING, Clock
 from dl4jlegacy.errors import DeadlineError, NotAuthorisedError, TrackerError
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.job import Result
@@ -29,7 +30,7 @@ from dl4jlegacy.scaleout.records import (
     WorkerRecord,
     encode_record,
 )
-from dl4jlegacy.scaleout.store import Buffer, Clock, MemoryStore, Store, SystemClock
+from dl4jlegacy.scaleout.store import Buffer, MemoryStore, Store
 
 __all__ = ["InMemoryStateTracker", "StateTracker", "drive"]
 
@@ -58,7 +59,7 @@ class StateTracker:
 
     def __init__(self, store: Store, clock: Clock | None = None, *, is_authorised: bool = False) -> None:
         self.store = store
-        self.clock = clock or SystemClock()
+        self.clock = clock or RUNNING
         self._is_authorised = is_authorised
 
     # -- workers ------------------------------------------------------------------------------------------------------

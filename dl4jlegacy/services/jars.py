@@ -23,6 +23,7 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
+from dl4jlegacy.clock import Deadline
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import TrackerError, how_to_install
 from dl4jlegacy.files import put_in_place
@@ -89,7 +90,7 @@ def locked(path: Path, seconds: float, why: str) -> Iterator[None]:
     Raises:
         TrackerError: not free within ``seconds``.
     """
-    deadline = time.monotonic() + seconds
+    deadline = Deadline(seconds)
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         while True:
@@ -97,7 +98,7 @@ def locked(path: Path, seconds: float, why: str) -> Iterator[None]:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() >= deadline:
+                if deadline.passed():
                     raise TrackerError(f"{path} is still locked after {seconds:g} s: {why}; try again") from None
             time.sleep(_POLL_SECONDS)
         yield

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from dl4jlegacy.clock import Deadline
 from dl4jlegacy.errors import TrackerError
 
 __all__ = ["ServerProcess", "spawn", "stop"]
@@ -78,9 +79,9 @@ def _signal(process: ServerProcess, number: signal.Signals) -> None:
 
 
 def _wait_for_end(processes: Sequence[ServerProcess], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
+    deadline = Deadline(seconds)
     while any(p.is_alive() for p in processes):
-        if time.monotonic() >= deadline:
+        if deadline.passed():
             return False
         time.sleep(_POLL_SECONDS)
     return True

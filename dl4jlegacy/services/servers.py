@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from dl4jlegacy import files
+from dl4jlegacy.clock import Deadline
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import TrackerError, UsageError, counted
 from dl4jlegacy.services.jars import cache_folder, fetch_jars, locked, pinned_jars
@@ -284,7 +285,7 @@ def _start(state: ServicesState, deadline_seconds: float, only: str = "") -> Ser
     The other members start when the first one answers: members that start together wait 5 s for each other, and each
     might consider itself the first.
     """
-    folder, deadline = Path(state.folder), time.monotonic() + deadline_seconds
+    folder, deadline = Path(state.folder), Deadline(deadline_seconds)
     wanted = [s for s in state.servers if only in ("", s.name)]
     later = [] if only else list(state.members[1:])
     _check_ports(wanted)
@@ -309,7 +310,7 @@ def _start(state: ServicesState, deadline_seconds: float, only: str = "") -> Ser
     return state
 
 
-def _wait(servers: Sequence[Server], members: int, deadline: float, folder: Path) -> None:
+def _wait(servers: Sequence[Server], members: int, deadline: Deadline, folder: Path) -> None:
     waiting = list(servers)
     while waiting:
         for server in waiting:
@@ -317,7 +318,7 @@ def _wait(servers: Sequence[Server], members: int, deadline: float, folder: Path
                 _check_ports([server])
                 raise TrackerError(f"{server.name} ended while it started; {_log_tail(folder / f'{server.name}.log')}")
         waiting = [s for s in waiting if not s.answers(members)]
-        if waiting and time.monotonic() >= deadline:
+        if waiting and deadline.passed():
             late = waiting[0]
             raise TrackerError(
                 f"{late.name} at {late.address} does not answer in time; {_log_tail(folder / f'{late.name}.log')}"

@@ -15,6 +15,7 @@ from dl4jlegacy.runner import ActorNetworkRunner
 from dl4jlegacy.scaleout.aggregate import CollectingAggregator
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast import store as hazelcast_store
+from dl4jlegacy.scaleout.hazelcast.patience import Patience
 from dl4jlegacy.scaleout.job import CollectionJobIterator, Job, Result
 from dl4jlegacy.scaleout.outcome import RunStatus
 from dl4jlegacy.scaleout.protocol import Limits
@@ -92,7 +93,9 @@ def wall_clock(monkeypatch: pytest.MonkeyPatch) -> WallClock:
 @pytest.fixture
 def tracker(monkeypatch: pytest.MonkeyPatch) -> hazelcast_store.HazelcastStateTracker:
     """The tracker that a cluster's processes use, with its clock, over a store in this process."""
-    monkeypatch.setattr(hazelcast_store, "HazelcastStore", lambda *args, **given: MemoryStore())
+    store = MemoryStore()
+    store.patience = Patience("here:1", 20.0)
+    monkeypatch.setattr(hazelcast_store, "HazelcastStore", lambda *args, **given: store)
     return hazelcast_store.HazelcastStateTracker("here:1", cluster_name="c", run="r", secret=None)
 
 

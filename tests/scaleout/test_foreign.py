@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dl4jlegacy.clock import RunningClock
 from dl4jlegacy.errors import NotAuthorisedError
 from dl4jlegacy.scaleout.envelope import Envelope
 from dl4jlegacy.scaleout.foreign import ForeignValues
@@ -16,7 +17,7 @@ from dl4jlegacy.scaleout.journal import Journal, JournalReader
 from dl4jlegacy.scaleout.protocol import increment
 from dl4jlegacy.scaleout.protocol.frames import sweep
 from dl4jlegacy.scaleout.records import HEAD, Head, Keys, Manifest, WorkerRecord, encode_record
-from dl4jlegacy.scaleout.store import Buffer, MemoryStore, SystemClock
+from dl4jlegacy.scaleout.store import Buffer, MemoryStore
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
 from tests.scaleout.protocol.test_protocol import network_work
 from tests.support import simulator
@@ -61,7 +62,7 @@ def store(request: pytest.FixtureRequest) -> GridStore:
 
 @pytest.fixture
 def tracker(store: GridStore) -> StateTracker:
-    return StateTracker(store, SystemClock(), is_authorised=True)
+    return StateTracker(store, RunningClock(), is_authorised=True)
 
 
 # --- keys -------------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import pytest
 
+from dl4jlegacy.clock import RunningClock
 from dl4jlegacy.errors import NotAuthorisedError, TrackerClosedError
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
@@ -23,7 +24,7 @@ from dl4jlegacy.scaleout.records import (
     encode_record,
 )
 from dl4jlegacy.scaleout.router import create_router
-from dl4jlegacy.scaleout.store import MemoryStore, SystemClock
+from dl4jlegacy.scaleout.store import MemoryStore
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker, drive
 
 PLAN = Plan(phases=(Phase(),), batches=8, examples=8, batch_size=1, jobs_per_round=4)
@@ -270,7 +271,7 @@ class Refusing(MemoryStore):
 
 def test_what_is_refused_at_first_sight_is_an_error_and_a_damaged_record_later_is_missing():
     store = Refusing()
-    tracker, stranger = StateTracker(store, SystemClock()), StateTracker(store, SystemClock())
+    tracker, stranger = StateTracker(store, RunningClock()), StateTracker(store, RunningClock())
     store.put(HEAD, encode_record(Head(run="r", version=0, round=0, model=Manifest("m", 0, 0))))
     tracker.add_worker(WorkerRecord(id="w-0", host="h", pid=1))
     assert tracker.head() is not None

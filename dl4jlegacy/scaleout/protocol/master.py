@@ -8,6 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 
 import msgspec
 
+from dl4jlegacy.clock import Clock
 from dl4jlegacy.scaleout.aggregate import JobAggregator
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import HEAD_TOPIC, STEP, Limits, MoreWork, NewModel, Steps, Wait
@@ -24,7 +25,7 @@ from dl4jlegacy.scaleout.protocol.frames import (
 from dl4jlegacy.scaleout.protocol.watch import OpenSlots, ReissueReason, watch
 from dl4jlegacy.scaleout.records import HEAD, WENT_BACK, Failure, Head, Keys, Manifest, advance, encode_record
 from dl4jlegacy.scaleout.router import WorkRouter
-from dl4jlegacy.scaleout.store import Buffer, Clock, Store
+from dl4jlegacy.scaleout.store import Buffer, Store
 
 __all__ = ["Master", "RunStart", "master_steps"]
 

@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from dl4jlegacy.clock import Clock
 from dl4jlegacy.scaleout.aggregate import Aggregation, JobAggregator
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import DROPPED, JOB_TOPIC, STEP, Limits, MoreWork, Steps, Wait
@@ -28,7 +29,7 @@ from dl4jlegacy.scaleout.records import (
     encode_record,
 )
 from dl4jlegacy.scaleout.router import WorkRouter
-from dl4jlegacy.scaleout.store import Buffer, Clock, Store
+from dl4jlegacy.scaleout.store import Buffer, Store
 
 __all__ = ["OpenSlots", "ReissueReason", "watch"]
 

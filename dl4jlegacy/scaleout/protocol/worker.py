@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dl4jlegacy.clock import Clock
 from dl4jlegacy.scaleout.plan import Plan, SlotPlan
 from dl4jlegacy.scaleout.protocol.events import (
     ABANDONED,
@@ -31,7 +32,7 @@ from dl4jlegacy.scaleout.protocol.frames import (
 )
 from dl4jlegacy.scaleout.records import HEAD, MODEL_LOST, Failure, Head, JobRecord, Keys, encode_record
 from dl4jlegacy.scaleout.router import WorkRouter
-from dl4jlegacy.scaleout.store import Buffer, Clock, Store, is_batch_store
+from dl4jlegacy.scaleout.store import Buffer, Store, is_batch_store
 
 __all__ = ["Worker", "extend_lease", "is_wanted", "worker_steps"]
 

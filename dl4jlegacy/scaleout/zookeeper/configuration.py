@@ -20,6 +20,7 @@ from typing import Self
 
 import msgspec
 
+from dl4jlegacy.clock import Deadline
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.scaleout.conf import Conf
@@ -180,12 +181,12 @@ class ZooKeeperConfigurationRegister:
 
     def _change(self, change: Callable[[Node | None, str], bool], done: str) -> None:
         """Repeat ``change(node, fence)`` until it succeeds; raises ``TrackerError`` at the deadline."""
-        deadline = time.monotonic() + self._session.deadline_seconds
+        deadline = Deadline(self._session.deadline_seconds)
         while True:
             fence = self._fence()  # first: whatever is found after that, no other master has written since
             if fence is not None and change(self._session.get(self.path), fence):
                 return
-            if time.monotonic() > deadline:
+            if deadline.passed():
                 why = "this process is not the master" if fence is None else "it changes faster than that"
                 raise TrackerError(
                     f"{self.path} in Zookeeper at {self._session.address} was not {done} in "
@@ -257,13 +258,13 @@ class ZookeeperConfigurationRetriever:
             NotAuthorisedError: it is protected by another secret, or not signed with this one.
             ConfError: the node contains something else.
         """
-        deadline = time.monotonic() + wait_seconds
+        deadline = Deadline(wait_seconds)
         while True:
             appeared = threading.Event()
             conf = self.find(appeared.set if wait_seconds else None)
             if conf is not None:
                 return conf
-            if not appeared.wait(max(deadline - time.monotonic(), 0)):
+            if not deadline.wait(appeared.wait):
                 raise TrackerError(self._missing(wait_seconds))
 
     def find(self, appeared: Callable[[], None] | None = None) -> Conf | None:

@@ -22,6 +22,7 @@ from typing import Any, Self
 
 import msgspec
 
+from dl4jlegacy.clock import Deadline
 from dl4jlegacy.errors import NotAuthorisedError, TrackerClosedError, TrackerError
 from dl4jlegacy.scaleout.zookeeper.membership import Info, Member, ensure_group, group_path, read_member
 from dl4jlegacy.scaleout.zookeeper.session import ZooKeeperSession
@@ -119,10 +120,13 @@ class MasterElection:
             NotAuthorisedError: the group is protected by another secret.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self.is_leader or self._fatal or self._resigned, seconds)
+            Deadline(seconds).wait(lambda pause: bool(self._changed.wait_for(self._is_decided, pause)))
         if self._fatal is not None:
             raise self._fatal
         return self.is_leader
+
+    def _is_decided(self) -> bool:
+        return self.is_leader or self._fatal is not None or self._resigned
 
     def claim(self, seconds: float | None = None) -> Self:
         """Start, and become the leader within ``seconds``: for a master that must be the only one.

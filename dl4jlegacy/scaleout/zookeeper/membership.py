@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 import uuid
 from collections.abc import Mapping
 from typing import Any, Self
 
 import msgspec
 
+from dl4jlegacy.clock import Deadline
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, TrackerError
 from dl4jlegacy.scaleout.zookeeper.session import ZooKeeperSession
@@ -95,11 +95,10 @@ class WorkerRegistration:
             TrackerError: another worker with this id is alive, or no server answers.
         """
         seconds = self._session.session_seconds * 1.5 + 1 if wait_seconds is None else wait_seconds
-        deadline = time.monotonic() + seconds
+        deadline = Deadline(seconds)
         while not self._present():
             gone = threading.Event()
-            left = deadline - time.monotonic()
-            if self._session.exists(self.path, watch=gone.set) and (left <= 0 or not gone.wait(left)):
+            if self._session.exists(self.path, watch=gone.set) and not deadline.wait(gone.wait):
                 other = read_member(self._session, self.path)
                 raise TrackerError(
                     f"{self.path} in Zookeeper at {self._session.address}: a worker with this id is registered and "

@@ -36,6 +36,7 @@ from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 from kazoo.security import make_digest_acl
 
+from dl4jlegacy.clock import Deadline
 from dl4jlegacy.errors import ConfError, Dl4jError, NotAuthorisedError, TrackerClosedError, TrackerError
 from dl4jlegacy.scaleout.zookeeper.scheduler import Step, StepScheduler
 
@@ -341,7 +342,7 @@ class ZooKeeperSession:
     def _connect(self) -> None:
         try:
             self._client.start_async()
-            if not self._connected.wait(self.deadline_seconds):
+            if not Deadline(self.deadline_seconds).wait(self._connected.wait):
                 raise self._unreachable(self.deadline_seconds)
         except BaseException:
             self.close()
@@ -372,12 +373,12 @@ class ZooKeeperSession:
         seconds = self.deadline_seconds
         if self.scheduler.is_current():  # its steps run again soon and must not delay each other
             seconds = min(seconds, self.session_seconds / 4)
-        deadline = time.monotonic() + seconds
+        deadline = Deadline(seconds)
         while True:
             if self.closed:
                 raise TrackerClosedError(f"the session with Zookeeper at {self.address} was closed")
             answer = start()
-            if not answer.wait(max(deadline - time.monotonic(), 0)):
+            if not deadline.wait(answer.wait):
                 if late is not None:
                     answer.rawlink(lambda _: self.scheduler.schedule(late))
                 raise self._unreachable(seconds)
@@ -386,7 +387,7 @@ class ZooKeeperSession:
             except passing:
                 return None
             except _PASSING:
-                if time.monotonic() >= deadline:
+                if deadline.passed():
                     raise self._unreachable(seconds) from None
                 self._closing.wait(PAUSE_SECONDS)
             except KazooException as exc:

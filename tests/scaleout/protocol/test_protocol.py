@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from dl4jlegacy.clock import RunningClock
 from dl4jlegacy.datasets import DataSet, ListDataSetIterator
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
@@ -35,7 +36,7 @@ from dl4jlegacy.scaleout.protocol import worker as worker_module
 from dl4jlegacy.scaleout.protocol.frames import read_frame
 from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys, decode_record, encode_record
 from dl4jlegacy.scaleout.router import create_router
-from dl4jlegacy.scaleout.store import MemoryStore, SystemClock
+from dl4jlegacy.scaleout.store import MemoryStore
 from dl4jlegacy.scaleout.tracker import drive
 from tests.support import REPOSITORY, simulator
 
@@ -323,7 +324,7 @@ def vars_of(work):
 
 
 def test_a_slot_whose_update_was_lost_is_taken_again_by_the_only_worker_although_it_saw_it_done():
-    work, store, clock = network_work(), MemoryStore(), SystemClock()
+    work, store, clock = network_work(), MemoryStore(), RunningClock()
     start = protocol.RunStart("run", work.first_model, lambda: None)
     router = create_router("iterative-reduce")
     master = protocol.master_steps(
@@ -426,7 +427,7 @@ def test_a_master_names_a_head_that_went_back_and_puts_its_own_in_its_place(rout
     work, store = network_work(), MemoryStore()
     start = protocol.RunStart("run", work.first_model, lambda: None)
     me = protocol.Master(
-        "m", store, SystemClock(), work.plan, create_router(router), aggregator=work.aggregator(router), start=start
+        "m", store, RunningClock(), work.plan, create_router(router), aggregator=work.aggregator(router), start=start
     )
     steps = protocol.master_steps(me)
     while me.known is None:
