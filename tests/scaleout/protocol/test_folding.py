@@ -80,6 +80,7 @@ def test_whatever_is_lost_while_it_is_folded_each_update_is_folded_once(monkeypa
             limits=protocol.Limits(),
             durations=[],
             must_reread_model=False,
+            on_progress=lambda: None,
         )
         for _ in watch_module.watch(me, grid.slots):
             if grid.random.random() < 0.4:
