@@ -55,4 +55,5 @@ from .scaleout import (
     WorkerPerformer as WorkerPerformer,
 )
 from .scaleout.outcome import TrainingResult as TrainingResult
+from .seeding import Stream as Stream
 from .version import __version__ as __version__

@@ -42,6 +42,7 @@ __all__ = [
     "Report",
     "batches",
     "check_classes",
+    "few_updates",
     "first_examples",
     "load_data",
     "params_sha256",
@@ -52,10 +53,13 @@ __all__ = [
     "with_network",
 ]
 
+USUAL_JOBS = 4
+"""Jobs of a round that the models' default numbers of epochs allow for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """A data set made ready: its features between 0 and 1, by ``normalizer`` if they were not so already."""
+    """A data set made ready: by ``normalizer`` its features are between 0 and 1; None: they are as they came."""
 
     source: DataSource
     normalizer: Normalizer | None
@@ -77,11 +81,14 @@ class Report:
     misplaced: ModelError | None = None
 
 
-def load_data(name: str, data_dir: str = "") -> Data:
-    """Return the data set of that name, scaled; raises ``DataError``."""
+def load_data(name: str, data_dir: str = "", *, scale: bool = True) -> Data:
+    """Return the data set of that name; raises ``DataError``.
+
+    With ``scale`` features that go beyond 0 to 1 are scaled to it, each by its smallest and largest training value.
+    """
     source = dataclasses.replace(load(storage.local(name), data_dir=storage.local(data_dir) or None), name=name)
     low, high = float(source.train.features.min()), float(source.train.features.max())
-    if low >= 0.0 and high <= 1.0:
+    if not scale or (low >= 0.0 and high <= 1.0):
         return Data(source, None)
     normalizer = NormalizerMinMaxScaler().fit(source.train)
     train, test = normalizer.transform(source.train), normalizer.transform(source.test)
@@ -103,6 +110,7 @@ def prepare(
     *,
     learning_rate: float | None = None,
     updater: str | None = None,
+    examples_per_update: int | None = None,
     local_workers: int | None = None,
     on_cluster: bool = False,
 ) -> tuple[Run, Data]:
@@ -113,6 +121,7 @@ def prepare(
         given: the names of the Conf's fields that somebody has set; the others get the defaults of the zoo's model, and
             ``workers`` the number of GPUs.
         learning_rate, updater: replace those of the network.
+        examples_per_update: examples behind one update of the model: the batches get a share of them for each job.
         local_workers, on_cluster: as for ``run.resolve``.
 
     Raises:
@@ -121,10 +130,47 @@ def prepare(
     conf, compute = resolve_compute(with_absolute_paths(conf), local=local_workers != 0)
     if compute.on_gpu and "workers" not in given:
         conf, given = conf.replace(workers=len(compute.devices)), given | {"workers"}
-    data = load_data(conf.dataset, conf.data_dir)
+    data = load_data(conf.dataset, conf.data_dir, scale=conf.scale_features)
     conf = with_network(conf, data, given, learning_rate=learning_rate, updater=updater)
+    if examples_per_update is not None:
+        conf = with_examples_per_update(conf, examples_per_update)
     run = resolve(conf, batches(conf, data), compute=compute, local_workers=local_workers, on_cluster=on_cluster)
     return run, data
+
+
+def with_examples_per_update(conf: Conf, examples: int) -> Conf:
+    """Return ``conf`` with the batch size for which about so many examples are behind every update of the model.
+
+    Raises:
+        ConfError: there would be batches without examples.
+    """
+    batches = (conf.jobs_per_round or conf.workers) * conf.averaging_frequency
+    if examples < batches:
+        raise ConfError(
+            f"{counted(examples, 'example')} cannot be shared out to the {batches} batches of an update "
+            f"({conf.jobs_per_round or conf.workers} jobs of {conf.averaging_frequency}); give at least {batches}"
+        )
+    return conf.replace(batch_size=examples // batches)
+
+
+def few_updates(run: Run) -> str:
+    """Return a warning that many jobs a round mean few updates of the model; "" for as many as the defaults allow for.
+
+    The jobs of a round train side by side and make one update together: with k of them an epoch has a k-th of the
+    updates, and the model is trained less unless something makes up for that.
+    """
+    conf, plan = run.conf, run.plan
+    if conf.router != "iterative-reduce" or conf.jobs_per_round <= USUAL_JOBS:
+        return ""
+    batch = conf.batch_size * conf.averaging_frequency
+    usual = plan.total_rounds * conf.jobs_per_round // USUAL_JOBS
+    epochs = -(-conf.epochs * conf.jobs_per_round // USUAL_JOBS)
+    return (
+        f"{conf.jobs_per_round} jobs a round average {conf.jobs_per_round * batch:,} examples to one update of the "
+        f"model: {plan.total_rounds:,} updates in {counted(conf.epochs, 'epoch')}, where {USUAL_JOBS} jobs make about "
+        f"{usual:,}; for as many give --epochs {epochs}, or smaller batches with --examples-per-update "
+        f"{USUAL_JOBS * batch}"
+    )
 
 
 def with_network(
@@ -228,7 +274,7 @@ def train(
         path, misplaced = output.save_or_keep(save)  # before the evaluation, which may fail
     evaluation = evaluate_network(network, test, label_names)
     return Report(
-        _fields(result, network, evaluation, path or None),
+        {**_fields(result, network, evaluation, path or None), "scaled_features": data.normalizer is not None},
         evaluation,
         result.warnings,
         trained_on=data.source.train.num_examples,

@@ -64,12 +64,14 @@ def train_on_cluster(options: TrainOptions, *, local_workers: int | None) -> Non
         given,
         learning_rate=options.learning_rate,
         updater=options.updater,
+        examples_per_update=options.examples_per_update,
         local_workers=local_workers,
         on_cluster=True,
     )
     show_training(
         lambda display: run_master(run, data, address, MasterOptions(options.out or "", options.bind, display.tick)),
         RunLocation(run.conf.checkpoint_dir, run.conf.run, address, run.conf.data_dir),
+        warning=training.few_updates(run),
         as_json=options.format == "json",
         json_lines=options.log_format == "json",
     )

@@ -292,6 +292,14 @@ class TrainOptions:
     averaging_frequency: Annotated[
         int | None, _number("--averaging-frequency", "Batches that a job trains on before it is averaged.")
     ] = None
+    examples_per_update: Annotated[
+        int | None,
+        _number("--examples-per-update", "Examples behind one update, shared out to the jobs; sets --batch-size."),
+    ] = None
+    no_scaling: Annotated[
+        bool,
+        typer.Option("--no-scaling", help="Leave features beyond 0..1 as they are (they are scaled to it)."),
+    ] = False
     router: Annotated[str | None, _text("--router", "NAME", "iterative-reduce (the default) or hogwild.")] = None
     seed: Annotated[int | None, _number("--seed", "Seed of everything random (123).", least=-(2**63))] = None
     learning_rate: Annotated[
@@ -341,9 +349,12 @@ class TrainOptions:
 
         Raises:
             ConfError: the file cannot be read, or a value is not allowed.
+            UsageError: two options contradict each other.
         """
         from dl4jlegacy.scaleout.conf import Conf
 
+        if self.examples_per_update is not None and self.batch_size is not None:
+            raise UsageError("--examples-per-update sets the batch size; leave --batch-size out")
         names = (
             *("model", "dataset", "data_dir", "workers", "jobs_per_round", "batch_size", "epochs", "pretrain_epochs"),
             *("averaging_frequency", "router", "seed", "run", "checkpoint_dir", "checkpoint_every", "min_workers"),
@@ -352,6 +363,8 @@ class TrainOptions:
         given = _given(self, names)
         if self.mixed_devices:
             given["mixed_devices"] = True
+        if self.no_scaling:
+            given["scale_features"] = False
         if (kernels := os.environ.get("DL4J_KERNELS")) is not None:
             given["kernels"] = not_empty("DL4J_KERNELS", kernels)
         base = Conf() if self.conf is None else Conf.read(self.conf)

@@ -251,6 +251,7 @@ def show_training(
     start: Callable[[ProgressDisplay], Report],
     location: RunLocation,
     *,
+    warning: str = "",
     as_json: bool = False,
     json_lines: bool = False,
 ) -> None:
@@ -259,6 +260,7 @@ def show_training(
     Args:
         start: trains, with the display's ``tick``.
         location: where the run can be found again.
+        warning: what to say before it begins; "": nothing.
         as_json: the report is one JSON object on stdout, and nothing is said about what to do next.
         json_lines: what goes to stderr is lines of JSON.
     """
@@ -266,6 +268,8 @@ def show_training(
     display = ProgressDisplay(console, json_lines=json_lines, worker_command=location.worker_command())
     try:
         with display:
+            if warning:
+                display.announce("warning", warning)
             report = start(display)
     except Stopped as stop:
         stop.hint = _where_it_stopped(display.last, location)
@@ -317,6 +321,11 @@ def _report_text(report: Report) -> str:
         f"examples  {fields['examples']:,} in {fields['seconds']:.1f} s ({fields['examples_per_second']:,.0f}/s)",
         f"batches   {fields['batches']:,}, lost {fields['batches_lost']}, duplicated {fields['batches_duplicated']}",
         *([] if fields["accuracy"] is None else [f"accuracy  {fields['accuracy']:.4f}, f1 {fields['f1']:.4f}"]),
+        *(
+            ["features  scaled to 0..1 by their training values, and so are those of predict; --no-scaling leaves them"]
+            if fields.get("scaled_features")
+            else []
+        ),
         f"params    sha256 {fields['params_sha256']}",
     ]
     return "\n".join([*lines, f"model     {fields['model_path']}"] if fields["model_path"] else lines)

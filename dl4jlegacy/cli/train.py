@@ -39,10 +39,17 @@ def train(options: TrainOptions) -> None:
         cluster.train_on_cluster(options, local_workers=None)
         return
     conf, given = options.read_conf()
-    run, data = training.prepare(conf, given, learning_rate=options.learning_rate, updater=options.updater)
+    run, data = training.prepare(
+        conf,
+        given,
+        learning_rate=options.learning_rate,
+        updater=options.updater,
+        examples_per_update=options.examples_per_update,
+    )
     show_training(
         lambda display: training.train(run, data, out=options.out or "", tick=display.tick),
         RunLocation(run.conf.checkpoint_dir, data_dir=run.conf.data_dir),
+        warning=training.few_updates(run),
         as_json=options.format == "json",
         json_lines=options.log_format == "json",
     )
@@ -82,7 +89,7 @@ def _resume_folder(options: ResumeOptions, path: Path) -> None:
     folder = options.run if storage.is_remote(options.run) else str(path.parent)
     begun = training.read_run(options.run, path)
     conf = begun.replace(**options.conf_changes(begun), checkpoint_dir=folder)
-    data = training.load_data(conf.dataset, conf.data_dir)
+    data = training.load_data(conf.dataset, conf.data_dir, scale=conf.scale_features)
 
     def start(display: ProgressDisplay) -> Report:
         run = resolve(conf, training.batches(conf, data), resume=True)

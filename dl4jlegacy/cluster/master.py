@@ -24,9 +24,10 @@ from dl4jlegacy.clock import Deadline
 from dl4jlegacy.cluster.address import ClusterAddress, check_versions, closing, open_tracker, versions
 from dl4jlegacy.cluster.registration import MasterRegistration
 from dl4jlegacy.errors import CheckpointError, ConfError, NotAuthorisedError, TrackerError, VersionError
-from dl4jlegacy.run import Run, resolve
+from dl4jlegacy.run import Run, open_checkpoints, resolve
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity
+from dl4jlegacy.scaleout.compute import ARITHMETIC
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker, HazelcastStore
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
@@ -141,7 +142,7 @@ def stand_by(
     """
     storage.check_on_cluster(conf.checkpoint_dir)
     address.access.check("the tracker", conf.state_tracker_connection_string)  # before a file that it names is touched
-    data = load_data(conf.dataset, conf.data_dir)
+    data = load_data(conf.dataset, conf.data_dir, scale=conf.scale_features)
     run = _resolve_registered(conf, data, local_workers=0)  # takes its seconds now, not when the master is gone
     with (
         _candidate(address, conf, standby=True) as candidate,
@@ -269,7 +270,7 @@ def resume_run(conf: Conf, address: ClusterAddress, options: MasterOptions, *, w
     """
     storage.check_on_cluster(conf.checkpoint_dir)
     address.access.check("the tracker", conf.state_tracker_connection_string)  # before a file that it names is touched
-    data = load_data(conf.dataset, conf.data_dir)
+    data = load_data(conf.dataset, conf.data_dir, scale=conf.scale_features)
     with (
         _candidate(address, conf) as candidate,
         closing(open_tracker(conf, address, registered=True, takes_part=True)) as tracker,
@@ -302,7 +303,7 @@ def resume_from_checkpoints(
     """
     storage.check_on_cluster(conf.checkpoint_dir)
     address.access.check("the tracker", conf.state_tracker_connection_string)
-    data = load_data(conf.dataset, conf.data_dir)
+    data = load_data(conf.dataset, conf.data_dir, scale=conf.scale_features)
     conf = conf.replace(incarnation=conf.incarnation or uuid.uuid4().hex[:16])  # older versions had none
     CheckpointStore(conf.checkpoint_dir).check_unused()
     with _candidate(address, conf) as candidate, closing(open_tracker(conf, address, takes_part=True)) as tracker:
@@ -436,7 +437,10 @@ def _lead(
 def _definitions(run: Run) -> dict[str, Any]:
     """Return the globals of the run that its workers need."""
     plan = msgspec.to_builtins(run.plan)
-    return {"conf": run.conf.to_json(), "versions": versions(run.conf.kernels), "plan": plan}
+    defined = {"conf": run.conf.to_json(), "versions": versions(run.conf.kernels), "plan": plan}
+    checkpoints = open_checkpoints(run) if run.resumes else None
+    made_with = {} if checkpoints is None else checkpoints.made_with()
+    return {**defined, ARITHMETIC: made_with} if made_with else defined  # before any worker decides
 
 
 class _Display:

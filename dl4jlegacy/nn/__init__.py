@@ -33,6 +33,11 @@ from dl4jlegacy.nn.layers.lstm import LSTM, GravesLSTM
 from dl4jlegacy.nn.layers.normalization import BatchNormalization, LocalResponseNormalization
 from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.layers.rbm import RBM
+from dl4jlegacy.nn.layers.reconstruction_distribution import (
+    BernoulliReconstructionDistribution,
+    ExponentialReconstructionDistribution,
+    GaussianReconstructionDistribution,
+)
 from dl4jlegacy.nn.layers.rnn_output import RnnOutputLayer
 from dl4jlegacy.nn.layers.subsampling import GlobalPoolingLayer, Subsampling1DLayer, SubsamplingLayer
 from dl4jlegacy.nn.layers.variational import VariationalAutoencoder
@@ -56,6 +61,15 @@ from dl4jlegacy.nn.preprocessors import (
     UnitVarianceProcessor,
     ZeroMeanAndUnitVariancePreProcessor,
     ZeroMeanPrePreProcessor,
+)
+from dl4jlegacy.nn.schedules import (
+    ExponentialSchedule,
+    InverseSchedule,
+    MapSchedule,
+    PolySchedule,
+    SigmoidSchedule,
+    StepSchedule,
+    TorchStepSchedule,
 )
 from dl4jlegacy.nn.training.early_stopping import (
     BestScoreEpochTerminationCondition,
@@ -110,6 +124,16 @@ from dl4jlegacy.nn.vertices.shape import (
     StackVertex,
     UnstackVertex,
 )
+from dl4jlegacy.nn.weights import (
+    BinomialDistribution,
+    ConstantDistribution,
+    LogNormalDistribution,
+    NormalDistribution,
+    OrthogonalDistribution,
+    TruncatedNormalDistribution,
+    UniformDistribution,
+)
+from dl4jlegacy.seeding import Stream
 
 __all__ = [
     "DBN",
@@ -126,8 +150,10 @@ __all__ = [
     "AutoEncoder",
     "AutoencoderScoreCalculator",
     "BatchNormalization",
+    "BernoulliReconstructionDistribution",
     "BestScoreEpochTerminationCondition",
     "Bidirectional",
+    "BinomialDistribution",
     "BinomialSamplingPreProcessor",
     "CenterLossOutputLayer",
     "ClassificationScoreCalculator",
@@ -137,6 +163,7 @@ __all__ = [
     "ComposableInputPreProcessor",
     "ComputationGraph",
     "ComputationGraphConfiguration",
+    "ConstantDistribution",
     "Convolution1DLayer",
     "ConvolutionLayer",
     "DataSetLossCalculator",
@@ -151,10 +178,13 @@ __all__ = [
     "Evaluation",
     "EvaluationBinary",
     "EvaluationCalibration",
+    "ExponentialReconstructionDistribution",
+    "ExponentialSchedule",
     "FeedForwardToCnnPreProcessor",
     "FeedForwardToRnnPreProcessor",
     "FineTuneConfiguration",
     "FrozenLayer",
+    "GaussianReconstructionDistribution",
     "GlobalPoolingLayer",
     "GradientCheckUtil",
     "GraphBuilder",
@@ -163,6 +193,7 @@ __all__ = [
     "InMemoryModelSaver",
     "InputType",
     "InvalidScoreIterationTerminationCondition",
+    "InverseSchedule",
     "L2NormalizeVertex",
     "L2Vertex",
     "LastTimeStep",
@@ -171,7 +202,9 @@ __all__ = [
     "ListBuilder",
     "LocalFileModelSaver",
     "LocalResponseNormalization",
+    "LogNormalDistribution",
     "LossLayer",
+    "MapSchedule",
     "MaxEpochsTerminationCondition",
     "MaxScoreIterationTerminationCondition",
     "MaxTimeIterationTerminationCondition",
@@ -183,8 +216,11 @@ __all__ = [
     "NeuralNetConfiguration",
     "NeuralNetConfigurationBuilder",
     "NoOp",
+    "NormalDistribution",
+    "OrthogonalDistribution",
     "OutputLayer",
     "PerformanceListener",
+    "PolySchedule",
     "PoolHelperVertex",
     "PreprocessorVertex",
     "ROCBinary",
@@ -202,13 +238,19 @@ __all__ = [
     "ScoreIterationListener",
     "Sgd",
     "ShiftVertex",
+    "SigmoidSchedule",
     "StackVertex",
     "StackedDenoisingAutoEncoder",
+    "StepSchedule",
+    "Stream",
     "Subsampling1DLayer",
     "SubsamplingLayer",
     "SubsetVertex",
+    "TorchStepSchedule",
     "TrainingListener",
     "TransferLearning",
+    "TruncatedNormalDistribution",
+    "UniformDistribution",
     "UnitVarianceProcessor",
     "UnstackVertex",
     "Updater",

@@ -63,12 +63,16 @@ def check_batch(x: Array, kind: AnyInputType, title: str) -> None:
         raise ShapeError(f"features have shape {x.shape}, {title} takes {kind}: (examples, {kind.size}, time steps)")
     if isinstance(kind, InputTypeConvolutional | InputTypeConvolutionalFlat):
         images = kind if isinstance(kind, InputTypeConvolutional) else kind.unflattened()
+        last = x.shape[1:] == (images.height, images.width, images.channels)
+        hint = "; move the channels forward with np.moveaxis(x, -1, 1)" if last else ""
         raise ShapeError(
             f"features have shape {x.shape}, {title} takes {kind}: (examples, {', '.join(map(str, images.shape))}) "
-            f"or rows of {kind.columns} values"
+            f"or rows of {kind.columns} values{hint}"
         )
     features = x[:1].size
-    raise ShapeError(f"examples have {features} features, {title} has n_in={kind.n_in}")
+    raise ShapeError(
+        f"examples have {features} features, {title} has n_in={kind.n_in}; features are (examples, {kind.n_in})"
+    )
 
 
 def check_masks(x: Array, labels: Array | None, features_mask: Array | None, labels_mask: Array | None) -> None:

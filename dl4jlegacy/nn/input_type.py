@@ -23,6 +23,7 @@ import math
 import msgspec
 
 from dl4jlegacy.errors import ShapeError
+from dl4jlegacy.nn.arguments import Described
 
 __all__ = [
     "AnyInputType",
@@ -35,7 +36,13 @@ __all__ = [
 
 
 class _InputType(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True, omit_defaults=True
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="type",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    metaclass=Described,
 ):
     def __post_init__(self) -> None:
         for field in self.__struct_fields__:

@@ -26,6 +26,7 @@ import msgspec
 
 from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError, ShapeError
+from dl4jlegacy.nn.arguments import Described
 from dl4jlegacy.nn.input_type import (
     AnyInputType,
     InputTypeConvolutional,
@@ -58,7 +59,14 @@ _EPS = 1e-5
 """Added to every deviation, as ``Nd4j.EPS_THRESHOLD`` is: a column that does not vary is divided by this."""
 
 
-class PreProcessor(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
+class PreProcessor(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="type",
+    forbid_unknown_fields=True,
+    metaclass=Described,
+):
     """Transforms activations between two layers; frozen, without parameters."""
 
     def title(self) -> str:

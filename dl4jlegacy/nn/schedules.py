@@ -12,6 +12,7 @@ import math
 import msgspec
 
 from dl4jlegacy.errors import ConfError
+from dl4jlegacy.nn.arguments import Described
 
 __all__ = [
     "Changes",
@@ -32,7 +33,15 @@ Changes = dict[int, float]
 """Iteration to the value from there on."""
 
 
-class _Schedule(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=True, forbid_unknown_fields=True):
+class _Schedule(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="type",
+    tag=True,
+    forbid_unknown_fields=True,
+    metaclass=Described,
+):
     def value(self, base: float, iteration: int) -> float:
         """Return the rate at ``iteration`` (from 0) for the base rate ``base``."""
         raise NotImplementedError

@@ -8,13 +8,14 @@ Formulas and defaults are those of ``org.nd4j.linalg.learning.config`` (1.0.0); 
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.nn.arguments import Described, spelled
 from dl4jlegacy.nn.schedules import Changes, Schedule, check_changes, value_at
 
 __all__ = [
@@ -32,11 +33,21 @@ __all__ = [
     "Sgd",
     "Updater",
     "create_updater",
+    "resolve_updater",
     "with_learning_rate",
 ]
 
 
-class _Updater(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=True, forbid_unknown_fields=True):
+class _Updater(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="type",
+    tag=True,
+    forbid_unknown_fields=True,
+    metaclass=Described,
+):
+    positional: ClassVar[tuple[str, ...]] = ()
     vectors: ClassVar[int] = 0  # state vectors as long as the parameters
 
     def __post_init__(self) -> None:
@@ -74,6 +85,7 @@ _DECAYS = frozenset({"beta1", "beta2", "rho", "decay"})
 
 
 class _Rated(_Updater, frozen=True, kw_only=True):
+    positional: ClassVar[tuple[str, ...]] = ("learning_rate",)
     learning_rate: float = 1e-3
     schedule: Schedule | None = None
 
@@ -95,6 +107,7 @@ class Nesterovs(_Rated, frozen=True, kw_only=True):
     ``momentum_after`` maps an iteration to the momentum from there on.
     """
 
+    positional: ClassVar[tuple[str, ...]] = ("learning_rate", "momentum")
     vectors: ClassVar[int] = 1
     learning_rate: float = 0.1
     momentum: float = 0.9
@@ -234,9 +247,28 @@ def create_updater(name: str, learning_rate: float | None = None) -> Updater:
     Raises:
         ConfError: there is none of that name (the message gives the nearest), or the rate is negative.
     """
-    if name.lower() not in UPDATERS:
+    found = spelled(name, UPDATERS, "updater")
+    if found is None:
         raise ConfError(f"unknown updater {name!r}{nearest(name.lower(), tuple(UPDATERS))}")
-    return with_learning_rate(UPDATERS[name.lower()](), learning_rate)
+    return with_learning_rate(UPDATERS[found](), learning_rate)
+
+
+def resolve_updater(struct: Any, title: str) -> None:
+    """Replace the name of an updater, or its class, in the field ``updater`` of a frozen struct by one with defaults.
+
+    Raises:
+        ConfError: there is none of that name, or it is no updater.
+    """
+    given = struct.updater
+    if given is None or isinstance(given, _Updater):
+        return
+    if isinstance(given, type) and issubclass(given, _Updater):
+        updater: Any = given()
+    elif isinstance(given, str):
+        updater = create_updater(given)
+    else:
+        raise ConfError(f"{title}: updater is {given!r}; give an updater, such as Adam(learning_rate=0.001)")
+    msgspec.structs.force_setattr(struct, "updater", updater)
 
 
 def with_learning_rate(updater: Updater, learning_rate: float | None) -> Updater:

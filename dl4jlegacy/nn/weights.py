@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.nn.arguments import Described
 from dl4jlegacy.seeding import Stream
 
 __all__ = [
@@ -34,7 +35,14 @@ __all__ = [
 Shape = tuple[int, ...]
 
 
-class _Distribution(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
+class _Distribution(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="type",
+    forbid_unknown_fields=True,
+    metaclass=Described,
+):
     def sample(self, generator: np.random.Generator, shape: Shape) -> Array:
         """Return float64 values of ``shape``."""
         raise NotImplementedError

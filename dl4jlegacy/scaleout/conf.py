@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import msgspec
 
 from dl4jlegacy import files
 from dl4jlegacy.devices import PRECISIONS, check_choice, memory_limit
 from dl4jlegacy.errors import ConfError, UsageError, nearest
+from dl4jlegacy.nn.arguments import Described
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration
 from dl4jlegacy.nn.conf.text import decode_json, decode_yaml, encode_json, load_yaml
 from dl4jlegacy.nn.networks import NetworkConfiguration
@@ -30,7 +31,17 @@ __all__ = ["NETWORK_CLASSES", "Conf"]
 _YAML = (".yaml", ".yml")
 FREE_FIELDS = frozenset(
     {
-        *("run", "incarnation", "model", "dataset", "data_dir", "data_fingerprint", "workers", "data_by_reference"),
+        *(
+            "run",
+            "incarnation",
+            "model",
+            "dataset",
+            "data_dir",
+            "data_fingerprint",
+            "scale_features",
+            "workers",
+            "data_by_reference",
+        ),
         *("checkpoint_dir", "checkpoint_every", "checkpoints_kept", "state_tracker_connection_string", "cluster_name"),
         *("limits", "heartbeat_seconds", "stuck_seconds", "min_workers", "worker_wait_seconds"),
         *("tracker_wait_seconds", "session_seconds"),
@@ -42,7 +53,7 @@ FREE_FIELDS = frozenset(
 NETWORK_CLASSES = ("MultiLayerNetwork", "DBN", "StackedDenoisingAutoEncoder")
 
 
-class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, metaclass=Described):
     """The configuration of a run.
 
     Attributes:
@@ -54,6 +65,7 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         model, dataset, data_dir: where the network and the data came from, so that ``resume`` finds them again.
         data_fingerprint: of the training data (``datasets.fingerprint``), written down at ``setup``; a run goes on only
             with data that have it.
+        scale_features: whether ``dl4j`` scales features that go beyond 0 to 1 to it.
         batch_size: examples of a batch (legacy ``split``).
         epochs, pretrain_epochs: passes over the data in the finetune phase, and for every pretrained layer.
         seed: of everything random in the run.
@@ -81,6 +93,8 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         device_memory_limit: how much of each GPU's memory a process of the run may take (``8GiB``, ``80%``); "": all.
     """
 
+    positional: ClassVar[tuple[str, ...]] = ()
+
     multi_layer_conf: MultiLayerConfiguration | None = None
     computation_graph_conf: ComputationGraphConfiguration | None = None
     multi_layer_clazz: str = "MultiLayerNetwork"
@@ -90,6 +104,7 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     dataset: str = ""
     data_dir: str = ""
     data_fingerprint: str = ""
+    scale_features: bool = True
     batch_size: int = 32
     epochs: int = 1
     pretrain_epochs: int = 1

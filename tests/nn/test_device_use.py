@@ -18,6 +18,7 @@ from dl4jlegacy.errors import ConfError, DeviceMemoryError, NotFiniteError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.dl4j.serializer import restore_model, write_model
+from dl4jlegacy.nn.gradient_normalization import GRADIENT_NORMALIZATIONS
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
 from dl4jlegacy.nn.input_type import InputType
 from dl4jlegacy.nn.layers.convolution import ConvolutionLayer
@@ -28,7 +29,6 @@ from dl4jlegacy.nn.layers.normalization import BatchNormalization
 from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.layers.rbm import RBM
 from dl4jlegacy.nn.layers.rnn_output import RnnOutputLayer
-from dl4jlegacy.nn.multilayer_updater import GRADIENT_NORMALIZATIONS
 from dl4jlegacy.nn.network.dbn import DBN
 from dl4jlegacy.nn.network.generative import (
     generate_at_mean_given_z,

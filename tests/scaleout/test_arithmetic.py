@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,11 +16,12 @@ import numpy as np
 import pytest
 
 from dl4jlegacy.cluster.address import versions
-from dl4jlegacy.cluster.master import _check_takes_over
+from dl4jlegacy.cluster.master import _check_takes_over, _definitions
 from dl4jlegacy.datasets import DataSet, ListDataSetIterator
 from dl4jlegacy.errors import TrackerError, VersionError
 from dl4jlegacy.kernels.arithmetic import cpu_arithmetic
 from dl4jlegacy.nn import zoo
+from dl4jlegacy.run import resolve
 from dl4jlegacy.runner import ActorNetworkRunner
 from dl4jlegacy.scaleout import compute
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
@@ -122,13 +124,21 @@ def test_an_older_checkpoint_that_does_not_say_is_resumed(tmp_path: Path, monkey
 
 
 def test_a_master_without_workers_of_its_own_computes_nothing_and_needs_no_arithmetic(tmp_path: Path) -> None:
-    from dl4jlegacy.run import resolve
-
     tracker, data = InMemoryStateTracker(), ListDataSetIterator(DataSet(X, Y), 5, seed=7)
     conf = Conf(multi_layer_conf=zoo.mlp(6, 3, hidden=(5,), seed=7))
     with ActorNetworkRunner("master", data, tracker=tracker) as runner:
         runner.setup(resolve(conf, data, local_workers=0))
         assert tracker.get(ARITHMETIC) is None
+
+
+def test_a_master_that_goes_on_from_checkpoints_tells_what_they_were_made_with_before_a_worker_can(
+    tmp_path: Path,
+) -> None:
+    train(tmp_path)
+    data, conf = ListDataSetIterator(DataSet(X, Y), 5, seed=7), Conf.read(tmp_path / "conf.json")
+    assert ARITHMETIC not in _definitions(resolve(conf, data, local_workers=0))
+    resumed = replace(resolve(conf, data, local_workers=0, resume=True), resumes=True)
+    assert _definitions(resumed)[ARITHMETIC] == CheckpointStore(tmp_path).made_with() != {}
 
 
 @pytest.mark.parametrize("name", list(versions("numba")))

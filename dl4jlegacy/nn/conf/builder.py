@@ -15,7 +15,7 @@ and as 2014 wrote it, sizes in one place:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,6 +23,7 @@ import msgspec
 
 from dl4jlegacy.errors import ConfError, nearest
 from dl4jlegacy.nn.input_type import AnyInputType
+from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer
 from dl4jlegacy.nn.layers.layer import DenseLayer, Layer
 from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.layers.rbm import RBM
@@ -90,7 +91,7 @@ class NeuralNetConfigurationBuilder(Fluent):
 
     def weight_init(self, name: str) -> Self:
         """Weight initialisation, e.g. "xavier"."""
-        return self._set(weight_init=name.lower())
+        return self._set(weight_init=name)
 
     def dist(self, distribution: Distribution) -> Self:
         """Distribution for ``weight_init("distribution")``; sets that too unless another one is named."""
@@ -230,11 +231,11 @@ class NeuralNetConfigurationBuilder(Fluent):
 
     def visible_unit(self, unit: str) -> Self:
         """Visible units of RBM layers of ``list(n)``."""
-        return self._set_layer(visible_unit=unit.lower())
+        return self._set_layer(visible_unit=unit)
 
     def hidden_unit(self, unit: str) -> Self:
         """Hidden units of RBM layers of ``list(n)``."""
-        return self._set_layer(hidden_unit=unit.lower())
+        return self._set_layer(hidden_unit=unit)
 
     def corruption_level(self, level: float) -> Self:
         """Share of inputs that autoencoder layers of ``list(n)`` blank out."""
@@ -256,7 +257,7 @@ class NeuralNetConfigurationBuilder(Fluent):
             fields |= {"l1": 0.0, "l2": 0.0, "l1_bias": 0.0, "l2_bias": 0.0}
         return self._conf_class(**fields, updater=self._build_updater())
 
-    def list(self, *layers: Layer | int) -> ListBuilder:
+    def list(self, *layers: Layer | Sequence[Layer] | int) -> ListBuilder:
         """Go on with the layers: ``list()``, ``list(layer, layer, ...)``, or 2014's ``list(n)`` for n layers."""
         return ListBuilder(self, layers)
 
@@ -293,20 +294,29 @@ class NeuralNetConfigurationBuilder(Fluent):
 class ListBuilder(Fluent):
     """Legacy: ``NeuralNetConfiguration.ListBuilder`` and 2014's ``MultiLayerConfiguration.Builder``."""
 
-    def __init__(self, base: NeuralNetConfigurationBuilder, layers: tuple[Layer | int, ...]) -> None:
+    def __init__(self, base: NeuralNetConfigurationBuilder, layers: tuple[Layer | Sequence[Layer] | int, ...]) -> None:
         self._base = base
+        if len(layers) == 1 and isinstance(layers[0], Sequence):
+            layers = tuple(layers[0])
         self._count = layers[0] if len(layers) == 1 and isinstance(layers[0], int) else 0
         given = () if self._count else layers
-        self._layers = {index: layer for index, layer in enumerate(given) if not isinstance(layer, int)}
+        self._layers = {index: layer for index, layer in enumerate(given) if isinstance(layer, FeedForwardLayer)}
         if len(self._layers) != len(given):
             raise ConfError("list() takes layers, or one positive number of layers")
         self._hidden: tuple[int, ...] = ()
         self._overrides: list[tuple[int, Override]] = []
         self._fields: dict[str, Any] = {}
 
-    def layer(self, index: int, layer: Layer) -> Self:
-        """Put ``layer`` at ``index``, counted from 0 at the input."""
-        self._layers[index] = layer
+    def layer(self, index: int | Layer, layer: Layer | None = None) -> Self:
+        """Put ``layer`` at ``index``, counted from 0 at the input; a layer alone goes behind those that are there.
+
+        Raises:
+            ConfError: there is no index, or no layer.
+        """
+        place, given = (index, layer) if layer is not None else (max(self._layers, default=-1) + 1, index)
+        if not isinstance(place, int) or isinstance(given, int) or not isinstance(given, FeedForwardLayer):
+            raise ConfError(f"layer({index!r}, {layer!r}): give an index and a layer, such as DenseLayer(n_out=10)")
+        self._layers[place] = given
         return self
 
     def pretrain(self, is_pretrained: bool) -> Self:
@@ -331,7 +341,7 @@ class ListBuilder(Fluent):
 
     def backprop_type(self, name: str) -> Self:
         """``"standard"`` or ``"truncated_bptt"``."""
-        self._fields["backprop_type"] = name.lower()
+        self._fields["backprop_type"] = name
         return self
 
     def t_bptt_forward_length(self, steps: int) -> Self:

@@ -10,24 +10,25 @@ from __future__ import annotations
 import math
 from collections import Counter
 from itertools import pairwise
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import msgspec
 
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
+from dl4jlegacy.nn.arguments import Described, resolve_name
 from dl4jlegacy.nn.conf.builder import Fluent, NeuralNetConfigurationBuilder
 from dl4jlegacy.nn.conf.graph_order import topological_order
 from dl4jlegacy.nn.conf.graph_stages import GraphNode, Node, nodes, vertex_title
 from dl4jlegacy.nn.conf.stages import Stage, infer_input_type, stages
 from dl4jlegacy.nn.conf.text import decode_json, decode_yaml, encode_json, encode_yaml
 from dl4jlegacy.nn.functions import ACTIVATIONS
+from dl4jlegacy.nn.gradient_normalization import GRADIENT_NORMALIZATIONS
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeFeedForward
 from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer
 from dl4jlegacy.nn.layers.layer import Layer
 from dl4jlegacy.nn.layers.output import BaseOutputLayer
-from dl4jlegacy.nn.multilayer_updater import GRADIENT_NORMALIZATIONS
 from dl4jlegacy.nn.preprocessors import InputPreProcessor
-from dl4jlegacy.nn.updaters import Sgd, Updater
+from dl4jlegacy.nn.updaters import Sgd, Updater, resolve_updater
 from dl4jlegacy.nn.vertices.combine import MergeVertex
 from dl4jlegacy.nn.vertices.shape import Vertex
 from dl4jlegacy.nn.weights import WEIGHT_INITS, Distribution
@@ -47,6 +48,7 @@ _TABLES: dict[str, dict[str, Any]] = {
     "gradient_normalization": GRADIENT_NORMALIZATIONS,
 }
 _DTYPES = ("float32", "float64")
+_BACKPROP_TYPES = ("standard", "truncated_bptt")
 
 
 def check_fields(title: str, conf: NeuralNetConfiguration | Layer) -> None:
@@ -72,8 +74,10 @@ def _check_range(title: str, field: str, value: float | None, low: float, high: 
     raise ConfError(f"{title}: {field} is {value}; it must be a finite number {bounds}".rstrip())
 
 
-class ConfText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ConfText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, metaclass=Described):
     """Base of the network configurations: conversion to and from text, and copies with changes."""
+
+    positional: ClassVar[tuple[str, ...]] = ()
 
     def to_json(self) -> str:
         """Return canonical JSON: sorted keys, so that equal configurations give equal text."""
@@ -142,8 +146,9 @@ class NeuralNetConfiguration(ConfText, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not -(2**63) <= self.seed < 2**63:
             raise ConfError(f"NeuralNetConfiguration.seed is {self.seed}; it must fit into 64 bits, signed")
-        if self.dtype not in _DTYPES:
-            raise ConfError(f"NeuralNetConfiguration.dtype is {self.dtype!r}{nearest(self.dtype, _DTYPES)}")
+        for field, known in (*_TABLES.items(), ("dtype", _DTYPES)):
+            resolve_name(self, "NeuralNetConfiguration", field, known)
+        resolve_updater(self, "NeuralNetConfiguration")
         check_fields("NeuralNetConfiguration", self)
 
     @staticmethod
@@ -163,6 +168,8 @@ class MultiLayerConfiguration(ConfText, frozen=True, kw_only=True):
     "truncated_bptt" sequences are learned ``tbptt_fwd_length`` time steps at a time.
     """
 
+    positional: ClassVar[tuple[str, ...]] = ("layers", "conf")
+
     layers: tuple[Layer, ...]
     conf: NeuralNetConfiguration = NeuralNetConfiguration()
     pretrain: bool = False
@@ -174,6 +181,7 @@ class MultiLayerConfiguration(ConfText, frozen=True, kw_only=True):
     tbptt_back_length: int = 20
 
     def __post_init__(self) -> None:
+        resolve_name(self, "MultiLayerConfiguration", "backprop_type", _BACKPROP_TYPES)
         if not self.layers:
             raise ConfError("MultiLayerConfiguration.layers is empty; a network needs at least one layer")
         for index, layer in enumerate(self.layers):
@@ -286,6 +294,7 @@ class ComputationGraphConfiguration(ConfText, frozen=True, kw_only=True):
     tbptt_back_length: int = 20
 
     def __post_init__(self) -> None:
+        resolve_name(self, "ComputationGraphConfiguration", "backprop_type", _BACKPROP_TYPES)
         for field in ("network_inputs", "network_outputs", "vertices"):
             if not getattr(self, field):
                 raise ConfError(f"ComputationGraphConfiguration.{field} is empty; a graph needs at least one")
@@ -507,7 +516,7 @@ class GraphBuilder(Fluent):
 
     def backprop_type(self, name: str) -> Self:
         """``"standard"`` or ``"truncated_bptt"``."""
-        self._fields["backprop_type"] = name.lower()
+        self._fields["backprop_type"] = name
         return self
 
     def t_bptt_forward_length(self, steps: int) -> Self:

@@ -12,10 +12,10 @@ from typing import Any, Self
 import numpy as np
 
 from dl4jlegacy.backend import Array, Scalar, asarray, get_array_module, to_host
-from dl4jlegacy.datasets.dataset import DataSet
-from dl4jlegacy.datasets.multi_dataset import Data, MultiDataSet, multi_data_sets
-from dl4jlegacy.errors import ConfError, ShapeError
+from dl4jlegacy.datasets.multi_dataset import Data, ListMultiDataSetIterator, MultiDataSet, multi_data_sets
+from dl4jlegacy.errors import ConfError, DataError, ShapeError
 from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.nn.arrays import as_features, is_data_set, is_several, resolve_epochs
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration
 from dl4jlegacy.nn.evaluation.classification import Evaluation
 from dl4jlegacy.nn.evaluation.evaluate import IEvaluation, evaluate_batch, label_mask
@@ -182,8 +182,25 @@ class ComputationGraph(FlatNetwork):
 
     # -- training ----------------------------------------------------------------------------------------------------
 
-    def fit(self, data: Data, epochs: int = 1) -> None:
-        """Train on a data set (one batch) or on the batches of an iterator, for so many epochs."""
+    def fit(self, data: Any, labels: Any = None, epochs: int | None = None, *, batch_size: int = 32) -> None:
+        """Train for so many epochs (1).
+
+        ``fit(iterator, 5)``, ``fit(data_set, epochs=5)`` or ``fit(features, labels, epochs=5)``.
+
+        Args:
+            data: an iterator over batches; a data set, which is one batch; or features: an array, or a list of one
+                array for each input.
+            labels: of features, for every output as in ``MultiLayerNetwork.fit``.
+            epochs: passes over the data; the second argument where there are no labels.
+            batch_size: examples in a batch of features and labels, which are shuffled anew in every epoch.
+
+        Raises:
+            DataError: features or labels that are no numbers, do not belong together, or are missing.
+            ShapeError: sizes that do not fit the graph.
+        """
+        labels, epochs = resolve_epochs(labels, epochs)
+        if not is_data_set(data):
+            data = ListMultiDataSetIterator(self._whole(data, labels), batch_size, seed=self.conf.conf.seed)
         for batch in multi_data_sets(data, epochs):
             score = self.fit_batch(
                 batch.features,
@@ -205,6 +222,7 @@ class ComputationGraph(FlatNetwork):
         Raises:
             NotFiniteError: one is NaN or infinite; names row and vertex.
         """
+        x = tuple(self._features(x))
         with np.errstate(all="ignore"):
             outputs = [y for y, _ in self._outputs(x, features_masks)]
         self._check_output(outputs, lambda rows: self._named_activations([each[rows] for each in x]))
@@ -246,11 +264,11 @@ class ComputationGraph(FlatNetwork):
 
     def output(self, x: Several, features_mask: Any = None) -> Array:
         """Return the first output, as a ``MultiLayerNetwork`` does its only one; ``outputs`` returns all."""
-        return self.outputs(*_list(x), features_masks=_masks(features_mask))[0]
+        return self.outputs(*self._several(x), features_masks=_masks(features_mask))[0]
 
     def masked_output(self, x: Several, features_mask: Any = None) -> tuple[Array, Array | None]:
         """Return what ``output`` does, and which of its time steps count, ``(examples, time steps)``; None: all."""
-        features = _list(x)
+        features = self._features(self._several(x))
         with np.errstate(all="ignore"):
             y, mask = self._outputs(features, _masks(features_mask))[0]
         self._check_output([y], lambda rows: self._named_activations([each[rows] for each in features]))
@@ -265,13 +283,16 @@ class ComputationGraph(FlatNetwork):
         """Return the activation of every network input, layer and vertex by name, as outside."""
         return self._stack.activations(self._stack.prepare(self._dtype, x, None, features_masks), self._step())
 
-    def score(self, data: DataSet | MultiDataSet) -> float:
-        """Return the mean loss of ``data``, all outputs added, plus the regularization term, without drop-out."""
-        return float(self.score_examples(data).mean()) + float(self.updater.penalty(self._params))
+    def score(self, data: Any, labels: Any = None) -> float:
+        """Return the mean loss of a data set, or of features and labels as in ``fit``, without drop-out.
 
-    def score_examples(self, data: DataSet | MultiDataSet) -> Array:
+        All outputs' losses and the regularization term are added.
+        """
+        return float(self.score_examples(data, labels).mean()) + float(self.updater.penalty(self._params))
+
+    def score_examples(self, data: Any, labels: Any = None) -> Array:
         """Return the loss of every example, all outputs added, without regularization, ``(examples,)``, on the host."""
-        multi = MultiDataSet.of(data)
+        multi = MultiDataSet.of(data) if is_data_set(data) else self._whole(data, labels)
         batch = self._stack.prepare(self._dtype, multi.features, multi.labels, multi.features_masks, multi.labels_masks)
         total: Array = self.kernels.xp.zeros(batch.examples, self._dtype)
         found = self._outputs(multi.features, multi.features_masks)
@@ -285,8 +306,18 @@ class ComputationGraph(FlatNetwork):
             total += layer.scores(labels, y, label_mask(labels, mask, own))
         return to_host(total)
 
-    def evaluate(self, data: Data, label_names: Sequence[str] | None = None) -> Evaluation:
-        """Return the classification metrics of the first output on ``data`` (one epoch of an iterator)."""
+    def evaluate(self, data: Any, labels: Any = None, label_names: Sequence[str] | None = None) -> Evaluation:
+        """Return the classification metrics of the first output on data as in ``fit`` (one epoch of an iterator).
+
+        Args:
+            data: an iterator, a data set, or features.
+            labels: of features; for an iterator or a data set the second argument may be ``label_names``.
+            label_names: names of the classes, for the report.
+        """
+        if is_data_set(data):
+            label_names = labels if label_names is None else label_names
+        else:
+            data = self._whole(data, labels)
         evaluation = Evaluation(self.n_out, label_names)
         self.do_evaluation(data, {self.conf.network_outputs[0]: (evaluation,)})
         return evaluation
@@ -304,6 +335,24 @@ class ComputationGraph(FlatNetwork):
                     evaluate_batch(evaluation, labels, y, label_mask(labels, mask, own))
 
     # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _several(self, given: Any) -> list[Any]:
+        """Return what is given for the inputs, one for each: an array or nested lists are what a single one gets."""
+        are_several = is_several(given) or (isinstance(given, list | tuple) and len(self.input_types) > 1)
+        return list(given) if are_several else [given]
+
+    def _features(self, x: Sequence[Any]) -> list[Array]:
+        kinds = [*self.input_types, *self.input_types[-1:] * len(x)]  # too many are told apart later
+        return [as_features(each, kind) for each, kind in zip(x, kinds, strict=False)]
+
+    def _whole(self, features: Any, labels: Any) -> MultiDataSet:
+        """Return features and labels, as given to ``fit`` or ``score``, as one data set."""
+        if labels is None:
+            raise DataError("labels are missing: give features and labels, a MultiDataSet, or an iterator over batches")
+        is_one = len(self.conf.network_outputs) == 1 and not is_several(labels)
+        return MultiDataSet(
+            self._features(self._several(features)), self._stack.as_labels([labels] if is_one else labels)
+        )
 
     def _activations(self, batch: Batch) -> Iterator[Array]:
         with np.errstate(all="ignore"):

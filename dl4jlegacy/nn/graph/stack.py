@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dl4jlegacy.backend import Array, Scalar, as_contiguous, get_array_module
 from dl4jlegacy.errors import ConfError, DataError, ShapeError
+from dl4jlegacy.nn.arrays import as_features, as_labels
 from dl4jlegacy.nn.conf.graph_stages import Node
 from dl4jlegacy.nn.formats import check_masks, mask_to_internal, to_external, to_internal
 from dl4jlegacy.nn.input_type import InputTypeFeedForward, InputTypeRecurrent
@@ -89,7 +91,7 @@ class GraphStack:
         """
         inputs, ends = self._names(self.inputs), self._names(self.outputs)
         x = [self._checked_input(*pair) for pair in zip(self.inputs, _many(features, inputs, "features"), strict=True)]
-        y = [] if labels is None else _many(labels, ends, "labels")
+        y = [] if labels is None else self.as_labels(labels)
         x_masks = _masks("features", features_masks, len(x))
         y_masks = _masks("labels", labels_masks, len(y))
         for name, array in (*zip(inputs, x, strict=True), *zip(ends, y, strict=False)):
@@ -108,11 +110,17 @@ class GraphStack:
         flat = [self._flattened(*pair) for pair in zip(self.inputs, features, strict=True)]
         return Batch(tuple(flat), tuple(labels), tuple(x_masks), tuple(y_masks))
 
+    def as_labels(self, labels: Sequence[Any]) -> list[Array]:
+        """Return the labels of every output as its layer takes them; raises ``DataError``."""
+        many = _many(labels, self._names(self.outputs), "labels")
+        return [as_labels(each, self.output_layer(place)) for place, each in zip(self.outputs, many, strict=True)]
+
     def _names(self, places: Sequence[int]) -> list[str]:
         return [self.nodes[place].name for place in places]
 
     def _checked_input(self, place: int, x: Array) -> Array:
         node = self.nodes[place]
+        x = as_features(x, node.kind)
         if not node.kind.fits(x.shape):
             wanted = ", ".join(str(size or "time steps") for size in node.kind.shape)
             raise ShapeError(

@@ -11,9 +11,10 @@ from typing import ClassVar
 
 from dl4jlegacy.backend import Array, Scalar, get_array_module
 from dl4jlegacy.errors import ConfError
+from dl4jlegacy.nn.arguments import resolve_name
 from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer, Params, activate
-from dl4jlegacy.nn.layers.reconstruction import CANONICAL, check_pretrain_rate, check_reconstruction_loss, mean_score
+from dl4jlegacy.nn.layers.reconstruction import CANONICAL, check_pretrain_rate, mean_score
 from dl4jlegacy.nn.losses import LOSSES
 from dl4jlegacy.nn.step import Step
 from dl4jlegacy.seeding import Stream
@@ -43,7 +44,7 @@ class AutoEncoder(FeedForwardLayer, frozen=True, kw_only=True, tag="autoencoder"
         check_pretrain_rate(self.title(), self.pretrain_learning_rate)
         if not 0 <= self.corruption_level < 1:
             raise ConfError(f"{self.title()}: corruption_level={self.corruption_level}; it must be in [0, 1)")
-        check_reconstruction_loss(self.title(), self.loss)
+        resolve_name(self, self.title(), "loss", LOSSES)
 
     def param_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """Return those of a dense layer, then ``vb (n_in,)``, the visible bias."""

@@ -14,9 +14,10 @@ import msgspec
 
 from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError, ShapeError
+from dl4jlegacy.nn.arguments import resolve_name
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeFeedForward, InputTypeRecurrent
 from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params
-from dl4jlegacy.nn.layers.lstm import LSTM, GravesLSTM
+from dl4jlegacy.nn.layers.lstm import GATES, LSTM, GravesLSTM
 from dl4jlegacy.nn.step import Step
 from dl4jlegacy.seeding import Stream
 
@@ -122,13 +123,13 @@ class Bidirectional(_BothDirections, frozen=True, kw_only=True, tag="bidirection
 
     weights: ClassVar[frozenset[str]] = frozenset({"fW", "fRW", "bW", "bRW"})
 
+    positional: ClassVar[tuple[str, ...]] = ("layer", "mode")
     layer: LSTM | GravesLSTM
     mode: str = "concat"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.mode not in MODES:
-            raise ConfError(f"{self.title()}: unknown mode {self.mode!r}; known are {', '.join(MODES)}")
+        resolve_name(self, self.title(), "mode", MODES)
 
     def merge_mode(self) -> str:
         """Return ``mode``."""
@@ -160,7 +161,7 @@ class GravesBidirectionalLSTM(_BothDirections, frozen=True, kw_only=True, tag="g
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._own()  # checks the gates
+        resolve_name(self, self.title(), "gate_activation", GATES, "activation")
 
     def merge_mode(self) -> str:
         """Return ``"add"``."""
@@ -180,6 +181,7 @@ class LastTimeStep(FeedForwardLayer, frozen=True, kw_only=True, tag="last_time_s
     consumes: ClassVar[tuple[str, ...]] = ("recurrent",)
     weights: ClassVar[frozenset[str]] = LSTM.weights | Bidirectional.weights | GravesBidirectionalLSTM.weights
 
+    positional: ClassVar[tuple[str, ...]] = ("layer",)
     layer: LSTM | GravesLSTM | Bidirectional | GravesBidirectionalLSTM
 
     def inner(self) -> LSTM | Bidirectional | GravesBidirectionalLSTM:

@@ -6,6 +6,7 @@ Parameters in DL4J's order: ``b (n_out,)`` first, then ``W (n_out, n_in, height,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from dl4jlegacy.backend import Array, get_array_module
@@ -13,7 +14,7 @@ from dl4jlegacy.kernels.protocol import FUSED_ACTIVATIONS
 from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional, InputTypeRecurrent
 from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params, sample_activation
-from dl4jlegacy.nn.layers.windows import Mode, Window, check_window
+from dl4jlegacy.nn.layers.windows import PAIRS, Mode, Window, check_window
 from dl4jlegacy.nn.step import Step
 from dl4jlegacy.nn.weights import init_weights
 from dl4jlegacy.seeding import Stream
@@ -50,6 +51,8 @@ class ConvolutionLayer(_Convolution, frozen=True, kw_only=True, tag="convolution
     the output has ``ceil(input / stride)`` rows and columns (``padding`` must then be 0).
     """
 
+    positional: ClassVar[tuple[str, ...]] = ("n_out", "kernel_size")
+    repeated: ClassVar[Mapping[str, int]] = PAIRS
     consumes: ClassVar[tuple[str, ...]] = ("convolutional",)
 
     kernel_size: tuple[int, int] = (5, 5)
@@ -159,6 +162,7 @@ class Convolution1DLayer(_Convolution, frozen=True, kw_only=True, tag="convoluti
     elsewhere it is masked where its window meets nothing that counts. ``W`` is ``(n_out, n_in, kernel_size, 1)``.
     """
 
+    positional: ClassVar[tuple[str, ...]] = ("n_out", "kernel_size")
     consumes: ClassVar[tuple[str, ...]] = ("recurrent",)
 
     kernel_size: int = 5

@@ -6,6 +6,7 @@ Legacy: ``org.deeplearning4j.nn.conf.layers.ActivationLayer``, ``DropoutLayer``,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import msgspec
@@ -26,6 +27,7 @@ _ANY = ("feed_forward", "recurrent", "convolutional")
 class ActivationLayer(ParameterlessLayer, frozen=True, kw_only=True, tag="activation"):
     """``y = activation(x)``, for vectors, sequences and images."""
 
+    positional: ClassVar[tuple[str, ...]] = ("activation",)
     consumes: ClassVar[tuple[str, ...]] = _ANY
     unused: ClassVar[tuple[str, ...]] = tuple(name for name in ParameterlessLayer.unused if name != "activation")
 
@@ -79,6 +81,8 @@ class DropoutLayer(ParameterlessLayer, frozen=True, kw_only=True, tag="dropout")
 class ZeroPaddingLayer(ParameterlessLayer, frozen=True, kw_only=True, tag="zero_padding"):
     """Puts zeros around images: ``padding`` is (top, bottom, left, right)."""
 
+    positional: ClassVar[tuple[str, ...]] = ("padding",)
+    repeated: ClassVar[Mapping[str, int]] = {"padding": 4}
     consumes: ClassVar[tuple[str, ...]] = ("convolutional",)
 
     padding: tuple[int, int, int, int] = (0, 0, 0, 0)
@@ -112,6 +116,8 @@ class ZeroPaddingLayer(ParameterlessLayer, frozen=True, kw_only=True, tag="zero_
 class ZeroPadding1DLayer(ParameterlessLayer, frozen=True, kw_only=True, tag="zero_padding1d"):
     """Puts time steps of zeros around sequences: ``padding`` is (before, after)."""
 
+    positional: ClassVar[tuple[str, ...]] = ("padding",)
+    repeated: ClassVar[Mapping[str, int]] = {"padding": 2}
     consumes: ClassVar[tuple[str, ...]] = ("recurrent",)
 
     padding: tuple[int, int] = (0, 0)

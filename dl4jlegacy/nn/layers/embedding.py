@@ -5,7 +5,7 @@ Legacy: ``org.deeplearning4j.nn.layers.feedforward.embedding.EmbeddingLayer``.
 
 from __future__ import annotations
 
-from typing import Self
+from typing import ClassVar, Self
 
 import msgspec
 
@@ -24,6 +24,8 @@ class EmbeddingLayer(FeedForwardLayer, frozen=True, kw_only=True, tag="embedding
     It belongs at the beginning of a network: indices have no gradient. Sequences of indices come as
     ``(examples, 1, time steps)``, with ``InputType.recurrent(1)``.
     """
+
+    positional: ClassVar[tuple[str, ...]] = ("n_in", "n_out")
 
     def input_size(self) -> int:
         """Return 1: an index."""

@@ -13,13 +13,15 @@ from typing import ClassVar, Self
 import msgspec
 
 from dl4jlegacy.backend import Array
-from dl4jlegacy.errors import ConfError, ShapeError, nearest
+from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.kernels.protocol import FUSED_ACTIVATIONS
+from dl4jlegacy.nn.arguments import Described, resolve_name
 from dl4jlegacy.nn.functions import ACTIVATIONS, Activation
+from dl4jlegacy.nn.gradient_normalization import GRADIENT_NORMALIZATIONS
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeFeedForward
 from dl4jlegacy.nn.step import Step
-from dl4jlegacy.nn.updaters import Updater
-from dl4jlegacy.nn.weights import Distribution, init_weights
+from dl4jlegacy.nn.updaters import Updater, resolve_updater
+from dl4jlegacy.nn.weights import WEIGHT_INITS, Distribution, init_weights
 from dl4jlegacy.seeding import Stream
 
 __all__ = ["PARAMETER_FIELDS", "Backward", "FeedForwardLayer", "Params", "activate", "sample_activation"]
@@ -82,7 +84,13 @@ def activate(z: Array, b: Array, name: str, step: Step) -> tuple[Array, Callable
 
 
 class FeedForwardLayer(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True, omit_defaults=True
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="type",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    metaclass=Described,
 ):
     """Fields shared by all layers; ``None`` (0 for a size) means: inherit, or infer from the neighbouring layer.
 
@@ -91,6 +99,8 @@ class FeedForwardLayer(
     Legacy: ``org.deeplearning4j.nn.conf.layers.FeedForwardLayer``.
     """
 
+    positional: ClassVar[tuple[str, ...]] = ("n_out", "activation")
+    repeated: ClassVar[Mapping[str, int]] = {}
     pretrains: ClassVar[bool] = False  # whether pretrain_gradient exists
     consumes: ClassVar[tuple[str, ...]] = ("feed_forward",)  # kinds of input that forward takes, the preferred first
     weights: ClassVar[frozenset[str]] = frozenset({"W"})  # parameters that l1 and l2 apply to; to others l1_bias ...
@@ -120,10 +130,10 @@ class FeedForwardLayer(
         for field in self.unused:
             if getattr(self, field) is not None:
                 raise ConfError(f"{self.title()}: {field} has no effect, since this layer has none; leave it out")
-        if self.activation is not None and self.activation not in ACTIVATIONS:
-            raise ConfError(
-                f"{self.title()}: unknown activation {self.activation!r}{nearest(self.activation, list(ACTIVATIONS))}"
-            )
+        resolve_name(self, self.title(), "activation", ACTIVATIONS)
+        resolve_name(self, self.title(), "weight_init", WEIGHT_INITS)
+        resolve_name(self, self.title(), "gradient_normalization", GRADIENT_NORMALIZATIONS)
+        resolve_updater(self, self.title())
 
     def title(self) -> str:
         """Return the layer's kind and name, for messages: ``rbm 'first'``."""

@@ -23,6 +23,7 @@ __all__ = ["CenterLossOutputLayer", "LossLayer"]
 class LossLayer(BaseOutputLayer, frozen=True, kw_only=True, tag="loss"):
     """The loss of ``activation(x)``; no parameters."""
 
+    positional: ClassVar[tuple[str, ...]] = ("loss",)
     unused: ClassVar[tuple[str, ...]] = PARAMETER_FIELDS
 
     def with_input(self, given: AnyInputType) -> Self:

@@ -13,8 +13,9 @@ from functools import partial
 from typing import ClassVar
 
 from dl4jlegacy.backend import Array, get_array_module
-from dl4jlegacy.errors import ConfError, ShapeError, nearest
+from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.kernels.numpy.recurrent import over_time, over_time_back, stepping, stepping_back
+from dl4jlegacy.nn.arguments import resolve_name
 from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeRecurrent
 from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params
@@ -44,12 +45,7 @@ class LSTM(FeedForwardLayer, frozen=True, kw_only=True, tag="lstm"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.gate_activation not in GATES:
-            known = " or ".join(GATES)
-            raise ConfError(
-                f"{self.title()}: gate_activation {self.gate_activation!r}"
-                f"{nearest(self.gate_activation, GATES)}; a gate opens from 0 to 1: {known}"
-            )
+        resolve_name(self, self.title(), "gate_activation", GATES, "activation")
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
         """Return sequences of ``n_out`` values, as long as those that come in."""

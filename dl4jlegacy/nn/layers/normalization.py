@@ -30,6 +30,7 @@ class BatchNormalization(FeedForwardLayer, frozen=True, kw_only=True, tag="batch
     beta are the constants ``gamma`` and ``beta``, otherwise they begin there.
     """
 
+    positional: ClassVar[tuple[str, ...]] = ()
     consumes: ClassVar[tuple[str, ...]] = ("convolutional", "feed_forward")
     weights: ClassVar[frozenset[str]] = frozenset()
     states: ClassVar[frozenset[str]] = frozenset({"mean", "var"})

@@ -6,8 +6,9 @@ Legacy: ``org.deeplearning4j.nn.conf.layers.BaseOutputLayer`` and ``OutputLayer`
 from __future__ import annotations
 
 from dl4jlegacy.backend import Array, Scalar, asarray, get_array_module, scalar
-from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.protocol import device_kernels
+from dl4jlegacy.nn.arguments import resolve_name
 from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer, Params, activate
 from dl4jlegacy.nn.losses import LOSSES
@@ -29,8 +30,7 @@ class BaseOutputLayer(FeedForwardLayer, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.loss not in LOSSES:
-            raise ConfError(f"{self.title()}: unknown loss {self.loss!r}{nearest(self.loss, list(LOSSES))}")
+        resolve_name(self, self.title(), "loss", LOSSES)
         if self.loss_weights is not None and self.n_out and len(self.loss_weights) != self.n_out:
             raise ConfError(f"{self.title()}: {len(self.loss_weights)} loss_weights for {self.n_out} outputs")
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 from dl4jlegacy.backend import Array, Scalar, get_array_module
-from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.protocol import device_kernels
+from dl4jlegacy.nn.arguments import resolve_name
 from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer, Params
-from dl4jlegacy.nn.layers.reconstruction import check_pretrain_rate, check_reconstruction_loss, mean_score
+from dl4jlegacy.nn.layers.reconstruction import check_pretrain_rate, mean_score
+from dl4jlegacy.nn.losses import LOSSES
 from dl4jlegacy.nn.step import Step
 from dl4jlegacy.seeding import Stream
 
@@ -52,12 +54,11 @@ class RBM(FeedForwardLayer, frozen=True, kw_only=True, tag="rbm"):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_pretrain_rate(self.title(), self.pretrain_learning_rate)
-        for field, unit in (("visible_unit", self.visible_unit), ("hidden_unit", self.hidden_unit)):
-            if unit not in UNITS:
-                raise ConfError(f"{self.title()}: unknown {field} {unit!r}{nearest(unit, list(UNITS))}")
+        for field in ("visible_unit", "hidden_unit"):
+            resolve_name(self, self.title(), field, UNITS)
         if self.k < 1:
             raise ConfError(f"{self.title()}: k={self.k}; contrastive divergence needs at least 1 step")
-        check_reconstruction_loss(self.title(), self.loss)
+        resolve_name(self, self.title(), "loss", LOSSES)
 
     def param_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """Return those of a dense layer, then ``vb (n_in,)``, the visible bias."""

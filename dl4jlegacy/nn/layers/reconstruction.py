@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from dl4jlegacy.backend import Array, Scalar, is_on_device, scalar
-from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.losses import LOSSES
 
@@ -18,7 +18,6 @@ __all__ = [
     "CANONICAL",
     "SCORED_ROWS",
     "check_pretrain_rate",
-    "check_reconstruction_loss",
     "mean_score",
     "reconstruction_scores",
 ]
@@ -26,12 +25,6 @@ __all__ = [
 CANONICAL = "reconstruction_crossentropy"
 SCORED_ROWS = 16
 """A pretraining step reports the loss of so many leading examples of its batch; scoring all costs a fifth of a step."""
-
-
-def check_reconstruction_loss(title: str, loss: str) -> None:
-    """Raise ``ConfError`` naming the layer if there is no such loss."""
-    if loss not in LOSSES:
-        raise ConfError(f"{title}: unknown loss {loss!r}{nearest(loss, list(LOSSES))}")
 
 
 def check_pretrain_rate(title: str, rate: float | None) -> None:

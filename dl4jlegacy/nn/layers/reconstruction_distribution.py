@@ -7,11 +7,12 @@ Legacy: ``org.deeplearning4j.nn.conf.layers.variational.*ReconstructionDistribut
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import msgspec
 
 from dl4jlegacy.backend import Array, get_array_module
-from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.nn.arguments import Described, resolve_name
 from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.seeding import Stream
 
@@ -25,15 +26,20 @@ __all__ = [
 _CLIP = 1e-10  # a probability of 0 or 1 that rounding made must not cost an infinite loss
 
 
-class _Distribution(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
+class _Distribution(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="type",
+    forbid_unknown_fields=True,
+    metaclass=Described,
+):
+    positional: ClassVar[tuple[str, ...]] = ("activation",)
+
     activation: str = "identity"
 
     def __post_init__(self) -> None:
-        if self.activation not in ACTIVATIONS:
-            raise ConfError(
-                f"reconstruction distribution {self.title()}: unknown activation {self.activation!r}"
-                f"{nearest(self.activation, list(ACTIVATIONS))}"
-            )
+        resolve_name(self, f"reconstruction distribution {self.title()}", "activation", ACTIVATIONS)
 
     def title(self) -> str:
         """Return the kind, for messages."""

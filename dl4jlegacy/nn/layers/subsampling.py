@@ -6,16 +6,18 @@ Padding holds no values: a maximum never picks it and an average does not count 
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from collections.abc import Mapping
+from typing import ClassVar, Literal, Self, get_args
 
 import msgspec
 import numpy as np
 
 from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError
+from dl4jlegacy.nn.arguments import resolve_name
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional, InputTypeFeedForward, InputTypeRecurrent
 from dl4jlegacy.nn.layers.feedforward import PARAMETER_FIELDS, Backward, FeedForwardLayer, Params
-from dl4jlegacy.nn.layers.windows import Mode, Window, check_name, check_window
+from dl4jlegacy.nn.layers.windows import PAIRS, Mode, Window, check_window
 from dl4jlegacy.nn.step import Step
 from dl4jlegacy.seeding import Stream
 
@@ -28,6 +30,7 @@ _SMALL = 1e-8
 class ParameterlessLayer(FeedForwardLayer, frozen=True, kw_only=True):
     """Base of layers without parameters: ``n_out`` is ``n_in``, and there is nothing to initialise or to update."""
 
+    positional: ClassVar[tuple[str, ...]] = ()
     unused: ClassVar[tuple[str, ...]] = ("activation", *PARAMETER_FIELDS)
 
     def with_input(self, given: AnyInputType) -> Self:
@@ -54,12 +57,13 @@ class ParameterlessLayer(FeedForwardLayer, frozen=True, kw_only=True):
 
 
 class _Pooling(ParameterlessLayer, frozen=True, kw_only=True):
+    positional: ClassVar[tuple[str, ...]] = ("kernel_size", "stride")
     pooling_type: Pooling = "max"
     pnorm: int = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_name(self.title(), "pooling_type", self.pooling_type, Pooling)
+        resolve_name(self, self.title(), "pooling_type", get_args(Pooling))
         if self.pnorm < 1:
             raise ConfError(f"{self.title()}: pnorm is {self.pnorm}; it must be at least 1")
 
@@ -77,6 +81,7 @@ def _check_padding(title: str, kernel: tuple[int, ...], padding: tuple[int, ...]
 class SubsamplingLayer(_Pooling, frozen=True, kw_only=True, tag="subsampling"):
     """Pooling of images: the maximum, mean, sum or p-norm of every window, channel by channel."""
 
+    repeated: ClassVar[Mapping[str, int]] = PAIRS
     consumes: ClassVar[tuple[str, ...]] = ("convolutional",)
 
     kernel_size: tuple[int, int] = (1, 1)
@@ -214,6 +219,7 @@ class GlobalPoolingLayer(_Pooling, frozen=True, kw_only=True, tag="global_poolin
     With ``collapse_dimensions`` the result is a vector; without, an image of one place (a sequence of one time step).
     """
 
+    positional: ClassVar[tuple[str, ...]] = ("pooling_type",)
     consumes: ClassVar[tuple[str, ...]] = ("recurrent", "convolutional")
 
     collapse_dimensions: bool = True

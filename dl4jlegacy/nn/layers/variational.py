@@ -8,11 +8,12 @@ An encoder gives mean and log variance of q(z|x), a sample of it goes through a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 from dl4jlegacy.backend import Array, Scalar, get_array_module, scalar
-from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.errors import ConfError
+from dl4jlegacy.nn.arguments import resolve_name
 from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params, activate
 from dl4jlegacy.nn.layers.reconstruction import check_pretrain_rate
@@ -46,6 +47,8 @@ class VariationalAutoencoder(FeedForwardLayer, frozen=True, kw_only=True, tag="v
         | {f"{part}W" for part in (_MEAN, _LOG_VARIANCE, _OUT)}
     )
 
+    repeated: ClassVar[Mapping[str, int]] = {"encoder_layer_sizes": 1, "decoder_layer_sizes": 1}
+
     encoder_layer_sizes: tuple[int, ...] = (100,)
     decoder_layer_sizes: tuple[int, ...] = (100,)
     reconstruction_distribution: ReconstructionDistribution = GaussianReconstructionDistribution(activation="tanh")
@@ -60,9 +63,7 @@ class VariationalAutoencoder(FeedForwardLayer, frozen=True, kw_only=True, tag="v
             sizes = getattr(self, field)
             if not 1 <= len(sizes) <= _MOST_LAYERS or min(sizes) < 1:
                 raise ConfError(f"{self.title()}: {field} is {sizes}; give one positive size for each hidden layer")
-        if self.pzx_activation not in ACTIVATIONS:
-            hint = nearest(self.pzx_activation, list(ACTIVATIONS))
-            raise ConfError(f"{self.title()}: unknown pzx_activation {self.pzx_activation!r}{hint}")
+        resolve_name(self, self.title(), "pzx_activation", ACTIVATIONS, "activation")
         if self.num_samples < 1:
             raise ConfError(f"{self.title()}: num_samples={self.num_samples}; at least 1 is needed")
 

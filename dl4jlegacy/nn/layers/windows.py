@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from dl4jlegacy.backend import Array, get_array_module
-from dl4jlegacy.errors import ConfError, ShapeError, nearest
+from dl4jlegacy.errors import ConfError, ShapeError
+from dl4jlegacy.nn.arguments import resolve_name
 
-__all__ = ["Mode", "Window", "check_name", "check_window"]
+__all__ = ["PAIRS", "Mode", "Window", "check_window"]
 
 Mode = Literal["truncate", "same", "strict"]
+PAIRS = {"kernel_size": 2, "stride": 2, "padding": 2, "dilation": 2}
+"""Fields of a layer over images, for which one number stands for height and width."""
 
 
 def check_window(title: str, layer: Any, count: int) -> None:
@@ -29,18 +32,11 @@ def check_window(title: str, layer: Any, count: int) -> None:
         for size in given if isinstance(given, tuple) else (given,):
             if size < least:
                 raise ConfError(f"{title}: {field} is {_text(given)}; it must be at least {least}")
-    check_name(title, "convolution_mode", layer.convolution_mode, Mode)
+    resolve_name(layer, title, "convolution_mode", get_args(Mode))
     if layer.convolution_mode == "same" and layer.padding not in (0, (0, 0)):
         raise ConfError(
             f"{title}: padding is {_text(layer.padding)}, but convolution_mode 'same' makes its own; leave padding out"
         )
-
-
-def check_name(title: str, field: str, given: Any, names: Any) -> None:
-    """Raise ``ConfError`` unless ``given`` is one of the names of a ``Literal``; JSON has been checked before."""
-    known = get_args(names)
-    if given not in known:
-        raise ConfError(f"{title}: unknown {field} {given!r}{nearest(str(given), known)}")
 
 
 def _check_dimensions(title: str, field: str, given: Any, count: int) -> None:

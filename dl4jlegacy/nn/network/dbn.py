@@ -5,8 +5,8 @@ Legacy: ``org.deeplearning4j.models.classifiers.dbn.DBN`` and ``...classifiers.s
 
 from __future__ import annotations
 
-from dl4jlegacy.datasets.dataset import DataSet
-from dl4jlegacy.datasets.iterator import DataSetIterator
+from typing import ClassVar
+
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
@@ -18,29 +18,29 @@ __all__ = ["DBN", "StackedDenoisingAutoEncoder"]
 
 
 class DBN(MultiLayerNetwork):
-    """Deep belief network: a stack of RBMs under an output layer (Hinton, Osindero, Teh 2006)."""
+    """Deep belief network: a stack of RBMs under an output layer (Hinton, Osindero, Teh 2006).
+
+    ``fit`` pretrains every RBM, then fine-tunes the whole network, whatever the configuration says.
+    """
+
+    pretrains_and_finetunes: ClassVar[bool] = True
 
     def __init__(self, conf: MultiLayerConfiguration, *, kernels: Kernels | None = None) -> None:
         super().__init__(conf, kernels=kernels)
         _demand(self, RBM)
 
-    def fit(self, data: DataSetIterator | DataSet, epochs: int = 1) -> None:
-        """Pretrain every RBM for so many epochs, then fine-tune the whole network for as many."""
-        self.pretrain(data, epochs)
-        self.finetune(data, epochs)
-
 
 class StackedDenoisingAutoEncoder(MultiLayerNetwork):
-    """A stack of denoising autoencoders under an output layer (Vincent et al. 2010)."""
+    """A stack of denoising autoencoders under an output layer (Vincent et al. 2010).
+
+    ``fit`` pretrains every autoencoder, then fine-tunes the whole network, whatever the configuration says.
+    """
+
+    pretrains_and_finetunes: ClassVar[bool] = True
 
     def __init__(self, conf: MultiLayerConfiguration, *, kernels: Kernels | None = None) -> None:
         super().__init__(conf, kernels=kernels)
         _demand(self, AutoEncoder)
-
-    def fit(self, data: DataSetIterator | DataSet, epochs: int = 1) -> None:
-        """Pretrain every autoencoder for so many epochs, then fine-tune the whole network for as many."""
-        self.pretrain(data, epochs)
-        self.finetune(data, epochs)
 
 
 def _demand(network: MultiLayerNetwork, kind: type[RBM] | type[AutoEncoder]) -> None:

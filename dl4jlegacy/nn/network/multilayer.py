@@ -8,7 +8,7 @@ with a position in the run and that position's random stream, and reads the two 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.iterator import DataSetIterator
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.nn.arrays import array_batches, as_features, as_numbers, is_data_set, resolve_epochs
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.evaluation.classification import Evaluation
 from dl4jlegacy.nn.evaluation.evaluate import do_evaluation, label_mask
@@ -46,6 +47,8 @@ class MultiLayerNetwork(FlatNetwork):
     ``params`` and ``updater_state`` are live: writing into them changes the network. What is different on a GPU stands
     in ``FlatNetwork``.
     """
+
+    pretrains_and_finetunes: ClassVar[bool] = False  # ``fit`` does both, whatever the configuration says
 
     def __init__(self, conf: MultiLayerConfiguration, *, kernels: Kernels | None = None) -> None:
         self.conf = conf
@@ -119,6 +122,7 @@ class MultiLayerNetwork(FlatNetwork):
             NotFiniteError: the score is NaN or infinite (nothing was updated), or the update made a parameter so; on a
                 GPU ``check_finite`` raises it.
         """
+        x = as_features(x, self.stages[0].input_type)
         count = segment_count(self.conf, x)
         iterations = range(iteration * count, (iteration + 1) * count)
         batch = (x, labels, features_mask, labels_mask)
@@ -197,11 +201,30 @@ class MultiLayerNetwork(FlatNetwork):
 
     # -- training ----------------------------------------------------------------------------------------------------
 
-    def fit(self, data: DataSetIterator | DataSet, epochs: int = 1) -> None:
-        """Train on ``data`` for so many epochs: ``pretrain`` if the configuration says so, then ``finetune``."""
-        if self.conf.pretrain:
+    def fit(self, data: Any, labels: Any = None, epochs: int | None = None, *, batch_size: int = 32) -> None:
+        """Train for so many epochs (1): ``pretrain`` if the configuration says so, then ``finetune``.
+
+        ``fit(iterator, 5)``, ``fit(data_set, epochs=5)`` or ``fit(features, labels, epochs=5)``.
+
+        Args:
+            data: an iterator over batches; a ``DataSet``, which is one batch; or features, as an array or nested lists.
+            labels: of features: ``(examples, n_out)``, or the number of each example's class, ``(examples,)``.
+            epochs: passes over the data; the second argument where there are no labels.
+            batch_size: examples in a batch of features and labels, which are shuffled anew in every epoch.
+
+        Raises:
+            DataError: features or labels that are no numbers, do not belong together, or are missing.
+            ShapeError: sizes that do not fit the network.
+        """
+        labels, epochs = resolve_epochs(labels, epochs)
+        if not is_data_set(data):
+            trains_all = self.conf.backprop or self.pretrains_and_finetunes
+            layer = self._stack.output_layer() if trains_all else None
+            kind = self.stages[0].input_type
+            data = array_batches(data, labels, kind, layer, batch_size, self.conf.conf.seed)
+        if self.conf.pretrain or self.pretrains_and_finetunes:
             self.pretrain(data, epochs)
-        if self.conf.backprop:
+        if self.conf.backprop or self.pretrains_and_finetunes:
             self.finetune(data, epochs)
 
     def finetune(self, data: DataSetIterator | DataSet, epochs: int = 1) -> None:
@@ -253,6 +276,7 @@ class MultiLayerNetwork(FlatNetwork):
 
     def masked_output(self, x: Array, features_mask: Array | None = None) -> tuple[Array, Array | None]:
         """Return what ``output`` does, and which of its time steps count, ``(examples, time steps)``; None: all."""
+        features_mask = None if features_mask is None else as_numbers(features_mask, "the features mask")
         x, _ = self._stack.prepare(self._dtype, x, None, features_mask)
         parts: list[Array] = []
         masks: list[Array] = []
@@ -293,7 +317,7 @@ class MultiLayerNetwork(FlatNetwork):
         ``x (examples, n_in)`` is one time step and gives ``(examples, n_out)``; ``(examples, n_in, time steps)`` are
         several. Raises ``ShapeError`` if the number of sequences changes without ``rnn_clear_previous_state``.
         """
-        steps, is_one = as_sequences(x, self.stages[0].input_type)
+        steps, is_one = as_sequences(as_features(x, self.stages[0].input_type), self.stages[0].input_type)
         steps, _ = self._stack.prepare(self._dtype, steps, None)
         y, _ = self._stack.output(steps, self._step(memory=self._memory))
         self._check_output([y])
@@ -311,12 +335,17 @@ class MultiLayerNetwork(FlatNetwork):
         """Set a layer's state, in the form that ``rnn_get_previous_state`` returns."""
         self._memory.update({(layer, name): asarray(value, like=self._params).copy() for name, value in state.items()})
 
-    def score(self, data: DataSet) -> float:
-        """Return the mean loss of ``data`` plus the regularization term, without drop-out."""
-        return float(self.score_examples(data).mean()) + float(self.updater.penalty(self._params))
+    def score(self, data: Any, labels: Any = None) -> float:
+        """Return the mean loss of a data set, or of features and labels as in ``fit``, plus the regularization term.
 
-    def score_examples(self, data: DataSet) -> Array:
+        Nothing is dropped out.
+        """
+        return float(self.score_examples(data, labels).mean()) + float(self.updater.penalty(self._params))
+
+    def score_examples(self, data: Any, labels: Any = None) -> Array:
         """Return the loss of every example, without regularization, ``(examples,)``, on the host."""
+        if not is_data_set(data):
+            data = self._whole(data, labels)
         _, labels = self._stack.prepare(self._dtype, data.features, data.labels, data.features_mask, data.labels_mask)
         y, own = self.masked_output(data.features, data.features_mask)
         mask = label_mask(labels, data.labels_mask, own)
@@ -324,13 +353,28 @@ class MultiLayerNetwork(FlatNetwork):
             mask = as_contiguous(mask, self.kernels.xp, self._dtype)
         return to_host(self._stack.output_layer().scores(labels, y, mask))
 
-    def evaluate(self, data: DataSetIterator | DataSet, label_names: Sequence[str] | None = None) -> Evaluation:
-        """Return the classification metrics on ``data`` (one epoch of an iterator)."""
+    def evaluate(self, data: Any, labels: Any = None, label_names: Sequence[str] | None = None) -> Evaluation:
+        """Return the classification metrics on data as in ``fit`` (one epoch of an iterator).
+
+        Args:
+            data: an iterator, a ``DataSet``, or features.
+            labels: of features; for an iterator or a data set the second argument may be ``label_names``.
+            label_names: names of the classes, for the report.
+        """
+        if is_data_set(data):
+            label_names = labels if label_names is None else label_names
+        else:
+            data = self._whole(data, labels)
         evaluation = Evaluation(self.n_out, label_names)
         do_evaluation(self, data, evaluation)
         return evaluation
 
     # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _whole(self, features: Any, labels: Any) -> DataSet:
+        """Return features and labels, as given to ``score`` or ``evaluate``, as one data set."""
+        layer, kind = self._stack.output_layer(), self.stages[0].input_type
+        return array_batches(features, labels, kind, layer, 1, 0).dataset
 
     def _pretrain_layer(self, index: int) -> PretrainLayer:
         layer = self.layers[index] if 0 <= index < len(self.layers) else None

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from dl4jlegacy.backend import Array, Scalar, as_contiguous
 from dl4jlegacy.errors import ConfError, DataError, ShapeError
+from dl4jlegacy.nn.arrays import as_features, as_labels
 from dl4jlegacy.nn.conf.stages import Stage
 from dl4jlegacy.nn.formats import check_batch, check_masks, to_external, to_internal
 from dl4jlegacy.nn.input_type import InputTypeFeedForward, InputTypeRecurrent
@@ -58,6 +59,7 @@ class Stack:
             ConfError: arrays on a GPU for a network on the host.
             DataError: not as many labels as examples.
         """
+        x = as_features(x, self.stages[0].input_type)
         check_batch(x, self.stages[0].input_type, f"layer 0 ({self.stages[0].layer.title()})")
         x = as_contiguous(x, self.xp, dtype)
         if x.ndim != 2 and isinstance(self.stages[0].input_type, InputTypeFeedForward):
@@ -65,9 +67,10 @@ class Stack:
         check_masks(x, labels, features_mask, labels_mask)
         if labels is None:
             return x, x
+        layer = self.output_layer()
+        labels = as_labels(labels, layer)
         if len(labels) != len(x) or not len(x):
             raise DataError(f"a batch has {len(x)} examples and {len(labels)} labels; both must be equal and not 0")
-        layer = self.output_layer()
         wanted = layer.label_shape((*x.shape[:-1], self.output_steps(x.shape[-1])))
         if labels.shape != wanted:
             raise ShapeError(

@@ -34,7 +34,7 @@ from dl4jlegacy.nn.layers.output import BaseOutputLayer
 from dl4jlegacy.nn.layers.subsampling import ParameterlessLayer
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.preprocessors import InputPreProcessor
-from dl4jlegacy.nn.updaters import Updater
+from dl4jlegacy.nn.updaters import Updater, resolve_updater
 from dl4jlegacy.nn.vertices.shape import Vertex
 from dl4jlegacy.nn.weights import Distribution
 
@@ -65,6 +65,9 @@ class FineTuneConfiguration(ConfText, frozen=True, kw_only=True):
     gradient_normalization_threshold: float | None = None
     mini_batch: bool | None = None
     minimize: bool | None = None
+
+    def __post_init__(self) -> None:
+        resolve_updater(self, "FineTuneConfiguration")
 
     def given(self) -> dict[str, Any]:
         """Return what is set."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import msgspec
 
 from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError, ShapeError
+from dl4jlegacy.nn.arguments import Described, resolve_name
 from dl4jlegacy.nn.input_type import (
     AnyInputType,
     InputTypeConvolutional,
@@ -63,8 +64,17 @@ def feature_axis(kind: AnyInputType) -> int:
     return 2 if isinstance(kind, InputTypeRecurrent) else 1
 
 
+Op = Literal["add", "subtract", "product", "average", "max"]
+
+
 class GraphVertex(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True, omit_defaults=True
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="type",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    metaclass=Described,
 ):
     """Base of all vertices; from ``min_inputs`` to ``max_inputs`` inputs (None: any number)."""
 
@@ -168,7 +178,10 @@ class ElementWiseVertex(GraphVertex, frozen=True, kw_only=True, tag="element_wis
 
     max_inputs: ClassVar[int | None] = None
 
-    op: Literal["add", "subtract", "product", "average", "max"]
+    op: Op
+
+    def __post_init__(self) -> None:
+        resolve_name(self, self.title(), "op", get_args(Op))
 
     def output_type(self, given: Sequence[AnyInputType]) -> AnyInputType:
         """Return the common type."""

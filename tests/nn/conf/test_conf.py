@@ -152,7 +152,7 @@ def test_values_out_of_range_are_refused_in_the_network_and_in_a_layer(fields, m
 
 
 def test_unknown_dtypes_and_seeds_beyond_64_bits_are_refused():
-    with pytest.raises(ConfError, match="dtype is 'float16'"):
+    with pytest.raises(ConfError, match="unknown dtype 'float16'"):
         NeuralNetConfiguration(dtype="float16")
     with pytest.raises(ConfError, match="seed is 9223372036854775808; it must fit into 64 bits"):
         NeuralNetConfiguration(seed=2**63)

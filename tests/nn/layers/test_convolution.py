@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dl4jlegacy.errors import ConfError, ShapeError
+from dl4jlegacy.errors import ConfError, DataError, ShapeError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.input_type import AnyInputType, InputType
@@ -218,7 +218,7 @@ BAD: list[tuple[Any, str]] = [
     (lambda: SubsamplingLayer(stride=(0, 1)), "stride is 0x1"),
     (lambda: Convolution1DLayer(stride=0), "stride is 0"),
     (lambda: conv(padding=(-1, 0)), "padding is -1x0"),
-    (lambda: conv(kernel_size=3), "kernel_size is 3; give .height, width."),
+    (lambda: conv(kernel_size=(3, 3, 3)), "give 2 whole numbers, or one for all"),
     (lambda: Convolution1DLayer(kernel_size=(3, 1)), "give one whole number"),
     (lambda: conv(convolution_mode="sane"), "did you mean 'same'"),
     (lambda: SubsamplingLayer(pooling_type="agv"), "did you mean 'avg'"),
@@ -252,9 +252,11 @@ def test_what_can_never_work_is_refused_before_training(build: Any, message: str
 
 def test_batches_that_do_not_fit_are_refused_with_the_layer() -> None:
     net, labels = network(conv(), output()), np.eye(3)[[0, 1, 2]]
-    for x in (np.zeros((3, 83)), np.zeros((3, 2, 6, 7, 1)), np.zeros(84)):
+    for x in (np.zeros((3, 83)), np.zeros((3, 2, 6, 7, 1)), np.zeros(85)):
         with pytest.raises(ShapeError, match=r"layer 0 \(convolution\) takes rows of 2x7x6 images"):
             net.fit_batch(x, labels, iteration=0, stream=Stream.of(1))
+    with pytest.raises(DataError, match="a batch has 1 examples and 3 labels"):
+        net.fit_batch(np.zeros(84), labels, iteration=0, stream=Stream.of(1))
     with pytest.raises(ShapeError, match=r"labels have shape \(3, 4\).*wants \(3, 3\)"):
         net.fit_batch(np.zeros((3, 84)), np.zeros((3, 4)), iteration=0, stream=Stream.of(1))
     sequences = network(

@@ -9,11 +9,11 @@ import pytest
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
+from dl4jlegacy.nn.gradient_normalization import GRADIENT_NORMALIZATIONS
 from dl4jlegacy.nn.layers.autoencoder import AutoEncoder
 from dl4jlegacy.nn.layers.layer import DenseLayer, Layer
 from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.layers.rbm import RBM
-from dl4jlegacy.nn.multilayer_updater import GRADIENT_NORMALIZATIONS
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.parameters import ParamLayout
 from dl4jlegacy.nn.step import Step, Workspace, aligned

@@ -1,0 +1,111 @@
+"""Arrays as users give them: nested lists, class numbers for labels, one example alone; and what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from dl4jlegacy.backend import Array, is_on_device
+from dl4jlegacy.datasets.dataset import DataSet, one_hot
+from dl4jlegacy.datasets.iterator import DataSetIterator, ListDataSetIterator
+from dl4jlegacy.datasets.multi_dataset import ListMultiDataSetIterator, MultiDataSet
+from dl4jlegacy.errors import DataError
+from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional
+from dl4jlegacy.nn.layers.output import BaseOutputLayer
+
+__all__ = ["array_batches", "as_features", "as_labels", "as_numbers", "is_data_set", "is_several", "resolve_epochs"]
+
+_SETS = (DataSet, MultiDataSet, DataSetIterator, ListMultiDataSetIterator)
+
+
+def is_data_set(data: Any) -> bool:
+    """Return whether ``data`` is a data set or an iterator over batches, and not the features alone."""
+    if isinstance(data, _SETS):
+        return True
+    if isinstance(data, list | tuple):
+        return bool(data) and isinstance(data[0], DataSet | MultiDataSet)
+    is_array = isinstance(data, str | bytes) or hasattr(data, "__array__") or hasattr(data, "ndim")
+    return isinstance(data, Iterable) and not is_array
+
+
+def is_several(given: Any) -> bool:
+    """Return whether ``given`` are several batches of arrays, and not one as nested lists or rows."""
+    return isinstance(given, list | tuple) and bool(given) and all(getattr(each, "ndim", 0) > 1 for each in given)
+
+
+def resolve_epochs(labels: Any, epochs: int | None) -> tuple[Any, int]:
+    """Return labels and epochs of ``fit(data, 5)`` and ``fit(features, labels, 5)``, where the second may be either."""
+    if isinstance(labels, int | np.integer) and epochs is None:
+        return None, int(labels)
+    return labels, 1 if epochs is None else int(epochs)
+
+
+def as_numbers(values: Any, what: str) -> Array:
+    """Return ``values`` as an array of numbers; one that is an array of numbers already as it is.
+
+    Raises:
+        DataError: it is ragged, or holds no numbers; ``what`` names it in the message.
+    """
+    if is_on_device(values):
+        found: Array = values
+        return found
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError) as exc:
+        raise DataError(f"{what} are not a rectangular array of numbers: {exc}") from exc
+    if array.dtype.kind in "biuf":
+        return array
+    text = "; turn names into numbers first, with np.unique(names, return_inverse=True)[1]"
+    hint = text if array.dtype.kind in "OSU" and array.ndim else ""
+    raise DataError(f"{what} have dtype {array.dtype}, shape {array.shape}; give numbers{hint}")
+
+
+def as_features(x: Any, kind: AnyInputType) -> Array:
+    """Return features as a network with inputs of type ``kind`` takes them: an example alone becomes a batch of one.
+
+    Raises:
+        DataError: they are no numbers.
+    """
+    array = as_numbers(x, "features")
+    if array.ndim == 1 and kind.columns in (1, array.size):
+        return array.reshape(-1, kind.columns)
+    if isinstance(kind, InputTypeConvolutional) and kind.channels == 1 and array.shape[1:] == kind.shape[1:]:
+        return array[:, None]
+    return array
+
+
+def as_labels(labels: Any, layer: BaseOutputLayer) -> Array:
+    """Return labels as an output layer takes them: class numbers, ``(examples,)``, become one-hot where it wants that.
+
+    Raises:
+        DataError: they are no numbers, or a class is not among the layer's outputs.
+    """
+    array = as_numbers(labels, "labels")
+    is_column = array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)
+    if not is_column or is_on_device(array):
+        return array
+    if layer.takes_indices() or layer.n_out == 1:
+        return array.reshape(-1, 1)
+    return one_hot(array.reshape(-1), layer.n_out)
+
+
+def array_batches(
+    features: Any, labels: Any, kind: AnyInputType, layer: BaseOutputLayer | None, batch_size: int, seed: int
+) -> ListDataSetIterator:
+    """Return the batches of arrays for a network with one input, in a new order in each epoch.
+
+    Args:
+        features, labels: as for ``fit``; labels None: none.
+        kind: of the network's input.
+        layer: at its output; None: it has no loss.
+        batch_size, seed: of the batches, and of their order.
+
+    Raises:
+        DataError: they are no numbers, do not belong together, or hold what is not finite.
+    """
+    if labels is None and layer is not None:
+        raise DataError("labels are missing: give fit(features, labels), a DataSet, or an iterator over batches")
+    y = None if labels is None or layer is None else as_labels(labels, layer)
+    return ListDataSetIterator(DataSet(as_features(features, kind), y), batch_size, seed=seed)

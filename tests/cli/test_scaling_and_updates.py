@@ -1,0 +1,98 @@
+"""The command says what it does to the features, and what many workers do to the number of updates."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dl4jlegacy import Conf
+from dl4jlegacy.cli import main
+from dl4jlegacy.errors import ConfError
+from dl4jlegacy.training import few_updates, prepare
+
+FEW = ("train", "--dataset", "iris", "--epochs", "1")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def dl4j(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
+    with pytest.raises(SystemExit) as leave:
+        main.main(list(arguments))
+    out, err = capsys.readouterr()
+    assert not leave.value.code, err
+    return out, err
+
+
+def test_a_text_says_that_features_were_scaled_and_how_to_leave_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "scaled to 0..1" in (said := dl4j(capsys, *FEW)[0]) and "--no-scaling" in said
+    assert "scaled" not in dl4j(capsys, *FEW, "--no-scaling")[0]
+
+
+def test_features_are_left_alone_where_that_is_asked_for_also_when_the_run_goes_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found: dict[str, dict[str, Any]] = {}
+    for flags in ((), ("--no-scaling",)):
+        folder, model = f"run{len(found)}", f"model{len(found)}.zip"
+        report = json.loads(
+            dl4j(capsys, *FEW, *flags, "--checkpoint-dir", folder, "--out", model, "--format", "json")[0]
+        )
+        again = json.loads(dl4j(capsys, "resume", folder, "--format", "json")[0])
+        assert again["params_sha256"] == report["params_sha256"]
+        assert again["scaled_features"] is report["scaled_features"] is (not flags)
+        scored = json.loads(dl4j(capsys, "evaluate", model, "--dataset", "iris", "--format", "json")[0])
+        assert scored["accuracy"] == report["accuracy"]
+        found[folder] = report
+    assert found["run0"]["params_sha256"] != found["run1"]["params_sha256"]
+
+
+def prepared(examples_per_update: int | None = None, **fields: Any) -> Any:
+    conf = Conf(dataset="digits", model="mlp", **fields)
+    return prepare(conf, frozenset(fields), examples_per_update=examples_per_update)[0]
+
+
+def test_more_jobs_than_the_defaults_allow_for_are_warned_of_with_the_numbers() -> None:
+    usual = prepared(workers=4, epochs=10, batch_size=32)
+    assert few_updates(usual) == "" == few_updates(prepared(workers=1, epochs=10, batch_size=32))
+    many = prepared(workers=12, epochs=10, batch_size=32)
+    said = few_updates(many)
+    for words in (
+        "12 jobs a round average 384 examples to one update",
+        f"{many.plan.total_rounds:,} updates in 10 epochs",
+        "--epochs 30",
+        "--examples-per-update 128",
+    ):
+        assert words in said
+    assert prepared(workers=12, epochs=30, batch_size=32).plan.total_rounds >= usual.plan.total_rounds
+    assert few_updates(prepared(workers=12, epochs=10, batch_size=32, router="hogwild")) == ""
+
+
+@pytest.mark.parametrize(("fields", "batch"), [({"workers": 12}, 10), ({"workers": 3, "averaging_frequency": 2}, 21)])
+def test_examples_per_update_keep_the_number_of_updates_whatever_the_workers(fields: Any, batch: int) -> None:
+    run = prepared(128, epochs=10, **fields)
+    assert run.conf.batch_size == batch
+    usual = prepared(workers=4, epochs=10, batch_size=32)
+    assert run.plan.total_rounds == pytest.approx(usual.plan.total_rounds, rel=0.1)
+
+
+def test_examples_that_cannot_be_shared_out_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfError, match="11 examples cannot be shared out to the 12 batches"):
+        prepared(11, workers=12)
+    with pytest.raises(SystemExit) as leave:
+        main.main([*FEW, "--examples-per-update", "64", "--batch-size", "16"])
+    assert leave.value.code == 2 and "leave --batch-size out" in capsys.readouterr().err
+
+
+def test_the_warning_comes_before_the_training_and_as_json_where_that_is_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    err = dl4j(capsys, *FEW, "--workers", "5", "--log-format", "json")[1]
+    events = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
+    assert events[0]["event"] == "warning" and "5 jobs a round" in events[0]["text"]
+    assert "updates in 1 epoch" not in dl4j(capsys, *FEW, "--workers", "4")[1]
