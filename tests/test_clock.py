@@ -119,16 +119,17 @@ def test_a_process_that_was_stopped_amid_a_request_does_not_give_the_tracker_up(
 
 
 REALLY_STOPPED = """
-import sys, threading
+import sys, threading, time
 from dl4jlegacy.clock import Deadline
 from dl4jlegacy.scaleout.hazelcast.link import LateError, Reply
-reply, deadline = Reply("here:1"), Deadline(2.0)
+reply, deadline, asked = Reply("here:1"), Deadline(2.0), [time.monotonic()]
 def read():
     sys.stdin.readline()
     reply.set_result("answered")
 threading.Thread(target=read, daemon=True).start()
 def wait(seconds):
-    print("waits", flush=True)
+    print("goes on" if time.monotonic() - asked[-1] > 2.0 else "waits", flush=True)
+    asked.append(time.monotonic())
     try:
         return bool(reply.wait(seconds))
     except LateError:
@@ -141,13 +142,15 @@ print("in time" if deadline.wait(wait) else "blames the server", flush=True)
 def test_a_process_that_is_really_stopped_for_longer_than_its_deadline_hears_the_answer() -> None:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", REALLY_STOPPED], **pipes) as waiting:
-        assert waiting.stdin is not None and waiting.stdout is not None
+        assert waiting.stdout is not None
         assert waiting.stdout.readline() == "waits\n"
         waiting.send_signal(signal.SIGSTOP)
         stopped = time.monotonic()
         until(lambda: time.monotonic() - stopped > 3.0)
         waiting.send_signal(signal.SIGCONT)
+        line = next(line for line in waiting.stdout if line != "waits\n")
         said, _ = waiting.communicate("now\n", timeout=60)
+    assert line == "goes on\n"
     assert said.split("\n")[-2] == "in time"
 
 
