@@ -12,8 +12,9 @@ from typing import NoReturn
 
 from dl4jlegacy.console import emit, open_console, run_guarded
 from dl4jlegacy.errors import UsageError, nearest
+from dl4jlegacy.scaleout.router import ROUTERS
 from tools.chaos.driver import ChaosOptions, run_chaos
-from tools.chaos.schedule import parse_kinds
+from tools.chaos.schedule import KINDS, parse_kinds
 
 __all__ = ["main", "parse"]
 
@@ -39,17 +40,36 @@ def parse(arguments: Sequence[str]) -> tuple[ChaosOptions, bool]:
     parser.add_argument("--faults", metavar="N", default="20", help="how many faults (20)")
     parser.add_argument("--seed", metavar="N", default="1", help="of the faults and of the training (1)")
     parser.add_argument("--workers", metavar="N", default="4", help="worker processes (4)")
-    parser.add_argument("--kinds", metavar="A,B", help="only faults of these kinds (all)")
+    parser.add_argument("--rounds", metavar="N", help="about how many rounds a run has at first (by the faults)")
+    parser.add_argument("--kinds", metavar="A,B", help=f"only faults of these kinds (all): {', '.join(KINDS)}")
+    parser.add_argument(
+        "--router",
+        metavar="NAME",
+        default="iterative-reduce",
+        help="iterative-reduce (the default), or hogwild, of which the accounting is compared",
+    )
+    parser.add_argument("--side-by-side", action="store_true", help="let a second run be under way on the same servers")
+    parser.add_argument(
+        "--hostile-neighbour",
+        action="store_true",
+        help="let somebody without the secret write to the grid and to Zookeeper during all faults",
+    )
     parser.add_argument("--keep", metavar="FOLDER", type=Path, help="write all logs here, and keep them")
     parser.add_argument("--format", metavar="text|json", default="text", help="the report as text, or one JSON object")
     flags = parser.parse_args(arguments)
     if flags.format not in ("text", "json"):
         raise UsageError(f"--format {flags.format}: unknown format{nearest(flags.format, ('text', 'json'))}")
+    if flags.router not in ROUTERS:
+        raise UsageError(f"--router {flags.router}: unknown router{nearest(flags.router, tuple(ROUTERS))}")
     options = ChaosOptions(
         faults=_whole("--faults", flags.faults, 1),
         seed=_whole("--seed", flags.seed, -(2**63)),
         workers=_whole("--workers", flags.workers, 1),
         kinds=parse_kinds(flags.kinds),
+        rounds=0 if flags.rounds is None else _whole("--rounds", flags.rounds, 1),
+        router=flags.router,
+        side_by_side=flags.side_by_side,
+        hostile_neighbour=flags.hostile_neighbour,
         keep=flags.keep,
     )
     return options, flags.format == "json"

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +23,24 @@ from tools.chaos import network
 from tools.chaos.faults import DETECTION_GOALS, ActiveFault, inject
 from tools.chaos.report import ChaosReport, FaultResult, RunResult
 from tools.chaos.run import POLL_SECONDS, HangError, Run, RunEnded
-from tools.chaos.schedule import Fault, draw_faults
+from tools.chaos.schedule import AT_THE_END, Fault, draw_faults
 from tools.chaos.testbed import TestBed, TestBedOptions
 from tools.chaos.watcher import RunWatcher
 
 __all__ = ["ChaosOptions", "Driver", "run_chaos"]
 
-_NEED_LINK = ("partition", "packet-loss")
-_RECOVERY_SECONDS = 90.0
-_START_SECONDS = 90.0
+_LOSES_SESSIONS = ("zookeeper-kill", "zookeeper-freeze")
+_NEED_LINK = ("partition", "packet-loss", "member-partition")
+_RECOVERY_SECONDS = 180.0
+_START_SECONDS = 180.0
 _SPARE_SECONDS = 12.0  # of a run, to recover from a fault
 _DETECTION_SECONDS = 6.0
 _LEAST_ROUNDS, _MOST_ROUNDS = 500, 5000  # the start and the end of a run take as long as several faults
 _ROUNDS_PER_FAULT = 250
-_COMPARED = ("params_sha256", "rounds", "batches", "examples", "batches_lost", "batches_duplicated")
+_BESIDE_SECONDS = 600.0
+_ACCOUNT = ("batches", "examples", "batches_lost", "batches_duplicated")
+_COMPARED = {"iterative-reduce": ("params_sha256", "rounds", *_ACCOUNT), "hogwild": _ACCOUNT}
+"""What of a run's report must be the embedded tracker's, for each router; hogwild's parameters depend on timing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,10 @@ class ChaosOptions:
         seed: of the faults and of the training.
         workers: how many worker processes.
         kinds: which faults; those that this machine does not allow are named in the report.
+        rounds: about how many a run has at first; 0: by the number of faults.
+        router: of the runs.
+        side_by_side: whether a second run is under way on the same servers.
+        hostile_neighbour: whether somebody without the secret writes to the servers meanwhile.
         keep: a folder for all logs; a temporary one by default, which stays if anything went wrong.
     """
 
@@ -55,6 +63,10 @@ class ChaosOptions:
     seed: int
     workers: int
     kinds: tuple[str, ...]
+    rounds: int = 0
+    router: str = "iterative-reduce"
+    side_by_side: bool = False
+    hostile_neighbour: bool = False
     keep: Path | None = None
 
 
@@ -84,24 +96,32 @@ def run_chaos(options: ChaosOptions, say: Callable[[str], None]) -> ChaosReport:
         begun = time.monotonic()
         what = TestBedOptions(
             workers=options.workers,
-            rounds=min(_MOST_ROUNDS, _LEAST_ROUNDS + _ROUNDS_PER_FAULT * options.faults),
+            rounds=options.rounds or min(_MOST_ROUNDS, _LEAST_ROUNDS + _ROUNDS_PER_FAULT * options.faults),
             seed=options.seed,
             lossy_link=link,
             small_disk=not no_disk,
+            router=options.router,
+            hostile_neighbour=options.hostile_neighbour,
+            beside=options.side_by_side,
+            divisible="member-partition" in runnable,
         )
         with TestBed(folder.path, what, temporary=options.keep is None) as test_bed:
             driver.run_all(test_bed)
+            neighbour = test_bed.neighbour.done if test_bed.neighbour is not None else {}
         folder.stays = options.keep is not None or bool(driver.problems)
     return ChaosReport(
         seed=options.seed,
         workers=options.workers,
         kinds=tuple(runnable),
+        router=options.router,
+        side_by_side=options.side_by_side,
         not_run=not_run,
         schedule=schedule,
         faults=tuple(driver.results),
         runs=tuple(driver.runs),
         hangs=driver.hangs,
         problems=tuple(driver.problems),
+        neighbour=neighbour,
         seconds=round(time.monotonic() - begun, 1),
         folder=str(folder.path) if folder.stays else "",
     )
@@ -188,8 +208,10 @@ class Driver:
                 self.hangs += isinstance(exc, HangError)
                 self._add_problem(f"run {test_bed.run_name}: {exc}", test_bed)
             test_bed.clear()
+            if test_bed.beside is not None:
+                test_bed.beside.clear()
             if self._left and not self.problems and len(self.results) == before:
-                test_bed.options = replace(test_bed.options, rounds=2 * test_bed.options.rounds)
+                test_bed.lengthen()
                 self._train_embedded(test_bed)
 
     def _train_embedded(self, test_bed: TestBed) -> None:
@@ -205,20 +227,56 @@ class Driver:
         """Start a run, inject as many faults as it has room for, let it end, and compare its result."""
         begun, before = time.monotonic(), len(self.results)
         test_bed.start_run(name)
+        if test_bed.beside is not None:
+            test_bed.beside.start_run(f"{name}-beside")
         with RunWatcher(test_bed.tracker) as watcher:
             run = Run(test_bed, watcher, self._usual_rates)
             try:
                 run.wait_until_recovered(None, _START_SECONDS)
-                while self._left and (len(self.results) == before or self._has_room(watcher)):
+                if test_bed.neighbour is not None:
+                    test_bed.neighbour.start()
+                while (
+                    self._left
+                    and self._left[0].kind != AT_THE_END
+                    and (len(self.results) == before or self._has_room(watcher))
+                ):
                     result = self._inject(run, self._left[0])
                     self._say(result.line())
                     if result.full_seconds is not None:
                         self.results.append(result)
                         del self._left[0]
+                if self._has_next(AT_THE_END, wanted=True):
+                    self._end_with(run, self._left[0])
             except RunEnded:
                 self._say(f"run {name} has ended")
             run.finish()
+        if test_bed.neighbour is not None:
+            test_bed.neighbour.stop()
         self._compare(test_bed, time.monotonic() - begun, len(self.results) - before)
+        if test_bed.beside is not None:
+            test_bed.beside.wait_for_end(_BESIDE_SECONDS)
+            self._compare(test_bed.beside, time.monotonic() - begun, 0)
+
+    def _end_with(self, run: Run, fault: Fault) -> None:
+        """Kill the master at the moment at which the run is done, and wait until another one has finished it."""
+        name = run.kill_master_when_done()
+        clock = time.monotonic()
+        run.finish()
+        result = FaultResult(
+            fault=fault,
+            run=run.test_bed.run_name,
+            round=run.round,
+            at_seconds=round(clock - self._begun, 2),
+            full_seconds=round(time.monotonic() - clock, 2),
+            note=name,
+        )
+        self._say(result.line())
+        self.results.append(result)
+        del self._left[0]
+
+    def _has_next(self, kind: str, *, wanted: bool) -> bool:
+        """Return True if a fault is left, and the next one is of this kind (or is not)."""
+        return bool(self._left) and (self._left[0].kind == kind) is wanted
 
     def _has_room(self, watcher: RunWatcher) -> bool:
         left: int = self.expected["rounds"] - (watcher.head.round if watcher.head is not None else 0)
@@ -235,7 +293,7 @@ class Driver:
         except Dl4jError:
             run.raise_if_ended()  # no fault can be injected into a run that has ended meanwhile
             raise
-        run.replaces_masters = fault.kind == "zookeeper-kill"
+        run.replaces_masters = any(one.kind in _LOSES_SESSIONS for one in (fault, *fault.parts))
         full: float | None = None
         with contextlib.suppress(RunEnded):
             full = run.wait_until_recovered(clock, _RECOVERY_SECONDS) - clock
@@ -256,7 +314,7 @@ class Driver:
         if not reports:
             self._add_problem(f"run {test_bed.run_name} ended, and no master has reported its result", test_bed)
             return
-        report = reports[-1]
+        report, compared = reports[-1], _COMPARED[test_bed.options.router]
         result = RunResult(
             run=test_bed.run_name,
             rounds=report["rounds"],
@@ -266,11 +324,11 @@ class Driver:
             batches_duplicated=report["batches_duplicated"],
             updates_dropped=report["updates_dropped"],
             params_sha256=report["params_sha256"],
-            expected_sha256=self.expected["params_sha256"],
+            expected_sha256=self.expected["params_sha256"] if "params_sha256" in compared else "",
         )
         self.runs.append(result)
         self._say(f"run {result.run}: {faults} faults, {result.seconds} s, sha256 {result.params_sha256}")
-        for name in _COMPARED:
+        for name in compared:
             if report[name] != self.expected[name]:
                 self._add_problem(
                     f"run {result.run}: {name} is {report[name]}, it should be {self.expected[name]}", test_bed

@@ -15,8 +15,10 @@ from pathlib import Path
 from dl4jlegacy.errors import Dl4jError, TrackerError
 from dl4jlegacy.scaleout.hazelcast.link import DisturbedError, HazelcastLink
 from dl4jlegacy.scaleout.journal import JournalEntry
+from dl4jlegacy.scaleout.records import Keys
 from dl4jlegacy.services import Services
 from tools.chaos.expiry import expire_session
+from tools.chaos.network import cut_off_member
 from tools.chaos.schedule import Fault
 from tools.chaos.testbed import Process, TestBed, wait_until
 
@@ -26,13 +28,17 @@ DETECTION_GOALS = {
     "worker-kill": 0.5,
     "workers-kill": 0.5,
     "worker-freeze": 2.5,
+    "worker-long-freeze": 2.5,
     "partition": 2.5,
     "master-kill": 5.0,
     "master-freeze": 5.0,
+    "master-long-freeze": 5.0,
 }
 """Seconds within which a fault should be in the journal; for a master: that another one has taken over."""
 
 _END_SECONDS = 30.0
+_SERVER_SECONDS = 180.0
+_STEP_SECONDS = 1500.0  # more than any deadline
 _DEPOSED_SECONDS = 20.0
 _WARNING_SECONDS = 20.0
 _REQUEST_SECONDS = 5.0
@@ -129,6 +135,14 @@ def _drain_worker(test_bed: TestBed, fault: Fault) -> ActiveFault:
     return ActiveFault(recover, (process.pid,), "worker_left")
 
 
+def _step_clock(test_bed: TestBed, fault: Fault) -> ActiveFault:
+    """Set a process's wall clock forward or back, and right again."""
+    process = test_bed.leader() if fault.target == "master" else test_bed.processes[fault.target]
+    seconds = _STEP_SECONDS if fault.number % 2 else -_STEP_SECONDS
+    process.set_clock(seconds)
+    return ActiveFault(lambda: process.set_clock(0.0), note=f"{process.name} by {seconds:+g} s")
+
+
 def _wait_for_end(process: Process) -> int:
     what = f"the end of {process.name} (pid {process.pid})"
     wait_until(lambda: process.exit_status is not None, _END_SECONDS, what, pause=0.01)
@@ -180,14 +194,63 @@ def _wait_until_deposed(test_bed: TestBed, leader: Process) -> None:
 
 
 def _kill_server(test_bed: TestBed, fault: Fault) -> ActiveFault:
-    state = Services.status(test_bed.services_folder)
-    pid = state.pids.get(fault.target) if state is not None else None
-    if pid is None:
-        raise Dl4jError(f"{fault.target} does not run")
-    os.kill(pid, signal.SIGKILL)
+    os.kill(_server_pid(test_bed, fault.target), signal.SIGKILL)
 
     def recover() -> None:
         Services.restart(fault.target, test_bed.services_folder)
+
+    return ActiveFault(recover)
+
+
+def _freeze_server(test_bed: TestBed, fault: Fault) -> ActiveFault:
+    pid = _server_pid(test_bed, fault.target)
+    os.kill(pid, signal.SIGSTOP)
+
+    def recover() -> None:
+        os.kill(pid, signal.SIGCONT)
+        _wait_for_servers(test_bed)
+
+    return ActiveFault(recover)
+
+
+def _server_pid(test_bed: TestBed, name: str) -> int:
+    state = Services.status(test_bed.services_folder)
+    pid = state.pids.get(name) if state is not None else None
+    if pid is None:
+        raise Dl4jError(f"{name} does not run")
+    return pid
+
+
+def _wait_for_servers(test_bed: TestBed) -> None:
+    """Wait until all servers answer, and the members see each other."""
+    state = Services.status(test_bed.services_folder)
+    servers = () if state is None else state.servers
+    members = sum(server.name != "zookeeper" for server in servers)
+    wait_until(
+        lambda: all(server.answers(members) for server in servers),
+        _SERVER_SECONDS,
+        f"all of {', '.join(server.name for server in servers)} answer, and the members see each other",
+    )
+
+
+def _empty_grid(test_bed: TestBed, fault: Fault) -> ActiveFault:
+    """Remove the run's map with all that is in it."""
+    link = HazelcastLink(test_bed.services.hazelcast.split(","), test_bed.services.cluster_name, test_bed.map_name())
+    with contextlib.closing(link):
+        wait_until(link.connected, _REQUEST_SECONDS, "a connection to the grid")
+        link.destroy().wait(_REQUEST_SECONDS)
+    return ActiveFault(_nothing)
+
+
+def _kill_members(test_bed: TestBed, fault: Fault) -> ActiveFault:
+    """Kill all members at once, so that they begin again without any data."""
+    members = [name for name in test_bed.server_names() if name != "zookeeper"]
+    for name in members:
+        os.kill(_server_pid(test_bed, name), signal.SIGKILL)
+
+    def recover() -> None:
+        for name in members:
+            Services.restart(name, test_bed.services_folder)
 
     return ActiveFault(recover)
 
@@ -223,6 +286,17 @@ def _nothing() -> None:
 def _cut_link(test_bed: TestBed, fault: Fault) -> ActiveFault:
     test_bed.link.set_loss(1.0)
     return ActiveFault(lambda: test_bed.link.set_loss(0.0), (test_bed.processes[fault.target].pid,), "worker_gone")
+
+
+def _cut_off_member(test_bed: TestBed, fault: Fault) -> ActiveFault:
+    """Cut a member off from the others until they have noticed; clients reach both parts."""
+    cut_off_member(cut=True)
+
+    def recover() -> None:
+        cut_off_member(cut=False)
+        _wait_for_servers(test_bed)
+
+    return ActiveFault(recover)
 
 
 def _lose_packets(test_bed: TestBed, fault: Fault) -> ActiveFault:
@@ -265,8 +339,8 @@ def _damage(link: HazelcastLink, kind: str, source: random.Random) -> str:
 
 
 def _newest_key(keys: list[str], kind: str, source: random.Random) -> str:
-    """Return one of the newest keys of a kind, "" if there is none."""
-    parts = [key.split("/") for key in keys if key.split("/")[0] == kind]
+    """Return one of the newest keys of a kind that a run has, "" if there is none."""
+    parts = [key.split("/") for key in keys if key.split("/")[0] == kind and Keys.is_of_run(key)]
     parts.sort(key=lambda part: int(part[1]) if len(part) > 1 and part[1].isdigit() else 0)
     newest = parts[-_NEWEST_KEYS:]
     return "/".join(newest[int(source.random() * len(newest))]) if newest else ""
@@ -333,18 +407,41 @@ def _newest_checkpoint(folder: Path) -> str:
     return max((path.name for path in folder.glob("checkpoint-*.json")), default="")
 
 
+# -- two at a time -----------------------------------------------------------------------------------------------------
+
+
+def _inject_both(test_bed: TestBed, fault: Fault) -> ActiveFault:
+    """Inject a fault of a process and one of a server; the server is mended first, for the process needs it."""
+    first, second = (inject(test_bed, part) for part in fault.parts)
+
+    def recover() -> None:
+        second.recover()
+        first.recover()
+
+    return replace(first, recover=recover, note="; ".join(part.note for part in (first, second) if part.note))
+
+
 _INJECTORS: dict[str, Callable[[TestBed, Fault], ActiveFault]] = {
     "worker-kill": _kill_worker,
     "worker-freeze": _freeze_worker,
+    "worker-long-freeze": _freeze_worker,
     "worker-drain": _drain_worker,
     "workers-kill": _kill_workers,
     "master-kill": _kill_master,
     "master-freeze": _freeze_master,
+    "master-long-freeze": _freeze_master,
     "member-kill": _kill_server,
+    "member-freeze": _freeze_server,
     "zookeeper-kill": _kill_server,
+    "zookeeper-freeze": _freeze_server,
+    "grid-empty": _empty_grid,
+    "members-kill": _kill_members,
     "session-expiry": _expire_session,
     "partition": _cut_link,
     "packet-loss": _lose_packets,
+    "member-partition": _cut_off_member,
     "corrupt-frame": _corrupt,
     "full-disk": _fill_disk,
+    "clock-step": _step_clock,
+    "overlapping": _inject_both,
 }

@@ -19,8 +19,10 @@ from tools.chaos.lossy_link import open_tun, unshare_namespaces
 
 __all__ = [
     "HOST",
+    "MEMBER_HOST",
     "LossyLink",
     "child_environment",
+    "cut_off_member",
     "enter_own_namespaces",
     "mount_small_disk",
     "unmount",
@@ -30,6 +32,9 @@ __all__ = [
 
 HOST = "198.18.255.1"
 """The servers' address in a run with a lossy link, inside its namespace only; RFC 2544 reserves it for such tests."""
+
+MEMBER_HOST = "198.18.255.2"
+"""The address of the member that can be cut off from the others; clients reach it all the same."""
 
 _TOOLS = ("ip", "nsenter")
 _CLONE_NEWNET, _CLONE_NEWNS = 0x40000000, 0x00020000
@@ -87,11 +92,27 @@ def enter_own_namespaces(*, network: bool) -> None:
         _run("mount", "--make-rprivate", "/")
         if network:
             _run("ip", "link", "set", "lo", "up")
-            _run("ip", "addr", "add", f"{HOST}/32", "dev", "lo")
+            for host in (HOST, MEMBER_HOST):
+                _run("ip", "addr", "add", f"{host}/32", "dev", "lo")
+            _run("ip", "rule", "add", "pref", "10", "lookup", "local")  # behind those of ``cut_off_member``
+            _run("ip", "rule", "del", "pref", "0")
             for name in ("ip_forward", "conf/all/rp_filter", "conf/default/rp_filter"):
                 Path("/proc/sys/net/ipv4", name).write_text("1" if name == "ip_forward" else "0", encoding="ascii")
     except (OSError, subprocess.SubprocessError) as exc:
         raise UsageError(f"no namespaces of its own for a chaos run: {exc}") from exc
+
+
+def cut_off_member(*, cut: bool) -> None:
+    """Lose what members at the one and the other address send each other from now on, or lose it no longer.
+
+    Members send from the address that they are bound to, clients on this machine from the one that they connect to.
+
+    Raises:
+        subprocess.SubprocessError: the rules cannot be changed.
+    """
+    for source, target in ((HOST, MEMBER_HOST), (MEMBER_HOST, HOST)):
+        change = "add" if cut else "del"
+        _run("ip", "rule", change, "pref", "5", "from", source, "to", target, "blackhole")
 
 
 def mount_small_disk(folder: Path, size: str) -> None:

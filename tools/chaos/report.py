@@ -46,7 +46,7 @@ class FaultResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one of the consecutive runs, and the embedded tracker's parameters."""
+    """The result of one of the consecutive runs, and the embedded tracker's parameters; "" if they may differ."""
 
     run: str
     rounds: int
@@ -60,7 +60,13 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole report. ``problems`` is empty if everything was as it should be."""
+    """The whole report.
+
+    Attributes:
+        problems: empty if everything was as it should be.
+        router, side_by_side: of the runs, and whether there were two at a time.
+        neighbour: how much the hostile neighbour has done of what; empty if there was none.
+    """
 
     seed: int
     workers: int
@@ -72,6 +78,9 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
     hangs: int
     problems: tuple[str, ...]
     seconds: float
+    router: str = "iterative-reduce"
+    side_by_side: bool = False
+    neighbour: dict[str, int] = {}
     folder: str = ""
 
     @property
@@ -79,12 +88,15 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
         """The command that repeats the same faults."""
         kinds = "" if set(self.kinds) == set(KINDS) else f" --kinds {','.join(self.kinds)}"
         count = len(self.schedule)
-        return f"python -m tools.chaos --faults {count} --seed {self.seed} --workers {self.workers}{kinds}"
+        beside = f" --router {self.router}" if self.router != "iterative-reduce" else ""
+        beside += " --side-by-side" if self.side_by_side else ""
+        beside += " --hostile-neighbour" if self.neighbour else ""
+        return f"python -m tools.chaos --faults {count} --seed {self.seed} --workers {self.workers}{kinds}{beside}"
 
     @property
     def hash_equal(self) -> bool:
-        """True if every run gave the embedded tracker's parameters."""
-        return bool(self.runs) and all(run.params_sha256 == run.expected_sha256 for run in self.runs)
+        """True if every run that must gave the embedded tracker's parameters."""
+        return bool(self.runs) and all(run.expected_sha256 in ("", run.params_sha256) for run in self.runs)
 
     def fields(self) -> dict[str, Any]:
         """Return the JSON object."""
@@ -113,9 +125,11 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
             f"faults    {len(self.faults)} of {len(self.schedule)} in {len(self.runs)} runs, {self.seconds:.0f} s",
             f"hangs     {self.hangs}",
             f"batches   lost {fields['batches_lost']}, duplicated {fields['batches_duplicated']}",
-            f"params    {equal} (sha256 {expected})",
-            f"again     {self.replay}",
+            f"params    {equal} (sha256 {expected})" if expected else "params    hogwild's depend on timing",
         ]
+        if self.neighbour:
+            lines.append(f"neighbour {', '.join(f'{what} {count}' for what, count in self.neighbour.items())}")
+        lines.append(f"again     {self.replay}")
         lines += [f"problem   {problem}" for problem in self.problems]
         return "\n".join([*lines, f"folder    {self.folder}"] if self.folder else lines)
 

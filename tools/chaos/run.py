@@ -12,7 +12,7 @@ from statistics import median
 from dl4jlegacy.errors import DeadlineError, Dl4jError, TrackerError
 from tools.chaos.faults import ActiveFault
 from tools.chaos.schedule import Fault
-from tools.chaos.testbed import TestBed
+from tools.chaos.testbed import Process, TestBed
 from tools.chaos.watcher import RunWatcher, last_slow_moment
 
 __all__ = ["POLL_SECONDS", "HangError", "Run", "RunEnded"]
@@ -21,11 +21,12 @@ POLL_SECONDS = 0.1
 """How long to wait before looking again."""
 
 _HEAD_SECONDS = 1.0
-_HANG_SECONDS = 45.0  # without a new model version; longer than a lease
+_HANG_SECONDS = 120.0  # without a new model version; longer than a lease, and than compiling on a busy machine
 _WINDOW_SECONDS = 1.0
 _RECOVERED_SHARE = 0.6  # of the usual rounds per second: this machine has other work too
 _USUAL_WINDOWS = 9
-_LEAVE_SECONDS = 60.0
+_LEAVE_SECONDS = 120.0
+_DONE_POLL_SECONDS = 0.002
 _LATE_SECONDS = 5.0
 _JOURNAL_ENTRIES = 20
 
@@ -54,6 +55,7 @@ class Run:
         self._replaced: list[str] = []
         self._jobs_before: dict[int, int] = {}
         self._worker_was_lost = False
+        self._killed: Process | None = None
 
     @property
     def round(self) -> int:
@@ -143,7 +145,7 @@ class Run:
         time.sleep(POLL_SECONDS)
         self._raise_ended()
         for process in self.test_bed.processes.values():
-            if process.exit_status is not None:
+            if process.exit_status is not None and process is not self._killed:
                 if self.replaces_masters and self.test_bed.was_deposed(process):
                     self._replaced.append(process.name)
                     self.test_bed.start(process)
@@ -151,6 +153,8 @@ class Run:
                 self.raise_if_ended()
                 raise Dl4jError(f"{process.name} (pid {process.pid}) ended by itself, with {process.exit_status}")
         idle = self.watcher.seconds_without_progress
+        if self.watcher.head is None:
+            return  # it has not begun; whoever waits for that has a deadline
         if idle > _HANG_SECONDS:
             raise HangError(f"no round was closed for {idle:.0f} s; {self._describe()}")
 
@@ -170,6 +174,24 @@ class Run:
         entries = [f"{entry.source}: {entry.line()}" for entry in self.watcher.new_entries()[-_JOURNAL_ENTRIES:]]
         parts = [f"in round {self.round}", self.watcher.error, *workers, *entries]
         return "\n    ".join(part for part in parts if part)
+
+    def kill_master_when_done(self) -> str:
+        """Kill the leading master as soon as the head says that the run is done; return the master's name.
+
+        Raises:
+            Dl4jError: no master leads. HangError: the run makes no progress.
+        """
+        leader, tracker = self.test_bed.leader(), self.test_bed.tracker()
+        try:
+            while (head := tracker.head()) is None or head.status == "running":
+                if self.watcher.seconds_without_progress > _HANG_SECONDS:
+                    raise HangError(f"the run does not come to its end; {self._describe()}")
+                time.sleep(_DONE_POLL_SECONDS)
+            leader.signal(signal.SIGKILL)
+        finally:
+            tracker.shutdown()
+        self._killed = leader
+        return leader.name
 
     def finish(self) -> None:
         """Wait until the run and all its processes have ended.
@@ -191,6 +213,8 @@ class Run:
         deadline = ended + _LEAVE_SECONDS
         processes = []
         for process in self.test_bed.processes.values():
+            if process is self._killed:
+                continue
             if process.started > ended - _LATE_SECONDS:
                 process.signal(signal.SIGKILL)
             else:
@@ -202,3 +226,5 @@ class Run:
         failed = [f"{process.name} ended with {process.exit_status}" for process in processes if process.exit_status]
         if failed:
             raise Dl4jError(f"the run was done, but {', '.join(failed)}")
+        if not self.test_bed.model.exists():
+            raise Dl4jError(f"the run was done, and no master has written {self.test_bed.model}")

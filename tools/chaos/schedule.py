@@ -9,7 +9,7 @@ import msgspec
 
 from dl4jlegacy.errors import UsageError, nearest
 
-__all__ = ["KINDS", "Fault", "draw_faults", "parse_kinds"]
+__all__ = ["AT_THE_END", "KINDS", "Fault", "draw_faults", "parse_kinds"]
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +22,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
             with a full disk also ``takeover``: the master is killed meanwhile, and another one has to take over.
         after_rounds: how many rounds after the run had recovered from the fault before.
         seconds: how long it lasts; 0 if it is over at once.
+        parts: the two faults of an overlapping one.
     """
 
     number: int
@@ -29,6 +30,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     after_rounds: int
     seconds: float
+    parts: tuple[Fault, ...] = ()
 
 
 class _Kind(msgspec.Struct, frozen=True):
@@ -55,7 +57,21 @@ _DRAWN = {
     "packet-loss": _Kind((_LINKED_WORKER,), (3.0, 6.0)),
     "corrupt-frame": _Kind(("model", "update", "data", "job", "worker", "head", "global", "log"), times=3),
     "full-disk": _Kind(("checkpoints", "takeover"), (1.0, 3.0)),
+    "worker-long-freeze": _Kind((_WORKER,), (25.0, 60.0)),
+    "master-long-freeze": _Kind(("master",), (25.0, 60.0)),
+    "master-kill-at-done": _Kind(("master",)),
+    "member-freeze": _Kind(("hazelcast-1", "hazelcast-2"), (3.0, 12.0)),  # for 15 s the members wait for each other
+    "zookeeper-freeze": _Kind(("zookeeper",), (3.0, 20.0)),
+    "grid-empty": _Kind(("map",)),
+    "members-kill": _Kind(("all",)),
+    "clock-step": _Kind((_WORKER, "master"), (3.0, 8.0)),
+    "member-partition": _Kind(("hazelcast-3",), (20.0, 30.0)),  # after 15 s they consider each other gone
+    "overlapping": _Kind(("a process and a server",)),
 }
+_OVERLAPPING = (("worker-kill", "worker-freeze", "workers-kill", "master-kill"), ("member-kill", "zookeeper-kill"))
+AT_THE_END = "master-kill-at-done"
+"""The kind of the fault that comes at the end of its run."""
+
 KINDS = tuple(_DRAWN)
 """All kinds of fault, by name."""
 
@@ -88,17 +104,25 @@ def draw_faults(seed: int, count: int, kinds: Sequence[str], workers: int) -> tu
         if not deck:
             deck = [name for name in KINDS if name in kinds for _ in range(_DRAWN[name].times)]
         kind = deck.pop(int(source.random() * len(deck)))
-        drawn = _DRAWN[kind]
-        target = drawn.targets[int(source.random() * len(drawn.targets))]
-        worker = int(source.random() * workers)
-        least, most = drawn.seconds
-        faults.append(
-            Fault(
-                number=number,
-                kind=kind,
-                target={_WORKER: f"worker-{worker}", _LINKED_WORKER: f"worker-{workers - 1}"}.get(target, target),
-                after_rounds=1 + int(source.random() * _MOST_ROUNDS),
-                seconds=round(least + source.random() * (most - least), 2),
-            )
-        )
+        fault = _draw(source, number, kind, workers)
+        if kind == "overlapping":
+            both = [_draw(source, number, names[int(source.random() * len(names))], workers) for names in _OVERLAPPING]
+            target = " and ".join(f"{part.kind} {part.target}" for part in both)
+            fault = msgspec.structs.replace(fault, target=target, seconds=both[1].seconds, parts=tuple(both))
+        faults.append(fault)
     return tuple(faults)
+
+
+def _draw(source: random.Random, number: int, kind: str, workers: int) -> Fault:
+    """Return one fault of a kind."""
+    drawn = _DRAWN[kind]
+    target = drawn.targets[int(source.random() * len(drawn.targets))]
+    worker = int(source.random() * workers)
+    least, most = drawn.seconds
+    return Fault(
+        number=number,
+        kind=kind,
+        target={_WORKER: f"worker-{worker}", _LINKED_WORKER: f"worker-{workers - 1}"}.get(target, target),
+        after_rounds=1 + int(source.random() * _MOST_ROUNDS),
+        seconds=round(least + source.random() * (most - least), 2),
+    )

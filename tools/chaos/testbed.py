@@ -10,13 +10,16 @@ import json
 import secrets
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
+
+import msgspec
 
 from dl4jlegacy.cluster.address import find_incarnation
 from dl4jlegacy.errors import DeadlineError, Dl4jError, TrackerError
@@ -24,18 +27,22 @@ from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker, Hazelcast
 from dl4jlegacy.scaleout.journal import JournalFile
 from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession, registered_workers
 from dl4jlegacy.scaleout.zookeeper.membership import group_path, read_member
-from dl4jlegacy.services import Services
-from tools.chaos.network import HOST, LossyLink, child_environment, mount_small_disk, unmount
+from dl4jlegacy.services import Services, ServicesState
+from tools.chaos.neighbour import HostileNeighbour
+from tools.chaos.network import HOST, MEMBER_HOST, LossyLink, child_environment, mount_small_disk, unmount
 from tools.chaos.watchdog import DISK, SERVICES, Watchdog, deferred_signals
 
 __all__ = ["Process", "TestBed", "TestBedOptions", "wait_until"]
 
-GROUP = "master"
+_ID, _ID_BESIDE = "master", "beside"  # of the run and of one beside it, in Zookeeper
 _MASTERS = 3  # one leads, two stand by
 _STOP_SECONDS = 10.0
+_SERVERS_SECONDS = 180.0
 _TRACKER_SECONDS = 5.0
+_NAMED_SECONDS = 30.0
 _EMBEDDED_SECONDS = 600.0
 _LOG_LINES = 6
+_CLOCK = Path(__file__).with_name("clock")  # the folder that lets the clocks of processes be stepped
 _DISK_SIZE = "8m"
 _BATCHES_PER_EPOCH = 90  # of the digits
 
@@ -51,13 +58,22 @@ def wait_until(condition: Callable[[], bool], seconds: float, what: str, pause: 
 
 @dataclass(frozen=True, slots=True)
 class TestBedOptions:
-    """What is run: how many workers, about how many rounds, which seed; and what this machine allows to break."""
+    """What is run: how many workers, about how many rounds, which seed; what this machine allows to break; beside whom.
+
+    ``hostile_neighbour`` says whether somebody without the secret writes to the servers meanwhile, ``beside`` whether a
+    second run with processes of its own is under way at the same time on the same servers, ``divisible`` whether there
+    are three members of which the last one can be cut off from the others, which needs ``lossy_link``'s namespace.
+    """
 
     workers: int
     rounds: int
     seed: int
     lossy_link: bool
     small_disk: bool
+    router: str = "iterative-reduce"
+    hostile_neighbour: bool = False
+    beside: bool = False
+    divisible: bool = False
 
     @property
     def flags(self) -> list[str]:
@@ -66,6 +82,7 @@ class TestBedOptions:
         return [
             *("--model", "mlp", "--dataset", "digits", "--epochs", epochs, "--seed", str(self.seed)),
             *("--workers", str(self.workers), "--jobs-per-round", str(self.workers), "--format", "json"),
+            *("--router", self.router),
         ]
 
 
@@ -108,6 +125,16 @@ class Process:
         except OSError:
             return []
 
+    @property
+    def clock(self) -> Path:
+        """The file that says by how many seconds its wall clock is wrong; see ``clock/sitecustomize``."""
+        return self.folder / f"{self.name}.clock"
+
+    def set_clock(self, seconds: float) -> None:
+        """Set its wall clock so many seconds forward, or back if they are negative; 0 sets it right."""
+        with self.clock.open("r+b" if self.clock.exists() else "wb") as file:
+            file.write(struct.pack("<d", seconds))
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal; nothing happens if the process has ended."""
         if self.popen is not None and self.popen.poll() is None:
@@ -136,17 +163,25 @@ class TestBed:
         folder: where everything writes.
         options: what is run.
         temporary: True if the folder may be removed when this process is killed.
+        servers_of: the test bed whose servers this one shares; it starts its own by default.
     """
 
-    def __init__(self, folder: Path, options: TestBedOptions, *, temporary: bool = False) -> None:
-        self.folder, self.options, self._temporary = folder, options, temporary
+    def __init__(
+        self, folder: Path, options: TestBedOptions, *, temporary: bool = False, servers_of: TestBed | None = None
+    ) -> None:
+        self.folder, self.options, self._temporary, self._servers_of = folder, options, temporary, servers_of
+        self._id = _ID if servers_of is None else _ID_BESIDE
         self.disk = folder / DISK
         self.run_name = ""
+        self.neighbour: HostileNeighbour | None = None
         self.processes: dict[str, Process] = {}
         self._secret = secrets.token_hex(16)
         self._closing = contextlib.ExitStack()
         self._session: ZooKeeperSession | None = None
         self._link: LossyLink | None = None
+        self._host = "127.0.0.1"
+        self.beside: TestBed | None = None
+        """The test bed of the run that is under way at the same time, if there is one."""
 
     def __enter__(self) -> Self:
         try:
@@ -160,21 +195,37 @@ class TestBed:
         self._closing.close()
 
     def _build(self) -> None:
-        options, host = self.options, "127.0.0.1"
+        options = self.options
         if options.small_disk:
             mount_small_disk(self.disk, _DISK_SIZE)
             self._closing.callback(unmount, self.disk)
         self.disk.mkdir(parents=True, exist_ok=True)
         if options.lossy_link:
-            host, self._link = HOST, LossyLink(0, options.seed)
+            self._host, self._link = HOST, LossyLink(0, options.seed)
             self._closing.callback(self._link.close)
         self._watchdog = Watchdog(self.folder, temporary=self._temporary)
         self._closing.callback(self._watchdog.close)
-        self._closing.callback(Services.down, self.services_folder)
-        self.services = Services.up(2, folder=self.services_folder, heap="512m", host=host)
+        self.services = self._find_servers()
         self._session = ZooKeeperSession(self.services.zookeeper, secret=self._secret.encode(), deadline_seconds=3.0)
         self._closing.callback(self._session.close)
         self._closing.callback(self.clear)
+        if options.hostile_neighbour:
+            self.neighbour = HostileNeighbour(self.folder, self.services, self._watchdog, options.seed)
+        if options.beside:
+            alone = replace(options, lossy_link=False, small_disk=False, hostile_neighbour=False, beside=False)
+            self.beside = self._closing.enter_context(TestBed(self.folder / "beside", alone, servers_of=self))
+
+    def _find_servers(self) -> ServicesState:
+        """Start the servers, unless they are another test bed's."""
+        if self._servers_of is not None:
+            self._host = self._servers_of._host
+            return self._servers_of.services
+        self._closing.callback(Services.down, self.services_folder)
+        members = 3 if self.options.divisible else 2
+        state = Services.up(
+            members, folder=self.services_folder, heap="512m", host=self._host, deadline_seconds=_SERVERS_SECONDS
+        )
+        return _move_last_member(state) if self.options.divisible else state
 
     @property
     def services_folder(self) -> Path:
@@ -202,17 +253,19 @@ class TestBed:
         self.run_name, options = run, self.options
         (self.folder / run).mkdir(parents=True)
         zookeeper = ["--zookeeper", self.services.zookeeper]
-        bind = ["--bind", HOST if options.lossy_link else "127.0.0.1"]
+        bind = ["--bind", self._host]
         leader = [
             *("master", *options.flags, *zookeeper, *bind, "--tracker", f"hazelcast://{self.services.hazelcast}"),
             *("--cluster-name", self.services.cluster_name, "--run", run),
             *("--checkpoint-dir", str(self.checkpoints), "--checkpoint-every", "20"),
+            *("--id", self._id, "--out", str(self.model)),
         ]
+        name, out = ["--id", self._id], ["--format", "json", "--out", str(self.model)]
         self.processes = {}
         for number in range(_MASTERS):
-            self._add(f"master-{number}", ["master", "--standby", *zookeeper, *bind, "--format", "json"])
+            self._add(f"master-{number}", ["master", "--standby", *zookeeper, *bind, *name, *out])
         for number in range(options.workers):
-            self._add(f"worker-{number}", ["worker", *zookeeper, "--log-format", "json"])
+            self._add(f"worker-{number}", ["worker", *zookeeper, *name, "--log-format", "json"])
         if options.lossy_link:
             self.processes[f"worker-{options.workers - 1}"].link = self.link
         self._start(self.processes["master-0"], leader)
@@ -232,21 +285,35 @@ class TestBed:
             self._watchdog.send(f"-{process.pid}")
         if process.link is not None:
             command = process.link.command(command)
+        process.set_clock(0.0)
         process.starts, process.started = process.starts + 1, time.monotonic()
         with process.log.open("ab") as log, process.out.open("ab") as out, deferred_signals():
             process.popen = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=log, env=self._environment(), cwd=self.folder
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=log,
+                env=self._environment(process.clock),
+                cwd=self.folder,
             )
             self._watchdog.send(f"+{process.pid}")
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self, clock: Path | None = None) -> dict[str, str]:
+        """Return the environment of a process of a run; ``clock`` is the file by which its clock can be stepped."""
         variables = child_environment(DL4J_SECRET=self._secret)
+        if clock is not None:
+            variables |= {"CHAOS_CLOCK": str(clock), "PYTHONPATH": f"{_CLOCK}:{variables['PYTHONPATH']}"}
         return {name: text for name, text in variables.items() if not name.startswith("DL4J_") or name == "DL4J_SECRET"}
 
     @property
     def checkpoints(self) -> Path:
         """The run's checkpoint folder."""
         return self.disk / self.run_name
+
+    @property
+    def model(self) -> Path:
+        """Where the run writes its model."""
+        return self.folder / self.run_name / "model.zip"
 
     @property
     def workers(self) -> list[Process]:
@@ -259,24 +326,42 @@ class TestBed:
         return [process for name, process in self.processes.items() if name.startswith("master-")]
 
     def map_name(self) -> str:
-        """Return the name of the map in which the grid keeps the run."""
-        tracker = self.tracker()
-        try:
-            return tracker.store.map_name if isinstance(tracker.store, HazelcastStore) else ""
-        finally:
-            tracker.shutdown()
+        """Return the name of the map in which the grid keeps the run.
+
+        Raises:
+            DeadlineError: the grid does not say which incarnation it is, for someone has damaged the record.
+        """
+        names: list[str] = []
+
+        def is_known() -> bool:
+            with contextlib.closing(self._store()) as store:
+                incarnation = find_incarnation(store, self.run_name)
+                names.append(store.sibling(self.run_name, incarnation).map_name)
+            return incarnation != ""
+
+        wait_until(is_known, _NAMED_SECONDS, f"the record of the run {self.run_name} in the grid")
+        return names[-1]
 
     def tracker(self) -> HazelcastStateTracker:
         """Return a client of the tracker of the run, or of an empty one if it has not begun."""
-        given: dict[str, Any] = {
+        with contextlib.closing(self._store()) as store:
+            incarnation = find_incarnation(store, self.run_name)
+        return HazelcastStateTracker(self.services.hazelcast, incarnation=incarnation, **self._tracker_options())
+
+    def _store(self) -> HazelcastStore:
+        return HazelcastStore(self.services.hazelcast, **self._tracker_options())
+
+    def _tracker_options(self) -> dict[str, Any]:
+        return {
             "cluster_name": self.services.cluster_name,
             "run": self.run_name,
             "secret": self._secret.encode(),
             "deadline_seconds": _TRACKER_SECONDS,
         }
-        with contextlib.closing(HazelcastStore(self.services.hazelcast, **given)) as store:
-            incarnation = find_incarnation(store, self.run_name)
-        return HazelcastStateTracker(self.services.hazelcast, incarnation=incarnation, **given)
+
+    def server_names(self) -> list[str]:
+        """Return the names of all servers, whether they run or not."""
+        return [server.name for server in self.services.servers]
 
     def candidates(self) -> list[tuple[str, dict[str, Any]]]:
         """Return the masters in the election, the leader first: the path of each node, and its contents.
@@ -284,7 +369,7 @@ class TestBed:
         Raises:
             TrackerError: Zookeeper does not answer.
         """
-        folder = group_path(GROUP, "election")
+        folder = group_path(self._id, "election")
         names = sorted(self.session.children(folder) or [], key=lambda name: name[-10:])
         entries = [(f"{folder}/{name}", read_member(self.session, f"{folder}/{name}")) for name in names]
         return [(path, entry.info) for path, entry in entries if entry is not None]
@@ -309,8 +394,8 @@ class TestBed:
 
     def registered(self) -> dict[str, str]:
         """Return the paths of the registered workers' nodes, by name; raises ``TrackerError``."""
-        folder = group_path(GROUP, "workers")
-        return {name: f"{folder}/{name}" for name in registered_workers(self.session, GROUP)}
+        folder = group_path(self._id, "workers")
+        return {name: f"{folder}/{name}" for name in registered_workers(self.session, self._id)}
 
     def registration(self, process: Process) -> str:
         """Return the path of a worker's node; raises ``TrackerError`` if it has none."""
@@ -334,8 +419,31 @@ class TestBed:
         servers = "no servers" if state is None else f"servers: {state.pids}, stopped {state.stopped}"
         return "\n  ".join([servers, *(process.describe() for process in self.processes.values())])
 
+    def lengthen(self) -> None:
+        """Let the next runs have twice as many rounds."""
+        for bed in (self, *([self.beside] if self.beside is not None else [])):
+            bed.options = replace(bed.options, rounds=2 * bed.options.rounds)
+
+    def wait_for_end(self, seconds: float) -> None:
+        """Wait until all processes of the run have ended.
+
+        Raises:
+            DeadlineError: not in ``seconds``. Dl4jError: one ended badly that nobody had replaced.
+        """
+        processes = self.processes.values()
+        wait_until(
+            lambda: all(process.exit_status is not None for process in processes),
+            seconds,
+            f"the end of all processes of {self.run_name}",
+        )
+        failed = [p.name for p in processes if p.exit_status and not self.was_deposed(p)]
+        if failed:
+            raise Dl4jError(f"beside the other run {', '.join(failed)} of {self.run_name} ended badly")
+
     def clear(self) -> None:
         """Kill all processes of the run and empty its disk; a copy of the journal stays with the logs."""
+        if self.neighbour is not None:
+            self.neighbour.kill()
         for process in self.processes.values():
             if process.popen is not None and process.popen.poll() is None:
                 process.popen.kill()
@@ -377,6 +485,25 @@ class TestBed:
             raise Dl4jError(f"the embedded tracker's run, to compare with, failed: {out.read_text()}")
         report: dict[str, Any] = json.loads(out.read_text())
         return report
+
+
+def _move_last_member(state: ServicesState) -> ServicesState:
+    """Start all members again, the last one at ``MEMBER_HOST``; return the servers as they are then."""
+    folder, last = Path(state.folder), state.members[-1]
+    moved = msgspec.structs.replace(last, host=MEMBER_HOST)
+    members = [*state.members[:-1], moved]
+    for member in members:
+        path = folder / f"{member.name}.yaml"
+        settings = json.loads(path.read_bytes())  # which is YAML too
+        network = settings["hazelcast"]["network"]
+        network["interfaces"]["interfaces"] = [member.host]
+        network["join"]["tcp-ip"]["member-list"] = [one.address for one in members]
+        path.write_text(json.dumps(settings), encoding="utf-8")
+    servers = tuple(moved if server.name == last.name else server for server in state.servers)
+    (folder / "services.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(state, servers=servers)))
+    for member in reversed(members):
+        state = Services.restart(member.name, folder, deadline_seconds=_SERVERS_SECONDS)
+    return state
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

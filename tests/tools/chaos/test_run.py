@@ -48,6 +48,21 @@ def test_faults_of_several_kinds_change_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.cluster
+def test_a_frozen_member_an_empty_grid_and_stepping_clocks_change_nothing() -> None:
+    kinds = "member-freeze,grid-empty,clock-step"
+    done = run_chaos(
+        *("--faults", "3", "--seed", "1", "--workers", "2", "--rounds", "300", "--kinds", kinds, "--format", "json")
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout)
+    assert (report["faults_done"], report["hangs"], report["hash_equal"]) == (3, 0, True)
+    assert {kind: summary["faults"] for kind, summary in report["by_kind"].items()} == dict.fromkeys(
+        kinds.split(","), 1
+    )
+
+
+@pytest.mark.long
 def test_what_cannot_be_done_is_said_before_anything_is_started() -> None:
     for arguments, words in (
         (("--kinds", "worker-kil"), "did you mean 'worker-kill'"),
@@ -55,6 +70,7 @@ def test_what_cannot_be_done_is_said_before_anything_is_started() -> None:
         (("--faults", "-3"), "--faults is '-3'"),
         (("--format", "yaml"), "--format yaml"),
         (("--fault", "3"), "--fault"),
+        (("--router", "hogwildd"), "did you mean 'hogwild'"),
     ):
         done = run_chaos(*arguments)
         assert (done.returncode, words in done.stderr) == (2, True), done.stderr

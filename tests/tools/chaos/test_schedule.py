@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
@@ -13,14 +19,19 @@ from tools.chaos import driver as chaos_driver
 from tools.chaos import testbed
 from tools.chaos.driver import Driver
 from tools.chaos.expiry import session_password
+from tools.chaos.faults import _newest_key
+from tools.chaos.network import child_environment
 from tools.chaos.report import ChaosReport, FaultResult, RunResult
 from tools.chaos.run import Run, RunEnded
-from tools.chaos.schedule import KINDS, Fault, draw_faults, parse_kinds
+from tools.chaos.schedule import AT_THE_END, KINDS, Fault, draw_faults, parse_kinds
 from tools.chaos.watcher import Sample, last_slow_moment, rounds_per_second
+
+EARLIER = KINDS[:13]
+"""The kinds whose schedules people have written down."""
 
 
 def test_a_seed_gives_the_same_faults_always_and_everywhere() -> None:
-    first, second = draw_faults(1, 200, KINDS, 4)[:2]
+    first, second = draw_faults(1, 200, EARLIER, 4)[:2]
     assert first == Fault(number=1, kind="worker-kill", target="worker-3", after_rounds=6, seconds=0.0)
     assert second == Fault(number=2, kind="master-freeze", target="master", after_rounds=2, seconds=5.09)
     assert draw_faults(1, 10, KINDS, 4) == draw_faults(1, 200, KINDS, 4)[:10]
@@ -28,12 +39,28 @@ def test_a_seed_gives_the_same_faults_always_and_everywhere() -> None:
 
 
 def test_every_kind_comes_before_any_has_come_too_often() -> None:
-    faults = draw_faults(5, 200, KINDS, 4)
-    assert [fault.number for fault in faults] == list(range(1, 201))
-    assert {fault.kind for fault in faults[:18]} == set(KINDS)
+    faults = draw_faults(5, 320, KINDS, 4)
+    assert [fault.number for fault in faults] == list(range(1, 321))
+    assert {fault.kind for fault in faults[:28]} == set(KINDS)
     counts = {kind: sum(fault.kind == kind for fault in faults) for kind in KINDS}
     assert min(counts.values()) >= 11
     assert {fault.kind for fault in draw_faults(5, 50, ("worker-kill", "full-disk"), 4)} == {"worker-kill", "full-disk"}
+
+
+def test_overlapping_faults_are_one_of_a_process_and_one_of_a_server() -> None:
+    faults = draw_faults(2, 100, ("overlapping", "worker-kill"), 2)
+    both = [fault.parts for fault in faults if fault.kind == "overlapping"]
+    assert len(both) == 25
+    assert {first.kind for first, _ in both} == {"worker-kill", "worker-freeze", "workers-kill", "master-kill"}
+    assert {(last.kind, last.target) for _, last in both} == {
+        ("member-kill", "hazelcast-1"),
+        ("member-kill", "hazelcast-2"),
+        ("zookeeper-kill", "zookeeper"),
+    }
+    assert all(fault.seconds == fault.parts[1].seconds > 0 for fault in faults if fault.parts)
+    assert next(fault.target for fault in faults if fault.parts) == (
+        f"{both[0][0].kind} {both[0][0].target} and {both[0][1].kind} {both[0][1].target}"
+    )
 
 
 def test_faults_hit_processes_that_there_are() -> None:
@@ -44,6 +71,7 @@ def test_faults_hit_processes_that_there_are() -> None:
     records = {"model", "update", "data", "job", "worker", "head", "global", "log"}
     assert {f.target for f in faults if f.kind == "corrupt-frame"} == records
     assert all(3.0 <= f.seconds <= 8.0 for f in faults if f.kind == "worker-freeze")
+    assert all(25.0 <= f.seconds <= 60.0 for f in faults if f.kind in ("worker-long-freeze", "master-long-freeze"))
 
 
 def test_an_unknown_kind_is_named_with_the_nearest_known_one() -> None:
@@ -118,12 +146,23 @@ def test_a_report_names_what_was_late_what_was_not_run_and_how_to_do_it_again() 
     assert "partition        not run: network namespaces need root" in text
     assert "python -m tools.chaos --faults 1 --seed 7 --workers 4 --kinds worker-kill" in text
     assert "problem   run r: it stood still" in text
+    beside = report(neighbour={"entries deleted": 3, "keys": 400}).text()
+    assert "neighbour entries deleted 3, keys 400" in beside
+    assert "--kinds worker-kill --hostile-neighbour" in beside
+
+
+def test_of_hogwild_the_accounting_is_compared_and_not_the_parameters() -> None:
+    free = report(router="hogwild", side_by_side=True, runs=(run_end(""), run_end("")))
+    assert free.hash_equal
+    assert "hogwild's depend on timing" in free.text()
+    assert free.replay.endswith("--kinds worker-kill --router hogwild --side-by-side")
 
 
 class StubTestBed:
     """Gives what a driver asks of the test bed; nothing is started."""
 
     tracker = None
+    neighbour = beside = None
 
     def __init__(self, rounds: int) -> None:
         self.options = testbed.TestBedOptions(workers=2, rounds=rounds, seed=1, lossy_link=False, small_disk=False)
@@ -142,6 +181,9 @@ class StubTestBed:
 
     def clear(self) -> None:
         pass
+
+    def lengthen(self) -> None:
+        self.options = dataclasses.replace(self.options, rounds=2 * self.options.rounds)
 
 
 class QuietRun:
@@ -200,6 +242,69 @@ def test_faults_that_the_end_of_their_run_overtakes_are_done_again_in_longer_run
     done = [(one.fault.number, one.run, one.full_seconds) for one in driver.results]
     assert done == [(1, "chaos-3", 2.0), (2, "chaos-4", 3.0)]
     assert driver.problems == []
+
+
+def test_a_master_that_is_killed_when_all_is_done_comes_at_the_end_of_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ending(QuietRun):
+        def __init__(self, test_bed: Any, *more: object) -> None:
+            super().__init__()
+            self.test_bed = test_bed
+
+        def kill_master_when_done(self) -> str:
+            return "master-1"
+
+    monkeypatch.setattr(chaos_driver, "RunWatcher", lambda connect: contextlib.nullcontext(SimpleNamespace(head=None)))
+    monkeypatch.setattr(chaos_driver, "Run", Ending)
+    driver = Overtaken([2.0, 3.0])
+    kinds = ("worker-kill", AT_THE_END, "worker-kill", AT_THE_END)
+    driver._left = [
+        Fault(number=number, kind=kind, target="", after_rounds=1, seconds=0.0) for number, kind in enumerate(kinds)
+    ]
+    driver.run_all(cast(testbed.TestBed, StubTestBed(100)))
+    assert [(one.fault.kind, one.run) for one in driver.results] == list(
+        zip(kinds, ("chaos-1", "chaos-1", "chaos-2", "chaos-2"), strict=True)
+    )
+    assert driver.results[1].note == "master-1"
+    assert driver.problems == []
+
+
+def test_a_record_that_is_to_be_damaged_is_the_runs() -> None:
+    foreign = ["job/\u00b2/0", f"job/{'9' * 5000}/0", "job/x", "job", "log/9"]
+    assert _newest_key([*foreign, "job/3/1"], "job", random.Random(1)) == "job/3/1"
+    assert _newest_key(foreign, "job", random.Random(1)) == ""
+
+
+CLOCKS = """
+import sys, time
+for line in sys.stdin:
+    print(time.time(), time.time_ns(), time.monotonic(), flush=True)
+"""
+
+
+def test_a_step_of_the_clock_is_seen_by_the_wall_clock_only(tmp_path: Path) -> None:
+    process = testbed.Process("worker-0", tmp_path)
+    process.set_clock(0.0)
+    folder = str(Path(testbed.__file__).with_name("clock"))
+    with subprocess.Popen(
+        [sys.executable, "-c", CLOCKS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=child_environment(CHAOS_CLOCK=str(process.clock), PYTHONPATH=folder),
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        for seconds in (0.0, 1e6, -1e6, 0.0):
+            process.set_clock(seconds)
+            before = time.time(), time.monotonic()
+            child.stdin.write("\n")
+            child.stdin.flush()
+            wall, wall_ns, steady = map(float, child.stdout.readline().split())
+            after = time.time(), time.monotonic()
+            assert before[0] <= wall - seconds <= after[0]
+            assert before[0] - 1e-3 <= wall_ns / 1e9 - seconds <= after[0] + 1e-3
+            assert before[1] <= steady <= after[1]
+        child.stdin.close()
 
 
 @pytest.mark.parametrize("over", [True, False])

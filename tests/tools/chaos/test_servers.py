@@ -91,6 +91,42 @@ def test_a_link_carries_loses_and_cuts_and_leaves_nothing_behind(tmp_path: Path)
     assert "dl4jnear" not in links
 
 
+CUT = """
+import socket
+from tools.chaos.network import HOST, MEMBER_HOST, cut_off_member, enter_own_namespaces
+enter_own_namespaces(network=True)
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind((MEMBER_HOST, 7))
+server.settimeout(1.0)
+member, client = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
+member.bind((HOST, 0))
+counts = []
+for cut in (False, True, False):
+    if counts:
+        cut_off_member(cut=cut)
+    got = []
+    for name, sender in (("member", member), ("client", client)):
+        try:
+            sender.sendto(name.encode(), (MEMBER_HOST, 7))
+            got.append(server.recv(10).decode())
+        except OSError:  # refused at once, or nothing came
+            pass
+    counts.append("+".join(got))
+print(*counts)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or why_no_lossy_link() != "", reason=f"no links here: {why_no_lossy_link()}")
+def test_a_member_is_cut_off_from_members_and_not_from_clients(tmp_path: Path) -> None:
+    script = tmp_path / "cut.py"
+    script.write_text(CUT)
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=60, env=child_environment(), check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["member+client", "client", "member+client"]
+
+
 WATCHED = """
 import subprocess, sys
 from pathlib import Path
