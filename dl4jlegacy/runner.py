@@ -27,7 +27,7 @@ from typing import Any, Self
 import pykka
 from threadpoolctl import threadpool_limits
 
-from dl4jlegacy.errors import ConfError, DeadlineError, Dl4jError, TrackerLostError, TrainingError, UsageError
+from dl4jlegacy.errors import ConfError, DeadlineError, Dl4jError, TrackerLostError, TrainingError, UsageError, counted
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.networks import build_network
 from dl4jlegacy.progress import ProgressLine
@@ -42,7 +42,8 @@ from dl4jlegacy.scaleout.job import JobIterator, Result
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
 from dl4jlegacy.scaleout.outcome import Outcome, RunStatus, TrainingResult, failure_of
 from dl4jlegacy.scaleout.perform import first_model
-from dl4jlegacy.scaleout.records import Head
+from dl4jlegacy.scaleout.protocol.failures import messages
+from dl4jlegacy.scaleout.records import Failure, Head
 from dl4jlegacy.scaleout.router import WorkRouter, create_router
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker, drive
 from dl4jlegacy.scaleout.worker_pool import (
@@ -319,8 +320,24 @@ class ActorNetworkRunner:
             limits=conf.limits,
             is_gone=(lambda worker: False) if monitor is None else monitor.is_gone,
             on_progress=parts.outcome.progressed,
+            on_set_aside=lambda worker, failures: self._set_aside(parts, worker, failures),
+            present=lambda: self._present(parts),
             on_reissued=(lambda slot, worker, reason: None) if monitor is None else monitor.job_reissued,
         )
+
+    def _present(self, parts: _Parts) -> list[str]:
+        """Return the names of the run's workers; called on the master's thread."""
+        here = [] if parts.workers is None else parts.workers.names
+        return [*here, *([] if self._monitor is None else self._monitor.present())]
+
+    def _set_aside(self, parts: _Parts, worker: str, failures: tuple[Failure, ...]) -> None:
+        """Say that the run goes on without a worker; called on the master's thread."""
+        parts.outcome.warn(
+            f"worker {worker} was set aside: {counted(len(failures), 'job')} failed there that other workers did "
+            f"({messages(failures)})"
+        )
+        if self._monitor is not None:
+            self._monitor.worker_set_aside(worker, failures)
 
     def _checkpoint_failed(self, message: str) -> None:
         if self._monitor is not None:
@@ -448,7 +465,7 @@ def _where(parts: _Parts) -> str:
         return f"where it is of {total} rounds cannot be told: {exc}"
     said = [f"it is in round {0 if head is None else head.round} of {total}"]
     states = [f"worker {w.id} is {w.state}{w.job and f' on job {w.job}'}" for w in workers[:_SHOWN]]
-    failures = [record.failure for record in records.values() if record.failure is not None]
+    failures = [failure for record in records.values() for failure in record.failures[-1:]]
     said += states or ["it has no worker"]
     said += [f"worker {failure.worker} has failed: {failure.message}" for failure in failures[:_SHOWN]]
     return "; ".join(said)

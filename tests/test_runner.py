@@ -254,6 +254,21 @@ def test_a_job_that_always_fails_ends_the_run_with_the_workers_traceback():
     assert "in fail" in caught.value.worker_traceback
 
 
+def test_a_worker_that_fails_where_others_do_not_is_set_aside():
+    sick: set[str] = set()
+
+    def fail(job):
+        sick.add(job.worker_id) if not sick else None
+        if job.worker_id in sick:
+            raise MemoryError("no room")
+
+    result = train(conf(workers=3, epochs=6), performer=interfering(fail))
+    (warning,) = result.warnings
+    assert warning.startswith(f"worker {sick.pop()} was set aside: 3 jobs failed there that other workers did")
+    assert "MemoryError: no room" in warning
+    assert params(result) == params(train(conf(epochs=6)))
+
+
 def test_a_score_that_is_not_finite_names_round_slot_and_layer_and_keeps_the_last_checkpoint(tmp_path):
     hot = zoo.mlp(6, 3, hidden=(5,), drop_out=0.0, seed=7)
     hot = hot.replace(conf=hot.conf.replace(updater=Sgd(learning_rate=1e25)))

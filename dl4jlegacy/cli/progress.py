@@ -20,7 +20,7 @@ from rich.text import Text
 
 from dl4jlegacy.cli.next_steps import RunLocation, after_training
 from dl4jlegacy.console import Stopped, emit, error_fields, open_console
-from dl4jlegacy.errors import DeadlineError, NotEnoughWorkersError, NotFiniteError, counted
+from dl4jlegacy.errors import DeadlineError, DeviceMemoryError, JobError, NotEnoughWorkersError, NotFiniteError, counted
 from dl4jlegacy.kernels.compilation import kernels_being_compiled
 from dl4jlegacy.progress import Speed, compiling, duration, phase, score, status_line
 from dl4jlegacy.scaleout.compute import use_device
@@ -282,9 +282,9 @@ def show_training(
         raise NotEnoughWorkersError(
             f"{error}: `{location.worker_command()}` starts one, `{location.resume_command()}` resumes the run"
         ) from error
-    except DeadlineError as error:
+    except (DeadlineError, DeviceMemoryError, JobError) as error:
         if resume := location.resume_command():
-            raise DeadlineError(f"{error}. `{resume}` resumes the run") from error
+            error.args = (f"{error}. Once that is mended, `{resume}` resumes the run",)
         raise
     for warning in report.warnings:
         console.print(Text(to_json({"event": "warning", "message": warning}) if json_lines else warning))

@@ -33,6 +33,7 @@ from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker, Hazelcast
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
 from dl4jlegacy.scaleout.outcome import RunStatus
 from dl4jlegacy.scaleout.records import Head
+from dl4jlegacy.scaleout.router import create_router
 from dl4jlegacy.scaleout.tracker import drive
 from dl4jlegacy.scaleout.worker_pool import process_name
 from dl4jlegacy.scaleout.zookeeper import (
@@ -256,7 +257,9 @@ def _say_where_it_continues(conf: Conf, tracker: HazelcastStateTracker) -> None:
 
 
 def resume_run(conf: Conf, address: ClusterAddress, options: MasterOptions, *, workers: int | None = None) -> Report:
-    """Take over a registered run whose master is gone, and finish it; return what its master would have.
+    """Take over a registered run that has failed, or whose master is gone, and finish it.
+
+    Returns what its master would have.
 
     Args:
         conf: the run's, as it is registered.
@@ -424,6 +427,9 @@ def _lead(
             registration.register(takes_over=bool(takes_over))
             how = {"takes_over": takes_over} if takes_over else {}
             monitor.journal.write("master_leads", id=address.id, run=conf.run, **how)
+            # Last, so that workers that wait for it find the Conf with which it goes on.
+            if drive(protocol.reopen(tracker.store, run.plan, create_router(conf.router, conf.window))):
+                logger.warning("run %s had failed; it goes on where it was", conf.run)
             try:
                 return train(run, data, out=options.out, tick=display.tick, tracker=tracker, monitor=monitor)
             finally:
@@ -464,7 +470,7 @@ class _Display:
 def _clear_up(
     tracker: HazelcastStateTracker, registration: MasterRegistration, monitor: ClusterMonitor, *, began: bool
 ) -> None:
-    """Clear up after a run that is over, or never began; one that is under way is left for somebody to continue."""
+    """Clear up after a run that is over, or never began; one that can go on is left for somebody to continue."""
     head = tracker.head()
-    if (head is None and not began) or (head is not None and head.status != "running"):
+    if (head is None and not began) or (head is not None and head.status not in ("running", "failed")):
         registration.clear_up(monitor.is_gone)

@@ -6,6 +6,7 @@ Legacy: ``ActorNetworkRunner`` of type ``worker``, which waited for ever for a m
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from dl4jlegacy.cluster.address import ClusterAddress, check_fits, closing, defined, find_conf, open_tracker, versions
 from dl4jlegacy.decoding import described
-from dl4jlegacy.errors import ConfError, NotAuthorisedError, TrackerError, VersionError
+from dl4jlegacy.errors import ConfError, JobError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.scaleout.actors import Ticker
 from dl4jlegacy.scaleout.compute import Compute, check_same_arithmetic, compute_for_worker
 from dl4jlegacy.scaleout.conf import Conf
@@ -59,13 +60,14 @@ def run_worker(
 
     ``workers`` None: one, or one for each GPU. ``device`` None: the run's kind, all GPUs if it is GPUs.
 
-    A worker whose run has given way to another under the same id goes over to that one.
+    A worker whose run has given way to another under the same id goes over to that one; one that comes to a run that
+    has failed waits for somebody to resume it.
 
     Raises:
-        TrackerError: nothing to be reached, no run registered in time, or its master gone for too long.
+        TrackerError: nothing to be reached, no run registered or resumed in time, or its master gone for too long.
         DeviceError: the device cannot be had, or is not of the run's kind.
         VersionError: this process does not match. NotAuthorisedError: the secret is another one.
-        TrainingError: the run failed.
+        TrainingError: the run failed; or it has set all workers of this process aside, and goes on without them.
     """
     head = None
     while head is None:
@@ -75,6 +77,8 @@ def run_worker(
             ZooKeeperSession(address.zookeeper, secret=address.secret, session_seconds=conf.session_seconds) as session,
             closing(open_tracker(conf, address, registered=True, takes_part=True)) as tracker,
         ):
+            if not _goes_on(conf, address, tracker, session, wait_seconds):
+                continue
             compute = compute_for_worker(conf, device, device_memory_limit)
             head = _work(
                 conf,
@@ -88,6 +92,33 @@ def run_worker(
     if head.status == "failed":
         raise failure_of(head)
     return head
+
+
+def _goes_on(
+    conf: Conf, address: ClusterAddress, tracker: StateTracker, session: ZooKeeperSession, wait_seconds: float
+) -> bool:
+    """Wait for somebody to resume the run if it has failed; return False if another one is registered instead.
+
+    Raises:
+        TrackerError: nobody has in that time.
+    """
+    host, port = address.split()
+    registered = ZookeeperConfigurationRetriever(host, port, address.id, session=session)
+    end, failed = tracker.clock.now() + wait_seconds, None
+    while True:
+        head = tracker.head()
+        if head is not None and head.status == "failed":
+            failed = head
+        elif failed is None or head is not None:
+            return failed is None  # the Conf may have changed in between
+        if registered.find() != conf:
+            return False
+        if tracker.clock.now() > end:
+            raise TrackerError(
+                f"run {conf.run} has failed in round {failed.round}, and nobody has resumed it for {wait_seconds:g} s; "
+                f"`dl4j resume {conf.run}` goes on with it, `dl4j stop` removes it"
+            )
+        time.sleep(_LOOK_SECONDS / 4)
 
 
 def _work(
@@ -128,9 +159,12 @@ def _work(
         except TrackerError:
             left = ""  # nobody can be told
             raise
+        except JobError:
+            left = "set aside"
+            raise
         finally:
             tracker.leave()
-            if left == "stopped" and head is None:
+            if left in ("stopped", "set aside") and head is None:
                 journal.write("worker_left", worker=name, status=left)  # before the register says so
             ticker.stop()
             pool.stop(30.0)

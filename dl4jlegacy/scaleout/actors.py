@@ -25,7 +25,7 @@ from typing import Any
 import pykka
 
 from dl4jlegacy.clock import RUNNING, SLICE_SECONDS
-from dl4jlegacy.errors import Dl4jError, NotFiniteError
+from dl4jlegacy.errors import Dl4jError, JobError, NotFiniteError
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.job import Job, JobIterator, Result, decode_work, encode_work
@@ -34,7 +34,8 @@ from dl4jlegacy.scaleout.monitor import ClusterMonitor
 from dl4jlegacy.scaleout.outcome import Outcome
 from dl4jlegacy.scaleout.perform import WorkerPerformer
 from dl4jlegacy.scaleout.plan import SlotPlan
-from dl4jlegacy.scaleout.records import Failure, JobRecord, Manifest, WorkerRecord
+from dl4jlegacy.scaleout.protocol.failures import messages
+from dl4jlegacy.scaleout.records import Failure, Head, JobRecord, Manifest, WorkerRecord
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
 
 __all__ = [
@@ -88,6 +89,13 @@ class Working:
     record: JobRecord | None
     progress: Callable[[], int]
     jobs_done: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A worker was set aside: it needs no heartbeat any more."""
+
+    worker: str
 
 
 class _Actor(pykka.ThreadingActor):
@@ -302,9 +310,11 @@ class WorkerActor(_ProtocolActor):
         jobs: JobIterator | None,
         ends_run: bool = False,
         on_job_failed: Callable[[protocol.Perform, Failure], None] = lambda event, failure: None,
+        on_set_aside: Callable[[JobError], None] = lambda error: None,
     ) -> None:
         super().__init__(outcome, tracker, (protocol.JOB_TOPIC, protocol.HEAD_TOPIC))
-        self._ends_run, self._on_job_failed = ends_run, on_job_failed
+        self._ends_run, self._on_job_failed, self._on_set_aside = ends_run, on_job_failed, on_set_aside
+        self._failures: tuple[Failure, ...] = ()
         self._worker, self._performer, self._heartbeat, self._jobs = worker, performer, heartbeat, jobs
         self._steps = protocol.worker_steps(worker)
         self._answer: Any = None
@@ -323,9 +333,7 @@ class WorkerActor(_ProtocolActor):
                 event = self._steps.send(self._take_answer())
             except StopIteration as stop:
                 self._ended = True
-                self._tell(None, None)
-                if self._ends_run:
-                    self._outcome.end(stop.value, None)
+                self._leave(stop.value)
                 return
             if isinstance(event, protocol.Perform):
                 self._tell(event.plan, event.record)
@@ -335,6 +343,23 @@ class WorkerActor(_ProtocolActor):
             if isinstance(event, protocol.Wait):
                 self._tell(None, None)
                 return
+
+    def _leave(self, head: Head) -> None:
+        """End: the run is over, or goes on without this worker, whose jobs failed here and not elsewhere."""
+        self._tell(None, None)
+        if head.status != "running":
+            if self._ends_run:
+                self._outcome.end(head, None)
+            return
+        self._heartbeat.tell(Leaving(self._worker.name))
+        trace = self._failures[-1].traceback if self._failures else ""
+        self._on_set_aside(
+            JobError(
+                f"worker {self._worker.name} gets no more jobs of run {head.run}: they failed here, and other workers "
+                f"did them ({messages(self._failures)}); mend this and start it again. The run goes on without it",
+                trace,
+            )
+        )
 
     def _take_answer(self) -> Any:
         answer, self._answer = self._answer, None
@@ -374,6 +399,7 @@ class WorkerActor(_ProtocolActor):
             level = logging.DEBUG if fatal else logging.WARNING  # a fatal one ends the run with the same words
             logger.log(level, "worker %s failed in round %s, slot %s: %s", self._worker.name, *event.plan[:2], text)
             failure = Failure(code, text, self._worker.name, trace, fatal)
+            self._failures = (*self._failures[-9:], failure)
             self._on_job_failed(event, failure)
             return failure
         self._done += 1
@@ -447,6 +473,10 @@ class HeartbeatActor(_Actor):
             case Beat():
                 for name in list(self._working):
                     self._beat(name)
+            case Leaving():
+                self._working.pop(message.worker, None)
+                self._tracker.remove_worker(message.worker)
+                self._tracker.store.publish(WORKER_TOPIC)
             case _:
                 raise TypeError(f"HeartbeatActor does not know the message {message!r}")
 

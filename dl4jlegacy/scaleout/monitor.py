@@ -42,8 +42,9 @@ from dl4jlegacy.scaleout.liveness.failure_detector import (
 )
 from dl4jlegacy.scaleout.liveness.quorum import WORKER_TOPIC, Quorum
 from dl4jlegacy.scaleout.liveness.server import LivenessServer
+from dl4jlegacy.scaleout.protocol.failures import messages
 from dl4jlegacy.scaleout.protocol.watch import ReissueReason
-from dl4jlegacy.scaleout.records import Keys, WorkerRecord
+from dl4jlegacy.scaleout.records import Failure, Keys, WorkerRecord
 from dl4jlegacy.scaleout.tracker import StateTracker
 
 __all__ = ["GONE", "LIVENESS", "WAITING", "ClusterMonitor", "Leadership"]
@@ -147,6 +148,7 @@ class ClusterMonitor:
         self._records: tuple[WorkerRecord, ...] = ()
         self._live = 0
         self._reissued: deque[tuple[tuple[int, int], str, ReissueReason]] = deque(maxlen=MOST_ENTRIES)
+        self._set_aside: deque[tuple[str, tuple[Failure, ...]]] = deque(maxlen=MOST_ENTRIES)
         self._last_written: dict[tuple[str, ReissueReason], float] = {}
         self._reader = JournalReader(tracker)
         self._file: JournalFile | None = None
@@ -219,6 +221,11 @@ class ClusterMonitor:
         self._reissued.append((slot, worker, reason))
         self._wakeup.set()
 
+    def worker_set_aside(self, worker: str, failures: tuple[Failure, ...]) -> None:
+        """Note that a worker gets no more jobs; called on the master's thread."""
+        self._set_aside.append((worker, failures))
+        self._wakeup.set()
+
     def end(self) -> None:
         """Write the end of the run into the journal, if the run has ended."""
         self._guarded(self._write_end)
@@ -237,7 +244,11 @@ class ClusterMonitor:
 
     def live_count(self) -> int:
         """Return the number of registered workers that are not known to be gone."""
-        return sum(not self.is_gone(record.id) for record in self._records)
+        return len(self.present())
+
+    def present(self) -> list[str]:
+        """Return the names of the registered workers that are not known to be gone."""
+        return [record.id for record in self._records if not self.is_gone(record.id)]
 
     def is_gone(self, worker: str) -> bool:
         """Return whether a worker's process is known to be dead or frozen."""
@@ -294,6 +305,7 @@ class ClusterMonitor:
         if self._connections:  # new changes go first; they have set the wake-up already
             return
         self._write_reissued()
+        self._write_set_aside()
         self._remove_stale()
         self._restore_globals()
         self.leadership.restore()
@@ -342,6 +354,11 @@ class ClusterMonitor:
             self._last_written[worker, reason] = now
             event: Event = "backup_issued" if reason == "slow" else "lease_broken"
             self.journal.write(event, worker=worker, round=round_, slot=slot, reason=reason)
+
+    def _write_set_aside(self) -> None:
+        while self._set_aside:
+            worker, failures = self._set_aside.popleft()
+            self.journal.write("worker_set_aside", worker=worker, jobs_failed=len(failures), errors=messages(failures))
 
     def _remove_stale(self) -> None:
         """Remove workers whose processes have been gone for long; a process that was frozen registers again."""

@@ -96,12 +96,15 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     score: float | None = None
     status: Status = "running"
     failure: Failure | None = None
+    set_aside: tuple[str, ...] = ()
+    """Workers that get no more jobs, because they failed where others did not."""
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a slot. Each lease has a higher fencing ``token``; ``model`` is the key of the job's model.
 
-    ``progress`` is the number of batches that the worker had done of the job when it last extended its lease.
+    ``progress`` is the number of batches that the worker had done of the job when it last extended its lease;
+    ``failures`` are those of all attempts so far, without a traceback but for the last one.
 
     No time of day is in it, since the clocks of two machines are never compared. ``extended`` counts how often the
     lease was extended, so that its record changes as long as somebody works on the job; ``seconds`` is how long the
@@ -115,7 +118,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     extended: int = 0
     progress: int = 0
     seconds: float = 0.0
-    attempts: int = 0
+    failures: tuple[Failure, ...] = ()
     data: Manifest | None = None
     update: Manifest | None = None
     failure: Failure | None = None

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -16,7 +18,7 @@ from typing import Any
 
 import pykka
 
-from dl4jlegacy.errors import ConfError
+from dl4jlegacy.errors import ConfError, JobError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.networks import build_network
 from dl4jlegacy.scaleout import actors, protocol
@@ -31,6 +33,8 @@ from dl4jlegacy.scaleout.router import WorkRouter, create_router
 from dl4jlegacy.scaleout.tracker import StateTracker
 
 __all__ = ["Beats", "PerformerFactory", "WorkerPool", "network_performer", "process_name", "stop_actors", "tell"]
+
+logger = logging.getLogger(__name__)
 
 PerformerFactory = Callable[[Conf, Kernels], WorkerPerformer]
 Beats = list[tuple[float, pykka.ActorRef[Any], Any]]
@@ -83,6 +87,9 @@ class WorkerPool:
         self._jobs, self._ends_run, self._on_job_failed = jobs, ends_run, on_job_failed
         self._workers: list[pykka.ActorRef[Any]] = []
         self._heartbeat: pykka.ActorRef[Any] | None = None
+        self._lock = threading.Lock()
+        self.names: tuple[str, ...] = ()
+        """The names of the workers that have not been set aside."""
 
     def start(self, name: str, count: int) -> Beats:
         """Start ``count`` workers called ``name-0 ...``; return the entries for the process's ticker."""
@@ -95,9 +102,10 @@ class WorkerPool:
             device=lambda worker: self._compute.memory(int(worker.rpartition("-")[2])),
         )
         self._heartbeat = heartbeat
-        for index in range(count):
+        self.names = tuple(f"{name}-{index}" for index in range(count))
+        for index, worker_name in enumerate(self.names):
             worker = protocol.Worker(
-                f"{name}-{index}", tracker.store, tracker.clock, self._plan, self._router, limits=conf.limits
+                worker_name, tracker.store, tracker.clock, self._plan, self._router, limits=conf.limits
             )
             performer = self._make_performer(index)
             self._workers.append(
@@ -110,10 +118,19 @@ class WorkerPool:
                     jobs=self._jobs,
                     ends_run=self._ends_run,
                     on_job_failed=self._on_job_failed,
+                    on_set_aside=functools.partial(self._set_aside, worker_name),
                 )
             )
         polls: Beats = [(conf.limits.poll, ref, actors.Poll()) for ref in self._workers]
         return [*polls, (conf.heartbeat_seconds, heartbeat, actors.Beat())]
+
+    def _set_aside(self, name: str, error: JobError) -> None:
+        """Go on without a worker; without any, a process that has nothing else to do ends with its error."""
+        logger.warning("%s", error)
+        with self._lock:
+            self.names = tuple(other for other in self.names if other != name)
+        if self._ends_run and not self.names:
+            self._outcome.fail(error)
 
     def _make_performer(self, index: int) -> WorkerPerformer:
         """Return a worker's performer, with kernels of its own if it computes on a GPU."""

@@ -85,19 +85,63 @@ def journal_of(cluster: Cluster, folder: Path) -> list[dict]:
     return json.loads(shown.out())["entries"]
 
 
-def test_a_job_that_fails_on_every_attempt_ends_the_run_and_leaves_nothing_but_its_folder(
+def test_a_job_that_fails_on_every_attempt_ends_the_run_which_is_resumed_when_that_is_mended(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    master = cluster.master("--epochs", LONG, "--checkpoint-dir", str(tmp_path / "c"), "--log-format", "json")
-    cluster.worker(patch=FAILS_ALWAYS)
+    flags = ("--checkpoint-dir", str(tmp_path / "c"), "--log-format", "json")
+    master = cluster.master("--epochs", SHORTER, "--run", "r1", *flags)
+    failing = cluster.worker(patch=FAILS_ALWAYS)
     assert master.wait() == 1
+    assert failing.wait() == 1
+    assert "failed on every attempt" in failing.err()
     events = [json.loads(line) for line in master.err().splitlines() if line.startswith("{")]
     failed = [event for event in events if event["event"] == "job_failed"]
     assert [event["attempt"] for event in failed if event["slot"] == failed[-1]["slot"]][-1] == 3
     assert all("the disk is on fire" in event["traceback"] for event in failed)
-    assert "failed on every attempt" in events[-1]["message"]
+    resume = re.search(r"failed on every attempt.*`dl4j (resume r1 --zookeeper \S+)` resumes", events[-1]["message"])
+    assert resume, events[-1]
     assert journal_of(cluster, tmp_path / "c")[-1]["status"] == "failed"
+    assert cluster.status()["state"] == "failed"
+    error(cluster.worker("--wait", "1"), 4, "r1 has failed in round 0", "dl4j resume r1", "dl4j stop")
+    waiting = cluster.worker("--workers", "2")
+    resumed = cluster.start(*shlex.split(resume[1]), "--workers", "1", "--min-workers", "3", "--format", "json")
+    same(resumed, int(SHORTER))
+    assert waiting.wait() == 0, waiting.err()
     until(lambda: cluster.left_over() == [], 10.0)
+
+
+@pytest.mark.parametrize("how", ["stop", "another run of the name", "another run of the id"])
+def test_what_a_failed_run_leaves_makes_room(how: str, cluster: Cluster) -> None:
+    master = cluster.master("--epochs", SHORTER, "--run", "r1")
+    failing = cluster.worker(patch=FAILS_ALWAYS)
+    assert (master.wait(), failing.wait()) == (1, 1)
+    if how == "stop":
+        assert "r1: failed in round 0" in cluster.ask("stop").out()
+    else:
+        name = "r1" if how == "another run of the name" else "r2"
+        waiting = cluster.worker()
+        same(cluster.master("--epochs", "2", "--run", name), 2)
+        assert waiting.wait() == 0, waiting.err()
+        if how == "another run of the id":
+            cluster.start("runs", "--clean", "--zookeeper", cluster.zookeeper, *cluster.master_flags[:4]).wait()
+    assert cluster.left_over() == []
+
+
+def test_a_worker_that_fails_in_every_job_is_set_aside_and_says_why(cluster: Cluster) -> None:
+    """With any of its threads; the run takes no harm."""
+    master, healthy = cluster.master("--epochs", LONG, "--run", "r1"), cluster.worker()
+    cluster.wait_for_round(1)
+    sick = cluster.worker("--workers", "2", patch=FAILS_ALWAYS.replace("RuntimeError", "MemoryError"))
+    assert sick.wait() == 1
+    said = re.search(r"error \[DL4J-JOB\]: worker \S+ gets no more jobs of run r1: .*\n", sick.err())
+    assert said and "MemoryError: the disk is on fire" in said[0] and "goes on without it" in said[0], sick.err()
+    same(master, int(LONG))
+    told = [line for line in master.err().splitlines() if line.startswith("worker set aside: ")]
+    assert len(told) == 2
+    assert all(f"-{sick.pid}-" in line and "MemoryError: the disk is on fire" in line for line in told)
+    assert master.err().count("was set aside") == 2
+    assert healthy.wait() == 0
+    assert cluster.left_over() == []
 
 
 def test_the_journal_can_be_read_and_followed(cluster: Cluster) -> None:

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+import msgspec
+
 from dl4jlegacy.clock import Clock, RunningClock
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.aggregate import JobAggregator, aggregate
@@ -51,12 +53,26 @@ class Scenario:
     patience: float = float("inf")
     """Seconds without progress after which a master gives up the run."""
     hostility: float = 1.0
+    failures: float = 0.02
+    """The probability that a job fails."""
+    attempts: int = 1_000_000
+    sick: str = ""
+    """A role whose every job fails. Its process is never killed, so that it is one worker all the time."""
+    is_resumed: bool = False
+    """Whether somebody resumes the run whenever it fails."""
 
 
 HOSTILE = Scenario()
 LONG_ROUNDS = Scenario(batches=300, patience=900.0, hostility=0.1)
 """Rounds that last longer than a run may stand still."""
-SCENARIOS = {"hostile": HOSTILE, "long-rounds": LONG_ROUNDS}
+SICK_WORKER = Scenario(failures=0.0, attempts=3, sick="w2")
+FAILING_RUN = Scenario(failures=0.2, attempts=2, is_resumed=True)
+SCENARIOS = {
+    "hostile": HOSTILE,
+    "long-rounds": LONG_ROUNDS,
+    "sick-worker": SICK_WORKER,
+    "failing-run": FAILING_RUN,
+}
 
 
 class SimulatedStore:
@@ -181,12 +197,19 @@ class World:
         self.rng = random.Random(seed)
         self.store = SimulatedStore(work.chunk_nbytes)
         self.router = create_router(router)
+        self.limits = msgspec.structs.replace(LIMITS, attempts=scenario.attempts)
         self.time = 0.0
         self.machines = Machines(MASTERS + WORKERS, seed)
         self.checkpoint: tuple[Head, Any] | None = None
         self.result: tuple[Head, Any] | None = None
         self.versions: list[float] = []
         """When each model version was made."""
+        self.names: dict[str, str] = {}
+        """The name of the process that each role has now."""
+        self.gone: list[str] = []
+        """The names of killed workers."""
+        self.set_aside: list[str] = []
+        self.resumed = 0
         self.born = 0
 
     def clock(self) -> Clock:
@@ -217,13 +240,15 @@ class World:
             self.router,
             aggregator=work.aggregator(self.router.name),
             start=start,
-            limits=LIMITS,
+            limits=self.limits,
             is_gone=lambda worker: self.rng.random() < TAKEN_FOR_GONE,
             on_progress=lambda: progressed.append(self.time),
+            on_set_aside=lambda worker, failures: self.set_aside.append(worker),
+            present=self.present,
         )
         progressed = [self.time]
         put_ahead: dict[int, Manifest] = {}
-        for event in protocol.master_steps(me):
+        for event in self.to_the_end(me):
             if isinstance(event, protocol.MoreWork):
                 binds = self.router.binds_model
                 steps = protocol.issue_jobs(
@@ -240,10 +265,26 @@ class World:
             else:
                 yield 0.0
 
+    def to_the_end(self, me: protocol.Master) -> protocol.Steps[None]:
+        """Be the master until the run is done, or has failed and nobody resumes it."""
+        while True:
+            head = yield from protocol.master_steps(me)
+            if head.status == "done":
+                return
+            if not self.scenario.is_resumed:
+                self.result = (head, b"")
+                return
+            if (yield from protocol.reopen(self.store, self.work.plan, self.router)):
+                self.resumed += 1
+
+    def present(self) -> list[str]:
+        """Return the workers that are there, and sometimes one that is not any more."""
+        return [*(self.names[role] for role in WORKERS), *(self.gone[-1:] if self.rng.random() < 0.2 else [])]
+
     def worker(self, name: str) -> Iterator[float]:
         block = (16, 2, 1)[self.seed % 3]  # all of a round at once, or one of each block first
         clock = self.clock()
-        me = protocol.Worker(name, self.store, clock, self.work.plan, self.router, limits=LIMITS, block=block)
+        me = protocol.Worker(name, self.store, clock, self.work.plan, self.router, limits=self.limits, block=block)
         steps = protocol.worker_steps(me)
         answer: Any = None
         while True:
@@ -264,9 +305,9 @@ class World:
 
     def answer(self, name: str, event: protocol.Perform) -> Any:
         dice = self.rng.random()
-        if dice < 0.02:
+        if dice < self.scenario.failures or name == self.names.get(self.scenario.sick):
             return Failure("DL4J-JOB", "made to fail", name)
-        if dice < 0.03:
+        if dice < self.scenario.failures + 0.01:
             return None  # a worker that is told to leave gives its lease back
         if not self.wants(event):
             return protocol.ABANDONED
@@ -283,6 +324,9 @@ class World:
     def start(self, role: str) -> Iterator[float]:
         self.born += 1
         name = f"{role}.{self.born}"
+        if role in WORKERS:
+            self.gone += [self.names[role]] if role in self.names else []
+        self.names[role] = name
         return self.master(name) if role in MASTERS else self.worker(name)
 
 
@@ -312,7 +356,7 @@ def _run(world: World) -> World:
         role = rng.choice(roles)
         world.machines.tick(world.time, role)
         dice = rng.random()
-        if dice < kills:  # SIGKILL and restart: all local state is gone
+        if dice < kills and role != world.scenario.sick:  # SIGKILL and restart: all local state is gone
             alive[role], asleep[role] = world.start(role), 0.0
             finished.discard(role)
             continue
@@ -323,6 +367,9 @@ def _run(world: World) -> World:
             world.store.lose(rng)
         if losses and rng.random() < RESTARTS * hostility:  # the only member of the grid is started anew
             world.store.now.clear()
+        if role in finished and world.scenario.is_resumed and rng.random() < 0.01:  # somebody starts a worker again
+            alive[role], asleep[role] = world.start(role), 0.0
+            finished.discard(role)
         if role in finished or (asleep[role] > world.time and rng.random() > 0.05):
             continue
         before = world.store.operations
@@ -341,6 +388,8 @@ def check(world: World, seed: int, peak: int) -> None:
     assert head is not None and head.status == "done", f"seed {seed}: ended as {head}"
     assert account(head, plan) == (0, 0), f"seed {seed}: lost, duplicated = {account(head, plan)}"
     assert (head.batches, head.examples) == (plan.total_batches, plan.total_examples), f"seed {seed}: {head}"
+    sick = {world.names.get(world.scenario.sick)}
+    assert world.scenario.is_resumed or set(world.set_aside) <= sick, f"seed {seed}: set aside {world.set_aside}"
     assert world.losses or peak <= world.work.max_keys, f"seed {seed}: {peak} keys in the store"
 
 

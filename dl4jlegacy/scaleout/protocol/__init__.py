@@ -36,7 +36,7 @@ from dl4jlegacy.scaleout.protocol.frames import (
     read_many,
     write_frame,
 )
-from dl4jlegacy.scaleout.protocol.master import Master, RunStart, master_steps
+from dl4jlegacy.scaleout.protocol.master import Master, RunStart, master_steps, reopen
 from dl4jlegacy.scaleout.protocol.names import (
     NAMES,
     RunRecord,
@@ -87,6 +87,7 @@ __all__ = [
     "read_frame",
     "read_many",
     "release_name",
+    "reopen",
     "restore_name",
     "unlist_run",
     "worker_steps",

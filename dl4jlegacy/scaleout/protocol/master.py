@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
 import msgspec
@@ -12,6 +12,7 @@ from dl4jlegacy.clock import Clock
 from dl4jlegacy.scaleout.aggregate import JobAggregator
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import HEAD_TOPIC, STEP, Limits, MoreWork, NewModel, Steps, Wait
+from dl4jlegacy.scaleout.protocol.failures import Suspects
 from dl4jlegacy.scaleout.protocol.frames import (
     delete_frame,
     delete_many,
@@ -23,14 +24,26 @@ from dl4jlegacy.scaleout.protocol.frames import (
     write_frame,
 )
 from dl4jlegacy.scaleout.protocol.watch import OpenSlots, ReissueReason, watch
-from dl4jlegacy.scaleout.records import HEAD, WENT_BACK, Failure, Head, Keys, Manifest, advance, encode_record
+from dl4jlegacy.scaleout.records import (
+    HEAD,
+    WENT_BACK,
+    Failure,
+    Head,
+    JobRecord,
+    Keys,
+    Manifest,
+    advance,
+    encode_record,
+)
 from dl4jlegacy.scaleout.router import WorkRouter
 from dl4jlegacy.scaleout.store import Buffer, Store
 
-__all__ = ["Master", "RunStart", "master_steps"]
+__all__ = ["Master", "RunStart", "master_steps", "reopen"]
 
 logger = logging.getLogger(__name__)
 
+MOST_SET_ASIDE = 64
+"""So many of the workers that were set aside are remembered: they leave when they read of it."""
 SWEEP_VERSIONS = 16
 """After this many versions the whole store is searched for keys that other processes left behind."""
 
@@ -55,7 +68,8 @@ class Master:
     ``is_gone(worker)`` returns whether a worker's process is known to be dead or frozen; its jobs are then given to
     other workers immediately. A wrong answer only means that a job is done twice. ``on_reissued(slot, worker, reason)``
     is called for each job that is also given to another worker, ``on_progress()`` whenever batches were done, be it of
-    a job that is not done yet; they must only enqueue.
+    a job that is not done yet, ``on_set_aside(worker, failures)`` for a worker that gets no more jobs; they must only
+    enqueue. ``present()`` returns the names of the workers that are there, as far as that is known.
     """
 
     name: str
@@ -70,6 +84,8 @@ class Master:
     is_gone: Callable[[str], bool] = lambda worker: False
     on_progress: Callable[[], None] = lambda: None
     on_reissued: Callable[[tuple[int, int], str, ReissueReason], None] = lambda slot, worker, reason: None
+    on_set_aside: Callable[[str, tuple[Failure, ...]], None] = lambda worker, failures: None
+    present: Callable[[], Collection[str]] = lambda: ()
     written: int = 0
     durations: list[float] = field(default_factory=list)
     known: tuple[Head, Buffer] | None = None
@@ -79,6 +95,10 @@ class Master:
     closed_keys: list[str] = field(default_factory=list)
     """Keys of closed rounds; each is deleted once the head has moved far enough."""
     swept: int = -SWEEP_VERSIONS
+    suspects: Suspects = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.suspects = Suspects(self.limits.attempts)
 
     def model_key(self, version: int) -> str:
         """Return a key prefix that this master has not used yet."""
@@ -128,6 +148,8 @@ def _work(me: Master, slots: OpenSlots, *, is_new: bool) -> Steps[None]:
         yield from _close(me, slots)
     elif slots.failure is not None:
         yield from _fail(me, head, slots.raw, slots.failure)
+    elif slots.sick:
+        yield from _set_aside(me, slots)
 
 
 def _ahead(me: Master, head: Head) -> tuple[int, ...]:
@@ -240,3 +262,36 @@ def _fail(me: Master, head: Head, raw: Buffer, failure: Failure) -> Steps[None]:
     yield STEP
     me.store.replace_if_same(HEAD, raw, encode_record(msgspec.structs.replace(head, status="failed", failure=failure)))
     me.store.publish(HEAD_TOPIC)
+
+
+def _set_aside(me: Master, slots: OpenSlots) -> Steps[None]:
+    """Give a worker no more jobs that failed at jobs which others did."""
+    workers = (*slots.head.set_aside, slots.sick)[-MOST_SET_ASIDE:]
+    head = msgspec.structs.replace(slots.head, set_aside=workers)
+    yield STEP
+    if me.store.replace_if_same(HEAD, slots.raw, encode_record(head)):
+        me.known = (head, slots.model)
+        me.on_set_aside(slots.sick, me.suspects.pop(slots.sick))
+    me.store.publish(HEAD_TOPIC)
+
+
+def reopen(store: Store, plan: Plan, router: WorkRouter) -> Steps[bool]:
+    """Let a run that has failed go on where it was, with no attempt counted; return whether it had failed.
+
+    For who leads the run, before ``master_steps``. What made it fail must have been mended.
+    """
+    raw = (yield from read_many(store, [HEAD], clears=True))[0]
+    head = parse_record(store, HEAD, raw, Head)
+    if raw is None or head is None or head.status != "failed":
+        return False
+    going_on = msgspec.structs.replace(head, status="running", failure=None, set_aside=())
+    keys = [Keys.job(*plan.at(number)) for number in router.open_slots(plan, going_on)]
+    found = yield from read_many(store, keys, clears=True)
+    for key, job in zip(keys, found, strict=True):
+        record = parse_record(store, key, job, JobRecord)
+        if job is not None and record is not None and record.failures and record.state != "done":
+            again = msgspec.structs.replace(record, state="ready", worker="", failure=None, failures=())
+            yield STEP
+            store.replace_if_same(key, job, encode_record(again))
+    yield STEP
+    return store.replace_if_same(HEAD, raw, encode_record(going_on))

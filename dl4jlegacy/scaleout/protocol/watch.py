@@ -6,7 +6,7 @@ clock, whatever the clocks of other machines say.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal, Protocol
@@ -17,6 +17,7 @@ from dl4jlegacy.clock import Clock
 from dl4jlegacy.scaleout.aggregate import Aggregation, JobAggregator
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import DROPPED, JOB_TOPIC, STEP, Limits, MoreWork, Steps, Wait
+from dl4jlegacy.scaleout.protocol.failures import Suspects, is_hopeless
 from dl4jlegacy.scaleout.protocol.frames import delete_many, parse_count, parse_record, read_frames, read_many
 from dl4jlegacy.scaleout.records import (
     HEAD,
@@ -76,6 +77,8 @@ class OpenSlots:
     """The first of them, which have been folded."""
     aggregation: Aggregation | None = None
     failure: Failure | None = None
+    sick: str = ""
+    """A worker that is to be set aside."""
     dropped: int = 0
     requested: float = float("-inf")
     """When missing jobs were last requested."""
@@ -98,6 +101,11 @@ class Watcher(Protocol):
     limits: Limits
     durations: list[float]
     must_reread_model: bool
+    suspects: Suspects
+
+    def present(self) -> Collection[str]:
+        """Return the names of the workers that are there and not known to be dead or frozen."""
+        ...
 
     def is_gone(self, worker: str, /) -> bool:
         """Return whether a worker's process is known to be dead or frozen."""
@@ -156,7 +164,7 @@ def _read_slots(me: Watcher, slots: OpenSlots) -> Steps[bool]:
         slots.missing = []
         for number, raw in zip(numbers, found[2:], strict=True):
             yield from _check_slot(me, slots, number, raw)
-        if slots.failure is not None or me.must_reread_model:
+        if slots.failure is not None or slots.sick or me.must_reread_model:
             return False
         done = slots.done()
         if len(numbers) == len(undone) or not all(number in done for number in numbers):
@@ -166,6 +174,7 @@ def _read_slots(me: Watcher, slots: OpenSlots) -> Steps[bool]:
 def _check_slot(me: Watcher, slots: OpenSlots, number: int, raw: Buffer | None) -> Steps[None]:
     """Store a slot's record in ``slots``; reissue its job if necessary."""
     slots.records.pop(number, None)
+    attempts = me.limits.attempts
     record = parse_record(me.store, Keys.job(*me.plan.at(number)), raw, JobRecord)
     if raw is None or record is None:
         slots.missing.append(number)
@@ -186,8 +195,13 @@ def _check_slot(me: Watcher, slots: OpenSlots, number: int, raw: Buffer | None) 
         record = again
     elif record.state == "done":
         me.durations = [*me.durations[1 - REMEMBERED :], record.seconds]
+        if sick := me.suspects.add(number, record):
+            able = _able(me, slots)
+            slots.sick = next((worker for worker in sick if worker in able and len(able) > 1), "")
     elif record.state == "failed":
         slots.failure = record.failure
+    elif record.state == "ready" and record.failures and is_hopeless(record.failures, _able(me, slots), attempts):
+        slots.failure = record.failures[-1]
     slots.records[number] = record
 
 
@@ -212,7 +226,13 @@ def _reissued(me: Watcher, slots: OpenSlots, number: int, record: JobRecord, raw
     if record.failure.code == MODEL_LOST:
         me.must_reread_model = True
         return ready
-    return ready if not record.failure.fatal and record.attempts < me.limits.attempts else None
+    able = _able(me, slots, record.failure.worker)
+    return None if record.failure.fatal or is_hopeless(record.failures, able, me.limits.attempts) else ready
+
+
+def _able(me: Watcher, slots: OpenSlots, *others: str) -> set[str]:
+    """Return the workers that are present, and ``others`` that must be, without those that are set aside."""
+    return {*me.present(), *others} - set(slots.head.set_aside)
 
 
 def _is_late(me: Watcher, slots: OpenSlots, number: int, record: JobRecord, raw: Buffer) -> bool:

@@ -22,6 +22,7 @@ from dl4jlegacy.scaleout.protocol.events import (
     Steps,
     Wait,
 )
+from dl4jlegacy.scaleout.protocol.failures import add_failure
 from dl4jlegacy.scaleout.protocol.frames import (
     delete_frame,
     increment,
@@ -121,11 +122,13 @@ class Claim(NamedTuple):
 
 
 def worker_steps(me: Worker) -> Steps[Head]:
-    """Run a worker's role until the run has ended; return the last head seen."""
+    """Run a worker's role until the run has ended, or this worker is set aside; return the last head seen."""
     model_key, model = "", None
     while True:
         claim = yield from _claim(me)
-        if me.head is not None and me.head.status != "running":
+        if me.head is not None and (me.head.status != "running" or me.name in me.head.set_aside):
+            if claim is not None:
+                yield from _give_back(me, claim.number, claim.record)
             return me.head
         if claim is None or me.head is None:
             if me.owes_hint:
@@ -184,6 +187,7 @@ def _claim(me: Worker) -> Steps[Claim | None]:
                 free = yield from _look(me, [block[-1] for block in blocks])
                 claim = yield from _claim_in(me, _promising(blocks, free) + (blocks if whole else []))
         me.overtaken = False
+        me.second_hand.sort(key=lambda free: _own_failures(me, free[1]))  # first what it has not failed at
         while claim is None and me.raw is raw and me.second_hand:
             claim = yield from _lease(me, *me.second_hand.pop(0))
         if claim is not None:
@@ -290,9 +294,14 @@ def _free(me: Worker, head: Head, block: list[int], raws: list[Buffer | None]) -
             continue
         if record.state == "done" and record.model == model:
             me.closed.add(number)
-        elif record.state == "ready" and record.model == model:
+        elif record.state == "ready" and record.model == model and _own_failures(me, record) < me.limits.attempts:
             free.append((number, record, raw))
     return free
+
+
+def _own_failures(me: Worker, record: JobRecord) -> int:
+    """Return how often this worker has failed at a job."""
+    return sum(failure.worker == me.name for failure in record.failures)
 
 
 def _lease(me: Worker, number: int, record: JobRecord, raw: Buffer) -> Steps[Claim | None]:
@@ -378,8 +387,8 @@ def _cannot_read(me: Worker, number: int, lease: JobRecord, *, lacks_model: bool
 
 def _report(me: Worker, number: int, lease: JobRecord, failure: Failure) -> Steps[None]:
     """Record that and why the job failed; the master decides whether it is retried."""
-    attempts = lease.attempts + 1
-    yield from _change_lease(me, number, lease, state="failed", failure=failure, attempts=attempts)
+    failures = add_failure(lease.failures, failure)
+    yield from _change_lease(me, number, lease, state="failed", failure=failure, failures=failures)
     me.store.publish(UPDATE_TOPIC)
 
 

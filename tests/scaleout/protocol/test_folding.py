@@ -11,6 +11,7 @@ from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Phase, Plan
 from dl4jlegacy.scaleout.protocol import watch as watch_module
+from dl4jlegacy.scaleout.protocol.failures import Suspects
 from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys, Manifest, decode_record, encode_record
 from dl4jlegacy.scaleout.router import create_router
 from dl4jlegacy.scaleout.store import MemoryStore
@@ -81,6 +82,8 @@ def test_whatever_is_lost_while_it_is_folded_each_update_is_folded_once(monkeypa
             durations=[],
             must_reread_model=False,
             on_progress=lambda: None,
+            suspects=Suspects(3),
+            present=lambda: (),
         )
         for _ in watch_module.watch(me, grid.slots):
             if grid.random.random() < 0.4:

@@ -129,6 +129,52 @@ def test_asynchronous_schedules_count_every_batch_once():
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("scenario", ["sick-worker", "failing-run"])
+@pytest.mark.parametrize("router", ROUTERS)
+def test_in_every_schedule_sick_workers_and_failed_runs_change_nothing(router, scenario):
+    simulate(max(1, SCHEDULES // 4), router, scenario)
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_a_worker_that_fails_in_every_job_is_set_aside_and_the_run_goes_on(router):
+    worlds = simulator.simulate(network_work(), 4, 1, router, simulator.SICK_WORKER)
+    assert [world.set_aside[-1].partition(".")[0] for world in worlds] == ["w2"] * len(worlds)
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_a_run_that_has_failed_is_resumed_where_it_was(router):
+    worlds = simulator.simulate(network_work(), 3, 1, router, simulator.FAILING_RUN)
+    assert sum(world.resumed for world in worlds) > 0
+
+
+def test_a_sick_worker_that_uses_up_the_attempts_of_a_slot_is_noticed(monkeypatch):
+    def count_all(failures, present, attempts):
+        return len(failures) >= attempts
+
+    monkeypatch.setattr(watch_module, "is_hopeless", count_all)
+    with pytest.raises(AssertionError, match=r"seed 1: ended as .*failed"):
+        simulator.simulate(network_work(), 1, 1, scenario=simulator.SICK_WORKER)
+
+
+def test_a_failed_run_that_is_resumed_with_its_failures_is_noticed(monkeypatch):
+    """The job that made it fail must get new attempts."""
+
+    def keep(store, plan, router):
+        yield protocol.STEP
+        raw = store.get(HEAD)
+        head = None if raw is None else decode_record(raw, Head)
+        if head is None or head.status != "failed":
+            return False
+        yield protocol.STEP
+        return store.replace_if_same(HEAD, raw, encode_record(msgspec.structs.replace(head, status="running")))
+
+    monkeypatch.setattr(simulator.protocol, "reopen", keep)
+    monkeypatch.setattr(simulator, "STEP_LIMIT", 20_000)
+    with pytest.raises(AssertionError, match="no progress after"):
+        simulator.simulate(network_work(), 4, 1, scenario=simulator.FAILING_RUN)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("router", ROUTERS)
 def test_no_schedule_gives_up_a_run_whose_rounds_are_long(router):
     simulate(max(1, SCHEDULES // 20), router, "long-rounds")
