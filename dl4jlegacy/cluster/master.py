@@ -23,7 +23,7 @@ from dl4jlegacy import storage
 from dl4jlegacy.clock import Deadline
 from dl4jlegacy.cluster.address import ClusterAddress, check_versions, closing, open_tracker, versions
 from dl4jlegacy.cluster.registration import MasterRegistration
-from dl4jlegacy.errors import CheckpointError, ConfError, NotAuthorisedError, TrackerError, VersionError
+from dl4jlegacy.errors import CheckpointError, ConfError, Dl4jError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.run import Run, open_checkpoints, resolve
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity
@@ -50,6 +50,8 @@ logger = logging.getLogger(__name__)
 
 Tick = Callable[[RunStatus], None]
 _SHARE = "give all masters of a run the same folder, on a file system that they share"
+_OUT = "out"
+"""The global that names the file for the run's model."""
 _EXPIRY_SECONDS = 2.0  # Zookeeper looks for sessions that have ended about so often
 
 
@@ -62,7 +64,7 @@ class MasterOptions:
     """What a master's process does beside leading the run.
 
     Attributes:
-        out: the file to save the model to; "": none.
+        out: the file to save the model to; "": none, or the one that the run's first master was given.
         bind: the host on which to listen for the workers' signs of life.
         tick: called with the run's status a few times a second.
     """
@@ -170,15 +172,19 @@ def _outlives_master(
 ) -> int | None:
     """Wait until this candidate is the master, or the run is over.
 
+    A run is over when it is cleared up, not when its last batch is done: until then its model may not be written.
+
     Returns:
-        The newest model version that was seen, 0 before the first one; None if there is no run to continue.
+        The newest model version that was seen, 0 before the first one; None if there is no run to finish.
     """
     host, port = candidate.address.split()
     registered = ZookeeperConfigurationRetriever(host, port, candidate.address.id, session=candidate.session)
     stands_by, version = False, 0
     while not candidate.election.wait(0.5):
         head = tracker.head()
-        if head is not None and head.status != "running":
+        if head is None and _is_cleared_up(conf, registered):
+            return None
+        if head is not None and head.status == "failed":  # it stays for `dl4j resume`
             return None
         version = version if head is None else head.version
         if not stands_by:
@@ -188,7 +194,10 @@ def _outlives_master(
     there = registered.find()
     if head is None:  # over and cleared up, or lost with its member, or not begun
         return version if there == conf else None
-    if head.status != "running":
+    if head.status == "failed":
+        return None
+    if head.status == "stopped" or (head.status == "done" and there is None):  # its master died while clearing up
+        MasterRegistration(conf, candidate.address, candidate.session, candidate.election, tracker).clear_up()
         return None
     if there is not None and there.incarnation != conf.incarnation:
         raise TrackerError(
@@ -254,6 +263,16 @@ def _say_where_it_continues(conf: Conf, tracker: HazelcastStateTracker) -> None:
     continuation = _where_it_continues(conf, tracker)
     if not continuation.is_in_grid:
         logger.warning("run %s goes on %s", conf.run, continuation.text)
+
+
+def _is_cleared_up(conf: Conf, registered: ZookeeperConfigurationRetriever) -> bool:
+    """Return whether a run that has no head is not registered any more; False if that cannot be told now."""
+    try:
+        there = registered.find()
+    except (TrackerError, NotAuthorisedError, ConfError, VersionError) as exc:
+        logger.debug("standby of run %s: %s", conf.run, exc)
+        return False
+    return there is None or there.incarnation != conf.incarnation
 
 
 def resume_run(conf: Conf, address: ClusterAddress, options: MasterOptions, *, workers: int | None = None) -> Report:
@@ -409,19 +428,21 @@ def _lead(
 ) -> Report:
     """Register the Conf, share the plan, train, and clear up; ``takes_over`` says how, "" for a new run."""
     conf, address = run.conf, candidate.address
+    out = _place_of_model(conf, options.out, tracker) if takes_over else storage.absolute(options.out)
     registration = MasterRegistration(conf, address, candidate.session, candidate.election, tracker)
     registration.claim_name(takes_over=bool(takes_over))
     monitor = ClusterMonitor(
         conf,
         tracker,
         source=process_name(),
-        definitions=_definitions(run),
+        definitions={**_definitions(run), _OUT: out},
         leadership=registration,
         takes_over=bool(takes_over),
         secret=address.secret,
         bind=options.bind,
     )
     display = _Display(options.tick, monitor)
+    is_finished = False
     try:
         with monitor:
             registration.register(takes_over=bool(takes_over))
@@ -431,13 +452,34 @@ def _lead(
             if drive(protocol.reopen(tracker.store, run.plan, create_router(conf.router, conf.window))):
                 logger.warning("run %s had failed; it goes on where it was", conf.run)
             try:
-                return train(run, data, out=options.out, tick=display.tick, tracker=tracker, monitor=monitor)
+                report = train(run, data, out=out, tick=display.tick, tracker=tracker, monitor=monitor)
+                is_finished = True
+                return report
             finally:
                 monitor.end()
     finally:
         display.finish()
         with contextlib.suppress(TrackerError):  # what cannot be reached cannot be cleared up
-            _clear_up(tracker, registration, monitor, began=display.began or bool(takes_over))
+            head = tracker.head()
+            if _is_over(head, began=display.began or bool(takes_over), is_finished=is_finished):
+                registration.clear_up(monitor.is_gone)
+
+
+def _place_of_model(conf: Conf, own: str, tracker: HazelcastStateTracker) -> str:
+    """Return the file for the model of a run that is taken over: the one given here, else its first master's.
+
+    If that cannot be written on this machine, one in the current folder takes its place.
+    """
+    theirs = tracker.get(_OUT)
+    if own or not isinstance(theirs, str) or not theirs:
+        return storage.absolute(own)
+    try:
+        storage.open_output(theirs)
+    except Dl4jError as exc:
+        kept = storage.absolute(f"dl4j-model-{conf.incarnation[:8]}.zip")
+        logger.warning("the model of run %s will go to %s: %s", conf.run, kept, exc)
+        return kept
+    return theirs
 
 
 def _definitions(run: Run) -> dict[str, Any]:
@@ -467,10 +509,14 @@ class _Display:
             self.tick(self._last)
 
 
-def _clear_up(
-    tracker: HazelcastStateTracker, registration: MasterRegistration, monitor: ClusterMonitor, *, began: bool
-) -> None:
-    """Clear up after a run that is over, or never began; one that can go on is left for somebody to continue."""
-    head = tracker.head()
-    if (head is None and not began) or (head is not None and head.status not in ("running", "failed")):
-        registration.clear_up(monitor.is_gone)
+def _is_over(head: Head | None, *, began: bool, is_finished: bool) -> bool:
+    """Return whether a run is to be cleared up; one that can go on is left for somebody to continue.
+
+    Args:
+        head: the run's last.
+        began: whether it had one before.
+        is_finished: whether its model is evaluated and written; if not, that belongs to whoever takes over.
+    """
+    if head is None:
+        return not began
+    return head.status == "stopped" or (head.status == "done" and is_finished)

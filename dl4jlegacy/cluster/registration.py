@@ -113,13 +113,29 @@ class RunName:
         drive(protocol.unlist_run(self._names, self._conf.run, self._conf.incarnation))
 
     def _is_over(self, record: protocol.RunRecord) -> protocol.Steps[bool]:
-        """Return whether the run of a record needs its name no longer, or never began and has nobody to begin it."""
+        """Return whether the run of a record needs its name no longer, or never began and has nobody to begin it.
+
+        One that is done needs it as long as it is registered: its model may still have to be written.
+        """
         yield protocol.STEP
         head = self._tracker_of(record).head()
-        return not self._has_master(record) if head is None else head.status != "running"
+        if head is None:
+            return not self._has_master(record)
+        return head.status in ("failed", "stopped") or (head.status == "done" and not self._is_registered(record))
 
     def _tracker_of(self, record: protocol.RunRecord) -> StateTracker:
         return StateTracker(self._store.sibling(self._conf.run, record.incarnation), self._tracker.clock)
+
+    def _is_registered(self, record: protocol.RunRecord) -> bool:
+        """Return whether the Conf of a record's run is in Zookeeper; True if it is another Zookeeper's."""
+        if record.zookeeper != self._address.zookeeper:
+            return True
+        host, port = self._address.split()
+        try:
+            there = ZookeeperConfigurationRetriever(host, port, record.id, session=self._session).find()
+        except (ConfError, NotAuthorisedError, VersionError):
+            return False  # it is not this run's
+        return there is not None and there.incarnation == record.incarnation
 
     def _has_master(self, record: protocol.RunRecord) -> bool:
         """Return whether a run that has not begun yet may have a master; the one of our own id is this process."""

@@ -285,7 +285,9 @@ def _standing(run: FoundRun) -> Standing:
         return "live"
     if run.state == "unreachable":
         return "unknown"
-    goes_on = run.state in ("running", "failed") or (run.state == "not begun" and run.conf and run.conf.checkpoint_dir)
+    goes_on = run.state in ("running", "failed", "done") or (
+        run.state == "not begun" and run.conf and run.conf.checkpoint_dir
+    )
     return "resumable" if run.conf is not None and goes_on else "abandoned"
 
 

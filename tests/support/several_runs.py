@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,6 +81,8 @@ class Design:
     keyspaces: bool = True
     names: bool = True
     fences: bool = True
+    ends: bool = True
+    """Whether whoever takes over a run that is done writes its model."""
 
 
 @dataclass
@@ -106,6 +108,9 @@ class World:
         self.random, self.design, self.seed = random.Random(seed), design, seed
         self.store, self.zookeeper, self.router = SimulatedStore(1 << 20), Zookeeper(), create_router(router)
         self.time, self.born, self.ended = 0.0, 0, dict.fromkeys(IDS, 0)
+        self.written: dict[str, list[str]] = {}
+        """The model of each incarnation, as written at its end."""
+        self.written_again = 0
         self.under_way: dict[str, tuple[object, Begun]] = {}
         self.processes: dict[str, Process] = {}
         self.machines = Machines(list(ROLES), seed)
@@ -142,14 +147,19 @@ class World:
             yield from self.claim(id, begun)
         elif self.design.names:
             mine = self.record(id, begun)
-            if not (yield from protocol.keep_name(Keyspace(self.store, protocol.NAMES), NAME, mine, self.is_over(id))):
+            names, is_over = Keyspace(self.store, protocol.NAMES), self.is_over(id, [])
+            if not (yield from protocol.keep_name(names, NAME, mine, is_over)):
                 raise RefusedError("another run has got its name")
         yield from self.register(id, me, begun)
         self.under_way[id] = (me, begun)
-        yield from self.train(role, id, me, begun)
+        head = yield from self.head(begun)
+        if self.design.ends or head is None or head.status == "running":
+            model = yield from self.train(role, id, me, begun)
+            yield from self.write(begun, model)
         if self.under_way.get(id, ("",))[0] is me:
             del self.under_way[id]
         yield from self.clear_up(id, me, begun)
+        assert begun.incarnation in self.written, f"seed {self.seed}: run {begun.tag} is over and has no model"
         self.ended[id] += 1
         if zookeeper.leader.get(id) is me:
             del zookeeper.leader[id]
@@ -168,16 +178,24 @@ class World:
             self.space(begun).destroy()
             return
         mine = self.record(id, begun)
-        if (yield from protocol.claim_name(names, NAME, mine, self.is_over(id))) != mine:
+        over: list[Begun] = []
+        if (yield from protocol.claim_name(names, NAME, mine, self.is_over(id, over))) != mine:
             raise RefusedError("there is a run of this name")
+        for run in over:
+            yield None
+            self.space(run).destroy()
 
-    def is_over(self, id: str) -> Callable[[protocol.RunRecord], protocol.Steps[bool]]:
+    def is_over(self, id: str, over: list[Begun]) -> Callable[[protocol.RunRecord], protocol.Steps[bool]]:
         """Return what the leader of ``id`` asks of the record of a run that has the name."""
 
         def is_over(record: protocol.RunRecord) -> protocol.Steps[bool]:
             head = yield from self.head(Begun(record.incarnation, ""))
-            if head is not None and head.status == "running":
+            there = self.zookeeper.conf.get(record.id)
+            is_registered = there is not None and there.incarnation == record.incarnation
+            if head is not None and (head.status == "running" or is_registered):
                 return False
+            if head is not None:
+                over.append(Begun(record.incarnation, ""))
             return head is not None or record.id == id or self.zookeeper.leader.get(record.id) is None
 
         return is_over
@@ -192,7 +210,9 @@ class World:
         self.fence(id, me)
         self.zookeeper.conf[id] = begun
 
-    def train(self, role: str, id: str, me: object, begun: Begun) -> Iterator[Any]:
+    def train(self, role: str, id: str, me: object, begun: Begun) -> Generator[Any, Any, list[str]]:
+        """Lead a run until it is done; return its model."""
+        model: list[str] = []
         first = Result({"value": []}).encode()
 
         def restore() -> None:
@@ -216,9 +236,19 @@ class World:
                     master.store, JOBS.plan, event, binds_model=self.router.binds_model, load=None, put_ahead={}
                 )
             elif isinstance(event, protocol.NewModel) and event.last:
-                self.check(begun, Result.decode(event.frame).values["value"])
+                model = Result.decode(event.frame).values["value"]
+                self.check(begun, model)
             else:
                 yield self.event(event, clock)
+        return model
+
+    def write(self, begun: Begun, model: list[str]) -> Iterator[Any]:
+        """Evaluate a model, which takes a while, and write it, in one step."""
+        for _ in range(self.random.randrange(20)):
+            yield None
+        self.written_again += begun.incarnation in self.written
+        there = self.written.setdefault(begun.incarnation, model)
+        assert there == model, f"seed {self.seed}: run {begun.tag} ended in {there} and in {model}"
 
     def clear_up(self, id: str, me: object, begun: Begun) -> Iterator[Any]:
         yield None
@@ -317,10 +347,9 @@ def _expire(world: World, process: Process) -> None:
         del world.zookeeper.leader[id]
 
 
-def simulate(router: str, count: int, first: int = 1, design: Design | None = None) -> None:
-    """Run ``count`` schedules."""
-    for seed in range(first, first + count):
-        run(router, seed, design)
+def simulate(router: str, count: int, first: int = 1, design: Design | None = None) -> list[World]:
+    """Run ``count`` schedules; return their worlds."""
+    return [run(router, seed, design) for seed in range(first, first + count)]
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ ROUTERS = ["iterative-reduce", "hogwild"]
 
 @pytest.mark.parametrize("router", ROUTERS)
 def test_every_run_ends_in_its_own_updates(router: str) -> None:
-    several_runs.simulate(router, 20)
+    worlds = several_runs.simulate(router, 20)
+    assert sum(world.written_again for world in worlds) > 0  # two have finished one run, and wrote the same
 
 
 @pytest.mark.long
@@ -28,7 +29,7 @@ def test_in_every_schedule_every_run_ends_in_its_own_updates(router: str) -> Non
 
 
 def notices(router: str, schedules: int, **missing: bool) -> str:
-    with pytest.raises(AssertionError, match=r"ended in|is under way") as caught:
+    with pytest.raises(AssertionError, match=r"ended in|is under way|has no model") as caught:
         several_runs.simulate(router, schedules, design=several_runs.Design(**missing))
     return str(caught.value)
 
@@ -36,6 +37,11 @@ def notices(router: str, schedules: int, **missing: bool) -> str:
 @pytest.mark.parametrize("router", ROUTERS)
 def test_a_run_that_is_known_by_its_name_only_mixes_with_others(router: str) -> None:
     assert "ended in" in notices(router, 10, keyspaces=False, names=False, fences=False)
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_a_run_whose_end_is_left_to_a_master_that_was_killed_has_no_model(router: str) -> None:
+    assert "has no model" in notices(router, 10, ends=False)
 
 
 @pytest.mark.long

@@ -1,0 +1,66 @@
+"""The end of a run (evaluate, write, clear up) belongs to the run, and not to the process that happened to lead it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dl4jlegacy.inference import evaluate_model
+from tests.support.cluster_commands import RUN, Cluster, error, same
+
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
+
+KILLED = "import os, signal\ndef die(*given, **named):\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+WHERE = {
+    "before it evaluates": "import dl4jlegacy.training as module\nmodule.evaluate_network = die\n",
+    "before it writes": "import dl4jlegacy.storage as module\nmodule.Output.save_or_keep = die\n",
+    "while it writes": "import dl4jlegacy.files as module\nmodule.put_in_place = die\n",
+    "while it clears up": "import dl4jlegacy.cluster.registration as module\nmodule._destroy = die\n",
+}
+
+
+@pytest.mark.parametrize("takes_over", ["a standby", "resume"])
+@pytest.mark.parametrize("where", WHERE)
+def test_a_master_that_is_killed_after_the_last_batch_leaves_the_end_to_whoever_takes_over(
+    where: str, takes_over: str, cluster: Cluster, tmp_path: Path
+) -> None:
+    out = tmp_path / "model.zip"
+    flags = ("--epochs", "2", "--run", "r1", "--out", str(out), *cluster.master_flags)
+    master = cluster.start("master", *RUN, *flags, patch=KILLED + WHERE[where])
+    standby = None
+    if takes_over == "a standby":
+        standby = cluster.start("master", "--standby", "--zookeeper", cluster.zookeeper, "--format", "json")
+        standby.says("standing by")
+    worker = cluster.worker()
+    assert (master.wait(), worker.wait()) == (-9, 0)
+    finishes = standby or cluster.start("resume", "r1", "--zookeeper", cluster.zookeeper, "--format", "json")
+    if where != "while it clears up":
+        report = same(finishes, 2)
+        assert report["model_path"] == str(out)
+    elif standby is not None:
+        assert standby.wait() == 0, standby.err()
+    else:
+        error(finishes, 4, "no run r1")
+        cluster.start("runs", "--clean", "--zookeeper", cluster.zookeeper, *cluster.master_flags[:4]).wait()
+    assert evaluate_model(str(out), "digits")[1]["accuracy"] > 0.5
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("model")] == ["model.zip"]
+    nobody_led = where == "while it clears up" and standby is None  # then empty folders stay in Zookeeper
+    assert [left for left in cluster.left_over() if not (nobody_led and left.startswith("/"))] == []
+
+
+def test_a_run_whose_model_is_not_written_yet_keeps_its_name(cluster: Cluster, tmp_path: Path) -> None:
+    flags = ("--epochs", "2", "--run", "r1", *cluster.master_flags)
+    master = cluster.start(
+        "master", *RUN, *flags, "--out", str(tmp_path / "m.zip"), patch=KILLED + WHERE["before it writes"]
+    )
+    worker = cluster.worker()
+    assert (master.wait(), worker.wait()) == (-9, 0)
+    error(cluster.start("master", *RUN, *flags, "--id", "other"), 4, "has a run r1 already", "dl4j resume r1")
+    elsewhere = tmp_path / "elsewhere.zip"
+    resumed = cluster.start(
+        "resume", "r1", "--zookeeper", cluster.zookeeper, "--out", str(elsewhere), "--format", "json"
+    )
+    same(resumed, 2)
+    assert elsewhere.exists()
+    assert not (tmp_path / "m.zip").exists()
