@@ -55,7 +55,7 @@ again /opt/dl4j/bin/pip install --quiet --disable-pip-version-check \\
     --constraint /var/cache/dl4j/constraints.txt '/var/cache/dl4j/@WHEEL@[aws@SERVICES@]'
 again /opt/dl4j/bin/python -m dl4jlegacy.aws.boot --cluster @CLUSTER@ --region @REGION@ --bucket @BUCKET@
 systemctl daemon-reload
-systemctl enable @UNITS@
+systemctl enable --quiet @UNITS@
 systemctl start --no-block @UNITS@
 """
 _UNIT = """\
@@ -141,7 +141,7 @@ def _end(expires: int) -> str:
     """Return the shell command, run at every boot before anything else, that powers the instance off in time."""
     return (
         f'left=$(({expires} - $(date +%s))); [ "$left" -gt 0 ] || {{ systemctl poweroff; exit 0; }}; '
-        'systemd-run --unit=dl4j-end --on-active="${left}s" systemctl poweroff'
+        'systemd-run --unit=dl4j-end --timer-property=DefaultDependencies=no --on-active="${left}s" systemctl poweroff'
     )
 
 

@@ -1,6 +1,6 @@
 """User data: valid for cloud-init itself, for the shell and for systemd; small, and without a secret.
 
-``tests/instance/run`` executes it.
+``tests/instance`` executes it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,192 @@
+"""A machine that boots: Debian's root file system under its own systemd and cloud-init, in a container.
+
+It stands for an EC2 instance: the user data come from a seed (NoCloud) instead of the metadata service, what a role
+would give is in systemd's default environment, and the network is this machine's. Needs root; what is not installed
+here (debootstrap, systemd-nspawn) is unpacked from Debian's packages.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.debian_packages import missing_for, unpack
+
+__all__ = ["Machine", "booted", "debian"]
+
+SECONDS = 8 * 60.0
+_PACKAGES = ("systemd", "systemd-sysv", "dbus", "cloud-init", "openssh-server", "python3")
+_CLOUD = """\
+datasource_list: [NoCloud]
+network: {config: disabled}
+growpart: {mode: 'off'}
+resize_rootfs: false
+"""
+"""What concerns disks and the network, which a container shares; all else is as in Debian's images for clouds."""
+_REACHES = re.compile(r"PIP_(?!FIND_LINKS)|SSL_CERT_|REQUESTS_CA|(https?|no)_proxy$", flags=re.I)
+_TRUSTED = Path("/usr/local/share/ca-certificates")
+
+
+class Machine:
+    """A machine that has been switched on."""
+
+    def __init__(self, root: Path, said: Path, process: subprocess.Popen[bytes]) -> None:
+        self.root, self.process, self._said = root, process, said
+
+    def said(self, name: str) -> str:
+        """What a file below /var/log has, as far as it is there."""
+        path = self.root / "var/log" / name
+        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+    def everything_said(self) -> str:
+        files = [f"--- {name}\n{self.said(name)[-3000:]}" for name in ("cloud-init-output.log", "dl4j-install.log")]
+        journal = ["journalctl", "--directory=/var/log/journal", "--no-pager", "--unit=dl4j-*"]
+        units = subprocess.run(
+            ["chroot", str(self.root), *journal], capture_output=True, text=True, errors="replace", timeout=60
+        ).stdout
+        return "\n".join([self._said.read_text(encoding="utf-8", errors="replace")[-6000:], *files, units[-9000:]])
+
+    @property
+    def is_off(self) -> bool:
+        return self.process.poll() is not None
+
+    def wait(self, what: str, condition: Callable[[], object], seconds: float = SECONDS) -> None:
+        """Wait until something is so; what went wrong is in what it has said."""
+        pause, waited = threading.Event(), 0.0
+        while not condition():
+            assert waited < seconds, f"not within {seconds} s: {what}\n{self.everything_said()}"
+            assert not self.is_off, f"it was off before {what}\n{self.everything_said()}"
+            pause.wait(0.5)
+            waited += 0.5
+
+    def wait_until_off(self, seconds: float = SECONDS) -> None:
+        """Wait until it has powered off by itself."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still on after {seconds} s\n{self.everything_said()}") from None
+
+    def processes(self, words: str) -> list[int]:
+        """Numbers of its processes whose command line has these words."""
+        return [number for number in self._processes() if words in _command_line(number)]
+
+    def kill(self, words: str) -> None:
+        """Kill those processes, as if by a lack of memory."""
+        numbers = self.processes(words)
+        assert numbers, f"no process {words}\n{self.everything_said()}"
+        for number in numbers:
+            os.kill(number, signal.SIGKILL)
+
+    def _processes(self) -> Iterator[int]:
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    inside = os.path.samefile(f"/proc/{entry.name}/root", self.root)
+                except OSError:
+                    continue  # it has ended
+                if inside:
+                    yield int(entry.name)
+
+
+def _command_line(number: int) -> str:
+    try:
+        return Path(f"/proc/{number}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+@pytest.fixture(scope="session")
+def debian(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ``root``, Debian 12 as in a cloud's image, and ``nspawn``, which boots it."""
+    folder = tmp_path_factory.mktemp("debian")
+    if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"]).returncode != 0:
+        pytest.skip("not run: only root, with namespaces, can boot a machine in a container")
+    debootstrap, nspawn = (_program(name, folder / name) for name in ("debootstrap", "systemd-container"))
+    root = folder / "root"
+    path = f"{os.environ['PATH']}:{debootstrap / 'usr/bin'}"  # it may need a wget of its own
+    env = {**os.environ, "PATH": path, "DEBOOTSTRAP_DIR": str(debootstrap / "usr/share/debootstrap")}
+    command = [str(debootstrap / "usr/sbin/debootstrap"), "--variant=minbase", "--include=ca-certificates"]
+    _run([*command, "bookworm", str(root)], env)
+    _trust_and_reach_what_this_machine_does(root)
+    inside = ["chroot", str(root), "env", "DEBIAN_FRONTEND=noninteractive"]
+    _run([*inside, "apt-get", "install", "--yes", "-qq", "--no-install-recommends", *_PACKAGES])
+    (root / "etc/cloud/cloud.cfg.d/99_container.cfg").write_text(_CLOUD, encoding="utf-8")
+    (folder / "nspawn").symlink_to(nspawn)
+    return folder
+
+
+def _program(package: str, folder: Path) -> Path:
+    """The root below which a package's programs are: / where they are installed."""
+    wanted = missing_for(package, folder)
+    return unpack(wanted, folder) if wanted else Path("/")
+
+
+def _run(command: list[str], env: Mapping[str, str] | None = None) -> None:
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=1800)
+    assert done.returncode == 0, f"{command}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+
+
+def _trust_and_reach_what_this_machine_does(root: Path) -> None:
+    for name in ("etc/resolv.conf", "etc/hosts", "etc/pip.conf"):
+        if Path("/", name).is_file():
+            (root / name).unlink(missing_ok=True)
+            shutil.copy(Path("/", name), root / name)
+    for certificate in _TRUSTED.glob("*.crt"):
+        shutil.copy(certificate, root / str(_TRUSTED).lstrip("/"))
+    _run(["chroot", str(root), "update-ca-certificates"])
+
+
+@contextmanager
+def booted(
+    name: str, user_data: str, folder: Path, debian: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[Machine]:
+    """A machine that boots with this user data; ended with all its processes, and its files with it."""
+    root = folder / name
+    subprocess.run(["cp", "-a", "--reflink=auto", str(debian / "root"), str(root)], check=True, timeout=300)
+    seed = root / "var/lib/cloud/seed/nocloud"
+    seed.mkdir(parents=True)
+    (seed / "user-data").write_text(user_data, encoding="utf-8")
+    (seed / "meta-data").write_text(json.dumps({"instance-id": name, "local-hostname": name}), encoding="utf-8")
+    _give(root, environment or {})
+    with (
+        (folder / f"{name}.said").open("wb") as said,
+        subprocess.Popen(
+            _boot(root, debian / "nspawn"), stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
+        ) as process,
+    ):
+        try:
+            yield Machine(root, folder / f"{name}.said", process)
+        finally:
+            process.kill()
+            process.wait(60)
+            shutil.rmtree(root)
+
+
+def _boot(root: Path, nspawn: Path) -> list[str]:
+    """The command that boots a machine, which is off as soon as whoever runs it has ended, however that was."""
+    until_then = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child=KILL"]
+    folder = nspawn / "usr/lib" / f"{platform.machine()}-linux-gnu"
+    libraries = f"LD_LIBRARY_PATH={folder}:{folder / 'systemd'}"
+    options = ["--boot", "--register=no", "--keep-unit", "--private-users=no", "--resolv-conf=off", "--timezone=off"]
+    options += ["--link-journal=no", "--console=pipe", f"--directory={root}"]
+    return [*until_then, "--mount-proc", "env", libraries, str(nspawn / "usr/bin/systemd-nspawn"), *options]
+
+
+def _give(root: Path, environment: Mapping[str, str]) -> None:
+    """Give every service this environment, and how this machine reaches package indexes."""
+    passed = {name: value for name, value in os.environ.items() if _REACHES.match(name)}
+    words = " ".join(f'"{name}={value}"' for name, value in {**passed, **environment}.items()).replace("%", "%%")
+    folder = root / "etc/systemd/system.conf.d"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "environment.conf").write_text(f"[Manager]\nDefaultEnvironment={words}\n", encoding="utf-8")

@@ -1,0 +1,106 @@
+"""The user data, executed by a real systemd and Debian's own cloud-init: machines install, train, and end themselves.
+
+One machine becomes the master (Hazelcast, Zookeeper, ``dl4j master``), another a worker; both install the wheel from S3
+and get their secret from the parameter store, which are moto's.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dl4jlegacy.aws.boot import own_address
+from dl4jlegacy.aws.cluster_spec import HOST_KEYS
+from dl4jlegacy.aws.payload import load_payload
+from dl4jlegacy.aws.session import Aws
+from dl4jlegacy.aws.setup import ClusterSetup
+from dl4jlegacy.aws.user_data import user_data
+from dl4jlegacy.errors import Dl4jError
+from dl4jlegacy.nn.dl4j.serializer import restore_multi_layer_network
+from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession, registered_workers
+from tests.aws.test_cluster import SPEC
+from tests.aws.test_user_data import WORKER
+from tests.instance.machine import booted, debian  # noqa: F401 (a fixture)
+from tests.support.aws_fixtures import FaultProxy
+
+pytestmark = pytest.mark.long
+
+
+def test_a_machine_boots_and_powers_off_when_its_time_is_over(debian: Path, tmp_path: Path) -> None:  # noqa: F811
+    """Its end is wound up before the network, and so before anything that may hang: nothing is there to install."""
+    with booted("worker", user_data(replace(WORKER, expires=int(time.time()) + 60)), tmp_path, debian) as machine:
+        machine.wait("boot", lambda: "dl4j-end.timer" in machine.said("cloud-init-output.log"))
+        machine.wait("runcmd", lambda: (machine.root / "var/log/dl4j-install.log").exists())
+        machine.wait_until_off()
+
+
+def test_a_machine_that_is_switched_on_after_its_time_powers_off_at_once(debian: Path, tmp_path: Path) -> None:  # noqa: F811
+    with booted("worker", user_data(replace(WORKER, expires=int(time.time()) - 1)), tmp_path, debian) as machine:
+        machine.wait_until_off()
+        assert not (machine.root / "var/log/dl4j-install.log").exists()
+
+
+def registered(zookeeper: str, secret: bytes) -> bool:
+    try:
+        with ZooKeeperSession(zookeeper, secret=secret) as session:
+            return bool(registered_workers(session))
+    except Dl4jError:
+        return False  # not up yet
+
+
+def stored(aws: Aws, bucket: str, key: str) -> bool:
+    return any(found["Key"] == key for found in aws.client("s3").list_objects_v2(Bucket=bucket).get("Contents", ()))
+
+
+def test_the_user_data_makes_a_master_and_a_worker_that_train_though_the_worker_is_killed(
+    aws: Aws,
+    aws_environment: FaultProxy,
+    image: str,
+    debian: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    setup = ClusterSetup(aws, "digits", list_workers=lambda setup, master: ["the one that is about to be started"])
+    run = ("--model", "dbn", "--dataset", "digits", "--jobs-per-round", "2", "--epochs", "5", "--seed", "7")
+    setup.up(replace(SPEC, ami=image, workers=1, threads=2, run=run), load_payload())
+    data = [base64.b64decode(r.parameters["UserData"]).decode() for r in aws_environment.calls("RunInstances")]
+    [theirs] = re.findall(r"--zookeeper (\S+):2181 --workers", data[1])
+    data[1] = data[1].replace(theirs, own_address())
+    secret = setup.resources.read_secret()
+    environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    with ExitStack() as stack:
+        master, worker = machines = [
+            stack.enter_context(booted(name, text, tmp_path, debian, environment))
+            for name, text in zip(("master", "worker"), data, strict=True)
+        ]
+        for machine in machines:
+            machine.wait("boot", lambda machine=machine: (machine.root / "var/lib/cloud/data/result.json").exists())
+            assert machine.said("dl4j-install.log") == ""
+            assert secret.decode() not in machine.everything_said()
+        me = aws.client("sts").get_caller_identity()["UserId"]  # no role's: it is whoever runs this
+        keys = aws.client("s3").get_object(Bucket=setup.names.bucket, Key=HOST_KEYS + me)["Body"].read().decode()
+        assert "ssh-ed25519 " in keys
+        worker.wait("registration", lambda: registered(f"{own_address()}:2181", secret))
+        worker.kill("dl4j worker")
+        master.wait("model", lambda: stored(aws, "models-of-mine", "dbn.zip"))
+    path = tmp_path / "dbn.zip"
+    aws.client("s3").download_file("models-of-mine", path.name, str(path))
+    done = subprocess.run(
+        [sys.executable, "-m", "dl4jlegacy", "train", *run, "--out", str(tmp_path / "embedded.zip")],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    params = [restore_multi_layer_network(file).params for file in (path, tmp_path / "embedded.zip")]
+    np.testing.assert_array_equal(*params)
+    setup.down()
