@@ -30,7 +30,7 @@ from dl4jlegacy.scaleout.zookeeper import (
 )
 from dl4jlegacy.scaleout.zookeeper.membership import group_path
 
-__all__ = ["MasterRegistration", "RunName", "forget"]
+__all__ = ["MasterRegistration", "RunName", "forget", "prune_folders"]
 
 logger = logging.getLogger(__name__)
 
@@ -255,8 +255,7 @@ class MasterRegistration:
             _destroy(self._tracker)
             self._name.unlist()
         _await(lambda: not registered_workers(self._session, self._id))  # those that were killed a moment ago
-        for folder in ("workers", "election"):
-            self._session.prune(group_path(self._id, folder))
+        prune_folders(self._session, self._id)
 
     def _is_under_way(self) -> bool:
         """Return whether the tracker has the run: who ends it first says so there."""
@@ -290,6 +289,12 @@ def forget(conf: Conf, address: ClusterAddress, tracker: StateTracker) -> None:
         _elected(session, address.id, conf.run) as election,
     ):
         MasterRegistration(conf, address, session, election, tracker).clear_up()
+
+
+def prune_folders(session: ZooKeeperSession, id: str) -> None:
+    """Remove the folders of an id in Zookeeper, as far as nobody is registered there."""
+    for folder in ("workers", "election"):
+        session.prune(group_path(id, folder))
 
 
 @contextmanager

@@ -6,6 +6,7 @@ can any more. Grids are searched by the list of runs that ``RunName`` keeps in e
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from dl4jlegacy.cluster.address import MASTER, Access, ClusterAddress, closing, open_tracker
-from dl4jlegacy.cluster.registration import forget
+from dl4jlegacy.cluster.registration import forget, prune_folders
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, Dl4jError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.scaleout import protocol
@@ -300,6 +301,8 @@ def _removed(run: FoundRun, access: Access) -> bool:
             return False
         if now.conf is None:
             _remove_from_grid(names, now)
+            if now.zookeeper:
+                _prune_folders(now, access)
             return True
     address = _address(now.zookeeper, access, now.id)
     with closing(open_tracker(now.conf, address, registered=True)) as tracker:
@@ -308,6 +311,14 @@ def _removed(run: FoundRun, access: Access) -> bool:
         except TrackerError:
             return False  # it has got a master just now
     return True
+
+
+def _prune_folders(run: FoundRun, access: Access) -> None:
+    with (
+        contextlib.suppress(NotAuthorisedError),  # its id is that of another run by now, with a secret of its own
+        ZooKeeperSession(run.zookeeper, secret=access.secret) as session,
+    ):
+        prune_folders(session, run.id)
 
 
 def _remove_from_grid(names: HazelcastStore, run: FoundRun) -> None:

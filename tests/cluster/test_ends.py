@@ -45,8 +45,7 @@ def test_a_master_that_is_killed_after_the_last_batch_leaves_the_end_to_whoever_
         cluster.start("runs", "--clean", "--zookeeper", cluster.zookeeper, *cluster.master_flags[:4]).wait()
     assert evaluate_model(str(out), "digits")[1]["accuracy"] > 0.5
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("model")] == ["model.zip"]
-    nobody_led = where == "while it clears up" and standby is None  # then empty folders stay in Zookeeper
-    assert [left for left in cluster.left_over() if not (nobody_led and left.startswith("/"))] == []
+    assert cluster.left_over() == []
 
 
 def test_a_run_whose_model_is_not_written_yet_keeps_its_name(cluster: Cluster, tmp_path: Path) -> None:

@@ -78,12 +78,13 @@ def test_each_kind_of_run_is_told_from_the_others_and_only_what_is_abandoned_is_
         "beginning": begin(place, "b", "beginning", registers=False, status=""),
         "interrupted": begin(place, "c", "interrupted"),
         "failed": begin(place, "d", "failed", status="failed"),
-        "over": begin(place, "e", "over", status="done"),
+        "over": begin(place, "e", "over", status="stopped"),
+        "unwritten": begin(place, "i", "unwritten", status="done"),
         "unbegun": begin(place, "f", "unbegun", status=""),
         "kept": begin(place, "g", "kept", status="", checkpoint_dir="/somewhere"),
         "replaced": begin(place, "h", "replaced"),
     }
-    for name in ("interrupted", "failed", "over", "unbegun", "kept", "replaced"):
+    for name in ("interrupted", "failed", "over", "unwritten", "unbegun", "kept", "replaced"):
         leave(place, confs[name])
     confs["next"] = begin(place, "h", "next")  # under the same id: nobody can resume the one before any more
     stranger = place.tracker(place.conf(run=f"{place.name}-foreign"), b"another secret of this test")
@@ -91,7 +92,7 @@ def test_each_kind_of_run_is_told_from_the_others_and_only_what_is_abandoned_is_
     stranger.store.sibling(NAMES).put(f"{place.name}-foreign/{'0' * 16}", b"its record")
     standings = {
         **dict.fromkeys(("live", "beginning", "next"), "live"),
-        **dict.fromkeys(("interrupted", "failed", "kept"), "resumable"),
+        **dict.fromkeys(("interrupted", "failed", "unwritten", "kept"), "resumable"),
         **dict.fromkeys(("over", "unbegun", "replaced"), "abandoned"),
         "foreign": "unknown",
     }
@@ -120,8 +121,8 @@ def test_a_run_that_somebody_does_anything_for_since_it_was_listed_is_not_remove
     for conf in (beats, comes_back, finished):
         leave(place, conf)
     assert found()["a"].standing == "abandoned"
-    place.tracker(finished).store.put(HEAD, head(2, "done"))
-    place.tracker(comes_back).store.put(HEAD, head(2, "done"))
+    place.tracker(finished).store.put(HEAD, head(2, "stopped"))
+    place.tracker(comes_back).store.put(HEAD, head(2, "stopped"))
     runs = list(found().values())
     assert {run.standing for run in runs} == {"abandoned"}
     place.tracker(beats).add_worker(WorkerRecord(id="w", host="h", pid=1, beat=5.0))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
 
 from dl4jlegacy.cli import legacy, main
+from dl4jlegacy.cluster import address as address_module
 from dl4jlegacy.cluster import master, runs, worker
 from dl4jlegacy.cluster.address import Access, ClusterAddress, open_tracker
 from dl4jlegacy.errors import ConfError, NotAuthorisedError, TrackerError
@@ -29,6 +30,13 @@ FORGED = Conf(
 )
 
 
+@dataclass(frozen=True)
+class OnlyConf:
+    """As much of a ``Run`` as is looked at before any server is."""
+
+    conf: Conf
+
+
 @pytest.fixture
 def unsigned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A terminal without a secret, in an empty folder, from which no server is reached."""
@@ -39,8 +47,10 @@ def unsigned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def session(address: str, **given: object) -> NoReturn:
         raise TrackerError(f"no connection to {address}")
 
-    for module in (master, worker):
-        monkeypatch.setattr(module, "ZooKeeperSession", session)
+    monkeypatch.setattr(master, "ZooKeeperSession", session)
+    monkeypatch.setattr(
+        address_module, "ZookeeperConfigurationRetriever", lambda host, port, *_, **__: session(f"{host}:{port}")
+    )
 
 
 @contextlib.contextmanager
@@ -111,12 +121,12 @@ def test_a_secret_or_the_users_leave_lets_it_go_there(given, unsigned, capsys, m
 
 
 def test_a_forged_conf_that_names_a_tracker_elsewhere_makes_nobody_touch_a_file(unsigned, monkeypatch) -> None:
-    def touched(*given: object) -> NoReturn:
+    def touched(*given: object, **more: object) -> NoReturn:
         pytest.fail(f"a file that the Conf names was looked for: {given}")
 
     monkeypatch.setattr(master, "load_data", touched)
     address, options = ClusterAddress(HERE), master.MasterOptions()
-    run: Any = SimpleNamespace(conf=FORGED)
+    run: Any = OnlyConf(FORGED)
     data: Any = None
     with refused():
         master.stand_by(FORGED, address, options)
@@ -130,11 +140,8 @@ def test_a_forged_conf_that_names_a_tracker_elsewhere_makes_nobody_touch_a_file(
 
 def test_whoever_takes_part_in_a_run_without_a_secret_is_warned(unsigned, monkeypatch, caplog) -> None:
     here = FORGED.replace(state_tracker_connection_string=HERE)
-    run: Any = SimpleNamespace(conf=here)
+    run: Any = OnlyConf(here)
     data: Any = None
-
-    def found(*given: object, **more: object) -> Any:
-        return SimpleNamespace(retrieve=lambda **given: here)
 
     def warned(call: Callable[[], object]) -> bool:
         caplog.clear()
@@ -142,7 +149,7 @@ def test_whoever_takes_part_in_a_run_without_a_secret_is_warned(unsigned, monkey
             call()
         return "run theirs is not signed" in caplog.text and "DL4J_SECRET_FILE" in caplog.text
 
-    monkeypatch.setattr(master, "load_data", lambda *given: data)
+    monkeypatch.setattr(master, "load_data", lambda *given, **more: data)
     monkeypatch.setattr(master, "_resolve_registered", lambda *given, **more: run)
     calls = [
         lambda address: master.run_master(run, data, address),
@@ -156,8 +163,8 @@ def test_whoever_takes_part_in_a_run_without_a_secret_is_warned(unsigned, monkey
     def nowhere(*given: object, **more: object) -> NoReturn:
         raise TrackerError("no tracker")
 
+    monkeypatch.setattr(worker, "find_conf", lambda *given, **more: here)
     monkeypatch.setattr(worker, "ZooKeeperSession", lambda *given, **more: contextlib.nullcontext())
-    monkeypatch.setattr(worker, "ZookeeperConfigurationRetriever", found)
     monkeypatch.setattr(worker, "open_tracker", nowhere)
     assert warned(lambda: worker.run_worker(ClusterAddress(HERE)))
     assert not warned(lambda: worker.run_worker(ClusterAddress(HERE, SECRET.encode())))

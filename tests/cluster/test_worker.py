@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -28,7 +28,7 @@ def put_head(tracker: InMemoryStateTracker, version: int) -> None:
 
 
 def look(watch: _MasterWatch) -> bool:
-    watch._looked = time.monotonic() - 3600.0
+    watch._looked = -math.inf
     return watch.look()
 
 
@@ -39,7 +39,7 @@ def test_a_head_that_goes_back_is_named_once_and_is_no_sign_of_a_master(caplog: 
         put_head(tracker, version)
         assert look(watch) and not caplog.text
     put_head(tracker, 8)
-    watch._master_seen = seen = time.monotonic() - 10.0
+    watch._master_seen = seen = watch._clock.now() - 10.0
     assert look(watch) and look(watch)
     assert caplog.text.count("the head of run r went back from version 9 to 8") == 1
     assert watch._master_seen == seen
