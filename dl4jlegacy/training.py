@@ -146,9 +146,10 @@ def with_examples_per_update(conf: Conf, examples: int) -> Conf:
     """
     batches = (conf.jobs_per_round or conf.workers) * conf.averaging_frequency
     if examples < batches:
+        jobs = counted(conf.jobs_per_round or conf.workers, "job")
         raise ConfError(
-            f"{counted(examples, 'example')} cannot be shared out to the {batches} batches of an update "
-            f"({conf.jobs_per_round or conf.workers} jobs of {conf.averaging_frequency}); give at least {batches}"
+            f"{counted(examples, 'example')} cannot be shared out to the {counted(batches, 'batch', 'batches')} of an "
+            f"update ({jobs} of {conf.averaging_frequency}); give at least {batches}"
         )
     return conf.replace(batch_size=examples // batches)
 
@@ -165,11 +166,11 @@ def few_updates(run: Run) -> str:
     batch = conf.batch_size * conf.averaging_frequency
     usual = plan.total_rounds * conf.jobs_per_round // USUAL_JOBS
     epochs = -(-conf.epochs * conf.jobs_per_round // USUAL_JOBS)
+    jobs, examples = counted(conf.jobs_per_round, "job"), counted(conf.jobs_per_round * batch, "example")
     return (
-        f"{conf.jobs_per_round} jobs a round average {conf.jobs_per_round * batch:,} examples to one update of the "
-        f"model: {plan.total_rounds:,} updates in {counted(conf.epochs, 'epoch')}, where {USUAL_JOBS} jobs make about "
-        f"{usual:,}; for as many give --epochs {epochs}, or smaller batches with --examples-per-update "
-        f"{USUAL_JOBS * batch}"
+        f"{jobs} a round average {examples} to one update of the model: {plan.total_rounds:,} updates in "
+        f"{counted(conf.epochs, 'epoch')}, where {counted(USUAL_JOBS, 'job')} make about {usual:,}; for as many give "
+        f"--epochs {epochs}, or smaller batches with --examples-per-update {USUAL_JOBS * batch}"
     )
 
 

@@ -266,7 +266,7 @@ class HazelcastStore:
         started: deque[tuple[T, Reply[R]]] = deque()
         window, source = _WINDOW, iter(items)
         while True:
-            more = list(islice(source, window - len(started)))  # first, for who makes them may use this very store
+            more = list(islice(source, max(0, window - len(started))))  # first: who makes them may use this very store
             started.extend((item, start(item)) for item in more)
             if not started:
                 return

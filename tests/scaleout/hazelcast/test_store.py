@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -260,6 +261,21 @@ def open_store(session_services):
         with contextlib.suppress(TrackerClosedError):
             store.destroy()
         store.close()
+
+
+@pytest.mark.parametrize("large", range(0, 200, 9))
+def test_requests_are_answered_in_order_wherever_a_large_one_is_among_small_ones(large: int) -> None:
+    """So many small ones are sent ahead that a large one finds more of them on their way than of its kind may be."""
+
+    @dataclass(frozen=True)
+    class Answered:
+        number: int
+
+        def nbytes(self) -> int:
+            return 1 << 20 if self.number % 200 in range(large, large + 9) else 8
+
+    answers = HazelcastStore._windowed(object.__new__(HazelcastStore), range(400), Answered)
+    assert [(item, reply.number) for item, reply in answers] == [(number, number) for number in range(400)]
 
 
 @pytest.mark.cluster
