@@ -121,7 +121,7 @@ class FaultProxy:
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
             disable_nagle_algorithm = True
-            timeout = 2  # of an idle connection
+            timeout = 30  # of an idle connection: whoever closes one races with a request on its way
 
             def handle_any(self) -> None:
                 proxy.handle(self)
