@@ -123,6 +123,9 @@ def debian(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _run([*inside, "apt-get", "install", "--yes", "-qq", "--no-install-recommends", *_PACKAGES])
     (root / "etc/cloud/cloud.cfg.d/99_container.cfg").write_text(_CLOUD, encoding="utf-8")
     (folder / "nspawn").symlink_to(nspawn)
+    trial = subprocess.run([*_container(root, nspawn), "/bin/true"], capture_output=True, text=True, timeout=300)
+    if trial.returncode != 0:
+        pytest.skip(f"not run: no machine can be booted in a container here: {trial.stderr.strip()[-300:]}")
     return folder
 
 
@@ -162,7 +165,11 @@ def booted(
     with (
         (folder / f"{name}.said").open("wb") as said,
         subprocess.Popen(
-            _boot(root, debian / "nspawn"), stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
+            [*_container(root, debian / "nspawn"), "--boot"],
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
         ) as process,
     ):
         try:
@@ -173,12 +180,12 @@ def booted(
             shutil.rmtree(root)
 
 
-def _boot(root: Path, nspawn: Path) -> list[str]:
-    """The command that boots a machine, which is off as soon as whoever runs it has ended, however that was."""
+def _container(root: Path, nspawn: Path) -> list[str]:
+    """The command that starts a container, which ends with whoever runs it, however that was; without what it runs."""
     until_then = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child=KILL"]
     folder = nspawn / "usr/lib" / f"{platform.machine()}-linux-gnu"
     libraries = f"LD_LIBRARY_PATH={folder}:{folder / 'systemd'}"
-    options = ["--boot", "--register=no", "--keep-unit", "--private-users=no", "--resolv-conf=off", "--timezone=off"]
+    options = ["--register=no", "--keep-unit", "--private-users=no", "--resolv-conf=off", "--timezone=off"]
     options += ["--link-journal=no", "--console=pipe", f"--directory={root}"]
     return [*until_then, "--mount-proc", "env", libraries, str(nspawn / "usr/bin/systemd-nspawn"), *options]
 

@@ -42,7 +42,7 @@ SHORTER = "10"
 SECRET = "a secret of this test"
 
 
-def until(condition: Callable[[], object], seconds: float = 60.0, what: str = "") -> float:
+def until(condition: Callable[[], object], seconds: float = 180.0, what: str = "") -> float:
     """Wait until ``condition()`` is true; return how many seconds that took."""
     began = time.monotonic()
     while not condition():
@@ -82,7 +82,7 @@ class Command:
         except subprocess.TimeoutExpired:
             pytest.fail(f"{self.arguments} did not end in {seconds} s; it said:\n{self.out()}\n{self.err()}")
 
-    def says(self, words: str, seconds: float = 60.0) -> float:
+    def says(self, words: str, seconds: float = 180.0) -> float:
         """Wait until it has said that on stderr."""
         return until(lambda: words in self.err(), seconds, f"{words!r} of {self.arguments}; it said: {self.err()}")
 
@@ -150,7 +150,7 @@ class Cluster:
     def worker(self, *flags: str, patch: str = "", env: dict[str, str] | None = None) -> Command:
         return self.start("worker", "--zookeeper", self.zookeeper, *flags, patch=patch, env=env)
 
-    def ask(self, command: str, *flags: str, seconds: float = 60.0) -> Command:
+    def ask(self, command: str, *flags: str, seconds: float = 180.0) -> Command:
         """Run ``status``, ``logs``, ``stop`` or ``resume`` to its end."""
         started = self.start(command, *flags, "--zookeeper", self.zookeeper)
         started.wait(seconds)
@@ -177,7 +177,7 @@ class Cluster:
         with self.grid() as names:
             yield StateTracker(PresentStore(names, run, self._seen))
 
-    def wait_for_round(self, round_: int, run: str = "", seconds: float = 90.0) -> None:
+    def wait_for_round(self, round_: int, run: str = "", seconds: float = 180.0) -> None:
         """Wait until a run (by default the one started last) has come so far."""
         with self.tracker(run or self.run) as tracker:
 
@@ -259,7 +259,7 @@ def same(command: Command, epochs: int, seconds: float = 120.0) -> dict:
     return report
 
 
-def error(command: Command, status: int, *words: str, seconds: float = 60.0) -> str:
+def error(command: Command, status: int, *words: str, seconds: float = 180.0) -> str:
     """Assert that a command ends with that exit status and one message that has the words; return the message."""
     assert command.wait(seconds) == status, command.err()
     message = without_progress(command.err())
