@@ -118,8 +118,9 @@ def test_the_end_is_wound_up_before_anything_else(node: InstanceConfig, tmp_path
     for command, does in (("systemctl", 'echo "$@"'), ("systemd-run", 'echo "$@"'), ("date", 'echo "$NOW"')):
         (tmp_path / command).write_text(f"#!/bin/sh\n{does}\n", encoding="ascii")
         (tmp_path / command).chmod(0o755)
+    wound_up = "--unit=dl4j-end --timer-property=DefaultDependencies=no --on-active=90s systemctl poweroff\n"
     for now, expected in (
-        (1_900_000_000 - 90, "--unit=dl4j-end --timer-property=DefaultDependencies=no --on-active=90s systemctl poweroff\n"),
+        (1_900_000_000 - 90, wound_up),
         (1_900_000_000, "poweroff\n"),  # its time was over while it was off
         (1_900_000_001, "poweroff\n"),
     ):
