@@ -53,6 +53,9 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
+LOOK_SECONDS = 10.0
+"""So often a worker that performs a job looks whether it is still wanted, though no hint came."""
+
 
 @dataclass(frozen=True, slots=True)
 class Poll:
@@ -321,6 +324,8 @@ class WorkerActor(_ProtocolActor):
         self._ended = False
         self._done = 0
         self._head_changed = threading.Event()
+        self._looked = 0.0
+        """When the head was last looked at during a job."""
 
     def on_start(self) -> None:
         """Listen for hints, and separately for changes of the head, which may make a job useless."""
@@ -406,9 +411,11 @@ class WorkerActor(_ProtocolActor):
         return frame
 
     def _is_wanted(self, event: protocol.Perform) -> bool:
-        """Check the head, but only after a hint that it has changed since the job was started."""
-        if not self._head_changed.is_set():
+        """Check the head after a hint that it has changed, and now and then, since a hint may be lost."""
+        now = self._tracker.clock.now()
+        if not self._head_changed.is_set() and now - self._looked < LOOK_SECONDS:
             return True
+        self._looked = now
         self._head_changed.clear()
         try:
             head, worker = self._tracker.head(), self._worker

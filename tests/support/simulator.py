@@ -36,6 +36,8 @@ KILLS, FREEZES, LOSSES, RESTARTS, STEPS = 0.008, 0.004, 0.002, 0.0002, 0.01
 STEP_LIMIT = 400_000
 STEP_SECONDS = (-86400.0, -1500.0, -2 * LEASE, 2 * LEASE, 1500.0, 86400.0)
 """By how much a wall clock is set forward or back."""
+LOOK = 8
+"""After this many batches a worker looks whether its job is still wanted."""
 TAKEN_FOR_GONE = 0.02
 """How often a worker is taken for dead or frozen, wrongly as often as not."""
 GROUPS = (watch.GROUP_NBYTES, 1, 600)
@@ -299,6 +301,8 @@ class World:
                     if self.rng.random() < 0.3:
                         for _ in protocol.extend_lease(me, event.plan, event.record, batch + 1):
                             yield 0.0
+                    if batch % LOOK == LOOK - 1 and not self.wants(event):
+                        break
                 answer = self.answer(name, event)
             else:
                 yield self.after(event, clock)

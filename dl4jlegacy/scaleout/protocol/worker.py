@@ -395,16 +395,19 @@ def _report(me: Worker, number: int, lease: JobRecord, failure: Failure) -> Step
 def extend_lease(me: Worker, slot: SlotPlan, lease: JobRecord, progress: int = 0) -> Steps[bool]:
     """Extend the lease of a job of which ``progress`` batches are done; return False if it is lost.
 
-    Runs on the heartbeat's thread, not the computation's. The progress is told even if the lease is lost, until another
-    worker takes the job: this one goes on with it, and may be the only one there is.
+    Runs on the heartbeat's thread, not the computation's. The progress is told even if the lease is lost, be it that
+    the store lost the record and a master wrote it anew, until another worker takes the job: this one goes on with it,
+    and may be the only one there is.
     """
     key = Keys.job(slot.round, slot.slot)
     while True:
         raw = (yield from read_many(me.store, [key]))[0]
         record = parse_record(me.store, key, raw, JobRecord)
-        if raw is None or record is None or record.token != lease.token or record.state not in ("leased", "ready"):
+        if raw is None or record is None:
             return False
         holds = _holds(record, lease)
+        if not holds and (record.state != "ready" or record.model != lease.model):
+            return False
         new = msgspec.structs.replace(record, extended=record.extended + holds, progress=progress)
         yield STEP
         if me.store.replace_if_same(key, raw, encode_record(new)):

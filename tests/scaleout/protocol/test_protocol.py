@@ -467,6 +467,15 @@ def test_a_job_that_takes_too_long_is_given_to_an_idle_worker_too():
     assert int(bytes(store.get(protocol.DROPPED))) == 1
 
 
+@pytest.mark.parametrize(("model", "state", "told"), [("", "ready", 7), ("", "leased", 0), ("older", "ready", 0)])
+def test_progress_is_told_in_a_record_that_was_written_anew(model, state, told):
+    work, store, lease = network_work(), MemoryStore(), JobRecord(state="leased", model="", token=3, worker="w")
+    worker = protocol.Worker("w", store, RunningClock(), work.plan, create_router("hogwild"))
+    store.put(Keys.job(0, 1), encode_record(JobRecord(state=state, model=model, token=0)))  # the store was emptied
+    assert not drive(protocol.extend_lease(worker, work.plan.slot(0, 1), lease, progress=7))
+    assert decode_record(store.get(Keys.job(0, 1)), JobRecord).progress == told
+
+
 @pytest.mark.parametrize("router", ROUTERS)
 @pytest.mark.parametrize("status", ["running", "stopped"])
 def test_a_master_names_a_head_that_went_back_and_puts_its_own_in_its_place(router, status, caplog):

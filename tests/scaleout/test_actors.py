@@ -1,0 +1,43 @@
+"""The actors' own rules, asked without a thread."""
+
+from __future__ import annotations
+
+from dl4jlegacy.scaleout import protocol
+from dl4jlegacy.scaleout.actors import LOOK_SECONDS, WorkerActor
+from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.outcome import Outcome
+from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Manifest, encode_record
+from dl4jlegacy.scaleout.router import create_router
+from dl4jlegacy.scaleout.store import MemoryStore
+from dl4jlegacy.scaleout.tracker import StateTracker
+from tests.scaleout.protocol.test_protocol import SetClock, network_work
+
+
+class LongJob:
+    """A performer whose batches take a second each; it stops when its job is not wanted any more."""
+
+    progress = 0
+
+    def __init__(self, clock: SetClock) -> None:
+        self.clock = clock
+
+    def update(self, model: Result) -> None:
+        pass
+
+    def perform(self, job):
+        while job.is_wanted():
+            self.clock.seconds += 1.0
+            self.progress += 1
+            assert self.progress < 1000, "nobody looked"
+
+
+def test_a_worker_leaves_a_job_that_nobody_wants_though_no_hint_came():
+    work, store, clock = network_work(), MemoryStore(), SetClock()
+    tracker = StateTracker(store, clock)
+    store.put(HEAD, encode_record(Head(run="run", version=1, round=1, model=Manifest("model/1/m", 0, 0))))
+    worker = protocol.Worker("w", store, clock, work.plan, create_router("iterative-reduce"))
+    performer, record = LongJob(clock), JobRecord(state="leased", model="model/0/m", token=1, worker="w")
+    actor = WorkerActor(Outcome(clock), tracker, worker, performer, heartbeat=None, jobs=None)
+    event = protocol.Perform(work.plan.slot(0, 0), record, 0, work.first_model(), work.load(work.plan.slot(0, 0)))
+    assert actor._perform(event) is protocol.ABANDONED
+    assert performer.progress == LOOK_SECONDS
