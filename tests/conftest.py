@@ -101,19 +101,27 @@ def _sockets() -> set[int]:
     return {c.fd for c in psutil.Process().net_connections(kind="all")}
 
 
+def _children() -> set[psutil.Process]:
+    """Return the child processes and theirs; mostly there are none, which the kernel says at once."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return set()
+    return set(psutil.Process().children(recursive=True))
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     """Fail a test that leaves a thread, a child process or a socket."""
     threads, sockets = set(threading.enumerate()), _sockets()
-    children = set(psutil.Process().children(recursive=True))
+    children = _children()
     yield
     left = [t for t in threading.enumerate() if t not in threads]
     for thread in left:
         thread.join(timeout=60)
     left = [t.name for t in left if t.is_alive()]
     assert not left, f"threads left behind: {left}"
-    alive = [p for p in psutil.Process().children(recursive=True) if p not in children]
-    _, alive = psutil.wait_procs(alive, timeout=60)
+    _, alive = psutil.wait_procs(_children() - children, timeout=60)
     assert not alive, f"processes left behind: {alive}"
     assert _sockets() <= sockets, "sockets left behind"
 

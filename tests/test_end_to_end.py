@@ -57,7 +57,8 @@ def test_the_whole_mnist_is_learned_by_four_workers(model, accuracy, mnist_dir):
     exact(report, 60_000 * epochs)
 
 
-@pytest.mark.parametrize("model", ["mlp", pytest.param("dbn", marks=LONG)])
+@pytest.mark.long
+@pytest.mark.parametrize("model", ["mlp", "dbn"])
 def test_the_answer_is_the_same_for_one_to_four_workers(model):
     same = ["train", "--model", model, "--dataset", "digits", "--jobs-per-round", "4", "--seed", "7", "--epochs", "4"]
     with ThreadPoolExecutor(2) as side_by_side:

@@ -28,6 +28,7 @@ def number_after(text: str, output: str) -> float:
     return float(found[1])
 
 
+@pytest.mark.long
 def test_the_mnist_example_learns_and_loses_no_batch(tmp_path: Path) -> None:
     arguments = ("--examples", "1797", "--workers", "2", "--epochs", "10")
     refused = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}  # no download, at once

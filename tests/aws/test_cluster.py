@@ -253,6 +253,7 @@ def test_down_waits_until_instances_have_ended_before_it_removes_the_rest(cluste
     assert len([name for name in asked.parameters if name.startswith("InstanceId.")]) == 3
 
 
+@pytest.mark.long
 def test_down_that_waits_in_vain_says_what_is_left_and_can_be_repeated(cluster, image, fault_proxy) -> None:
     setup = cluster()
     setup.up(replace(SPEC, ami=image), PAYLOAD)
@@ -278,6 +279,7 @@ def test_up_waits_until_every_worker_has_registered(cluster, image, aws) -> None
     assert len(answers) == 1
 
 
+@pytest.mark.long
 def test_up_that_waits_in_vain_says_for_whom(aws, image) -> None:
     setup = ClusterSetup(aws, "digits", list_workers=lambda setup, master: ["a"])
     with pytest.raises(DeadlineError, match=r"did not register within 1200 s: 1 of 2 have registered; see `dl4j aws"):

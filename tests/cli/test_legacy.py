@@ -87,7 +87,9 @@ def test_data_may_be_named_by_the_java_class_or_be_a_file(runner, tmp_path):
         (("-a", "dbn", "-data", "iris", "-adg", "maybe"), 2, ("'maybe' is neither true nor false",)),
         (("-a", "dbn", "-data", "iris", "-ptl", "nan"), 2, ("-ptl", "'nan'")),
         (("-a", "sda", "-data", "iris", "-c", "1"), 3, ("corruption_level=1",)),
-        (("-t", "worker", "-ad", "127.0.0.9"), 4, ("DL4J-TRACKER", "127.0.0.9:2181")),
+        pytest.param(
+            ("-t", "worker", "-ad", "127.0.0.9"), 4, ("DL4J-TRACKER", "127.0.0.9:2181"), marks=pytest.mark.long
+        ),  # it waits for the server
         (("-t", "slave"), 2, ("-t slave", "master or worker")),
         (("-x",), 2, ("-x",)),
     ],

@@ -73,7 +73,10 @@ def when_under_way(process: subprocess.Popen[str], folder: Path) -> None:
         pause(process, 0.05)
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+OTHER_SIGNALS = [pytest.param(*case, marks=pytest.mark.long) for case in ((signal.SIGINT, 130), (signal.SIGHUP, 129))]
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), *OTHER_SIGNALS])
 def test_a_signal_saves_a_checkpoint_says_how_to_go_on_and_resume_does(
     tmp_path: Path, number: signal.Signals, status: int
 ) -> None:

@@ -110,6 +110,7 @@ def test_a_value_that_is_copied_from_an_earlier_run_is_refused(place: Place) -> 
 # --- one id -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_woken_master_of_an_earlier_run_removes_nothing_of_the_next_one(place: Place) -> None:
     old, old_election, _ = place.master(place.conf())
     old.claim_name(takes_over=False)

@@ -52,6 +52,7 @@ from tests.support import references as r
 
 EXAMPLES, STEPS, H = 19, 7, 1e-40  # 19: a tile of sixteen, and three
 CLOSE = 1e-5
+KERNELS = ("numpy", "numba")
 IMAGES, SEQUENCES, ROWS = InputType.convolutional(8, 7, 2), InputType.recurrent(3), InputType.feed_forward(6)
 RNG = np.random.default_rng(11)
 MASK = (np.arange(STEPS) < RNG.integers(1, STEPS + 1, EXAMPLES)[:, None]).astype(np.float32)
@@ -140,10 +141,13 @@ def agree(found: Any, wanted: Any, what: str) -> None:
     np.testing.assert_allclose(found, wanted, rtol=CLOSE, atol=CLOSE * float(np.abs(wanted).max()), err_msg=what)
 
 
+Table = dict[str, np.ndarray]
+
+
 def check_gradients(
-    table: dict[str, np.ndarray], gradient: dict[str, np.ndarray], score: Callable[[r.Params], Any], skip: Any = ()
+    table: Table, score: Callable[[r.Params], Any], gradients: dict[str, Table], skip: Any = ()
 ) -> None:
-    """Compare up to a dozen entries of every parameter's gradient with the derivative of ``score``."""
+    """Compare up to a dozen entries of each kernels' gradients with the derivative of ``score``."""
     params = {name: view.astype(complex) for name, view in table.items()}
     for name, values in params.items():
         if name.split("_")[-1] in skip:
@@ -154,12 +158,13 @@ def check_gradients(
             values[tuple(place)] += 1j * H
             wanted.append(score(params).imag / H)
             values[tuple(place)] -= 1j * H
-        largest = float(np.abs(gradient[name]).max())
-        found = np.asarray(gradient[name])[np.unravel_index(chosen, values.shape)]
-        np.testing.assert_allclose(found, wanted, rtol=CLOSE, atol=CLOSE * largest, err_msg=name)
+        for kernels, gradient in gradients.items():
+            largest = float(np.abs(gradient[name]).max())
+            found = np.asarray(gradient[name])[np.unravel_index(chosen, values.shape)]
+            np.testing.assert_allclose(found, wanted, rtol=CLOSE, atol=CLOSE * largest, err_msg=f"{kernels}: {name}")
 
 
-def tables(net: Any, gradient: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def tables(net: Any, gradient: np.ndarray) -> tuple[Table, Table]:
     """Return parameters and gradient by name."""
     params = {name: view.copy() for name, view in net.param_table.items()}
     kept = net.params.copy()
@@ -188,46 +193,49 @@ def run(layers: Layers, params: r.Params, x: np.ndarray, mask: np.ndarray | None
     return y
 
 
-def compare(layers: Layers, input_type: Any, kernels: str, mask: np.ndarray | None = None) -> None:
-    net = network(layers, input_type, kernels)
+def compare(layers: Layers, input_type: Any, mask: np.ndarray | None = None) -> None:
+    """Compare both kernels' outputs, score and gradients with the formulas, which are worked out once."""
+    nets = [network(layers, input_type, kernels) for kernels in KERNELS]
     shape = input_type.shape if input_type is not SEQUENCES else (3, STEPS)
     x = np.random.default_rng(1).standard_normal((EXAMPLES, *shape), dtype=np.float32)
-    y, left = run(layers, net.param_table, x, mask)
+    y, left = run(layers, nets[0].param_table, x, mask)
     labels = one_hot((EXAMPLES, y.shape[2]) if y.ndim == 3 else (EXAMPLES,))
     if not any(isinstance(layer, BatchNormalization) for layer, _ in layers):  # elsewhere its running statistics count
         on = r.shaped(left) if y.ndim == 3 else 1.0
-        agree(net.output(x, mask) * on, y.real * on, "output")
-    gradient, score = net.gradient_and_score(x, labels, Stream.of(1), mask)
-    params, grads = tables(net, gradient.copy())
+        for net in nets:
+            agree(net.output(x, mask) * on, y.real * on, "output")
 
     def score_of(given: r.Params) -> Any:
         shown, on = run(layers, given, x, mask)
         return r.cross_entropy(shown, labels, on)
 
-    agree(score, score_of({name: view.astype(complex) for name, view in params.items()}).real, "score")
-    check_gradients(params, grads, score_of, skip=("mean", "var", "vb"))
+    params, gradients = nets[0].param_table, {}
+    for kernels, net in zip(KERNELS, nets, strict=True):
+        gradient, score = net.gradient_and_score(x, labels, Stream.of(1), mask)
+        own, grads = tables(net, gradient.copy())
+        assert all(np.array_equal(own[name], params[name]) for name in params)
+        agree(score, score_of({name: view.astype(complex) for name, view in own.items()}).real, "score")
+        gradients[kernels] = grads
+    check_gradients(params, score_of, gradients, skip=("mean", "var", "vb"))
 
 
-both_kernels = pytest.mark.parametrize("kernels", ["numpy", "numba"])
+both_kernels = pytest.mark.parametrize("kernels", KERNELS)
 
 
-@both_kernels
 @pytest.mark.parametrize("name", ON_IMAGES)
-def test_image_layers_are_their_formulas(name: str, kernels: str) -> None:
-    compare(ON_IMAGES[name], IMAGES, kernels)
+def test_image_layers_are_their_formulas(name: str) -> None:
+    compare(ON_IMAGES[name], IMAGES)
 
 
-@both_kernels
 @pytest.mark.parametrize("name", ON_ROWS)
-def test_layers_of_rows_are_their_formulas(name: str, kernels: str) -> None:
-    compare(ON_ROWS[name], ROWS, kernels)
+def test_layers_of_rows_are_their_formulas(name: str) -> None:
+    compare(ON_ROWS[name], ROWS)
 
 
-@both_kernels
 @pytest.mark.parametrize("name", ON_SEQUENCES)
 @pytest.mark.parametrize("masked", [False, True])
-def test_sequence_layers_are_their_formulas(name: str, masked: bool, kernels: str) -> None:
-    compare(ON_SEQUENCES[name], SEQUENCES, kernels, MASK if masked else None)
+def test_sequence_layers_are_their_formulas(name: str, masked: bool) -> None:
+    compare(ON_SEQUENCES[name], SEQUENCES, MASK if masked else None)
 
 
 @both_kernels
@@ -243,7 +251,11 @@ def test_embeddings_are_rows_of_their_matrix(kernels: str) -> None:
     gradient, _ = net.gradient_and_score(x, labels, Stream.of(1), MASK)
     params, grads = tables(net, gradient.copy())
     agree(net.output(x, MASK) * MASK[:, None], run(layers, params, x, MASK)[0].real * MASK[:, None], "output")
-    check_gradients(params, grads, lambda given: r.cross_entropy(run(layers, given, x, MASK)[0], labels, MASK))
+
+    def score(given: r.Params) -> Any:
+        return r.cross_entropy(run(layers, given, x, MASK)[0], labels, MASK)
+
+    check_gradients(params, score, {kernels: grads})
 
 
 @both_kernels
@@ -260,7 +272,7 @@ def test_center_loss_draws_features_to_the_centers_of_their_class(kernels: str) 
         away = features - labels @ given["1_centers"]
         return r.cross_entropy(run(layers, given, x, None)[0], labels, None) + 0.15 * (away**2).sum() / EXAMPLES
 
-    check_gradients(params, grads, score, skip=("centers",))
+    check_gradients(params, score, {kernels: grads}, skip=("centers",))
     features = run(layers[:1], params, x, None)[0].real
     for k in range(3):
         members = features[labels[:, k] == 1]
@@ -307,12 +319,12 @@ def vertex_graph(name: str, layer: Any, kind: Any, kernels: str) -> ComputationG
     return net
 
 
-@both_kernels
 @pytest.mark.parametrize("kind", [ROWS, IMAGES], ids=["rows", "images"])
 @pytest.mark.parametrize("name", VERTICES)
-def test_vertices_are_their_formulas(name: str, kind: Any, kernels: str) -> None:
+def test_vertices_are_their_formulas(name: str, kind: Any) -> None:
     layer, reference = conv() if kind is IMAGES else (DenseLayer(n_out=4, activation="tanh"), r.dense("tanh"))
-    net, labels = vertex_graph(name, layer, kind, kernels), one_hot((EXAMPLES,))
+    nets = [vertex_graph(name, layer, kind, kernels) for kernels in KERNELS]
+    labels = one_hot((EXAMPLES,))
     x = np.random.default_rng(1).standard_normal((EXAMPLES, *kind.shape), dtype=np.float32)
 
     def output(given: r.Params) -> np.ndarray:
@@ -322,6 +334,8 @@ def test_vertices_are_their_formulas(name: str, kind: Any, kernels: str) -> None
         a, b = (reference(own(side), x.astype(complex), None)[0] if own(side) else np.empty(0) for side in ("a", "b"))
         return SOFTMAX[1](own("out"), VERTICES[name][1](a, b), None)[0]
 
-    params, grads = tables(net, net.gradient_and_score([x], [labels], Stream.of(1))[0].copy())
-    agree(net.output([x]), output(params).real, "output")
-    check_gradients(params, grads, lambda given: r.cross_entropy(output(given), labels, None))
+    params, gradients = nets[0].param_table, {}
+    for kernels, net in zip(KERNELS, nets, strict=True):
+        _, gradients[kernels] = tables(net, net.gradient_and_score([x], [labels], Stream.of(1))[0].copy())
+        agree(net.output([x]), output(params).real, "output")
+    check_gradients(params, lambda given: r.cross_entropy(output(given), labels, None), gradients)

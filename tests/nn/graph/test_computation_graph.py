@@ -168,7 +168,7 @@ def every_vertex() -> ComputationGraphConfiguration:
 # -- gradients -------------------------------------------------------------------------------------------------------
 
 
-CHECKED = 90  # parameters of a graph, evenly spread: all of them take minutes
+CHECKED = 45  # parameters of a graph, evenly spread: all of them take minutes
 
 
 def vectors(n: int = 4, seed: int = 0) -> np.ndarray:

@@ -47,6 +47,7 @@ def test_images_that_are_too_small_or_none_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["lenet", pytest.param("alexnet-small", marks=pytest.mark.long)])
+@pytest.mark.long
 def test_image_networks_learn(name: str) -> None:
     """LeNet with shorter steps than on MNIST: with those of the original it depends on the last bit what is learned."""
     conf = zoo.select(name).build(784, 4)

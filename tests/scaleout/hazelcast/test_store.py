@@ -239,6 +239,7 @@ def test_an_address_that_takes_connections_and_never_answers_is_named_within_the
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_a_wrong_cluster_name_is_named_within_the_deadline(monkeypatch, hazelcast_address):
     refuse(monkeypatch, hazelcast_address, "cluster 'wrong'", cluster_name="wrong")
 
@@ -433,6 +434,7 @@ store.close()
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_of_many_processes_that_claim_a_job_exactly_one_wins(open_store, session_services):
     store = open_store()
     store.put("count", b"0")

@@ -215,6 +215,7 @@ def test_a_killed_worker_is_noticed_at_once(child: Callable[..., Child], record_
         record_property("seconds", when - killed)
 
 
+@pytest.mark.long
 def test_a_frozen_worker_is_noticed_and_seen_back(
     child: Callable[..., Child], record_property: Callable[..., None]
 ) -> None:
@@ -250,6 +251,7 @@ def test_a_killed_master_is_noticed_at_once_and_its_successor_found(
         masters[1].next("alive")
 
 
+@pytest.mark.long
 def test_a_frozen_master_is_noticed_and_takes_nobody_for_gone_when_it_is_back(
     child: Callable[..., Child], record_property: Callable[..., None]
 ) -> None:
@@ -503,6 +505,7 @@ def test_a_listener_that_fails_is_logged_and_ends_nothing(caplog: pytest.LogCapt
         seen.next("left")
 
 
+@pytest.mark.long
 def test_an_address_that_is_not_there_yet_cannot_be_found_or_is_none(caplog: pytest.LogCaptureFixture) -> None:
     seen, asked = Seen(), threading.Event()
     with serving(seen) as server:

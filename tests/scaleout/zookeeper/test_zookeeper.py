@@ -558,6 +558,7 @@ def test_after_close_nothing_is_asked_any_more(zookeeper_address: str) -> None:
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_a_server_that_goes_is_an_error_within_the_deadline_and_its_return_is_noticed(
     own_services: Callable[..., ServicesState], group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -576,6 +577,7 @@ def test_a_server_that_goes_is_an_error_within_the_deadline_and_its_return_is_no
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_a_frozen_server_does_not_hold_up_close(
     own_services: Callable[..., ServicesState], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -682,6 +684,7 @@ def test_a_worker_takes_the_place_of_its_killed_predecessor(child: Any, session:
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_registrations_outlive_a_restart_of_the_server(own_services: Callable[..., ServicesState], group: str) -> None:
     state = own_services(members=0)
     with (
@@ -694,6 +697,7 @@ def test_registrations_outlive_a_restart_of_the_server(own_services: Callable[..
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_all_is_there_again_after_the_server_has_lost_its_data(
     own_services: Callable[..., ServicesState], group: str
 ) -> None:
@@ -814,6 +818,7 @@ def test_a_master_that_lost_its_session_is_not_the_master_and_stands_again(
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_a_restart_of_the_server_elects_nobody_else(own_services: Callable[..., ServicesState], group: str) -> None:
     state = own_services(members=0)
     with (
