@@ -62,10 +62,13 @@ def up(
     host: Annotated[
         str, typer.Option("--host", metavar="ADDRESS", help="The address that they bind (127.0.0.1).")
     ] = "127.0.0.1",
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay, start again what ends, and stop them at SIGTERM or Ctrl-C.")
+    ] = False,
     folder: Folder = None,
     format: Format = "text",
 ) -> None:
-    """Start servers and return once they answer; they run until services down."""
+    """Start servers, or those that have ended, and return once they answer; they run until services down."""
     from dl4jlegacy.services.servers import Services
 
     open_console()
@@ -78,7 +81,24 @@ def up(
         heap=heap,
         host=host,
     )
-    _show(state, format)
+    if foreground:
+        _stay(state, format)
+    else:
+        _show(state, format)
+
+
+def _stay(state: ServicesState, format: str) -> None:
+    """Show the servers and watch them until somebody stops them; however this ends, they are stopped."""
+    from dl4jlegacy.services.servers import Services
+    from dl4jlegacy.services.supervisor import say_ready, supervise
+
+    folder = Path(state.folder)
+    try:
+        _show(state, format)
+        say_ready()
+        supervise(folder)
+    finally:
+        Services.down(folder)
 
 
 @services_app.command()

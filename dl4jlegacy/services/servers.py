@@ -143,7 +143,7 @@ class Services:
         host: str = HOST,
         deadline_seconds: float = 60.0,
     ) -> ServicesState:
-        """Start the servers and return once all answer.
+        """Start the servers and return once all answer; where some of the folder's run, start those that have ended.
 
         Args:
             members: how many Hazelcast members; with two or more everything is kept twice.
@@ -158,7 +158,8 @@ class Services:
             deadline_seconds: how long to wait for the answers; fetching Java's jars the first time comes on top.
 
         Raises:
-            UsageError: servers of this folder run already, or a number is out of range.
+            UsageError: all servers of this folder run already, or those that run have other settings than these, or a
+                number is out of range.
             TrackerError: no Java, no jars, or a server that does not start; nothing is left running.
         """
         _check(members, hazelcast_port or 0, zookeeper_port or 0, zookeeper)
@@ -169,10 +170,16 @@ class Services:
         with _folder_lock(folder):
             before = _read(folder)
             if before is not None and before.pids:
-                raise UsageError(
-                    f"the servers of {folder} run already (Hazelcast {before.hazelcast or 'none'}, Zookeeper "
-                    f"{before.zookeeper or 'none'}); stop them with 'dl4j services down', or give another folder"
+                _check_incomplete(before)
+                _check_same(
+                    before,
+                    members=members,
+                    hazelcast_port=hazelcast_port or 0,
+                    zookeeper_port=zookeeper_port or 0,
+                    cluster_name=cluster_name or "",
+                    host=host,
                 )
+                return _start_stopped(before, deadline_seconds)
             factory = _ServerFactory(folder, java, cluster_name=name, heap=heap, host=host)
             for attempts_left in reversed(range(_ATTEMPTS)):
                 servers = factory.servers(members, hazelcast_port, zookeeper_port, zookeeper)
@@ -220,6 +227,21 @@ class Services:
             if server.process is not None:
                 stop([server.process])
             return _start(state, deadline_seconds, only=name)
+
+    @staticmethod
+    def start_stopped(folder: Path | None = None, *, deadline_seconds: float = 60.0) -> ServicesState | None:
+        """Start the servers that have ended again, on their ports and with their data, with a warning for each.
+
+        Returns:
+            The servers; None if they were stopped by ``down``.
+
+        Raises:
+            TrackerError: one does not start; the others keep running.
+        """
+        folder = Services.folder(folder)
+        with _folder_lock(folder):
+            state = _read(folder)
+            return None if state is None else _start_stopped(state, deadline_seconds)
 
 
 class _PortTakenError(TrackerError):
@@ -310,6 +332,14 @@ def _start(state: ServicesState, deadline_seconds: float, only: str = "") -> Ser
     return state
 
 
+def _start_stopped(state: ServicesState, deadline_seconds: float) -> ServicesState:
+    for name in state.stopped:
+        state = _start(state, deadline_seconds, only=name)
+        server = next(s for s in state.servers if s.name == name)
+        logger.warning("%s had ended; it runs again at %s, pid %d", name, server.address, state.pids.get(name, 0))
+    return state
+
+
 def _wait(servers: Sequence[Server], members: int, deadline: Deadline, folder: Path) -> None:
     waiting = list(servers)
     while waiting:
@@ -354,6 +384,34 @@ def _check_texts(cluster_name: str | None, heap: str, host: str) -> None:
         raise UsageError(f"host {host!r}: the servers bind one numeric address, like 127.0.0.1") from None
     if not _HEAP.fullmatch(heap):
         raise UsageError(f"heap {heap!r}: megabytes or gigabytes as Java writes them, like 512m or 2g")
+
+
+def _check_incomplete(state: ServicesState) -> None:
+    if not state.stopped:
+        raise UsageError(
+            f"the servers of {state.folder} run already (Hazelcast {state.hazelcast or 'none'}, Zookeeper "
+            f"{state.zookeeper or 'none'}); stop them with 'dl4j services down', or give another folder"
+        )
+
+
+def _check_same(
+    state: ServicesState, *, members: int, hazelcast_port: int, zookeeper_port: int, cluster_name: str, host: str
+) -> None:
+    """Raise ``UsageError`` if something other than the defaults is asked for that the servers do not have."""
+    first = state.members[0].port if state.members else 0
+    wanted = (
+        ("--members", members, (1, len(state.members))),
+        ("--hazelcast-port", hazelcast_port, (0, first)),
+        ("--zookeeper-port", zookeeper_port, (0, *(s.port for s in state.servers if s.name == "zookeeper"))),
+        ("--cluster-name", cluster_name, ("", state.cluster_name)),
+        ("--host", host, (HOST, *(s.host for s in state.servers))),
+    )
+    other = [f"{flag} {asked} (theirs: {has[-1]})" for flag, asked, has in wanted if asked not in has]
+    if other:
+        raise UsageError(
+            f"of the servers of {state.folder} {', '.join(state.stopped)} ended and can be started again, but not with "
+            f"{', '.join(other)}; leave that out, or stop all with 'dl4j services down' first"
+        )
 
 
 def _check_ports(servers: Sequence[Server]) -> None:

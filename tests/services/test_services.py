@@ -32,13 +32,14 @@ from dl4jlegacy.cli import cluster
 from dl4jlegacy.cli.services import services_app
 from dl4jlegacy.console import run_guarded
 from dl4jlegacy.errors import TrackerError, UsageError
-from dl4jlegacy.services import Services, ServicesState, jars, java, servers
+from dl4jlegacy.services import Services, ServicesState, jars, java, servers, supervisor
 from dl4jlegacy.services.jars import Jar, fetch_jars, pinned_jars
 from dl4jlegacy.services.ports import free_ports
 from dl4jlegacy.services.processes import ServerProcess, spawn, stop
 from dl4jlegacy.services.settings import member_settings, zookeeper_settings
 from tests.support import REPOSITORY
 from tests.support.cluster_commands import freeze
+from tests.support.cluster_fixtures import stopped_at_the_end
 
 DEADLINE = 60.0
 EMPTY = Jar(
@@ -398,6 +399,201 @@ def test_an_interrupted_start_leaves_nothing(fake_java: Callable[[str], None], t
     assert Services.status(folder) is None
 
 
+ANSWERING = """
+import dl4jlegacy.services.servers as s
+s.fetch_jars = lambda wanted: []
+s.member_answers = s.zookeeper_answers = lambda *where: True
+"""
+"""What lets a ``fake_java`` that only sleeps pass for servers that answer."""
+
+
+@pytest.fixture
+def answering(fake_java: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_java("exec sleep 60")
+    for name in ("member_answers", "zookeeper_answers"):
+        monkeypatch.setattr(servers, name, lambda *where: True)
+
+
+def kill(state: ServicesState, name: str) -> None:
+    os.kill(state.pids[name], signal.SIGKILL)
+    until(lambda: name in Services.status(Path(state.folder)).stopped, f"{name} is gone")  # type: ignore[union-attr]
+
+
+def same(state: ServicesState) -> tuple[object, ...]:
+    """What does not change when a server is started again."""
+    return state.cluster_name, state.folder, [(s.name, s.address, s.command) for s in state.servers]
+
+
+@pytest.mark.parametrize("name", ["hazelcast-1", "hazelcast-2", "zookeeper"])
+def test_up_starts_what_has_ended_beside_what_runs_and_says_so(
+    answering: None, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "services"
+    try:
+        before = Services.up(folder=folder, members=2)
+        pids = before.pids
+        kill(before, name)
+        after = Services.up(folder=folder, members=2, cluster_name=before.cluster_name)
+        assert after == Services.status(folder) and after.stopped == () and same(after) == same(before)
+        assert [other for other, pid in after.pids.items() if pid != pids[other]] == [name]
+        [said] = caplog.messages
+        assert said.startswith(f"{name} had ended; it runs again at 127.0.0.1:") and str(after.pids[name]) in said
+        with pytest.raises(UsageError, match="run already"):
+            Services.up(folder=folder)
+        for other in pids:
+            kill(after, other)
+        assert Services.up(folder=folder).cluster_name != before.cluster_name  # none was left: they begin anew
+    finally:
+        Services.down(folder)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"members": 3}, "--members 3 (theirs: 2)"),
+        ({"hazelcast_port": 1024}, "--hazelcast-port 1024 (theirs: "),
+        ({"zookeeper_port": 1024}, "--zookeeper-port 1024 (theirs: "),
+        ({"cluster_name": "another"}, "--cluster-name another (theirs: dl4j-"),
+        ({"host": "127.0.0.2"}, "--host 127.0.0.2 (theirs: 127.0.0.1)"),
+    ],
+)
+def test_up_starts_nothing_beside_what_runs_with_other_settings(
+    answering: None, tmp_path: Path, settings: dict[str, object], message: str
+) -> None:
+    folder = tmp_path / "services"
+    try:
+        before = Services.up(folder=folder, members=2)
+        kill(before, "hazelcast-1")
+        with pytest.raises(UsageError, match=f"hazelcast-1 ended .*{re.escape(message)}"):
+            Services.up(folder=folder, **settings)  # type: ignore[arg-type]
+        assert Services.status(folder).stopped == ("hazelcast-1",)  # type: ignore[union-attr]
+    finally:
+        Services.down(folder)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_in_the_foreground_servers_that_end_come_back_until_a_signal_stops_all(
+    fake_java: Callable[[str], None], tmp_path: Path, number: signal.Signals, status: int
+) -> None:
+    fake_java("exec sleep 60")
+    folder = tmp_path / "services"
+    arguments = ["up", "--foreground", "--folder", str(folder)]
+    stdout, stderr = tmp_path / "stdout", tmp_path / "stderr"
+    with (
+        stdout.open("w") as shown,
+        stderr.open("w") as said,
+        subprocess.Popen(
+            [sys.executable, "-c", f"{ANSWERING}{COMMAND}", *arguments], cwd=REPOSITORY, stdout=shown, stderr=said
+        ) as command,
+    ):
+        try:
+            until(lambda: "\nfolder " in stdout.read_text(), "both run")
+            before = Services.status(folder)
+            pids = before.pids
+            for name in ("zookeeper", "hazelcast-1"):
+                os.kill(pids[name], signal.SIGKILL)
+                until(
+                    lambda name=name: f"warning: {name} had ended; it runs again" in stderr.read_text(),
+                    f"{name} is back",
+                )
+            after = Services.status(folder)
+            again = after.pids
+            assert same(after) == same(before) and not set(again.values()) & set(pids.values())
+            command.send_signal(number)
+            command.wait(DEADLINE)
+        finally:
+            command.terminate()
+    assert command.returncode == status and f"stopped by {number.name}" in stderr.read_text()
+    assert before.cluster_name in stdout.read_text()
+    assert stderr.read_text().count("had ended") == 2
+    assert not [pid for pid in again.values() if psutil.pid_exists(pid)]
+    assert Services.status(folder) is None
+
+
+@pytest.mark.parametrize("place", ["/{folder}/notify", "@dl4j-{folder}"])
+def test_systemd_is_told_that_the_servers_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, place: str
+) -> None:
+    where = place.format(folder=str(tmp_path)[1:])
+    monkeypatch.setenv("NOTIFY_SOCKET", where)
+    supervisor.say_ready()
+    assert "cannot be told" in caplog.text  # nobody is there yet
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(where.replace("@", "\0"))
+        supervisor.say_ready()
+        monkeypatch.delenv("NOTIFY_SOCKET")
+        supervisor.say_ready()
+        systemd.setblocking(False)
+        assert systemd.recv(100) == b"READY=1"
+        with pytest.raises(BlockingIOError):
+            systemd.recv(100)
+
+
+class Ticks:
+    """A clock on which nothing takes time but sleep."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.slept: list[float] = []
+
+    def now(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+        self.slept.append(seconds)
+
+
+def broken(folder: Path, monkeypatch: pytest.MonkeyPatch) -> ServicesState:
+    """A server that ends whenever it is started."""
+    monkeypatch.setattr(servers, "_check_ports", lambda wanted: None)
+    server = servers.Server(name="zookeeper", port=free_ports(1)[0], command=("/bin/false",))
+    state = ServicesState(cluster_name="c", folder=str(folder), servers=(server,))
+    folder.mkdir()
+    (folder / "services.json").write_bytes(msgspec.json.encode(state))
+    return state
+
+
+def test_a_server_that_ends_again_and_again_is_given_up_after_five_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken(tmp_path / "services", monkeypatch)
+    time_passes = Ticks()
+    with pytest.raises(TrackerError, match=r"zookeeper of .* ended again after 5 restarts within 10 minutes"):
+        supervisor.supervise(tmp_path / "services", clock=time_passes, sleep=time_passes.sleep)
+    assert [said.partition(";")[0] for said in caplog.messages] == [
+        "zookeeper could not be started again: zookeeper ended while it started"
+    ] * 5
+    assert sum(time_passes.slept) == pytest.approx(0 + 1 + 2 + 4 + 8)
+
+
+def test_servers_that_end_now_and_then_are_started_again_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, time_passes, started = tmp_path / "services", Ticks(), []
+
+    def start(where: Path) -> None:
+        started.append(time_passes.now())
+        time_passes.seconds += 121.0
+        if len(started) == 50:
+            (folder / "services.json").unlink()  # as by `services down`
+
+    broken(folder, monkeypatch)
+    monkeypatch.setattr(Services, "start_stopped", start)
+    supervisor.supervise(folder, clock=time_passes, sleep=time_passes.sleep)
+    assert len(started) == 50
+
+
+def test_what_is_stopped_while_it_is_watched_stays_stopped(answering: None, tmp_path: Path) -> None:
+    """Between the look at the servers and their restart."""
+    folder = tmp_path / "services"
+    Services.up(folder=folder)
+    assert Services.down(folder) == ("hazelcast-1", "zookeeper")
+    assert Services.start_stopped(folder) is None
+    supervisor.supervise(folder)
+    assert Services.status(folder) is None
+
+
 # -- real servers ----------------------------------------------------------------------------------------------------
 
 
@@ -555,6 +751,56 @@ def test_zookeeper_comes_back_with_its_data(own_services: Callable[..., Services
         if attempt == 0:
             os.kill(state.pids["zookeeper"], signal.SIGKILL)
             state = Services.restart("zookeeper", Path(state.folder))
+
+
+@pytest.mark.cluster
+def test_zookeeper_that_was_killed_is_started_again_where_it_was(own_services: Callable[..., ServicesState]) -> None:
+    before = own_services(members=0)
+    folder = Path(before.folder)
+    with ThreadPoolExecutor(1) as pool:
+        watches = pool.submit(supervisor.supervise, folder)
+        try:
+            pids = before.pids
+            os.kill(pids["zookeeper"], signal.SIGKILL)
+            until(lambda: Services.status(folder).pids not in ({}, pids), "it is back")
+            until(lambda: Services.status(folder).silent == (), "it answers")
+            assert same(Services.status(folder)) == same(before)
+        finally:
+            Services.down(folder)
+        watches.result(DEADLINE)
+
+
+@pytest.mark.long
+@pytest.mark.cluster
+def test_a_member_and_zookeeper_that_were_killed_serve_again_in_the_foreground(tmp_path: Path) -> None:
+    folder, stdout = tmp_path / "services", tmp_path / "stdout"
+    arguments = ["services", "up", "--foreground", "--heap", "256m", "--folder", str(folder)]
+    with (
+        stopped_at_the_end(folder),
+        stdout.open("w") as shown,
+        subprocess.Popen([sys.executable, "-m", "dl4jlegacy", *arguments], cwd=REPOSITORY, stdout=shown) as command,
+    ):
+        try:
+            until(lambda: "\nfolder " in stdout.read_text(), "both run")
+            before = Services.status(folder)
+            pids = before.pids
+            for pid in pids.values():
+                os.kill(pid, signal.SIGKILL)
+            until(lambda: not set(pids.values()) & set(Services.status(folder).pids.values()), "both have ended")
+            until(lambda: set(pids) == set(Services.status(folder).pids), "both run again")
+            until(lambda: Services.status(folder).silent == (), "both answer")
+            after = Services.status(folder)
+            again = after.pids
+            assert same(after) == same(before)
+            ours = client(after)
+            ours.get_map("m").blocking().set("k", 1)
+            ours.shutdown()
+            command.terminate()
+            command.wait(DEADLINE)
+        finally:
+            command.terminate()
+    assert command.returncode == 143
+    assert not [pid for pid in again.values() if psutil.pid_exists(pid)]
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, object]]:
