@@ -68,7 +68,6 @@ ALIASES: dict[str, dict[str, str]] = {
         "eye": "identity",
     },
     "updater": {
-        "momentum": "nesterovs",
         "nesterov": "nesterovs",
         "gradient_descent": "sgd",
         "stochastic_gradient_descent": "sgd",
