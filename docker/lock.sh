@@ -9,14 +9,15 @@ cd "$(dirname "$0")/.."
 export UV_CUSTOM_COMPILE_COMMAND=docker/lock.sh
 
 lock() { # lock FILE SOURCE [FLAG...]
-    file=docker/$1
+    file=$1
     shift
     uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
         --output-file "$file" "$@"
 }
 
-lock requirements.txt setup.cfg "$@"
-lock requirements-aws.txt setup.cfg --extra aws --constraints docker/requirements.txt "$@"
-lock requirements-dev.txt setup.cfg --extra dev --constraints docker/requirements.txt "$@"
-lock requirements-gpu.txt docker/requirements-gpu.in --constraints docker/requirements.txt "$@"
-lock requirements-build.txt docker/requirements-build.in "$@"
+lock docker/requirements.txt setup.cfg "$@"
+lock docker/requirements-aws.txt setup.cfg --extra aws --constraints docker/requirements.txt "$@"
+lock docker/requirements-dev.txt setup.cfg --extra dev --constraints docker/requirements.txt "$@"
+lock dl4jlegacy/aws/requirements.txt setup.cfg --extra aws --extra services --constraints docker/requirements.txt "$@"
+lock docker/requirements-gpu.txt docker/requirements-gpu.in --constraints docker/requirements.txt "$@"
+lock docker/requirements-build.txt docker/requirements-build.in "$@"

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 PACKAGED = {
+    "dl4jlegacy/aws/requirements.txt",
     "dl4jlegacy/py.typed",
     "dl4jlegacy/datasets/data/NOTICE",
     "dl4jlegacy/datasets/data/digits.csv.gz",

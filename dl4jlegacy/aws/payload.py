@@ -1,15 +1,15 @@
-"""What instances install: this package as a wheel, and the pinned versions of everything that it needs."""
+"""What instances install: this package as a wheel, and the lock file of everything that it needs there."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 
 from dl4jlegacy.errors import ConfError
@@ -20,15 +20,17 @@ _ROOT = Path(__file__).parents[2]
 _BUILD = "from setuptools import build_meta; import sys; print(build_meta.build_wheel(sys.argv[1]))"
 _BUILD_SECONDS = 300
 _SOURCES = ("setup.py", "setup.cfg", "README.md", "LICENSE", "MANIFEST.in")
+_ENTRY = re.compile(r"(?:.*\\\n)*.+")
+_LOCKED = re.compile(r"[\w.-]+==[^\s;]+(?: *;[^#\\]+?)?(?: +--hash=sha256:[0-9a-f]{64})+(?: +#.*)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """A wheel's file name and content, and a pip constraints file."""
+    """A wheel's file name and content, and a pip requirements file with exact versions and hashes."""
 
     name: str
     wheel: bytes
-    constraints: bytes
+    requirements: bytes
 
     @property
     def wheel_sha256(self) -> str:
@@ -36,44 +38,55 @@ class Payload:
         return hashlib.sha256(self.wheel).hexdigest()
 
     @property
-    def constraints_sha256(self) -> str:
-        """The SHA-256 of the constraints, in hexadecimal."""
-        return hashlib.sha256(self.constraints).hexdigest()
+    def requirements_sha256(self) -> str:
+        """The SHA-256 of the requirements, in hexadecimal."""
+        return hashlib.sha256(self.requirements).hexdigest()
 
 
-def load_payload(wheel: str = "", constraints: str = "") -> Payload:
+def load_payload(wheel: str = "", requirements: str = "") -> Payload:
     """Return what instances are to install.
 
     Args:
         wheel: a wheel's path; else one is built from the source folder that this runs from.
-        constraints: a pip constraints file; else the versions installed here, so that they are the same there.
+        requirements: a pip requirements file in which every line has hashes; else this package's own.
 
     Raises:
-        ConfError: a file cannot be read, or there is no wheel and no source to build one from.
+        ConfError: a file cannot be read, a line of ``requirements`` has no hash, or there is no wheel and no source to
+            build one from.
     """
     path = Path(wheel).expanduser()
     try:
-        pinned = Path(constraints).expanduser().read_bytes() if constraints else _installed_versions()
+        locked = _read_requirements(requirements)
         if wheel:
             if not re.fullmatch(r"dl4jlegacy-[\w.+]+-py3-none-any\.whl", path.name):
                 raise ConfError(f"--wheel {wheel}: give a wheel of this package, dl4jlegacy-VERSION-py3-none-any.whl")
-            return Payload(path.name, path.read_bytes(), pinned)
+            return Payload(path.name, path.read_bytes(), locked)
     except OSError as exc:
         raise ConfError(f"{exc.filename} cannot be read: {exc.strerror or exc}") from exc
     name, content = _build_wheel()
-    return Payload(name, content, pinned)
+    return Payload(name, content, locked)
 
 
-def _installed_versions() -> bytes:
-    """Return the versions of all that is installed here, as constraints."""
-    found = {
-        str(dist.metadata["Name"]).lower().replace("_", "-"): dist.version
-        for dist in importlib.metadata.distributions()
-        if dist.metadata["Name"]
-    }
-    left_out = ("dl4jlegacy", "pip", "setuptools")
-    lines = [f"{name}=={version}" for name, version in sorted(found.items()) if name not in left_out]
-    return "".join(f"{line}\n" for line in lines if "+" not in line).encode()
+def _read_requirements(path: str) -> bytes:
+    """Return a requirements file, "" for the package's own, after a look at every line."""
+    if not path:
+        return files("dl4jlegacy.aws").joinpath("requirements.txt").read_bytes()
+    content = Path(path).expanduser().read_bytes()
+    text = content.decode("utf-8", errors="replace").replace("\r\n", "\n")
+    entries = [(text.count("\n", 0, found.start()) + 1, _on_one_line(found[0])) for found in _ENTRY.finditer(text)]
+    entries = [(number, entry) for number, entry in entries if entry and not entry.startswith("#")]
+    wrong = next(((number, entry) for number, entry in entries if not _LOCKED.fullmatch(entry)), None)
+    if wrong or not entries:
+        where = f"line {wrong[0]}, {wrong[1][:80]!r}, is not" if wrong else "it has no line like"
+        raise ConfError(
+            f"--requirements {path}: {where} NAME==VERSION --hash=sha256:...; let `uv pip compile --universal "
+            "--generate-hashes` or `pip-compile --generate-hashes` write the file"
+        )
+    return content
+
+
+def _on_one_line(entry: str) -> str:
+    return re.sub(r"\s*\\\n\s*", " ", entry).strip()
 
 
 def _build_wheel() -> tuple[str, bytes]:

@@ -154,7 +154,7 @@ class ClusterSetup:
         )
         bucket = self.resources.ensure_bucket(tags)
         self.resources.upload(payload.name, payload.wheel)
-        self.resources.upload("constraints.txt", payload.constraints)
+        self.resources.upload("requirements.txt", payload.requirements)
         config = InstanceConfig(
             role=MASTER,
             cluster=spec.name,
@@ -162,7 +162,7 @@ class ClusterSetup:
             bucket=bucket,
             wheel=payload.name,
             wheel_sha256=payload.wheel_sha256,
-            constraints_sha256=payload.constraints_sha256,
+            requirements_sha256=payload.requirements_sha256,
             expires=int(expires),
             run=(*spec.run, "--out", spec.out),
             workers=spec.workers,

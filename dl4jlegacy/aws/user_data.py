@@ -1,9 +1,10 @@
 """The user data of a new instance, which tells cloud-init what to do. A pure function.
 
-The instance first schedules its own end (time to live), then fetches the wheel and the pinned versions of everything
-else from the cluster's bucket with its role, checks their SHA-256, installs them, gets the run's secret from the
-parameter store, publishes its SSH host keys, and starts its systemd units. User data can be read by everybody on the
-instance, so nothing secret is in it.
+The instance first schedules its own end (time to live), then fetches the wheel and the lock file of everything that it
+needs from the cluster's bucket with its role, checks their SHA-256, installs them, gets the run's secret from the
+parameter store, publishes its SSH host keys, and starts its systemd units. What fetches from the bucket is Debian's own
+boto3, which apt checks; what the lock file names, pip checks. User data can be read by everybody on the instance, so
+nothing secret is in it.
 
 Legacy: ``provision-master.sh`` and the documentation's worker script, which built from the newest source.
 """
@@ -24,14 +25,15 @@ __all__ = ["MOST_NBYTES", "InstanceConfig", "user_data"]
 MOST_NBYTES = 16384
 """Amazon's limit, before its encoding as base64."""
 
-_BOTO3 = "boto3>=1.35,<2"
+_CACHE = "/var/cache/dl4j"
 _FETCH = """\
 import hashlib, os, sys
 import boto3
-bucket, region, *pairs = sys.argv[1:]
+folder, bucket, region, *pairs = sys.argv[1:]
+s3 = boto3.client("s3", region_name=region, endpoint_url=os.environ.get("AWS_ENDPOINT_URL"))
 for key, digest in zip(pairs[::2], pairs[1::2]):
-    path = os.path.join("/var/cache/dl4j", os.path.basename(key))
-    boto3.client("s3", region_name=region).download_file(bucket, key, path)
+    path = os.path.join(folder, key)
+    s3.download_file(bucket, key, path)
     if hashlib.sha256(open(path, "rb").read()).hexdigest() != digest:
         sys.exit(key + " in bucket " + bucket + " is not what the cluster was started with")
 """
@@ -46,13 +48,14 @@ again() { # a command that needs the network, up to 5 times
     done
 }
 id dl4j >/dev/null 2>&1 || useradd --system --home-dir /var/lib/dl4j --shell /usr/sbin/nologin dl4j
-mkdir -p /var/cache/dl4j /var/lib/dl4j /etc/dl4j
+mkdir -p @CACHE@ /var/lib/dl4j /etc/dl4j
 chown dl4j:dl4j /var/lib/dl4j
 [ -x /opt/dl4j/bin/python ] || python3 -m venv /opt/dl4j
-again /opt/dl4j/bin/pip install --quiet --disable-pip-version-check '@BOTO3@'
-again /opt/dl4j/bin/python /usr/local/lib/dl4j/fetch.py @FETCH@
-again /opt/dl4j/bin/pip install --quiet --disable-pip-version-check \\
-    --constraint /var/cache/dl4j/constraints.txt '/var/cache/dl4j/@WHEEL@[aws@SERVICES@]'
+pip='/opt/dl4j/bin/pip --quiet --disable-pip-version-check'
+again /usr/bin/python3 /usr/local/lib/dl4j/fetch.py @CACHE@ @FETCH@
+again $pip install --require-hashes --only-binary :all: --requirement @CACHE@/requirements.txt
+$pip install --no-deps --no-index @CACHE@/@WHEEL@
+$pip check
 again /opt/dl4j/bin/python -m dl4jlegacy.aws.boot --cluster @CLUSTER@ --region @REGION@ --bucket @BUCKET@
 systemctl daemon-reload
 systemctl enable --quiet @UNITS@
@@ -89,8 +92,8 @@ class InstanceConfig:
     Attributes:
         role: master or worker.
         cluster, region: where it belongs.
-        bucket: from which it fetches the wheel and the constraints.
-        wheel, wheel_sha256, constraints_sha256: their names and digests.
+        bucket: from which it fetches the wheel and the lock file.
+        wheel, wheel_sha256, requirements_sha256: the wheel's name, and both digests.
         expires: when it ends, in seconds since 1970.
         master: the master's private address, for a worker.
         run: the command line of ``dl4j master``, for a master.
@@ -104,7 +107,7 @@ class InstanceConfig:
     bucket: str
     wheel: str
     wheel_sha256: str
-    constraints_sha256: str
+    requirements_sha256: str
     expires: int
     master: str = ""
     run: tuple[str, ...] = ()
@@ -123,7 +126,7 @@ def user_data(instance: InstanceConfig) -> str:
     config = {
         "bootcmd": [["sh", "-c", _end(instance.expires)]],
         "package_update": True,
-        "packages": ["python3-venv"],
+        "packages": ["python3-boto3", "python3-venv"],
         "write_files": [{"path": path, "permissions": mode, "content": text} for path, (text, mode) in files.items()],
         "runcmd": [["sh", "-c", "/usr/local/lib/dl4j/install >/var/log/dl4j-install.log 2>&1"]],
     }
@@ -146,12 +149,11 @@ def _end(expires: int) -> str:
 
 
 def _install(instance: InstanceConfig, units: tuple[str, ...]) -> str:
-    fetched = (instance.wheel, instance.wheel_sha256, "constraints.txt", instance.constraints_sha256)
+    fetched = (instance.wheel, instance.wheel_sha256, "requirements.txt", instance.requirements_sha256)
     values = {
-        "BOTO3": _BOTO3,
+        "CACHE": _CACHE,
         "FETCH": " ".join(shlex.quote(word) for word in (instance.bucket, instance.region, *fetched)),
         "WHEEL": instance.wheel,
-        "SERVICES": ",services" if instance.role == MASTER else "",
         "CLUSTER": instance.cluster,
         "REGION": instance.region,
         "BUCKET": instance.bucket,

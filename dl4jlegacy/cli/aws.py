@@ -88,8 +88,8 @@ class UpOptions:
     threads: Annotated[int, number_option("--threads", help="Threads of an instance (its cores).", least=0)] = 0
     user: User = "admin"
     wheel: Annotated[str, typer.Option("--wheel", metavar="FILE", help="This package's wheel (built here).")] = ""
-    constraints: Annotated[
-        str, typer.Option("--constraints", metavar="FILE", help="Versions of its requirements (as installed here).")
+    requirements: Annotated[
+        str, typer.Option("--requirements", metavar="FILE", help="What it needs, locked with hashes (it has its own).")
     ] = ""
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, tell the price, make nothing.")] = False
     no_wait: NoWait = False
@@ -189,7 +189,7 @@ def _start(aws: Aws, spec: ClusterSpec, options: UpOptions) -> None:
     price: dict[str, Any] = {}
     with contextlib.suppress(ConfError):  # a size without a known price may be started all the same
         price = estimate(aws, spec).fields()
-    payload = load_payload(options.wheel, options.constraints)
+    payload = load_payload(options.wheel, options.requirements)
     setup = _setup(aws, spec.name, spec.user, spec.key_path)
     existed = any(instance.alive for instance in setup.status(ask=False).instances)
     try:

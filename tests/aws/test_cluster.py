@@ -18,7 +18,7 @@ from dl4jlegacy.aws.setup import ClusterSetup
 from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, NotEnoughWorkersError
 from tests.support.aws_fixtures import Fault, FaultProxy, Request
 
-PAYLOAD = Payload("dl4jlegacy-0.1.0-py3-none-any.whl", b"a wheel", b"numpy==2.4.6\n")
+PAYLOAD = Payload("dl4jlegacy-0.1.0-py3-none-any.whl", b"a wheel", b"numpy==2.4.6 --hash=sha256:0\n")
 SPEC = ClusterSpec(
     name="digits",
     allow="203.0.113.7/32",

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import shlex
 import subprocess
@@ -16,6 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.user_data import MOST_NBYTES, InstanceConfig, user_data
 from dl4jlegacy.errors import ConfError
 from tests.support.debian_packages import missing_for, unpack
@@ -28,7 +31,7 @@ MASTER = InstanceConfig(
     bucket="dl4j-digits-123456789012-us-east-1",
     wheel="dl4jlegacy-0.1.0-py3-none-any.whl",
     wheel_sha256="0" * 64,
-    constraints_sha256="1" * 64,
+    requirements_sha256="1" * 64,
     expires=1_900_000_000,
     run=(*RUN, "--out", "s3://models-of-mine/dbn.zip"),
     workers=4,
@@ -108,6 +111,56 @@ def test_its_scripts_are_right_for_the_shell_and_python(node: InstanceConfig) ->
     )
     assert compiled.returncode == 0
     assert "@" not in re.sub(r'"\$@"', "", install)
+
+
+@NODES
+def test_what_is_installed_is_held_against_hashes_of_this_package(node: InstanceConfig) -> None:
+    config, install = yaml.safe_load(user_data(node)), files(node)["/usr/local/lib/dl4j/install"]
+    assert config["packages"] == ["python3-boto3", "python3-venv"]  # apt checks these
+    lines = [line.removeprefix("again ") for line in install.splitlines() if "$pip " in line]
+    assert lines == [
+        "$pip install --require-hashes --only-binary :all: --requirement /var/cache/dl4j/requirements.txt",
+        f"$pip install --no-deps --no-index /var/cache/dl4j/{node.wheel}",
+        "$pip check",
+    ]
+    [fetch] = [shlex.split(line) for line in install.splitlines() if "fetch.py" in line]
+    wanted = [node.wheel, node.wheel_sha256, "requirements.txt", node.requirements_sha256]
+    assert fetch[-6:] == [node.bucket, node.region, *wanted]
+
+
+def fetched(aws: Aws, folder: Path, digest: str, python: str, path: str = "") -> subprocess.CompletedProcess[str]:
+    """What came of ``fetch.py`` for a wheel and a lock file of such a digest, by a Python with a boto3."""
+    aws.client("s3").create_bucket(Bucket=MASTER.bucket)
+    pairs = []
+    for key, content in (("a.whl", b"a wheel"), ("requirements.txt", b"a lock file")):
+        aws.client("s3").put_object(Bucket=MASTER.bucket, Key=key, Body=content)
+        pairs += [key, hashlib.sha256(content).hexdigest()]
+    (folder / "fetch.py").write_text(files(MASTER)["/usr/local/lib/dl4j/fetch.py"], encoding="utf-8")
+    command = [python, str(folder / "fetch.py"), str(folder), MASTER.bucket, MASTER.region, *pairs[:3], digest]
+    env = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+
+
+def test_what_has_another_digest_than_the_cluster_was_started_with_ends_the_installation(
+    aws: Aws, tmp_path: Path
+) -> None:
+    done = fetched(aws, tmp_path, "0" * 64, sys.executable)
+    words = f"requirements.txt in bucket {MASTER.bucket} is not what the cluster was started with\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", words)
+    assert (tmp_path / "a.whl").read_bytes() == b"a wheel"
+
+
+@pytest.mark.long
+def test_debians_own_boto3_fetches_and_says_nothing(
+    aws: Aws, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("boto3")
+    wanted = [name for name in missing_for("python3-boto3", folder) if name.startswith("python3-")]
+    root = unpack(wanted, folder) if wanted else Path("/")
+    digest = hashlib.sha256(b"a lock file").hexdigest()
+    done = fetched(aws, tmp_path, digest, "/usr/bin/python3", str(root / "usr/lib/python3/dist-packages"))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (tmp_path / "requirements.txt").read_bytes() == b"a lock file"
 
 
 @NODES

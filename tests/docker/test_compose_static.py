@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import copy
 import importlib.util
 import json
@@ -18,7 +17,6 @@ from typing import Any
 
 import pytest
 import yaml
-from packaging.requirements import Requirement
 
 from dl4jlegacy.services.jars import pinned_jars
 from dl4jlegacy.services.settings import member_settings
@@ -263,40 +261,6 @@ def test_the_dockerfile_pins_its_base_and_ends_as_nobody_in_particular() -> None
     assert any(line.startswith("HEALTHCHECK ") for line in lines)
     installs = [line for line in lines if "pip" in line and "install " in line and "--no-index" not in line]
     assert installs and all("--require-hashes" in line for line in installs)
-
-
-def locked(name: str) -> dict[str, list[str]]:
-    """The lock file's versions by name; fails for one without a hash."""
-    found: dict[str, list[str]] = {}
-    for entry in re.sub(r"\\\n\s*", "", (DOCKER / name).read_text()).splitlines():
-        if entry and not entry.startswith("#"):
-            match = re.fullmatch(
-                r"([a-z0-9-]+)==(\S+)( ; [^-]+(?:-[^-]+)*?)?((?: ?--hash=sha256:[0-9a-f]{64})+)", entry
-            )
-            assert match, f"{name}: {entry[:80]} is not locked"
-            found.setdefault(match[1], []).append(match[2])
-    return found
-
-
-@pytest.mark.parametrize(
-    ("name", "extra"), [("requirements.txt", ""), ("requirements-aws.txt", "aws"), ("requirements-dev.txt", "dev")]
-)
-def test_what_the_project_needs_is_locked(name: str, extra: str) -> None:
-    config = configparser.ConfigParser()
-    config.read(REPOSITORY / "setup.cfg")
-    wanted = config["options"]["install_requires"] + (config["options.extras_require"][extra] if extra else "")
-    versions, base = locked(name), locked("requirements.txt")
-    for line in wanted.split():
-        requirement = Requirement(line)
-        have = versions[requirement.name.lower().replace("_", "-")]
-        assert all(requirement.specifier.contains(version) for version in have), f"{line}: {have}; docker/lock.sh"
-    assert {name: versions[name] for name in base} == base, "an extra would replace what the image has"
-
-
-@pytest.mark.parametrize("name", ["requirements-gpu.txt", "requirements-build.txt"])
-def test_the_other_lock_files_have_hashes_too(name: str) -> None:
-    base = locked("requirements.txt")
-    assert all(base[name] == versions for name, versions in locked(name).items() if name in base)
 
 
 # --- the servers' settings --------------------------------------------------------------------------------------------
