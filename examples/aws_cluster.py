@@ -76,7 +76,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--size", default="m5.large", help="instance type")
     parser.add_argument("--ttl", default="1h", help="when the instances end by themselves")
     parser.add_argument("--spot", action="store_true", help="workers at the spot price")
-    parser.add_argument("--wheel", default="", help="this package's wheel; else one is built from this clone")
+    parser.add_argument("--wheel", default="", help="this package's wheel; else one is made of what runs here")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     return parser.parse_args(arguments)
 

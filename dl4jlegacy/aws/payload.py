@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shutil
-import subprocess
-import sys
-import tempfile
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from dl4jlegacy.aws.wheel import make_wheel
 from dl4jlegacy.errors import ConfError
 
 __all__ = ["Payload", "load_payload"]
 
-_ROOT = Path(__file__).parents[2]
-_BUILD = "from setuptools import build_meta; import sys; print(build_meta.build_wheel(sys.argv[1]))"
-_BUILD_SECONDS = 300
-_SOURCES = ("setup.py", "setup.cfg", "README.md", "LICENSE", "MANIFEST.in")
 _ENTRY = re.compile(r"(?:.*\\\n)*.+")
 _LOCKED = re.compile(r"[\w.-]+==[^\s;]+(?: *;[^#\\]+?)?(?: +--hash=sha256:[0-9a-f]{64})+(?: +#.*)?")
 
@@ -47,12 +40,11 @@ def load_payload(wheel: str = "", requirements: str = "") -> Payload:
     """Return what instances are to install.
 
     Args:
-        wheel: a wheel's path; else one is built from the source folder that this runs from.
+        wheel: a wheel's path; else one is made of the package that this belongs to.
         requirements: a pip requirements file in which every line has hashes; else this package's own.
 
     Raises:
-        ConfError: a file cannot be read, a line of ``requirements`` has no hash, or there is no wheel and no source to
-            build one from.
+        ConfError: a file cannot be read, a line of ``requirements`` has no hash, or no wheel can be made.
     """
     path = Path(wheel).expanduser()
     try:
@@ -63,7 +55,7 @@ def load_payload(wheel: str = "", requirements: str = "") -> Payload:
             return Payload(path.name, path.read_bytes(), locked)
     except OSError as exc:
         raise ConfError(f"{exc.filename} cannot be read: {exc.strerror or exc}") from exc
-    name, content = _build_wheel()
+    name, content = make_wheel()
     return Payload(name, content, locked)
 
 
@@ -87,27 +79,3 @@ def _read_requirements(path: str) -> bytes:
 
 def _on_one_line(entry: str) -> str:
     return re.sub(r"\s*\\\n\s*", " ", entry).strip()
-
-
-def _build_wheel() -> tuple[str, bytes]:
-    """Build a wheel from the sources, in a copy of them."""
-    if not (_ROOT / "setup.py").is_file():
-        raise ConfError(
-            "there is no source to build a wheel from: this package was installed; give the file with --wheel "
-            "(made by `pip wheel --no-deps` in a clone)"
-        )
-    with tempfile.TemporaryDirectory(prefix="dl4j-wheel-") as folder:
-        source, target = Path(folder, "source"), Path(folder, "wheel")
-        source.mkdir()
-        target.mkdir()
-        for name in _SOURCES:
-            if (_ROOT / name).is_file():
-                shutil.copy2(_ROOT / name, source / name)
-        shutil.copytree(_ROOT / "dl4jlegacy", source / "dl4jlegacy", ignore=shutil.ignore_patterns("__pycache__"))
-        command = [sys.executable, "-c", _BUILD, str(target)]
-        done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=_BUILD_SECONDS)
-        wheels = list(target.glob("*.whl"))
-        if done.returncode != 0 or len(wheels) != 1:
-            last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            raise ConfError(f"the wheel could not be built: {last}; pip install 'setuptools>=70.1', or give --wheel")
-        return wheels[0].name, wheels[0].read_bytes()

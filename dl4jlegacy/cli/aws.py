@@ -87,7 +87,7 @@ class UpOptions:
     subnet: Annotated[str, typer.Option("--subnet", metavar="ID", help="Where to start (the default VPC's).")] = ""
     threads: Annotated[int, number_option("--threads", help="Threads of an instance (its cores).", least=0)] = 0
     user: User = "admin"
-    wheel: Annotated[str, typer.Option("--wheel", metavar="FILE", help="This package's wheel (built here).")] = ""
+    wheel: Annotated[str, typer.Option("--wheel", metavar="FILE", help="This package's wheel (one is made).")] = ""
     requirements: Annotated[
         str, typer.Option("--requirements", metavar="FILE", help="What it needs, locked with hashes (it has its own).")
     ] = ""
