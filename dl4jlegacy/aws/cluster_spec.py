@@ -7,8 +7,10 @@ found again whatever happened to the process that created them.
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import re
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,6 +37,7 @@ __all__ = [
     "parse_ttl",
     "tag_list",
     "utc",
+    "value_of",
 ]
 
 CLUSTER, CREATED = "dl4jlegacy:cluster", "dl4jlegacy:created"
@@ -111,6 +114,12 @@ def buckets_in(texts: tuple[str, ...]) -> tuple[str, ...]:
     """Return the buckets of all ``s3://bucket/...`` in ``texts``, sorted."""
     found = {match for text in texts for match in re.findall(r"s3://([a-z0-9][a-z0-9.-]+)", text)}
     return tuple(sorted(found))
+
+
+def value_of(flag: str, words: Sequence[str]) -> str:
+    """Return what a command line gives for a flag, the last time; "" if it does not."""
+    pairs = [*itertools.pairwise(words), *(word.split("=", 1) for word in words if "=" in word)]
+    return next((value for name, value in reversed(pairs) if name == flag), "")
 
 
 def tag_list(tags: Tags, *, key: str = "Key", value: str = "Value") -> list[dict[str, str]]:

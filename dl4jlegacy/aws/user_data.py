@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import yaml
 
-from dl4jlegacy.aws.cluster_spec import MASTER
-from dl4jlegacy.errors import ConfError
+from dl4jlegacy.aws.cluster_spec import MASTER, value_of
+from dl4jlegacy.errors import ConfError, DataError, NotAuthorisedError, TrainingError, UsageError, VersionError
 
 __all__ = ["MOST_NBYTES", "InstanceConfig", "user_data"]
 
@@ -61,20 +61,34 @@ systemctl daemon-reload
 systemctl enable --quiet @UNITS@
 systemctl start --no-block @UNITS@
 """
+_MASTER = """\
+#!/bin/sh
+# Begins the run, or goes on with the one that it has begun.
+set -eu
+set -- --tracker "hazelcast://$DL4J_ADDRESS:5701" --zookeeper "$DL4J_ADDRESS:2181" --log-format json
+[ ! -e @CONF@ ] || exec dl4j resume @FOLDER@ --workers 0 @KEPT@ "$@"
+exec dl4j master @RUN@ --workers @WORKERS@ "$@"
+"""
 _UNIT = """\
 [Unit]
 Description=@WHAT@
 After=network-online.target@AFTER@
-Wants=network-online.target
-StartLimitIntervalSec=0
+Wants=network-online.target@AFTER@
+StartLimitIntervalSec=6h
+StartLimitBurst=60
 
 [Service]
 User=dl4j
-Environment=DL4J_SECRET_FILE=/etc/dl4j/secret AWS_DEFAULT_REGION=@REGION@
+Environment=PATH=/opt/dl4j/bin:/usr/bin:/bin AWS_DEFAULT_REGION=@REGION@ DL4J_SECRET_FILE=/etc/dl4j/secret
 Environment=HOME=/var/lib/dl4j DL4J_DATA_DIR=/var/lib/dl4j/data DL4J_SERVICES=/var/lib/dl4j/services
 EnvironmentFile=/etc/dl4j/address
 WorkingDirectory=/var/lib/dl4j
 @SERVICE@
+Restart=on-failure
+RestartSec=15
+RestartPreventExitStatus=@FINAL@
+SuccessExitStatus=143
+TimeoutStopSec=40
 NoNewPrivileges=yes
 ProtectSystem=strict
 ReadWritePaths=/var/lib/dl4j
@@ -83,6 +97,13 @@ PrivateTmp=yes
 [Install]
 WantedBy=multi-user.target
 """
+_CHECKPOINTS = "/var/lib/dl4j/checkpoints"
+_KEPT = ("--out", "--bind", "--id", "--cluster-name", "--device-memory-limit")
+"""What the checkpoints do not tell, so that who resumes must be told again."""
+_FINAL = tuple(
+    sorted({kind.exit_status for kind in (UsageError, ConfError, DataError, NotAuthorisedError, VersionError)})
+)
+"""Exit statuses that would be the same again, however often it is tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +117,7 @@ class InstanceConfig:
         wheel, wheel_sha256, requirements_sha256: the wheel's name, and both digests.
         expires: when it ends, in seconds since 1970.
         master: the master's private address, for a worker.
-        run: the command line of ``dl4j master``, for a master.
+        run: the arguments of ``dl4j master``, for a master.
         workers: how many workers the master expects.
         threads: of a worker; 0 for one a core.
     """
@@ -121,6 +142,7 @@ def user_data(instance: InstanceConfig) -> str:
     files = {
         "/usr/local/lib/dl4j/fetch.py": (_FETCH, "0644"),
         "/usr/local/lib/dl4j/install": (_install(instance, tuple(units)), "0755"),
+        **{f"/usr/local/lib/dl4j/{name}": (text, "0755") for name, text in _scripts(instance).items()},
         **{f"/etc/systemd/system/{name}": (text, "0644") for name, text in units.items()},
     }
     config = {
@@ -166,6 +188,29 @@ def _fill(text: str, values: dict[str, str]) -> str:
     return re.sub(r"@([A-Z0-9]+)@", lambda found: values[found[1]], text)
 
 
+def _scripts(instance: InstanceConfig) -> dict[str, str]:
+    """Return what units execute, by name."""
+    if instance.role != MASTER:
+        return {}
+    return {"master": _master(instance)}
+
+
+def _master(instance: InstanceConfig) -> str:
+    run = instance.run
+    folder = value_of("--checkpoint-dir", run)
+    if not folder:
+        folder, run = _CHECKPOINTS, (*run, "--checkpoint-dir", _CHECKPOINTS)
+    kept = [(flag, value) for flag in _KEPT if (value := value_of(flag, run))]
+    values = {
+        "CONF": shlex.quote(f"{folder}/conf.json"),
+        "FOLDER": shlex.quote(folder),
+        "KEPT": shlex.join(word for pair in kept for word in pair),
+        "RUN": shlex.join(run),
+        "WORKERS": str(instance.workers),
+    }
+    return _fill(_MASTER, values)
+
+
 def _units(instance: InstanceConfig) -> dict[str, str]:
     """Return the systemd units by name."""
     dl4j = "/opt/dl4j/bin/dl4j"
@@ -174,34 +219,30 @@ def _units(instance: InstanceConfig) -> dict[str, str]:
         command = (
             f"exec {dl4j} worker --zookeeper {instance.master}:2181 --workers {threads} --wait 600 --log-format json"
         )
-        service = f"ExecStart=/bin/sh -c '{command}'\nRestart=on-failure\nRestartSec=5\nTimeoutStopSec=40"
-        return {"dl4j-worker.service": _unit(instance, "dl4j worker", service)}
-    up = f"{dl4j} services up --host ${{DL4J_ADDRESS}} --hazelcast-port 5701 --zookeeper-port 2181"
-    services = f"Type=oneshot\nRemainAfterExit=yes\nTimeoutStartSec=600\nExecStart={up}\nExecStop={dl4j} services down"
-    run = " ".join(_word(word) for word in instance.run)
-    master = (
-        f"ExecStart={dl4j} master {run} --workers {instance.workers} --tracker hazelcast://${{DL4J_ADDRESS}}:5701 "
-        f"--zookeeper ${{DL4J_ADDRESS}}:2181 --log-format json\n"
-        "Restart=no\nTimeoutStopSec=40"
-    )
+        return {"dl4j-worker.service": _unit(instance, "dl4j worker", f"ExecStart=/bin/sh -c '{command}'")}
+    up = f"{dl4j} services up --foreground --host ${{DL4J_ADDRESS}} --hazelcast-port 5701 --zookeeper-port 2181"
+    services = f"Type=notify\nTimeoutStartSec=600\nKillMode=mixed\nExecStart={up}"
+    master = "ExecStart=/usr/local/lib/dl4j/master"
     return {
         "dl4j-services.service": _unit(instance, "Hazelcast and Zookeeper of dl4j", services),
-        "dl4j-master.service": _unit(instance, "dl4j master", master, " dl4j-services.service"),
+        "dl4j-master.service": _unit(
+            instance,
+            "dl4j master",
+            master,
+            after=" dl4j-services.service",
+            final=(TrainingError.exit_status, *_FINAL),
+        ),
     }
 
 
-def _unit(instance: InstanceConfig, what: str, service: str, after: str = "") -> str:
-    text = _fill(_UNIT, {"WHAT": what, "AFTER": after, "REGION": instance.region, "SERVICE": service})
-    return (
-        text.replace("Wants=network-online.target", f"Wants=network-online.target\nRequires={after.strip()}")
-        if after
-        else text
-    )
-
-
-def _word(text: str) -> str:
-    """Return a word of a command line as systemd reads it back; raises ``ConfError`` where it could not."""
-    if "\n" in text or "\0" in text:
-        raise ConfError(f"{text!r} has a line end in it and cannot be given to the master")
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
-    return escaped if re.fullmatch(r"[\w@%+=:,./-]+", text) else f'"{escaped}"'
+def _unit(
+    instance: InstanceConfig, what: str, service: str, *, after: str = "", final: tuple[int, ...] = _FINAL
+) -> str:
+    values = {
+        "WHAT": what,
+        "AFTER": after,
+        "REGION": instance.region,
+        "SERVICE": service,
+        "FINAL": " ".join(map(str, final)),
+    }
+    return _fill(_UNIT, values)

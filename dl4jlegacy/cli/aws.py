@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import re
 import subprocess
 import urllib.request
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -102,10 +100,10 @@ class UpOptions:
             UsageError: an option has no such value. ConfError: the run's checkpoints are to be in S3.
         """
         from dl4jlegacy import storage
-        from dl4jlegacy.aws.cluster_spec import ClusterSpec, check_name, parse_cidr, parse_ttl
+        from dl4jlegacy.aws.cluster_spec import ClusterSpec, check_name, parse_cidr, parse_ttl, value_of
 
         check_name(self.name)
-        storage.check_on_cluster(_value_of("--checkpoint-dir", self.context.args))
+        storage.check_on_cluster(value_of("--checkpoint-dir", self.context.args))
         return ClusterSpec(
             name=self.name,
             out=self.out,
@@ -127,12 +125,6 @@ class UpOptions:
             user=self.user,
             run=tuple(self.context.args) or ("--model", "dbn", "--dataset", "digits"),
         )
-
-
-def _value_of(flag: str, arguments: Sequence[str]) -> str:
-    """Return what a flag is given; "" if it is not."""
-    pairs = [*itertools.pairwise(arguments), *(a.split("=", 1) for a in arguments if "=" in a)]
-    return next((value for name, value in pairs if name == flag), "")
 
 
 def up(options: UpOptions) -> None:

@@ -382,7 +382,10 @@ class ResumeOptions:
     run: Annotated[
         str, typer.Argument(metavar="RUN|DIR", help="A run's checkpoint folder, or its name or id in Zookeeper.")
     ]
-    workers: Workers = None
+    workers: Annotated[
+        int | None,
+        _number("--workers", "Worker threads in this process (the run's; 0 on a cluster: only its workers).", least=0),
+    ] = None
     data_dir: DataDir = None
     tracker: Annotated[
         str | None, _text("--tracker", "URL", "Continue DIR on this grid: hazelcast://host:port (else: here).")

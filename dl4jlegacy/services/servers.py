@@ -150,7 +150,7 @@ class Services:
             hazelcast_port: the first member's, the next ones' follow it; 0 for free ones, None for the usual ones
                 (5701 and following) or, with a warning, free ones if one of those is taken.
             zookeeper_port: Zookeeper's; 0 for a free one, None for the usual one (2181) or, likewise, a free one.
-            cluster_name: what clients must name; a random one by default.
+            cluster_name: what clients must name; by default a random one, which lasts until ``down``.
             folder: where configurations, logs, data and state go; one in the user's cache if ``None``.
             zookeeper: True to start Zookeeper too.
             heap: the most memory for the data of one member, as Java writes it (``512m``, ``1g``).
@@ -166,7 +166,6 @@ class Services:
         _check_texts(cluster_name, heap, host)
         folder = Services.folder(folder)
         java = find_java()
-        name = cluster_name or f"dl4j-{secrets.token_hex(8)}"
         with _folder_lock(folder):
             before = _read(folder)
             if before is not None and before.pids:
@@ -180,6 +179,8 @@ class Services:
                     host=host,
                 )
                 return _start_stopped(before, deadline_seconds)
+            kept = before.cluster_name if before is not None else ""  # after a crash clients find them again
+            name = cluster_name or kept or f"dl4j-{secrets.token_hex(8)}"
             factory = _ServerFactory(folder, java, cluster_name=name, heap=heap, host=host)
             for attempts_left in reversed(range(_ATTEMPTS)):
                 servers = factory.servers(members, hazelcast_port, zookeeper_port, zookeeper)

@@ -6,24 +6,35 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 import yaml
 
 from dl4jlegacy.aws.session import Aws
-from dl4jlegacy.aws.user_data import MOST_NBYTES, InstanceConfig, user_data
-from dl4jlegacy.errors import ConfError
+from dl4jlegacy.aws.user_data import _KEPT, MOST_NBYTES, InstanceConfig, user_data
+from dl4jlegacy.cli.options import ResumeOptions
+from dl4jlegacy.errors import (
+    CloudError,
+    ConfError,
+    DeadlineError,
+    NotAuthorisedError,
+    NotEnoughWorkersError,
+    TrackerError,
+    TrainingError,
+    UsageError,
+)
 from tests.support.debian_packages import missing_for, unpack
 
-RUN = ("--model", "dbn", "--dataset", "s3://some data/100% $HOME", "--run", 'a "quoted" name \\')
+RUN = ("--model", "dbn", "--dataset", "s3://some data/100% $HOME", "--run", "a \"quoted\" name\nand 'another' \\")
 MASTER = InstanceConfig(
     role="master",
     cluster="digits",
@@ -84,8 +95,6 @@ def test_it_is_far_below_amazons_limit(node: InstanceConfig) -> None:
 def test_what_would_be_too_long_is_refused_with_the_remedy() -> None:
     with pytest.raises(ConfError, match=r"master are \d+ bytes, AWS takes 16384; shorten the command line"):
         user_data(replace(MASTER, run=("--dataset", "x" * MOST_NBYTES)))
-    with pytest.raises(ConfError, match="has a line end in it"):
-        user_data(replace(MASTER, run=("--run", "a\nb")))
 
 
 @NODES
@@ -103,7 +112,8 @@ def test_it_holds_no_secret(node: InstanceConfig, monkeypatch: pytest.MonkeyPatc
 def test_its_scripts_are_right_for_the_shell_and_python(node: InstanceConfig) -> None:
     config = yaml.safe_load(user_data(node))
     install, fetch = files(node)["/usr/local/lib/dl4j/install"], files(node)["/usr/local/lib/dl4j/fetch.py"]
-    for script in (install, *(words[2] for words in config["bootcmd"] + config["runcmd"])):
+    scripts = [text for text in files(node).values() if text.startswith("#!/bin/sh\n")]
+    for script in (*scripts, *(words[2] for words in config["bootcmd"] + config["runcmd"])):
         done = subprocess.run(["sh", "-n"], input=script, capture_output=True, text=True, timeout=60)
         assert (done.returncode, done.stderr) == (0, "")
     compiled = subprocess.run(
@@ -182,13 +192,96 @@ def test_the_end_is_wound_up_before_anything_else(node: InstanceConfig, tmp_path
         assert (done.returncode, done.stdout) == (0, expected)
 
 
-def test_the_masters_command_line_is_what_was_asked_for() -> None:
-    unit = files(MASTER)["/etc/systemd/system/dl4j-master.service"]
-    [line] = re.findall(r"^ExecStart=(.*)$", unit, flags=re.M)
-    words = [word.replace("$$", "$").replace("%%", "%") for word in shlex.split(line)]
-    assert words[:2] == ["/opt/dl4j/bin/dl4j", "master"]
-    assert tuple(words[2 : 2 + len(RUN)]) == RUN
-    assert words[words.index("--workers") + 1] == "4"
+SAYS_ARGUMENTS = f"""#!{sys.executable}
+import json, sys
+print(json.dumps(sys.argv[1:]))
+"""
+WHERE = ["--tracker", "hazelcast://10.0.0.9:5701", "--zookeeper", "10.0.0.9:2181", "--log-format", "json"]
+
+
+@pytest.fixture
+def executed(tmp_path: Path) -> Callable[[InstanceConfig, str], list[str]]:
+    """What ``dl4j`` is told by a script of an instance, whose folders are below ``tmp_path``."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/dl4j").write_text(SAYS_ARGUMENTS, encoding="utf-8")
+    (tmp_path / "bin/dl4j").chmod(0o755)
+    (tmp_path / "var/lib/dl4j").mkdir(parents=True)
+    env = {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", "DL4J_ADDRESS": "10.0.0.9", "HOME": "/root"}
+
+    def execute(node: InstanceConfig, name: str) -> list[str]:
+        script = files(node)[f"/usr/local/lib/dl4j/{name}"].replace("/var/lib/dl4j", str(tmp_path / "var/lib/dl4j"))
+        folder = tmp_path / "var/lib/dl4j"
+        done = subprocess.run(["sh", "-c", script], cwd=folder, env=env, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
+        return [word.replace(str(tmp_path), "") for word in json.loads(done.stdout)]
+
+    return execute
+
+
+def begun(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "conf.json").write_text("{}", encoding="ascii")
+
+
+def test_the_master_begins_the_run_that_was_asked_for_once_and_then_goes_on_with_it(executed, tmp_path: Path) -> None:
+    folder, out = "/var/lib/dl4j/checkpoints", ["--out", "s3://models-of-mine/dbn.zip"]
+    begins = ["master", *RUN, *out, "--checkpoint-dir", folder, "--workers", "4", *WHERE]
+    assert executed(MASTER, "master") == begins
+    (tmp_path / folder[1:]).mkdir()  # it was killed before it wrote down what it was to do
+    assert executed(MASTER, "master") == begins
+    begun(tmp_path / folder[1:] / "later")  # another run's
+    assert executed(MASTER, "master") == begins
+    (tmp_path / folder[1:] / "conf.json").write_text("{}", encoding="ascii")
+    assert executed(MASTER, "master") == ["resume", folder, "--workers", "0", *out, *WHERE]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("--checkpoint-dir", "/var/lib/dl4j/my run's"),
+        ("--checkpoint-dir=/var/lib/dl4j/my run's",),
+        ("--checkpoint-dir", "s3://not-this", "--checkpoint-dir", "my run's"),
+    ],
+)
+def test_checkpoints_are_where_they_are_asked_for(executed, tmp_path: Path, given: tuple[str, ...]) -> None:
+    node = replace(MASTER, run=(*RUN, *given, "--bind", "10.0.0.9", "--out", "s3://models-of-mine/dbn.zip"))
+    assert executed(node, "master")[1 : 1 + len(node.run)] == list(node.run)
+    begun(tmp_path / "var/lib/dl4j/my run's")
+    words = executed(node, "master")
+    assert words[1] in ("my run's", "/var/lib/dl4j/my run's")
+    assert words[2:8] == ["--workers", "0", "--out", "s3://models-of-mine/dbn.zip", "--bind", "10.0.0.9"]
+
+
+def test_what_resume_is_told_is_what_it_takes() -> None:
+    takes = {f"--{field.name.replace('_', '-')}" for field in fields(ResumeOptions)}
+    run = tuple(word for flag in _KEPT for word in (flag, "x"))
+    [line] = re.findall("exec dl4j resume (.*)", files(replace(MASTER, run=run))["/usr/local/lib/dl4j/master"])
+    assert {word for word in line.split() if word.startswith("--")} == {"--workers", *_KEPT} <= takes
+
+
+def options(unit: str) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in unit.splitlines() if "=" in line and not line.startswith("Environment"))
+
+
+@NODES
+def test_services_come_back_unless_that_is_in_vain(node: InstanceConfig) -> None:
+    for name, text in files(node).items():
+        if name.endswith(".service"):
+            unit = options(text)
+            assert (unit["Restart"], unit["SuccessExitStatus"]) == ("on-failure", "143")
+            never = set(map(int, unit["RestartPreventExitStatus"].split()))
+            assert never >= {UsageError.exit_status, ConfError.exit_status, NotAuthorisedError.exit_status}
+            assert (TrainingError.exit_status in never) == ("master" in name)
+            assert not never & {e.exit_status for e in (TrackerError, NotEnoughWorkersError, CloudError, DeadlineError)}
+            assert "Requires" not in unit and int(unit["StartLimitBurst"]) > 1
+
+
+def test_the_master_waits_for_the_servers_but_does_not_end_with_them() -> None:
+    services, master = (options(files(MASTER)[f"/etc/systemd/system/dl4j-{n}.service"]) for n in ("services", "master"))
+    for key in ("After", "Wants"):
+        assert "dl4j-services.service" in master[key].split() and "dl4j-services.service" not in services[key]
+    assert services["Type"] == "notify"  # it is started when the servers answer
+    assert " services up --foreground --host ${DL4J_ADDRESS} " in services["ExecStart"]
 
 
 def test_the_cluster_gets_a_name_that_nobody_can_guess_and_the_master_finds_it() -> None:

@@ -70,6 +70,16 @@ def test_a_run_from_elsewhere_goes_on_with_the_same_bits(place, stopped, resume)
     assert place.registered("a") is None and place.tracker(conf).store.keys("") == []
 
 
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(place, stopped, resume, caplog):
+    """Only its Conf is there: what a master is started again with, whatever the folder has."""
+    conf, expected = stopped
+    for file in Path(conf.checkpoint_dir).glob("*-*"):
+        file.unlink()
+    report = resume(conf)
+    assert report.fields["params_sha256"] == expected.fields["params_sha256"]
+    assert f"run {conf.run} goes on before its first round" in caplog.messages
+
+
 def in_use(place: Place, conf: Conf) -> None:
     other = CheckpointStore(conf.checkpoint_dir, owner=RunIdentity.of(conf))
     place.callback(other.release)
@@ -148,7 +158,7 @@ def test_a_killed_run_goes_on_elsewhere_with_workers_that_join(cluster: Cluster,
     until(lambda: (cluster.status("--id", "mine").get("round") or 0) > 8)
     second.process.kill()
     second.wait()
-    third = cluster.start(*again)
+    third = cluster.start(*again, "--workers", "0")  # with the worker that waits for it
     assert same(third, int(SHORTER))["run"] == "r1"
     assert worker.wait() == 0
     events = [json.loads(line)["event"] for line in (folder / "journal.jsonl").read_text().splitlines()]

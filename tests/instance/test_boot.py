@@ -1,7 +1,7 @@
 """The user data, executed by a real systemd and Debian's own cloud-init: machines install, train, and end themselves.
 
 One machine becomes the master (Hazelcast, Zookeeper, ``dl4j master``), another a worker; both install the wheel from S3
-and get their secret from the parameter store, which are moto's.
+and get their secret from the parameter store, which are moto's. What is killed there comes back by itself.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from tests.support.aws_fixtures import FaultProxy
 
 pytestmark = pytest.mark.long
 
+MEMBER = "HazelcastMemberStarter"
+
 
 def test_a_machine_boots_and_powers_off_when_its_time_is_over(debian: Path, tmp_path: Path) -> None:  # noqa: F811
     """Its end is wound up before the network, and so before anything that may hang: nothing is there to install."""
@@ -62,7 +64,7 @@ def stored(aws: Aws, bucket: str, key: str) -> bool:
     return any(found["Key"] == key for found in aws.client("s3").list_objects_v2(Bucket=bucket).get("Contents", ()))
 
 
-def test_the_user_data_makes_a_master_and_a_worker_that_train_though_the_worker_is_killed(
+def test_the_user_data_makes_a_master_and_a_worker_that_train_though_all_of_it_is_killed_once(
     aws: Aws,
     aws_environment: FaultProxy,
     image: str,
@@ -70,7 +72,7 @@ def test_the_user_data_makes_a_master_and_a_worker_that_train_though_the_worker_
     tmp_path: Path,
 ) -> None:
     setup = ClusterSetup(aws, "digits", list_workers=lambda setup, master: ["the one that is about to be started"])
-    run = ("--model", "dbn", "--dataset", "digits", "--jobs-per-round", "2", "--epochs", "5", "--seed", "7")
+    run = ("--model", "dbn", "--dataset", "digits", "--jobs-per-round", "2", "--epochs", "20", "--seed", "7")
     setup.up(replace(SPEC, ami=image, workers=1, threads=2, run=run), load_payload())
     data = [base64.b64decode(r.parameters["UserData"]).decode() for r in aws_environment.calls("RunInstances")]
     [theirs] = re.findall(r"--zookeeper (\S+):2181 --workers", data[1])
@@ -91,6 +93,12 @@ def test_the_user_data_makes_a_master_and_a_worker_that_train_though_the_worker_
         assert "ssh-ed25519 " in keys
         worker.wait("registration", lambda: registered(f"{own_address()}:2181", secret))
         worker.kill("dl4j worker")
+        [member] = master.processes(MEMBER)
+        master.kill(MEMBER)
+        master.wait("another member", lambda: master.processes(MEMBER) not in ([], [member]))
+        master.kill("dl4j master")
+        master.wait("a master that goes on", lambda: master.processes("dl4j resume"))
+        worker.wait("a worker that goes on", lambda: worker.processes("dl4j worker"))
         master.wait("model", lambda: stored(aws, "models-of-mine", "dbn.zip"))
     path = tmp_path / "dbn.zip"
     aws.client("s3").download_file("models-of-mine", path.name, str(path))
