@@ -180,8 +180,8 @@ def test_a_few_dozen_hostile_commands_are_answered(hostile):
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(1, 9))
-def test_two_thousand_hostile_commands_are_answered(hostile, seed):
-    assert sum(sweep(hostile, seed, 250).values()) == 250
+def test_hundreds_of_hostile_commands_are_answered(hostile, seed):
+    assert sum(sweep(hostile, seed, 100).values()) == 100
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,7 @@ WHERE = {
 }
 
 
-@pytest.mark.parametrize("takes_over", ["a standby", "resume"])
-@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize(("where", "takes_over"), zip(WHERE, ["a standby", "resume"] * 2, strict=True))
 def test_a_master_that_is_killed_after_the_last_batch_leaves_the_end_to_whoever_takes_over(
     where: str, takes_over: str, cluster: Cluster, tmp_path: Path
 ) -> None:

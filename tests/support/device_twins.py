@@ -26,7 +26,7 @@ from tests.support.standin import counters, launch
 from tests.support.standin.cublas import FakeCublas
 
 STREAM = Stream.of(5)
-CHECKED = 12  # parameters of a network, evenly spread: every one means two passes over kernels compiled for the CPU
+CHECKED = 6  # parameters of a network, evenly spread: every one means two passes over kernels compiled for the CPU
 TOLERANCE = 1e-4
 RATE = 1e-4  # some of the losses are so steep that networks diverge at usual rates
 

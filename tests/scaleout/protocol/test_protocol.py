@@ -1,6 +1,6 @@
 """The run protocol under hostile schedules, with a tiny real network; and that the simulator would notice if it broke.
 
-Set ``DL4J_SCHEDULES`` to run more schedules than the 2,000 of the test command (50,000 by hand before a release).
+Set ``DL4J_SCHEDULES`` to run more schedules than the 600 of the test command (50,000 by hand before a release).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from dl4jlegacy.scaleout.store import MemoryStore
 from dl4jlegacy.scaleout.tracker import drive
 from tests.support import REPOSITORY, simulator
 
-SCHEDULES = int(os.environ.get("DL4J_SCHEDULES", "2000"))
+SCHEDULES = int(os.environ.get("DL4J_SCHEDULES", "600"))
 FEW_SCHEDULES = 24
 """So many find every mistake that ``tools/promises.yaml`` makes in the protocol, in seconds."""
 ROUTERS = ["iterative-reduce", "hogwild"]
