@@ -23,7 +23,15 @@ from dl4jlegacy import storage
 from dl4jlegacy.clock import Deadline
 from dl4jlegacy.cluster.address import ClusterAddress, check_versions, closing, open_tracker, versions
 from dl4jlegacy.cluster.registration import MasterRegistration
-from dl4jlegacy.errors import CheckpointError, ConfError, Dl4jError, NotAuthorisedError, TrackerError, VersionError
+from dl4jlegacy.errors import (
+    CheckpointError,
+    ConfError,
+    Dl4jError,
+    ModelError,
+    NotAuthorisedError,
+    TrackerError,
+    VersionError,
+)
 from dl4jlegacy.run import Run, open_checkpoints, resolve
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity
@@ -453,8 +461,8 @@ def _lead(
                 logger.warning("run %s had failed; it goes on where it was", conf.run)
             try:
                 report = train(run, data, out=out, tick=display.tick, tracker=tracker, monitor=monitor)
-                is_finished = True
-                return report
+                is_finished = report.misplaced is None
+                return report if is_finished else _with_remedy(report, conf.run)
             finally:
                 monitor.end()
     finally:
@@ -463,6 +471,12 @@ def _lead(
             head = tracker.head()
             if _is_over(head, began=display.began or bool(takes_over), is_finished=is_finished):
                 registration.clear_up(monitor.is_gone)
+
+
+def _with_remedy(report: Report, run: str) -> Report:
+    """Return the report of a run that stays in the grid, since its model is not where it was wanted."""
+    text = f"{report.misplaced}. The run is kept: `dl4j resume {run} --out FILE` writes it, `dl4j stop` removes it"
+    return replace(report, misplaced=ModelError(text))
 
 
 def _place_of_model(conf: Conf, own: str, tracker: HazelcastStateTracker) -> str:
@@ -515,7 +529,7 @@ def _is_over(head: Head | None, *, began: bool, is_finished: bool) -> bool:
     Args:
         head: the run's last.
         began: whether it had one before.
-        is_finished: whether its model is evaluated and written; if not, that belongs to whoever takes over.
+        is_finished: whether its model is evaluated and in its place; if not, that belongs to whoever takes over.
     """
     if head is None:
         return not began

@@ -2,7 +2,8 @@
 # Runs a master. When the run is over, well or badly, says so to the other containers, which then end (until_over.sh).
 #
 # A master that was stopped (over 128), found no tracker (4), ran out of time (5) or of workers (7) leaves a run behind
-# that can go on, and says nothing. A standby gives the master $DL4J_LINGER seconds to finish and to say it itself: it
+# that can go on, and says nothing; so does one that could not write its model (8, with the run still registered): the
+# servers stay, since only they and the volume have it. A standby gives the master $DL4J_LINGER seconds to finish and to say it itself: it
 # may have seen the run's end before the master has printed the evaluation, or the master may have died just then.
 set -u
 # a folder holds one run's checkpoints
@@ -22,6 +23,7 @@ while :; do # a signal ends wait, not the master
 done
 case $code in
     4 | 5 | 7) exit "$code" ;;
+    8) dl4j status >/dev/null 2>&1 && exit "$code" ;;
 esac
 [ "$code" -le 128 ] || exit "$code"
 left=${DL4J_LINGER:-0}

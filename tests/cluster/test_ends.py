@@ -20,7 +20,7 @@ WHERE = {
 }
 
 
-@pytest.mark.parametrize(("where", "takes_over"), zip(WHERE, ["a standby", "resume"] * 2, strict=True))
+@pytest.mark.parametrize(("where", "takes_over"), list(zip(WHERE, ["a standby", "resume"] * 2, strict=True)))
 def test_a_master_that_is_killed_after_the_last_batch_leaves_the_end_to_whoever_takes_over(
     where: str, takes_over: str, cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -44,6 +44,25 @@ def test_a_master_that_is_killed_after_the_last_batch_leaves_the_end_to_whoever_
         cluster.start("runs", "--clean", "--zookeeper", cluster.zookeeper, *cluster.master_flags[:4]).wait()
     assert evaluate_model(str(out), "digits")[1]["accuracy"] > 0.5
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("model")] == ["model.zip"]
+    assert cluster.left_over() == []
+
+
+FULL = (
+    "import errno, dl4jlegacy.files as module\n"
+    "def full(*given, **named):\n    raise OSError(errno.ENOSPC, 'No space left on device')\n"
+    "module.put_in_place = full\n"
+)
+
+
+def test_a_run_whose_model_finds_no_room_is_kept_until_it_is_written(cluster: Cluster, tmp_path: Path) -> None:
+    flags = ("--epochs", "2", "--run", "r1", "--out", str(tmp_path / "model.zip"), *cluster.master_flags)
+    master = cluster.start("master", *RUN, *flags, patch=FULL)
+    worker = cluster.worker()
+    assert (master.wait(), worker.wait()) == (8, 0)
+    assert "No space left on device" in master.err()
+    assert "The run is kept: `dl4j resume r1 --out FILE` writes it" in master.err()
+    resumed = cluster.start("resume", "r1", "--zookeeper", cluster.zookeeper, "--format", "json")
+    assert same(resumed, 2)["model_path"] == str(tmp_path / "model.zip")
     assert cluster.left_over() == []
 
 

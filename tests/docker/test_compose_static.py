@@ -369,6 +369,16 @@ def test_the_end_of_a_run_is_told_but_not_that_of_a_master_whose_run_can_go_on(
     assert over.exists() is told
 
 
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_servers_stay_for_a_run_whose_model_could_not_be_written(is_kept: bool, tmp_path: Path) -> None:
+    over, dl4j = tmp_path / "over", tmp_path / "dl4j"
+    dl4j.write_text(f'#!/bin/sh\n[ "$*" = status ] && exit {0 if is_kept else 4}\n')
+    dl4j.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    assert started("lead.sh", ["sh", "-c", "exit 8"], over, PATH=path).wait(60) == 8
+    assert over.exists() is not is_kept
+
+
 def test_a_standby_leaves_it_to_the_master_to_tell(tmp_path: Path) -> None:
     over = tmp_path / "over"
     standby = started("lead.sh", ["true"], over, DL4J_LINGER="30")
