@@ -25,6 +25,7 @@ __all__ = [
     "HOST_KEYS",
     "IAM_PATH",
     "MASTER",
+    "MASTER_ADDRESS",
     "ROLE",
     "WORKER",
     "ClusterSpec",
@@ -49,6 +50,8 @@ BOUNDARY = "dl4jlegacy-boundary"
 HOST_KEYS = "hosts/"
 """Prefix of the host keys in the cluster's bucket; the rest of a key is ``aws:userid``, the ids of the instance's role
 and of itself with a colon between them, since that is what a policy can bind an instance to."""
+MASTER_ADDRESS = "master-address"
+"""Key of the present master's private address in the cluster's bucket, which only ``up`` writes."""
 Tags = dict[str, str]
 
 _NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,14}[a-z0-9])?")

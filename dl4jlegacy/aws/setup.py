@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from dl4jlegacy.aws.cluster_spec import CLUSTER, MASTER, WORKER, ClusterSpec, Names, Tags, buckets_in
+from dl4jlegacy.aws.cluster_spec import CLUSTER, MASTER, MASTER_ADDRESS, WORKER, ClusterSpec, Names, Tags, buckets_in
 from dl4jlegacy.aws.instances import (
     Ec2BoxCreator,
     Instance,
@@ -123,6 +123,7 @@ class ClusterSetup:
         self._check_out(spec)
         launcher, config = self._ensure_resources(spec, payload, now=now, expires=expires)
         master = self._ensure_master(instances, launcher, config)
+        self.resources.upload(MASTER_ADDRESS, master.private_address.encode())
         missing = spec.workers - sum(instance.role == WORKER for instance in instances)
         if missing > 0:
             launcher.launch(replace(config, role=WORKER, master=master.private_address), missing)

@@ -69,6 +69,13 @@ set -- --tracker "hazelcast://$DL4J_ADDRESS:5701" --zookeeper "$DL4J_ADDRESS:218
 [ ! -e @CONF@ ] || exec dl4j resume @FOLDER@ --workers 0 @KEPT@ "$@"
 exec dl4j master @RUN@ --workers @WORKERS@ "$@"
 """
+_WORKER = """\
+#!/bin/sh
+# Works for the present master, which may be another one than when this instance was started.
+set -eu
+master=$(python -m dl4jlegacy.aws.master_address --region @REGION@ --bucket @BUCKET@ --otherwise @MASTER@)
+exec dl4j worker --zookeeper "$master:2181" --workers @THREADS@ --wait 600 --log-format json
+"""
 _UNIT = """\
 [Unit]
 Description=@WHAT@
@@ -98,8 +105,8 @@ PrivateTmp=yes
 WantedBy=multi-user.target
 """
 _CHECKPOINTS = "/var/lib/dl4j/checkpoints"
-_KEPT = ("--out", "--bind", "--id", "--cluster-name", "--device-memory-limit")
-"""What the checkpoints do not tell, so that who resumes must be told again."""
+_KEPT = ("--out", "--data-dir", "--bind", "--id", "--cluster-name", "--device-memory-limit")
+"""What the checkpoints do not tell, or the environment tells otherwise: whoever resumes must be told again."""
 _FINAL = tuple(
     sorted({kind.exit_status for kind in (UsageError, ConfError, DataError, NotAuthorisedError, VersionError)})
 )
@@ -116,7 +123,7 @@ class InstanceConfig:
         bucket: from which it fetches the wheel and the lock file.
         wheel, wheel_sha256, requirements_sha256: the wheel's name, and both digests.
         expires: when it ends, in seconds since 1970.
-        master: the master's private address, for a worker.
+        master: the master's private address, for a worker, unless the bucket says another by then.
         run: the arguments of ``dl4j master``, for a master.
         workers: how many workers the master expects.
         threads: of a worker; 0 for one a core.
@@ -142,7 +149,7 @@ def user_data(instance: InstanceConfig) -> str:
     files = {
         "/usr/local/lib/dl4j/fetch.py": (_FETCH, "0644"),
         "/usr/local/lib/dl4j/install": (_install(instance, tuple(units)), "0755"),
-        **{f"/usr/local/lib/dl4j/{name}": (text, "0755") for name, text in _scripts(instance).items()},
+        f"/usr/local/lib/dl4j/{instance.role}": (_script(instance), "0755"),
         **{f"/etc/systemd/system/{name}": (text, "0644") for name, text in units.items()},
     }
     config = {
@@ -188,11 +195,17 @@ def _fill(text: str, values: dict[str, str]) -> str:
     return re.sub(r"@([A-Z0-9]+)@", lambda found: values[found[1]], text)
 
 
-def _scripts(instance: InstanceConfig) -> dict[str, str]:
-    """Return what units execute, by name."""
-    if instance.role != MASTER:
-        return {}
-    return {"master": _master(instance)}
+def _script(instance: InstanceConfig) -> str:
+    """Return what the unit of the instance's role executes."""
+    if instance.role == MASTER:
+        return _master(instance)
+    values = {
+        "REGION": instance.region,
+        "BUCKET": instance.bucket,
+        "MASTER": instance.master,
+        "THREADS": str(instance.threads) if instance.threads else '"$(nproc)"',
+    }
+    return _fill(_WORKER, values)
 
 
 def _master(instance: InstanceConfig) -> str:
@@ -213,25 +226,15 @@ def _master(instance: InstanceConfig) -> str:
 
 def _units(instance: InstanceConfig) -> dict[str, str]:
     """Return the systemd units by name."""
-    dl4j = "/opt/dl4j/bin/dl4j"
+    executes = f"ExecStart=/usr/local/lib/dl4j/{instance.role}"
     if instance.role != MASTER:
-        threads = str(instance.threads) if instance.threads else '"$$(nproc)"'
-        command = (
-            f"exec {dl4j} worker --zookeeper {instance.master}:2181 --workers {threads} --wait 600 --log-format json"
-        )
-        return {"dl4j-worker.service": _unit(instance, "dl4j worker", f"ExecStart=/bin/sh -c '{command}'")}
-    up = f"{dl4j} services up --foreground --host ${{DL4J_ADDRESS}} --hazelcast-port 5701 --zookeeper-port 2181"
-    services = f"Type=notify\nTimeoutStartSec=600\nKillMode=mixed\nExecStart={up}"
-    master = "ExecStart=/usr/local/lib/dl4j/master"
+        return {"dl4j-worker.service": _unit(instance, "dl4j worker", executes)}
+    up = "services up --foreground --host ${DL4J_ADDRESS} --hazelcast-port 5701 --zookeeper-port 2181"
+    services = f"Type=notify\nTimeoutStartSec=600\nKillMode=mixed\nExecStart=/opt/dl4j/bin/dl4j {up}"
+    final = (TrainingError.exit_status, *_FINAL)
     return {
         "dl4j-services.service": _unit(instance, "Hazelcast and Zookeeper of dl4j", services),
-        "dl4j-master.service": _unit(
-            instance,
-            "dl4j master",
-            master,
-            after=" dl4j-services.service",
-            final=(TrainingError.exit_status, *_FINAL),
-        ),
+        "dl4j-master.service": _unit(instance, "dl4j master", executes, after=" dl4j-services.service", final=final),
     }
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dl4jlegacy.aws.cluster_spec import CLUSTER, EXPIRES, ROLE, ClusterSpec
+from dl4jlegacy.aws import master_address
+from dl4jlegacy.aws.cluster_spec import CLUSTER, EXPIRES, MASTER_ADDRESS, ROLE, ClusterSpec
 from dl4jlegacy.aws.instances import list_instances
 from dl4jlegacy.aws.payload import Payload
 from dl4jlegacy.aws.session import Aws
@@ -114,9 +115,44 @@ def test_instances_end_themselves_are_tagged_and_have_a_role_and_no_keys(cluster
         assert tags[ROLE] == role
         assert tags[EXPIRES].endswith("Z")
     data = yaml.safe_load(base64.b64decode(workers["UserData"]))
-    units = [file for file in data["write_files"] if file["path"].endswith("dl4j-worker.service")]
+    [script] = [file for file in data["write_files"] if file["path"] == "/usr/local/lib/dl4j/worker"]
     [instance] = [instance for instance in list_instances(aws, "digits") if instance.role == "master"]
-    assert f"worker --zookeeper {instance.private_address}:2181" in units[0]["content"]
+    assert f"--otherwise {instance.private_address})" in script["content"]
+
+
+def address(setup: ClusterSetup, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+    """What an instance of the cluster takes for the master's address, and what it says about that."""
+    with pytest.raises(SystemExit) as end:
+        master_address.main(["--region", "us-east-1", "--bucket", setup.names.bucket, "--otherwise", "10.0.0.1"])
+    assert end.value.code == 0
+    said = capsys.readouterr()
+    return said.out.strip(), said.err
+
+
+def test_workers_find_a_master_that_was_replaced(cluster, image, aws, capsys) -> None:
+    setup = cluster()
+    found = []
+    for _ in range(2):
+        status = setup.up(replace(SPEC, ami=image), PAYLOAD)
+        [master] = [i for i in status.instances if i.role == "master" and i.state == "running"]
+        assert address(setup, capsys) == (master.private_address, "")
+        found.append(master)
+        aws.client("ec2").terminate_instances(InstanceIds=[master.id])  # it is lost
+    first, second = found
+    assert first.private_address != second.private_address
+    workers = [i for i in status.instances if i.role == "worker" and i.state == "running"]
+    assert len(workers) == 2  # they have been there all the time
+
+
+@pytest.mark.parametrize("said", [b"", b"master.example", b"10.0.0.7; rm -rf /", b"\xff", None])
+def test_a_worker_keeps_to_the_address_that_it_has_where_there_is_no_other(cluster, capsys, said: bytes | None) -> None:
+    setup = cluster()
+    setup.resources.ensure_bucket(SPEC.tags("", 0.0, 0.0))
+    if said is not None:
+        setup.resources.upload(MASTER_ADDRESS, said)
+    found, warning = address(setup, capsys)
+    assert found == "10.0.0.1"
+    assert f"the master may be another one than 10.0.0.1: s3://{setup.names.bucket}/master-address holds" in warning
 
 
 def test_everything_made_carries_the_clusters_tag(cluster, image, aws) -> None:

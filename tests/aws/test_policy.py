@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from dl4jlegacy.aws import boot, session
-from dl4jlegacy.aws.cluster_spec import tag_list
+from dl4jlegacy.aws.cluster_spec import MASTER_ADDRESS, tag_list
 from dl4jlegacy.aws.downloader import S3Downloader
 from dl4jlegacy.aws.model_saver import S3ModelSaver
 from dl4jlegacy.aws.prices import estimate
@@ -235,6 +235,10 @@ def test_no_instance_writes_what_another_one_says_of_itself(aws: Aws) -> None:
     names = (setup := ClusterSetup(aws, "digits")).names
     writes = [s["Resource"] for s in setup.resources._policy(())["Statement"] if "s3:PutObject" in s["Action"]]
     assert writes == [f"arn:aws:s3:::{names.bucket}/hosts/${{aws:userid}}"]
+    masters = f"arn:aws:s3:::{names.bucket}/{MASTER_ADDRESS}"
+    assert [a for a in ("s3:GetObject", "s3:PutObject") if allows(setup.resources._policy(()), a, masters)] == [
+        "s3:GetObject"
+    ]
     setup.resources.ensure_bucket(SPEC.tags("", 0.0, 0.0))
     setup.resources.ensure_role((), SPEC.tags("", 0.0, 0.0))
     role = aws.client("iam").get_role(RoleName=names.role)["Role"]["RoleId"]

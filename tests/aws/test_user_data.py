@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dl4jlegacy.aws import master_address
 from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.user_data import _KEPT, MOST_NBYTES, InstanceConfig, user_data
 from dl4jlegacy.cli.options import ResumeOptions
@@ -216,6 +217,20 @@ def executed(tmp_path: Path) -> Callable[[InstanceConfig, str], list[str]]:
         return [word.replace(str(tmp_path), "") for word in json.loads(done.stdout)]
 
     return execute
+
+
+def test_a_worker_goes_to_the_present_master(executed, tmp_path: Path) -> None:
+    (tmp_path / "bin/nproc").write_text("#!/bin/sh\necho 6\n", encoding="ascii")
+    (tmp_path / "bin/python").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\necho 10.0.0.77\n', encoding="utf-8")
+    for name in ("nproc", "python"):
+        (tmp_path / "bin" / name).chmod(0o755)
+    for threads, told in ((2, "2"), (0, "6")):
+        words = executed(replace(WORKER, threads=threads), "worker")
+        expected = "worker --zookeeper 10.0.0.77:2181 --workers TOLD --wait 600 --log-format json"
+        assert words == expected.replace("TOLD", told).split()
+    module, *asked = (tmp_path / "asked").read_text().removeprefix("-m ").split()
+    assert module == master_address.__name__
+    assert asked == ["--region", "us-east-1", "--bucket", WORKER.bucket, "--otherwise", WORKER.master]
 
 
 def begun(folder: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import os
-import re
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ import numpy as np
 import pytest
 
 from dl4jlegacy.aws.boot import own_address
-from dl4jlegacy.aws.cluster_spec import HOST_KEYS
+from dl4jlegacy.aws.cluster_spec import HOST_KEYS, MASTER_ADDRESS
 from dl4jlegacy.aws.payload import load_payload
 from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.setup import ClusterSetup
@@ -75,8 +74,7 @@ def test_the_user_data_makes_a_master_and_a_worker_that_train_though_all_of_it_i
     run = ("--model", "dbn", "--dataset", "digits", "--jobs-per-round", "2", "--epochs", "20", "--seed", "7")
     setup.up(replace(SPEC, ami=image, workers=1, threads=2, run=run), load_payload())
     data = [base64.b64decode(r.parameters["UserData"]).decode() for r in aws_environment.calls("RunInstances")]
-    [theirs] = re.findall(r"--zookeeper (\S+):2181 --workers", data[1])
-    data[1] = data[1].replace(theirs, own_address())
+    setup.resources.upload(MASTER_ADDRESS, own_address().encode())  # another master than in the worker's user data
     secret = setup.resources.read_secret()
     environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
     with ExitStack() as stack:
