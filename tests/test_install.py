@@ -75,7 +75,8 @@ def install(tmp_path: Path, repository: Path) -> Install:
 VENV = "python -m venv --clear --without-pip .venv"
 HAS_PIP = "python -m pip --version"
 UNPACKED = "python ASIDE/usr/share/python-wheels/pip-1.whl/pip install --quiet --no-index --no-deps --ignore-installed"
-PROJECT = "python -m pip install --quiet --disable-pip-version-check --editable .[dev]"
+PIP_INSTALL = "python -m pip install --quiet --disable-pip-version-check"
+PROJECT = f"{PIP_INSTALL} --editable .[dev]"
 
 
 def test_a_python_with_ensurepip_needs_nothing_else(install: Install) -> None:
@@ -88,6 +89,34 @@ def test_a_python_with_ensurepip_needs_nothing_else(install: Install) -> None:
     status, calls, said = install()
     assert (status, calls) == (0, [HAS_PIP, PROJECT]), "the environment is kept"
     assert [line[:22] for line in said.splitlines()] == ["install: step 3 of 3: ", "install: done: type '."]
+
+
+def test_locked_installs_nothing_without_a_hash_and_builds_with_nothing_else(install: Install) -> None:
+    hashes = f"{PIP_INSTALL} --require-hashes --only-binary :all:"
+    files = ["docker/requirements.txt", "docker/requirements-build.txt", "docker/requirements-dev.txt"]
+    package = f"{PIP_INSTALL} --no-deps --no-build-isolation --use-pep517 --editable ."
+    for words, names in (
+        (("--locked",), files[:2]),
+        (("--locked", "dev"), files),
+        (("dev,aws", "--locked"), [*files, "docker/requirements-aws.txt"]),
+    ):
+        status, calls, said = install(*words, ensurepip="yes")
+        requirements = " ".join(f"--requirement {name}" for name in names)
+        assert (status, calls[-2:]) == (0, [f"{hashes} {requirements}", package]), said
+
+
+def test_an_extra_without_a_lock_file_is_refused_before_anything_is_made(install: Install, tmp_path: Path) -> None:
+    for words, extra in ((("--locked", "bench"), "bench"), (("--locked", "dev,gpu"), "gpu")):
+        status, calls, said = install(*words)
+        assert (status, calls, said.count("\n")) == (1, [], 1) and not (tmp_path / ".venv").exists()
+        assert f"no lock file of '{extra}', there are those of aws dev services: leave it out, or type '" in said
+        assert f"/install {words[1]}' for the newest" in said
+
+
+def test_a_locked_installation_that_fails_says_how_to_repeat_it_locked(install: Install, tmp_path: Path) -> None:
+    status, calls, said = install("--locked", "dev", ensurepip="yes", fails="pip install", says=FULL)
+    assert status == 1 and calls[-1].startswith(f"{PIP_INSTALL} --require-hashes")
+    assert f"and type '{tmp_path}/install --locked dev'" in said.splitlines()[-1]
 
 
 def test_debians_python_gets_debians_pip_without_root(install: Install) -> None:
@@ -164,6 +193,8 @@ def test_debians_archive_that_cannot_be_reached_is_a_matter_of_the_network(insta
     [
         (("devel",), "no extra 'devel'; there are aws, dev"),
         (("dev", "aws"), "/install dev,aws'"),
+        (("dev", "--locked", "aws"), "/install --locked dev,aws'"),
+        (("--lock", "dev"), "--locked for locked versions"),
         (("--help",), "EXTRA"),
     ],
 )
