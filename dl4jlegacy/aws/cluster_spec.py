@@ -26,6 +26,7 @@ __all__ = [
     "IAM_PATH",
     "MASTER",
     "MASTER_ADDRESS",
+    "OWNER",
     "ROLE",
     "WORKER",
     "ClusterSpec",
@@ -52,6 +53,8 @@ HOST_KEYS = "hosts/"
 and of itself with a colon between them, since that is what a policy can bind an instance to."""
 MASTER_ADDRESS = "master-address"
 """Key of the present master's private address in the cluster's bucket, which only ``up`` writes."""
+OWNER = "owner.json"
+"""Key of the object in the cluster's bucket that says whose the cluster is."""
 Tags = dict[str, str]
 
 _NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,14}[a-z0-9])?")
@@ -87,7 +90,7 @@ def parse_cidr(text: str) -> str:
         network = ipaddress.ip_network(text.strip(), strict=False)
     except ValueError:
         raise UsageError(
-            f"--allow is {text!r}; give your public address, such as 203.0.113.7 or 203.0.113.0/28"
+            f"--allow is {text!r}; give your public address, such as 203.0.113.7, 203.0.113.0/28 or 2001:db8::/64"
         ) from None
     least = 16 if network.version == 4 else 32
     if network.prefixlen < least:

@@ -98,7 +98,7 @@ def _parse(described: dict[str, Any]) -> Instance:
         role=tags.get(ROLE, ""),
         size=described["InstanceType"],
         spot=described.get("InstanceLifecycle") == "spot",
-        public_address=described.get("PublicIpAddress") or "",
+        public_address=described.get("PublicIpAddress") or described.get("Ipv6Address") or "",
         private_address=described.get("PrivateIpAddress") or "",
         zone=described.get("Placement", {}).get("AvailabilityZone", ""),
         launched=described["LaunchTime"].timestamp(),

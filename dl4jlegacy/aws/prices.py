@@ -62,6 +62,10 @@ class Estimate:
     dollars_at_most: float
     ttl_seconds: int
 
+    def of_running(self, masters: int, workers: int) -> float:
+        """Return the dollars an hour of so many instances of it."""
+        return _an_hour(masters * self.master.dollars + workers * self.worker.dollars, masters + workers)
+
     def fields(self) -> dict[str, Any]:
         """Return it for JSON."""
         return {
@@ -142,6 +146,11 @@ def spot(aws: Aws, size: str) -> Price:
     return Price(size, price, f"spot, {zone}")
 
 
+def _an_hour(dollars: float, instances: int) -> float:
+    """Return what instances cost that are ``dollars`` an hour, with their disks and addresses."""
+    return dollars + (_DISK_AN_HOUR + _ADDRESS_AN_HOUR) * instances
+
+
 def estimate(aws: Aws | None, spec: ClusterSpec) -> Estimate:
     """Return what the cluster would cost; by list prices, on demand, if there is no AWS to be asked."""
     if aws is None:
@@ -149,8 +158,7 @@ def estimate(aws: Aws | None, spec: ClusterSpec) -> Estimate:
     else:
         master = on_demand(aws, spec.master_size or spec.size)
         worker = spot(aws, spec.size) if spec.spot else on_demand(aws, spec.size)
-    extras = (_DISK_AN_HOUR + _ADDRESS_AN_HOUR) * (spec.workers + 1)
-    hour = master.dollars + spec.workers * worker.dollars + extras
+    hour = _an_hour(master.dollars + spec.workers * worker.dollars, spec.workers + 1)
     return Estimate(
         master=master,
         worker=worker,

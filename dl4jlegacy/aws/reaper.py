@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from dl4jlegacy.aws.cluster_spec import CLUSTER, CREATED, EXPIRES, IAM_PATH
+from dl4jlegacy.aws.cluster_spec import CLUSTER, CREATED, EXPIRES, IAM_PATH, utc
 from dl4jlegacy.aws.instances import list_instances
 from dl4jlegacy.aws.session import Aws, error_code, translate_errors
 from dl4jlegacy.aws.setup import ClusterSetup
@@ -158,7 +158,7 @@ def _find_buckets(aws: Aws, inventory: _Inventory, account: str) -> None:
         found = ours.fullmatch(bucket["Name"])
         if not found:
             continue
-        tags: dict[str, str] = {}
+        tags = {CREATED: utc(bucket["CreationDate"].timestamp())}  # it is tagged a moment later
         try:
             tags = _tags(s3.get_bucket_tagging(Bucket=bucket["Name"])["TagSet"])
         except ClientError as exc:

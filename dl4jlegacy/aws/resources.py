@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
-from dl4jlegacy.aws.cluster_spec import BOUNDARY, CLUSTER, HOST_KEYS, IAM_PATH, Names, Tags, tag_list
+from dl4jlegacy.aws.cluster_spec import BOUNDARY, CLUSTER, HOST_KEYS, IAM_PATH, OWNER, Names, Tags, tag_list
 from dl4jlegacy.aws.session import Aws, error_code, translate_errors
 from dl4jlegacy.errors import CloudError, ConfError, Dl4jError
 from dl4jlegacy.strict_json import to_json
@@ -49,17 +49,20 @@ class ClusterResources:
         """Return the id of the security group, which admits the cluster itself, and SSH from ``allow``."""
         with translate_errors(f"security group {self.names.group}"):
             group = self._find_or_create_group(vpc, tags)
-            for rule in (
-                {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group, "Description": "the cluster"}]},
-                {
-                    "IpProtocol": "tcp",
-                    "FromPort": _SSH,
-                    "ToPort": _SSH,
-                    "IpRanges": [{"CidrIp": allow, "Description": "who started it"}],
-                },
-            ):
-                self._allow(group, rule)
+            pairs = [{"GroupId": group, "Description": "the cluster"}]
+            self._allow(group, {"IpProtocol": "-1", "UserIdGroupPairs": pairs})
+        self.admit(group, allow, "who started it")
         return group
+
+    def admit(self, group: str, allow: str, who: str) -> None:
+        """Let a security group admit SSH from one more network (CIDR, of IPv4 or IPv6)."""
+        ranges = (
+            {"Ipv6Ranges": [{"CidrIpv6": allow, "Description": who}]}
+            if ":" in allow
+            else {"IpRanges": [{"CidrIp": allow, "Description": who}]}
+        )
+        with translate_errors(f"admitting SSH from {allow} to security group {group}"):
+            self._allow(group, {"IpProtocol": "tcp", "FromPort": _SSH, "ToPort": _SSH, **ranges})
 
     def _find_or_create_group(self, vpc: str, tags: Tags) -> str:
         from botocore.exceptions import ClientError
@@ -103,11 +106,25 @@ class ClusterResources:
 
     # --- key pair, secret ---------------------------------------------------------------------------------------------
 
-    def ensure_key_pair(self, public_key: str, tags: Tags) -> str:
-        """Return the name of the key pair, which has this public key (OpenSSH); one with another key is replaced."""
+    def ensure_key_pair(self, public_key: str, tags: Tags, *, in_use: bool) -> str:
+        """Return the name of the key pair, which has this public key (OpenSSH).
+
+        One with another key is replaced, unless it is ``in_use`` by instances.
+
+        Raises:
+            ConfError: it has another key, and is in use.
+        """
         ec2, name = self._aws.client("ec2"), self.names.key_pair
         with translate_errors(f"key pair {name}"):
-            if self.key_pairs():
+            present = self._describe_key_pairs()
+            if [_key_of(pair.get("PublicKey", "")) for pair in present] == [_key_of(public_key)]:
+                return name
+            if present and in_use:
+                raise ConfError(
+                    f"key pair {name} has another key than {self.names.key_folder / 'key'}, so the cluster was started "
+                    f"from another machine; copy the key from there to that file, and repeat `dl4j aws up`"
+                )
+            if present:
                 ec2.delete_key_pair(KeyName=name)
             ec2.import_key_pair(
                 KeyName=name,
@@ -118,9 +135,11 @@ class ClusterResources:
 
     def key_pairs(self) -> list[str]:
         """Return the names of the cluster's key pairs."""
+        return [str(pair["KeyName"]) for pair in self._describe_key_pairs()]
+
+    def _describe_key_pairs(self) -> list[dict[str, Any]]:
         filters = [{"Name": f"tag:{CLUSTER}", "Values": [self.names.cluster]}]
-        pairs = self._aws.client("ec2").describe_key_pairs(Filters=filters)["KeyPairs"]
-        return [str(pair["KeyName"]) for pair in pairs]
+        return list(self._aws.client("ec2").describe_key_pairs(Filters=filters, IncludePublicKey=True)["KeyPairs"])
 
     def ensure_secret(self, tags: Tags) -> None:
         """Put a random secret for the run's processes into the parameter store, unless there is one."""
@@ -269,19 +288,28 @@ class ClusterResources:
 
     # --- removing -----------------------------------------------------------------------------------------------------
 
-    def remove(self) -> list[str]:
-        """Remove all resources; return the reasons for those that could not be. Instances must be terminated before."""
+    def remove(self, *, keep_owner: bool = False) -> list[str]:
+        """Remove all resources; return the reasons for those that could not be. Instances must be terminated before.
+
+        The bucket goes last, with the object that says whose the cluster is: only once all else is gone, and not at
+        all with ``keep_owner``.
+        """
         steps = (
             self._remove_groups,
             self._remove_key_pairs,
             self._remove_role,
             self._remove_secret,
-            self._remove_bucket,
+            self._clear_bucket,
         )
         failures = []
-        for step in steps:
+        for step in [*steps, self._clear_bucket]:
             try:
                 step()
+            except Dl4jError as exc:
+                failures.append(str(exc))
+        if not failures and not keep_owner:
+            try:
+                self._remove_bucket()
             except Dl4jError as exc:
                 failures.append(str(exc))
         return failures
@@ -326,10 +354,15 @@ class ClusterResources:
         with translate_errors(f"removing parameter {name}"):
             self._ignore_missing(lambda: ssm.delete_parameter(Name=name))
 
+    def _clear_bucket(self) -> None:
+        """Remove all from the bucket but the object that says whose the cluster is."""
+        with translate_errors(f"emptying bucket {self.names.bucket}"):
+            self._ignore_missing(self._empty_bucket)
+
     def _remove_bucket(self) -> None:
         s3, name = self._aws.client("s3"), self.names.bucket
         with translate_errors(f"removing bucket {name}"):
-            self._ignore_missing(self._empty_bucket)
+            self._ignore_missing(lambda: s3.delete_object(Bucket=name, Key=OWNER))
             self._ignore_missing(lambda: s3.delete_bucket(Bucket=name), {"BucketNotEmpty", "OperationAborted"})
 
     def _empty_bucket(self) -> None:
@@ -338,7 +371,7 @@ class ClusterResources:
             for upload in page.get("Uploads", []):
                 s3.abort_multipart_upload(Bucket=name, Key=upload["Key"], UploadId=upload["UploadId"])
         for page in s3.get_paginator("list_objects_v2").paginate(Bucket=name):
-            keys = [{"Key": found["Key"]} for found in page.get("Contents", [])]
+            keys = [{"Key": found["Key"]} for found in page.get("Contents", []) if found["Key"] != OWNER]
             if keys:
                 failed = s3.delete_objects(Bucket=name, Delete={"Objects": keys, "Quiet": True}).get("Errors", [])
                 if failed:
@@ -381,3 +414,8 @@ class ClusterResources:
         vpc = str(subnets[0]["VpcId"])
         ordered = sorted((s["AvailabilityZone"], s["SubnetId"]) for s in subnets if s["VpcId"] == vpc)
         return vpc, [str(subnet_id) for _, subnet_id in ordered]
+
+
+def _key_of(public_key: str) -> list[str]:
+    """Return type and key of a public key (OpenSSH), without the comment."""
+    return public_key.split()[:2]

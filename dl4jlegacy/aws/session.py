@@ -234,8 +234,13 @@ class Aws:
 
     def account(self) -> str:
         """Return the account's number; raises ``NotAuthorisedError`` if AWS does not accept the credentials."""
+        return self.caller()[0]
+
+    def caller(self) -> tuple[str, str]:
+        """Return the account's number and the caller's ARN; raises as ``account`` does."""
         with translate_errors("asking AWS who we are"):
-            return str(self.client("sts").get_caller_identity()["Account"])
+            found = self.client("sts").get_caller_identity()
+        return str(found["Account"]), str(found["Arn"])
 
     def why_silent(self) -> str:
         """Return why AWS cannot be asked from here, ``""`` if it can; without waiting as long as other calls do.

@@ -8,6 +8,7 @@ Legacy: ``ClusterSetup``, which started workers for a master set up by hand, and
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,7 @@ from dl4jlegacy.aws.instances import (
     newest_image,
     terminate_instances,
 )
+from dl4jlegacy.aws.owner import Owner, Ownership, owner_of
 from dl4jlegacy.aws.payload import Payload
 from dl4jlegacy.aws.provision import HostProvisioner, new_key
 from dl4jlegacy.aws.resources import ClusterResources
@@ -50,13 +52,17 @@ _EMPTY_LISTINGS = 2
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """A cluster's instances, its other resources (``kind name``), and the registered workers (None: not known)."""
+    """A cluster's instances, its other resources (``kind name``), the registered workers (None: not known), its owner.
+
+    The owner is None for a cluster of an older version, and for none.
+    """
 
     name: str
     region: str
     instances: tuple[Instance, ...]
     resources: tuple[str, ...]
     workers: tuple[str, ...] | None
+    owner: Owner | None
 
     @property
     def expires(self) -> str:
@@ -100,9 +106,11 @@ class ClusterSetup:
         ssh_port: int = 22,
     ) -> None:
         self._aws, self._list_workers, self._user, self._port = aws, list_workers, user, ssh_port
-        self.names = Names(name, aws.region, aws.account())
+        account, arn = aws.caller()
+        self.names = Names(name, aws.region, account)
         self.resources = ClusterResources(aws, self.names)
-        self._key_path = key_path
+        self.ownership = Ownership(aws, self.names, owner_of(arn))
+        self._key_path, self._was_there = key_path, True
 
     # --- up -----------------------------------------------------------------------------------------------------------
 
@@ -114,9 +122,21 @@ class ClusterSetup:
             and ``down`` removes it. DeadlineError: the workers did not register in time.
         """
         spec.check()
+        self._was_there = bool(self._running())
         self.check(spec)
-        instances = self._running()
         now = self._aws.clock.wall()
+        tags = spec.tags("", now, now + spec.ttl_seconds)
+        with self.ownership.held(lambda: self.resources.ensure_bucket(tags)):
+            self._launch(spec, payload, now)
+        if wait:
+            self.wait_for_workers(spec.workers)
+            self.provision(spec)
+        return self.status(ask=wait)
+
+    def _launch(self, spec: ClusterSpec, payload: Payload, now: float) -> None:
+        """Create what is missing, as the only ``up`` that works on the cluster."""
+        instances = self._running()
+        self._was_there = bool(instances)
         expires = min((_seconds(each.expires) for each in instances if each.expires), default=now + spec.ttl_seconds)
         if expires <= now:
             raise ConfError(f"cluster {spec.name} has expired; `dl4j aws down {spec.name}` first")
@@ -126,11 +146,35 @@ class ClusterSetup:
         self.resources.upload(MASTER_ADDRESS, master.private_address.encode())
         missing = spec.workers - sum(instance.role == WORKER for instance in instances)
         if missing > 0:
-            launcher.launch(replace(config, role=WORKER, master=master.private_address), missing)
-        if wait:
-            self.wait_for_workers(spec.workers)
-            self.provision(spec)
-        return self.status(ask=wait)
+            self._start(launcher, replace(config, role=WORKER, master=master.private_address), missing)
+
+    def _start(self, launcher: _Launcher, config: InstanceConfig, count: int) -> list[Instance]:
+        """Launch instances and return them once AWS describes them, so that the next ``up`` finds them.
+
+        Raises:
+            CloudError: another ``up`` or a ``down`` has taken the cluster; what was launched meanwhile is ended again.
+        """
+        if not self.ownership.keep():
+            raise self.ownership.taken_away()
+        launched = self._wait_for_addresses(launcher.launch(config, count))
+        if not self.ownership.keep():
+            terminate_instances(self._aws, launched)
+            raise self.ownership.taken_away()
+        return launched
+
+    def undo(self) -> str:
+        """End what an ``up`` that failed began, unless the cluster is another's by now; return what was done."""
+        name = self.names.cluster
+        if self._was_there:
+            return f"The cluster was there before and is left as it is; `dl4j aws down {name}` ends it"
+        try:
+            if not self.ownership.take_back():
+                others = self.ownership.owner() is not None
+                return "What there is of it is another `up`'s, and stays" if others else "Nothing had been begun"
+            self.down()
+        except Dl4jError as exc:
+            return f"Not everything could be undone ({exc})"
+        return "Everything begun was undone"
 
     def _running(self) -> list[Instance]:
         """Return the cluster's instances that run, or are starting."""
@@ -147,20 +191,19 @@ class ClusterSetup:
             aws=self._aws,
             spec=spec,
             group=spec.security_group or self.resources.ensure_security_group(vpc, spec.allow, tags),
-            key_pair=spec.key_pair or self.resources.ensure_key_pair(new_key(self.names.key_folder / "key"), tags),
+            key_pair=spec.key_pair or self._ensure_key_pair(tags),
             profile=self._ensure_profile(spec, tags),
             subnets=tuple(subnets),
             now=now,
             expires=expires,
         )
-        bucket = self.resources.ensure_bucket(tags)
         self.resources.upload(payload.name, payload.wheel)
         self.resources.upload("requirements.txt", payload.requirements)
         config = InstanceConfig(
             role=MASTER,
             cluster=spec.name,
             region=self._aws.region,
-            bucket=bucket,
+            bucket=self.names.bucket,
             wheel=payload.name,
             wheel_sha256=payload.wheel_sha256,
             requirements_sha256=payload.requirements_sha256,
@@ -171,12 +214,21 @@ class ClusterSetup:
         )
         return launcher, config
 
+    def _ensure_key_pair(self, tags: Tags) -> str:
+        public_key = new_key(self.names.key_folder / "key")
+        return self.resources.ensure_key_pair(public_key, tags, in_use=self._was_there)
+
     def _ensure_profile(self, spec: ClusterSpec, tags: Tags) -> str:
         self.resources.ensure_secret(tags)
         return self.resources.ensure_role(buckets_in((spec.out, *spec.run)), tags)
 
     def check(self, spec: ClusterSpec) -> None:
-        """Ask AWS for what must exist, sizes, image, network and boundary; raises ``ConfError``. Creates nothing."""
+        """Ask AWS whose the cluster is, and for what must exist: sizes, image, network, boundary. Creates nothing.
+
+        Raises:
+            ConfError: it is somebody else's, or something does not exist.
+        """
+        self.ownership.check()
         for size in {spec.size, spec.master_size or spec.size}:
             info = describe_instance_type(self._aws, size)
             if spec.ami:
@@ -191,18 +243,17 @@ class ClusterSetup:
         S3Uploader(self._aws).ensure_bucket(buckets_in((spec.out,))[0])
 
     def _ensure_master(self, instances: list[Instance], launcher: _Launcher, config: InstanceConfig) -> Instance:
-        masters = [instance for instance in instances if instance.role == MASTER]
-        if not masters:
-            masters = self._wait_for_addresses(launcher.launch(config, 1))
+        masters = [instance for instance in instances if instance.role == MASTER] or self._start(launcher, config, 1)
         if not masters[0].private_address:
             raise CloudError(f"the master {masters[0].id} has no private address; is its subnet in order?")
         return masters[0]
 
     def _wait_for_addresses(self, ids: list[str], *, seconds: float = 120.0) -> list[Instance]:
-        """Return the instances with these ids once AWS describes them, with their addresses."""
+        """Return the instances with these ids once AWS describes them, with their addresses if they are alive."""
         end = self._aws.clock.now() + seconds
         while True:
-            found = [i for i in list_instances(self._aws, self.names.cluster) if i.id in ids and i.private_address]
+            listed = [i for i in list_instances(self._aws, self.names.cluster) if i.id in ids]
+            found = [instance for instance in listed if instance.private_address or not instance.alive]
             if len(found) == len(ids):
                 return found
             if self._aws.clock.now() >= end:
@@ -253,8 +304,29 @@ class ClusterSetup:
             except Dl4jError as exc:
                 logger.warning("the master cannot be asked for its workers: %s", str(exc))
         return ClusterStatus(
-            self.names.cluster, self._aws.region, tuple(instances), tuple(self.resources.existing()), workers
+            self.names.cluster,
+            self._aws.region,
+            tuple(instances),
+            tuple(self.resources.existing()),
+            workers,
+            self.ownership.owner(),
         )
+
+    def join(self, allow: str) -> ClusterStatus:
+        """Admit SSH from one more network (CIDR), whosever the cluster is; nothing else of it changes.
+
+        Raises:
+            ConfError: it has no instance that runs, or no security group of its own.
+        """
+        name, groups = self.names.cluster, self.resources.security_groups()
+        if not self._running():
+            raise ConfError(f"there is nothing to join: no instance of cluster {name} runs in {self._aws.region}")
+        if not groups:
+            raise ConfError(
+                f"cluster {name} has no security group of its own; whoever owns the one that it is in admits you"
+            )
+        self.resources.admit(groups[0], allow, f"joined by {self.ownership.me}"[:255])
+        return self.status(ask=False)
 
     def scale(self, count: int, spec: ClusterSpec | None = None, *, wait: bool = True) -> ClusterStatus:
         """Change the number of workers to ``count``: terminate the youngest, or launch more like the present ones.
@@ -306,13 +378,14 @@ class ClusterSetup:
         """
         instances = [instance for instance in list_instances(self._aws, self.names.cluster) if instance.alive]
         removed = [f"instance {instance.id}" for instance in instances] + self._existing_resources()
+        self._say_whose()
         failures: list[str] = []
         for step in (self._terminate_all, lambda: cancel_spot_requests(self._aws, self.names.cluster)):
             try:
                 step()
             except Dl4jError as exc:
                 failures.append(str(exc))
-        failures += self.resources.remove()
+        failures += self.resources.remove(keep_owner=bool(failures))
         left = self._left()
         if left:
             reasons = f": {'; '.join(dict.fromkeys(failures))}" if failures else ""
@@ -322,6 +395,15 @@ class ClusterSetup:
             )
         self._remove_keys()
         return removed
+
+    def _say_whose(self) -> None:
+        """Warn if what is being ended is somebody else's."""
+        with contextlib.suppress(Dl4jError):  # it is ended all the same
+            owner = self.ownership.owner()
+            if owner is not None and owner.arn != self.ownership.me:
+                logger.warning(
+                    "cluster %s, which ends now, is %s's since %s", self.names.cluster, owner.arn, owner.since
+                )
 
     def _existing_resources(self) -> list[str]:
         try:

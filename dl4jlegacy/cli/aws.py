@@ -14,13 +14,14 @@ import typer
 
 from dl4jlegacy import files
 from dl4jlegacy.cli.options import Format, add_command, number_option
-from dl4jlegacy.console import emit, open_console
+from dl4jlegacy.console import Stopped, emit, open_console
 from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, Dl4jError, UsageError, counted, nearest
 from dl4jlegacy.strict_json import to_json
 
 if TYPE_CHECKING:
     from dl4jlegacy.aws.cluster_spec import ClusterSpec
     from dl4jlegacy.aws.instances import Instance
+    from dl4jlegacy.aws.prices import Estimate
     from dl4jlegacy.aws.session import Aws
     from dl4jlegacy.aws.setup import ClusterSetup, ClusterStatus
 
@@ -50,13 +51,16 @@ Node = Annotated[str, typer.Option("--node", metavar="NODE", help="master, an in
 Workers = Annotated[int, number_option("-w", "--workers", help="Worker instances (1).", least=1)]
 Size = Annotated[str, typer.Option("-s", "--size", metavar="TYPE", help="Instance type (m5.large).")]
 Ttl = Annotated[str, typer.Option("--ttl", metavar="TIME", help="When instances end by themselves: 90m, 4h, 1d (4h).")]
+Allow = Annotated[
+    str, typer.Option("--allow", metavar="CIDR", help="From where SSH is admitted (your public address).")
+]
 Spot = Annotated[bool, typer.Option("--spot", help="Workers at the spot price, on demand where there is none.")]
 
 
 @aws_app.callback(invoke_without_command=True)
 def _root(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
-        raise UsageError("give a command: aws up, status, scale, ssh, logs, down, reap or price (see --help)")
+        raise UsageError("give a command: aws up, join, status, scale, ssh, logs, down, reap or price (see --help)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +83,7 @@ class UpOptions:
     ttl: Ttl = "4h"
     spot: Spot = False
     spot_only: Annotated[bool, typer.Option("--spot-only", help="With --spot: never on demand.")] = False
-    allow: Annotated[
-        str, typer.Option("--allow", metavar="CIDR", help="From where SSH is admitted (your public address).")
-    ] = ""
+    allow: Allow = ""
     subnet: Annotated[str, typer.Option("--subnet", metavar="ID", help="Where to start (the default VPC's).")] = ""
     threads: Annotated[int, number_option("--threads", help="Threads of an instance (its cores).", least=0)] = 0
     user: User = "admin"
@@ -178,31 +180,41 @@ def _start(aws: Aws, spec: ClusterSpec, options: UpOptions) -> None:
     from dl4jlegacy.aws.payload import load_payload
     from dl4jlegacy.aws.prices import estimate
 
-    price: dict[str, Any] = {}
+    price: Estimate | None = None
     with contextlib.suppress(ConfError):  # a size without a known price may be started all the same
-        price = estimate(aws, spec).fields()
+        price = estimate(aws, spec)
     payload = load_payload(options.wheel, options.requirements)
     setup = _setup(aws, spec.name, spec.user, spec.key_path)
-    existed = any(instance.alive for instance in setup.status(ask=False).instances)
+    setup.ownership.check()
     try:
         status = setup.up(spec, payload, wait=not options.no_wait)
     except DeadlineError as exc:
         raise DeadlineError(f"{exc}. It still costs money: `dl4j aws down {spec.name}` ends it") from exc
     except Dl4jError as exc:
-        raise type(exc)(f"{exc}. {_undo(setup, existed)}") from exc
-    _show(status, options.format == "json", price)
+        raise type(exc)(f"{exc}. {setup.undo()}") from exc
+    except Stopped as stop:
+        stop.hint = _what_runs(setup, price)
+        raise
+    _show(status, options.format == "json", price.fields() if price else {})
 
 
-def _undo(setup: ClusterSetup, existed: bool) -> str:
-    """Undo an ``up`` that failed, unless the cluster existed before; return what happened, for the message."""
-    name = setup.names.cluster
-    if existed:
-        return f"The cluster was there before and is left as it is; `dl4j aws down {name}` ends it"
+def _what_runs(setup: ClusterSetup, price: Estimate | None) -> str:
+    """Return what an interrupted ``up`` leaves running, what that costs, and how to end it, for the message."""
+    from dl4jlegacy.aws.cluster_spec import MASTER
+
+    name, region = setup.names.cluster, setup.names.region
+    end = f"`dl4j aws down {name} --region {region}` ends it, `dl4j aws up {name}` with the same options goes on"
     try:
-        setup.down()
+        alive = [instance for instance in setup.status(ask=False).instances if instance.alive]
     except Dl4jError as exc:
-        return f"Not everything could be undone ({exc})"
-    return "Everything begun was undone"
+        return f"; what runs of cluster {name} could not be asked ({exc}): {end}"
+    if not alive:
+        return f"; no instance of cluster {name} runs: {end}"
+    masters = sum(instance.role == MASTER for instance in alive)
+    cost = f", {price.of_running(masters, len(alive) - masters):.2f} $/h" if price else ""
+    until = min(instance.expires for instance in alive)
+    ids = ", ".join(f"{instance.role} {instance.id}" for instance in alive)
+    return f"; cluster {name} runs on, until {until} at most{cost} ({ids}): {end}"
 
 
 def _own_address() -> str:
@@ -217,6 +229,19 @@ def _own_address() -> str:
     if not re.fullmatch(r"[0-9a-f.:]+", text):
         raise CloudError(f"{_ADDRESS_SERVICE} did not answer with an address; give yours with --allow")
     return text
+
+
+@aws_app.command()
+def join(name: Name, allow: Allow = "", region: Region = None, format: Format = "text") -> None:
+    """Have your address admitted to a cluster that is somebody else's; nothing else of it changes."""
+    from dl4jlegacy.aws.cluster_spec import parse_cidr
+
+    as_json = format == "json"
+    open_console()
+    network = parse_cidr(allow or _own_address())
+    with _session(region) as aws:
+        found = _setup(aws, name, "admin", "").join(network)
+    _show(found, as_json, {})
 
 
 @aws_app.command()
@@ -399,6 +424,7 @@ def _fields(status: ClusterStatus, price: dict[str, Any]) -> dict[str, Any]:
         "cluster": status.name,
         "region": status.region,
         "expires": status.expires,
+        "owner": status.owner and {"arn": status.owner.arn, "since": status.owner.since},
         **({"price": price} if price else {}),
         "boxes": [asdict(instance) for instance in status.instances],
         "belongings": list(status.resources),
@@ -416,6 +442,8 @@ def _text(status: ClusterStatus, price: dict[str, Any]) -> str:
     lines += [f"  {resource}" for resource in status.resources]
     if len(lines) == 1:
         return f"there is nothing of cluster {status.name} in {status.region}"
+    if status.owner is not None:
+        lines.insert(1, f"  owner   {status.owner.arn} since {status.owner.since}")
     if status.workers is not None:
         lines.append(f"  {counted(len(status.workers), 'worker')} registered")
     if price:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,16 @@ from dl4jlegacy.aws.cluster_spec import parse_cidr, parse_ttl
 from dl4jlegacy.aws.instances import list_instances
 from dl4jlegacy.aws.reaper import find_clusters, reap
 from dl4jlegacy.aws.session import Aws, Clock
+from dl4jlegacy.aws.setup import ClusterSetup
 from dl4jlegacy.cli import aws as aws_commands
 from dl4jlegacy.cli import main
 from dl4jlegacy.errors import UsageError
 from tests.support.aws_fixtures import Fault, FaultProxy
 
 UP = ("aws", "up", "digits", "--out", "s3://models-of-mine/m.zip", "--allow", "203.0.113.7", "--no-wait")
+
+
+ME = "arn:aws:sts::123456789012:user/moto"
 
 
 class Outcome:
@@ -62,7 +68,11 @@ def test_up_status_scale_reap_down(dl4j, image, wheel, capsys) -> None:
     assert [instance["role"] for instance in fields["boxes"]] == ["master", "worker", "worker"]
     assert fields["price"]["dollars_per_hour"] == pytest.approx(3 * 0.096, abs=0.03)
     text = dl4j("aws", "status", "digits").out
-    assert text.startswith(f"cluster digits in us-east-1, ends by itself at {fields['expires']}")
+    assert text.startswith(
+        f"cluster digits in us-east-1, ends by itself at {fields['expires']}\n  owner   {ME} since 2"
+    )
+    assert fields["owner"]["arn"] == ME
+    assert dl4j("aws", "join", "digits", "--allow", "2001:db8::7").out.startswith("cluster digits in us-east-1")
     assert "bucket dl4j-digits-123456789012-us-east-1" in text
     assert dl4j("aws", "scale", "digits", "-w", "1", "--no-wait").status == 0
     assert dl4j("aws", "reap").out == "nothing to reap in us-east-1\n"
@@ -82,7 +92,7 @@ def test_a_dry_run_tells_the_price_and_makes_nothing(dl4j, image, aws, fault_pro
     assert done.status == 0, done.err
     assert "workers  3 x c5.xlarge: 0.1700 $/h" in done.out
     assert "at most" in done.out
-    changing = [r.action for r in fault_proxy.requests if not re.match(r"Describe|Get|List|HEAD", r.action)]
+    changing = [r.action for r in fault_proxy.requests if not re.match(r"Describe|Get|List|GET|HEAD", r.action)]
     assert changing == []
 
 
@@ -158,6 +168,28 @@ def test_an_up_that_fails_undoes_what_it_began(dl4j, image, wheel, fault_proxy, 
     )
     fault_proxy.judge = lambda request: None
     assert dl4j("aws", "down", "digits").out.startswith("there was nothing")
+
+
+def test_an_up_that_is_interrupted_says_what_runs_what_it_costs_and_how_to_end_it(
+    dl4j, image, wheel, aws, monkeypatch
+) -> None:
+    monkeypatch.setattr(ClusterSetup, "wait_for_workers", lambda setup, count: signal.raise_signal(signal.SIGINT))
+    done = dl4j(*UP[:-1], "-ami", image, "--wheel", wheel, "-w", "3")
+    assert done.status == 128 + signal.SIGINT and not done.out
+    [said] = done.err.splitlines()
+    running = [instance for instance in list_instances(aws) if instance.alive]
+    assert Counter(instance.role for instance in running) == {"master": 1, "worker": 3}
+    assert said.startswith(f"stopped by SIGINT; cluster digits runs on, until {running[0].expires} at most, 0.41 $/h (")
+    assert all(f"{instance.role} {instance.id}" in said for instance in running)
+    assert "`dl4j aws down digits --region us-east-1` ends it, `dl4j aws up digits` with the same options" in said
+    assert not ClusterSetup(aws, "digits").ownership.owner().working
+
+
+def test_an_up_that_is_interrupted_before_anything_runs_says_so(dl4j, image, wheel, fault_proxy) -> None:
+    fault_proxy.judge = lambda r: signal.raise_signal(signal.SIGINT) if r.action == "CreateRole" else None
+    done = dl4j(*UP, "-ami", image, "--wheel", wheel)
+    assert done.status == 128 + signal.SIGINT
+    assert "no instance of cluster digits runs: `dl4j aws down digits" in done.err
 
 
 @pytest.mark.long
@@ -290,7 +322,7 @@ def test_without_boto3_the_extra_is_named(tmp_path: Path, repository: Path) -> N
 def test_the_documentation_names_commands_and_flags_that_there_are(dl4j, repository: Path) -> None:
     text = "\n".join((repository / page).read_text(encoding="utf-8") for page in ("README.md", "docs/aws.md"))
     found = re.findall(r"\bdl4j aws (\w+)((?: [^\n`|]*)?)", text)
-    assert {name for name, _ in found} == {"up", "status", "scale", "ssh", "logs", "down", "reap", "price"}
+    assert {name for name, _ in found} == {"up", "join", "status", "scale", "ssh", "logs", "down", "reap", "price"}
     for name, rest in found:
         help_text = dl4j("aws", name, "--help").out
         for flag in re.findall(r"(?<=[ \[])--?[a-z][a-z-]*", rest.partition(" -- ")[0]):
@@ -323,5 +355,8 @@ def test_times_to_live_that_are_none_are_refused(text: str) -> None:
 def test_networks_are_read() -> None:
     assert parse_cidr("203.0.113.7") == "203.0.113.7/32"
     assert parse_cidr("203.0.113.9/28") == "203.0.113.0/28"
-    with pytest.raises(UsageError):
-        parse_cidr("10.0.0.0/8")
+    assert parse_cidr("2001:DB8::7") == "2001:db8::7/128"
+    assert parse_cidr("2001:db8:1:2::7/64") == "2001:db8:1:2::/64"
+    for too_many in ("10.0.0.0/8", "2001::/16", "::/0", "0.0.0.0/0"):
+        with pytest.raises(UsageError, match="admits too many"):
+            parse_cidr(too_many)

@@ -83,7 +83,7 @@ def test_without_a_yes_nothing_is_made(example, arguments, aws, fault_proxy, mon
     fault_proxy.requests.clear()
     example.main(arguments[:-1], list_workers=registered)
     assert "at most" in capsys.readouterr().out
-    assert not [r for r in fault_proxy.requests if not re.match(r"Describe|Get|List|HEAD", r.action)]
+    assert not [r for r in fault_proxy.requests if not re.match(r"Describe|Get|List|GET|HEAD", r.action)]
 
 
 @pytest.mark.parametrize("code", ["VcpuLimitExceeded", "InsufficientInstanceCapacity"])

@@ -1,4 +1,4 @@
-"""Up and down on AWS under seeded failures of their calls; whatever happens, nothing that costs may be left.
+"""Up and down on AWS under seeded failures of their calls: nothing that costs is left, and a second up makes it whole.
 
     python -m tests.support.aws_failures seeds [first seed]
 
@@ -7,6 +7,7 @@ Each seed runs against moto's server behind a proxy, both of this process alone.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import random
@@ -15,8 +16,9 @@ import tempfile
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from dl4jlegacy.aws.cluster_spec import CLUSTER
+from dl4jlegacy.aws.cluster_spec import CLUSTER, MASTER, OWNER, ROLE, WORKER
 from dl4jlegacy.aws.reaper import reap
 from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.setup import ClusterSetup
@@ -88,26 +90,57 @@ class Saboteur:
         return fault
 
 
-def left_with_our_tag(aws: Aws) -> list[str]:
-    """Everything there is, asked without the code under test."""
-    ec2, iam = aws.client("ec2"), aws.client("iam")
+def all_pages(client: Any, operation: str, result: str, **arguments: Any) -> list[dict[str, Any]]:
+    """Everything that an operation lists, page after page."""
+    if not client.can_paginate(operation):  # then it lists all at once
+        return list(getattr(client, operation)(**arguments)[result])
+    return [item for page in client.get_paginator(operation).paginate(**arguments) for item in page[result]]
+
+
+def alive(aws: Aws) -> list[dict[str, Any]]:
+    """Every instance with our tag that may still cost something, asked without the code under test."""
     tagged = [{"Name": "tag-key", "Values": [CLUSTER]}]
-    found = [
-        i["InstanceId"]
-        for r in ec2.describe_instances(Filters=tagged)["Reservations"]
-        for i in r["Instances"]
-        if i["State"]["Name"] != "terminated"
-    ]
-    found += [group["GroupId"] for group in ec2.describe_security_groups(Filters=tagged)["SecurityGroups"]]
-    found += [pair["KeyName"] for pair in ec2.describe_key_pairs()["KeyPairs"]]
-    found += [volume["VolumeId"] for volume in ec2.describe_volumes(Filters=tagged)["Volumes"]]
-    spots = ec2.describe_spot_instance_requests(Filters=tagged)["SpotInstanceRequests"]
+    reservations = all_pages(aws.client("ec2"), "describe_instances", "Reservations", Filters=tagged)
+    return [i for r in reservations for i in r["Instances"] if i["State"]["Name"] != "terminated"]
+
+
+def left_with_our_tag(aws: Aws) -> list[str]:
+    """Everything there is, to the last page, asked without the code under test."""
+    ec2, iam, ssm, s3 = (aws.client(service) for service in ("ec2", "iam", "ssm", "s3"))
+    tagged: dict[str, Any] = {"Filters": [{"Name": "tag-key", "Values": [CLUSTER]}]}
+    ours = {"PathPrefix": "/dl4jlegacy/"}
+    found = [instance["InstanceId"] for instance in alive(aws)]
+    found += [g["GroupId"] for g in all_pages(ec2, "describe_security_groups", "SecurityGroups", **tagged)]
+    found += [pair["KeyName"] for pair in all_pages(ec2, "describe_key_pairs", "KeyPairs")]
+    found += [volume["VolumeId"] for volume in all_pages(ec2, "describe_volumes", "Volumes", **tagged)]
+    spots = all_pages(ec2, "describe_spot_instance_requests", "SpotInstanceRequests", **tagged)
     found += [s["SpotInstanceRequestId"] for s in spots if s["State"] in ("open", "active")]
-    found += [role["RoleName"] for role in iam.list_roles(PathPrefix="/dl4jlegacy/")["Roles"]]
-    found += [p["InstanceProfileName"] for p in iam.list_instance_profiles()["InstanceProfiles"]]
-    found += [parameter["Name"] for parameter in aws.client("ssm").describe_parameters()["Parameters"]]
-    buckets = [bucket["Name"] for bucket in aws.client("s3").list_buckets()["Buckets"]]
+    found += [role["RoleName"] for role in all_pages(iam, "list_roles", "Roles", **ours)]
+    found += [p["InstanceProfileName"] for p in all_pages(iam, "list_instance_profiles", "InstanceProfiles")]
+    found += [parameter["Name"] for parameter in all_pages(ssm, "describe_parameters", "Parameters")]
+    buckets = [bucket["Name"] for bucket in all_pages(s3, "list_buckets", "Buckets")]
     return found + [bucket for bucket in buckets if bucket.startswith("dl4j-")]
+
+
+def long_ago(request: Request) -> Fault | None:
+    """No failure; only it is long ago that an ``up`` which did not end has written who owns its cluster."""
+    return Fault("old") if request.action == "GET s3" and request.path.endswith(f"/{OWNER}") else None
+
+
+def repeat(aws: Aws, seed: int, proxy: FaultProxy) -> None:
+    """Up under faults, then without: the second ends with the wanted number, and ``down`` leaves nothing."""
+    saboteur = proxy.judge = Saboteur(seed)
+    name = f"seed-{seed}"
+    spec = replace(SPEC, name=name, ami=IMAGE, spot=seed % 2 == 0)
+    with contextlib.suppress(Dl4jError):
+        ClusterSetup(aws, name, list_workers=registered).up(spec, PAYLOAD)
+    proxy.judge = long_ago
+    setup = ClusterSetup(aws, name, list_workers=registered)
+    setup.up(spec, PAYLOAD)
+    roles = Counter(tag["Value"] for i in alive(aws) for tag in i["Tags"] if tag["Key"] == ROLE)
+    assert roles == {MASTER: 1, WORKER: spec.workers}, f"seed {seed} after {saboteur.done}: {roles}"
+    setup.down()
+    assert left_with_our_tag(aws) == [], f"seed {seed} after {saboteur.done}"
 
 
 def attempt(aws: Aws, seed: int, proxy: FaultProxy) -> tuple[str, str]:
@@ -145,6 +178,8 @@ def fail(count: int, first: int) -> None:
                     for seed in range(start, min(start + CHUNK, first + count)):
                         reset_moto(target)
                         endings[attempt(aws, seed, proxy)] += 1
+                        reset_moto(target)
+                        repeat(aws, seed, proxy)
                         proxy.reset()
                 gc.collect()  # the traceback of a connection that was reset holds its socket
         finally:

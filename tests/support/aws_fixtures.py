@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -46,6 +46,7 @@ __all__ = [
 
 REGION = "us-east-1"
 IMAGE = "ami-0debian12"
+_LONG_AGO = "Thu, 01 Jan 2026 00:00:00 GMT"
 _IMAGES = [
     {
         "ami_id": ami,
@@ -100,6 +101,7 @@ class Fault:
     """What becomes of a request: an error in AWS's words, or a reset connection before or after it took effect.
 
     ``stale``: EC2 shows nothing; ``says``: it shows another word, as in ``Fault("says", "terminated=shutting-down")``.
+    ``old``: S3 says that it was written long ago.
     """
 
     kind: str
@@ -115,7 +117,7 @@ class FaultProxy:
         self.requests: list[Request] = []
         self.judge: Callable[[Request], Fault | None] = lambda request: None
         self.cut: Callable[[Request, int], int | None] = lambda request, size: None
-        self._lock = threading.Lock()
+        self._lock, self._one_writer = threading.Lock(), threading.Lock()
         proxy = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -178,7 +180,11 @@ class FaultProxy:
         if fault is not None and fault.kind == "error":
             answer_with_error(handler, request, fault)
             return
-        status, headers, content = self._forward(handler, body)
+        conditional = {"if-match", "if-none-match"} & set(request.headers)  # moto compares, and then writes
+        with self._one_writer if conditional else nullcontext():
+            status, headers, content = self._forward(handler, body)
+        if fault is not None and fault.kind == "old":
+            headers = [*((k, v) for k, v in headers if k.lower() != "last-modified"), ("Last-Modified", _LONG_AGO)]
         if fault is not None and fault.kind == "reset-after":
             reset(handler)
             return
@@ -389,9 +395,9 @@ def aws(aws_environment: FaultProxy) -> Iterator[Any]:
         yield session
 
 
-def impatient() -> Any:
-    """Return an ``Aws`` whose waits take no time."""
+def impatient(wait: Callable[[float], None] | None = None, **arguments: Any) -> Any:
+    """Return an ``Aws`` whose waits take no time, or as long as ``wait`` takes."""
     from dl4jlegacy.aws.session import Aws, Clock
 
     clock = FakeClock()
-    return Aws(REGION, clock=Clock(now=clock.now, wait=clock.wait))
+    return Aws(REGION, clock=Clock(now=clock.now, wait=wait or clock.wait), **arguments)

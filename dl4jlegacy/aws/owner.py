@@ -1,0 +1,224 @@
+"""Whose a cluster is, and which ``up`` works on it: one object in the cluster's bucket, ``owner.json``.
+
+Every write of it is conditional: on there being none (``If-None-Match``), or on its being the one that was read last
+(``If-Match``). So of two users, or of two ``up`` at once, exactly one writes it, whatever the order of their calls.
+A working ``up`` writes it again and again; one that has not for a while was killed, and the next takes over. Both times
+of that are S3's own: no clock of anybody's machine counts.
+
+Removing a cluster removes the object last, so that half a cluster is still somebody's.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from email.utils import parsedate_to_datetime
+
+from dl4jlegacy.aws.cluster_spec import OWNER, Names, utc
+from dl4jlegacy.aws.session import Aws, error_code, translate_errors
+from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, Dl4jError
+from dl4jlegacy.strict_json import to_json
+
+__all__ = ["SILENT_SECONDS", "Owner", "Ownership", "owner_of"]
+
+logger = logging.getLogger(__name__)
+
+SILENT_SECONDS = 180.0
+"""An ``up`` that has not written for so long no longer works on the cluster."""
+_WAIT_SECONDS = 900.0
+_POLL_SECONDS = 5.0
+_ABSENT = {"NoSuchKey", "NoSuchBucket", "404"}
+_REFUSED = {"PreconditionFailed", "ConditionalRequestConflict", "412"}
+_MADE_UP_SESSION = re.compile(r"(:assumed-role/[^/]+)/(?:botocore-session|AWS-CLI-session)-\d+$")
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """What the object says.
+
+    Attributes:
+        arn: who the cluster belongs to.
+        since: from when on, as tags have times.
+        up: the random id of the ``up`` that worked on it last.
+        working: whether that has not ended yet.
+        writes: how often it was written; it makes every version of the object another one.
+    """
+
+    arn: str
+    since: str
+    up: str
+    working: bool
+    writes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The object as S3 has it: its ETag, and the seconds since it was written."""
+
+    owner: Owner
+    etag: str
+    age: float
+
+
+def owner_of(arn: str) -> str:
+    """Return as whom a cluster is owned: a caller's ARN, without a session's name that a program made up by itself.
+
+    Roles that are assumed through a profile get a new one in every process, which would be a new owner.
+    """
+    return _MADE_UP_SESSION.sub(r"\1", arn)
+
+
+class Ownership:
+    """One cluster's owner, from the view of one caller. Used by one thread at a time.
+
+    Args:
+        aws: the region.
+        names: the cluster's.
+        me: the caller, as ``owner_of`` has it.
+    """
+
+    def __init__(self, aws: Aws, names: Names, me: str) -> None:
+        self._aws, self._names, self.me = aws, names, me
+        self._held: tuple[Owner, str] | None = None
+        self._what = f"the owner of cluster {names.cluster}, s3://{names.bucket}/{OWNER}"
+
+    def owner(self) -> Owner | None:
+        """Return what the object says, None if the cluster is nobody's."""
+        found = self._read()
+        return None if found is None else found.owner
+
+    def check(self) -> None:
+        """Raise ``ConfError`` if the cluster belongs to somebody else."""
+        self._refuse_others(self.owner())
+
+    def _refuse_others(self, owner: Owner | None) -> None:
+        if owner is None or owner.arn == self.me:
+            return
+        name = self._names.cluster
+        raise ConfError(
+            f"cluster {name} in {self._aws.region} belongs to {owner.arn} since {owner.since}, and you are {self.me}: "
+            f"`up` would replace what is theirs; give yours another name, or `dl4j aws join {name}` to log in on theirs"
+        )
+
+    @contextmanager
+    def held(self, make_bucket: Callable[[], object]) -> Iterator[None]:
+        """Own the cluster, and let no other ``up`` work on it meanwhile; wait for one that does.
+
+        Args:
+            make_bucket: makes the cluster's bucket, unless there is one.
+
+        Raises:
+            ConfError: it belongs to somebody else. DeadlineError: another ``up`` works on it all the time.
+        """
+        up, self._held = secrets.token_hex(8), None
+        try:
+            self._take(up, make_bucket)
+            yield
+        finally:
+            self._release(up)
+
+    def _take(self, up: str, make_bucket: Callable[[], object]) -> None:
+        reason, end = "", self._aws.clock.now() + _WAIT_SECONDS
+        while True:
+            found = self._read()
+            self._refuse_others(None if found is None else found.owner)
+            if found is None:
+                make_bucket()
+                if self._write(Owner(self.me, utc(self._aws.clock.wall()), up, working=True), None):
+                    return
+            elif not found.owner.working or found.age > SILENT_SECONDS:
+                if self._write(replace(found.owner, up=up, working=True), found.etag):
+                    make_bucket()
+                    return
+            elif not reason:
+                reason = self._busy(found)
+                logger.warning("%s; waiting for it", reason)
+            if self._aws.clock.now() >= end:
+                raise DeadlineError(f"{reason or self._what + ' cannot be written'}; repeat `dl4j aws up`")
+            self._aws.clock.wait(_POLL_SECONDS)
+
+    def _busy(self, found: _Found) -> str:
+        return (
+            f"another `up` of yours ({found.owner.up}) works on cluster {self._names.cluster}, and wrote "
+            f"{found.age:.0f} s ago; it counts as killed after {SILENT_SECONDS:.0f} s"
+        )
+
+    def keep(self) -> bool:
+        """Tell others that this ``up`` still works; return False if the cluster is no longer its to work on."""
+        return self._held is not None and self._write(*self._held)
+
+    def taken_away(self) -> CloudError:
+        """Return the error of an ``up`` for which ``keep`` returned False."""
+        name = self._names.cluster
+        return CloudError(
+            f"cluster {name} was ended, or taken over by another `up`, while this one worked on it; "
+            f"look with `dl4j aws status {name}`"
+        )
+
+    def take_back(self) -> bool:
+        """Take the cluster again if no other ``up`` has since this one ended; return False otherwise."""
+        found = self._read()
+        if found is None:
+            return self._write(Owner(self.me, utc(self._aws.clock.wall()), secrets.token_hex(8), working=True), None)
+        if self._held is None or found.owner.up != self._held[0].up:
+            return False
+        return self._write(replace(found.owner, working=True), found.etag)
+
+    def _release(self, up: str) -> None:
+        try:
+            found = self._read()
+            if found is not None and found.owner.up == up and found.owner.working:
+                self._write(replace(found.owner, working=False), found.etag)
+        except Dl4jError as exc:
+            logger.warning(
+                "it could not be written down that this `up` has ended, so the next waits %.0f s for it: %s",
+                SILENT_SECONDS,
+                str(exc),
+            )
+
+    # --- the object ---------------------------------------------------------------------------------------------------
+
+    def _read(self) -> _Found | None:
+        from botocore.exceptions import ClientError
+
+        with translate_errors(self._what):
+            try:
+                answer = self._aws.client("s3").get_object(Bucket=self._names.bucket, Key=OWNER)
+                body = answer["Body"].read()
+            except ClientError as exc:
+                if error_code(exc) not in _ABSENT:
+                    raise
+                return None
+        try:
+            owner = Owner(**json.loads(body))
+        except (ValueError, TypeError) as exc:
+            raise ConfError(f"{self._what} is not as this version writes it: {body[:80]!r}") from exc
+        now = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
+        return _Found(owner, answer["ETag"], (now - answer["LastModified"]).total_seconds())
+
+    def _write(self, owner: Owner, etag: str | None) -> bool:
+        """Write the object if it is still the one with ``etag`` (None: if there is none); return False otherwise."""
+        from botocore.exceptions import ClientError
+
+        owner = replace(owner, writes=owner.writes + 1)
+        condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}
+        with translate_errors(self._what):
+            try:
+                answer = self._aws.client("s3").put_object(
+                    Bucket=self._names.bucket, Key=OWNER, Body=to_json(asdict(owner)).encode(), **condition
+                )
+                self._held = owner, answer["ETag"]
+                return True
+            except ClientError as exc:
+                if error_code(exc) not in _REFUSED | _ABSENT:
+                    raise
+        found = self._read()  # a write whose answer was lost, and which was then repeated, refuses itself
+        if found is None or found.owner != owner:
+            return False
+        self._held = owner, found.etag
+        return True
