@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from threadpoolctl import threadpool_limits
 
+from dl4jlegacy.clock import Deadline
 from dl4jlegacy.cluster.address import ClusterAddress, check_fits, closing, defined, find_conf, open_tracker, versions
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, JobError, NotAuthorisedError, TrackerError, VersionError
@@ -55,8 +56,10 @@ def run_worker(
     device: str | None = None,
     device_memory_limit: str = "",
     on_event: OnEvent = lambda name, fields: None,
-) -> Head:
-    """Work for the run that is registered, with ``workers`` threads, until it ends; return its last head.
+) -> Head | None:
+    """Work for the run that is registered, with ``workers`` threads, until it ends.
+
+    Returns its last head; None if the run was over and cleared up while this process stood still, and none followed.
 
     ``workers`` None: one, or one for each GPU. ``device`` None: the run's kind, all GPUs if it is GPUs.
 
@@ -89,9 +92,23 @@ def run_worker(
                 workers=workers or len(compute.devices),
                 on_event=on_event,
             )
+        if head is None and not _is_followed(address, wait_seconds):
+            logger.warning("run %s was over while this worker stood still, and no other one has followed", conf.run)
+            return None
     if head.status == "failed":
         raise failure_of(head)
     return head
+
+
+def _is_followed(address: ClusterAddress, wait_seconds: float) -> bool:
+    """Wait for a run to be registered when the last one is gone; return whether one is."""
+    (host, port), deadline = address.split(), Deadline(wait_seconds)
+    with ZookeeperConfigurationRetriever(host, port, address.id, secret=address.secret) as retriever:
+        while retriever.find() is None:
+            if deadline.passed():
+                return False
+            time.sleep(_LOOK_SECONDS / 4)
+    return True
 
 
 def _goes_on(
@@ -155,7 +172,7 @@ def _work(
         journal.write("worker_joined", worker=name, threads=workers, kernels=compute.name, **announced)
         try:
             head = _serve(outcome, master)
-            left = "replaced" if head is None else head.status
+            left = head.status if head is not None else "over" if master.run_is_over else "replaced"
         except TrackerError:
             left = ""  # nobody can be told
             raise
@@ -216,6 +233,8 @@ class _MasterWatch:
         self._conf, self._tracker, self._registered = conf, tracker, registered
         self._election, self._link = election, link
         self._version = -1
+        self.run_is_over = False
+        """Whether the run was cleared up, and not registered anew."""
         self._clock, self._waited = tracker.clock, tracker.waited_seconds()
         self._looked = self._head_seen = self._master_seen = self._clock.now()
 
@@ -242,6 +261,7 @@ class _MasterWatch:
             logger.debug("worker of run %s: %s", conf.run, exc)
             registered = conf
         if registered is None and missing > _OVER_SECONDS:
+            self.run_is_over = True
             return False
         if registered is not None and registered != conf and self._is_replaced(registered):
             return False

@@ -17,7 +17,7 @@ def test_a_master_and_two_workers_in_processes_of_their_own_give_the_embedded_tr
     workers = [cluster.worker() for _ in range(2)]
     same(cluster.master("--epochs", "2"), 2)
     for worker in workers:
-        assert worker.wait() == 0, worker.err()
+        assert worker.wait() == 0, worker.err() + worker.out()
         assert worker.err().splitlines()[-1].endswith("status done")
     assert cluster.status() == {}  # the Conf is taken back, so that nobody joins a run that is over
     assert cluster.left_over() == []
@@ -29,7 +29,7 @@ def test_the_legacy_runner_is_a_worker_too(cluster: Cluster) -> None:
     where = {"DL4J_ZOOKEEPER": cluster.zookeeper}
     worker = cluster.start("-t", "worker", "-ad", "127.0.0.1", "-a", "dbn", env=where, program=program)
     same(cluster.master("--epochs", "2"), 2)
-    assert worker.wait() == 0, worker.err()
+    assert worker.wait() == 0, worker.err() + worker.out()
     assert worker.err().splitlines()[-1].endswith("status done")
 
 
@@ -74,6 +74,20 @@ def test_a_master_that_stood_still_until_the_run_was_over_leaves_without_a_trace
     same(standby, 2)
     master.process.send_signal(signal.SIGCONT)
     error(master, 4, "while this master stood still")
+    assert cluster.left_over() == []
+
+
+@pytest.mark.long
+def test_a_worker_that_stood_still_until_the_run_was_over_ends_well(cluster: Cluster) -> None:
+    master = cluster.master("--epochs", "2")
+    worker = cluster.worker("--wait", "2")
+    worker.says("joined:")
+    freeze(worker.pid)
+    cluster.worker()
+    same(master, 2)
+    worker.process.send_signal(signal.SIGCONT)
+    assert worker.wait() == 0, worker.err() + worker.out()
+    assert "was over while this worker stood still" in worker.err()
     assert cluster.left_over() == []
 
 

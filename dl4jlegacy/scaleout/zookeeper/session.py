@@ -272,17 +272,27 @@ class ZooKeeperSession:
         return self._call(path, lambda: self._client.delete_async(path), (NoNodeError, NotEmptyError)) is not None
 
     def ensure(self, path: str, *, guarded: str = "") -> None:
-        """Create ``path`` and its parents; the secret protects the folder ``guarded`` and the folders in it."""
-        parts = path.strip("/").split("/")
-        for depth in range(1, len(parts) + 1):
-            self._ensure("/" + "/".join(parts[:depth]), guarded)
+        """Create ``path`` and its parents; the secret protects the folder ``guarded`` and the folders in it.
 
-    def _ensure(self, folder: str, guarded: str) -> None:
+        Begins anew if somebody prunes a parent meanwhile; raises ``TrackerError`` if that goes on for the deadline.
+        """
+        parts, deadline = path.strip("/").split("/"), Deadline(self.deadline_seconds)
+        folders = ["/" + "/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
+        while not all(self._ensure(folder, guarded) for folder in folders):
+            if deadline.passed():
+                raise TrackerError(f"{path} in Zookeeper at {self.address}: its parents are removed again and again")
+
+    def _ensure(self, folder: str, guarded: str) -> bool:
+        """Create a folder; return False if it has no parent."""
         acl = self._acl if guarded and (folder + "/").startswith(guarded + "/") else None
         if not self.exists(folder):
-            self._call(folder, lambda: self._client.create_async(folder, b"", acl=acl), NodeExistsError)
+            there = (NodeExistsError, NoNodeError)
+            made = self._call(folder, lambda: self._client.create_async(folder, b"", acl=acl), there)
+            if made is None and not self.exists(folder):
+                return False
         if acl is not None:
             self._guard(folder, acl)
+        return True
 
     def _guard(self, folder: str, acl: list[Any]) -> None:
         """Take a folder that a stranger, or a run without a secret, made before us."""

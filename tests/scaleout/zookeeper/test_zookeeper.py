@@ -932,3 +932,26 @@ def test_a_callback_may_resign(session: ZooKeeperSession, group: str) -> None:
     with election:
         assert lost.get(timeout=DEADLINE) == "resigned"
     assert election.holder() is None
+
+
+def test_folders_are_made_again_whose_parents_somebody_removes_meanwhile(zookeeper_address, monkeypatch):
+    parent = f"/{uuid.uuid4().hex}"
+    removals = 2
+    with ZooKeeperSession(zookeeper_address) as own, ZooKeeperSession(zookeeper_address, deadline_seconds=0.5) as other:
+        original = own._ensure
+
+        def interrupted(folder, guarded):
+            nonlocal removals
+            made = original(folder, guarded)
+            if folder == parent and removals:
+                removals -= 1
+                other.prune(parent)
+            return made
+
+        monkeypatch.setattr(own, "_ensure", interrupted)
+        own.ensure(f"{parent}/workers")
+        assert (removals, own.exists(f"{parent}/workers")) == (0, True)
+        own.prune(f"{parent}/workers")
+        monkeypatch.setattr(other, "_ensure", lambda folder, guarded: False)
+        with pytest.raises(TrackerError, match=f"{parent}/workers .*: its parents are removed again and again"):
+            other.ensure(f"{parent}/workers")
