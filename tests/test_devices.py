@@ -262,6 +262,7 @@ def test_a_flag_and_a_variable_and_a_file_that_name_no_device_are_named(tmp_path
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_flag_wins_over_the_variable_and_that_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "conf.json"
     file.write_text('{"device": "gpu:7"}')
@@ -279,6 +280,7 @@ def test_a_run_on_auto_says_why_it_is_the_cpu_and_reports_it() -> None:
     assert done.stderr.count("(no GPU: there is no NVIDIA driver here") == 1
 
 
+@pytest.mark.long
 def test_a_run_on_the_cpu_keeps_quiet_about_it() -> None:
     done = train("--format", "json")
     report = json.loads(done.stdout)
@@ -298,6 +300,7 @@ def test_what_only_a_gpu_can_do_is_refused_on_the_cpu(arguments: tuple[str, ...]
     refused(train(*arguments, "--format", "json", BROKEN_CUPY="no driver"), *words)
 
 
+@pytest.mark.long
 def test_kernels_of_a_cpu_and_a_gpu_contradict_each_other() -> None:
     done = train("--device", "gpu", "--format", "json", DL4J_KERNELS="numba")
     refused(done, "computes on CPUs (its kernels are numba)", "device is gpu", "DL4J_KERNELS")
@@ -377,6 +380,7 @@ def test_a_worker_of_the_other_kind_joins_a_mixed_run_only(broken: Break) -> Non
     assert compute_for_worker(mixed.replace(kernels="cupy"), None).name == "cupy"
 
 
+@pytest.mark.long
 def test_a_mixed_run_says_that_its_bits_are_its_own() -> None:
     done = train("--mixed-devices", "--format", "json")
     report = json.loads(done.stdout)

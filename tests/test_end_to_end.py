@@ -32,9 +32,8 @@ def exact(report: dict, examples: int) -> None:
     assert report["examples"] == examples
 
 
-@pytest.mark.parametrize(
-    ("model", "accuracy"), [("mlp", 0.97), pytest.param("dbn", 0.96, marks=LONG), pytest.param("sda", 0.96, marks=LONG)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("model", "accuracy"), [("mlp", 0.97), ("dbn", 0.96), ("sda", 0.96)])
 def test_digits_are_learned_by_four_workers(model, accuracy, tmp_path):
     out = tmp_path / "model.zip"
     report = dl4j("train", "--model", model, "--dataset", "digits", "--workers", "4", "--seed", "42", "--out", str(out))
@@ -72,10 +71,10 @@ def test_the_answer_is_the_same_for_one_to_four_workers(model):
 def test_a_run_killed_in_the_middle_resumes_to_the_same_answer(model, tmp_path):
     """SIGKILL as soon as a checkpoint is there, three times over; then ``resume`` with another number of workers."""
     folder = tmp_path / "run"
-    same = ["--model", model, "--dataset", "digits", "--jobs-per-round", "4", "--seed", "7", "--epochs", "20"]
-    same += ["--pretrain-epochs", "4"]
+    same = ["--model", model, "--dataset", "digits", "--jobs-per-round", "4", "--seed", "7", "--epochs", "14"]
+    same += ["--pretrain-epochs", "3"]
     undisturbed = dl4j("train", *same, "--workers", "4")
-    kept = ["--checkpoint-dir", str(folder), "--checkpoint-every", "5"]
+    kept = ["--checkpoint-dir", str(folder), "--checkpoint-every", "3"]
     kill_after_a_checkpoint(["train", *same, "--workers", "4", *kept], folder)
     kill_after_a_checkpoint(["resume", str(folder)], folder)
     report = dl4j("resume", str(folder), "--workers", "2")

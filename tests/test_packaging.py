@@ -79,7 +79,9 @@ def test_both_commands_are_entry_points_that_exist() -> None:
     assert all(callable(command) for command in commands.values())
 
 
-@pytest.mark.parametrize("tool", [["ruff", "check", "."], ["mypy"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "tool", [pytest.param(["ruff", "check", "."], id="ruff"), pytest.param(["mypy"], marks=pytest.mark.long, id="mypy")]
+)  # before a commit both look at what it changes: .pre-commit-config.yaml
 def test_the_tools_have_nothing_to_say(tool: list[str], repository: Path) -> None:
     pytest.importorskip(tool[0])
     done = subprocess.run([sys.executable, "-m", *tool], cwd=repository, capture_output=True, text=True, timeout=1200)

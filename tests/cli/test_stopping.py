@@ -139,6 +139,7 @@ def test_a_second_signal_while_the_interpreter_is_taken_down_does_not_change_the
     assert (done.returncode, done.stderr) == (130, "stopped by SIGINT\n")
 
 
+@pytest.mark.long
 def test_without_checkpoints_a_stopped_run_says_that_nothing_is_kept(tmp_path: Path) -> None:
     process = start(*LONG, "--log-format", "json", "--out", str(tmp_path / "model.zip"))
     end = time.monotonic() + 60
@@ -169,6 +170,7 @@ def test_a_reader_of_stdout_that_leaves_is_no_error() -> None:
     assert "rror" not in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
+@pytest.mark.long
 def test_a_reader_of_stderr_that_leaves_does_not_end_the_training(tmp_path: Path) -> None:
     done = shell(
         f"{' '.join(SHORT)} --format json --log-format json --out {tmp_path / 'm.zip'} 2> >(true) "
@@ -189,6 +191,7 @@ def test_a_full_disk_under_stdout_is_named() -> None:
     )
 
 
+@pytest.mark.long
 def test_closed_standard_streams_do_not_matter() -> None:
     done = shell(f"{' '.join(SHORT)} --format json 2>&-")
     assert done.returncode == 0

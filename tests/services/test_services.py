@@ -754,6 +754,7 @@ def test_zookeeper_comes_back_with_its_data(own_services: Callable[..., Services
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_zookeeper_that_was_killed_is_started_again_where_it_was(own_services: Callable[..., ServicesState]) -> None:
     before = own_services(members=0)
     folder = Path(before.folder)

@@ -368,6 +368,7 @@ def test_a_conf_just_below_the_limit_passes(session: ZooKeeperSession, group: st
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_masters_that_register_at_the_same_time_leave_one_whole_conf(
     child: Any, session: ZooKeeperSession, group: str
 ) -> None:
@@ -606,6 +607,7 @@ def test_a_worker_is_seen_while_it_is_registered_and_leaves_nothing(session: Zoo
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_the_registered_workers_are_the_living_ones(child: Any, session: ZooKeeperSession, group: str) -> None:
     def registered() -> set[str]:
         return set(registered_workers(session, group))
@@ -675,6 +677,7 @@ def test_two_live_workers_cannot_have_one_id(child: Any, session: ZooKeeperSessi
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_a_worker_takes_the_place_of_its_killed_predecessor(child: Any, session: ZooKeeperSession, group: str) -> None:
     worker = child("work", "w1")
     worker.expect("registered")
@@ -872,6 +875,7 @@ def test_a_master_is_not_taken_for_another_when_its_machine_gets_a_new_name(
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_a_second_master_with_the_id_is_told_of_the_first(child: Any, session: ZooKeeperSession, group: str) -> None:
     with MasterElection(session, group=group, info={"id": "first"}).claim(DEADLINE):
         second = child("claim", "m2")
