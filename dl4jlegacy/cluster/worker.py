@@ -45,6 +45,8 @@ UNREADABLE = (ConfError, NotAuthorisedError, VersionError)
 """What a Conf raises that is not of the run, or is not signed with its secret."""
 OnEvent = Callable[[str, dict[str, Any]], None]
 _OVER_SECONDS = 3.0
+_FOLLOWED_SECONDS = 10.0
+"""A master whose servers have lost everything registers its run again within this time."""
 _LOOK_SECONDS = 1.0
 
 
@@ -59,7 +61,7 @@ def run_worker(
 ) -> Head | None:
     """Work for the run that is registered, with ``workers`` threads, until it ends.
 
-    Returns its last head; None if the run was over and cleared up while this process stood still, and none followed.
+    Returns its last head; None if the run was cleared up before this process saw its end, and none followed.
 
     ``workers`` None: one, or one for each GPU. ``device`` None: the run's kind, all GPUs if it is GPUs.
 
@@ -92,8 +94,8 @@ def run_worker(
                 workers=workers or len(compute.devices),
                 on_event=on_event,
             )
-        if head is None and not _is_followed(address, wait_seconds):
-            logger.warning("run %s was over while this worker stood still, and no other one has followed", conf.run)
+        if head is None and not _is_followed(address, min(wait_seconds, _FOLLOWED_SECONDS)):
+            logger.warning("run %s was over before this worker saw its end, and no other one has followed", conf.run)
             return None
     if head.status == "failed":
         raise failure_of(head)
