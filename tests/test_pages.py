@@ -84,7 +84,8 @@ def reader(project: Path, tmp_path: Path, mnist_dir: str) -> dict[str, str]:
     for name in ("dl4jlegacy/jars", "pip"):
         if (cache / name).exists():
             (home / ".cache" / name).symlink_to(cache / name)
-    kept = ("LANG", "TZ", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "NUMBA_CACHE_DIR")
+    proxies = [name for proxy in ("http_proxy", "https_proxy", "no_proxy") for name in (proxy, proxy.upper())]
+    kept = (*proxies, "LANG", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "NUMBA_CACHE_DIR")
     given = {name: value for name, value in os.environ.items() if name in kept or name.startswith("PIP_")}
     member_port, zookeeper_port = free_ports(2)
     data = {"DL4J_DATA_DIR": mnist_dir} if mnist_dir else {}
