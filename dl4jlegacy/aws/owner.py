@@ -10,7 +10,6 @@ Removing a cluster removes the object last, so that half a cluster is still some
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import secrets
@@ -19,8 +18,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from email.utils import parsedate_to_datetime
 
+import msgspec
+
 from dl4jlegacy.aws.cluster_spec import OWNER, Names, utc
 from dl4jlegacy.aws.session import Aws, error_code, translate_errors
+from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, Dl4jError
 from dl4jlegacy.strict_json import to_json
 
@@ -195,8 +197,8 @@ class Ownership:
                     raise
                 return None
         try:
-            owner = Owner(**json.loads(body))
-        except (ValueError, TypeError) as exc:
+            owner = msgspec.json.decode(body, type=described(Owner))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             raise ConfError(f"{self._what} is not as this version writes it: {body[:80]!r}") from exc
         now = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
         return _Found(owner, answer["ETag"], (now - answer["LastModified"]).total_seconds())

@@ -475,8 +475,8 @@ def _lead(
 
 def _with_remedy(report: Report, run: str) -> Report:
     """Return the report of a run that stays in the grid, since its model is not where it was wanted."""
-    text = f"{report.misplaced}. The run is kept: `dl4j resume {run} --out FILE` writes it, `dl4j stop` removes it"
-    return replace(report, misplaced=ModelError(text))
+    remedy = f"but the run is kept: `dl4j resume {run} --out FILE` writes its model, `dl4j stop` removes it"
+    return replace(report, misplaced=ModelError(f"{report.misplaced}; {remedy}"))
 
 
 def _place_of_model(conf: Conf, own: str, tracker: HazelcastStateTracker) -> str:

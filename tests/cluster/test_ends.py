@@ -60,7 +60,7 @@ def test_a_run_whose_model_finds_no_room_is_kept_until_it_is_written(cluster: Cl
     worker = cluster.worker()
     assert (master.wait(), worker.wait()) == (8, 0)
     assert "No space left on device" in master.err()
-    assert "The run is kept: `dl4j resume r1 --out FILE` writes it" in master.err()
+    assert "it is lost; but the run is kept: `dl4j resume r1 --out FILE` writes its model" in master.err()
     resumed = cluster.start("resume", "r1", "--zookeeper", cluster.zookeeper, "--format", "json")
     assert same(resumed, 2)["model_path"] == str(tmp_path / "model.zip")
     assert cluster.left_over() == []
