@@ -146,11 +146,13 @@ add_command(aws_app, up, UpOptions, context_settings=_EXTRA)
 
 def _check(options: UpOptions) -> None:
     """Check everything that can be checked without creating anything; print the price, and what was not checked."""
+    from dl4jlegacy.aws.payload import load_payload
     from dl4jlegacy.aws.prices import estimate
 
     spec = options.cluster_spec(options.allow)
     open_console()
     spec.check()
+    load_payload(options.wheel, options.requirements)
     unchecked: list[str] = []
     with _session(options.region) as aws:
         silent = aws.why_silent()
@@ -234,8 +236,9 @@ def _own_address() -> str:
 @aws_app.command()
 def join(name: Name, allow: Allow = "", region: Region = None, format: Format = "text") -> None:
     """Have your address admitted to a cluster that is somebody else's; nothing else of it changes."""
-    from dl4jlegacy.aws.cluster_spec import parse_cidr
+    from dl4jlegacy.aws.cluster_spec import check_name, parse_cidr
 
+    check_name(name)
     as_json = format == "json"
     open_console()
     network = parse_cidr(allow or _own_address())

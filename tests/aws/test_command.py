@@ -121,6 +121,12 @@ def test_a_dry_run_without_network_tells_the_list_price_and_what_it_could_not_ch
 def test_a_dry_run_without_network_still_refuses_what_is_wrong_without_asking(dl4j, offline) -> None:
     dl4j("aws", "up", "digits", "--out", "m.zip", "--dry-run").is_error(2, "--out is 'm.zip'")
     dl4j(*DRY, "--allow", "0.0.0.0/0").is_error(2, "admits too many")
+    dl4j(*DRY, "--wheel", "other.whl").is_error(3, "give a wheel of this package")
+    dl4j(*DRY, "--requirements", __file__).is_error(3, "line 1", "--hash=sha256")
+
+
+def test_joining_looks_at_the_name_before_it_asks_anybody(dl4j, offline) -> None:
+    dl4j("aws", "join", "Bad_Name").is_error(2, "a cluster cannot be called 'Bad_Name'")
 
 
 def test_a_dry_run_without_credentials_or_a_known_price_says_so(dl4j, offline, monkeypatch) -> None:
