@@ -12,6 +12,8 @@ import logging
 
 import lazy_loader
 
+_OF_SERVERS = ("HazelcastStateTracker", "ZooKeeperConfigurationRegister", "ZookeeperConfigurationRetriever")
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [name for name in __all__ if name not in _OF_SERVERS]  # ``import *`` loads no server's client
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -12,6 +12,7 @@ from .datasets import (
     NormalizerStandardize as NormalizerStandardize,
 )
 from .errors import ConfError as ConfError, DataError as DataError, Dl4jError as Dl4jError
+from .inference import TrainedModel as TrainedModel
 from .nn import (
     DBN as DBN,
     LSTM as LSTM,
@@ -38,22 +39,50 @@ from .nn import (
     Sgd as Sgd,
     StackedDenoisingAutoEncoder as StackedDenoisingAutoEncoder,
     SubsamplingLayer as SubsamplingLayer,
+    TrainingListener as TrainingListener,
     restore_multi_layer_network as restore_multi_layer_network,
     write_model as write_model,
 )
 from .runner import ActorNetworkRunner as ActorNetworkRunner
+from .saved_model import load_model as load_model
 from .scaleout import (
     CollectingAggregator as CollectingAggregator,
     CollectionJobIterator as CollectionJobIterator,
     Conf as Conf,
     DataSetJobIterator as DataSetJobIterator,
+    DeltaAggregator as DeltaAggregator,
+    HogWildWorkRouter as HogWildWorkRouter,
+    InMemoryStateTracker as InMemoryStateTracker,
+    IterativeReduceWorkRouter as IterativeReduceWorkRouter,
+    EarlyStopping as EarlyStopping,
     Job as Job,
     JobAggregator as JobAggregator,
     JobIterator as JobIterator,
+    MultiLayerNetworkPerformer as MultiLayerNetworkPerformer,
     ParameterAveragingAggregator as ParameterAveragingAggregator,
     Result as Result,
+    StateTracker as StateTracker,
+    ValidationConf as ValidationConf,
     WorkerPerformer as WorkerPerformer,
+    WorkRouter as WorkRouter,
+    register_performer as register_performer,
+    register_router as register_router,
 )
+from .scaleout.actors import (
+    BatchActor as BatchActor,
+    HeartbeatActor as HeartbeatActor,
+    MasterActor as MasterActor,
+    ModelSavingActor as ModelSavingActor,
+    WorkerActor as WorkerActor,
+)
+from .scaleout.history import HistoryEntry as HistoryEntry
+from .scaleout.hazelcast.store import HazelcastStateTracker as HazelcastStateTracker
+from .scaleout.observers import ModelSaver as ModelSaver
 from .scaleout.outcome import TrainingResult as TrainingResult
+from .scaleout.zookeeper import (
+    ZooKeeperConfigurationRegister as ZooKeeperConfigurationRegister,
+    ZookeeperConfigurationRetriever as ZookeeperConfigurationRetriever,
+)
 from .seeding import Stream as Stream
+from .storage import read_history as read_history
 from .version import __version__ as __version__

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
-__all__ = ["RUNNING", "SLICE_SECONDS", "Clock", "Deadline", "RunningClock"]
+__all__ = ["RUNNING", "SLICE_SECONDS", "Clock", "Deadline", "RunningClock", "read_often"]
 
 SLICE_SECONDS = 0.2
 """For so long at most a wait does not read the clock."""
@@ -52,6 +53,24 @@ class RunningClock:
 
 RUNNING = RunningClock()
 """The clock of this process. What waits in slices reads it often enough for all."""
+
+
+@contextmanager
+def read_often(clock: Clock) -> Iterator[None]:
+    """Read a clock on a thread of its own, as often as waits do, while the body makes calls that block for longer."""
+    over = threading.Event()
+
+    def read() -> None:
+        while not over.wait(SLICE_SECONDS):
+            clock.now()
+
+    thread = threading.Thread(target=read, name="clock", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 class Deadline:

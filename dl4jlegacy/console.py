@@ -46,8 +46,8 @@ class Stopped(BaseException):
         self.hint = ""
 
 
-def emit(text: str) -> None:
-    """Print a result on stdout, at once. A reader that has left (``| head``) is no error.
+def emit(text: str) -> bool:
+    """Print a result on stdout, at once; return whether anybody still reads: one who has left (``| head``) is no error.
 
     Raises:
         OutputError: stdout cannot take it, for instance a full disk.
@@ -57,9 +57,11 @@ def emit(text: str) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         _to_nowhere(sys.stdout)
+        return False
     except OSError as exc:
         _to_nowhere(sys.stdout)
         raise OutputError(f"the results cannot be written to standard output: {exc.strerror or exc}") from exc
+    return True
 
 
 def _printable(text: str) -> str:
@@ -109,7 +111,7 @@ def run_guarded(command: Callable[[], Any], *, as_json: bool = False, json_lines
     """Run a command; return the process's exit status, with one message on stderr for whatever went wrong.
 
     Args:
-        command: what to run; an int that it returns is the exit status.
+        command: what to run; a number that it returns is the exit status, and nothing else that it returns is.
         as_json: errors go to stdout too, as one JSON object.
         json_lines: the message on stderr is a line of JSON.
     """
@@ -138,7 +140,7 @@ def run_guarded(command: Callable[[], Any], *, as_json: bool = False, json_lines
         except Exception:  # noqa: BLE001  # the last line of defence: an internal bug, with its traceback
             _say(traceback.format_exc().rstrip())
             return report("DL4J-INTERNAL", "this is a bug in dl4jlegacy: the traceback is on stderr", EXIT_INTERNAL)
-    return status if isinstance(status, int) else 0
+    return status if isinstance(status, int) and not isinstance(status, bool) else 0
 
 
 def error_fields(error: Dl4jError) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from dl4jlegacy.backend import import_cupy
+from dl4jlegacy.clock import Deadline
 from dl4jlegacy.errors import DeviceError, UsageError, how_to_install, nearest
 
 __all__ = [
@@ -289,10 +290,10 @@ def _try_out(cupy: Any, index: int) -> None:
 
 def _wait_for_trial(cupy: Any, index: int) -> None:
     """Wait for the trial to finish, with a deadline: a GPU that hangs raises nothing."""
-    event, end = cupy.cuda.Event(disable_timing=True), time.monotonic() + _TRIAL_SECONDS
+    event, deadline = cupy.cuda.Event(disable_timing=True), Deadline(_TRIAL_SECONDS)
     event.record()
     while not event.done:
-        if time.monotonic() > end:
+        if deadline.passed():
             raise DeviceError(
                 f"gpu:{index} has not answered for {_TRIAL_SECONDS:g} s; does nvidia-smi work here, is the GPU "
                 "somebody else's? Choose another one, or --device cpu"

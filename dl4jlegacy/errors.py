@@ -7,6 +7,7 @@
     - ShapeError                 DL4J-SHAPE       3
     - DeviceError                DL4J-DEVICE      3
   x DataError                    DL4J-DATA        3
+    - DownloadError              DL4J-DOWNLOAD    4
   x TrainingError                DL4J-TRAINING    1
     - JobError                   DL4J-JOB         1
     - CaptureError               DL4J-CAPTURE     1
@@ -22,6 +23,7 @@
   x ModelError                   DL4J-MODEL       8
     - CheckpointError            DL4J-CHECKPOINT  8
   x VersionError                 DL4J-VERSION     9
+  x MissingPartError             DL4J-PART       10
 
 Catch broadly at the root, recover narrowly at the leaf. A message says what happened, to which object, with which
 values, and what to do about it. Errors of other libraries are wrapped where they enter (``raise ... from``).
@@ -42,7 +44,9 @@ __all__ = [
     "DeviceError",
     "DeviceMemoryError",
     "Dl4jError",
+    "DownloadError",
     "JobError",
+    "MissingPartError",
     "ModelError",
     "NotAuthorisedError",
     "NotEnoughWorkersError",
@@ -109,6 +113,13 @@ class DataError(Dl4jError):
 
     code = "DL4J-DATA"
     exit_status = 3
+
+
+class DownloadError(DataError):
+    """A data set is not here and cannot be downloaded now; another time it may be."""
+
+    code = "DL4J-DOWNLOAD"
+    exit_status = 4
 
 
 class TrainingError(Dl4jError):
@@ -216,6 +227,13 @@ class VersionError(Dl4jError):
 
     code = "DL4J-VERSION"
     exit_status = 9
+
+
+class MissingPartError(Dl4jError):
+    """A run's jobs need a part of somebody's program, by name, which this process does not have."""
+
+    code = "DL4J-PART"
+    exit_status = 10
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:

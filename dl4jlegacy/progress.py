@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections import deque
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self, TextIO
 
@@ -15,7 +17,7 @@ from dl4jlegacy.errors import counted
 from dl4jlegacy.kernels.compilation import kernels_being_compiled
 from dl4jlegacy.scaleout.outcome import RunStatus
 
-__all__ = ["ProgressLine", "Speed", "compiling", "duration", "phase", "score", "status_line"]
+__all__ = ["ProgressLine", "Speed", "compiling", "duration", "phase", "reading", "score", "shown", "status_line"]
 
 _WINDOW_SECONDS = 10.0
 _COLUMNS = 80  # of a terminal that does not say how many it has
@@ -44,7 +46,11 @@ class ProgressLine:
         """Show a new status in the place of the one before."""
         if status.head is not None:
             self._speed.add(status.seconds, status.head.examples)
-        self._show(status_line(status, self._speed.now)[: self._columns() - 1])
+        self.show(status_line(status, self._speed.now))
+
+    def show(self, line: str) -> None:
+        """Show a line in the place of the one before, as far as it fits."""
+        self._show(line[: self._columns() - 1])
 
     def _columns(self) -> int:
         try:
@@ -56,6 +62,26 @@ class ProgressLine:
         with contextlib.suppress(OSError, ValueError):
             self._terminal.write(_ERASE + line)
             self._terminal.flush()
+
+
+@contextlib.contextmanager
+def reading() -> Iterator[Callable[[int, int], None]]:
+    """Yield what to call with the batches and bytes read so far; shows them on stderr, if somebody can see it."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield lambda batches, nbytes: None
+        return
+    with ProgressLine(sys.stderr) as line:
+        yield lambda batches, nbytes: line.show(f"reading data: {batches:,} batches, {nbytes / 1e6:,.0f} MB")
+
+
+@contextlib.contextmanager
+def shown(tick: Callable[[RunStatus], None] | None, progress: bool) -> Iterator[Callable[[RunStatus], None] | None]:
+    """Yield what to call with the status of a run: ``tick``, else what shows it on stderr, if somebody can see it."""
+    if tick is not None or not progress or sys.stderr is None or not sys.stderr.isatty():
+        yield tick
+        return
+    with ProgressLine(sys.stderr) as line:
+        yield line.tick
 
 
 class Speed:
@@ -107,7 +133,7 @@ def phase(status: RunStatus) -> str:
     plan, head = status.plan, status.head
     if head is None:
         return "start"
-    now = plan.phases[plan.phase_of(min(head.round, plan.total_rounds - 1))]
+    now = plan.work_of(min(head.round, plan.total_rounds - 1))
     return f"{now.kind} {now.layer}" if now.layer >= 0 else now.kind
 
 

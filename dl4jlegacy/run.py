@@ -10,22 +10,34 @@ import uuid
 from dataclasses import dataclass
 
 from dl4jlegacy import storage
-from dl4jlegacy.datasets import DataSetIterator, ListMultiDataSetIterator
-from dl4jlegacy.errors import CheckpointError, ConfError
+from dl4jlegacy.datasets import (
+    DataSet,
+    DataSetIterator,
+    ExportedDataSetIterator,
+    ListMultiDataSetIterator,
+    MultiDataSet,
+)
+from dl4jlegacy.datasets.fingerprint import fingerprint
+from dl4jlegacy.datasets.validation import ValidatedData, in_batches, split_off
+from dl4jlegacy.errors import CheckpointError, ConfError, DataError, MissingPartError, ShapeError
 from dl4jlegacy.machine import check_threads
-from dl4jlegacy.nn.networks import build_network
+from dl4jlegacy.nn.batch_evaluation import is_classified
+from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
+from dl4jlegacy.nn.networks import Network, build_network
 from dl4jlegacy.nn.training.data_checks import check_data
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity, check_same_data, with_fingerprint
 from dl4jlegacy.scaleout.compute import Compute, host_kernels, resolve_compute
-from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.job import DataSetJobIterator, JobIterator
+from dl4jlegacy.scaleout.conf import NETWORK_CLASSES, Conf
+from dl4jlegacy.scaleout.job import BatchIterator, DataSetJobIterator, JobIterator
+from dl4jlegacy.scaleout.parts import find_router
 from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.scoring import ValidationConf
 from dl4jlegacy.scaleout.worker_pool import process_name
 
 __all__ = ["Run", "TrainingData", "job_iterator", "open_checkpoints", "resolve"]
 
-TrainingData = DataSetIterator | ListMultiDataSetIterator | JobIterator
-"""The data of a run: batches of examples, or jobs that are no network's."""
+TrainingData = DataSetIterator | ListMultiDataSetIterator | JobIterator | ValidatedData
+"""The data of a run: batches of examples, with others to validate on or without, or jobs that are no network's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +75,7 @@ def resolve(
         data: the training data. Their fingerprint is computed here, and compared with the one in ``conf``, if any.
         compute: as ``resolve_compute`` returned it beside this Conf; None: it is resolved here.
         local_workers: the number of workers in this process; None: ``conf.workers``.
-        on_cluster: whether other processes join the run: data then travel with the jobs.
+        on_cluster: whether other processes join the run: data then travel with the jobs, or all reach them.
         resume: whether the run continues from the newest good checkpoint in ``conf.checkpoint_dir``. It keeps its
             incarnation then; any other run gets a new one.
 
@@ -72,37 +84,149 @@ def resolve(
         DeviceError: its devices are not available.
         CheckpointError: the run began with other data, or ``resume`` finds no usable checkpoint.
     """
+    if isinstance(data, ValidatedData) and conf.validation is None:
+        conf = conf.replace(validation=ValidationConf())
     if compute is None:
         conf, compute = resolve_compute(conf, local=local_workers != 0)
     conf = conf.replace(
         run=conf.run or (process_name() if on_cluster else f"run-{uuid.uuid4().hex[:8]}"),
         incarnation=(_incarnation_to_resume(conf) if resume else "") or uuid.uuid4().hex[:16],
         jobs_per_round=conf.jobs_per_round or conf.workers,
-        data_by_reference=conf.data_by_reference and not on_cluster,
+        export_directory=storage.absolute(conf.export_directory),
     )
+    if on_cluster:
+        conf = _with_place_of_data(conf, data)
+    try:
+        find_router(conf)
+    except MissingPartError as exc:
+        raise ConfError(f"Conf.router is {conf.router!r}: {exc}") from exc
     workers = conf.workers if local_workers is None else local_workers
     check_threads(workers, 0)  # before anything is done for each of them
     plan = job_iterator(conf, data).plan
-    if conf.network_conf is not None and isinstance(data, DataSetIterator | ListMultiDataSetIterator):
-        network = build_network(conf.network_conf, host_kernels(conf.kernels))
-        check_data(network, data)
+    training, validation = _parts(conf, data)
+    if conf.network_conf is not None and isinstance(training, DataSetIterator | ListMultiDataSetIterator):
+        network = _build(conf)
+        check_data(network, training)
+        if validation is not None:
+            _check_validation(network, validation)
         check_threads(workers, 3 * int(network.params.nbytes))
-    conf = with_fingerprint(conf, data, _checkpoints_to_resume(conf, plan) if resume else None, resume=resume)
+    checkpoints = _checkpoints_to_resume(conf, plan) if resume else None
+    whole = data.training if isinstance(data, ValidatedData) else data
+    conf = with_fingerprint(conf, whole, checkpoints, resume=resume)
+    if isinstance(data, ValidatedData):
+        conf = _with_validation_fingerprint(conf, data, checkpoints)
     return Run(conf, compute, plan, workers, resumes=resume)
 
 
+def _with_place_of_data(conf: Conf, data: TrainingData) -> Conf:
+    """Return a cluster's Conf with whether its jobs name their data; raises ``ConfError`` if nobody would find them."""
+    by_reference = conf.data_by_reference
+    if by_reference is None:
+        by_reference = bool(conf.export_directory)
+    if by_reference and conf.export_directory and not isinstance(data, ExportedDataSetIterator):
+        raise ConfError(
+            f"Conf.export_directory is {conf.export_directory}, and the data are {type(data).__name__}, which were not "
+            "exported to it: ActorNetworkRunner does that; a data set that dl4j loads needs none"
+        )
+    if by_reference and not (conf.export_directory or conf.dataset):
+        raise ConfError(
+            "Conf.data_by_reference needs data that all processes reach: name a folder that they share, or a prefix in "
+            "S3, in Conf.export_directory; or leave data_by_reference out, and the data go with the jobs"
+        )
+    if by_reference and conf.validation is not None and not conf.validation.fraction:
+        raise ConfError(
+            "Conf.validation has data of its own, and the jobs name their data: workers would not find those to "
+            "validate on; give validation.fraction, or leave data_by_reference and export_directory out"
+        )
+    return conf.replace(data_by_reference=by_reference)
+
+
+def _check_validation(network: Network, validation: BatchIterator) -> None:
+    """Raise what ``check_data`` does, and say that it is about the validation data."""
+    try:
+        check_data(network, validation)
+    except (ConfError, ShapeError, DataError) as exc:
+        raise type(exc)(f"the validation data: {exc}") from exc
+
+
+def _with_validation_fingerprint(conf: Conf, data: ValidatedData, checkpoints: CheckpointStore | None) -> Conf:
+    """Return the Conf with the fingerprint of the validation data; raises ``CheckpointError`` if it had another."""
+    found = fingerprint(data.validation)
+    began = conf.validation_fingerprint or ("" if checkpoints is None else checkpoints.kept("validation_fingerprint"))
+    if began and began != found:
+        raise CheckpointError(
+            f"run {conf.run} began with validation data of fingerprint {began[:16]}; those that are there now have "
+            f"{found[:16]}: give it the ones that it began with"
+        )
+    return conf.replace(validation_fingerprint=found)
+
+
+def _build(conf: Conf) -> Network:
+    """Return the network of the class that the Conf names; raises ``ConfError`` if it is none of that class."""
+    kernels = host_kernels(conf.kernels)
+    if conf.multi_layer_conf is not None:
+        return NETWORK_CLASSES[conf.multi_layer_clazz](conf.multi_layer_conf, kernels=kernels)
+    if conf.multi_layer_clazz != MultiLayerNetwork.__name__:
+        raise ConfError(f"Conf.multi_layer_clazz is {conf.multi_layer_clazz!r}, and the network is a graph")
+    assert conf.computation_graph_conf is not None
+    return build_network(conf.computation_graph_conf, kernels)
+
+
 def job_iterator(conf: Conf, data: TrainingData) -> JobIterator:
-    """Return the jobs of a run with a resolved Conf; raises ``ConfError`` if data sets come without a network."""
-    if not isinstance(data, DataSetIterator | ListMultiDataSetIterator):
-        return data
+    """Return the jobs of a run with a resolved Conf.
+
+    Raises:
+        ConfError: data sets come without a network; or the run cannot be validated as the Conf says.
+    """
+    training, validation = _parts(conf, data)
+    if not isinstance(training, DataSetIterator | ListMultiDataSetIterator):
+        return training
     if conf.network_conf is None:
         raise ConfError("Conf.multi_layer_conf is missing; a run over data sets needs the network to train")
+    classifies = validation is None or is_classified(conf.network_conf, _whole(validation))
+    if conf.validation is not None and not classifies and conf.validation.metric != "loss":
+        raise ConfError(
+            f"validation.metric is {conf.validation.metric!r}, and nothing is classified: the labels are the features; "
+            "give 'loss'"
+        )
     return DataSetJobIterator(
-        data,
+        training,
         jobs_per_round=conf.jobs_per_round,
         averaging_frequency=conf.averaging_frequency,
         phases=conf.phases(),
+        validation=validation,
+        validate_every=0 if conf.validation is None else conf.validation.every_rounds,
+        classifies=classifies,
     )
+
+
+def _parts(conf: Conf, data: TrainingData) -> tuple[BatchIterator | JobIterator, BatchIterator | None]:
+    """Return the data to train on, and those to validate on, if any."""
+    given = conf.validation
+    if given is None:
+        return (data.training if isinstance(data, ValidatedData) else data), None
+    if isinstance(data, ValidatedData):
+        if given.fraction:
+            raise ConfError(
+                f"validation.fraction is {given.fraction}, and there are validation data besides; give one of them"
+            )
+        parts = data
+    elif not isinstance(data, DataSetIterator | ListMultiDataSetIterator):
+        raise ConfError("Conf.validation is given, and the jobs are no network's, which cannot be evaluated")
+    elif given.fraction:
+        parts = split_off(data, given.fraction, conf.seed)
+    else:
+        raise ConfError(
+            "Conf.validation names no data; give fraction=0.1, or the runner the data (ActorNetworkRunner(..., "
+            "validation=...))"
+        )
+    return parts.training, in_batches(parts.validation, conf.jobs_per_round)
+
+
+def _whole(data: BatchIterator) -> DataSet | MultiDataSet:
+    """Return the data set behind an iterator; its first batch, if it has none."""
+    whole = getattr(data, "dataset", None)
+    return whole if isinstance(whole, DataSet | MultiDataSet) else data.batch(0, 0)
 
 
 def open_checkpoints(run: Run) -> CheckpointStore | None:

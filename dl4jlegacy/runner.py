@@ -1,4 +1,4 @@
-"""``ActorNetworkRunner``: wires a ``Conf`` and an iterator to tracker, router and actors, and runs them.
+"""``ActorNetworkRunner``: a program's own master, alone or on a cluster; its standby; and its workers.
 
 ::
 
@@ -7,115 +7,158 @@
     result = runner.train()
     runner.shutdown()
 
-Legacy: ``ActorNetworkRunner`` / ``DeepLearning4jDistributed``, whose ``setup`` slept for a minute, whose ``train``
-polled every 15 s, and whose ``shutdown`` swallowed every error and left threads behind.
+With ``tracker="hazelcast://host:port"`` and ``zookeeper="host:port"`` the same program is the master of a cluster's
+run, as ``dl4j master`` is one, and ``ActorNetworkRunner("worker", zookeeper="host:port")`` works for it.
+
+Legacy: ``ActorNetworkRunner`` / ``DeepLearning4jDistributed``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
-import os
-import sys
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
-import pykka
-from threadpoolctl import threadpool_limits
-
-from dl4jlegacy.errors import ConfError, DeadlineError, Dl4jError, TrackerLostError, TrainingError, UsageError, counted
-from dl4jlegacy.kernels.protocol import Kernels
-from dl4jlegacy.nn.networks import build_network
-from dl4jlegacy.progress import ProgressLine
-from dl4jlegacy.run import Run, TrainingData, job_iterator, open_checkpoints, resolve
-from dl4jlegacy.scaleout import actors, protocol
-from dl4jlegacy.scaleout.actors import Ticker
-from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, DeltaAggregator, JobAggregator, ParameterAveragingAggregator
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore
-from dl4jlegacy.scaleout.compute import ARITHMETIC, MIXED, RunArithmetic, check_same_arithmetic, host_kernels
-from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.job import JobIterator, Result
-from dl4jlegacy.scaleout.monitor import ClusterMonitor
-from dl4jlegacy.scaleout.outcome import Outcome, RunStatus, TrainingResult, failure_of
-from dl4jlegacy.scaleout.perform import first_model
-from dl4jlegacy.scaleout.protocol.failures import messages
-from dl4jlegacy.scaleout.records import Failure, Head
-from dl4jlegacy.scaleout.router import WorkRouter, create_router
-from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker, drive
-from dl4jlegacy.scaleout.worker_pool import (
-    PerformerFactory,
-    WorkerPool,
-    network_performer,
-    process_name,
-    stop_actors,
-    tell,
+from dl4jlegacy import storage
+from dl4jlegacy.datasets import (
+    DataSet,
+    DataSetIterator,
+    ExportedDataSetIterator,
+    ListMultiDataSetIterator,
+    MultiDataSet,
 )
+from dl4jlegacy.datasets.exported import batches_of, export, one_epoch
+from dl4jlegacy.datasets.validation import ValidatedData
+from dl4jlegacy.errors import ConfError, DataError, UsageError, nearest
+from dl4jlegacy.execution import RunExecution
+from dl4jlegacy.nn.listeners import TrainingListener
+from dl4jlegacy.progress import reading, shown
+from dl4jlegacy.run import Run, TrainingData, resolve
+from dl4jlegacy.scaleout.aggregate import JobAggregator
+from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.observers import ModelSaver
+from dl4jlegacy.scaleout.outcome import RunStatus, TrainingResult
+from dl4jlegacy.scaleout.parts import PerformerFactory
+from dl4jlegacy.scaleout.tracker import StateTracker
 
-__all__ = ["ActorNetworkRunner", "RunStatus", "TrainingResult"]
+if TYPE_CHECKING:
+    from dl4jlegacy.cluster.leadership import LedRun
+    from dl4jlegacy.cluster.program import ClusterProgram
 
-logger = logging.getLogger(__name__)
+__all__ = ["ActorNetworkRunner"]
 
-_SHOWN = 8
-"""So many workers, and so many failures, are named in a message."""
-
-
-@dataclass(slots=True)
-class _Parts:
-    """What ``setup`` has put together for one run."""
-
-    run: Run
-    jobs: JobIterator
-    tracker: StateTracker
-    router: WorkRouter
-    aggregator: JobAggregator
-    kernels: Kernels  # for work in host memory
-    first_model: Callable[[], Result]
-    performer: PerformerFactory
-    checkpoints: CheckpointStore | None
-    outcome: Outcome
-    pool: ThreadPoolExecutor
-    master: protocol.Master | None = None
-    started: float = 0.0
-    refs: list[pykka.ActorRef[Any]] = field(default_factory=list)
-    workers: WorkerPool | None = None
-    ticker: Ticker | None = None
+_TYPES = ("master", "standby", "worker")
+Tick = Callable[[RunStatus], None]
 
 
 class ActorNetworkRunner:
-    """Runs a master and its workers in this process.
+    """Runs a master, a standby, or workers; a context manager.
+
+    A ``"master"`` without ``zookeeper`` trains in this process. With it, it leads a run whose workers are other
+    processes: it registers the Conf, keeps everything in the tracker, goes on where workers fail, and clears up in
+    ``shutdown``, once ``train`` has returned: whatever happens before that, the run stays, and a ``"standby"`` takes it
+    over, or the same program with ``setup(conf, resume=True)``. A ``"standby"`` is made like its master. A ``"worker"``
+    needs nothing but ``zookeeper``. The run's secret is read from the environment (``DL4J_SECRET_FILE``), as ``dl4j``
+    reads it.
 
     Args:
-        type: ``"master"``. (``"worker"`` joins a cluster's run and needs a tracker that can be reached from here.)
-        iterator: the data, or a ``JobIterator`` for jobs that are no network.
-        tracker: a state tracker; by default one in this process, which ``shutdown`` closes.
-        performer: makes each worker's performer; by default one that trains ``conf.multi_layer_conf``.
-        aggregator: for jobs that are no network.
-        first_model: version 0 for jobs that are no network.
-        monitor: of a cluster's master, entered by the caller.
+        type: ``"master"``, ``"standby"`` or ``"worker"``.
+        iterator: the data, for a master and a standby: a ``DataSetIterator``; any iterable of batches, such as a list
+            of ``DataSet``s or a generator of pairs of features and labels; DL4J's classic iterator (``has_next``,
+            ``next``, ``reset``); or a ``JobIterator`` for jobs that are no network's. Batches that cannot be asked for
+            by their number are read once, in ``setup``, and kept in files of the temporary folder until ``shutdown``;
+            every epoch has them in that order. With ``Conf.export_directory`` any iterator's batches are kept there,
+            once, and stay; the path of such a folder, or its place in S3, may take the place of the iterator.
+        tracker: ``"hazelcast://host:port[,host:port]"``, or a state tracker in this process, which stays open; None:
+            the members that the Conf names, else one in this process, which ``shutdown`` closes.
+        zookeeper: ``"host:port"``, where the run is registered; "": the run is in this process.
+        id: the run's there.
+        cluster_name: of the Hazelcast members; "": that of ``dl4j services`` on this machine, else ``dev``.
+        bind: the host on which a cluster's master listens for its workers' signs of life.
+        workers: threads that work in this process; None: for a master or standby on a cluster none, for a worker one
+            (or one for each GPU), else as many as the Conf says.
+        performer: makes each worker's performer in this process; None: the one that the Conf names, else one that
+            trains ``conf.multi_layer_conf``.
+        aggregator: for jobs that are no network's.
+        first_model: version 0 for jobs that are no network's.
+        listeners: told of every new version of the model, in the master's process: ``iteration_done(network, iteration,
+            score, examples=...)`` with the iterations counted from 0 (for jobs that are no network's, with the model).
+            On the master's thread, which waits for them.
+        worker_listeners: told likewise of every batch that a worker in this process trains its network on, with that
+            network, and the iterations counted from 0 in each phase. On the worker's thread, which waits for them.
+        saver: gets every ``checkpoint_every``-th version and the last: ``save(head, model)``.
+        validation: data that the model is scored by while it is trained, as ``Conf.validation`` says, or else after
+            every epoch: a data set, or batches like the training data's, in a fixed order.
+
+    Raises:
+        UsageError: an argument is missing, malformed, or makes no sense for this type.
+        NotAuthorisedError: Zookeeper is beyond this machine's loopback, and there is no secret.
     """
 
     def __init__(
         self,
         type: str,  # the legacy constructor's first argument
-        iterator: TrainingData,
+        iterator: TrainingData | Iterable[Any] | None = None,
         *,
-        tracker: StateTracker | None = None,
+        tracker: StateTracker | str | None = None,
+        zookeeper: str = "",
+        id: str = "master",
+        cluster_name: str = "",
+        bind: str = "127.0.0.1",
+        workers: int | None = None,
         performer: PerformerFactory | None = None,
         aggregator: JobAggregator | None = None,
         first_model: Result | None = None,
-        monitor: ClusterMonitor | None = None,
+        listeners: Sequence[TrainingListener] = (),
+        worker_listeners: Sequence[TrainingListener] = (),
+        saver: ModelSaver | None = None,
+        validation: DataSet | MultiDataSet | DataSetIterator | ListMultiDataSetIterator | Iterable[Any] | None = None,
     ) -> None:
-        if type != "master":
-            raise UsageError(f"ActorNetworkRunner type {type!r}: only 'master' (with its workers) runs in one process")
-        self._iterator = iterator
-        self._tracker, self._performer = tracker, performer
-        self._aggregator, self._first_model = aggregator, first_model
-        self._monitor = monitor
-        self._parts: _Parts | None = None
+        if type not in _TYPES:
+            raise UsageError(f"ActorNetworkRunner type {type!r}{nearest(type, _TYPES)}")
+        if (iterator is None) != (type == "worker"):
+            needs = (
+                "takes no iterator: it needs zookeeper='host:port'"
+                if type == "worker"
+                else "needs an iterator: its data"
+            )
+            raise UsageError(f"ActorNetworkRunner of type {type!r} {needs}")
+        if not zookeeper and (type != "master" or isinstance(tracker, str)):
+            raise UsageError(f"ActorNetworkRunner of type {type!r} on a cluster needs zookeeper='host:port'")
+        if zookeeper and isinstance(tracker, StateTracker):
+            raise UsageError("with zookeeper, give the tracker as 'hazelcast://host:port'; it is opened here")
+        masters: dict[str, Any] = {"tracker": tracker, "aggregator": aggregator, "first_model": first_model}
+        masters |= {"saver": saver, "validation": validation}
+        given = [name for name, value in {**masters, "listeners": listeners or None}.items() if value is not None]
+        if type == "worker" and given:
+            raise UsageError(f"ActorNetworkRunner of type 'worker' takes no {', '.join(given)}: they are the master's")
+        self._type, self._iterator, self._workers = type, iterator, workers
+        self._validation = validation
+        self._read: TrainingData | None = None
+        self._tracker = tracker if isinstance(tracker, StateTracker) else None
+        self._own_parts: dict[str, Any] = {
+            "performer": performer,
+            "aggregator": aggregator,
+            "first_model": first_model,
+            "listeners": listeners,
+            "worker_listeners": worker_listeners,
+            "saver": saver,
+        }
+        self._cluster: ClusterProgram | None = None
+        if zookeeper:
+            from dl4jlegacy.cluster.program import ClusterProgram  # with the clients of its servers
+
+            named = "" if tracker is None else str(tracker)
+            self._cluster = ClusterProgram.at(zookeeper, id, named, cluster_name, bind=bind, workers=workers)
+        self._conf: Conf | None = None
+        self._execution: RunExecution | None = None
+        self._stack = contextlib.ExitStack()
+        self._led: LedRun | None = None
+        self._show: Tick = _show_nothing
 
     def __enter__(self) -> Self:
         return self
@@ -123,84 +166,55 @@ class ActorNetworkRunner:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._shut_down_after(error)
+        self._leave(error)
 
-    def _shut_down_after(self, error: BaseException | None) -> None:
-        """Shut down; with an ``error`` on its way, what goes wrong here is only a warning, and hides nothing of it."""
-        try:
-            self.shutdown()
-        except Dl4jError as exc:
-            if error is None:
-                raise
-            logger.warning("%s", exc)
-
-    def setup(self, conf: Conf | Run, *, resume: bool = False) -> Conf:
+    def setup(self, conf: Conf | Run | None = None, *, resume: bool = False, wait_seconds: float = 60.0) -> Conf:
         """Check everything that can be checked before training; return the Conf with all defaults resolved.
 
+        On a cluster a new run is registered here, so that workers may join.
+
         Args:
-            conf: a Conf, which is resolved here, or what ``run.resolve`` made of one, which is taken as it is.
-            resume: continue from the newest good checkpoint in ``conf.checkpoint_dir``; a ``Run`` says so itself.
+            conf: a Conf, which is resolved here, or what ``run.resolve`` made of one, which is taken as it is. A
+                standby and a worker take the one that is registered.
+            resume: go on with a run: the one that is registered, or else from the newest good checkpoint in
+                ``conf.checkpoint_dir``; a ``Run`` says so itself.
+            wait_seconds: how long a standby and a worker wait for a master to register.
 
         Raises:
             ConfError: the Conf is invalid, or does not fit the data.
             DeviceError: its devices are not available.
-            CheckpointError: the folder holds another run's checkpoints, ``resume`` finds none that is usable, or the
+            CheckpointError: the folder holds another run's checkpoints, ``resume`` finds nothing to go on from, or the
                 run began with other data.
             VersionError: the workers here would round differently from those that the run has had so far.
+            TrackerError: Hazelcast or Zookeeper cannot be reached, no run is registered, or it has a master already.
         """
-        if self._parts is not None:
+        if self._conf is not None:
             raise UsageError("setup was called twice; make a new ActorNetworkRunner for another run")
-        run = conf if isinstance(conf, Run) else resolve(conf, self._iterator, resume=resume)
-        conf, kernels = run.conf, host_kernels(run.conf.kernels)
-        first, performer = self._network_parts(conf, kernels)
-        checkpoints = open_checkpoints(run)
-        tracker = self._tracker or InMemoryStateTracker()
-        if checkpoints is not None:
-            checkpoints.arithmetic = RunArithmetic(tracker)
-            if run.resumes and (made_with := checkpoints.made_with()):
-                tracker.define_once(ARITHMETIC, made_with)
-        if run.local_workers:
-            check_same_arithmetic(tracker, conf, run.compute)
-        if checkpoints is not None:
-            checkpoints.keep_conf(conf, takes_over=run.resumes and self._monitor is not None)
-        pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="dl4j-aggregate")
-        self._parts = _Parts(
-            run=run,
-            jobs=job_iterator(conf, self._iterator),
-            tracker=tracker,
-            router=create_router(conf.router, conf.window),
-            aggregator=self._aggregator or _aggregator(conf, kernels, pool),
-            kernels=kernels,
-            first_model=first,
-            performer=performer,
-            checkpoints=checkpoints,
-            outcome=Outcome(tracker.clock),
-            pool=pool,
-        )
-        return conf
-
-    def _network_parts(self, conf: Conf, kernels: Kernels) -> tuple[Callable[[], Result], PerformerFactory]:
-        """Return version 0 of the model and what makes a worker's performer."""
-        if conf.network_conf is None:
-            if self._first_model is None or self._performer is None or self._aggregator is None:
-                raise ConfError("jobs that are no network need performer, aggregator and first_model")
-            model = self._first_model
-            return (lambda: model), self._performer
-        network = build_network(conf.network_conf, kernels)
-
-        def first() -> Result:
-            network.init()
-            return first_model(network)
-
-        return first, self._performer or network_performer
+        if self._cluster is not None and self._type != "master":
+            self._conf = self._cluster.find_conf(wait_seconds)
+            return self._conf
+        if conf is None:
+            raise UsageError("setup needs a Conf: only a standby and a worker find one in Zookeeper")
+        with self._undone_if_it_fails():
+            conf = conf if isinstance(conf, Run) else self._with_place_of_data(conf)
+            data = self._read_data(conf.conf if isinstance(conf, Run) else conf, again=resume)
+            if self._cluster is not None:
+                self._enter(self._cluster.leading(conf, data, self._tick, resume=resume))
+            else:
+                here = self._workers
+                run = conf if isinstance(conf, Run) else resolve(conf, data, local_workers=here, resume=resume)
+                self._execute(run)
+        return self._conf_of_run()
 
     def train(
-        self, tick: Callable[[RunStatus], None] | None = None, *, deadline: float | None = None, progress: bool = True
-    ) -> TrainingResult:
+        self, tick: Tick | None = None, *, deadline: float | None = None, progress: bool = True
+    ) -> TrainingResult | None:
         """Train to the end of the plan; return the result. Blocks.
 
-        Ctrl-C stops the workers after their current job and saves a checkpoint, if the run has a folder for them; the
-        ``KeyboardInterrupt`` then carries a note that says where the run stopped and what is kept.
+        A standby waits behind its master first; it returns None if the run ended without it. Workers work to the end of
+        the run, and return None. Ctrl-C stops the workers here after their current job and saves a checkpoint, if the
+        run has a folder for them; the ``KeyboardInterrupt`` then carries a note that says where the run stopped and
+        what is kept.
 
         Args:
             tick: called with the run's status a few times a second, on this thread.
@@ -214,282 +228,177 @@ class ActorNetworkRunner:
             DeadlineError: the run took longer than ``deadline`` seconds, or no batch was done for too long.
             TrackerLostError: the tracker did not answer for ``conf.tracker_wait_seconds``; the run has been saved as a
                 checkpoint, if it has a folder for them, and ``unfinished`` has its model.
+            NotEnoughWorkersError: too few workers for too long; the run can be resumed.
+            MissingPartError: a worker's run needs a performer or router that is not registered here.
         """
-        parts = self._ready()
-        if parts.checkpoints is not None:
-            takes_over = parts.run.resumes and self._monitor is not None
-            parts.checkpoints.keep_conf(parts.run.conf, takes_over=takes_over)
-        begun = parts.checkpoints.newest() if parts.checkpoints is not None else None  # the tracker may not know yet
-        with threadpool_limits(limits=1, user_api="blas"):  # one pool only: the workers' own threads
-            parts.started = time.monotonic()
-            try:
-                self._start(parts)
-                with _shown(tick, progress) as shown:
-                    head, frame = self._wait(parts, shown, deadline)
-            except KeyboardInterrupt as interrupt:
-                self._shut_down_after(interrupt)
-                interrupt.add_note(_what_is_kept(parts))
-                raise
-            except TrackerLostError as exc:
-                raise TrackerLostError(f"{exc}. {self._save_known(parts)}") from exc
-        seconds = time.monotonic() - parts.started
-        if head.status != "done" or frame is None:
-            raise failure_of(head)
-        done = TrainingResult(
-            conf=parts.run.conf,
-            plan=parts.run.plan,
-            head=head,
-            model=Result.decode(frame),
-            seconds=seconds,
-            examples_here=head.examples - (begun[0].examples if begun is not None else 0),
-            warnings=(*((MIXED,) if parts.run.conf.mixed_devices else ()), *parts.outcome.warnings),
-            devices=parts.run.compute.devices_of(parts.run.local_workers),
-        )
-        if done.batches_lost or done.batches_duplicated:
-            raise TrainingError(
-                f"run {head.run}: {done.batches_lost} batches lost, {done.batches_duplicated} duplicated; this is a bug"
-            )
-        return done
-
-    def network(self, result: TrainingResult) -> Any:
-        """Return the trained network: a ``MultiLayerNetwork``, or a ``ComputationGraph`` if the Conf has one."""
-        return self._network(self._ready(), result.model)
-
-    def _network(self, parts: _Parts, model: Result) -> Any:
-        if parts.run.conf.network_conf is None:
-            raise ConfError("this run trained no network")
-        network = build_network(parts.run.conf.network_conf, parts.kernels)
-        network.init()
-        network.set_params(model.arrays[PARAMS])
-        network.set_updater_state(model.arrays[STATE])
-        return network
-
-    def _ready(self) -> _Parts:
-        if self._parts is None:
+        if self._conf is None:
             raise UsageError("call setup(conf) first")
-        return self._parts
-
-    def _start(self, parts: _Parts) -> None:
-        """Start the actors, the recipients of messages before their senders."""
-        conf, tracker, outcome, monitor = parts.run.conf, parts.tracker, parts.outcome, self._monitor
-        name = process_name() if monitor is None else monitor.source
-        saver = actors.ModelSavingActor.start(outcome, parts.checkpoints, self._checkpoint_failed)
-        batch = actors.BatchActor.start(
-            outcome, tracker, parts.jobs, binds_model=parts.router.binds_model, by_reference=conf.data_by_reference
-        )
-        parts.master = self._master(parts, name)
-        master = actors.MasterActor.start(
-            outcome=outcome,
-            tracker=tracker,
-            master=parts.master,
-            batch=batch,
-            saver=saver,
-            checkpoint_every=conf.checkpoint_every,
-            monitor=monitor,
-        )
-        parts.refs = [master, batch, saver]
-        parts.workers = WorkerPool(
-            conf=conf,
-            plan=parts.run.plan,
-            tracker=tracker,
-            router=parts.router,
-            compute=parts.run.compute,
-            outcome=outcome,
-            performer=parts.performer,
-            jobs=parts.jobs if conf.data_by_reference else None,
-            on_job_failed=(lambda event, failure: None) if monitor is None else monitor.journal.job_failed,
-        )
-        beats = parts.workers.start(name, parts.run.local_workers)
-        # The master looks for late jobs whenever it is polled.
-        parts.ticker = Ticker([(conf.limits.poll / 4, master, actors.Poll()), *beats])
-        parts.ticker.start()
-        if monitor is not None:
-            monitor.begin(lambda: tell(master, actors.Poll()), outcome.fail)
-
-    def _master(self, parts: _Parts, name: str) -> protocol.Master:
-        """Return the protocol's master, called ``name``."""
-        conf, monitor = parts.run.conf, self._monitor
-        return protocol.Master(
-            name=name,
-            store=parts.tracker.store,
-            clock=parts.tracker.clock,
-            plan=parts.run.plan,
-            router=parts.router,
-            aggregator=parts.aggregator,
-            start=protocol.RunStart(conf.run, lambda: parts.first_model().encode(), lambda: self._restore(parts)),
-            limits=conf.limits,
-            is_gone=(lambda worker: False) if monitor is None else monitor.is_gone,
-            on_progress=parts.outcome.progressed,
-            on_set_aside=lambda worker, failures: self._set_aside(parts, worker, failures),
-            present=lambda: self._present(parts),
-            on_reissued=(lambda slot, worker, reason: None) if monitor is None else monitor.job_reissued,
-        )
-
-    def _present(self, parts: _Parts) -> list[str]:
-        """Return the names of the run's workers; called on the master's thread."""
-        here = [] if parts.workers is None else parts.workers.names
-        return [*here, *([] if self._monitor is None else self._monitor.present())]
-
-    def _set_aside(self, parts: _Parts, worker: str, failures: tuple[Failure, ...]) -> None:
-        """Say that the run goes on without a worker; called on the master's thread."""
-        parts.outcome.warn(
-            f"worker {worker} was set aside: {counted(len(failures), 'job')} failed there that other workers did "
-            f"({messages(failures)})"
-        )
-        if self._monitor is not None:
-            self._monitor.worker_set_aside(worker, failures)
-
-    def _checkpoint_failed(self, message: str) -> None:
-        if self._monitor is not None:
-            self._monitor.journal.write("checkpoint_failed", message=message)
-
-    def _restore(self, parts: _Parts) -> tuple[Head, Any] | None:
-        """Return the newest checkpoint for a run that is to begin, here or again; None if there is none."""
-        if self._monitor is not None:
-            self._monitor.leadership.check_begin()
-        return None if parts.checkpoints is None else parts.checkpoints.newest()
-
-    def _wait(
-        self, parts: _Parts, tick: Callable[[RunStatus], None] | None, deadline: float | None
-    ) -> tuple[Head, Any]:
-        """Wait for the end, in slices short enough for Ctrl-C; a run that stands still does not wait for ever."""
-        conf = parts.run.conf
-        stall, waited = conf.stuck_seconds * (conf.limits.attempts + 1), 0.0
-        begun = parts.tracker.clock.now()
-        while True:
-            end = parts.outcome.wait(0.2, (lambda: tick(self.status())) if tick else None)
-            if end is not None:
-                return end
-            elapsed = parts.tracker.clock.now() - begun
-            if deadline is not None and elapsed > deadline:
-                raise DeadlineError(f"run {conf.run} was not done after {deadline:.0f} s; {_where(parts)}")
-            if self._monitor is not None and self._monitor.quorum.waiting is not None:
-                parts.outcome.progressed()  # it has a deadline of its own
-            waited, before = parts.tracker.waited_seconds(), waited
-            if waited > before:
-                parts.outcome.progressed()  # so has this
-            if parts.outcome.idle_seconds > stall:
-                raise DeadlineError(
-                    f"run {conf.run} has stood still for {parts.outcome.idle_seconds:.0f} s; {_where(parts)}. No batch "
-                    "was done meanwhile: find out why, or, if one takes so long, give the Conf more stuck_seconds than "
-                    f"{conf.stuck_seconds:g}"
-                )
-
-    def _save_known(self, parts: _Parts) -> str:
-        """Save what this master knows of a run whose tracker is lost; return where that is, in words."""
-        known = None if parts.master is None else parts.master.known
-        if known is None:
-            return "It had not begun"
-        where = f"It was in round {known[0].round} of {parts.run.plan.total_rounds}"
-        if parts.checkpoints is None:
-            return f"{where}, and has no folder for checkpoints"
+        if self._cluster is not None and self._type == "worker":
+            self._cluster.work(self._own_parts["performer"], self._own_parts["worker_listeners"])
+            return None
+        if self._cluster is not None and self._type == "standby":
+            with self._undone_if_it_fails():
+                data = self._read_data(self._conf, again=True)
+                self._enter(self._cluster.leading_after_master(self._conf, data, self._tick))
+            if self._led is None:
+                return None
+        execution = self._ready()
         try:
-            if self._monitor is not None:
-                self._monitor.leadership.check()
-            if known[0].version not in parts.checkpoints.versions():
-                parts.checkpoints.save(*known)
-        except Dl4jError as exc:
-            return f"{where}. No checkpoint of that was saved: {exc}"
-        return f"{where}, and a checkpoint of that is in {parts.checkpoints.place}"
+            if self._led is None:
+                return execution.train(tick, deadline=deadline, progress=progress)
+            with shown(tick, progress) as show:
+                self._show = show or _show_nothing
+                result = execution.train(self._led.tick, deadline=deadline)
+        except KeyboardInterrupt as interrupt:
+            self._leave(interrupt)
+            raise
+        self._led.is_finished = True  # what the program does with the model, it does before ``shutdown``
+        return result
+
+    def network(self, result: TrainingResult | None, *, best: bool = False) -> Any:
+        """Return the trained network: a ``MultiLayerNetwork``, or a ``ComputationGraph`` if the Conf has one.
+
+        With ``best`` the one that scored best (``Conf.validation``, ``Conf.early_stopping``), else the newest.
+        """
+        if result is None:
+            raise UsageError("there is no result here: a worker has none, nor a standby whose master ended the run")
+        return self._ready().network(result, best=best)
 
     def unfinished(self) -> Any:
         """Return the network as this process has it of a run that has not come to its end; None if it has none."""
-        parts = self._ready()
-        known = None if parts.master is None else parts.master.known
-        return None if known is None else self._network(parts, Result.decode(known[1]))
+        return self._ready().unfinished()
 
     def status(self) -> RunStatus:
         """Return a glance at the run. May be called from any thread while it runs."""
-        parts = self._ready()
-        monitor = self._monitor
-        records = parts.tracker.workers() if monitor is None else monitor.workers()
-        workers = tuple((w.id.rsplit("-", 1)[-1], f"{w.state} {w.job}".strip()) for w in records)
-        seconds = time.monotonic() - parts.started if parts.started else 0.0
-        waiting = None if monitor is None else monitor.quorum.waiting
-        devices = parts.run.compute.describe(parts.run.local_workers)
-        return RunStatus(parts.run.plan, parts.tracker.head(), seconds, workers, waiting, devices=devices)
+        return self._ready().status()
 
     def shutdown(self, timeout: float = 30.0) -> None:
         """Stop everything and wait for it; workers finish and commit their job first. May be called more than once.
 
-        A run that has not come to its end is saved as a checkpoint, if it has a folder for them.
+        A run that has not come to its end is saved as a checkpoint, if it has a folder for them. On a cluster it stays
+        in the tracker, for whoever takes it over; one that has come to its end is cleared up.
 
         Raises:
             DeadlineError: an actor did not stop within ``timeout`` seconds.
         """
-        parts, self._parts = self._parts, None
-        if parts is None:
-            return
-        parts.tracker.leave()
-        workers = [] if parts.workers is None else parts.workers.stop(timeout)
-        if parts.ticker is not None:
-            parts.ticker.stop()
-        others = stop_actors(parts.refs, timeout)
-        late = workers + others
-        parts.pool.shutdown(wait=not late, cancel_futures=True)
+        execution = self._forget()
+        with self._stack:
+            if execution is not None:
+                execution.shutdown(timeout)
+
+    def _leave(self, error: BaseException | None) -> None:
+        """Shut down; a run on a cluster whose program failed stays, since its model may not be where it belongs."""
+        if error is not None:
+            self._show = _show_nothing  # it may be what failed
+            if self._led is not None:
+                self._led.is_finished = False
+        execution = self._forget()
+        with self._stack:
+            if execution is not None:
+                execution.__exit__(None if error is None else type(error), error, None)
+
+    def _forget(self) -> RunExecution | None:
+        execution, self._execution, self._conf, self._led, self._read = self._execution, None, None, None, None
+        return execution
+
+    def _ready(self) -> RunExecution:
+        if self._execution is None:
+            raise UsageError("call setup(conf) first; a standby has nothing to tell before it has taken over")
+        return self._execution
+
+    def _with_place_of_data(self, conf: Conf) -> Conf:
+        """Return the Conf with the folder of data that were exported before, if workers are to read them there."""
+        given = self._iterator
+        exported = given.place if isinstance(given, ExportedDataSetIterator) else given
+        if conf.data_by_reference and not conf.export_directory and isinstance(exported, str | Path):
+            return conf.replace(export_directory=str(exported))
+        return conf
+
+    def _read_data(self, conf: Conf, *, again: bool) -> TrainingData:
+        """Return the data, after they were read once if they could not be had by number before.
+
+        Args:
+            conf: says where to keep what is read.
+            again: for a run that another process has begun, which has kept its data.
+        """
+        training = self._exported(conf, again=again) or cast(TrainingData, self._iterator)
+        self._read = training
+        if self._validation is not None:
+            if not isinstance(training, DataSetIterator | ListMultiDataSetIterator):
+                raise ConfError("validation data are given, and the jobs are no network's, which cannot be evaluated")
+            self._read = ValidatedData(training, self._read_validation())
+        return self._read
+
+    def _read_validation(self) -> DataSet | MultiDataSet | DataSetIterator | ListMultiDataSetIterator:
+        """Return the validation data, after they were read once if their batches cannot be had by number."""
+        given: Any = self._validation
+        if isinstance(given, DataSet | MultiDataSet | DataSetIterator | ListMultiDataSetIterator):
+            return given
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="dl4j-validation-"))
         try:
-            if parts.started and not others:  # a worker that hangs writes no checkpoints
-                _save_unfinished(parts)
-        finally:
-            if parts.checkpoints is not None:
-                parts.checkpoints.release()
-            if self._tracker is None:
-                parts.tracker.shutdown()
-        if late:
-            raise DeadlineError(f"{', '.join(late)} did not stop within {timeout:.0f} s; the process should end now")
+            batches = batches_of(given)
+            if batches is None:
+                raise DataError(f"{type(given).__name__} has jobs and no batches")
+            return export(batches, folder, remedy="set TMPDIR to a larger disk")
+        except DataError as exc:
+            raise DataError(f"the validation data: {exc}") from exc
+
+    def _exported(self, conf: Conf, *, again: bool) -> ExportedDataSetIterator | None:
+        """Return the data as files, of before or of now; None for those that need none."""
+        given, place = self._iterator, conf.export_directory
+        if isinstance(given, str | Path):
+            return storage.open_exported(str(given))
+        if isinstance(given, ExportedDataSetIterator):
+            return given
+        batches = batches_of(given)
+        if place and again:
+            with contextlib.suppress(DataError):  # it was not kept before the process died
+                return storage.open_exported(place)
+        if batches is None and place:
+            if not isinstance(given, DataSetIterator):
+                raise ConfError(f"Conf.export_directory is {place}, and {type(given).__name__} cannot be kept in files")
+            batches = one_epoch(given)
+        if batches is None:
+            return None
+        with reading() as on_batch:
+            if place:
+                return export(batches, storage.open_folder(storage.absolute(place)), on_batch=on_batch)
+            folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="dl4j-batches-"))
+            return export(batches, folder, on_batch=on_batch, remedy="set TMPDIR to a larger disk")
+
+    def _data_of_run(self) -> TrainingData:
+        assert self._read is not None
+        return self._read
+
+    def _conf_of_run(self) -> Conf:
+        assert self._conf is not None
+        return self._conf
+
+    def _tick(self, status: RunStatus) -> None:
+        self._show(status)
+
+    @contextlib.contextmanager
+    def _undone_if_it_fails(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as exc:
+            self._leave(exc)
+            raise
+
+    def _enter(self, leading: contextlib.AbstractContextManager[LedRun | None]) -> None:
+        """Become the master of a run, if there is one to lead, and set it up."""
+        self._led = self._stack.enter_context(leading)
+        if self._led is not None:
+            self._execute(self._led.run)
+
+    def _execute(self, run: Run) -> None:
+        """Set up the run's actors in this process."""
+        led = self._led
+        tracker, monitor = (self._tracker, None) if led is None else (led.tracker, led.monitor)
+        execution = RunExecution(self._data_of_run(), tracker=tracker, monitor=monitor, **self._own_parts)
+        self._conf = execution.setup(run)
+        self._execution = execution
 
 
-def _aggregator(conf: Conf, kernels: Kernels, pool: ThreadPoolExecutor) -> JobAggregator:
-    if create_router(conf.router).shares == "delta":
-        return DeltaAggregator(kernels)
-    return ParameterAveragingAggregator(kernels, weighted=conf.weighted_average, pool=pool)
-
-
-@contextlib.contextmanager
-def _shown(tick: Callable[[RunStatus], None] | None, progress: bool) -> Iterator[Callable[[RunStatus], None] | None]:
-    """Yield what to call with the status of a run: ``tick``, else what shows it, if somebody can see it."""
-    if tick is not None or not progress or sys.stderr is None or not sys.stderr.isatty():
-        yield tick
-        return
-    with ProgressLine(sys.stderr) as line:
-        yield line.tick
-
-
-def _where(parts: _Parts) -> str:
-    """Return how far a run is, what its workers do, and what failed last, in words."""
-    total = parts.run.plan.total_rounds
-    try:
-        head, records = parts.tracker.head(), parts.tracker.current_jobs(parts.run.plan)
-        workers = parts.tracker.workers()
-    except Dl4jError as exc:
-        return f"where it is of {total} rounds cannot be told: {exc}"
-    said = [f"it is in round {0 if head is None else head.round} of {total}"]
-    states = [f"worker {w.id} is {w.state}{w.job and f' on job {w.job}'}" for w in workers[:_SHOWN]]
-    failures = [failure for record in records.values() for failure in record.failures[-1:]]
-    said += states or ["it has no worker"]
-    said += [f"worker {failure.worker} has failed: {failure.message}" for failure in failures[:_SHOWN]]
-    return "; ".join(said)
-
-
-def _what_is_kept(parts: _Parts) -> str:
-    """Return where a run is that was interrupted and shut down, and how it goes on."""
-    run, rounds = parts.run.conf.run, parts.run.plan.total_rounds
-    if parts.checkpoints is None:
-        return f"run {run} was stopped; nothing of it is kept: with Conf(checkpoint_dir=...) a run can go on later"
-    saved = parts.checkpoints.newest()
-    if saved is None:
-        return f"run {run} was stopped before it began; nothing of it is left"
-    return (
-        f"run {run} was stopped; its checkpoint of round {saved[0].round} of {rounds} is in "
-        f"{parts.run.conf.checkpoint_dir}: setup(conf, resume=True) goes on from there"
-    )
-
-
-def _save_unfinished(parts: _Parts) -> None:
-    """Save where a run is that was given up, failed, or was stopped."""
-    head, checkpoints = parts.tracker.head(), parts.checkpoints
-    if checkpoints is None or head is None or head.status == "done" or head.version in checkpoints.versions():
-        return
-    frame = drive(protocol.read_frame(parts.tracker.store, head.model))
-    if frame is not None:
-        checkpoints.save(head, frame)
+def _show_nothing(status: RunStatus) -> None:
+    """Show nothing."""

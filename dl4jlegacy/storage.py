@@ -14,19 +14,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dl4jlegacy import files
+from dl4jlegacy.datasets import ExportedDataSetIterator
 from dl4jlegacy.errors import CheckpointError, ConfError, Dl4jError, ModelError
+from dl4jlegacy.folders import Folder, LocalFolder
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity
+from dl4jlegacy.scaleout.history import HistoryEntry, HistoryFile
 
 __all__ = [
     "Output",
     "absolute",
-    "check_on_cluster",
     "find_conf",
     "is_remote",
     "keep",
     "local",
     "open_checkpoints",
+    "open_exported",
+    "open_folder",
     "open_output",
+    "read_history",
 ]
 
 _SCHEME = "s3://"
@@ -40,16 +45,6 @@ def is_remote(path: str) -> bool:
 def absolute(path: str) -> str:
     """Return a path so that it means the same from any folder; an empty one as it is."""
     return path if not path or is_remote(path) else str(_expand(path).absolute())
-
-
-def check_on_cluster(folder: str) -> None:
-    """Raise ``ConfError`` if the folder of a run on a cluster is in S3, where only a run of one process can have it."""
-    if is_remote(folder):
-        raise ConfError(
-            f"--checkpoint-dir {folder}: a run on a cluster keeps checkpoints and journal in a folder that its masters "
-            "share, and cannot keep them in S3; give such a folder, or none (its model can go to S3 all the same, with "
-            "--out)"
-        )
 
 
 def _expand(path: str) -> Path:
@@ -70,32 +65,54 @@ def local(path: str) -> str:
     return str(fetch(path))
 
 
-def open_checkpoints(folder: str, *, keep: int, owner: RunIdentity | None = None) -> CheckpointStore:
-    """Return the saver of a run's checkpoints in a folder, or below a prefix in S3; arguments as for that class."""
-    if not is_remote(folder):
-        return CheckpointStore(Path(folder), keep=keep, owner=owner)
-    from dl4jlegacy.aws.model_saver import S3ModelSaver
-
-    return S3ModelSaver.at(folder, keep=keep, owner=owner)
-
-
-def find_conf(folder: str) -> Path | None:
-    """Return the ``conf.json`` beside a run's checkpoints, or a copy of it on this machine; None if there is none.
+def open_folder(path: str) -> Folder:
+    """Return the folder of a run: one of this machine, or below a prefix in S3. Looks at nothing there yet.
 
     Raises:
-        CheckpointError: the folder is in S3, and has none. CloudError and its like: what AWS says.
+        ConfError: it can be none.
+    """
+    if not is_remote(path):
+        return LocalFolder(path)
+    from dl4jlegacy.aws.locations import Location
+    from dl4jlegacy.aws.s3_folder import S3Folder
+
+    return S3Folder(Location.parse(path))
+
+
+def open_checkpoints(folder: str, *, keep: int = 3, owner: RunIdentity | None = None) -> CheckpointStore:
+    """Return a run's checkpoints in a folder, or below a prefix in S3; arguments as for that class."""
+    return CheckpointStore(open_folder(folder), keep=keep, owner=owner)
+
+
+def read_history(folder: str | Path) -> list[HistoryEntry]:
+    """Return the versions of a run's model, from the folder of its checkpoints, here or in S3.
+
+    Raises:
+        CheckpointError: there is none, or it cannot be read. CloudError and its like: what AWS says.
+    """
+    return HistoryFile(open_folder(str(folder))).read()
+
+
+def open_exported(folder: str) -> ExportedDataSetIterator:
+    """Return the batches that were exported to a folder, or below a prefix in S3; errors as for that class."""
+    return ExportedDataSetIterator.open(open_folder(folder))
+
+
+def find_conf(folder: str) -> bytes | None:
+    """Return the ``conf.json`` beside a run's checkpoints; None if there is none in a folder of this machine.
+
+    Raises:
+        CheckpointError: the folder cannot be looked into, or is in S3, and has none. CloudError and its like: what AWS
+            says.
     """
     if is_remote(folder):
-        from dl4jlegacy.aws.s3_cache import fetch
-        from dl4jlegacy.errors import DataError
-
         try:
-            return Path(fetch(f"{folder.rstrip('/')}/conf.json"))
-        except DataError as exc:
+            return open_folder(folder).read("conf.json")
+        except FileNotFoundError as exc:
             raise CheckpointError(f"{folder} holds no run: {exc}; give what --checkpoint-dir was") from exc
     with files.errors_as(CheckpointError, f"{folder} cannot be looked into"):
         path = files.expand(folder) / "conf.json"
-        return path if files.is_file(path) else None
+        return files.read(path) if files.is_file(path) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,36 +19,45 @@ import numpy as np
 
 from dl4jlegacy import files, storage
 from dl4jlegacy.backend import Array
-from dl4jlegacy.datasets import DataSource, ListDataSetIterator, load
+from dl4jlegacy.datasets import DataSet, DataSource, ListDataSetIterator, load
 from dl4jlegacy.datasets.normalizers import Normalizer, NormalizerMinMaxScaler
 from dl4jlegacy.datasets.sources import NAMES
+from dl4jlegacy.datasets.validation import ValidatedData
 from dl4jlegacy.errors import CheckpointError, ConfError, DataError, ModelError, TrackerLostError, counted
-from dl4jlegacy.inference import NetworkEvaluation, evaluate_network, source_for_model
+from dl4jlegacy.execution import RunExecution, trained_network
+from dl4jlegacy.inference import NetworkEvaluation, evaluate_network, source_for_model, with_features_as_labels
+from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration
+from dl4jlegacy.nn.conf.text import decode_json
 from dl4jlegacy.nn.dl4j.serializer import write_model
 from dl4jlegacy.nn.networks import Network, NetworkConfiguration
 from dl4jlegacy.nn.updaters import create_updater, with_learning_rate
 from dl4jlegacy.run import Run, resolve
-from dl4jlegacy.runner import ActorNetworkRunner
-from dl4jlegacy.scaleout.compute import resolve_compute
+from dl4jlegacy.scaleout.compute import host_kernels, resolve_compute
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
 from dl4jlegacy.scaleout.outcome import RunStatus, TrainingResult
+from dl4jlegacy.scaleout.records import Head
 from dl4jlegacy.scaleout.tracker import StateTracker
 
 __all__ = [
+    "Checkpoint",
     "Data",
     "Report",
     "batches",
     "check_classes",
+    "export_model",
     "few_updates",
     "first_examples",
     "load_data",
     "params_sha256",
     "prepare",
+    "read_checkpoint",
     "read_run",
     "train",
+    "training_data",
     "with_absolute_paths",
     "with_network",
 ]
@@ -134,7 +143,7 @@ def prepare(
     conf = with_network(conf, data, given, learning_rate=learning_rate, updater=updater)
     if examples_per_update is not None:
         conf = with_examples_per_update(conf, examples_per_update)
-    run = resolve(conf, batches(conf, data), compute=compute, local_workers=local_workers, on_cluster=on_cluster)
+    run = resolve(conf, training_data(conf, data), compute=compute, local_workers=local_workers, on_cluster=on_cluster)
     return run, data
 
 
@@ -221,6 +230,27 @@ def batches(conf: Conf, data: Data) -> ListDataSetIterator:
     return ListDataSetIterator(source_for_model(data.source, conf.model).train, conf.batch_size, seed=conf.seed)
 
 
+def training_data(conf: Conf, data: Data) -> ListDataSetIterator | ValidatedData:
+    """Return the training examples in the run's batches, and the data set to validate on, if the Conf names one.
+
+    Raises:
+        DataError: that cannot be read, or has other columns or classes.
+    """
+    training, name = batches(conf, data), "" if conf.validation is None else conf.validation.dataset
+    if not name:
+        return training
+    source = load(
+        storage.local(name),
+        data_dir=storage.local(conf.data_dir) or None,
+        n_classes=len(data.source.label_names) or None,
+        label_names=data.source.label_names or None,
+    )
+    whole = DataSet.merge((source.train, source.test))
+    whole = whole if data.normalizer is None else data.normalizer.transform(whole)
+    model = zoo.ZOO.get(conf.model)
+    return ValidatedData(training, with_features_as_labels(whole) if model and model.reconstructs else whole)
+
+
 def _exists(path: str) -> bool:
     with files.errors_as(DataError, f"data set {path!r} cannot be read"):
         return files.kind_of(files.expand(path)) is not None
@@ -233,6 +263,10 @@ def with_absolute_paths(conf: Conf) -> Conf:
         dataset = storage.absolute(dataset)
     folder = conf.checkpoint_dir
     checkpoint_dir = storage.absolute(folder)
+    if conf.validation is not None:
+        named = conf.validation.dataset
+        if named and named not in NAMES and not storage.is_remote(named) and _exists(named):
+            conf = conf.replace(validation=msgspec.structs.replace(conf.validation, dataset=storage.absolute(named)))
     return conf.replace(dataset=dataset, data_dir=storage.absolute(conf.data_dir), checkpoint_dir=checkpoint_dir)
 
 
@@ -248,48 +282,137 @@ def train(
 ) -> Report:
     """Train a run to its end, evaluate the network on the held-out part of the data, save it; return the report.
 
+    Of a run that was scored on its way, it is the best model that is evaluated and saved.
+
     Args:
         run: as ``prepare`` or ``run.resolve`` returned it.
         data: the data that it was resolved with.
         out: the file to save the model to, here or in S3; "": none.
-        tick, progress: as for ``ActorNetworkRunner.train``.
-        tracker, monitor: as for ``ActorNetworkRunner``.
+        tick, progress: as for ``RunExecution.train``.
+        tracker, monitor: as for ``RunExecution``.
 
     Raises:
         ModelError: ``out`` could not be written already before the training.
         TrackerLostError: the tracker did not answer for long; the message says where the model is kept as it was.
-        Dl4jError: what else ``ActorNetworkRunner.train`` raises.
+        Dl4jError: what else ``RunExecution.train`` raises.
     """
     test, label_names = source_for_model(data.source, run.conf.model).test, data.source.label_names
     output = storage.open_output(out) if out else None
-    with ActorNetworkRunner("master", batches(run.conf, data), tracker=tracker, monitor=monitor) as runner:
-        runner.setup(run)
+    with RunExecution(training_data(run.conf, data), tracker=tracker, monitor=monitor) as execution:
+        execution.setup(run)
         try:
-            result = runner.train(tick, progress=progress)
+            result = execution.train(tick, progress=progress)
         except TrackerLostError as exc:
-            raise TrackerLostError(f"{exc}{_keep_unfinished(runner.unfinished(), data, label_names)}") from exc
-        network = runner.network(result)
+            raise TrackerLostError(f"{exc}{_keep_unfinished(execution.unfinished(), data)}") from exc
+        network = execution.network(result, best=result.best is not None)
     path, misplaced = "", None
     if output is not None:
-        save = functools.partial(write_model, network, normalizer=data.normalizer, label_names=label_names)
-        path, misplaced = output.save_or_keep(save)  # before the evaluation, which may fail
+        path, misplaced = output.save_or_keep(_writer(network, data))  # before the evaluation, which may fail
     evaluation = evaluate_network(network, test, label_names)
     return Report(
         {**_fields(result, network, evaluation, path or None), "scaled_features": data.normalizer is not None},
         evaluation,
         result.warnings,
-        trained_on=data.source.train.num_examples,
+        trained_on=run.plan.examples,
         held_out=test.num_examples,
         misplaced=misplaced,
     )
 
 
-def _keep_unfinished(network: Network | None, data: Data, label_names: Sequence[str]) -> str:
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a run had come to: its Conf, its head, its network, and the data that the Conf names."""
+
+    conf: Conf
+    head: Head
+    network: Network
+    data: Data
+
+
+def read_checkpoint(
+    folder: str, version: int | None = None, kernels: Kernels | None = None, *, best: bool = False
+) -> Checkpoint:
+    """Return a checkpoint of a run, which may go on meanwhile.
+
+    Args:
+        folder: of the checkpoints, here or in S3.
+        version: of the model; None: that of the newest good checkpoint.
+        kernels: the network's; None: those of the run, on the CPU.
+        best: the network is the best one so far, of a run that is scored.
+
+    Raises:
+        CheckpointError: the folder holds no run, or no usable checkpoint, or not this one; or the run is not scored.
+        DataError: the data that the run's Conf names are not there.
+    """
+    content = storage.find_conf(folder)
+    if content is None:
+        raise CheckpointError(f"{folder} holds no run: it has no conf.json; give what --checkpoint-dir was")
+    conf, checkpoints = read_run(folder, content), storage.open_checkpoints(folder)
+    found = checkpoints.newest() if version is None else checkpoints.load(version)
+    if found is None:
+        raise CheckpointError(f"the run in {folder} has kept no checkpoint yet; its first one comes after a while")
+    frame = found[1]
+    if best:
+        of_best = None if found[0].best is None else checkpoints.best_model(found[0].best)
+        if of_best is None:
+            raise CheckpointError(
+                f"the run in {folder} has kept no best model: it is not scored, or not yet; --validation and "
+                "--patience have a run scored"
+            )
+        frame = of_best
+    data = load_data(conf.dataset, conf.data_dir, scale=conf.scale_features)
+    network = trained_network(conf, Result.decode(frame), kernels or host_kernels(conf.kernels))
+    return Checkpoint(conf, found[0], network, data)
+
+
+def export_model(folder: str, out: str, *, best: bool = False) -> dict[str, Any]:
+    """Write the model of a run's newest good checkpoint to a model file; return what it is, for people and JSON.
+
+    The run may go on meanwhile. It has the normalizer and the label names that the run's own model file would have.
+
+    Args:
+        folder: of the checkpoints, here or in S3.
+        out: the file, here or in S3.
+        best: the best model so far instead, of a run that is scored.
+
+    Raises:
+        CheckpointError: the folder holds no run, or no usable checkpoint, or no best model.
+        ModelError: ``out`` cannot be written.
+        DataError: the data that the run's Conf names are not there.
+    """
+    output = storage.open_output(out)
+    kept = read_checkpoint(folder, best=best)
+    conf, head, network = kept.conf, kept.head, kept.network
+    output.save(_writer(network, kept.data))
+    return {
+        "run": conf.run,
+        "model": conf.model,
+        "dataset": conf.dataset,
+        **_of_exported(head, best=best),
+        "params_sha256": params_sha256(network.params),
+        "model_path": output.place,
+    }
+
+
+def _of_exported(head: Head, *, best: bool) -> dict[str, Any]:
+    """Return what is known of the model that is exported: the newest, or the best one."""
+    if best and head.best is not None:
+        found = head.best
+        return {"version": found.version, "round": found.round, "examples": None, "score": found.score}
+    return {"version": head.version, "round": head.round, "examples": head.examples, "score": head.score}
+
+
+def _keep_unfinished(network: Network | None, data: Data) -> str:
     """Write the model of a run that was given up to a file of its own; return where that is, to end a message with."""
     if network is None:
         return ""
-    kept = storage.keep(functools.partial(write_model, network, normalizer=data.normalizer, label_names=label_names))
+    kept = storage.keep(_writer(network, data))
     return f"; the model of then is in {kept}" if kept else ""
+
+
+def _writer(network: Network, data: Data) -> Callable[[Path], None]:
+    """Return what writes the network to a file, with the scaling and the names of the data that it was trained on."""
+    return functools.partial(write_model, network, normalizer=data.normalizer, label_names=data.source.label_names)
 
 
 def _fields(
@@ -324,7 +447,23 @@ def _fields(
         "precision": conf.precision,
         "mixed_devices": conf.mixed_devices,
         "seed": conf.seed,
+        **_scored(result, network),
     }
+
+
+def _scored(result: TrainingResult, network: Network) -> dict[str, Any]:
+    """Return what the report says of a run that was scored: its best model, which ``network`` is, and why it ended."""
+    conf, best = result.conf, result.best
+    if conf.validation is None and conf.early_stopping is None:
+        return {}
+    said = None
+    if best is not None:
+        where = {"round": best.round, "epoch": best.epoch, "version": best.version}
+        said = {**where, "metric": conf.scoring.metric, "score": best.score}
+        said["params_sha256"] = params_sha256(network.params)
+        said["figures"] = None if best.figures is None else msgspec.to_builtins(best.figures)
+    validation = None if result.validation is None else msgspec.to_builtins(result.validation)
+    return {"best": said, "validation": validation, "stopped_by": result.stopped_by or None}
 
 
 def params_sha256(params: Array) -> str:
@@ -332,12 +471,15 @@ def params_sha256(params: Array) -> str:
     return hashlib.sha256(np.ascontiguousarray(params, dtype="<f4").tobytes()).hexdigest()
 
 
-def read_run(run: str, path: Path) -> Conf:
-    """Return the Conf of the run in the folder ``run``, read from ``path``; raises ``CheckpointError``."""
+def read_run(folder: str, content: bytes) -> Conf:
+    """Return the Conf of the run in a folder, whose ``conf.json`` has this content; raises ``CheckpointError``."""
+    where = f"{folder.rstrip('/')}/conf.json"
     try:
-        conf = Conf.read(path)
+        conf = decode_json(content, Conf)
     except ConfError as exc:
-        raise CheckpointError(f"the run in {run} cannot go on: {exc}") from exc
+        raise CheckpointError(f"the run in {folder} cannot go on: {where}: {exc}") from exc
     if conf.network_conf is None or not conf.dataset:
-        raise CheckpointError(f"{path} is no run's: it names no network or no data set; give what --checkpoint-dir was")
+        raise CheckpointError(
+            f"{where} is no run's: it names no network or no data set; give what --checkpoint-dir was"
+        )
     return conf

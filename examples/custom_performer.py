@@ -1,50 +1,50 @@
-"""A job that is no neural network, as the API of 2015 allowed: count the words of some lines with four workers.
+"""A job that is no neural network, as the API of 2015 allowed: count the words of some lines, with four workers here:
 
-    python examples/custom_performer.py [TEXT_FILE]
+    python examples/custom_performer.py
 
-What a job is, what a worker does with it and how results are put together are three small pieces of your own; the
-master, the workers, leases, retries and the accounting are the same as for a network.
+or with workers in processes of their own, any of which may be killed (dl4j services up starts the servers):
+
+    python examples/custom_performer.py --tracker hazelcast://127.0.0.1:5701 --zookeeper 127.0.0.1:2181
+    dl4j worker --use examples.custom_performer --zookeeper 127.0.0.1:2181
 """
 
-import sys
+import argparse
 from collections import Counter
 from pathlib import Path
 
-from dl4jlegacy import ActorNetworkRunner, CollectingAggregator, CollectionJobIterator, Conf, Job, Result
+import dl4jlegacy as dl4j
 
 LINES = """the master hands out jobs and the workers perform them
 the tracker knows which jobs are done and which are not
 a job is done once and once only""".splitlines()
 
 
+@dl4j.register_performer("word-count")
 class WordCountPerformer:
     """Counts the words of one line. Every worker has its own."""
 
-    progress = 0
+    def __init__(self, conf: dl4j.Conf, kernels: object) -> None:
+        self.progress = 0
 
-    def update(self, model: Result) -> None:
+    def update(self, model: dl4j.Result) -> None:
         """The counts so far are of no use for counting on."""
 
-    def perform(self, job: Job) -> Result:
+    def perform(self, job: dl4j.Job) -> dl4j.Result:
         """Return the counts of the line that the job holds."""
         self.progress += 1
-        return Result({"value": dict(Counter(job.work.split()))})
+        return dl4j.Result({"value": dict(Counter(job.work.split()))})
 
 
 def add(total: dict[str, int], counts: dict[str, int]) -> dict[str, int]:
     return dict(Counter(total) + Counter(counts))
 
 
-def main(lines: list[str]) -> None:
-    runner = ActorNetworkRunner(
-        "master",
-        CollectionJobIterator(lines),
-        performer=lambda conf, kernels: WordCountPerformer(),
-        aggregator=CollectingAggregator(add),
-        first_model=Result({"value": {}}),
-    )
-    with runner:
-        runner.setup(Conf(workers=4))
+def main(lines: list[str], **where: str) -> None:
+    parts = {"aggregator": dl4j.CollectingAggregator(add), "first_model": dl4j.Result({"value": {}})}
+    with dl4j.ActorNetworkRunner("master", dl4j.CollectionJobIterator(lines), **where, **parts) as runner:
+        runner.setup(dl4j.Conf(workers=4, performer="word-count"))
+        if where:
+            print(f"now: dl4j worker --use examples.custom_performer --zookeeper {where['zookeeper']}", flush=True)
         result = runner.train()
     for word, count in Counter(result.model.values["value"]).most_common(5):
         print(f"{count:5d}  {word}")
@@ -52,4 +52,9 @@ def main(lines: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).read_text(encoding="utf-8").splitlines() if len(sys.argv) > 1 else LINES)
+    parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS)
+    parser.add_argument("text", nargs="?", help="a text file")
+    for option, help in (("--tracker", "hazelcast://host:port of a cluster"), ("--zookeeper", "its host:port")):
+        parser.add_argument(option, help=help)
+    given = vars(parser.parse_args())
+    main(Path(given.pop("text")).read_text(encoding="utf-8").splitlines() if "text" in given else LINES, **given)

@@ -19,7 +19,7 @@ from dl4jlegacy.datasets import read_mnist
 from dl4jlegacy.errors import DataError, DeviceError
 from tests.support import REPOSITORY
 from tests.support.aws_fixtures import aws, aws_environment, fault_proxy, image, moto_server, session_proxy  # noqa: F401  # fixtures for every test
-from tests.support.cluster_commands import cluster  # noqa: F401  # a fixture for every test
+from tests.support.cluster_commands import cluster, on_own, servers  # noqa: F401  # fixtures for every test
 from tests.support.cluster_fixtures import (  # noqa: F401  # fixtures for every test
     hazelcast_address,
     hazelcast_cluster_name,

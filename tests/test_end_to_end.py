@@ -47,7 +47,7 @@ def test_digits_are_learned_by_four_workers(model, accuracy, tmp_path):
 
 @pytest.mark.mnist
 @pytest.mark.long
-@pytest.mark.parametrize(("model", "accuracy"), [("mlp", 0.978), ("dbn", 0.975), ("sda", 0.97)])
+@pytest.mark.parametrize(("model", "accuracy"), [("mlp", 0.978), ("sda", 0.97)])  # the README trains a dbn
 def test_the_whole_mnist_is_learned_by_four_workers(model, accuracy, mnist_dir):
     arguments = ["--dataset", "mnist", "--workers", "4", "--epochs", "10"]
     report = dl4j("train", "--model", model, *arguments, *(["--data-dir", mnist_dir] if mnist_dir else []), timeout=900)

@@ -15,8 +15,8 @@ from dl4jlegacy import files
 from dl4jlegacy.cli import main
 from dl4jlegacy.datasets import mnist
 from dl4jlegacy.errors import DataError, ModelError
+from dl4jlegacy.folders import LocalFolder
 from dl4jlegacy.nn import MultiLayerNetwork, write_model, zoo
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 
 
 def save_model(path: Path) -> None:
@@ -33,7 +33,7 @@ def draw(path: Path) -> None:
 WRITERS: dict[str, Callable[[Path], None]] = {
     "model": save_model,
     "drawing": draw,
-    "checkpoint": lambda path: CheckpointStore(path.parent)._write(path.name, b"content"),
+    "checkpoint": lambda path: LocalFolder(path.parent).write(path.name, b"content"),
     "download": lambda path: mnist._store(b"content", path),
     "any": lambda path: files.write(path, b"content"),
 }

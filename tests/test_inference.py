@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from dl4jlegacy.errors import ModelError
-from dl4jlegacy.inference import predict_file
+from dl4jlegacy.inference import read_model
 from dl4jlegacy.nn import DenseLayer, MultiLayerNetwork, NeuralNetConfiguration, OutputLayer, write_model
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
+from dl4jlegacy.prediction import Form, blocks_of, predict_blocks, texts_of
 
 
 def saved(folder: Path, activation: str, names: tuple[str, ...]) -> str:
@@ -21,18 +22,28 @@ def saved(folder: Path, activation: str, names: tuple[str, ...]) -> str:
     return str(folder / "model.zip")
 
 
+def predicted(path: str, file: Path) -> list[str]:
+    """The lines that are printed."""
+    model = read_model(path)
+    return [
+        line
+        for text in texts_of(model, predict_blocks([model.output], blocks_of(model, str(file))), Form())
+        for line in text.split("\n")
+    ]
+
+
 @pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
 def test_a_name_for_each_output_is_printed_whatever_the_network_is(activation: str, tmp_path: Path) -> None:
-    lines = predict_file(saved(tmp_path, activation, ("no", "yes")), tmp_path / "rows.csv").lines
+    lines = predicted(saved(tmp_path, activation, ("no", "yes")), tmp_path / "rows.csv")
     assert len(lines) == 2 and all(line in ("0 no", "1 yes") for line in lines)
 
 
 def test_the_names_of_the_datas_classes_are_none_of_outputs_that_rebuild_the_input(tmp_path: Path) -> None:
-    lines = predict_file(saved(tmp_path, "sigmoid", ("a", "b", "c")), tmp_path / "rows.csv").lines
+    lines = predicted(saved(tmp_path, "sigmoid", ("a", "b", "c")), tmp_path / "rows.csv")
     assert len(lines) == 2 and all(line in ("0", "1") for line in lines)
 
 
 @pytest.mark.parametrize("names", [("a", "b", "c"), ("a", "a")])
 def test_names_that_do_not_fit_classes_are_refused(names: tuple[str, ...], tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=f"{len(names)} label names, {len(set(names))} different, for 2 outputs"):
-        predict_file(saved(tmp_path, "softmax", names), tmp_path / "rows.csv")
+        predicted(saved(tmp_path, "softmax", names), tmp_path / "rows.csv")

@@ -76,7 +76,8 @@ VENV = "python -m venv --clear --without-pip .venv"
 HAS_PIP = "python -m pip --version"
 UNPACKED = "python ASIDE/usr/share/python-wheels/pip-1.whl/pip install --quiet --no-index --no-deps --ignore-installed"
 PIP_INSTALL = "python -m pip install --quiet --disable-pip-version-check"
-PROJECT = f"{PIP_INSTALL} --editable .[dev]"
+AS_IT_IS = "--config-settings editable_mode=compat --editable"
+PROJECT = f"{PIP_INSTALL} {AS_IT_IS} .[dev]"
 
 
 def test_a_python_with_ensurepip_needs_nothing_else(install: Install) -> None:
@@ -94,7 +95,7 @@ def test_a_python_with_ensurepip_needs_nothing_else(install: Install) -> None:
 def test_locked_installs_nothing_without_a_hash_and_builds_with_nothing_else(install: Install) -> None:
     hashes = f"{PIP_INSTALL} --require-hashes --only-binary :all:"
     files = ["docker/requirements.txt", "docker/requirements-build.txt", "docker/requirements-dev.txt"]
-    package = f"{PIP_INSTALL} --no-deps --no-build-isolation --use-pep517 --editable ."
+    package = f"{PIP_INSTALL} --no-deps --no-build-isolation --use-pep517 {AS_IT_IS} ."
     for words, names in (
         (("--locked",), files[:2]),
         (("--locked", "dev"), files),

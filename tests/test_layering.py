@@ -20,7 +20,8 @@ MODULES = {
 
 ROOMS = """
 clock errors decoding files machine strict_json version seeding backend console
-devices wire
+folders
+commands devices wire
 kernels.protocol kernels.philox kernels.compilation
 kernels.numpy
 kernels.numba
@@ -44,8 +45,9 @@ nn.summary nn.network_svg
 nn.training
 nn
 scaleout.liveness
-scaleout.foreign
+scaleout.foreign scaleout.lines
 scaleout.plan scaleout.secret scaleout.store scaleout.records scaleout.job scaleout.router scaleout.aggregate
+scaleout.scoring
 scaleout.envelope
 scaleout.protocol
 scaleout.tracker scaleout.journal scaleout.conf scaleout.perform
@@ -56,11 +58,15 @@ scaleout
 aws
 storage
 run progress
-runner
+execution
 inference
+evaluation_run prediction
+prediction_run
 training
-cluster
+saved_model
 services
+cluster
+runner
 cli
 __main__
 tools
@@ -93,12 +99,20 @@ LIBRARIES = {  # where each library may be imported
     "paramiko": ("dl4jlegacy.aws",),
     "pykka": (
         "dl4jlegacy.scaleout.actors",
-        "dl4jlegacy.runner",
+        "dl4jlegacy.execution",
         "dl4jlegacy.scaleout.worker_pool",
     ),
     "rich": ("dl4jlegacy.console", "dl4jlegacy.cli.progress"),
     "safetensors": ("dl4jlegacy.scaleout.checkpoint",),
-    "threadpoolctl": ("dl4jlegacy.runner", "dl4jlegacy.cluster.worker", "dl4jlegacy.kernels.arithmetic"),
+    "threadpoolctl": (
+        *(
+            "dl4jlegacy.execution",
+            "dl4jlegacy.inference",
+            "dl4jlegacy.prediction",
+            "dl4jlegacy.cluster.worker",
+            "dl4jlegacy.kernels.arithmetic",
+        ),
+    ),
     "typer": ("dl4jlegacy.cli",),
     "yaml": ("dl4jlegacy.aws.user_data", "dl4jlegacy.nn.conf.text"),
 }
@@ -106,9 +120,10 @@ FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "she
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
 FORBIDDEN_ATTRIBUTES = {"yaml.load", "yaml.full_load", "yaml.unsafe_load", "pickle.loads", "os.system"}
 MODULE_LINES, FUNCTION_LINES = 600, 50
-DYNAMIC_IMPORTS = {  # both take names from a constant in the same file, never from outside
+DYNAMIC_IMPORTS = {  # names from a constant in the same file, or from the command line of this very process
     "dl4jlegacy.kernels": "the implementations of the kernels",
     "dl4jlegacy.backend": "CuPy, if it is there",
+    "dl4jlegacy.scaleout.parts": "what --use names",
 }
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from dl4jlegacy import training
 from dl4jlegacy.errors import TrackerError, TrackerLostError
+from dl4jlegacy.folders import LocalFolder
 from dl4jlegacy.nn.dl4j.serializer import restore_multi_layer_network
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.conf import Conf
@@ -82,14 +83,14 @@ def test_a_checkpoint_that_cannot_be_written_either_does_not_hide_what_happened(
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    write = CheckpointStore._write
+    write = LocalFolder.write
 
-    def full(self: CheckpointStore, name: str, content: bytes) -> None:
+    def full(self: LocalFolder, name: str, content: bytes) -> None:
         if not name.endswith("conf.json"):
             raise OSError(28, "No space left on device")
         write(self, name, content)
 
-    monkeypatch.setattr(CheckpointStore, "_write", full)
+    monkeypatch.setattr(LocalFolder, "write", full)
     said = lose(conf(checkpoint_dir=str(tmp_path / "run"), checkpoint_every=10**6), 3)
     assert said.startswith(LOST) and "No checkpoint of that was saved: " in said and "No space left" in said
 

@@ -66,6 +66,9 @@ inside() { # in namespaces of its own: mounts and processes end with it
     mount -t proc proc "$root/proc"
     mount --rbind /dev "$root/dev"
     mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
+    if [ -e /dev/net/tun ]; then # for any user, as udev makes it where there is one
+        [ -e "$root/tun" ] || mknod -m 666 "$root/tun" c 10 200 && mount --bind "$root/tun" "$root/dev/net/tun"
+    fi
     mount --rbind /sys "$root/sys"
     if [ -n "${DL4J_DATA_DIR:-}" ]; then
         mkdir -p "$root/srv/mnist" && mount --bind "$DL4J_DATA_DIR" "$root/srv/mnist" && mount -o remount,ro,bind "$root/srv/mnist"

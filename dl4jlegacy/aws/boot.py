@@ -14,7 +14,8 @@ import socket
 import sys
 from pathlib import Path
 
-from dl4jlegacy.aws.cluster_spec import HOST_KEYS, Names
+from dl4jlegacy.aws.cluster_bucket import HOST_KEYS, own_key, own_user_id, write_object
+from dl4jlegacy.aws.cluster_spec import Names
 from dl4jlegacy.aws.session import Aws, translate_errors
 from dl4jlegacy.console import run_guarded
 
@@ -43,9 +44,7 @@ def prepare(aws: Aws, cluster: str, bucket: str, root: Path = Path("/")) -> None
         value = aws.client("ssm").get_parameter(Name=name, WithDecryption=True)["Parameter"]["Value"]
     _write_secret(folder / "secret", value.encode())
     keys = [path.read_text(encoding="ascii").strip() for path in sorted((root / "etc/ssh").glob("ssh_host_*_key.pub"))]
-    with translate_errors(f"writing the host keys to bucket {bucket}"):
-        me = aws.client("sts").get_caller_identity()["UserId"]
-        aws.client("s3").put_object(Bucket=bucket, Key=HOST_KEYS + me, Body="\n".join(keys).encode())
+    write_object(aws, bucket, own_key(own_user_id(aws), HOST_KEYS), "\n".join(keys).encode())
 
 
 def _write_secret(path: Path, secret: bytes) -> None:

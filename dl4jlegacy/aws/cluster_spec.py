@@ -15,17 +15,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dl4jlegacy.errors import ConfError, UsageError
+from dl4jlegacy.errors import ConfError, UsageError, counted
 
 __all__ = [
     "BOUNDARY",
     "CLUSTER",
     "CREATED",
+    "DISK",
     "EXPIRES",
-    "HOST_KEYS",
     "IAM_PATH",
     "MASTER",
-    "MASTER_ADDRESS",
     "OWNER",
     "ROLE",
     "WORKER",
@@ -44,15 +43,11 @@ __all__ = [
 
 CLUSTER, CREATED = "dl4jlegacy:cluster", "dl4jlegacy:created"
 EXPIRES, ROLE = "dl4jlegacy:expires", "dl4jlegacy:role"
+DISK = "dl4jlegacy:disk"
 MASTER, WORKER = "master", "worker"
 IAM_PATH = "/dl4jlegacy/"
 BOUNDARY = "dl4jlegacy-boundary"
 """The managed policy, made once by an administrator, that no role of an instance gets beyond."""
-HOST_KEYS = "hosts/"
-"""Prefix of the host keys in the cluster's bucket; the rest of a key is ``aws:userid``, the ids of the instance's role
-and of itself with a colon between them, since that is what a policy can bind an instance to."""
-MASTER_ADDRESS = "master-address"
-"""Key of the present master's private address in the cluster's bucket, which only ``up`` writes."""
 OWNER = "owner.json"
 """Key of the object in the cluster's bucket that says whose the cluster is."""
 Tags = dict[str, str]
@@ -60,6 +55,7 @@ Tags = dict[str, str]
 _NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,14}[a-z0-9])?")
 _TTL = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
 _SECONDS = {"s": 1, "m": 60, "": 60, "h": 3600, "d": 86400}
+_NO_GPUS = "instances get neither the GPU's driver nor CuPy"
 _LEAST_TTL, _MOST_TTL = 300, 30 * 86400
 
 
@@ -197,7 +193,10 @@ class ClusterSpec:
         master_size: the master's size, if not ``size``.
         spot: workers at the spot price; on demand where there is no capacity, unless ``spot_only``.
         subnet: in which to start; by default those of the default VPC, one after the other.
-        threads: worker threads of an instance; 0 for one a core.
+        processes: worker processes of an instance; 0 for one a core.
+        disk: GB of each instance's disk; more if the image needs more.
+        heap: of the Hazelcast member, as Java writes it; "" for half of the master's memory.
+        keep: whether instances stay when their run is done, until their time is over.
         user: who SSH logs in as.
     """
 
@@ -218,7 +217,10 @@ class ClusterSpec:
     spot: bool = False
     spot_only: bool = False
     subnet: str = ""
-    threads: int = 0
+    processes: int = 0
+    disk: int = 16
+    heap: str = ""
+    keep: bool = False
     user: str = "admin"
 
     def check(self) -> None:
@@ -238,8 +240,53 @@ class ClusterSpec:
         for flag, script in (("-wscript", self.worker_script), ("-mscript", self.master_script)):
             if script and not Path(script).expanduser().is_file():
                 raise ConfError(f"{flag} {script}: there is no such file")
+        self.jobs_per_round(1)
+        if not 8 <= self.disk <= 16384:
+            raise UsageError(f"--disk {self.disk}: give a number of GB from 8 to 16384")
+        if self.heap and not re.fullmatch(r"[1-9][0-9]*[mMgG]", self.heap):
+            raise UsageError(f"--heap {self.heap!r}: megabytes or gigabytes as Java writes them, like 512m or 2g")
+        if value_of("--device", self.run).startswith("gpu"):
+            raise ConfError(f"--device {value_of('--device', self.run)} after --: {_NO_GPUS}; train on cpu")
         if self.spot_only and not self.spot:
             raise UsageError("--spot-only belongs to --spot")
+
+    def processes_of(self, cores: int) -> int:
+        """Return how many worker processes an instance with so many cores (vCPUs) runs."""
+        return self.processes or cores
+
+    def heap_of(self, memory: int) -> str:
+        """Return the heap of the Hazelcast member of a master with so much memory (MiB), as Java writes it."""
+        return self.heap or f"{max(memory // 2, 256)}m"
+
+    def check_gpus(self, size: str, gpus: int) -> str:
+        """Return a warning if instances of a size are paid for GPUs that stay idle, "" if they have none.
+
+        Raises:
+            ConfError: nobody has said, with ``--device cpu`` of the run, that they shall.
+        """
+        if not gpus:
+            return ""
+        what = f"{size} has {counted(gpus, 'GPU')}, and {_NO_GPUS}"
+        if value_of("--device", self.run) != "cpu":
+            raise ConfError(
+                f"{what}, so what makes it dear would be idle; take a size without, such as c5.2xlarge, or give "
+                "--device cpu after --"
+            )
+        return f"{what}: it costs what it costs with GPUs, and trains on its CPUs"
+
+    def jobs_per_round(self, processes: int) -> int:
+        """Return the jobs of a round with so many worker processes, unless a Conf file of the run says another number.
+
+        Raises:
+            UsageError: the run's arguments do not give a number for it.
+        """
+        flag = next((flag for flag in ("--jobs-per-round", "--workers") if value_of(flag, self.run)), "")
+        if not flag:
+            return processes
+        given = value_of(flag, self.run)
+        if not (given.isascii() and given.isdigit() and int(given)):
+            raise UsageError(f"{flag} is {given!r} after --; it must be a whole number, at least 1")
+        return int(given)
 
     def tags(self, role: str, now: float, expires: float) -> Tags:
         """Return the tags of a resource; times in seconds since 1970."""
@@ -248,5 +295,5 @@ class ClusterSpec:
             CLUSTER: self.name,
             CREATED: utc(now),
             EXPIRES: utc(expires),
-            **({ROLE: role} if role else {}),
+            **({ROLE: role, DISK: str(self.disk)} if role else {}),
         }

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from dl4jlegacy import files
 from dl4jlegacy.aws.locations import Location
-from dl4jlegacy.aws.session import Aws, error_code, translate_errors
+from dl4jlegacy.aws.session import ABSENT, Aws, error_code, translate_errors
 from dl4jlegacy.aws.uploader import SHA256
 from dl4jlegacy.errors import CloudError, DataError
 from dl4jlegacy.strict_json import to_json
@@ -28,7 +28,6 @@ logger = logging.getLogger(__name__)
 
 _CHUNK = 1 << 20
 _TRIES = 5
-_MISSING = {"404", "NoSuchKey", "NoSuchBucket", "NotFound"}
 
 
 class BucketIterator:
@@ -59,7 +58,7 @@ class BucketIterator:
                 ):
                     yield from page.get("Contents", [])
             except ClientError as exc:
-                if error_code(exc) not in _MISSING:
+                if error_code(exc) not in ABSENT:
                     raise
                 raise DataError(f"there is no bucket {self.bucket}; is it spelt right, and in this account?") from exc
 
@@ -97,25 +96,43 @@ class S3Downloader:
                 found = self._aws.client("s3").head_object(Bucket=location.bucket, Key=location.key)
                 return dict(found)
             except ClientError as exc:
-                if error_code(exc) in _MISSING:
+                if error_code(exc) in ABSENT:
                     return None
                 raise
 
     def object_for_key(self, bucket: str, key: str) -> bytes:
         """Return an object's content, checked; raises ``DataError`` if there is none."""
-        from botocore.exceptions import ClientError
-
         location = Location(bucket, key)
-        with translate_errors(str(location)):
-            try:
-                found = self._aws.client("s3").get_object(Bucket=bucket, Key=key)
-            except ClientError as exc:
-                if error_code(exc) in _MISSING:
-                    raise DataError(f"there is no {location}; is it spelt right?") from exc
-                raise
-            content = bytes(found["Body"].read())
-        _check(hashlib.sha256(content).hexdigest(), found.get("Metadata", {}), location)
+        found = self._get(location)
+        if found is None:
+            raise DataError(f"there is no {location}; is it spelt right?")
+        content, metadata = found
+        _check(hashlib.sha256(content).hexdigest(), metadata, location)
         return content
+
+    def unchecked(self, location: Location) -> bytes | None:
+        """Return an object's content, for whoever can tell by itself whether it is whole; None if there is none."""
+        found = self._get(location)
+        return None if found is None else found[0]
+
+    def _get(self, location: Location) -> tuple[bytes, dict[str, str]] | None:
+        """Return content and metadata, of one version; asks again where a connection breaks."""
+        import botocore.exceptions as boto
+
+        with translate_errors(str(location)):
+            for left in reversed(range(_TRIES)):
+                try:
+                    found = self._aws.client("s3").get_object(Bucket=location.bucket, Key=location.key)
+                except boto.ClientError as exc:
+                    if error_code(exc) in ABSENT:
+                        return None
+                    raise
+                try:
+                    return bytes(found["Body"].read()), found.get("Metadata", {})
+                except (boto.HTTPClientError, boto.IncompleteReadError):
+                    if not left:
+                        raise
+        raise AssertionError
 
     def download(self, bucket: str, key: str, target: Path | str | IO[bytes]) -> None:
         """Write an object to a file (whole or not at all) or to a stream.

@@ -121,6 +121,7 @@ class Ec2BoxCreator:
         profile: the instance profile that gives them their role.
         subnets: tried one after the other where there is no capacity.
         user_data: the cloud-config that they run at their first boot.
+        disk: GB of the disk, more if the image needs more.
     """
 
     def __init__(
@@ -136,10 +137,12 @@ class Ec2BoxCreator:
         profile: str = "",
         subnets: Sequence[str] = (),
         user_data: str = "",
+        disk: int = 0,
     ) -> None:
         self._aws, self.ami, self.num_boxes, self.size = aws, ami, num_boxes, size
         self.security_group_id, self.key_pair, self._tags = security_group_id, key_pair, tags
         self._profile, self._subnets, self._user_data = profile, tuple(subnets) or ("",), user_data
+        self._disk = disk
         self.boxes_created: list[str] = []
 
     def create(self) -> list[str]:
@@ -163,7 +166,7 @@ class Ec2BoxCreator:
         with translate_errors(
             f"starting {self.num_boxes} {self.size} from {ami}{' at the spot price' if spot else ''}"
         ):
-            disk = _encrypted_disk(self._aws, ami)
+            disk = _encrypted_disk(self._aws, ami, self._disk)
             for subnet in self._subnets:
                 request = {**self._request(ami, subnet, spot=spot), "BlockDeviceMappings": [disk]}
                 try:
@@ -214,20 +217,20 @@ class Ec2BoxCreator:
         """
         if not self.boxes_created:
             return
-        end = self._aws.clock.now() + seconds
-        while True:
-            listed = {instance.id: instance.state for instance in self._created()}
-            states = {id: listed.get(id, "pending") for id in self.boxes_created}
-            if all(state == "running" for state in states.values()):
-                return
-            ended = [id for id, state in states.items() if state not in ("pending", "running")]
-            if ended:
-                raise NotEnoughWorkersError(f"{', '.join(ended)} ended instead of starting; try another -s or -ami")
-            if self._aws.clock.now() >= end:
-                raise DeadlineError(
-                    f"{', '.join(states)} did not start within {seconds:.0f} s; `dl4j aws down` ends them"
-                )
-            self._aws.clock.wait(3.0)
+        with self._aws.deadline(seconds) as deadline:
+            while True:
+                listed = {instance.id: instance.state for instance in self._created()}
+                states = {id: listed.get(id, "pending") for id in self.boxes_created}
+                if all(state == "running" for state in states.values()):
+                    return
+                ended = [id for id, state in states.items() if state not in ("pending", "running")]
+                if ended:
+                    raise NotEnoughWorkersError(f"{', '.join(ended)} ended instead of starting; try another -s or -ami")
+                if deadline.passed():
+                    raise DeadlineError(
+                        f"{', '.join(states)} did not start within {seconds:.0f} s; `dl4j aws down` ends them"
+                    )
+                self._aws.clock.wait(3.0)
 
     def all_running(self) -> bool:
         """Return True if every instance created here runs."""
@@ -256,8 +259,8 @@ def terminate_instances(aws: Aws, instances: Sequence[Instance], *, seconds: flo
     ids = [instance.id for instance in instances if instance.alive and instance.cluster]
     if not ids:
         return
-    ec2, end = aws.client("ec2"), aws.clock.now() + seconds
-    with translate_errors(f"ending {counted(len(ids), 'instance')}"):
+    ec2 = aws.client("ec2")
+    with translate_errors(f"ending {counted(len(ids), 'instance')}"), aws.deadline(seconds) as deadline:
         for first in range(0, len(ids), 100):
             aws.eventually(
                 partial(ec2.terminate_instances, InstanceIds=ids[first : first + 100]),
@@ -268,7 +271,7 @@ def terminate_instances(aws: Aws, instances: Sequence[Instance], *, seconds: flo
             alive = [i.id for name in clusters for i in list_instances(aws, name) if i.alive and i.id in ids]
             if not alive:
                 return
-            if aws.clock.now() >= end:
+            if deadline.passed():
                 raise DeadlineError(f"{', '.join(alive)} have not ended within {seconds:.0f} s; repeat `dl4j aws down`")
             aws.clock.wait(3.0)
 
@@ -315,17 +318,19 @@ def check_image(aws: Aws, ami: str, architecture: str) -> None:
         raise ConfError(f"image {ami} is for {theirs}, the size for {architecture}; give another -ami or -s")
 
 
-def _encrypted_disk(aws: Aws, ami: str) -> dict[str, Any]:
-    """Return the mapping of an image's root device that asks for its encryption, with the account's key of EBS."""
+def _encrypted_disk(aws: Aws, ami: str, disk: int) -> dict[str, Any]:
+    """Return the mapping of an image's root device that asks for at least ``disk`` GB of gp3.
+
+    It is encrypted with the account's key of EBS.
+    """
     images = aws.client("ec2").describe_images(ImageIds=[ami])["Images"]
     if not images:
         raise ConfError(f"region {aws.region} has no image {ami}; give another -ami, or none for Debian's newest")
     name = images[0]["RootDeviceName"]
     sizes = [m["Ebs"]["VolumeSize"] for m in images[0]["BlockDeviceMappings"] if m["DeviceName"] == name]
-    return {
-        "DeviceName": name,
-        "Ebs": {"Encrypted": True, "DeleteOnTermination": True, **({"VolumeSize": sizes[0]} if sizes else {})},
-    }
+    size = max([disk, *sizes])
+    wanted = {"VolumeSize": size, "VolumeType": "gp3"} if size else {}
+    return {"DeviceName": name, "Ebs": {"Encrypted": True, "DeleteOnTermination": True, **wanted}}
 
 
 def newest_image(aws: Aws, architecture: str) -> str:

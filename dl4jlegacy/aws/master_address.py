@@ -7,12 +7,11 @@ by one with another address, which the user data of workers that were started be
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import logging
 import sys
 
-from dl4jlegacy.aws.cluster_spec import MASTER_ADDRESS
-from dl4jlegacy.aws.session import Aws, translate_errors
+from dl4jlegacy.aws.cluster_bucket import read_present_master
+from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.console import emit, run_guarded
 from dl4jlegacy.errors import Dl4jError
 
@@ -23,14 +22,16 @@ logger = logging.getLogger(__name__)
 
 def master_address(region: str, bucket: str, otherwise: str) -> str:
     """Return what the bucket says, and ``otherwise``, with a warning, if it cannot be read."""
-    where = f"s3://{bucket}/{MASTER_ADDRESS}"
     try:
-        with Aws(region) as aws, translate_errors(where):
-            said = aws.client("s3").get_object(Bucket=bucket, Key=MASTER_ADDRESS)["Body"].read(100)
-        return str(ipaddress.IPv4Address(said.decode()))
-    except (Dl4jError, ValueError) as exc:
-        logger.warning("the master may be another one than %s: %s holds no address: %s", otherwise, where, str(exc))
+        with Aws(region) as aws:
+            master = read_present_master(aws, bucket)
+        reason = f"s3://{bucket} does not say"
+    except Dl4jError as exc:
+        master, reason = None, str(exc)
+    if master is None:
+        logger.warning("the master may be another one than %s: %s", otherwise, reason)
         return otherwise
+    return master.address
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,9 +1,8 @@
 """Whose a cluster is, and which ``up`` works on it: one object in the cluster's bucket, ``owner.json``.
 
-Every write of it is conditional: on there being none (``If-None-Match``), or on its being the one that was read last
-(``If-Match``). So of two users, or of two ``up`` at once, exactly one writes it, whatever the order of their calls.
-A working ``up`` writes it again and again; one that has not for a while was killed, and the next takes over. Both times
-of that are S3's own: no clock of anybody's machine counts.
+It changes only by compare-and-set (``conditional_object``): of two users, or of two ``up`` at once, exactly one writes
+it. A working ``up`` writes it again and again; one that has not for a while was killed, and the next takes over. Both
+times of that are S3's own: no clock of anybody's machine counts.
 
 Removing a cluster removes the object last, so that half a cluster is still somebody's.
 """
@@ -16,12 +15,13 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from email.utils import parsedate_to_datetime
 
 import msgspec
 
 from dl4jlegacy.aws.cluster_spec import OWNER, Names, utc
-from dl4jlegacy.aws.session import Aws, error_code, translate_errors
+from dl4jlegacy.aws.conditional_object import ConditionalObject
+from dl4jlegacy.aws.locations import Location
+from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, Dl4jError
 from dl4jlegacy.strict_json import to_json
@@ -34,8 +34,6 @@ SILENT_SECONDS = 180.0
 """An ``up`` that has not written for so long no longer works on the cluster."""
 _WAIT_SECONDS = 900.0
 _POLL_SECONDS = 5.0
-_ABSENT = {"NoSuchKey", "NoSuchBucket", "404"}
-_REFUSED = {"PreconditionFailed", "ConditionalRequestConflict", "412"}
 _MADE_UP_SESSION = re.compile(r"(:assumed-role/[^/]+)/(?:botocore-session|AWS-CLI-session)-\d+$")
 
 
@@ -88,6 +86,7 @@ class Ownership:
         self._aws, self._names, self.me = aws, names, me
         self._held: tuple[Owner, str] | None = None
         self._what = f"the owner of cluster {names.cluster}, s3://{names.bucket}/{OWNER}"
+        self._object = ConditionalObject(aws, Location(names.bucket, OWNER), self._what)
 
     def owner(self) -> Owner | None:
         """Return what the object says, None if the cluster is nobody's."""
@@ -108,41 +107,44 @@ class Ownership:
         )
 
     @contextmanager
-    def held(self, make_bucket: Callable[[], object]) -> Iterator[None]:
+    def held(self, make_bucket: Callable[[], object], *, others: bool = False) -> Iterator[None]:
         """Own the cluster, and let no other ``up`` work on it meanwhile; wait for one that does.
 
         Args:
             make_bucket: makes the cluster's bucket, unless there is one.
+            others: whether it may be somebody else's, and stays theirs.
 
         Raises:
             ConfError: it belongs to somebody else. DeadlineError: another ``up`` works on it all the time.
         """
         up, self._held = secrets.token_hex(8), None
         try:
-            self._take(up, make_bucket)
+            self._take(up, make_bucket, others=others)
             yield
         finally:
             self._release(up)
 
-    def _take(self, up: str, make_bucket: Callable[[], object]) -> None:
-        reason, end = "", self._aws.clock.now() + _WAIT_SECONDS
-        while True:
-            found = self._read()
-            self._refuse_others(None if found is None else found.owner)
-            if found is None:
-                make_bucket()
-                if self._write(Owner(self.me, utc(self._aws.clock.wall()), up, working=True), None):
-                    return
-            elif not found.owner.working or found.age > SILENT_SECONDS:
-                if self._write(replace(found.owner, up=up, working=True), found.etag):
+    def _take(self, up: str, make_bucket: Callable[[], object], *, others: bool) -> None:
+        reason = ""
+        with self._aws.deadline(_WAIT_SECONDS) as deadline:
+            while True:
+                found = self._read()
+                if not others:
+                    self._refuse_others(None if found is None else found.owner)
+                if found is None:
                     make_bucket()
-                    return
-            elif not reason:
-                reason = self._busy(found)
-                logger.warning("%s; waiting for it", reason)
-            if self._aws.clock.now() >= end:
-                raise DeadlineError(f"{reason or self._what + ' cannot be written'}; repeat `dl4j aws up`")
-            self._aws.clock.wait(_POLL_SECONDS)
+                    if self._write(Owner(self.me, utc(self._aws.clock.wall()), up, working=True), None):
+                        return
+                elif not found.owner.working or found.age > SILENT_SECONDS:
+                    if self._write(replace(found.owner, up=up, working=True), found.etag):
+                        make_bucket()
+                        return
+                elif not reason:
+                    reason = self._busy(found)
+                    logger.warning("%s; waiting for it", reason)
+                if deadline.passed():
+                    raise DeadlineError(f"{reason or self._what + ' cannot be written'}; repeat `dl4j aws up`")
+                self._aws.clock.wait(_POLL_SECONDS)
 
     def _busy(self, found: _Found) -> str:
         return (
@@ -186,41 +188,20 @@ class Ownership:
     # --- the object ---------------------------------------------------------------------------------------------------
 
     def _read(self) -> _Found | None:
-        from botocore.exceptions import ClientError
-
-        with translate_errors(self._what):
-            try:
-                answer = self._aws.client("s3").get_object(Bucket=self._names.bucket, Key=OWNER)
-                body = answer["Body"].read()
-            except ClientError as exc:
-                if error_code(exc) not in _ABSENT:
-                    raise
-                return None
+        found = self._object.read()
+        if found is None:
+            return None
         try:
-            owner = msgspec.json.decode(body, type=described(Owner))
+            owner = msgspec.json.decode(found.body, type=described(Owner))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-            raise ConfError(f"{self._what} is not as this version writes it: {body[:80]!r}") from exc
-        now = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
-        return _Found(owner, answer["ETag"], (now - answer["LastModified"]).total_seconds())
+            raise ConfError(f"{self._what} is not as this version writes it: {found.body[:80]!r}") from exc
+        return _Found(owner, found.etag, found.age)
 
     def _write(self, owner: Owner, etag: str | None) -> bool:
         """Write the object if it is still the one with ``etag`` (None: if there is none); return False otherwise."""
-        from botocore.exceptions import ClientError
-
         owner = replace(owner, writes=owner.writes + 1)
-        condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}
-        with translate_errors(self._what):
-            try:
-                answer = self._aws.client("s3").put_object(
-                    Bucket=self._names.bucket, Key=OWNER, Body=to_json(asdict(owner)).encode(), **condition
-                )
-                self._held = owner, answer["ETag"]
-                return True
-            except ClientError as exc:
-                if error_code(exc) not in _REFUSED | _ABSENT:
-                    raise
-        found = self._read()  # a write whose answer was lost, and which was then repeated, refuses itself
-        if found is None or found.owner != owner:
+        written = self._object.write(to_json(asdict(owner)).encode(), etag)
+        if written is None:
             return False
-        self._held = owner, found.etag
+        self._held = owner, written
         return True

@@ -11,8 +11,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dl4jlegacy.aws.cluster_spec import ClusterSpec
+from dl4jlegacy.aws.instances import describe_instance_type
 from dl4jlegacy.aws.session import Aws, translate_errors
-from dl4jlegacy.errors import CloudError, ConfError, Dl4jError
+from dl4jlegacy.errors import CloudError, ConfError, Dl4jError, counted
 
 __all__ = ["LIST_PRICES", "Estimate", "Price", "estimate", "list_price", "on_demand", "spot"]
 
@@ -37,7 +38,7 @@ LIST_PRICES = {
 }
 """Dollars an hour on demand, Linux, us-east-1; elsewhere more. A fallback: AWS's own price list is asked first."""
 
-_DISK_AN_HOUR = 8 * 0.08 / 730  # 8 GB of gp3
+_GB_AN_HOUR = 0.08 / 730  # of gp3
 _ADDRESS_AN_HOUR = 0.005
 _PRICE_LIST_REGION = "us-east-1"
 
@@ -53,7 +54,10 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a cluster costs: dollars an hour, and at most until its time to live is over (data transfer apart)."""
+    """What a cluster costs: dollars an hour, and at most until its time to live is over (data transfer apart).
+
+    And what that buys: the worker processes of all instances, and the jobs between two averagings; 0: not known.
+    """
 
     master: Price
     worker: Price
@@ -61,10 +65,13 @@ class Estimate:
     dollars_per_hour: float
     dollars_at_most: float
     ttl_seconds: int
+    processes: int = 0
+    jobs_per_round: int = 0
+    disk: int = 0
 
     def of_running(self, masters: int, workers: int) -> float:
         """Return the dollars an hour of so many instances of it."""
-        return _an_hour(masters * self.master.dollars + workers * self.worker.dollars, masters + workers)
+        return _an_hour(masters * self.master.dollars + workers * self.worker.dollars, masters + workers, self.disk)
 
     def fields(self) -> dict[str, Any]:
         """Return it for JSON."""
@@ -73,6 +80,8 @@ class Estimate:
             "dollars_at_most": round(self.dollars_at_most, 2),
             "ttl_seconds": self.ttl_seconds,
             "workers": self.workers,
+            "processes": self.processes or None,
+            "jobs_per_round": self.jobs_per_round or None,
             **{
                 role: {"size": price.size, "dollars_per_hour": round(price.dollars, 4), "source": price.source}
                 for role, price in (("master", self.master), ("worker", self.worker))
@@ -85,10 +94,15 @@ class Estimate:
         lines = [
             f"master   {self.master.size}: {self.master.dollars:.4f} $/h ({self.master.source})",
             f"workers  {self.workers} x {self.worker.size}: {self.worker.dollars:.4f} $/h ({self.worker.source})",
-            f"together {self.dollars_per_hour:.2f} $/h, disks and addresses included",
+            *([self._buys()] if self.processes else []),
+            f"together {self.dollars_per_hour:.2f} $/h, {self.disk:,} GB of disk and an address each included",
             f"at most  {self.dollars_at_most:.2f} $ in {hours:.1f} h, then it ends by itself; data transfer apart",
         ]
         return "\n".join(lines)
+
+    def _buys(self) -> str:
+        jobs = counted(self.jobs_per_round, "job")
+        return f"they run {counted(self.processes, 'worker process', 'worker processes')}, {jobs} a round"
 
 
 def on_demand(aws: Aws, size: str) -> Price:
@@ -146,19 +160,21 @@ def spot(aws: Aws, size: str) -> Price:
     return Price(size, price, f"spot, {zone}")
 
 
-def _an_hour(dollars: float, instances: int) -> float:
-    """Return what instances cost that are ``dollars`` an hour, with their disks and addresses."""
-    return dollars + (_DISK_AN_HOUR + _ADDRESS_AN_HOUR) * instances
+def _an_hour(dollars: float, instances: int, disk: int) -> float:
+    """Return what instances cost that are ``dollars`` an hour, with their disks (GB of each) and addresses."""
+    return dollars + (disk * _GB_AN_HOUR + _ADDRESS_AN_HOUR) * instances
 
 
 def estimate(aws: Aws | None, spec: ClusterSpec) -> Estimate:
     """Return what the cluster would cost; by list prices, on demand, if there is no AWS to be asked."""
+    processes = 0
     if aws is None:
         master, worker = list_price(spec.master_size or spec.size), list_price(spec.size)
     else:
         master = on_demand(aws, spec.master_size or spec.size)
         worker = spot(aws, spec.size) if spec.spot else on_demand(aws, spec.size)
-    hour = _an_hour(master.dollars + spec.workers * worker.dollars, spec.workers + 1)
+        processes = spec.workers * spec.processes_of(describe_instance_type(aws, spec.size).cores)
+    hour = _an_hour(master.dollars + spec.workers * worker.dollars, spec.workers + 1, spec.disk)
     return Estimate(
         master=master,
         worker=worker,
@@ -166,4 +182,7 @@ def estimate(aws: Aws | None, spec: ClusterSpec) -> Estimate:
         dollars_per_hour=hour,
         dollars_at_most=hour * spec.ttl_seconds / 3600,
         ttl_seconds=spec.ttl_seconds,
+        disk=spec.disk,
+        processes=processes,
+        jobs_per_round=processes and spec.jobs_per_round(processes),
     )

@@ -17,7 +17,6 @@ import shlex
 import socket
 import stat
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Any, Self
 
 from dl4jlegacy import files
 from dl4jlegacy.aws.cluster_spec import check_key_file
+from dl4jlegacy.clock import Deadline
 from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, NotAuthorisedError
 
 __all__ = ["HostProvisioner", "RemoteResult", "new_key"]
@@ -298,14 +298,13 @@ def _fingerprint(key: Any) -> str:
 
 def _read_to_end(channel: Any, seconds: float, on_line: Callable[[str], None]) -> RemoteResult:
     """Read both streams of a channel to their end."""
-    end = time.monotonic() + seconds
+    deadline = Deadline(seconds)
     texts = {"out": bytearray(), "err": bytearray()}
     reported = 0
     while True:
-        left = end - time.monotonic()
-        if left <= 0:
+        if deadline.passed():
             raise TimeoutError
-        select.select([channel], [], [], min(left, 1.0))
+        select.select([channel], [], [], deadline.slice())
         while channel.recv_ready():
             texts["out"] += channel.recv(_CHUNK)
         while channel.recv_stderr_ready():

@@ -13,7 +13,19 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
-from dl4jlegacy.aws.cluster_spec import BOUNDARY, CLUSTER, HOST_KEYS, IAM_PATH, OWNER, Names, Tags, tag_list
+from dl4jlegacy.aws.cluster_bucket import (
+    HOST_KEYS,
+    INSTANCES,
+    JOURNAL,
+    PRESENT_MASTER,
+    Done,
+    PresentMaster,
+    own_key,
+    read_done,
+    read_object,
+    read_present_master,
+)
+from dl4jlegacy.aws.cluster_spec import BOUNDARY, CLUSTER, IAM_PATH, OWNER, Names, Tags, tag_list
 from dl4jlegacy.aws.session import Aws, error_code, translate_errors
 from dl4jlegacy.errors import CloudError, ConfError, Dl4jError
 from dl4jlegacy.strict_json import to_json
@@ -225,7 +237,7 @@ class ClusterResources:
         secret = f"arn:{aws}:ssm:{self._aws.region}:{self.names.account}:parameter{self.names.secret}"
         statements = [
             {"Effect": "Allow", "Action": ["s3:GetObject"], "Resource": f"{own}/*"},
-            {"Effect": "Allow", "Action": ["s3:PutObject"], "Resource": f"{own}/hosts/${{aws:userid}}"},
+            {"Effect": "Allow", "Action": ["s3:PutObject"], "Resource": f"{own}/{own_key('${aws:userid}', '*')}"},
             {"Effect": "Allow", "Action": ["ssm:GetParameter"], "Resource": secret},
         ]
         if buckets:
@@ -270,21 +282,53 @@ class ClusterResources:
         with translate_errors(f"s3://{name}/{key}"):
             self._aws.eventually(lambda: s3.put_object(Bucket=name, Key=key, Body=body), _RETRIED)
 
+    # --- what instances say about themselves --------------------------------------------------------------------------
+
+    def _user_id(self, instance_id: str) -> str:
+        """Return an instance's ``aws:userid``."""
+        iam, name = self._aws.client("iam"), self.names.role
+        with translate_errors(f"role {name}"):
+            role = self._aws.eventually(lambda: iam.get_role(RoleName=name), _RETRIED)["Role"]
+        return f"{role['RoleId']}:{instance_id}"
+
     def read_host_keys(self, instance_id: str) -> str | None:
         """Return the host keys that an instance has written to the bucket, or None if it has not yet."""
-        from botocore.exceptions import ClientError
+        found = read_object(self._aws, self.names.bucket, own_key(self._user_id(instance_id), HOST_KEYS))
+        return None if found is None else found[0].decode()
 
-        with translate_errors(f"role {self.names.role}"):
-            role = self._aws.client("iam").get_role(RoleName=self.names.role)["Role"]["RoleId"]
-        key = f"{HOST_KEYS}{role}:{instance_id}"
-        with translate_errors(f"s3://{self.names.bucket}/{key}"):
-            try:
-                found = self._aws.client("s3").get_object(Bucket=self.names.bucket, Key=key)
-                return str(found["Body"].read().decode())
-            except ClientError as exc:
-                if error_code(exc) in ("NoSuchKey", "NoSuchBucket", "404"):
-                    return None
-                raise
+    def write_present_master(self, address: str, instance_id: str) -> None:
+        """Tell all instances which one is the master."""
+        self.upload(PRESENT_MASTER, PresentMaster(address, self._user_id(instance_id)).to_bytes())
+
+    def present_master(self) -> PresentMaster | None:
+        """Return which instance is, or was, the last master, None if there was none."""
+        return read_present_master(self._aws, self.names.bucket)
+
+    def run_done(self) -> Done | None:
+        """Return what the last master has said about the end of its run, None if it has not ended well."""
+        master = self.present_master()
+        return None if master is None else read_done(self._aws, self.names.bucket, master)
+
+    def journals(self) -> dict[str, str]:
+        """Return the keys of the kept journals by the ids of their instances, which may have ended long ago."""
+        s3, name, found = self._aws.client("s3"), self.names.bucket, {}
+
+        def look() -> None:
+            for page in s3.get_paginator("list_objects_v2").paginate(Bucket=name, Prefix=INSTANCES):
+                for key in (each["Key"] for each in page.get("Contents", [])):
+                    user_id, _, what = key.removeprefix(INSTANCES).partition("/")
+                    if what == JOURNAL:
+                        found[user_id.rpartition(":")[2]] = key
+
+        with translate_errors(f"looking for journals in s3://{name}"):
+            self._ignore_missing(look)
+        return found
+
+    def read_journal(self, instance_id: str) -> str | None:
+        """Return the newest part of what an instance's services said, or None if nothing is kept."""
+        key = self.journals().get(instance_id)
+        found = read_object(self._aws, self.names.bucket, key) if key else None
+        return None if found is None else found[0].decode(errors="replace")
 
     # --- removing -----------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
+from dl4jlegacy.clock import RUNNING, Deadline, read_often
 from dl4jlegacy.errors import (
     CloudError,
     ConfError,
@@ -29,7 +30,17 @@ from dl4jlegacy.errors import (
     nearest,
 )
 
-__all__ = ["ACCESS_KEY", "ACCESS_SECRET", "CAPACITY", "POLICY", "Aws", "Clock", "error_code", "translate_errors"]
+__all__ = [
+    "ABSENT",
+    "ACCESS_KEY",
+    "ACCESS_SECRET",
+    "CAPACITY",
+    "POLICY",
+    "Aws",
+    "Clock",
+    "error_code",
+    "translate_errors",
+]
 
 ACCESS_KEY = "org.deeplearning4j.aws.accessKey"
 ACCESS_SECRET = "org.deeplearning4j.aws.accessSecret"
@@ -56,6 +67,8 @@ _DENIED = {
     "Forbidden",
 }
 _BUCKET_TAKEN = {"BucketAlreadyExists"}
+ABSENT = frozenset({"404", "NoSuchBucket", "NoSuchKey", "NotFound"})
+"""Codes of S3 for an object, or its bucket, that is not there."""
 CAPACITY = frozenset(
     {
         *("InsufficientInstanceCapacity", "InsufficientHostCapacity", "InsufficientCapacity", "SpotMaxPriceTooLow"),
@@ -72,9 +85,9 @@ _INVALID = re.compile(r"Invalid|Malformed|Unsupported|ValidationError|Validation
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """How to read the time and to wait, in seconds; tests put in their own."""
+    """How to measure durations, to wait and to read the time of day, in seconds; tests put in their own."""
 
-    now: Callable[[], float] = time.monotonic
+    now: Callable[[], float] = RUNNING.now
     wait: Callable[[float], None] = time.sleep
     wall: Callable[[], float] = time.time
 
@@ -172,13 +185,21 @@ class Aws:
         region: such as ``us-east-1``; None takes boto3's, or else ``us-east-1`` as the legacy class did.
         environ: where the two legacy properties are looked up.
         clock: for waits.
+        attempts: how often a request is sent at most, all in all; ``AWS_MAX_ATTEMPTS`` may say less.
+        silent_seconds: for so long a connection may say nothing.
 
     Raises:
         ConfError: no boto3 here, an unknown region or profile. NotAuthorisedError: only one of the legacy properties.
     """
 
     def __init__(
-        self, region: str | None = None, *, environ: Mapping[str, str] = os.environ, clock: Clock | None = None
+        self,
+        region: str | None = None,
+        *,
+        environ: Mapping[str, str] = os.environ,
+        clock: Clock | None = None,
+        attempts: int = _ATTEMPTS,
+        silent_seconds: float = _READ_SECONDS,
     ) -> None:
         try:
             import boto3
@@ -192,7 +213,8 @@ class Aws:
             known = self._session.get_available_regions("ec2")
         if self.region not in known and not self.region.startswith(("us-gov-", "cn-", "us-iso")):
             raise ConfError(f"there is no AWS region {self.region!r}{nearest(self.region, known)}")
-        self._attempts = int(environ.get("AWS_MAX_ATTEMPTS") or _ATTEMPTS)
+        self._attempts = min(attempts, int(environ.get("AWS_MAX_ATTEMPTS") or attempts))
+        self._silent_seconds = silent_seconds
         self._lock = threading.Lock()
         self._clients: dict[tuple[str, str], Any] = {}
 
@@ -218,8 +240,8 @@ class Aws:
 
         config = Config(
             retries={"mode": "standard", "total_max_attempts": self._attempts},
-            connect_timeout=_CONNECT_SECONDS,
-            read_timeout=_READ_SECONDS,
+            connect_timeout=min(_CONNECT_SECONDS, self._silent_seconds),
+            read_timeout=self._silent_seconds,
             user_agent_extra="dl4jlegacy",
         )
         with translate_errors(f"a client of {service} in {region}"):
@@ -231,6 +253,12 @@ class Aws:
             clients, self._clients = list(self._clients.values()), {}
         for client in clients:
             client.close()
+
+    @contextmanager
+    def deadline(self, seconds: float) -> Iterator[Deadline]:
+        """Yield a deadline that counts the time in calls to AWS, however long they block."""
+        with read_often(self.clock):
+            yield Deadline(seconds, self.clock)
 
     def account(self) -> str:
         """Return the account's number; raises ``NotAuthorisedError`` if AWS does not accept the credentials."""
@@ -270,12 +298,13 @@ class Aws:
         """
         from botocore.exceptions import ClientError
 
-        end, pause = self.clock.now() + seconds, 0.5
-        while True:
-            try:
-                return call()
-            except ClientError as exc:
-                if error_code(exc) not in codes or self.clock.now() >= end:
-                    raise
-            self.clock.wait(pause)
-            pause = min(pause * 1.6, 10.0)
+        pause = 0.5
+        with self.deadline(seconds) as deadline:
+            while True:
+                try:
+                    return call()
+                except ClientError as exc:
+                    if error_code(exc) not in codes or deadline.passed():
+                        raise
+                self.clock.wait(pause)
+                pause = min(pause * 1.6, 10.0)

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from dl4jlegacy.aws.cluster_spec import CLUSTER, MASTER, MASTER_ADDRESS, WORKER, ClusterSpec, Names, Tags, buckets_in
+from dl4jlegacy.aws.cluster_bucket import Done
+from dl4jlegacy.aws.cluster_spec import CLUSTER, DISK, MASTER, WORKER, ClusterSpec, Names, Tags, buckets_in
 from dl4jlegacy.aws.instances import (
     Ec2BoxCreator,
     Instance,
@@ -54,7 +55,7 @@ _EMPTY_LISTINGS = 2
 class ClusterStatus:
     """A cluster's instances, its other resources (``kind name``), the registered workers (None: not known), its owner.
 
-    The owner is None for a cluster of an older version, and for none.
+    The owner is None for a cluster of an older version, and for none; ``done`` is None until its run is done.
     """
 
     name: str
@@ -63,6 +64,7 @@ class ClusterStatus:
     resources: tuple[str, ...]
     workers: tuple[str, ...] | None
     owner: Owner | None
+    done: Done | None = None
 
     @property
     def expires(self) -> str:
@@ -143,20 +145,23 @@ class ClusterSetup:
         self._check_out(spec)
         launcher, config = self._ensure_resources(spec, payload, now=now, expires=expires)
         master = self._ensure_master(instances, launcher, config)
-        self.resources.upload(MASTER_ADDRESS, master.private_address.encode())
+        self.resources.write_present_master(master.private_address, master.id)
         missing = spec.workers - sum(instance.role == WORKER for instance in instances)
         if missing > 0:
-            self._start(launcher, replace(config, role=WORKER, master=master.private_address), missing)
+            worker = replace(config, role=WORKER, master=master.private_address)
+            self._start(lambda: launcher.launch(worker, missing))
 
-    def _start(self, launcher: _Launcher, config: InstanceConfig, count: int) -> list[Instance]:
-        """Launch instances and return them once AWS describes them, so that the next ``up`` finds them.
+    def _start(self, launch: Callable[[], list[str]]) -> list[Instance]:
+        """Launch instances, of which ``launch`` returns the ids; return them once AWS describes them.
+
+        The next ``up`` finds them then.
 
         Raises:
             CloudError: another ``up`` or a ``down`` has taken the cluster; what was launched meanwhile is ended again.
         """
         if not self.ownership.keep():
             raise self.ownership.taken_away()
-        launched = self._wait_for_addresses(launcher.launch(config, count))
+        launched = self._wait_for_addresses(launch())
         if not self.ownership.keep():
             terminate_instances(self._aws, launched)
             raise self.ownership.taken_away()
@@ -197,8 +202,11 @@ class ClusterSetup:
             now=now,
             expires=expires,
         )
-        self.resources.upload(payload.name, payload.wheel)
-        self.resources.upload("requirements.txt", payload.requirements)
+        # each below its digest: those of an `up` before, of which `scale` starts more, stay what they are
+        self.resources.upload(f"{payload.wheel_sha256}/{payload.name}", payload.wheel)
+        self.resources.upload(f"{payload.requirements_sha256}/requirements.txt", payload.requirements)
+        memory = describe_instance_type(self._aws, spec.master_size or spec.size).memory
+        processes = spec.processes_of(describe_instance_type(self._aws, spec.size).cores)
         config = InstanceConfig(
             role=MASTER,
             cluster=spec.name,
@@ -209,8 +217,10 @@ class ClusterSetup:
             requirements_sha256=payload.requirements_sha256,
             expires=int(expires),
             run=(*spec.run, "--out", spec.out),
-            workers=spec.workers,
-            threads=spec.threads,
+            workers=spec.workers * processes,
+            processes=processes,
+            heap=spec.heap_of(memory),
+            keep=spec.keep,
         )
         return launcher, config
 
@@ -222,15 +232,28 @@ class ClusterSetup:
         self.resources.ensure_secret(tags)
         return self.resources.ensure_role(buckets_in((spec.out, *spec.run)), tags)
 
+    def check_is_free(self) -> None:
+        """Raise ``ConfError`` if the cluster is somebody else's, or was yours and its run is done."""
+        self.ownership.check()
+        done = self.resources.run_done()
+        if done is not None and not any(instance.role == MASTER for instance in self._running()):
+            name = self.names.cluster
+            raise ConfError(
+                f"the run of cluster {name} is done since {done.since}, and its model is {done.model}; "
+                f"`dl4j aws down {name}` removes what is left of it, and then another one can begin"
+            )
+
     def check(self, spec: ClusterSpec) -> None:
         """Ask AWS whose the cluster is, and for what must exist: sizes, image, network, boundary. Creates nothing.
 
         Raises:
-            ConfError: it is somebody else's, or something does not exist.
+            ConfError: it is somebody else's, something does not exist, or a size has GPUs, which nothing here uses.
         """
-        self.ownership.check()
+        self.check_is_free()
         for size in {spec.size, spec.master_size or spec.size}:
             info = describe_instance_type(self._aws, size)
+            if warning := spec.check_gpus(size, info.gpus):
+                logger.warning("%s", warning)
             if spec.ami:
                 check_image(self._aws, spec.ami, info.architecture)
             else:
@@ -243,53 +266,69 @@ class ClusterSetup:
         S3Uploader(self._aws).ensure_bucket(buckets_in((spec.out,))[0])
 
     def _ensure_master(self, instances: list[Instance], launcher: _Launcher, config: InstanceConfig) -> Instance:
-        masters = [instance for instance in instances if instance.role == MASTER] or self._start(launcher, config, 1)
+        masters = [instance for instance in instances if instance.role == MASTER] or self._start(
+            lambda: launcher.launch(config, 1)
+        )
         if not masters[0].private_address:
             raise CloudError(f"the master {masters[0].id} has no private address; is its subnet in order?")
         return masters[0]
 
     def _wait_for_addresses(self, ids: list[str], *, seconds: float = 120.0) -> list[Instance]:
         """Return the instances with these ids once AWS describes them, with their addresses if they are alive."""
-        end = self._aws.clock.now() + seconds
-        while True:
-            listed = [i for i in list_instances(self._aws, self.names.cluster) if i.id in ids]
-            found = [instance for instance in listed if instance.private_address or not instance.alive]
-            if len(found) == len(ids):
-                return found
-            if self._aws.clock.now() >= end:
-                raise DeadlineError(f"AWS does not describe {', '.join(ids)}; `dl4j aws down {self.names.cluster}`")
-            self._aws.clock.wait(1.0)
+        with self._aws.deadline(seconds) as deadline:
+            while True:
+                listed = [i for i in list_instances(self._aws, self.names.cluster) if i.id in ids]
+                found = [instance for instance in listed if instance.private_address or not instance.alive]
+                if len(found) == len(ids):
+                    return found
+                if deadline.passed():
+                    raise DeadlineError(f"AWS does not describe {', '.join(ids)}; `dl4j aws down {self.names.cluster}`")
+                self._aws.clock.wait(1.0)
 
     def wait_for_workers(self, count: int, *, seconds: float = _READY_SECONDS) -> list[str]:
-        """Return the registered workers once all ``count`` instances have one.
+        """Return the registered workers once all ``count`` instances have one; none if the run is done by then.
 
         Raises:
             DeadlineError: not in time; says what was missing. NotEnoughWorkersError: instances ended meanwhile.
         """
-        end, reason = self._aws.clock.now() + seconds, "the master was not asked"
-        while True:
-            instances = list_instances(self._aws, self.names.cluster)
-            alive = [instance for instance in instances if instance.state in ("pending", "running")]
-            masters = [instance for instance in alive if instance.role == MASTER]
-            if not masters or sum(instance.role == WORKER for instance in alive) < count:
-                states = ", ".join(f"{i.id} ({i.role}) {i.state}" for i in instances) or "none"
-                raise NotEnoughWorkersError(
-                    f"cluster {self.names.cluster} needs a master and {counted(count, 'worker')}; there are: {states}; "
-                    f"repeat `dl4j aws up`, or see `dl4j aws logs {self.names.cluster}`"
-                )
-            try:
-                workers = self._list_workers(self, masters[0])
-                if len(workers) >= count:
-                    return workers
-                reason = f"{len(workers)} of {count} have registered"
-            except Dl4jError as exc:
-                reason = str(exc)
-            if self._aws.clock.now() >= end:
-                raise DeadlineError(
-                    f"the workers of cluster {self.names.cluster} did not register within {seconds:.0f} s: {reason}; "
-                    f"see `dl4j aws logs {self.names.cluster}`"
-                )
-            self._aws.clock.wait(_POLL_SECONDS)
+        from dl4jlegacy.scaleout.worker_pool import host_of
+
+        reason = "the master was not asked"
+        with self._aws.deadline(seconds) as deadline:
+            while True:
+                try:
+                    master = self._master_of(count)
+                except NotEnoughWorkersError:
+                    if self.resources.run_done() is None:
+                        raise
+                    return []
+                try:
+                    workers = self._list_workers(self, master)
+                    machines = {host_of(worker) for worker in workers}
+                    if len(machines) >= count:
+                        return workers
+                    reason = f"{len(machines)} of {count} have registered"
+                except Dl4jError as exc:
+                    reason = str(exc)
+                if deadline.passed():
+                    raise DeadlineError(
+                        f"the workers of cluster {self.names.cluster} did not register within {seconds:.0f} s: "
+                        f"{reason}; see `dl4j aws logs {self.names.cluster}`"
+                    )
+                self._aws.clock.wait(_POLL_SECONDS)
+
+    def _master_of(self, count: int) -> Instance:
+        """Return the master of ``count`` workers; raises ``NotEnoughWorkersError`` if instances of theirs ended."""
+        instances = list_instances(self._aws, self.names.cluster)
+        alive = [instance for instance in instances if instance.state in ("pending", "running")]
+        masters = [instance for instance in alive if instance.role == MASTER]
+        if not masters or sum(instance.role == WORKER for instance in alive) < count:
+            states = ", ".join(f"{i.id} ({i.role}) {i.state}" for i in instances) or "none"
+            raise NotEnoughWorkersError(
+                f"cluster {self.names.cluster} needs a master and {counted(count, 'worker')}; there are: {states}; "
+                f"repeat `dl4j aws up`, or see `dl4j aws logs {self.names.cluster}`"
+            )
+        return masters[0]
 
     # --- status, scale ------------------------------------------------------------------------------------------------
 
@@ -310,6 +349,7 @@ class ClusterSetup:
             tuple(self.resources.existing()),
             workers,
             self.ownership.owner(),
+            self.resources.run_done(),
         )
 
     def join(self, allow: str) -> ClusterStatus:
@@ -331,15 +371,30 @@ class ClusterSetup:
     def scale(self, count: int, spec: ClusterSpec | None = None, *, wait: bool = True) -> ClusterStatus:
         """Change the number of workers to ``count``: terminate the youngest, or launch more like the present ones.
 
+        Whosever the cluster is, it stays theirs. An ``up`` that works on it is waited for, and waits for this.
+
         Raises:
             ConfError: the cluster has no master, or no worker to copy.
+            DeadlineError: an ``up`` works on it all the time.
         """
-        instances = self._running()
-        workers = [instance for instance in instances if instance.role == WORKER]
+        self._check_master(self._running())
+        with self.ownership.held(lambda: None, others=True):
+            self._scale(count)
+        if wait and count:
+            self.wait_for_workers(count)
+        return self.status(ask=wait)
+
+    def _check_master(self, instances: list[Instance]) -> None:
         if not any(instance.role == MASTER for instance in instances):
             raise ConfError(
                 f"cluster {self.names.cluster} has no running master in {self._aws.region}; `dl4j aws up` first"
             )
+
+    def _scale(self, count: int) -> None:
+        """Change the number of workers, as the only one who works on the cluster."""
+        instances = self._running()
+        self._check_master(instances)
+        workers = [instance for instance in instances if instance.role == WORKER]
         if count < len(workers):
             terminate_instances(self._aws, workers[count:])
         elif count > len(workers):
@@ -348,9 +403,6 @@ class ClusterSetup:
                     f"cluster {self.names.cluster} has no worker to start another like; repeat `dl4j aws up`"
                 )
             self._launch_more(workers[0], count - len(workers))
-        if wait and count:
-            self.wait_for_workers(count)
-        return self.status(ask=wait)
 
     def _launch_more(self, like: Instance, count: int) -> None:
         settings = launch_settings_of(self._aws, like)
@@ -365,8 +417,9 @@ class ClusterSetup:
             profile=self.names.role,
             subnets=(settings.subnet, *(s for s in self.resources.find_subnets()[1] if s != settings.subnet)),
             user_data=settings.user_data,
+            disk=int(settings.tags.get(DISK, 0)),
         )
-        _ = creator.create_spot() if like.spot else creator.create()
+        self._start(creator.create_spot if like.spot else creator.create)
 
     # --- down ---------------------------------------------------------------------------------------------------------
 
@@ -506,6 +559,7 @@ class _Launcher:
             profile=self.profile,
             subnets=self.subnets,
             user_data=user_data(config),
+            disk=spec.disk,
         )
         if spec.spot and config.role == WORKER:  # losing the master costs more than the difference
             return creator.create_spot(fall_back=not spec.spot_only)

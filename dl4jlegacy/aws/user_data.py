@@ -31,11 +31,11 @@ import hashlib, os, sys
 import boto3
 folder, bucket, region, *pairs = sys.argv[1:]
 s3 = boto3.client("s3", region_name=region, endpoint_url=os.environ.get("AWS_ENDPOINT_URL"))
-for key, digest in zip(pairs[::2], pairs[1::2]):
-    path = os.path.join(folder, key)
-    s3.download_file(bucket, key, path)
+for name, digest in zip(pairs[::2], pairs[1::2]):
+    path = os.path.join(folder, name)
+    s3.download_file(bucket, digest + "/" + name, path)
     if hashlib.sha256(open(path, "rb").read()).hexdigest() != digest:
-        sys.exit(key + " in bucket " + bucket + " is not what the cluster was started with")
+        sys.exit(name + " in bucket " + bucket + " is not what the cluster was started with")
 """
 _INSTALL = """\
 #!/bin/sh
@@ -58,23 +58,34 @@ $pip install --no-deps --no-index @CACHE@/@WHEEL@
 $pip check
 again /opt/dl4j/bin/python -m dl4jlegacy.aws.boot --cluster @CLUSTER@ --region @REGION@ --bucket @BUCKET@
 systemctl daemon-reload
-systemctl enable --quiet @UNITS@
-systemctl start --no-block @UNITS@
+units=@UNITS@
+systemctl enable --quiet $units
+systemctl start --no-block $units
 """
 _MASTER = """\
 #!/bin/sh
-# Begins the run, or goes on with the one that it has begun.
+# Begins the run, or goes on with the one that it has begun, and says when it is done.
 set -eu
-set -- --tracker "hazelcast://$DL4J_ADDRESS:5701" --zookeeper "$DL4J_ADDRESS:2181" --log-format json
-[ ! -e @CONF@ ] || exec dl4j resume @FOLDER@ --workers 0 @KEPT@ "$@"
-exec dl4j master @RUN@ --workers @WORKERS@ "$@"
+set -- --tracker "hazelcast://$DL4J_ADDRESS:5701" --zookeeper "$DL4J_ADDRESS:2181"@BIND@ --log-format json
+begun=@BEGUN@
+if [ -z "$begun" ]; then
+    dl4j master @RUN@ "$@"
+else
+    dl4j resume @FOLDER@ --workers 0 @KEPT@ "$@"
+fi
+exec python -m dl4jlegacy.aws.watch --region @REGION@ --bucket @BUCKET@ --done @MODEL@
+"""
+_END = """\
+#!/bin/sh
+# Executed whenever dl4j-watch has ended, which does so by itself when the run is done.
+[ "$EXIT_CODE $EXIT_STATUS" != "exited 0" ] || systemctl --no-block poweroff
 """
 _WORKER = """\
 #!/bin/sh
 # Works for the present master, which may be another one than when this instance was started.
 set -eu
 master=$(python -m dl4jlegacy.aws.master_address --region @REGION@ --bucket @BUCKET@ --otherwise @MASTER@)
-exec dl4j worker --zookeeper "$master:2181" --workers @THREADS@ --wait 600 --log-format json
+exec dl4j worker --zookeeper "$master:2181" --workers 1 --wait 600 --log-format json
 """
 _UNIT = """\
 [Unit]
@@ -125,8 +136,10 @@ class InstanceConfig:
         expires: when it ends, in seconds since 1970.
         master: the master's private address, for a worker, unless the bucket says another by then.
         run: the arguments of ``dl4j master``, for a master.
-        workers: how many workers the master expects.
-        threads: of a worker; 0 for one a core.
+        workers: how many worker processes the master expects, unless ``run`` says so.
+        processes: of a worker's instance, each with one worker.
+        heap: of the Hazelcast member, as Java writes it.
+        keep: whether it stays when the run is done.
     """
 
     role: str
@@ -140,7 +153,9 @@ class InstanceConfig:
     master: str = ""
     run: tuple[str, ...] = ()
     workers: int = 1
-    threads: int = 0
+    processes: int = 1
+    heap: str = "1g"
+    keep: bool = False
 
 
 def user_data(instance: InstanceConfig) -> str:
@@ -148,8 +163,9 @@ def user_data(instance: InstanceConfig) -> str:
     units = _units(instance)
     files = {
         "/usr/local/lib/dl4j/fetch.py": (_FETCH, "0644"),
-        "/usr/local/lib/dl4j/install": (_install(instance, tuple(units)), "0755"),
+        "/usr/local/lib/dl4j/install": (_install(instance), "0755"),
         f"/usr/local/lib/dl4j/{instance.role}": (_script(instance), "0755"),
+        **({} if instance.keep else {"/usr/local/lib/dl4j/end": (_END, "0755")}),
         **{f"/etc/systemd/system/{name}": (text, "0644") for name, text in units.items()},
     }
     config = {
@@ -177,7 +193,7 @@ def _end(expires: int) -> str:
     )
 
 
-def _install(instance: InstanceConfig, units: tuple[str, ...]) -> str:
+def _install(instance: InstanceConfig) -> str:
     fetched = (instance.wheel, instance.wheel_sha256, "requirements.txt", instance.requirements_sha256)
     values = {
         "CACHE": _CACHE,
@@ -186,7 +202,7 @@ def _install(instance: InstanceConfig, units: tuple[str, ...]) -> str:
         "CLUSTER": instance.cluster,
         "REGION": instance.region,
         "BUCKET": instance.bucket,
-        "UNITS": " ".join(units),
+        "UNITS": _started(instance),
     }
     return _fill(_INSTALL, values)
 
@@ -203,7 +219,6 @@ def _script(instance: InstanceConfig) -> str:
         "REGION": instance.region,
         "BUCKET": instance.bucket,
         "MASTER": instance.master,
-        "THREADS": str(instance.threads) if instance.threads else '"$(nproc)"',
     }
     return _fill(_WORKER, values)
 
@@ -214,28 +229,64 @@ def _master(instance: InstanceConfig) -> str:
     if not folder:
         folder, run = _CHECKPOINTS, (*run, "--checkpoint-dir", _CHECKPOINTS)
     kept = [(flag, value) for flag in _KEPT if (value := value_of(flag, run))]
+    if not value_of("--workers", run):
+        run = (*run, "--workers", str(instance.workers))
     values = {
-        "CONF": shlex.quote(f"{folder}/conf.json"),
+        "BIND": "" if value_of("--bind", run) else ' --bind "$DL4J_ADDRESS"',
+        "BEGUN": _begun(folder),
         "FOLDER": shlex.quote(folder),
         "KEPT": shlex.join(word for pair in kept for word in pair),
         "RUN": shlex.join(run),
-        "WORKERS": str(instance.workers),
+        "REGION": instance.region,
+        "BUCKET": instance.bucket,
+        "MODEL": shlex.quote(value_of("--out", run)),
     }
     return _fill(_MASTER, values)
+
+
+def _begun(folder: str) -> str:
+    """Return the shell's word that is not empty if there is a run in a folder; in S3 it may be that of a lost instance.
+
+    If S3 does not answer the script ends, and is started again.
+    """
+    if folder.startswith("s3://"):
+        return f"$(python -m dl4jlegacy.aws.kept_run {shlex.quote(folder)})"
+    return f"$([ ! -e {shlex.quote(f'{folder}/conf.json')} ] || echo yes)"
 
 
 def _units(instance: InstanceConfig) -> dict[str, str]:
     """Return the systemd units by name."""
     executes = f"ExecStart=/usr/local/lib/dl4j/{instance.role}"
+    watch = {"dl4j-watch.service": _unit(instance, "What keeps the journal, and ends with the run", _watch(instance))}
+    after = " dl4j-watch.service"  # which therefore is stopped after them, and keeps their last words
     if instance.role != MASTER:
-        return {"dl4j-worker.service": _unit(instance, "dl4j worker", executes)}
+        return {**watch, "dl4j-worker@.service": _unit(instance, "dl4j worker %i", executes, after=after)}
     up = "services up --foreground --host ${DL4J_ADDRESS} --hazelcast-port 5701 --zookeeper-port 2181"
+    up = f"{up} --heap {instance.heap}"
     services = f"Type=notify\nTimeoutStartSec=600\nKillMode=mixed\nExecStart=/opt/dl4j/bin/dl4j {up}"
     final = (TrainingError.exit_status, *_FINAL)
     return {
-        "dl4j-services.service": _unit(instance, "Hazelcast and Zookeeper of dl4j", services),
-        "dl4j-master.service": _unit(instance, "dl4j master", executes, after=" dl4j-services.service", final=final),
+        **watch,
+        "dl4j-services.service": _unit(instance, "Hazelcast and Zookeeper of dl4j", services, after=after),
+        "dl4j-master.service": _unit(
+            instance, "dl4j master", executes, after=f"{after} dl4j-services.service", final=final
+        ),
     }
+
+
+def _watch(instance: InstanceConfig) -> str:
+    command = f"-m dl4jlegacy.aws.watch --region {instance.region} --bucket {instance.bucket}"
+    lines = [f"ExecStart=/opt/dl4j/bin/python {command}{' --keep' if instance.keep else ''}"]
+    if not instance.keep:
+        lines.append("ExecStopPost=+/usr/local/lib/dl4j/end")  # +: as root
+    return "\n".join([*lines, "SupplementaryGroups=systemd-journal"])
+
+
+def _started(instance: InstanceConfig) -> str:
+    """Return the shell's word for the units that are started at every boot: of a worker's, one for each process."""
+    if instance.role == MASTER:
+        return f"'{' '.join(_units(instance))}'"
+    return f"\"dl4j-watch.service $(seq -s ' ' -f 'dl4j-worker@%.0f.service' {instance.processes})\""
 
 
 def _unit(

@@ -7,20 +7,21 @@ import csv
 import hashlib
 import io
 import shutil
-import subprocess
 import sys
 import tempfile
 import zipfile
 from importlib.metadata import Distribution, PackageNotFoundError, PackagePath, distribution
 from pathlib import Path
 
+from dl4jlegacy.commands import run_command
 from dl4jlegacy.errors import ConfError
 
 __all__ = ["make_wheel", "pack_wheel"]
 
 _ROOT = Path(__file__).parents[2]
 _BUILD = "from setuptools import build_meta; import sys; print(build_meta.build_wheel(sys.argv[1]))"
-_BUILD_SECONDS = 300
+_BUILD_SECONDS = 300.0
+_OTHERWISE = "pip install 'setuptools>=70.1', or give --wheel"
 _SOURCES = ("setup.py", "setup.cfg", "README.md", "LICENSE", "MANIFEST.in")
 _OF_INSTALLERS = frozenset(
     {"INSTALLER", "RECORD", "REQUESTED", "direct_url.json", "provenance_url.json", "uv_build.json", "uv_cache.json"}
@@ -99,9 +100,12 @@ def _build_wheel() -> tuple[str, bytes]:
                 shutil.copy2(_ROOT / name, source / name)
         shutil.copytree(_ROOT / "dl4jlegacy", source / "dl4jlegacy", ignore=shutil.ignore_patterns("__pycache__"))
         command = [sys.executable, "-c", _BUILD, str(target)]
-        done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=_BUILD_SECONDS)
+        try:
+            done = run_command(command, _BUILD_SECONDS, cwd=source)
+        except OSError as exc:
+            raise ConfError(f"the wheel could not be built: {exc}; {_OTHERWISE}") from exc
         wheels = list(target.glob("*.whl"))
         if done.returncode != 0 or len(wheels) != 1:
             last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            raise ConfError(f"the wheel could not be built: {last}; pip install 'setuptools>=70.1', or give --wheel")
+            raise ConfError(f"the wheel could not be built: {last}; {_OTHERWISE}")
         return wheels[0].name, wheels[0].read_bytes()

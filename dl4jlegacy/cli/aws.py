@@ -85,7 +85,14 @@ class UpOptions:
     spot_only: Annotated[bool, typer.Option("--spot-only", help="With --spot: never on demand.")] = False
     allow: Allow = ""
     subnet: Annotated[str, typer.Option("--subnet", metavar="ID", help="Where to start (the default VPC's).")] = ""
-    threads: Annotated[int, number_option("--threads", help="Threads of an instance (its cores).", least=0)] = 0
+    processes: Annotated[int, number_option("--processes", help="Workers of an instance (its cores).", least=0)] = 0
+    disk: Annotated[int, number_option("--disk", metavar="GB", help="Disk of each instance (16).", least=8)] = 16
+    heap: Annotated[
+        str, typer.Option("--heap", metavar="SIZE", help="Memory for the run's state (half of the master's).")
+    ] = ""
+    keep: Annotated[bool, typer.Option("--keep", help="Instances stay when the run is done, until --ttl is over.")] = (
+        False
+    )
     user: User = "admin"
     wheel: Annotated[str, typer.Option("--wheel", metavar="FILE", help="This package's wheel (one is made).")] = ""
     requirements: Annotated[
@@ -99,13 +106,15 @@ class UpOptions:
         """Return the cluster that the options describe, SSH admitted from ``allow``.
 
         Raises:
-            UsageError: an option has no such value. ConfError: the run's checkpoints are to be in S3.
+            UsageError: an option has no such value. ConfError: the run's checkpoints can be in no such place.
         """
         from dl4jlegacy import storage
         from dl4jlegacy.aws.cluster_spec import ClusterSpec, check_name, parse_cidr, parse_ttl, value_of
 
         check_name(self.name)
-        storage.check_on_cluster(value_of("--checkpoint-dir", self.context.args))
+        folder = value_of("--checkpoint-dir", self.context.args)
+        if folder[:3].lower() == "s3:":
+            storage.open_folder(folder)  # a mistake in it would be noticed on the instance only
         return ClusterSpec(
             name=self.name,
             out=self.out,
@@ -123,7 +132,10 @@ class UpOptions:
             spot=self.spot,
             spot_only=self.spot_only,
             subnet=self.subnet,
-            threads=self.threads,
+            processes=self.processes,
+            disk=self.disk,
+            heap=self.heap,
+            keep=self.keep,
             user=self.user,
             run=tuple(self.context.args) or ("--model", "dbn", "--dataset", "digits"),
         )
@@ -187,7 +199,7 @@ def _start(aws: Aws, spec: ClusterSpec, options: UpOptions) -> None:
         price = estimate(aws, spec)
     payload = load_payload(options.wheel, options.requirements)
     setup = _setup(aws, spec.name, spec.user, spec.key_path)
-    setup.ownership.check()
+    setup.check_is_free()
     try:
         status = setup.up(spec, payload, wait=not options.no_wait)
     except DeadlineError as exc:
@@ -292,7 +304,7 @@ def ssh(
     open_console()
     with _session(region) as aws:
         setup = _setup(aws, name, user, key_path)
-        instance = _find_instance(setup, node)
+        instance = _named(node, _running_nodes(setup), name)
         keys = setup.host_keys(instance)
         key = setup.key_file()
     known = setup.names.key_folder / "known_hosts"
@@ -317,11 +329,16 @@ def logs(
     user: User = "admin",
     key_path: KeyPath = "",
 ) -> None:
-    """Print what a node's services said; before it can be logged in to, what its console shows."""
+    """Print what a node's services said, ended ones too; before it can be logged in to, what its console shows."""
     open_console()
     with _session(region) as aws:
         setup = _setup(aws, name, user, key_path)
-        instance = _find_instance(setup, node)
+        nodes = _running_nodes(setup)
+        if node not in nodes and (kept := _kept_journal(setup, node)):
+            emit(_last(lines, kept))
+            return
+        kept_of = "".join(f", {each}" for each in sorted(setup.resources.journals()) if node not in nodes)
+        instance = _named(node, nodes, name, f"; logs are kept of{kept_of[1:]}" if kept_of else "")
         try:
             with setup.provisioner(instance) as host:
                 command = (
@@ -329,7 +346,21 @@ def logs(
                 )
                 emit(host.run_remote_command(command, seconds=60).out.rstrip())
         except CloudError as exc:
-            emit(f"{exc}\nthe console of {instance.id} shows:\n{_console_output(aws, instance)}")
+            kept = setup.resources.read_journal(instance.id) or ""
+            what = f"the bucket has of {instance.id}" if kept else f"the console of {instance.id} shows"
+            emit(f"{exc}\n{what}:\n{_last(lines, kept) if kept else _console_output(aws, instance)}")
+
+
+def _last(lines: int, text: str) -> str:
+    return "\n".join(text.splitlines()[-lines:])
+
+
+def _kept_journal(setup: ClusterSetup, node: str) -> str:
+    """Return what is kept of an instance that has ended: master, or its id; "" if nothing is."""
+    from dl4jlegacy.aws.cluster_spec import MASTER
+
+    master = setup.resources.present_master() if node == MASTER else None
+    return setup.resources.read_journal(master.instance_id if master else node) or ""
 
 
 def _console_output(aws: Aws, instance: Instance) -> str:
@@ -346,7 +377,8 @@ def down(name: Name, region: Region = None, format: Format = "text") -> None:
     open_console()
     with _session(region) as aws:
         removed = _setup(aws, name, "admin", "").down()
-    said = f"removed {', '.join(removed)}" if removed else f"there was nothing of cluster {name} in {aws.region}"
+    logs = ", with the logs in it" if any(each.startswith("bucket ") for each in removed) else ""
+    said = f"removed {', '.join(removed)}{logs}" if removed else f"there was nothing of cluster {name} in {aws.region}"
     emit(to_json({"cluster": name, "region": aws.region, "removed": removed}) if as_json else said)
 
 
@@ -428,6 +460,7 @@ def _fields(status: ClusterStatus, price: dict[str, Any]) -> dict[str, Any]:
         "region": status.region,
         "expires": status.expires,
         "owner": status.owner and {"arn": status.owner.arn, "since": status.owner.since},
+        "done": status.done and {"since": status.done.since, "model": status.done.model},
         **({"price": price} if price else {}),
         "boxes": [asdict(instance) for instance in status.instances],
         "belongings": list(status.resources),
@@ -447,6 +480,8 @@ def _text(status: ClusterStatus, price: dict[str, Any]) -> str:
         return f"there is nothing of cluster {status.name} in {status.region}"
     if status.owner is not None:
         lines.insert(1, f"  owner   {status.owner.arn} since {status.owner.since}")
+    if status.done is not None:
+        lines.insert(1, f"  run     done since {status.done.since}, its model is {status.done.model}")
     if status.workers is not None:
         lines.append(f"  {counted(len(status.workers), 'worker')} registered")
     if price:
@@ -454,8 +489,8 @@ def _text(status: ClusterStatus, price: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _find_instance(setup: ClusterSetup, node: str) -> Instance:
-    """Return the running instance that ``--node`` names: master, a worker's number, an id; raises ``ConfError``."""
+def _running_nodes(setup: ClusterSetup) -> dict[str, Instance]:
+    """Return the running instances by all that ``--node`` may call them: master, a worker's number, an id."""
     from dl4jlegacy.aws.cluster_spec import MASTER, WORKER
 
     running = [instance for instance in setup.status(ask=False).instances if instance.state == "running"]
@@ -463,7 +498,12 @@ def _find_instance(setup: ClusterSetup, node: str) -> Instance:
     names = {str(number): instance for number, instance in enumerate(workers)}
     names.update((instance.id, instance) for instance in running)
     names.update((MASTER, instance) for instance in running if instance.role == MASTER)
-    if node not in names:
-        known = nearest(node, list(names)) if names else "; no instance of it is running"
-        raise ConfError(f"cluster {setup.names.cluster} has no node {node!r}{known}")
-    return names[node]
+    return names
+
+
+def _named(node: str, nodes: dict[str, Instance], cluster: str, more: str = "") -> Instance:
+    """Return the instance that ``--node`` names; raises ``ConfError``."""
+    if node not in nodes:
+        known = nearest(node, list(nodes)) if nodes else "; no instance of it is running"
+        raise ConfError(f"cluster {cluster} has no node {node!r}{known}{more}")
+    return nodes[node]

@@ -48,6 +48,7 @@ SUITES: Mapping[str, tuple[Benchmark, ...]] = {
         Benchmark("rbm_cpu", "steps of contrastive divergence against scikit-learn", ("sklearn",)),
         Benchmark("nn_cpu", "steps of whole networks against those peers that are installed"),
         Benchmark("runner_cpu", "4 workers against 1"),
+        Benchmark("evaluation_cpu", "4 workers that evaluate against 1"),
     ),
     "gpu": (Benchmark("nn_gpu", "steps of whole networks, averaging and encoding against PyTorch", ("torch",)),),
     "cluster": (

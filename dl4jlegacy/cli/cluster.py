@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dl4jlegacy.cli.options import ResumeOptions, TrainOptions, WorkerOptions, add_command, cluster_address
+from dl4jlegacy.cli.options import (
+    ResumeOptions,
+    TrainOptions,
+    WorkerOptions,
+    add_command,
+    cluster_address,
+    import_used,
+)
 from dl4jlegacy.console import emit, open_console
 from dl4jlegacy.errors import UsageError
 from dl4jlegacy.strict_json import to_json
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dl4jlegacy.cluster.address import ClusterAddress
     from dl4jlegacy.training import Report
 
 __all__ = [
     "add_commands",
-    "grid_of",
     "master",
     "resume_folder_on_cluster",
     "resume_on_cluster",
@@ -40,6 +42,7 @@ def add_commands(app: typer.Typer) -> None:
 
 def master(options: TrainOptions) -> None:
     """Be the master of a run whose workers are other processes (dl4j worker)."""
+    import_used(options.use)
     if options.standby:
         _stand_by(options)
     elif options.tracker == "memory":
@@ -50,15 +53,16 @@ def master(options: TrainOptions) -> None:
 
 def train_on_cluster(options: TrainOptions, *, local_workers: int | None) -> None:
     """Be the master of a new run; ``local_workers`` are in this process (None: as many as the Conf says)."""
-    from dl4jlegacy import storage, training
+    from dl4jlegacy import training
     from dl4jlegacy.cli.next_steps import RunLocation
     from dl4jlegacy.cli.progress import show_training
-    from dl4jlegacy.cluster.master import MasterOptions, run_master
+    from dl4jlegacy.cluster.leadership import MasterOptions
+    from dl4jlegacy.cluster.master import run_master
+    from dl4jlegacy.services.grid import grid_of
 
     members, cluster_name = grid_of(options.tracker, options.cluster_name, or_else="memory, or ")
     address = _address(options.tracker, options.zookeeper, options.id)
     conf, given = options.read_conf()
-    storage.check_on_cluster(conf.checkpoint_dir)
     run, data = training.prepare(
         conf.replace(state_tracker_connection_string=members, cluster_name=cluster_name),
         given,
@@ -77,26 +81,6 @@ def train_on_cluster(options: TrainOptions, *, local_workers: int | None) -> Non
     )
 
 
-def grid_of(tracker: str, cluster_name: str | None, *, or_else: str = "") -> tuple[str, str]:
-    """Return members and cluster's name of a grid; raises ``UsageError``.
-
-    Args:
-        tracker: ``hazelcast://host:port[,host:port]``.
-        cluster_name: None: that of the local services, if these are its members, else Hazelcast's default.
-        or_else: what else may be given, for the message.
-    """
-    from dl4jlegacy.services import Services
-
-    members = tracker.removeprefix("hazelcast://")
-    if members == tracker or not members:
-        raise UsageError(f"--tracker {tracker}: give {or_else}hazelcast://host:port[,host:port]")
-    if cluster_name:
-        return members, cluster_name
-    folder = os.environ.get("DL4J_SERVICES")
-    state = Services.status(Path(folder) if folder else None)
-    return members, state.cluster_name if state is not None and state.hazelcast == members else "dev"
-
-
 def _address(tracker: str, zookeeper: str | None, id: str | None) -> ClusterAddress:
     if not zookeeper:
         raise UsageError(f"--zookeeper is missing: a run with --tracker {tracker} is registered at its host:port")
@@ -108,7 +92,8 @@ def _stand_by(options: TrainOptions) -> None:
     from dl4jlegacy.cli.next_steps import RunLocation, command
     from dl4jlegacy.cli.progress import ProgressDisplay, show_training
     from dl4jlegacy.cluster.address import find_conf
-    from dl4jlegacy.cluster.master import MasterOptions, stand_by
+    from dl4jlegacy.cluster.leadership import MasterOptions
+    from dl4jlegacy.cluster.master import stand_by
 
     address, as_json = cluster_address(options.zookeeper, options.id), options.format == "json"
     conf = find_conf(address, wait_seconds=60.0)
@@ -138,7 +123,8 @@ def resume_on_cluster(options: ResumeOptions) -> None:
     """Take over a registered run whose master is gone, and show it to the end."""
     from dl4jlegacy.cli.next_steps import RunLocation
     from dl4jlegacy.cli.progress import show_training
-    from dl4jlegacy.cluster.master import MasterOptions, find_run, resume_run
+    from dl4jlegacy.cluster.leadership import MasterOptions, find_run
+    from dl4jlegacy.cluster.master import resume_run
 
     given = cluster_address(options.zookeeper, options.id)
     address, conf = find_run(given, options.run, id_given=options.id is not None)
@@ -155,22 +141,24 @@ def resume_on_cluster(options: ResumeOptions) -> None:
     )
 
 
-def resume_folder_on_cluster(options: ResumeOptions, path: Path) -> None:
-    """Continue a run from its checkpoints on the grid of ``--tracker``; ``path`` is the run's ``conf.json``."""
+def resume_folder_on_cluster(options: ResumeOptions, content: bytes) -> None:
+    """Continue a run from its checkpoints on the grid of ``--tracker``; ``content`` is that of its ``conf.json``."""
     from dl4jlegacy import storage, training
     from dl4jlegacy.cli.next_steps import RunLocation
     from dl4jlegacy.cli.progress import show_training
-    from dl4jlegacy.cluster.master import MasterOptions, resume_from_checkpoints
+    from dl4jlegacy.cluster.leadership import MasterOptions
+    from dl4jlegacy.cluster.master import resume_from_checkpoints
+    from dl4jlegacy.services.grid import grid_of
 
     tracker = options.tracker or ""
     members, cluster_name = grid_of(tracker, options.cluster_name)
     address = _address(tracker, options.zookeeper, options.id)
-    begun = training.read_run(options.run, path)
+    begun = training.read_run(options.run, content)
     changes = options.conf_changes(begun)
     workers = changes.pop("workers", None)  # of this process; the Conf is that of all
     conf = begun.replace(
         **changes,
-        checkpoint_dir=storage.absolute(str(path.parent)),
+        checkpoint_dir=storage.absolute(options.run),
         state_tracker_connection_string=members,
         cluster_name=cluster_name,
     )
@@ -189,9 +177,11 @@ def resume_folder_on_cluster(options: ResumeOptions, path: Path) -> None:
 
 def worker(options: WorkerOptions) -> None:
     """Work for the run that a master has registered, until it ends."""
+    from dl4jlegacy import storage
     from dl4jlegacy.cluster.worker import run_worker
 
-    json_lines = options.log_format == "json"
+    import_used(options.use)
+    json_lines, data_dir = options.log_format == "json", storage.absolute(options.data_dir or "")
     zookeeper = options.zookeeper or (f"{options.master}:2181" if options.master else None)
     address, console = cluster_address(zookeeper, options.id), open_console(json_lines=json_lines)
 
@@ -208,5 +198,6 @@ def worker(options: WorkerOptions) -> None:
         wait_seconds=float(options.wait),
         device=options.device,
         device_memory_limit=options.device_memory_limit or "",
+        data_dir=data_dir,
         on_event=on_event,
     )

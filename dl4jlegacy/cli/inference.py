@@ -1,23 +1,56 @@
-"""``dl4j evaluate`` and ``dl4j predict``: using a saved model."""
+"""``dl4j evaluate``, ``dl4j predict``: using a saved model; ``dl4j export``: making one of a checkpoint."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+import contextlib
+import functools
+import itertools
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dl4jlegacy.cli.options import DataDir, Dataset, Device, ReportFormat, one_of, option, variable_of
+from dl4jlegacy.cli.options import (
+    Bind,
+    ClusterName,
+    DataDir,
+    Dataset,
+    Device,
+    Id,
+    Out,
+    ReportFormat,
+    WorkerWait,
+    add_command,
+    cluster_address,
+    not_empty,
+    number_option,
+    one_of,
+    option,
+    variable_of,
+)
 from dl4jlegacy.console import emit
+from dl4jlegacy.errors import UsageError
 from dl4jlegacy.strict_json import to_json
 
-__all__ = ["add_commands", "evaluate", "predict"]
+if TYPE_CHECKING:
+    from dl4jlegacy.datasets import DataSet
+    from dl4jlegacy.inference import Evaluate, TrainedModel
+    from dl4jlegacy.nn.networks import Network
+    from dl4jlegacy.prediction import PredictedRows
+    from dl4jlegacy.storage import Output
+
+__all__ = ["add_commands", "evaluate", "export", "predict"]
+
+
+_Model = typer.Argument(metavar="MODEL", help="A saved model, a folder of checkpoints, or one checkpoint in it.")
 
 
 def add_commands(app: typer.Typer) -> None:
     """Add this module's commands to ``dl4j``."""
-    app.command()(evaluate)
-    app.command()(predict)
+    add_command(app, evaluate, EvaluateOptions)
+    add_command(app, predict, PredictOptions)
+    app.command()(export)
 
 
 def _split(label: str, text: str) -> str:
@@ -26,9 +59,23 @@ def _split(label: str, text: str) -> str:
     return one_of(label, text, SPLITS)
 
 
-def evaluate(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A saved model.")],
-    dataset: Annotated[str, Dataset],
+def _form(label: str, text: str) -> str:
+    return one_of(label, text, ("text", "json", "jsonl"))
+
+
+_Workers = number_option("--workers", help="Worker threads in this process (1; with --tracker: 0).", least=1)
+# Not from the environment, which may be that of a run's processes: what is done here must not wait for workers.
+_Tracker = option("--tracker", metavar="URL", help="Share it out on this grid: hazelcast://host:port.", read=not_empty)
+_Zookeeper = option("--zookeeper", metavar="HOST:PORT", help="Where workers find the run.", read=not_empty)
+_Run = option("--run", metavar="NAME", help="The run's name.", read=not_empty)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateOptions:
+    """The options of ``dl4j evaluate``; None: not given."""
+
+    model: Annotated[str, _Model]
+    dataset: Annotated[str, Dataset]
     split: Annotated[
         str,
         option(
@@ -38,32 +85,191 @@ def evaluate(
             read=_split,
             variable=variable_of("--split"),
         ),
-    ] = "test",
-    data_dir: DataDir = None,
-    device: Device = None,
-    format: ReportFormat = "text",
-) -> None:
-    """Evaluate a saved model on a data set."""
-    from dl4jlegacy.cli.progress import use_device_and_report
-    from dl4jlegacy.inference import evaluate_model
+    ] = "test"
+    data_dir: DataDir = None
+    scores: Annotated[
+        str | None,
+        option("--scores", metavar="FILE", help="Write the loss of each example to this CSV file.", read=not_empty),
+    ] = None
+    workers: Annotated[int | None, _Workers] = None
+    tracker: Annotated[str | None, _Tracker] = None
+    cluster_name: ClusterName = None
+    zookeeper: Annotated[str | None, _Zookeeper] = None
+    id: Id = None
+    run: Annotated[str | None, _Run] = None
+    bind: Bind = "127.0.0.1"
+    worker_wait: WorkerWait = None
+    device: Device = None
+    format: ReportFormat = "text"
 
-    with use_device_and_report(device) as (kernels, used):
-        evaluation, fields = evaluate_model(model, dataset, data_dir or "", split=split, kernels=kernels)
-    fields["device"] = used.label
-    emit(to_json(fields) if format == "json" else evaluation.text())
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictOptions:
+    """The options of ``dl4j predict``; None: not given."""
+
+    model: Annotated[str, _Model]
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A CSV file, one example a row, features only; -: standard input.")
+    ]
+    out: Annotated[
+        str | None, option("--out", metavar="FILE", help="Write the predictions to this file.", read=not_empty)
+    ] = None
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="In text, too: the outputs of the network behind each class.")
+    ] = False
+    workers: Annotated[int | None, _Workers] = None
+    tracker: Annotated[str | None, _Tracker] = None
+    cluster_name: ClusterName = None
+    zookeeper: Annotated[str | None, _Zookeeper] = None
+    id: Id = None
+    run: Annotated[str | None, _Run] = None
+    bind: Bind = "127.0.0.1"
+    worker_wait: WorkerWait = None
+    device: Device = None
+    format: Annotated[
+        str,
+        option(
+            "--format",
+            metavar="text|json|jsonl",
+            help="As text, as one JSON object, or as a JSON object for each row.",
+            read=_form,
+            variable=variable_of("--format"),
+        ),
+    ] = "text"
 
 
-def predict(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A saved model.")],
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A CSV file: one example a row, features only.")],
-    device: Device = None,
-    format: ReportFormat = "text",
-) -> None:
-    """Print the class that a saved model gives each row of a CSV file."""
+def _write_scores(output: Output, network: Network, examples: DataSet) -> None:
+    """Write the number of each example, from 0, and its loss."""
+    from dl4jlegacy.inference import score_examples
+    from dl4jlegacy.prediction import write_texts
+
+    losses = (loss for scores in score_examples(network, examples) for loss in scores.tolist())
+    lines = (f"{row},{loss!r}" for row, loss in enumerate(losses))
+    output.save(functools.partial(write_texts, texts=itertools.chain(["row,loss"], lines)))
+
+
+def evaluate(options: EvaluateOptions) -> None:
+    """Evaluate a saved model on a data set; with --tracker by the workers of a cluster (dl4j worker)."""
     from dl4jlegacy import storage
     from dl4jlegacy.cli.progress import use_device_and_report
-    from dl4jlegacy.inference import predict_file
+    from dl4jlegacy.inference import evaluate_model
+    from dl4jlegacy.saved_model import load_model
 
-    with use_device_and_report(device) as (kernels, _):
-        prediction = predict_file(model, Path(storage.local(file)), kernels=kernels)
-    emit(to_json(prediction.fields) if format == "json" else "\n".join(prediction.lines))
+    chosen: dict[str, Any] = {"split": options.split, "evaluate": _evaluate_by(options)}
+    if options.scores is not None:
+        chosen["then"] = functools.partial(_write_scores, storage.open_output(options.scores))
+    with use_device_and_report(options.device) as (kernels, used):
+        model = load_model(options.model, kernels=kernels)
+        evaluation, fields = evaluate_model(model, options.dataset, options.data_dir or "", **chosen)
+    fields["device"] = used.label
+    emit(to_json(fields) if options.format == "json" else evaluation.text())
+
+
+def _evaluate_by(options: EvaluateOptions) -> Evaluate:
+    """Return what evaluates: this thread, several, or a cluster."""
+    from dl4jlegacy.inference import evaluate_network
+
+    cluster = _cluster(options)
+    if cluster is not None:
+        from dl4jlegacy.cluster.inference import evaluate_on_cluster
+
+        return functools.partial(evaluate_on_cluster, **cluster)
+    if options.workers is None:
+        return evaluate_network
+    from dl4jlegacy.evaluation_run import evaluate_with_workers
+
+    return functools.partial(evaluate_with_workers, workers=options.workers, device=options.device or "")
+
+
+def predict(options: PredictOptions) -> None:
+    """Print the class that a saved model gives each row of a CSV file, which may be larger than memory."""
+    from dl4jlegacy import storage
+    from dl4jlegacy.cli.progress import use_device_and_report
+    from dl4jlegacy.prediction import Form, texts_of, write_texts
+    from dl4jlegacy.saved_model import load_model
+
+    cluster = _cluster(options)
+    output = None if options.out is None else storage.open_output(options.out)
+    with use_device_and_report(options.device) as (kernels, _):
+        model = load_model(options.model, kernels=kernels)
+        model.class_names(model.network.n_in)  # a model whose names are wrong is the cause of whatever the data say
+        found = _predicted(model, options, cluster)
+        texts = texts_of(model, found, Form(options.format, options.probabilities))
+        with contextlib.closing(found):
+            if output is None:
+                for text in texts:
+                    if not emit(text):
+                        break
+                return
+            output.save(functools.partial(write_texts, texts=texts))
+    place = output.place
+    emit(
+        f"the predictions are in {place}" if options.format == "text" else to_json({"model": model.name, "out": place})
+    )
+
+
+def _predicted(
+    model: TrainedModel, options: PredictOptions, cluster: dict[str, Any] | None
+) -> Generator[PredictedRows, None, None]:
+    """Return the predictions, by this thread, by several, or by a cluster."""
+    from dl4jlegacy.prediction import blocks_of, predict_blocks, replicas
+
+    blocks = blocks_of(model, options.file)
+    if cluster is not None:
+        from dl4jlegacy.cluster.inference import predict_on_cluster
+
+        return predict_on_cluster(model, blocks, **cluster)
+    if options.workers is None or options.workers == 1:
+        return predict_blocks([model.output], blocks)
+    from dl4jlegacy.scaleout.compute import resolve_compute
+    from dl4jlegacy.scaleout.conf import Conf
+
+    compute = resolve_compute(Conf(device=options.device or ""))[1]
+    return predict_blocks(replicas(model, compute, options.workers), blocks)
+
+
+def _cluster(options: EvaluateOptions | PredictOptions) -> dict[str, Any] | None:
+    """Return where a cluster shares it out, as ``cluster.inference`` takes it; None: it is done here.
+
+    Raises:
+        UsageError: it is half of a cluster.
+    """
+    if (options.tracker is None) != (options.zookeeper is None):
+        missing = "--tracker" if options.tracker is None else "--zookeeper"
+        raise UsageError(f"{missing} is missing: a cluster needs --tracker and --zookeeper")
+    if options.tracker is None:
+        return None
+    from dl4jlegacy.cluster.leadership import MasterOptions
+    from dl4jlegacy.scaleout.conf import Conf
+    from dl4jlegacy.services.grid import grid_of
+
+    members, name = grid_of(options.tracker, options.cluster_name)
+    device = options.device or ""
+    conf = Conf(run=options.run or "", device=device, state_tracker_connection_string=members, cluster_name=name)
+    if options.worker_wait is not None:
+        conf = conf.replace(worker_wait_seconds=options.worker_wait)
+    return {
+        "conf": conf,
+        "address": cluster_address(options.zookeeper, options.id),
+        "options": MasterOptions(bind=options.bind),
+        "workers": options.workers or 0,
+    }
+
+
+def export(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="The checkpoints of a run, here or in S3.")],
+    out: Out = None,
+    best: Annotated[bool, typer.Option("--best", help="The model with the best score so far, not the newest.")] = False,
+    format: ReportFormat = "text",
+) -> None:
+    """Write a run's newest checkpoint as a model; the run may go on."""
+    from dl4jlegacy.training import export_model
+
+    if out is None:
+        raise UsageError("--out is missing; give the zip file for the model, such as model.zip")
+    fields = export_model(folder, out, best=best)
+    said = "the model of run {run} in round {round}, after {examples:,} examples, is in {model_path}"
+    if best:
+        said = "the best model of run {run}, scored {score:.6g} in round {round}, is in {model_path}"
+    text = said.format(**fields)
+    emit(to_json(fields) if format == "json" else text)

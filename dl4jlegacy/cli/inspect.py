@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from dl4jlegacy import files
 from dl4jlegacy.cli.options import Format, Id, Zookeeper, cluster_address
 from dl4jlegacy.console import emit, open_console
 from dl4jlegacy.decoding import described
-from dl4jlegacy.errors import CheckpointError, TrackerError, UsageError, counted
+from dl4jlegacy.errors import TrackerError, UsageError, counted
 from dl4jlegacy.strict_json import to_json
 
 if TYPE_CHECKING:
     from dl4jlegacy.cluster.address import ClusterAddress
     from dl4jlegacy.scaleout.conf import Conf
+    from dl4jlegacy.scaleout.history import HistoryEntry
     from dl4jlegacy.scaleout.journal import JournalEntry
     from dl4jlegacy.scaleout.records import WorkerRecord
     from dl4jlegacy.scaleout.tracker import StateTracker
@@ -84,6 +84,7 @@ def _status_fields(
         "rounds": None if plan is None else _rounds(plan),
         "examples": None if head is None else head.examples,
         "score": None if head is None else head.score,
+        "metric": conf.scoring.metric if conf.validation or conf.early_stopping else None,
         "waiting": tracker.get("waiting") if master else None,
         "master": master,
         "standbys": standbys,
@@ -120,6 +121,7 @@ def _status_lines(fields: dict[str, Any], address: ClusterAddress) -> Iterable[s
             f"run {fields['run']}: {fields['state']}, round {fields['round']} of {fields['rounds'] or '?'}, "
             f"{counted(fields['examples'], 'example')}, score {score}"
         )
+    yield from _scores(fields)
     master = fields["master"]
     if master is None:
         yield f"master: none; `{command('resume', fields['run'], address.flags())}` goes on with the run"
@@ -149,19 +151,33 @@ def _status_lines(fields: dict[str, Any], address: ClusterAddress) -> Iterable[s
         yield fields["failures"][-1]["traceback"].rstrip()
 
 
+def _scores(fields: dict[str, Any]) -> Iterable[str]:
+    """Yield the best model of a run that is scored, and what has stopped it."""
+    head = fields["head"] or {}
+    if head.get("best"):
+        best, last = head["best"], head["scores"]
+        without = f", {last['without_improvement']} in a row without improvement since" if last else ""
+        yield f"best: {fields['metric']} {best['score']:.4f} in round {best['round']}{without}"
+    if head.get("stopped_by"):
+        yield f"stopped by {head['stopped_by']}"
+
+
 # --- logs -------------------------------------------------------------------------------------------------------------
 
 
 def logs(
     folder: Annotated[
-        str | None, typer.Argument(metavar="DIR", help="The checkpoint folder of a run, which may be over.")
+        str | None, typer.Argument(metavar="DIR", help="The checkpoint folder (or s3://...) of a run, over or not.")
     ] = None,
     zookeeper: Zookeeper = None,
     id: Id = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new entries until the run ends.")] = False,
+    history: Annotated[
+        bool, typer.Option("--history", help="Show each version of the model instead: score, speed, workers.")
+    ] = False,
     format: Format = "text",
 ) -> None:
-    """Show what happened in a run: who came and went, what failed, who took over."""
+    """Show what happened in a run: who came and went, what failed, who took over; or how its model got better."""
     from dl4jlegacy import storage
     from dl4jlegacy.cluster.address import closing, find_conf, open_tracker
     from dl4jlegacy.scaleout.journal import Journal, JournalFile
@@ -170,11 +186,13 @@ def logs(
     if folder is not None:
         if follow:
             raise UsageError("--follow needs a run that is registered; leave the folder out and give --zookeeper")
-        storage.check_on_cluster(folder)
-        with files.errors_as(CheckpointError, f"the journal in {folder} cannot be read"):
-            path = files.expand(folder)
-        _print_entries(JournalFile(path).read(), as_json=as_json)
+        if history:
+            _print_history(storage.read_history(folder), as_json=as_json)
+        else:
+            _print_entries(JournalFile(storage.open_folder(folder)).read(), as_json=as_json)
         return
+    if history:
+        raise UsageError("--history needs the folder of the run's checkpoints: dl4j logs DIR --history")
     address = cluster_address(zookeeper, id)
     conf = find_conf(address)
     with closing(open_tracker(conf, address, registered=True)) as tracker:
@@ -200,6 +218,33 @@ def _print_entries(entries: list[JournalEntry], *, as_json: bool) -> None:
         emit(to_json({"entries": [_entry_fields(entry) for entry in entries]}))
     elif entries:
         emit("\n".join(_entry_line(entry) for entry in entries))
+
+
+def _print_history(entries: list[HistoryEntry], *, as_json: bool) -> None:
+    """Print the versions of a run's model, one a line, or as one JSON object."""
+    if as_json:
+        emit(to_json({"history": [msgspec.to_builtins(entry) for entry in entries]}))
+        return
+    before = 0
+    for entry in entries:
+        emit(_history_line(entry, entry.examples - before))
+        before = entry.examples
+
+
+def _history_line(entry: HistoryEntry, examples: int) -> str:
+    """Return a version as a line; ``examples`` are those that were new in it."""
+    found, score = entry.validation, "-" if entry.score is None else f"{entry.score:.4f}"
+    if found is not None:
+        score += f", validation loss {found.loss:.4f}" + (
+            "" if found.accuracy is None else f", accuracy {found.accuracy:.4f}"
+        )
+    speed = f", {examples / entry.seconds:,.0f}/s" if entry.seconds and examples > 0 else ""
+    stale = f", {entry.staleness:.1f} versions stale" if entry.staleness else ""
+    workers = "".join(f", {worker} {rate:,.0f}/s" for worker, rate in sorted(entry.workers.items()))
+    return (
+        f"{_time(entry.time)} version {entry.version}, round {entry.round}: score {score}, "
+        f"{counted(entry.examples, 'example')}{speed}{stale}{workers}"
+    )
 
 
 def _follow(tracker: StateTracker, *, as_json: bool) -> None:
@@ -245,14 +290,30 @@ def _entry_fields(entry: JournalEntry) -> dict[str, Any]:
 # --- stop -------------------------------------------------------------------------------------------------------------
 
 
-def stop(zookeeper: Zookeeper = None, id: Id = None) -> None:
+def stop(
+    zookeeper: Zookeeper = None,
+    id: Id = None,
+    is_grid_lost: Annotated[
+        bool,
+        typer.Option("--lost-grid", help="If its grid does not answer and it has no master, remove it from Zookeeper."),
+    ] = False,
+) -> None:
     """Stop a registered run: its master and workers leave. What a dead master has left behind is cleared up."""
     from dl4jlegacy.cluster.address import closing, find_conf, open_tracker
-    from dl4jlegacy.cluster.registration import forget
+    from dl4jlegacy.cluster.registration import forget, unregister
 
     address = cluster_address(zookeeper, id)
     conf = find_conf(address)
-    with closing(open_tracker(conf, address, registered=True)) as tracker:
+    try:
+        opened = open_tracker(conf, address, registered=True)
+    except TrackerError as exc:
+        if not is_grid_lost:
+            raise TrackerError(f"{exc}; {_when_lost(address)}") from exc
+        unregister(conf, address)
+        grid = conf.state_tracker_connection_string
+        emit(f"run {conf.run}: its grid at {grid} does not answer; it is not registered any more")
+        return
+    with closing(opened) as tracker:
         head = tracker.finish("stopped")
         has_master = _candidates(address)[0] is not None
         if not has_master:
@@ -263,3 +324,11 @@ def stop(zookeeper: Zookeeper = None, id: Id = None) -> None:
         raise TrackerError(f"run {conf.run} has not begun; there is nothing to stop")
     else:
         emit(f"run {conf.run}: had no master and had not begun; it is not registered any more")
+
+
+def _when_lost(address: ClusterAddress) -> str:
+    """Return what can be done about a run whose grid is gone for ever, in words."""
+    from dl4jlegacy.cli.next_steps import command
+
+    gone = command("stop", address.flags(), "--lost-grid")
+    return f"when that grid is gone for ever, and the run has no master, `{gone}` removes the run from Zookeeper"

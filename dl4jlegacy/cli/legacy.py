@@ -2,7 +2,9 @@
 
 Flags and defaults are those of 2014; what the original parsed and then ignored (``-i``, ``-o``) is checked here.
 ``-data`` took the name of a Java class; those of data sets that are here are understood beside our own names.
-``-t worker`` joins the run that a master (``dl4j master``) has registered with Zookeeper at port 2181 of ``-ad``.
+``-t master`` trains in this process; with ``-stp`` it is the master of a run on a cluster, whose tracker is at that
+port of ``-h`` and which is registered with Zookeeper at port 2181 there. ``-t worker`` joins the run that is registered
+at ``-ad``.
 """
 
 from __future__ import annotations
@@ -11,18 +13,23 @@ import argparse
 import os
 import sys
 from functools import partial
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
 from dl4jlegacy.cli.cluster import worker
-from dl4jlegacy.cli.options import WorkerOptions, rate, whole_number
+from dl4jlegacy.cli.options import WorkerOptions, cluster_address, rate, whole_number
 from dl4jlegacy.console import run_guarded
 from dl4jlegacy.errors import ConfError, UsageError, nearest
+
+if TYPE_CHECKING:
+    from dl4jlegacy.scaleout.conf import Conf
+    from dl4jlegacy.training import Data
 
 __all__ = ["main"]
 
 _MODELS = ("dbn", "mlp", "sda")
+_ZOOKEEPER_PORT = 2181
 _CLASSES = {"DigitsDataSetIterator": "digits", "IrisDataSetIterator": "iris", "MnistDataSetIterator": "mnist"}
 
 
@@ -73,10 +80,10 @@ def _parser() -> argparse.ArgumentParser:
     add("-datasetpath", default=None, metavar="PATH", help="a CSV file or a folder; excludes -data")
     whole("-e", -1, default=-1, help="number of examples; -1: all")
     add("-adg", type=_boolean, default=True, metavar="BOOL", help="AdaGrad (else plain SGD)")
-    add("-h", default="localhost", metavar="HOST", help="Zookeeper's or the master's host")
+    add("-h", default="localhost", metavar="HOST", help="the master's host, with Zookeeper and the state tracker")
     add("-t", default="master", metavar="TYPE", help="master or worker")
-    add("-ad", default=None, metavar="HOST", help="the master's address, for a worker")
-    whole("-stp", -1, default=-1, metavar="PORT", help="state tracker port")
+    add("-ad", default=None, metavar="HOST", help="the master's host, for a worker")
+    whole("-stp", -1, default=-1, metavar="PORT", help="state tracker port of a master on a cluster; -1: train here")
     return parser
 
 
@@ -104,17 +111,51 @@ def _network(args: argparse.Namespace, n_in: int, n_out: int) -> Any:
     return msgspec.structs.replace(conf, conf=base, layers=tuple(layers))
 
 
-def _check(args: argparse.Namespace) -> None:
+def _check(args: argparse.Namespace, given: set[str]) -> None:
     """Raise the error of flags that do not go together, or ask for what is not there."""
+    if args.t == "worker":
+        if others := sorted(given - {"-t", "-ad", "-h", "-a"}):
+            raise UsageError(f"{', '.join(others)} with -t worker: these are the master's; a worker takes them from it")
+        if {"-ad", "-h"} <= given:
+            raise UsageError("-ad and -h both name the master's host to a worker; give one of them")
+        return
     if args.t != "master":
         raise UsageError(f"-t {args.t}: the type is master or worker")
+    if args.ad is not None:
+        raise UsageError(f"-ad {args.ad}: it tells a worker (-t worker) where its master is; a master's own host is -h")
+    if "-h" in given and args.stp < 0:
+        raise UsageError(
+            f"-h {args.h} without -stp: a run on a cluster needs the port of its state tracker (Hazelcast), such as "
+            "-stp 5701; without both it trains in this process"
+        )
     if args.a is None:
         raise UsageError(f"-a is missing; give one of {', '.join(_MODELS)}")
     if args.a not in _MODELS:
         raise UsageError(f"-a {args.a}: unknown algorithm{nearest(args.a, _MODELS)}")
     if (args.data is None) == (args.datasetpath is None):
-        given = "neither is given" if args.data is None else "both are given"
-        raise UsageError(f"give the data with one of -data and -datasetpath; {given}")
+        found = "neither is given" if args.data is None else "both are given"
+        raise UsageError(f"give the data with one of -data and -datasetpath; {found}")
+
+
+def _zookeeper(host: str) -> str:
+    """Return Zookeeper's address: on the master's host, unless the environment has another one."""
+    return os.environ.get("DL4J_ZOOKEEPER") or f"{host}:{_ZOOKEEPER_PORT}"
+
+
+def _work(args: argparse.Namespace) -> None:
+    """Join the run that is registered at the master's host, whose algorithm is ``-a`` if that is given."""
+    from dl4jlegacy.cluster.address import find_conf
+    from dl4jlegacy.nn import zoo
+
+    options = WorkerOptions(zookeeper=_zookeeper(args.ad or args.h))
+    if args.a is not None:
+        conf = find_conf(cluster_address(options.zookeeper, None), wait_seconds=float(options.wait))
+        clazz = zoo.select(args.a).clazz  # a program's run has a network of its own, which is of some class
+        ours = conf.model == args.a if conf.model else conf.multi_layer_clazz == clazz
+        if not ours:
+            trained = conf.model or f"a {conf.multi_layer_clazz} of its own"
+            raise ConfError(f"-a {args.a}: run {conf.run} trains {trained}; leave -a out")
+    worker(options)
 
 
 def _dataset(args: argparse.Namespace) -> str:
@@ -132,10 +173,10 @@ def _run(arguments: list[str]) -> None:
     from dl4jlegacy.scaleout.conf import Conf
 
     args = _parser().parse_args(arguments)
+    _check(args, {f"-{name}" for name in vars(args)} & set(arguments))
     if args.t == "worker":
-        worker(WorkerOptions(zookeeper=os.environ.get("DL4J_ZOOKEEPER") or f"{args.ad or args.h}:2181"))
+        _work(args)
         return
-    _check(args)
     data = training.load_data(_dataset(args))
     training.check_classes(data)
     if args.e >= 0:
@@ -155,9 +196,33 @@ def _run(arguments: list[str]) -> None:
         seed=args.r,
         averaging_frequency=5,
     )
+    if args.stp >= 0:
+        _lead(conf, data, args.h, args.stp)
+        return
     show_training(
-        lambda display: training.train(resolve(conf, training.batches(conf, data)), data, tick=display.tick),
+        lambda display: training.train(resolve(conf, training.training_data(conf, data)), data, tick=display.tick),
         RunLocation(can_save=False),
+    )
+
+
+def _lead(conf: Conf, data: Data, host: str, port: int) -> None:
+    """Be the master of a run on a cluster, whose servers are on this machine, at ``host``."""
+    from dl4jlegacy import training
+    from dl4jlegacy.cli.next_steps import RunLocation
+    from dl4jlegacy.cli.progress import show_training
+    from dl4jlegacy.cluster.leadership import MasterOptions
+    from dl4jlegacy.cluster.master import run_master
+    from dl4jlegacy.run import resolve
+    from dl4jlegacy.services.grid import grid_of
+
+    address = cluster_address(_zookeeper(host), None)
+    members, cluster_name = grid_of(f"hazelcast://{host}:{port}", os.environ.get("DL4J_CLUSTER_NAME"), label="-stp ")
+    conf = conf.replace(state_tracker_connection_string=members, cluster_name=cluster_name)
+    run = resolve(conf, training.training_data(conf, data), local_workers=0, on_cluster=True)
+    bind = "127.0.0.1" if host == "localhost" else host
+    show_training(
+        lambda display: run_master(run, data, address, MasterOptions(bind=bind, tick=display.tick)),
+        RunLocation(name=run.conf.run, address=address, can_save=False),
     )
 
 

@@ -25,7 +25,7 @@ from dl4jlegacy.version import __version__
 __all__ = ["app", "main"]
 
 _COMMANDS = (
-    *("train", "resume", "evaluate", "predict", "summary", "services", "master", "worker"),
+    *("train", "resume", "evaluate", "predict", "export", "summary", "services", "master", "worker"),
     *("status", "logs", "stop", "runs", "aws", "bench"),
 )
 

@@ -103,8 +103,13 @@ def after_services_up(state: ServicesState, environ: Mapping[str, str]) -> Itera
         return
     where = ("--zookeeper", state.zookeeper)
     tracker = ("--tracker", f"hazelcast://{state.hazelcast}", "--cluster-name", state.cluster_name)
-    yield "Next, each in a terminal of its own, from any folder (the first trains a small network on digits):"
-    yield f"  {command('master --model dbn --dataset digits', *tracker, *where, '--out', _MODEL_FILE)}"
+    host, first = state.members[0].host, "the first trains a small network on digits"
+    others = beyond_loopback(f"{state.zookeeper},{state.hazelcast}")
+    bind = ("--bind", host) if others else ()
+    yield f"Next, {'on this host' if others else 'each in a terminal of its own'}, from any folder ({first}):"
+    yield f"  {command('master --model dbn --dataset digits', *tracker, *where, *bind, '--out', _MODEL_FILE)}"
+    if others:
+        yield f"and on every other host that reaches {host}, with this version of dl4jlegacy and this CPU's kind:"
     yield f"  {command('worker', *where)}"
     yield f"  {command('master --standby', *where, '--out', _MODEL_FILE)}"
     yield "Start as many workers as you like; a standby is optional."
@@ -112,7 +117,7 @@ def after_services_up(state: ServicesState, environ: Mapping[str, str]) -> Itera
         yield f"These need the run's secret everywhere: export {SECRET_FILE}={shlex.quote(environ[SECRET_FILE])}"
     elif SECRET in environ:
         yield f"These need the run's secret everywhere: export the same {SECRET} in every terminal"
-    elif beyond_loopback(f"{state.zookeeper},{state.hazelcast}"):
+    elif others:
         yield f"These need a secret, since others may reach these servers: {MAKE_SECRET}."
     else:
         yield f"For a run with a secret, first export the same {SECRET} (or {SECRET_FILE}) in every terminal."

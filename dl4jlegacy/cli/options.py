@@ -138,6 +138,10 @@ def _memory_limit(label: str, text: str) -> str:
     return text
 
 
+def _metric(label: str, text: str) -> str:
+    return one_of(label, text, ("loss", "accuracy", "f1"))
+
+
 def _precision(label: str, text: str) -> str:
     from dl4jlegacy.devices import PRECISIONS
 
@@ -220,6 +224,15 @@ MemoryLimit = Annotated[
 MinWorkers = Annotated[
     int | None, _number("--min-workers", "Workers that a cluster's master needs to issue jobs (1).", least=0)
 ]
+DataByReference = Annotated[
+    bool,
+    typer.Option(
+        "--data-by-reference",
+        envvar="DL4J_DATA_BY_REFERENCE",
+        show_envvar=False,
+        help="Let a cluster's workers read the data set themselves, each on its machine (it goes with the jobs).",
+    ),
+]
 MixedDevices = Annotated[
     bool,
     typer.Option(
@@ -255,6 +268,17 @@ Session = Annotated[
     float | None,
     _text("--session", "SECONDS", "Zookeeper drops a process that it does not hear of for so long (3).", seconds),
 ]
+Use = Annotated[
+    str | None,
+    option(
+        "--use",
+        metavar="MODULE[,MODULE]",
+        help="Python modules to import first, which register parts of the run: its performer, its router.",
+        read=not_empty,
+        variable="DL4J_USE",
+        show_variable=True,
+    ),
+]
 Zookeeper = Annotated[
     str | None,
     option(
@@ -277,6 +301,7 @@ class TrainOptions:
     model: Annotated[str | None, _text("--model", "NAME", f"{MODELS}; default mlp.")] = None
     dataset: Annotated[str | None, Dataset] = None
     data_dir: DataDir = None
+    data_by_reference: DataByReference = False
     workers: Workers = None
     jobs_per_round: Annotated[
         int | None, _number("--jobs-per-round", "Jobs between two averagings (as many as workers).")
@@ -300,7 +325,34 @@ class TrainOptions:
         bool,
         typer.Option("--no-scaling", help="Leave features beyond 0..1 as they are (they are scaled to it)."),
     ] = False
-    router: Annotated[str | None, _text("--router", "NAME", "iterative-reduce (the default) or hogwild.")] = None
+    router: Annotated[
+        str | None, _text("--router", "NAME", "iterative-reduce (the default), hogwild, or one that --use registers.")
+    ] = None
+    use: Use = None
+    validation: Annotated[
+        str | None,
+        _text(
+            "--validation", "PART|NAME", "Score the model on a part of the training data, such as 0.1, or a data set."
+        ),
+    ] = None
+    validate_every: Annotated[
+        int | None, _number("--validate-every", "Rounds of training between two validations (an epoch).")
+    ] = None
+    metric: Annotated[
+        str | None, _text("--metric", "loss|accuracy|f1", "What the model is scored by (loss).", _metric)
+    ] = None
+    patience: Annotated[int | None, _number("--patience", "Stop after so many scores in a row that are no better.")] = (
+        None
+    )
+    min_improvement: Annotated[
+        float | None, _text("--min-improvement", "X", "By more than this a score must be better to count (0).", rate)
+    ] = None
+    stop_at_score: Annotated[
+        float | None, _text("--stop-at-score", "X", "Stop when the score is better than this.", rate)
+    ] = None
+    max_seconds: Annotated[float | None, _text("--max-seconds", "SECONDS", "Stop after so many seconds.", seconds)] = (
+        None
+    )
     seed: Annotated[int | None, _number("--seed", "Seed of everything random (123).", least=-(2**63))] = None
     learning_rate: Annotated[
         float | None,
@@ -351,6 +403,7 @@ class TrainOptions:
             ConfError: the file cannot be read, or a value is not allowed.
             UsageError: two options contradict each other.
         """
+        from dl4jlegacy.cli.scoring import scoring_changes
         from dl4jlegacy.scaleout.conf import Conf
 
         if self.examples_per_update is not None and self.batch_size is not None:
@@ -363,12 +416,14 @@ class TrainOptions:
         given = _given(self, names)
         if self.mixed_devices:
             given["mixed_devices"] = True
+        if self.data_by_reference:
+            given["data_by_reference"] = True
         if self.no_scaling:
             given["scale_features"] = False
         if (kernels := os.environ.get("DL4J_KERNELS")) is not None:
             given["kernels"] = not_empty("DL4J_KERNELS", kernels)
         base = Conf() if self.conf is None else Conf.read(self.conf)
-        given |= _deadlines(self, base)
+        given |= _deadlines(self, base) | scoring_changes(self, base)
         named = frozenset(given) | (frozenset() if self.conf is None else Conf.named_in(self.conf))
         if "model" in given:
             given |= {"multi_layer_conf": None, "computation_graph_conf": None}  # it replaces the file's network
@@ -403,6 +458,7 @@ class ResumeOptions:
     device: Device = None
     mixed_devices: MixedDevices = False
     device_memory_limit: MemoryLimit = None
+    use: Use = None
     out: Out = None
     format: ReportFormat = "text"
     log_format: ProgressFormat = "text"
@@ -435,6 +491,7 @@ class WorkerOptions:
         number_option("--wait", metavar="SECONDS", help="How long to wait for a master to register (60).", least=0),
     ] = 60
     id: Id = None
+    data_dir: DataDir = None
     device: Annotated[
         str | None,
         option(
@@ -457,6 +514,7 @@ class WorkerOptions:
             show_variable=True,
         ),
     ] = None
+    use: Use = None
     log_format: LogFormat = "text"
 
 
@@ -477,6 +535,14 @@ def _deadlines(options: TrainOptions | ResumeOptions, conf: Conf) -> dict[str, A
 def _given(options: Any, names: Sequence[str]) -> dict[str, Any]:
     """Return the options of these names that were given."""
     return {name: value for name in names if (value := getattr(options, name)) is not None}
+
+
+def import_used(modules: str | None) -> None:
+    """Import what ``--use`` names; raises ``UsageError`` if that cannot be done."""
+    if modules:
+        from dl4jlegacy.scaleout.parts import import_parts
+
+        import_parts(modules.split(","))
 
 
 def add_command(

@@ -311,6 +311,17 @@ def _where_it_stopped(status: RunStatus | None, location: RunLocation) -> str:
     return f"{where}; nothing is kept: with --checkpoint-dir a run can go on later"
 
 
+def _scored(fields: Mapping[str, Any]) -> list[str]:
+    """Return what the report says of the best model, and of why the run ended, if it was scored."""
+    best, stopped = fields.get("best"), fields.get("stopped_by")
+    found = [] if stopped is None else [f"stopped   {stopped}"]
+    if best is not None:
+        where = f"round {best['round']}, epoch {best['epoch'] + 1}"
+        saved = ", and saved" if fields["model_path"] else ""
+        found.append(f"best      {best['metric']} {best['score']:.6g} in {where}: that model is evaluated here{saved}")
+    return found
+
+
 def _report_text(report: Report) -> str:
     fields: Mapping[str, Any] = report.fields
     lines = [
@@ -320,6 +331,7 @@ def _report_text(report: Report) -> str:
         f"{counted(fields['workers'], 'worker')}, {counted(fields['rounds'], 'round')}",
         f"examples  {fields['examples']:,} in {fields['seconds']:.1f} s ({fields['examples_per_second']:,.0f}/s)",
         f"batches   {fields['batches']:,}, lost {fields['batches_lost']}, duplicated {fields['batches_duplicated']}",
+        *_scored(fields),
         *([] if fields["accuracy"] is None else [f"accuracy  {fields['accuracy']:.4f}, f1 {fields['f1']:.4f}"]),
         *(
             ["features  scaled to 0..1 by their training values, and so are those of predict; --no-scaling leaves them"]

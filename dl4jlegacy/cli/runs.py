@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dl4jlegacy.cli.cluster import grid_of
 from dl4jlegacy.cli.options import ClusterName, Format, Tracker, Zookeeper, cluster_address
 from dl4jlegacy.console import emit
 from dl4jlegacy.errors import UsageError
@@ -41,6 +40,7 @@ def runs(
     from dl4jlegacy.cluster.address import Access
     from dl4jlegacy.cluster.runs import Grid, clean, find_runs
     from dl4jlegacy.scaleout.secret import allows_unsigned, read_secret
+    from dl4jlegacy.services.grid import grid_of
 
     if not tracker and not zookeeper:
         raise UsageError("--tracker or --zookeeper is missing; give a grid, or the Zookeeper in which runs register")
@@ -115,14 +115,20 @@ def _standing(run: FoundRun, is_removed: bool) -> str:
         )
     if run.standing == "abandoned":
         return "abandoned: it has no master and cannot be resumed; --clean removes it"
+    if run.state == "unreachable" and run.conf is not None:
+        gone = command("stop", flags_of(run.zookeeper, run.id), "--lost-grid")
+        return (
+            f"no master, and its grid at {run.grid.members} does not answer: stays, since the run may be there; when "
+            f"that grid is gone for ever, `{gone}` removes it"
+        )
     return f"stays, since whether it has a master is unknown: {_unknown(run)}"
 
 
 def _unknown(run: FoundRun) -> str:
     if run.state == "unreadable":
         return "it has another secret (DL4J_SECRET), or is of another version"
-    if run.state == "unreachable":
-        return f"its grid at {run.grid.members} does not answer, or is not to be asked without a secret"
+    if run.state == "not asked":
+        return f"its grid at {run.grid.members} is not to be asked without a secret"
     return (
         f"Zookeeper at {run.zookeeper or 'an unknown place'}, where it was registered, was not asked or did not answer"
     )

@@ -50,10 +50,11 @@ def _root(context: typer.Context) -> None:
 def up(
     members: Annotated[int, _number("--members", "N", "Hazelcast members (1).")] = 1,
     hazelcast_port: Annotated[
-        int | None, _number("--hazelcast-port", "PORT", "The first member's (5701 if it is free; 0: a free one).")
+        int | None,
+        _number("--hazelcast-port", "PORT", "The first member's (5701; 0: a free one, as if it is taken here)."),
     ] = None,
     zookeeper_port: Annotated[
-        int | None, _number("--zookeeper-port", "PORT", "Zookeeper's (2181 if it is free; 0: a free one).")
+        int | None, _number("--zookeeper-port", "PORT", "Zookeeper's (2181; 0: a free one, as if it is taken here).")
     ] = None,
     cluster_name: Annotated[
         str | None, typer.Option("--cluster-name", metavar="NAME", help="Clients must name it (random).")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from dl4jlegacy.cli import cluster
-from dl4jlegacy.cli.options import ResumeOptions, TrainOptions, add_command
+from dl4jlegacy.cli.options import ResumeOptions, TrainOptions, add_command, import_used
 from dl4jlegacy.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
@@ -35,6 +34,7 @@ def train(options: TrainOptions) -> None:
 
     if options.standby:
         raise UsageError("--standby belongs to dl4j master")
+    import_used(options.use)
     if options.tracker != "memory":
         cluster.train_on_cluster(options, local_workers=None)
         return
@@ -62,14 +62,12 @@ def resume(options: ResumeOptions) -> None:
     """
     from dl4jlegacy import storage
 
-    on_cluster = options.tracker not in (None, "memory")
-    if on_cluster:
-        storage.check_on_cluster(options.run)
-    path = storage.find_conf(options.run)
-    if path is not None and on_cluster:
-        cluster.resume_folder_on_cluster(options, path)
-    elif path is not None:
-        _resume_folder(options, path)
+    import_used(options.use)
+    content = storage.find_conf(options.run)
+    if content is not None and options.tracker not in (None, "memory"):
+        cluster.resume_folder_on_cluster(options, content)
+    elif content is not None:
+        _resume_folder(options, content)
     elif options.zookeeper:
         cluster.resume_on_cluster(options)
     else:
@@ -79,20 +77,20 @@ def resume(options: ResumeOptions) -> None:
         )
 
 
-def _resume_folder(options: ResumeOptions, path: Path) -> None:
-    """Continue a run from its checkpoints, in this process; ``path`` is its ``conf.json``."""
-    from dl4jlegacy import storage, training
+def _resume_folder(options: ResumeOptions, content: bytes) -> None:
+    """Continue a run from its checkpoints, in this process; ``content`` is that of its ``conf.json``."""
+    from dl4jlegacy import files, storage, training
     from dl4jlegacy.cli.next_steps import RunLocation
     from dl4jlegacy.cli.progress import ProgressDisplay, show_training
     from dl4jlegacy.run import resolve
 
-    folder = options.run if storage.is_remote(options.run) else str(path.parent)
-    begun = training.read_run(options.run, path)
+    folder = options.run if storage.is_remote(options.run) else str(files.expand(options.run))
+    begun = training.read_run(folder, content)
     conf = begun.replace(**options.conf_changes(begun), checkpoint_dir=folder)
     data = training.load_data(conf.dataset, conf.data_dir, scale=conf.scale_features)
 
     def start(display: ProgressDisplay) -> Report:
-        run = resolve(conf, training.batches(conf, data), resume=True)
+        run = resolve(conf, training.training_data(conf, data), resume=True)
         return training.train(run, data, out=options.out or "", tick=display.tick)
 
     show_training(

@@ -36,6 +36,7 @@ __all__ = [
     "defined",
     "find_conf",
     "find_incarnation",
+    "find_registered",
     "flags_of",
     "open_tracker",
     "versions",
@@ -187,6 +188,13 @@ def find_conf(address: ClusterAddress, *, wait_seconds: float = 0.0) -> Conf:
     host, port = address.split()
     with ZookeeperConfigurationRetriever(host, port, address.id, secret=address.secret) as retriever:
         return retriever.retrieve(wait_seconds=wait_seconds)
+
+
+def find_registered(address: ClusterAddress) -> Conf | None:
+    """Return the Conf that is registered now; None if there is none."""
+    host, port = address.split()
+    with ZookeeperConfigurationRetriever(host, port, address.id, secret=address.secret) as retriever:
+        return retriever.find()
 
 
 def defined(tracker: StateTracker, key: str, conf: Conf) -> Any:

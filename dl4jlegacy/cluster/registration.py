@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
+from dl4jlegacy.clock import Deadline
 from dl4jlegacy.cluster.address import ClusterAddress
 from dl4jlegacy.errors import ConfError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.scaleout import protocol
@@ -30,11 +31,11 @@ from dl4jlegacy.scaleout.zookeeper import (
 )
 from dl4jlegacy.scaleout.zookeeper.membership import group_path
 
-__all__ = ["MasterRegistration", "RunName", "forget", "prune_folders"]
+__all__ = ["MasterRegistration", "RunName", "forget", "prune_folders", "unregister"]
 
 logger = logging.getLogger(__name__)
 
-_FAREWELL_SECONDS = 5.0
+_FAREWELL_SECONDS, _LOOK_SECONDS = 5.0, 0.05
 
 
 class RunName:
@@ -272,9 +273,9 @@ class MasterRegistration:
 
 
 def _await(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + _FAREWELL_SECONDS
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.05)
+    deadline = Deadline(_FAREWELL_SECONDS)
+    while not condition() and not deadline.passed():
+        time.sleep(_LOOK_SECONDS)
 
 
 def _destroy(tracker: StateTracker) -> None:
@@ -289,6 +290,24 @@ def forget(conf: Conf, address: ClusterAddress, tracker: StateTracker) -> None:
         _elected(session, address.id, conf.run) as election,
     ):
         MasterRegistration(conf, address, session, election, tracker).clear_up()
+
+
+def unregister(conf: Conf, address: ClusterAddress) -> None:
+    """Remove from Zookeeper a run whose grid is gone for ever, of which nothing is asked or removed.
+
+    Raises:
+        TrackerError: it has a master or a standby, who may reach the grid; or Zookeeper does not answer.
+        NotAuthorisedError: it has another secret.
+    """
+    host, port = address.split()
+    with (
+        ZooKeeperSession(address.zookeeper, secret=address.secret) as session,
+        _elected(session, address.id, conf.run) as election,
+    ):
+        ZooKeeperConfigurationRegister(
+            conf, address.id, host, port, session=session, fence=lambda: election.fence
+        ).remove()
+        prune_folders(session, address.id)
 
 
 def prune_folders(session: ZooKeeperSession, id: str) -> None:

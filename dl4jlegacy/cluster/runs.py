@@ -56,7 +56,7 @@ class FoundRun:
         grid: where its state is kept.
         id, zookeeper: where it was registered; ``conf`` None: it is not any more, or cannot be read.
         state: that of its head; or "not begun": it has none, "unreadable": it has another secret, "unreachable": its
-            grid does not answer.
+            grid does not answer, "not asked": its grid is beyond loopback, and there is no secret.
         version, round, rounds: of its head and its plan; None: unknown.
         began: in seconds since 1970, by the clock of its first master; None: unknown.
         nbytes: what it takes in the grid, without backups.
@@ -141,21 +141,21 @@ def find_runs(zookeeper: str, grids: Sequence[Grid], access: Access) -> list[Fou
     registered = _registry(_address(zookeeper, access)) if zookeeper else _Registry({}, {})
     named = {_grid_of(conf) for conf in registered.confs.values() if conf is not None}
     found: list[FoundRun] = []
-    unreachable: set[Grid] = set()
+    silent: dict[Grid, str] = {}
     for grid in sorted(named | set(grids), key=lambda grid: (grid.members, grid.cluster_name)):
         try:
             with _open(grid, access) as names:
                 found += [_judged(run, registries) for run in _in_grid(names, grid)]
-        except (TrackerError, NotAuthorisedError):
+        except (TrackerError, NotAuthorisedError) as exc:
             if grid in grids:
                 raise
-            unreachable.add(grid)
+            silent[grid] = "unreachable" if isinstance(exc, TrackerError) else "not asked"
     there = {(run.run, run.incarnation) for run in found}
     for id, conf in registered.confs.items():
         if conf is None:
             found.append(FoundRun("", "", id=id, zookeeper=zookeeper, state="unreadable"))
         elif (conf.run, conf.incarnation) not in there:
-            state = "unreachable" if _grid_of(conf) in unreachable else "not begun"
+            state = silent.get(_grid_of(conf), "not begun")
             run = FoundRun(conf.run, conf.incarnation, _grid_of(conf), id, zookeeper, state=state)
             found.append(_judged(run, registries))
     return found
@@ -284,7 +284,7 @@ def _judged(run: FoundRun, registries: _Registries) -> FoundRun:
 def _standing(run: FoundRun) -> Standing:
     if run.master is not None:
         return "live"
-    if run.state == "unreachable":
+    if run.state in ("unreachable", "not asked"):
         return "unknown"
     goes_on = run.state in ("running", "failed", "done") or (
         run.state == "not begun" and run.conf and run.conf.checkpoint_dir

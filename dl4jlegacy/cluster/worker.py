@@ -7,29 +7,34 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 from threadpoolctl import threadpool_limits
 
+import dl4jlegacy.prediction_run  # noqa: F401  # registers its performer, and that of evaluations
 from dl4jlegacy.clock import Deadline
 from dl4jlegacy.cluster.address import ClusterAddress, check_fits, closing, defined, find_conf, open_tracker, versions
+from dl4jlegacy.cluster.reached_data import jobs_by_reference
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, JobError, NotAuthorisedError, TrackerError, VersionError
+from dl4jlegacy.nn.listeners import TrainingListener
 from dl4jlegacy.scaleout.actors import Ticker
 from dl4jlegacy.scaleout.compute import Compute, check_same_arithmetic, compute_for_worker
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker, HazelcastStore
+from dl4jlegacy.scaleout.job import JobIterator
 from dl4jlegacy.scaleout.journal import Journal
 from dl4jlegacy.scaleout.liveness.client import LivenessClient
 from dl4jlegacy.scaleout.monitor import LIVENESS
 from dl4jlegacy.scaleout.outcome import Outcome, failure_of
+from dl4jlegacy.scaleout.parts import PerformerFactory, checked, find_router
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import WENT_BACK, Head
-from dl4jlegacy.scaleout.router import create_router
+from dl4jlegacy.scaleout.router import WorkRouter
 from dl4jlegacy.scaleout.tracker import StateTracker
-from dl4jlegacy.scaleout.worker_pool import WorkerPool, network_performer, process_name
+from dl4jlegacy.scaleout.worker_pool import WorkerPool, performer_of, process_name
 from dl4jlegacy.scaleout.zookeeper import (
     MasterElection,
     WorkerRegistration,
@@ -57,13 +62,19 @@ def run_worker(
     wait_seconds: float = 60.0,
     device: str | None = None,
     device_memory_limit: str = "",
+    performer: PerformerFactory | None = None,
+    listeners: Sequence[TrainingListener] = (),
+    data_dir: str = "",
     on_event: OnEvent = lambda name, fields: None,
 ) -> Head | None:
     """Work for the run that is registered, with ``workers`` threads, until it ends.
 
     Returns its last head; None if the run was cleared up before this process saw its end, and none followed.
 
-    ``workers`` None: one, or one for each GPU. ``device`` None: the run's kind, all GPUs if it is GPUs.
+    ``performer`` makes the workers' performers; None: what the Conf names, else one that trains its network and tells
+    ``listeners``, on its thread, of every batch. ``workers`` None: one, or one for each GPU.
+    ``device`` None: the run's kind, all GPUs if it is GPUs. ``data_dir`` is the folder of MNIST's files for a run whose
+    workers read their data themselves; "": ``DL4J_DATA_DIR``.
 
     A worker whose run has given way to another under the same id goes over to that one; one that comes to a run that
     has failed waits for somebody to resume it.
@@ -72,6 +83,8 @@ def run_worker(
         TrackerError: nothing to be reached, no run registered or resumed in time, or its master gone for too long.
         DeviceError: the device cannot be had, or is not of the run's kind.
         VersionError: this process does not match. NotAuthorisedError: the secret is another one.
+        MissingPartError: the run needs a performer or router that this process does not have.
+        DataError: this process was to read the run's data itself, and they are not here, or are others.
         TrainingError: the run failed; or it has set all workers of this process aside, and goes on without them.
     """
     head = None
@@ -84,6 +97,8 @@ def run_worker(
         ):
             if not _goes_on(conf, address, tracker, session, wait_seconds):
                 continue
+            router = find_router(conf)  # who lacks one of these has no say in the rest
+            make = performer_of(conf, listeners) if performer is None else checked(performer)
             compute = compute_for_worker(conf, device, device_memory_limit)
             head = _work(
                 conf,
@@ -92,6 +107,9 @@ def run_worker(
                 session=session,
                 compute=compute,
                 workers=workers or len(compute.devices),
+                router=router,
+                performer=make,
+                data_dir=data_dir,
                 on_event=on_event,
             )
         if head is None and not _is_followed(address, min(wait_seconds, _FOLLOWED_SECONDS)):
@@ -148,15 +166,22 @@ def _work(
     session: ZooKeeperSession,
     compute: Compute,
     workers: int,
+    router: WorkRouter,
+    performer: PerformerFactory,
+    data_dir: str,
     on_event: OnEvent,
 ) -> Head | None:
     """Work for one run; return its last head, or None when it is gone, or another has taken its place."""
     check_fits(tracker, conf, versions(conf.kernels))
-    differs = check_same_arithmetic(tracker, conf, compute)  # after that, since the first worker decides for all
+    plan = msgspec.convert(defined(tracker, "plan", conf), described(Plan))
+    jobs = jobs_by_reference(conf, plan, data_dir)
+    differs = check_same_arithmetic(tracker, conf, compute)  # after all that, since the first worker decides for all
     outcome, name = Outcome(tracker.clock), process_name()
     journal, (host, port) = Journal(tracker, name), address.split()
     registered = ZookeeperConfigurationRetriever(host, port, address.id, session=session)
-    pool = _pool(conf, tracker, compute, outcome, journal)
+    pool = _pool(
+        conf, tracker, compute, outcome, plan=plan, jobs=jobs, journal=journal, router=router, performer=performer
+    )
     journal.watch_refusals()
     on_event("joined", {"run": conf.run, "worker": name, "threads": workers})
     for index, text, device in compute.describe(workers):
@@ -194,18 +219,27 @@ def _work(
 
 
 def _pool(
-    conf: Conf, tracker: HazelcastStateTracker, compute: Compute, outcome: Outcome, journal: Journal
+    conf: Conf,
+    tracker: HazelcastStateTracker,
+    compute: Compute,
+    outcome: Outcome,
+    *,
+    plan: Plan,
+    jobs: JobIterator | None,
+    journal: Journal,
+    router: WorkRouter,
+    performer: PerformerFactory,
 ) -> WorkerPool:
     """Return the workers of this process, which has been admitted to the run."""
     return WorkerPool(
         conf,
         tracker,
-        plan=msgspec.convert(defined(tracker, "plan", conf), described(Plan)),
-        router=create_router(conf.router, conf.window),
+        plan=plan,
+        router=router,
         compute=compute,
         outcome=outcome,
-        performer=network_performer,
-        jobs=None,
+        performer=performer,
+        jobs=jobs,
         ends_run=True,
         on_job_failed=journal.job_failed,
     )

@@ -4,6 +4,7 @@ from dl4jlegacy.datasets.bundled import DigitsDataSetIterator, IrisDataSetIterat
 from dl4jlegacy.datasets.characters import CharacterIterator, character_windows, read_sonnets
 from dl4jlegacy.datasets.csv_files import CsvDataSetIterator, read_csv
 from dl4jlegacy.datasets.dataset import DataSet, SplitTestAndTrain, one_hot
+from dl4jlegacy.datasets.exported import ExportedDataSetIterator, export
 from dl4jlegacy.datasets.idx import read_idx
 from dl4jlegacy.datasets.iterator import DataSetIterator, ListDataSetIterator
 from dl4jlegacy.datasets.mnist import MnistDataSetIterator, data_directory, read_mnist
@@ -25,6 +26,7 @@ __all__ = [
     "DataSetIterator",
     "DataSource",
     "DigitsDataSetIterator",
+    "ExportedDataSetIterator",
     "ImagePreProcessingScaler",
     "IrisDataSetIterator",
     "ListDataSetIterator",
@@ -37,6 +39,7 @@ __all__ = [
     "SplitTestAndTrain",
     "character_windows",
     "data_directory",
+    "export",
     "load",
     "normalizer_from_json",
     "one_hot",

@@ -7,28 +7,34 @@ Every problem is named with file, line and column as a text editor counts them, 
 from __future__ import annotations
 
 import csv
+import functools
 import io
+import itertools
 import logging
 import math
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO, TextIO
 
 import numpy as np
 
 from dl4jlegacy import files
+from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
 from dl4jlegacy.datasets.iterator import ListDataSetIterator
 from dl4jlegacy.errors import DataError, counted
 
-__all__ = ["CsvDataSetIterator", "read_csv", "read_csv_files"]
+__all__ = ["CsvDataSetIterator", "read_csv", "read_csv_blocks", "read_csv_files"]
 
 logger = logging.getLogger(__name__)
 
 _MISSING = ("", "?", "n/a", "na", "nan", "none", "null")
 _LABEL_HEADERS = ("label", "class", "target")
 _DELIMITERS = ",;\t"
+_LONGEST_LINE = 1 << 24
+"""Characters; what has no line breaks at all is no CSV file, and must not fill the memory."""
 _GAPS = 10  # class numbers that may be missing beyond as many as occur; more looks like a typing error
 
 
@@ -54,12 +60,17 @@ class CsvDataSetIterator(ListDataSetIterator):
 class _Table:
     """A file as it was read; ``lines`` are the line numbers of the rows."""
 
-    path: Path
+    name: str
     width: int = 0
     label_column: int | None = None
     values: array[float] = field(default_factory=lambda: array("d"))
     labels: list[str] = field(default_factory=list)
     lines: array[int] = field(default_factory=lambda: array("q"))
+
+    def clear(self) -> None:
+        """Forget the rows, not the columns."""
+        self.values, self.lines = array("d"), array("q")
+        self.labels.clear()
 
 
 def read_csv(
@@ -97,12 +108,12 @@ def read_csv_files(
 ) -> tuple[list[DataSet], tuple[str, ...]]:
     """Return one DataSet per file, all with the same columns and the same classes; see ``read_csv``."""
     tables = [_read(path, labelled) for path in paths]
-    features = [_features(table) for table in tables]
+    features = [_features(table, "the file") for table in tables]
     for table, x in zip(tables, features, strict=True):
         if x.shape[1] != features[0].shape[1]:
             raise DataError(
-                f"{table.path} has {counted(x.shape[1], 'feature column')}, "
-                f"{tables[0].path} has {features[0].shape[1]}; "
+                f"{table.name} has {counted(x.shape[1], 'feature column')}, "
+                f"{tables[0].name} has {features[0].shape[1]}; "
                 "files of one data set must have the same columns"
             )
     if not labelled:
@@ -111,59 +122,107 @@ def read_csv_files(
     return [DataSet(x, one_hot(y, len(names))) for x, y in zip(features, classes, strict=True)], names
 
 
+def read_csv_blocks(file: BinaryIO, name: str, *, rows: int) -> Iterator[Array]:
+    """Yield the features of a CSV file as ``read_csv`` reads them without labels, so many rows at a time.
+
+    Args:
+        file: open for reading; it may be a pipe. It is closed at the end.
+        name: the file's, for messages.
+        rows: of a block, the last of which may have fewer. One block is in memory at a time.
+
+    Yields:
+        ``(rows, columns)`` float32.
+
+    Raises:
+        DataError: names file, line, column and value, after the blocks before it were yielded.
+    """
+    table, is_empty = _Table(name), True
+    with files.errors_as(DataError, f"cannot read {name}"), io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
+        for line, row in _rows(text, table):
+            if _is_header(table, line, row, labelled=False):
+                continue
+            _append(table, line, row)
+            if len(table.lines) == rows:
+                yield _features(table, f"lines {table.lines[0]} to {line}")
+                table.clear()
+                is_empty = False
+    if table.lines:
+        yield _features(table, f"lines {table.lines[0]} to {table.lines[-1]}")
+    elif is_empty:
+        raise _no_examples(name)
+
+
 def _read(path: Path, labelled: bool) -> _Table:
-    table = _Table(path)
+    table = _Table(str(path))
     try:
         with io.TextIOWrapper(files.open_to_read(path), encoding="utf-8-sig", newline="") as file:
-            head = file.readline()
-            file.seek(0)
-            delimiter = max(_DELIMITERS, key=head.count)
-            reader = csv.reader(file, delimiter=delimiter, strict=True)
-            _fill(table, ((reader.line_num, row) for row in reader if any(map(str.strip, row))), labelled)
-    except (csv.Error, UnicodeDecodeError) as error:
-        line = len(table.lines) + 1
-        raise DataError(f"{path} is not a CSV file in UTF-8: {error} (near line {line})") from error
+            for line, row in _rows(file, table):
+                if not _is_header(table, line, row, labelled=labelled):
+                    _append(table, line, row)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
     if not table.lines:
-        raise DataError(f"{path} holds no examples; expected one per line, features first and the label last")
+        raise _no_examples(str(path))
     return table
 
 
-def _fill(table: _Table, rows: Iterator[tuple[int, list[str]]], labelled: bool) -> None:
-    """Append ``rows`` (line number, cells) to ``table``, the first one perhaps as its header."""
-    for line, row in rows:
-        if not table.width:
-            table.width = len(row)
-            header = [cell.strip().lower() for cell in row]
-            named = [column for column, cell in enumerate(header) if cell in _LABEL_HEADERS]
-            table.label_column = named[-1] if named else len(row) - 1 if labelled else None
-            if len(row) - (table.label_column is not None) < 1:
-                raise DataError(f"{table.path}, line {line}: only {len(row)} column; expected features and a label")
-            if named or not any(map(_is_number, row)):
-                _check_header(table.path, line, header)
-                continue
-        if len(row) != table.width:
-            raise DataError(
-                f"{table.path}, line {line}: {counted(len(row), 'column')}, the first line has {table.width}"
-            )
-        if table.label_column is not None:
-            table.labels.append(row.pop(table.label_column).strip())
-        try:
-            table.values.extend(map(float, row))
-            if not _is_plain("".join(row)):
-                raise ValueError
-        except ValueError:
-            raise DataError(_not_a_number(table, line, row)) from None
-        table.lines.append(line)
+def _no_examples(name: str) -> DataError:
+    return DataError(f"{name} holds no examples; expected one per line, features first and the label last")
 
 
-def _check_header(path: Path, line: int, header: Sequence[str]) -> None:
+def _rows(file: TextIO, table: _Table) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows that are not empty, each with the number of its line; the first line decides on the delimiter."""
+    line = 0
+    try:
+        head = file.readline(_LONGEST_LINE)
+        delimiter = max(_DELIMITERS, key=head.count)
+        lines = iter(functools.partial(file.readline, _LONGEST_LINE), "")
+        reader = csv.reader(itertools.chain([head], lines), delimiter=delimiter, strict=True)
+        for row in reader:
+            line = reader.line_num
+            if any(map(str.strip, row)):
+                yield line, row
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise DataError(f"{table.name} is not a CSV file in UTF-8: {error} (near line {line + 1})") from error
+
+
+def _is_header(table: _Table, line: int, row: list[str], *, labelled: bool) -> bool:
+    """Return whether a row is the header; the first one says how many columns there are, and which is the label."""
+    if table.width:
+        return False
+    table.width = len(row)
+    header = [cell.strip().lower() for cell in row]
+    named = [column for column, cell in enumerate(header) if cell in _LABEL_HEADERS]
+    table.label_column = named[-1] if named else len(row) - 1 if labelled else None
+    if len(row) - (table.label_column is not None) < 1:
+        raise DataError(f"{table.name}, line {line}: only {len(row)} column; expected features and a label")
+    if not named and any(map(_is_number, row)):
+        return False
+    _check_header(table.name, line, header)
+    return True
+
+
+def _append(table: _Table, line: int, row: list[str]) -> None:
+    """Append a row that is no header."""
+    if len(row) != table.width:
+        raise DataError(f"{table.name}, line {line}: {counted(len(row), 'column')}, the first line has {table.width}")
+    if table.label_column is not None:
+        table.labels.append(row.pop(table.label_column).strip())
+    try:
+        table.values.extend(map(float, row))
+        if not _is_plain("".join(row)):
+            raise ValueError
+    except ValueError:
+        raise DataError(_not_a_number(table, line, row)) from None
+    table.lines.append(line)
+
+
+def _check_header(name: str, line: int, header: Sequence[str]) -> None:
     """Warn if a row that is taken for a header may be an example: it has numbers, gaps, or a name twice."""
     if len(set(header)) < len(header) or any(cell in _MISSING or _is_number(cell) for cell in header):
         logger.warning(
             "%s, line %s is taken for a header, not for an example: %s; write a header above it if it is one",
-            path,
+            name,
             line,
             ", ".join(map(repr, header[:9])),
         )
@@ -193,10 +252,11 @@ def _not_a_number(table: _Table, line: int, row: list[str]) -> str:
 def _place(table: _Table, line: int, feature: int) -> str:
     """Return where feature ``feature`` of the row in ``line`` stands in the file."""
     shifted = table.label_column is not None and table.label_column <= feature
-    return f"{table.path}, line {line}, column {feature + 1 + shifted}"
+    return f"{table.name}, line {line}, column {feature + 1 + shifted}"
 
 
-def _features(table: _Table) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+def _features(table: _Table, whole: str) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+    """Return the features of the rows, which are all of ``whole``."""
     columns = table.width - (table.label_column is not None)
     values = np.frombuffer(table.values, np.float64).reshape(len(table.lines), columns)
     with np.errstate(over="ignore"):
@@ -207,7 +267,7 @@ def _features(table: _Table) -> np.ndarray[tuple[int, int], np.dtype[np.float32]
         value = float(values[row, column])
         raise DataError(
             f"{_place(table, table.lines[row], column)}: {value} is not a finite number in float32; "
-            f"{int(wrong.sum())} values of the file are not: remove or impute them"
+            f"{int(wrong.sum())} values of {whole} are not: remove or impute them"
         )
     return x
 
@@ -228,7 +288,7 @@ def _classes(
     known = list(label_names or sorted({label for table in tables for label in table.labels}))
     if n_classes is not None and len(known) > n_classes:
         raise DataError(
-            f"{tables[0].path} has {counted(len(known), 'class', 'classes')} ({', '.join(known[:9])}); "
+            f"{tables[0].name} has {counted(len(known), 'class', 'classes')} ({', '.join(known[:9])}); "
             f"expected {n_classes}"
         )
     number = {name: index for index, name in enumerate(known)}
@@ -265,4 +325,4 @@ def _numbers(
 
 
 def _label_place(table: _Table, line: int) -> str:
-    return f"{table.path}, line {line}, column {(table.label_column or 0) + 1}"
+    return f"{table.name}, line {line}, column {(table.label_column or 0) + 1}"

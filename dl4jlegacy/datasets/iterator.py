@@ -8,6 +8,7 @@ for the position and gets the same rows.
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Protocol, runtime_checkable
 
@@ -18,7 +19,7 @@ from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.errors import DataError, counted
 from dl4jlegacy.seeding import Stream
 
-__all__ = ["DataSetIterator", "ListDataSetIterator"]
+__all__ = ["BatchCursor", "DataSetIterator", "ListDataSetIterator"]
 
 
 @runtime_checkable
@@ -68,7 +69,65 @@ class DataSetIterator(Protocol):
         """Reset, then go through one epoch."""
 
 
-class ListDataSetIterator:
+class BatchCursor(ABC):
+    """DL4J's way of walking through batches, for iterators that can give each by its position.
+
+    The cursor belongs to one thread.
+    """
+
+    _epoch = _index = 0
+
+    @property
+    @abstractmethod
+    def total_batches(self) -> int:
+        """Batches per epoch."""
+
+    @abstractmethod
+    def batch(self, epoch: int, index: int) -> DataSet:
+        """Return batch ``index`` of ``epoch``."""
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Epoch and index of the batch that ``next`` returns."""
+        return self._epoch, self._index
+
+    def has_next(self) -> bool:
+        """Tell whether the current epoch has a batch left."""
+        return self._index < self.total_batches
+
+    def next(self) -> DataSet:
+        """Return the batch under the cursor and move on; ``DataError`` at the end of the epoch."""
+        if not self.has_next():
+            raise DataError(f"epoch {self._epoch} has no batch after its {self.total_batches}; call reset() first")
+        part = self.batch(self._epoch, self._index)
+        self._index += 1
+        return part
+
+    def reset(self) -> None:
+        """Go to the start of the next epoch; stay if the current one is untouched."""
+        if self._index:
+            self._epoch, self._index = self._epoch + 1, 0
+
+    def seek(self, epoch: int, index: int) -> None:
+        """Put the cursor before batch ``index`` of ``epoch``; ``total_batches`` means its end."""
+        self.check(epoch, index, self.total_batches)
+        self._epoch, self._index = epoch, index
+
+    def __iter__(self) -> Iterator[DataSet]:
+        self.reset()
+        while self.has_next():
+            yield self.next()
+
+    def __len__(self) -> int:
+        return self.total_batches
+
+    def check(self, epoch: int, index: int, last: int) -> None:
+        """Raise ``DataError`` unless there is such an epoch, and ``index`` is at most ``last``."""
+        if epoch < 0 or not 0 <= index <= last:
+            raise DataError(f"no batch {index} of epoch {epoch}: epochs start at 0, batches run from 0 to {last}")
+
+
+class ListDataSetIterator(BatchCursor):
     """Batches of a DataSet in memory, in a new order every epoch.
 
     The order of an epoch is the permutation drawn from ``Stream.of(seed).at(epoch, purpose="shuffle")``.
@@ -110,8 +169,23 @@ class ListDataSetIterator:
         self._pre_processor = pre_processor
         self._orders: dict[int, npt.NDArray[np.intp]] = {}
         self._lock = threading.Lock()
-        self._epoch = 0
-        self._index = 0
+
+    def over(self, dataset: DataSet) -> ListDataSetIterator:
+        """Return an iterator over another data set that deals it out as this one does."""
+        other = ListDataSetIterator(
+            dataset,
+            self._batch_size,
+            shuffle=self._shuffle,
+            drop_last=self._drop_last,
+            label_names=self.label_names,
+            pre_processor=self._pre_processor,
+        )
+        other._stream = self._stream
+        return other
+
+    def pre_processed(self, dataset: DataSet) -> DataSet:
+        """Return a data set as the batches of this iterator are: after its pre-processor, if it has one."""
+        return dataset if self._pre_processor is None else self._pre_processor(dataset)
 
     @property
     def batch_size(self) -> int:
@@ -139,53 +213,14 @@ class ListDataSetIterator:
         """Labels per example."""
         return self.dataset.n_out
 
-    @property
-    def position(self) -> tuple[int, int]:
-        """Epoch and index of the batch that ``next`` returns."""
-        return self._epoch, self._index
-
     def batch(self, epoch: int, index: int) -> DataSet:
         """Return batch ``index`` of ``epoch``; pure, safe on any thread."""
-        self._check(epoch, index, self.total_batches - 1)
+        self.check(epoch, index, self.total_batches - 1)
         start = index * self._batch_size
         stop = min(start + self._batch_size, self.dataset.num_examples)
         rows = slice(start, stop)
         part = self.dataset.take(self._order(epoch)[rows]) if self._shuffle else self.dataset.rows(start, stop)
         return part if self._pre_processor is None else self._pre_processor(part)
-
-    def has_next(self) -> bool:
-        """Tell whether the current epoch has a batch left."""
-        return self._index < self.total_batches
-
-    def next(self) -> DataSet:
-        """Return the batch under the cursor and move on; ``DataError`` at the end of the epoch."""
-        if not self.has_next():
-            raise DataError(f"epoch {self._epoch} has no batch after its {self.total_batches}; call reset() first")
-        part = self.batch(self._epoch, self._index)
-        self._index += 1
-        return part
-
-    def reset(self) -> None:
-        """Go to the start of the next epoch; stay if the current one is untouched."""
-        if self._index:
-            self._epoch, self._index = self._epoch + 1, 0
-
-    def seek(self, epoch: int, index: int) -> None:
-        """Put the cursor before batch ``index`` of ``epoch``; ``total_batches`` means its end."""
-        self._check(epoch, index, self.total_batches)
-        self._epoch, self._index = epoch, index
-
-    def __iter__(self) -> Iterator[DataSet]:
-        self.reset()
-        while self.has_next():
-            yield self.next()
-
-    def __len__(self) -> int:
-        return self.total_batches
-
-    def _check(self, epoch: int, index: int, last: int) -> None:
-        if epoch < 0 or not 0 <= index <= last:
-            raise DataError(f"no batch {index} of epoch {epoch}: epochs start at 0, batches run from 0 to {last}")
 
     def _order(self, epoch: int) -> npt.NDArray[np.intp]:
         """Return the order of ``epoch``; two epochs are kept, because backup workers may lag one behind."""

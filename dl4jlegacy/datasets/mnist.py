@@ -27,7 +27,7 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
 from dl4jlegacy.datasets.idx import parse_idx, read_bytes
 from dl4jlegacy.datasets.iterator import ListDataSetIterator
-from dl4jlegacy.errors import DataError, counted
+from dl4jlegacy.errors import DataError, DownloadError, counted
 
 __all__ = ["MnistDataSetIterator", "data_directory", "find_idx_files", "read_idx_dataset", "read_mnist"]
 
@@ -51,11 +51,11 @@ _BINARY_THRESHOLD = 30  # DL4J's: pixels above it are 1
 
 
 class MnistDataSetIterator(ListDataSetIterator):
-    """Batches of MNIST: ``MnistDataSetIterator(20, 60000)`` as in the original's example.
+    """Batches of MNIST: ``MnistDataSetIterator(20, 60000)``, or ``MnistDataSetIterator(32, True, 12345)``, as in DL4J.
 
     Args:
         batch: examples per batch.
-        num_examples: take the first so many; all by default.
+        num_examples: take the first so many; all by default. True and False say ``train`` in its place.
         train: the 60,000 training images, or the 10,000 test images.
         data_dir: where the files are; default ``DL4J_DATA_DIR``, then ``~/.deeplearning4j``.
         binarize: pixels above 30 of 255 become 1, the others 0.
@@ -66,14 +66,18 @@ class MnistDataSetIterator(ListDataSetIterator):
     def __init__(
         self,
         batch: int,
-        num_examples: int | None = None,
+        num_examples: int | bool | None = None,
+        seed: int = 123,
         *,
         train: bool = True,
         data_dir: str | Path | None = None,
         binarize: bool = False,
-        seed: int = 123,
         shuffle: bool = True,
     ) -> None:
+        if isinstance(seed, bool):
+            raise DataError(f"MnistDataSetIterator's third argument is {seed}, and not a seed; is binarize meant?")
+        if isinstance(num_examples, bool):
+            train, num_examples = num_examples, None
         part: Part = "train" if train else "t10k"
         dataset = read_mnist(part, data_dir=data_dir, num_examples=num_examples, binarize=binarize)
         names = tuple(str(digit) for digit in range(10))
@@ -93,7 +97,8 @@ def read_mnist(
     """Return a part of MNIST, pixels divided by 255, labels one-hot; download it when it is absent.
 
     Raises:
-        DataError: files missing and not downloadable, corrupt, or fewer examples than asked for.
+        DownloadError: files are missing and cannot be downloaded.
+        DataError: they are corrupt, or hold fewer examples than asked for.
     """
     directory = data_directory(data_dir)
     names = [name for name in _MD5 if name.startswith(part)]
@@ -191,7 +196,7 @@ def _download(names: list[str], directory: Path) -> None:
             except (OSError, http.client.HTTPException, DataError) as error:
                 problems.append(f"{mirror}: {error}")
         else:
-            raise DataError(
+            raise DownloadError(
                 f"MNIST is incomplete: {', '.join(names)} not found in {directory} or {target} (plain or .gz), and "
                 f"downloading failed ({'; '.join(problems)}). Put the four IDX files into {target}, or point "
                 "--data-dir or DL4J_DATA_DIR to the folder that holds them"

@@ -131,6 +131,12 @@ class ListMultiDataSetIterator:
         self._shuffle = shuffle
         self._epoch = 0
 
+    def over(self, dataset: MultiDataSet) -> ListMultiDataSetIterator:
+        """Return an iterator over another data set that deals it out as this one does."""
+        other = ListMultiDataSetIterator(dataset, self.batch_size, shuffle=self._shuffle)
+        other._stream = self._stream
+        return other
+
     @property
     def total_examples(self) -> int:
         """Examples per epoch."""

@@ -12,8 +12,10 @@ from dl4jlegacy.scaleout.aggregate import (
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import CollectionJobIterator, DataSetJobIterator, Job, JobIterator, Result
+from dl4jlegacy.scaleout.parts import register_performer, register_router
 from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, WorkerPerformer
 from dl4jlegacy.scaleout.router import HogWildWorkRouter, IterativeReduceWorkRouter, WorkRouter
+from dl4jlegacy.scaleout.scoring import EarlyStopping, ValidationConf
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "Conf",
     "DataSetJobIterator",
     "DeltaAggregator",
+    "EarlyStopping",
     "HogWildWorkRouter",
     "InMemoryStateTracker",
     "IterativeReduceWorkRouter",
@@ -33,6 +36,9 @@ __all__ = [
     "ParameterAveragingAggregator",
     "Result",
     "StateTracker",
+    "ValidationConf",
     "WorkRouter",
     "WorkerPerformer",
+    "register_performer",
+    "register_router",
 ]

@@ -36,6 +36,7 @@ from dl4jlegacy.scaleout.perform import WorkerPerformer
 from dl4jlegacy.scaleout.plan import SlotPlan
 from dl4jlegacy.scaleout.protocol.failures import messages
 from dl4jlegacy.scaleout.records import Failure, Head, JobRecord, Manifest, WorkerRecord
+from dl4jlegacy.scaleout.store import Buffer
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
 
 __all__ = [
@@ -175,8 +176,10 @@ class MasterActor(_ProtocolActor):
         *,
         checkpoint_every: int = 1,
         monitor: ClusterMonitor | None = None,
+        on_version: Callable[[protocol.NewModel], None] | None = None,
     ) -> None:
         super().__init__(outcome, tracker, (protocol.UPDATE_TOPIC, protocol.HEAD_TOPIC))
+        self._on_version = on_version
         self._batch, self._saver, self._every, self._monitor = batch, saver, checkpoint_every, monitor
         self._held: protocol.MoreWork | None = None
         self._steps = protocol.master_steps(master)
@@ -222,6 +225,8 @@ class MasterActor(_ProtocolActor):
     def _new_model(self, event: protocol.NewModel) -> None:
         """Send every k-th version to the saving actor; if it is busy, send the next version instead."""
         self._outcome.progressed()
+        if self._on_version is not None:
+            self._on_version(event)
         self._due = self._due or event.head.version % self._every == 0
         if event.last or (self._due and not self._saving):
             self._saver.tell(SaveModel(event, self.actor_ref))
@@ -260,13 +265,24 @@ class BatchActor(_Actor):
 
 
 class ModelSavingActor(_Actor):
-    """Saves model versions while training continues; a version that cannot be saved is only a warning."""
+    """Saves model versions while training continues; a version that cannot be saved is only a warning.
+
+    Args:
+        outcome: of the run.
+        saver: the run's checkpoints; None: it keeps none.
+        on_failed: called when a checkpoint cannot be written.
+        keep: gets the versions too: a saver of the program's own.
+    """
 
     def __init__(
-        self, outcome: Outcome, saver: CheckpointStore | None, on_failed: Callable[[str], None] = lambda message: None
+        self,
+        outcome: Outcome,
+        saver: CheckpointStore | None,
+        on_failed: Callable[[str], None] = lambda message: None,
+        keep: Callable[[Head, Buffer], None] | None = None,
     ) -> None:
         super().__init__(outcome)
-        self._saver, self._on_failed = saver, on_failed
+        self._saver, self._on_failed, self._keep = saver, on_failed, keep
         self._failed = 0
 
     def on_receive(self, message: Any) -> None:
@@ -276,21 +292,23 @@ class ModelSavingActor(_Actor):
         event = message.event
         if self._saver is not None:
             self._save(self._saver, event)
+        if self._keep is not None:
+            self._keep(event.head, event.frame)
         if message.reply_to.is_alive():
             message.reply_to.tell(Saved())
         if event.last:
             if self._failed > 1:
                 self._outcome.warn(f"{self._failed} checkpoints in a row, up to the last, could not be written")
-            self._outcome.end(event.head, event.frame)
+            self._outcome.end(event.head, event.frame, event.best)
 
     def _save(self, saver: CheckpointStore, event: protocol.NewModel) -> None:
         """Save a version; say once that it fails, not at every version until somebody looks."""
         try:
-            saver.save(event.head, event.frame)
+            saver.save(event.head, event.frame, event.best)
         except Dl4jError as exc:
             self._failed += 1
             if self._failed == 1:
-                logger.warning("%s", exc)
+                logger.warning("%s", str(exc))
                 self._outcome.warn(str(exc))
                 self._on_failed(str(exc))
             return
@@ -383,13 +401,14 @@ class WorkerActor(_ProtocolActor):
         """Return the update's frame, or a ``Failure``: errors in a job are data and do not stop the actor."""
         try:
             self._performer.update(Result.decode(event.model))
-            phase = self._worker.plan.phases[event.plan.phase]
+            plan = self._worker.plan
             job = Job(
                 event.plan,
-                phase,
+                plan.work_of(event.plan.round),
                 self._work(event),
                 worker_id=self._worker.name,
                 version=event.version,
+                classifies=plan.validation is None or plan.validation.classifies,
                 is_wanted=lambda: self._is_wanted(event),
             )
             result = self._performer.perform(job)

@@ -19,7 +19,9 @@ from dl4jlegacy import wire
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import JobError
 from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.nn.batch_evaluation import BatchEvaluation, merge_evaluations
 from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.records import Figures
 from dl4jlegacy.scaleout.store import Buffer
 
 __all__ = [
@@ -28,7 +30,10 @@ __all__ = [
     "DeltaAggregator",
     "JobAggregator",
     "ParameterAveragingAggregator",
+    "ValidationAggregation",
     "aggregate",
+    "evaluation_in",
+    "result_of",
 ]
 
 PARAMS, STATE = "params", "updater_state"
@@ -44,7 +49,8 @@ class Aggregation(Protocol):
     def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
         """Return the next model's frame and score, the mean score of the updates weighted by examples.
 
-        ``ends_phase`` means that the next job belongs to another phase, whose updater state starts at zero.
+        ``ends_phase`` means that the next job belongs to another phase, whose updater state starts at zero. A frame
+        that is the very model with which the aggregation began is not written again, nor read by who has it.
         """
         ...
 
@@ -218,6 +224,43 @@ class _Collection:
     def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
         """See ``Aggregation``."""
         return Result({"value": self._total}).encode(), self._score.mean()
+
+
+class ValidationAggregation:
+    """Merges the evaluations of a validation round; the model stays as it is."""
+
+    def __init__(self) -> None:
+        self._parts: list[BatchEvaluation] = []
+
+    def add(self, updates: Sequence[Buffer]) -> None:
+        """See ``Aggregation``."""
+        self._parts += [evaluation_in(Result.decode(frame)) for frame in updates]
+
+    def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
+        """Not to be called: there is no new model."""
+        raise JobError("a validation round makes no model")
+
+    def figures(self) -> Figures:
+        """Return what all updates together say."""
+        merged = merge_evaluations(self._parts)
+        fields = merged.fields()
+        examples = sum(part.examples for part in self._parts)
+        return Figures(loss=merged.loss, examples=examples, accuracy=fields["accuracy"], f1=fields["f1"])
+
+
+def evaluation_in(result: Result) -> BatchEvaluation:
+    """Return the evaluation in the result of a validation job."""
+    losses = tuple(float(loss) for loss in result.values["losses"])
+    confusion = result.arrays.get("confusion")
+    return BatchEvaluation(losses, int(result.values["examples"]), None if confusion is None else confusion.copy())
+
+
+def result_of(parts: Sequence[BatchEvaluation]) -> Result:
+    """Return the result of a validation job from the evaluations of its batches, in their order."""
+    counts = [part.confusion for part in parts if part.confusion is not None]
+    losses = [loss for part in parts for loss in part.losses]
+    arrays = {"confusion": np.asarray(np.sum(counts, axis=0, dtype=np.int64))} if counts else {}
+    return Result({"losses": losses, "examples": sum(part.examples for part in parts)}, arrays)
 
 
 def _like(model: Result) -> tuple[Buffer, dict[str, Array]]:

@@ -1,27 +1,27 @@
-"""Checkpoints: model versions on disk, from which a killed run continues with the same result.
+"""Checkpoints: model versions in a folder, from which a killed run continues with the same result.
 
 A checkpoint is two files. ``model-<version>.safetensors`` holds the arrays. ``checkpoint-<version>.json`` is written
 after it and holds its name and SHA-256, the head (version, round, folded slots, counters) and the seed; together with
-the plan these determine the state of every random generator. Each file is written to a temporary file, synced and
-renamed, so a checkpoint exists completely or not at all. A damaged checkpoint is skipped in favour of the newest good
-one. ``conf.json`` in the same folder is the run's ``Conf``. A folder belongs to one run: its process locks it, and the
+the plan these determine the state of every random generator. Each file exists completely or not at all
+(``dl4jlegacy.folders``), so a checkpoint does, too. A damaged checkpoint is skipped in favour of the newest good one.
+The best model of a run that is scored is a file of its own, ``best-<version>-<digest>.safetensors``, named by the
+checkpoints that it belongs to: one is good only with it.
+``conf.json`` in the same folder is the run's ``Conf``. A folder belongs to one run: its process locks it, and the
 manifests name the run's incarnation and a digest of its Conf, so that another run's checkpoints are never taken for its
 own.
 
-Legacy: ``ModelSaver``, ``DefaultModelSaver`` (kept every version forever, saved ``null`` after the first round).
+Legacy: ``ModelSaver``, ``DefaultModelSaver`` (kept every version forever, saved ``null`` after the first round) and
+``S3ModelSaver`` (gave every model a random name and could not load).
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import hashlib
 import json
 import logging
 import os
 import re
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -30,15 +30,15 @@ import msgspec
 import safetensors
 import safetensors.numpy
 
-from dl4jlegacy import files
 from dl4jlegacy.datasets import DataSet, DataSetIterator, ListMultiDataSetIterator, MultiDataSet
 from dl4jlegacy.datasets.fingerprint import fingerprint
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import CheckpointError, Dl4jError
+from dl4jlegacy.folders import Folder, LocalFolder
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.records import Head, Manifest
+from dl4jlegacy.scaleout.records import Best, Head, Manifest
 from dl4jlegacy.scaleout.store import Buffer
 from dl4jlegacy.strict_json import to_json
 
@@ -47,7 +47,7 @@ __all__ = ["CheckpointStore", "RunIdentity", "check_same_data", "with_fingerprin
 logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"checkpoint-(\d{8,})\.json")
-LOCK = ".lock"
+_BEST = re.compile(r"best-(\d{8,})-[0-9a-f]{16}\.safetensors")
 _FORMAT = "dl4jlegacy-checkpoint-1"
 
 
@@ -78,11 +78,8 @@ class RunIdentity(msgspec.Struct, frozen=True):
 class CheckpointStore:
     """The checkpoints of one run in a folder; keeps the newest ``keep``. Used by one thread at a time.
 
-    Only ``_lock``, ``_write``, ``_read``, ``_names`` and ``_delete`` access the folder, and they raise ``OSError``;
-    ``S3ModelSaver`` overrides them.
-
     Args:
-        folder: where; made when first written to.
+        folder: where; a path is one of this machine (``storage.open_checkpoints`` takes ``s3://`` too).
         keep: how many.
         owner: whose checkpoints they are; None: whoever's there are, for looking only.
 
@@ -90,22 +87,21 @@ class CheckpointStore:
         arithmetic: returns what the run is computed with, to be written down with each checkpoint.
     """
 
-    def __init__(self, folder: Path | str, *, keep: int = 3, owner: RunIdentity | None = None) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: Folder | Path | str, *, keep: int = 3, owner: RunIdentity | None = None) -> None:
+        self.folder: Folder = LocalFolder(folder) if isinstance(folder, (str, Path)) else folder
         self.arithmetic: Callable[[], dict[str, str]] = dict
         self._keep, self._owner = keep, owner
-        self._lock_file: int | None = None
         self._must_lock = False
         self._cannot_delete = False
 
     @property
     def place(self) -> str:
         """Where the checkpoints are, in the form that ``dl4j resume`` accepts."""
-        return str(self.folder)
+        return self.folder.place
 
     def versions(self) -> list[int]:
         """Return the versions that have a manifest, newest first."""
-        found = (_NAME.fullmatch(name) for name in self._names())
+        found = (_NAME.fullmatch(name) for name in self.folder.names())
         return sorted((int(match[1]) for match in found if match), reverse=True)
 
     def keep_conf(self, conf: Conf, *, takes_over: bool = False) -> None:
@@ -122,25 +118,33 @@ class CheckpointStore:
         """
         content = conf.to_json().encode() + b"\n"
         try:
-            is_locked, kept = self._lock(), self.kept("incarnation")
-            if not is_locked and not (takes_over and kept == conf.incarnation):
-                raise self._in_use()
-            if kept not in ("", conf.incarnation) and self.versions():
-                raise CheckpointError(
-                    f"{self.place} holds checkpoints of another run, {self.kept('run')} ({kept}), and not of "
-                    f"{conf.run} ({conf.incarnation}); choose another --checkpoint-dir"
-                )
-            self._must_lock = not is_locked
-            if "conf.json" not in self._names() or self._read("conf.json") != content:
-                self._write("conf.json", content)
+            is_locked = self.folder.lock(conf.incarnation, takes_over=takes_over)
+            try:
+                self._take(conf, content, is_locked=is_locked, takes_over=takes_over)
+            except BaseException:
+                self.release()
+                raise
         except OSError as exc:
             reason = exc.strerror or exc
             raise CheckpointError(f"{self.place} cannot be written: {reason}; choose another folder") from exc
 
+    def _take(self, conf: Conf, content: bytes, *, is_locked: bool, takes_over: bool) -> None:
+        kept = self.kept("incarnation")
+        if not is_locked and not (takes_over and kept == conf.incarnation):
+            raise self._in_use()
+        if kept not in ("", conf.incarnation) and self.versions():
+            raise CheckpointError(
+                f"{self.place} holds checkpoints of another run, {self.kept('run')} ({kept}), and not of "
+                f"{conf.run} ({conf.incarnation}); choose another --checkpoint-dir"
+            )
+        self._must_lock = not is_locked
+        if "conf.json" not in self.folder.names() or self.folder.read("conf.json") != content:
+            self.folder.write("conf.json", content)
+
     def check_unused(self) -> None:
         """Raise ``CheckpointError`` if another process uses the folder, or it cannot be locked."""
         try:
-            if not self._lock():
+            if not self.folder.lock(self.kept("incarnation")):
                 raise self._in_use()
         except OSError as exc:
             raise CheckpointError(f"{self.place} cannot be written: {exc.strerror or exc}") from exc
@@ -149,19 +153,17 @@ class CheckpointStore:
     def kept(self, field: str) -> str:
         """Return a field of the Conf in this folder, as text; "" if it does not say, or there is no Conf."""
         try:
-            kept = msgspec.json.decode(self._read("conf.json"), type=dict[str, Any])
+            kept = msgspec.json.decode(self.folder.read("conf.json"), type=dict[str, Any])
         except (OSError, msgspec.MsgspecError):
             return ""  # an unreadable Conf is reported by whoever reads all of it
         return str(kept.get(field, ""))
 
     def release(self) -> None:
         """Let others use the folder."""
-        if self._lock_file is not None:
-            os.close(self._lock_file)
-            self._lock_file = None
+        self.folder.release()
 
-    def save(self, head: Head, frame: Buffer) -> None:
-        """Save a model version. If this fails, the older checkpoints are unchanged.
+    def save(self, head: Head, frame: Buffer, best: Buffer | None = None) -> None:
+        """Save a model version, and ``best``, the head's best model. If this fails, older checkpoints are unchanged.
 
         Raises:
             CheckpointError: it cannot be written.
@@ -169,6 +171,7 @@ class CheckpointStore:
         owner, result = self._owner or RunIdentity(), Result.decode(frame)
         tensors = safetensors.numpy.save(dict(result.arrays))
         model, manifest = self._files(head.version)
+        kept, files = self._best_of(head, best)
         body = {
             "format": _FORMAT,
             "head": msgspec.to_builtins(head),
@@ -178,21 +181,47 @@ class CheckpointStore:
             "values": dict(result.values),
             "arrays": list(result.arrays),
             "model": {"file": model, "nbytes": len(tensors), "sha256": hashlib.sha256(tensors).hexdigest()},
+            **({} if kept is None else {"best": kept}),
         }
         try:
             if self._must_lock:  # a frozen process had it when this one took over
-                self._must_lock = not self._lock()
-            self._write(model, tensors)
-            self._write(manifest, _signed(body))
-        except OSError as exc:
+                self._must_lock = not self.folder.lock(owner.incarnation)
+            for name, content in files.items():
+                self.folder.write(name, content)
+            self.folder.write(model, tensors)
+            self.folder.write(manifest, _signed(body))
+        except (OSError, Dl4jError) as exc:
+            reason = exc.strerror or exc if isinstance(exc, OSError) else exc
             raise CheckpointError(
-                f"checkpoint {head.version} could not be written to {self.place}: {exc.strerror or exc}; free some "
+                f"checkpoint {head.version} could not be written to {self.place}: {reason}; free some "
                 "space or choose another --checkpoint-dir. The older checkpoints are untouched"
             ) from exc
-        failure = self._prune()
+        failure = self._prune(head.version)
         if failure is not None and not self._cannot_delete:  # old ones too many are no reason to end a run
             logger.warning("old checkpoints in %s cannot be deleted: %s", self.place, failure)
         self._cannot_delete = failure is not None
+
+    def _best_of(self, head: Head, best: Buffer | None) -> tuple[dict[str, Any] | None, dict[str, bytes]]:
+        """Return what the manifest says of the best model, and the file to be written for it, if it is not there."""
+        if head.best is None or best is None:
+            return None, {}
+        result = Result.decode(best)
+        tensors = safetensors.numpy.save(dict(result.arrays))
+        digest = hashlib.sha256(tensors).hexdigest()
+        name = f"best-{head.best.version:08d}-{digest[:16]}.safetensors"
+        kept = {"file": name, "nbytes": len(tensors), "sha256": digest}
+        there = name in self.folder.names()
+        return {**kept, "values": dict(result.values), "arrays": list(result.arrays)}, {} if there else {name: tensors}
+
+    def best_model(self, best: Best) -> Buffer | None:
+        """Return the best model of a run as the checkpoints have it; None if they have not, or it is damaged."""
+        for version in self.versions():
+            with contextlib.suppress(CheckpointError, OSError, KeyError, TypeError, msgspec.ValidationError):
+                body = _verified(self.folder.read(self._files(version)[1]))
+                self._check_owner(body)
+                if best.is_same(msgspec.convert(body["head"], described(Head)).best):
+                    return self._frame(body["best"], body["best"])
+        return None
 
     def newest(self) -> tuple[Head, Buffer] | None:
         """Return the newest good checkpoint, or None if there is none at all.
@@ -204,7 +233,7 @@ class CheckpointStore:
         reasons = []
         for version in versions:
             try:
-                return self._load(version)
+                return self.load(version)
             except CheckpointError as exc:
                 logger.warning("checkpoint %s in %s is passed over: %s", version, self.place, exc)
                 reasons.append(str(exc))
@@ -216,73 +245,44 @@ class CheckpointStore:
         """Return what the newest good manifest says that its model was computed with; empty if there is none."""
         for version in self.versions():
             with contextlib.suppress(CheckpointError, OSError):
-                found = _verified(self._read(self._files(version)[1])).get("arithmetic")
+                found = _verified(self.folder.read(self._files(version)[1])).get("arithmetic")
                 return found if isinstance(found, dict) else {}
         return {}
 
-    def _lock(self) -> bool:
-        """Lock the folder for this object's lifetime; return whether it is locked, or cannot be on its file system."""
-        if self._lock_file is not None:
-            return True
-        self.folder.mkdir(parents=True, exist_ok=True)
-        file = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as exc:
-            os.close(file)
-            return exc.errno not in (errno.EWOULDBLOCK, errno.EACCES)
-        os.ftruncate(file, 0)
-        os.write(file, f"{socket.gethostname()}, pid {os.getpid()}\n".encode())
-        self._lock_file = file
-        return True
-
     def _in_use(self) -> CheckpointError:
+        holder = self.folder.holder()
         return CheckpointError(
-            f"{self.place} is in use by another run or process{self._user()}; wait for its end, or choose another "
-            "--checkpoint-dir"
+            f"{self.place} is in use by another run or process{holder and f' on {holder}'}; wait for its end, or "
+            "choose another --checkpoint-dir"
         )
-
-    def _user(self) -> str:
-        """Return who has locked the folder, in words."""
-        try:
-            return f" on {self._read(LOCK).decode(errors='replace').strip()[:300]}"
-        except OSError:
-            return ""
-
-    def _write(self, name: str, content: bytes) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        files.write(self.folder / name, content)
-
-    def _read(self, name: str) -> bytes:
-        return files.read(self.folder / name)
-
-    def _names(self) -> list[str]:
-        return files.names_in(self.folder) if files.is_folder(self.folder) else []
-
-    def _delete(self, name: str) -> None:
-        (self.folder / name).unlink(missing_ok=True)
 
     @staticmethod
     def _files(version: int) -> tuple[str, str]:
         return f"model-{version:08d}.safetensors", f"checkpoint-{version:08d}.json"
 
-    def _load(self, version: int) -> tuple[Head, Buffer]:
-        model, manifest = self._files(version)
+    def load(self, version: int) -> tuple[Head, Buffer]:
+        """Return the checkpoint of one version; raises ``CheckpointError`` if it is damaged, another run's, or none."""
+        manifest = self._files(version)[1]
         try:
-            body = _verified(self._read(manifest))
+            body = _verified(self.folder.read(manifest))
             self._check_owner(body)
             head = msgspec.convert(body["head"], described(Head))
-            tensors = self._read(model)
-            if hashlib.sha256(tensors).hexdigest() != body["model"]["sha256"]:
-                raise CheckpointError(
-                    f"{model} has {len(tensors)} bytes that do not match the SHA-256 of the "
-                    f"{body['model']['nbytes']} bytes written"
-                )
-            arrays = safetensors.numpy.load(tensors)  # the order of the arrays is not kept
-            frame = Result(body["values"], {name: arrays[name] for name in body["arrays"]}).encode()
+            frame = self._frame(body["model"], body)
+            if head.best is not None:
+                self._frame(body["best"], body["best"])
         except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError, safetensors.SafetensorError) as exc:
             raise CheckpointError(f"{manifest} cannot be read: {exc}") from exc
         return msgspec.structs.replace(head, model=Manifest("", 0, 0), status="running", failure=None), frame
+
+    def _frame(self, file: dict[str, Any], contents: dict[str, Any]) -> Buffer:
+        """Return the model in a file; raises ``CheckpointError``, ``OSError`` and others if it is damaged."""
+        name, tensors = file["file"], self.folder.read(file["file"])
+        if hashlib.sha256(tensors).hexdigest() != file["sha256"]:
+            raise CheckpointError(
+                f"{name} has {len(tensors)} bytes that do not match the SHA-256 of the {file['nbytes']} bytes written"
+            )
+        arrays = safetensors.numpy.load(tensors)  # the order of the arrays is not kept
+        return Result(contents["values"], {key: arrays[key] for key in contents["arrays"]}).encode()
 
     def _check_owner(self, body: dict[str, Any]) -> None:
         """Raise ``CheckpointError`` if a manifest is another run's."""
@@ -294,28 +294,45 @@ class CheckpointStore:
                     "that it began with"
                 )
 
-    def _prune(self) -> Exception | None:
-        """Delete all but the newest checkpoints, and unfinished files of killed processes; return the first error."""
+    def _prune(self, newest: int) -> Exception | None:
+        """Delete checkpoints older than the newest, and unfinished files of killed processes; return the first error.
+
+        Versions above ``newest``, which this process has just saved, are another's or damaged: they are none of its to
+        delete, and do not count as kept.
+        """
         failure: Exception | None = None
         try:
-            useless = self._useless()
+            useless = self._useless(newest)
         except (OSError, Dl4jError) as exc:
             return exc
         for name in useless:
             try:
-                self._delete(name)
+                self.folder.delete(name)
             except (OSError, Dl4jError) as exc:
                 failure = failure or exc
         return failure
 
-    def _useless(self) -> list[str]:
+    def _best_files(self, version: int) -> set[str]:
+        """Return the names of the files of the best model that a checkpoint belongs to; none if it is damaged."""
+        with contextlib.suppress(CheckpointError, OSError, KeyError, TypeError):
+            return {_verified(self.folder.read(self._files(version)[1]))["best"]["file"]}
+        return set()
+
+    def _useless(self, newest: int) -> list[str]:
         """Return the names of the files that are no longer needed."""
-        kept = {name for version in self.versions()[: self._keep] for name in self._files(version)}
-        useless = []
-        for name in self._names():
-            ours = _NAME.fullmatch(name) or re.fullmatch(r"model-\d{8,}\.safetensors", name)
-            stale = re.fullmatch(r"\.(model|checkpoint)-.*\.tmp", name)
-            if (ours and name not in kept) or (stale and f".{os.getpid()}." not in name):
+        old = [version for version in self.versions() if version <= newest]
+        kept = {name for version in old[: self._keep] for name in self._files(version)}
+        names, useless = self.folder.names(), []
+        dropped, wanted = set(old[self._keep :]), set[str]()
+        if any(map(_BEST.fullmatch, names)):
+            wanted = set().union(*(self._best_files(version) for version in self.versions() if version not in dropped))
+        for name in names:
+            ours = _NAME.fullmatch(name) or re.fullmatch(r"model-(\d{8,})\.safetensors", name)
+            stale = re.fullmatch(r"\.(model|checkpoint|best)-.*\.tmp", name)
+            best = _BEST.fullmatch(name)
+            if best and name not in wanted and int(best[1]) <= newest:
+                useless.append(name)
+            if (ours and int(ours[1]) <= newest and name not in kept) or (stale and f".{os.getpid()}." not in name):
                 useless.append(name)
         return useless
 

@@ -9,22 +9,27 @@ Legacy: ``org.deeplearning4j.nn.conf.Conf`` (Java-serialized into Zookeeper) and
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import msgspec
 
 from dl4jlegacy import files
 from dl4jlegacy.devices import PRECISIONS, check_choice, memory_limit
-from dl4jlegacy.errors import ConfError, UsageError, nearest
+from dl4jlegacy.errors import ConfError, NotFiniteError, UsageError, nearest
 from dl4jlegacy.nn.arguments import Described
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration
 from dl4jlegacy.nn.conf.text import decode_json, decode_yaml, encode_json, load_yaml
+from dl4jlegacy.nn.network.dbn import DBN, StackedDenoisingAutoEncoder
+from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.networks import NetworkConfiguration
 from dl4jlegacy.scaleout.plan import Phase
 from dl4jlegacy.scaleout.protocol import MOST_SECONDS, Limits
 from dl4jlegacy.scaleout.records import keyspace
-from dl4jlegacy.scaleout.router import ROUTERS
+from dl4jlegacy.scaleout.scoring import METRICS, EarlyStopping, Scoring, ValidationConf
+from dl4jlegacy.strict_json import to_json
 
 __all__ = ["NETWORK_CLASSES", "Conf"]
 
@@ -38,9 +43,11 @@ FREE_FIELDS = frozenset(
             "dataset",
             "data_dir",
             "data_fingerprint",
+            "validation_fingerprint",
             "scale_features",
             "workers",
             "data_by_reference",
+            "export_directory",
         ),
         *("checkpoint_dir", "checkpoint_every", "checkpoints_kept", "state_tracker_connection_string", "cluster_name"),
         *("limits", "heartbeat_seconds", "stuck_seconds", "min_workers", "worker_wait_seconds"),
@@ -50,7 +57,10 @@ FREE_FIELDS = frozenset(
     }
 )
 """Fields of a ``Conf`` that say where and how a run is computed, and may change while it is under way."""
-NETWORK_CLASSES = ("MultiLayerNetwork", "DBN", "StackedDenoisingAutoEncoder")
+NETWORK_CLASSES: Mapping[str, type[MultiLayerNetwork]] = {
+    clazz.__name__: clazz for clazz in (MultiLayerNetwork, DBN, StackedDenoisingAutoEncoder)
+}
+"""What ``Conf.multi_layer_clazz`` may be."""
 
 
 class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, metaclass=Described):
@@ -59,7 +69,10 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     Attributes:
         multi_layer_conf: the network; None only for jobs that are no network.
         computation_graph_conf: the network in its place, if it is a graph.
-        multi_layer_clazz: the legacy class name, for the record; ``pretrain`` in the network's configuration decides.
+        performer, performer_args: the name under which the workers have registered what performs the jobs
+            (``scaleout.parts``), and JSON values for it; "": they train the network.
+        multi_layer_clazz: the network's class, or its name. A ``DBN`` and a ``StackedDenoisingAutoEncoder`` pretrain,
+            and then finetune, whatever the network's configuration says; else that decides.
         run: the run's name; chosen at ``setup`` if empty.
         incarnation: which run of this name it is: a random number, new at every beginning, kept when a run goes on.
         model, dataset, data_dir: where the network and the data came from, so that ``resume`` finds them again.
@@ -69,11 +82,16 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         batch_size: examples of a batch (legacy ``split``).
         epochs, pretrain_epochs: passes over the data in the finetune phase, and for every pretrained layer.
         seed: of everything random in the run.
-        router: how updates are combined, one of ``ROUTERS``; ``window`` bounds an asynchronous one (0: its default).
+        router: how updates are combined, one of ``ROUTERS`` or one that is registered (``register_router``), and what
+            that needs besides, as JSON; ``window`` bounds an asynchronous one (0: its default).
         workers, jobs_per_round: threads that train here; slots of a round (0: the workers at start).
         averaging_frequency: batches that a job trains on between two averagings.
         average_updater_state, weighted_average: whether updater states are averaged too; by examples or plainly.
-        data_by_reference: whether jobs name their batches instead of carrying them.
+        data_by_reference: whether jobs name their batches instead of carrying them; workers then read them themselves,
+            from ``export_directory``, or from the ``dataset`` that ``dl4j`` was given. None: in one process, and on a
+            cluster if there is an ``export_directory``.
+        export_directory: the folder in which a program's batches are kept, by its master once; one of this machine, or
+            below a prefix in S3. On a cluster all processes reach it by this path. "": a temporary one.
         checkpoint_dir, checkpoint_every, checkpoints_kept: where, every how many model versions, and how many.
         state_tracker_connection_string, cluster_name: the Hazelcast members ``host:port[,host:port]`` that keep the
             run's state, and their cluster's name; empty: in the process.
@@ -90,6 +108,9 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         precision: of matrix products and convolutions on GPUs, one of ``devices.PRECISIONS``.
         mixed_devices: whether workers that round differently (of the other kind of device, on another CPU or GPU, with
             other libraries) may join, which costs the run its bit-equality with others.
+        validation: what the model is scored by while it is trained; None: nothing, unless the runner is given data.
+        validation_fingerprint: like ``data_fingerprint``, of validation data that came apart from the training data.
+        early_stopping: when the run ends before its last epoch; None: it does not.
         device_memory_limit: how much of each GPU's memory a process of the run may take (``8GiB``, ``80%``); "": all.
     """
 
@@ -97,6 +118,8 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     multi_layer_conf: MultiLayerConfiguration | None = None
     computation_graph_conf: ComputationGraphConfiguration | None = None
+    performer: str = ""
+    performer_args: dict[str, Any] = {}
     multi_layer_clazz: str = "MultiLayerNetwork"
     run: str = ""
     incarnation: str = ""
@@ -110,13 +133,15 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     pretrain_epochs: int = 1
     seed: int = 123
     router: str = "iterative-reduce"
+    router_args: dict[str, Any] = {}
     window: int = 0
     workers: int = 4
     jobs_per_round: int = 0
     averaging_frequency: int = 1
     average_updater_state: bool = True
     weighted_average: bool = True
-    data_by_reference: bool = True
+    data_by_reference: bool | None = None
+    export_directory: str = ""
     checkpoint_dir: str = ""
     checkpoint_every: int = 10
     checkpoints_kept: int = 3
@@ -134,8 +159,14 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     precision: str = "float32"
     mixed_devices: bool = False
     device_memory_limit: str = ""
+    validation: ValidationConf | None = None
+    validation_fingerprint: str = ""
+    early_stopping: EarlyStopping | None = None
 
     def __post_init__(self) -> None:
+        clazz: Any = self.multi_layer_clazz
+        if isinstance(clazz, type):
+            msgspec.structs.force_setattr(self, "multi_layer_clazz", clazz.__name__)
         for name in ("batch_size", "workers", "averaging_frequency", "checkpoint_every", "checkpoints_kept"):
             if getattr(self, name) < 1:
                 raise ConfError(f"Conf.{name} is {getattr(self, name)}; it must be at least 1")
@@ -148,15 +179,33 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
                 raise ConfError(f"Conf.{name} is {getattr(self, name)}; it must be positive, and at most 1e9")
         if self.multi_layer_conf is not None and self.computation_graph_conf is not None:
             raise ConfError("Conf has multi_layer_conf and computation_graph_conf; a run trains one network")
-        for name in ("run", "model", "dataset", "data_dir", "checkpoint_dir", "cluster_name"):
+        places = ("dataset", "data_dir", "checkpoint_dir", "export_directory")
+        for name in ("run", "model", *places, "cluster_name", "performer", "router"):
             if not getattr(self, name).isprintable():
                 raise ConfError(f"Conf.{name} is {getattr(self, name)!r}; it must be printable text in UTF-8")
-        if self.router not in ROUTERS:
-            raise ConfError(f"Conf.router is {self.router!r}{nearest(self.router, list(ROUTERS))}")
+        for name in ("performer_args", "router_args"):
+            try:
+                to_json(getattr(self, name))
+            except (TypeError, ValueError, NotFiniteError) as exc:
+                raise ConfError(f"Conf.{name} cannot travel as JSON: {exc}") from exc
         if self.multi_layer_clazz not in NETWORK_CLASSES:
-            known = nearest(self.multi_layer_clazz, NETWORK_CLASSES)
+            known = nearest(self.multi_layer_clazz, list(NETWORK_CLASSES))
             raise ConfError(f"Conf.multi_layer_clazz is {self.multi_layer_clazz!r}{known}")
         self._check_devices()
+        self._check_scoring()
+
+    def _check_scoring(self) -> None:
+        if self.validation is not None and (self.performer or (self.performer_args and self.network_conf is None)):
+            raise ConfError(
+                f"Conf.validation is given with Conf.performer {self.performer!r}: only the workers of a network know "
+                "how to evaluate; leave validation out"
+            )
+        metric, best = self.scoring.metric, None if self.early_stopping is None else self.early_stopping.best_score
+        if best is not None and METRICS[metric] and best >= 1:
+            raise ConfError(
+                f"early_stopping.best_score is {best}, and no {metric} is above 1: the run stops when its score is "
+                "better than that; give less, such as 0.95"
+            )
 
     def _check_devices(self) -> None:
         if self.precision not in PRECISIONS:
@@ -168,6 +217,18 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
                 memory_limit(self.device_memory_limit, "Conf.device_memory_limit")
         except UsageError as exc:
             raise ConfError(str(exc)) from exc
+
+    if not TYPE_CHECKING:  # a type checker would take it for leave to read anything
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what there is instead of the setters and getters of 2014, in Java's spelling or in Python's."""
+            words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+            field = words.removeprefix("set_").removeprefix("get_")
+            if field == "master_url":
+                raise AttributeError("a Conf has no master_url: workers need its state_tracker_connection_string")
+            if words.startswith("set_") and field in self.__struct_fields__:
+                raise AttributeError(f"a Conf has no {name}, it does not change: make it with Conf({field}=...)")
+            raise AttributeError(f"a Conf has no {name!r}")
 
     def replace(self, **changes: Any) -> Conf:
         """Return a copy with some fields changed, checked like a new one."""
@@ -183,23 +244,36 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """The network's configuration, of whichever kind it is; None for jobs that are no network."""
         return self.multi_layer_conf or self.computation_graph_conf
 
+    @property
+    def scoring(self) -> Scoring:
+        """How the run decides what its best model is, and whether to stop."""
+        metric = Scoring().metric if self.validation is None else self.validation.metric
+        return Scoring(metric=metric, stopping=self.early_stopping)
+
     def phases(self) -> tuple[Phase, ...]:
         """Return the phases of the run: one for every pretrained layer, then finetune (with ``backprop``)."""
         network = self.network_conf
         if network is None:
             return (Phase(kind="job", epochs=self.epochs),)
         phases = []
-        if network.pretrain:
+        does_both = NETWORK_CLASSES[self.multi_layer_clazz].pretrains_and_finetunes
+        if network.pretrain or does_both:
             layers = [i for i, layer in enumerate(network.resolved()) if layer.pretrains]
             phases = [Phase(kind="pretrain", layer=layer, epochs=self.pretrain_epochs) for layer in layers]
-        if network.backprop:
+        if network.backprop or does_both:
             phases.append(Phase(kind="finetune", epochs=self.epochs))
         return tuple(phases)
 
     def digest(self) -> str:
         """Return a SHA-256 of what decides the result of the run: the same for whoever goes on with it, anywhere."""
         unmixed = self.replace(mixed_devices=False)  # a run may become mixed when it resumes
-        body = {name: value for name, value in msgspec.to_builtins(unmixed).items() if name not in FREE_FIELDS}
+        free = FREE_FIELDS
+        if self.validation is not None and self.validation.every_rounds:
+            free -= {"epochs"}  # with more of them there would not be a validation where the last one was
+        body = {name: value for name, value in msgspec.to_builtins(unmixed).items() if name not in free}
+        for name in ("validation", "early_stopping", "router_args"):  # as before there were any
+            if not body[name]:
+                del body[name]
         return hashlib.sha256(msgspec.json.encode(body, order="sorted")).hexdigest()
 
     def to_json(self) -> str:

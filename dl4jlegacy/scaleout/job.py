@@ -17,10 +17,11 @@ from dl4jlegacy import wire
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets import DataSet, DataSetIterator, ListMultiDataSetIterator, MultiDataSet
 from dl4jlegacy.errors import WireError
-from dl4jlegacy.scaleout.plan import Phase, Plan, SlotPlan
+from dl4jlegacy.scaleout.plan import Phase, Plan, SlotPlan, Validation
 from dl4jlegacy.scaleout.store import Buffer
 
 __all__ = [
+    "BatchIterator",
     "CollectionJobIterator",
     "DataSetJobIterator",
     "Job",
@@ -29,6 +30,9 @@ __all__ = [
     "decode_work",
     "encode_work",
 ]
+
+BatchIterator = DataSetIterator | ListMultiDataSetIterator
+"""Data whose batches can be had by their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,8 @@ class Job:
     work: Any
     worker_id: str = ""
     version: int = 0
+    classifies: bool = True
+    """Of a validation: whether the network tells classes apart, so that they are counted."""
     is_wanted: Callable[[], bool] = field(default=lambda: True, compare=False)
     """Returns whether the result is still needed; cheap, to be called between batches."""
 
@@ -72,17 +78,27 @@ class JobIterator(Protocol):
 
 
 class DataSetJobIterator:
-    """Makes jobs of the batches of a ``DataSetIterator``. Legacy: ``DataSetIteratorJobIterator``."""
+    """Makes jobs of the batches of a ``DataSetIterator``. Legacy: ``DataSetIteratorJobIterator``.
+
+    Args:
+        iterator: the training data.
+        jobs_per_round, averaging_frequency, phases: as for ``Plan``.
+        validation: the validation data, whose first epoch counts; None: nothing is validated.
+        validate_every, classifies: as for ``Validation``.
+    """
 
     def __init__(
         self,
-        iterator: DataSetIterator | ListMultiDataSetIterator,
+        iterator: BatchIterator,
         *,
         jobs_per_round: int,
         averaging_frequency: int = 1,
         phases: Sequence[Phase] = (Phase(),),
+        validation: BatchIterator | None = None,
+        validate_every: int = 0,
+        classifies: bool = True,
     ) -> None:
-        self.iterator = iterator
+        self.iterator, self.validation = iterator, validation
         self.plan = Plan(
             phases=tuple(phases),
             batches=iterator.total_batches,
@@ -90,10 +106,21 @@ class DataSetJobIterator:
             batch_size=iterator.batch_size,
             jobs_per_round=jobs_per_round,
             averaging_frequency=averaging_frequency,
+            validation=None
+            if validation is None
+            else Validation(
+                batches=validation.total_batches,
+                examples=validation.total_examples,
+                batch_size=validation.batch_size,
+                every=validate_every,
+                classifies=classifies,
+            ),
         )
 
     def work(self, slot: SlotPlan) -> list[DataSet | MultiDataSet]:
         """Return the slot's batches."""
+        if slot.validates and self.validation is not None:
+            return [self.validation.batch(0, index) for index in range(slot.first, slot.last)]
         return [self.iterator.batch(slot.epoch, index) for index in range(slot.first, slot.last)]
 
 

@@ -14,21 +14,28 @@ import os
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import CheckpointError, Dl4jError
+from dl4jlegacy.folders import Folder
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.foreign import shortened
+from dl4jlegacy.scaleout.lines import LinesFile
 from dl4jlegacy.scaleout.records import Failure, Keys, encode_record
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
 
-__all__ = ["JOURNAL_TOPIC", "MOST_ENTRIES", "Event", "Journal", "JournalEntry", "JournalFile", "JournalReader"]
+__all__ = [
+    "JOURNAL_TOPIC",
+    "MOST_ENTRIES",
+    "Event",
+    "Journal",
+    "JournalEntry",
+    "JournalFile",
+    "JournalReader",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -200,77 +207,46 @@ class JournalReader:
         self._entries.difference_update(old)
 
 
-class JournalFile:
-    """A copy of a run's journal in its checkpoint folder, one line of JSON per entry, which outlives the tracker.
-
-    For one thread of one process at a time. If the file cannot be written, for example on a full disk, this logs a
-    warning and writes the missing entries as soon as possible.
-    """
+class JournalFile(LinesFile[JournalEntry]):
+    """A copy of a run's journal in its checkpoint folder, which outlives the tracker."""
 
     NAME = "journal.jsonl"
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / self.NAME
+    def __init__(self, folder: Folder) -> None:
+        super().__init__(folder, self.NAME, JournalEntry, "the journal's copy")
         self._written: set[str] | None = None
-        self._missing: deque[JournalEntry] = deque(maxlen=MOST_ENTRIES)
-        self._failed = False
 
     def read(self) -> list[JournalEntry]:
         """Return the entries, oldest first, each once: a replaced master may have written some again.
 
-        A line that was truncated by a crash is left out.
-
         Raises:
-            CheckpointError: there is no such file, or it cannot be read.
+            CheckpointError: there is no such file, or it cannot be read. CloudError and its like: what AWS says.
         """
         try:
-            lines = self.path.read_bytes().splitlines()
+            return sorted({entry.key: entry for entry in self.lines()}.values(), key=lambda entry: entry.key)
         except OSError as exc:
             raise CheckpointError(
-                f"{self.path} cannot be read: {exc.strerror or exc}; the journal is kept in the --checkpoint-dir of a "
-                "run on a cluster"
+                f"{self.place} cannot be read: {exc.strerror or exc}; the journal is kept in the --checkpoint-dir of "
+                "a run on a cluster; `dl4j logs DIR --history` shows how any run with such a folder went"
             ) from exc
-        entries = []
-        for line in lines:
-            try:
-                entries.append(msgspec.json.decode(line, type=described(JournalEntry)))
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                logger.debug("a line of %s is not an entry", self.path)
-        return sorted({entry.key: entry for entry in entries}.values(), key=lambda entry: entry.key)
 
-    def append(self, entries: Iterable[JournalEntry]) -> None:
-        """Append the entries that are not in the file, after those that could not be written before."""
-        self._missing.extend(entries)
-        if not self._missing:
-            return
+    def unwritten(self, records: Sequence[JournalEntry]) -> Sequence[JournalEntry]:
+        """Return the entries that are not in the file."""
+        if self._written is None:
+            self._written = self._keys()
+        written = self._written
+        return tuple({entry.key: entry for entry in records if entry.key not in written}.values())
+
+    def wrote(self, records: Sequence[JournalEntry]) -> None:
+        """See ``LinesFile``."""
+        assert self._written is not None
+        self._written.update(entry.key for entry in records)
+
+    def _keys(self) -> set[str]:
         try:
-            if self._written is None:
-                self._written = {entry.key for entry in self.read()} if self.path.exists() else set()
-            new = {entry.key: entry for entry in self._missing if entry.key not in self._written}
-            if new:
-                self._write(b"".join(msgspec.json.encode(entry) + b"\n" for entry in new.values()))
-                self._written.update(new)
-            self._missing.clear()
-            self._failed = False
-        except (OSError, CheckpointError) as exc:
-            if not self._failed:
-                logger.warning("the journal's copy %s cannot be written: %s", self.path, exc)
-            self._failed = True
-
-    def _write(self, lines: bytes) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("ab+", buffering=0) as file:
-            length = file.tell()
-            if length:
-                file.seek(-1, os.SEEK_END)
-                lines = lines if file.read(1) == b"\n" else b"\n" + lines  # a crash may have truncated the last line
-            written = 0
-            try:
-                while written < len(lines):
-                    written += file.write(lines[written:])
-            except OSError:
-                file.truncate(length)  # do not leave half a line
-                raise
+            return {entry.key for entry in self.lines()}
+        except FileNotFoundError:
+            return set()
 
 
 def _entries(tracker: StateTracker, keys: Sequence[str]) -> list[JournalEntry]:

@@ -14,12 +14,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from dl4jlegacy.clock import RUNNING
 from dl4jlegacy.errors import Dl4jError, TrackerClosedError, TrackerError
+from dl4jlegacy.folders import Folder
 from dl4jlegacy.scaleout.compute import ARITHMETIC
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.foreign import shortened
@@ -32,6 +32,7 @@ from dl4jlegacy.scaleout.journal import (
     JournalFile,
     JournalReader,
 )
+from dl4jlegacy.scaleout.lines import LinesKeeper
 from dl4jlegacy.scaleout.liveness.failure_detector import (
     Change,
     ConnectionState,
@@ -112,6 +113,7 @@ class ClusterMonitor:
         takes_over: whether another process was the master before.
         secret: the run's.
         bind: the host on which to listen for worker processes; None: do not listen.
+        folder: where a copy of the journal is kept; None: nowhere.
     """
 
     def __init__(
@@ -125,6 +127,7 @@ class ClusterMonitor:
         takes_over: bool,
         secret: bytes | None = None,
         bind: str | None = None,
+        folder: Folder | None = None,
     ) -> None:
         self.source, self.leadership, self._takes_over = source, leadership, takes_over
         self._conf, self._tracker, self._definitions = conf, tracker, dict(definitions)
@@ -151,7 +154,8 @@ class ClusterMonitor:
         self._set_aside: deque[tuple[str, tuple[Failure, ...]]] = deque(maxlen=MOST_ENTRIES)
         self._last_written: dict[tuple[str, ReissueReason], float] = {}
         self._reader = JournalReader(tracker)
-        self._file: JournalFile | None = None
+        self._folder = folder
+        self._keeper: LinesKeeper[JournalEntry] | None = None
         self._news: deque[JournalEntry] = deque(maxlen=MOST_ENTRIES)
         self._has_begun = False
         self._master_guard, self._own_guard = _StallGuard(leadership, tracker), _StallGuard(leadership, tracker)
@@ -187,6 +191,8 @@ class ClusterMonitor:
         self._thread.join(30.0)
         self._stop_server()
         self._guarded(self._read_journal)
+        if self._keeper is not None:
+            self._keeper.close()
 
     def _stop_server(self) -> None:
         if self._server is not None:
@@ -201,8 +207,8 @@ class ClusterMonitor:
             poll: makes the master check the run; called when workers come or go.
             fail: ends the master; called when another process has become the master.
         """
-        if self._conf.checkpoint_dir:
-            self._file = JournalFile(Path(self._conf.checkpoint_dir))
+        if self._folder is not None:
+            self._keeper = LinesKeeper(JournalFile(self._folder))
             self._guarded(lambda: self._keep(Journal.read(self._tracker)))
         self.journal.write("master_took_over" if self._takes_over else "run_began", run=self._conf.run)
         self._poll, self._fail = poll, fail
@@ -395,8 +401,8 @@ class ClusterMonitor:
         self._tracker.remove_foreign([*strange, *foreign.take(_MOST_REMOVED)])
 
     def _keep(self, entries: list[JournalEntry]) -> None:
-        if self._file is not None:
-            self._file.append(entries)
+        if self._keeper is not None:
+            self._keeper.add(entries)
 
     def _quorum_changed(self, is_waiting: bool) -> None:
         """Write a pause and its end, on the master's thread; waiting for the first workers is not a pause."""

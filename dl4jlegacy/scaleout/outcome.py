@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dl4jlegacy.clock import Clock
 from dl4jlegacy.devices import Device
@@ -14,7 +15,7 @@ from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.journal import JournalEntry
 from dl4jlegacy.scaleout.liveness.quorum import Waiting
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.records import Head, account
+from dl4jlegacy.scaleout.records import Best, Figures, Head, account
 from dl4jlegacy.scaleout.store import Buffer
 
 __all__ = ["Outcome", "RunStatus", "TrainingResult", "failure_of"]
@@ -33,6 +34,23 @@ class TrainingResult:
     warnings: tuple[str, ...] = ()
     devices: tuple[Device, ...] = ()
     """The devices of the workers in this process."""
+    best_model: Result | None = None
+    """The model with the best score; None: the run had no score to go by (``Conf.validation``, ``early_stopping``)."""
+
+    @property
+    def best(self) -> Best | None:
+        """What is known of the best model: its score, and the round and epoch that it is of."""
+        return self.head.best
+
+    @property
+    def validation(self) -> Figures | None:
+        """What the last validation has found."""
+        return None if self.head.scores is None else self.head.scores.figures
+
+    @property
+    def stopped_by(self) -> str:
+        """The condition that ended the run before its plan, with its values; "": none did."""
+        return self.head.stopped_by
 
     @property
     def batches_lost(self) -> int:
@@ -67,6 +85,14 @@ class RunStatus:
     """(number, line of text, device) of every worker here whose device should be reported."""
 
 
+class End(NamedTuple):
+    """The end of a run: its last head, its last and its best model."""
+
+    head: Head
+    frame: Buffer | None
+    best: Buffer | None
+
+
 class Outcome:
     """Passes the end of a run from the actors to the runner; set once, by the first that knows. Thread-safe."""
 
@@ -74,15 +100,15 @@ class Outcome:
         self._clock = clock
         self._over = threading.Event()
         self._lock = threading.Lock()
-        self._end: tuple[Head, Buffer | None] | None = None
+        self._end: End | None = None
         self._error: BaseException | None = None
         self._warnings: tuple[str, ...] = ()
         self._progress = clock.now()
 
-    def end(self, head: Head, frame: Buffer | None) -> None:
-        """Set the end of the run: its last head, and its last model if that is known."""
+    def end(self, head: Head, frame: Buffer | None, best: Buffer | None = None) -> None:
+        """Set the end of the run: its last head, and its last and its best model if they are known."""
         with self._lock:
-            self._end = self._end or (head, frame)
+            self._end = self._end or End(head, frame, best)
         self._over.set()
 
     def fail(self, error: BaseException) -> None:
@@ -113,7 +139,7 @@ class Outcome:
         with self._lock:
             return self._warnings
 
-    def wait(self, seconds: float, tick: Callable[[], None] | None = None) -> tuple[Head, Buffer | None] | None:
+    def wait(self, seconds: float, tick: Callable[[], None] | None = None) -> End | None:
         """Wait up to ``seconds`` for the end; return it or None. Raises the error of an actor that failed."""
         over = self._over.wait(seconds)
         if tick is not None:

@@ -7,18 +7,27 @@ Legacy: ``WorkerPerformer``, ``BaseMultiLayerNetworkWorkPerformer`` (one shared 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, cast
+
+import numpy as np
 
 from dl4jlegacy.backend import Array, Scalar, get_array_module, is_on_device, to_host
 from dl4jlegacy.datasets import DataSet, MultiDataSet
 from dl4jlegacy.errors import JobError, NotFiniteError
-from dl4jlegacy.nn.networks import TrainableNetwork
-from dl4jlegacy.scaleout.aggregate import PARAMS, STATE
+from dl4jlegacy.nn.batch_evaluation import evaluate_batches
+from dl4jlegacy.nn.listeners import TrainingListener
+from dl4jlegacy.nn.networks import Network, TrainableNetwork
+from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, result_of
 from dl4jlegacy.scaleout.job import Job, Result
+from dl4jlegacy.scaleout.plan import VALIDATE
 from dl4jlegacy.seeding import Stream
 
-__all__ = ["MultiLayerNetworkPerformer", "WorkerPerformer", "first_model"]
+__all__ = ["CheckedPerformer", "MultiLayerNetworkPerformer", "WorkerPerformer", "first_model"]
+
+logger = logging.getLogger(__name__)
 
 
 class WorkerPerformer(Protocol):
@@ -46,6 +55,50 @@ def first_model(network: TrainableNetwork) -> Result:
     return Result({}, {PARAMS: to_host(network.params), STATE: to_host(network.updater_state)})
 
 
+class CheckedPerformer:
+    """A performer of somebody's own program, whose results are checked before anybody else gets them.
+
+    Raises:
+        JobError: a result is no ``Result``. NotFiniteError: it has NaN or infinity in it, which would spread to all.
+    """
+
+    def __init__(self, performer: WorkerPerformer) -> None:
+        self._performer = performer
+
+    @property
+    def progress(self) -> int:
+        """See ``WorkerPerformer``; a performer that has none is never taken for one that hangs within a job."""
+        return int(getattr(self._performer, "progress", 0))
+
+    def update(self, model: Result) -> None:
+        """See ``WorkerPerformer``."""
+        self._performer.update(model)
+
+    def perform(self, job: Job) -> Result | None:
+        """See ``WorkerPerformer``."""
+        result: Any = self._performer.perform(job)
+        if result is None and not job.is_wanted():
+            return None
+        name, where = type(self._performer).__name__, f"round {job.slot.round}, slot {job.slot.slot}"
+        if not isinstance(result, Result):
+            raise JobError(f"{where}: {name}.perform returned {type(result).__name__}, and not a Result")
+        for key, array in result.arrays.items():
+            if not np.isfinite(np.asarray(array)).all():
+                raise NotFiniteError(f"{where}: {name}.perform returned NaN or infinity in array {key!r}")
+        for key, value in result.values.items():
+            if not _is_finite(value):
+                raise NotFiniteError(f"{where}: {name}.perform returned NaN or infinity in value {key!r}")
+        return result
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, Mapping):
+        return all(map(_is_finite, value.values()))
+    return not isinstance(value, list | tuple) or all(map(_is_finite, value))
+
+
 class MultiLayerNetworkPerformer:
     """Trains a network of either kind on the batches of a job, from the model version the job starts from.
 
@@ -56,12 +109,21 @@ class MultiLayerNetworkPerformer:
         seed: the run's; together with the job's position it seeds drop-out and sampling.
         shares: ``"params"``, or ``"delta"`` from the model version of the job.
         shares_updater_state: whether updates contain the updater state; if not, it is zero at the start of each job.
+        listeners: told of every batch with this replica as the network, on the worker's thread, which waits for them.
+            What one of them raises is logged once, and the job goes on. For them a GPU is synchronised with each batch.
     """
 
     def __init__(
-        self, network: TrainableNetwork, *, seed: int, shares: str = "params", shares_updater_state: bool = True
+        self,
+        network: TrainableNetwork,
+        *,
+        seed: int,
+        shares: str = "params",
+        shares_updater_state: bool = True,
+        listeners: Sequence[TrainingListener] = (),
     ) -> None:
         self.progress = 0
+        self._listeners, self._failed = tuple(listeners), set[int]()
         self._network = network
         self._stream = Stream.of(seed)
         self._shares, self._shares_state = shares, shares_updater_state
@@ -83,6 +145,8 @@ class MultiLayerNetworkPerformer:
 
     def perform(self, job: Job) -> Result | None:
         """See ``WorkerPerformer``. The arrays of the result are the network's own: encode them before the next call."""
+        if job.phase.kind == VALIDATE:
+            return self._validate(job)
         if not self._shares_state:
             self._network.updater_state.fill(0)
         slot, batches = job.slot, _batches(job)
@@ -91,17 +155,41 @@ class MultiLayerNetworkPerformer:
         for index, batch in enumerate(batches):
             if index and not job.is_wanted():
                 return None
-            stream = self._stream.at(slot.epoch, slot.round, slot.slot, index, purpose="train")
+            stream = self._stream.at(slot.epoch, slot.training_round, slot.slot, index, purpose="train")
             with _locating(job, f"batch {slot.first + index}"):
                 score = self._step(job, batch, slot.iteration + index, stream)
             examples += batch.num_examples
             weighted = weighted + score * batch.num_examples
             self.progress += 1
+            self._tell(slot.iteration + index, score, batch.num_examples)
         if is_on_device(weighted):
             with _locating(job, f"batches {slot.first} to {slot.first + len(batches) - 1}"):
                 self._network.check_finite()
         values = {"examples": examples, "score": float(weighted) / examples, "version": job.version}
         return Result(values, self._arrays())
+
+    def _tell(self, iteration: int, score: Scalar, examples: int) -> None:
+        for number, listener in enumerate(self._listeners):
+            try:
+                listener.iteration_done(self._network, iteration, float(score), examples=examples)
+            except Exception:
+                if number not in self._failed:
+                    name = type(listener).__name__
+                    logger.warning("%s failed, and the worker goes on without what it does", name, exc_info=True)
+                self._failed.add(number)
+
+    def _validate(self, job: Job) -> Result | None:
+        """Evaluate the model on the job's batches, and train nothing."""
+        batches, parts, network = _batches(job), [], cast(Network, self._network)  # both kinds are scored alike
+        with _locating(job, f"batches {job.slot.first} to {job.slot.last - 1}"):
+            for part in evaluate_batches(
+                network, batches, classifies=job.classifies, first=job.slot.first, batch_size=len(batches[0])
+            ):
+                parts.append(part)
+                self.progress += 1
+                if len(parts) < len(batches) and not job.is_wanted():
+                    return None
+        return result_of(parts)
 
     def _step(self, job: Job, batch: DataSet | MultiDataSet, iteration: int, stream: Stream) -> Scalar:
         if isinstance(batch, MultiDataSet):

@@ -21,11 +21,14 @@ __all__ = [
     "HEAD",
     "MODEL_LOST",
     "WENT_BACK",
+    "Best",
     "Failure",
+    "Figures",
     "Head",
     "JobRecord",
     "Keys",
     "Manifest",
+    "Scores",
     "Status",
     "WorkerRecord",
     "account",
@@ -77,12 +80,49 @@ class Failure(msgspec.Struct, frozen=True):
     fatal: bool = False
 
 
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """What a validation has found, of ``examples``: see ``NetworkEvaluation``. None where nothing is classified."""
+
+    loss: float
+    examples: int
+    accuracy: float | None = None
+    f1: float | None = None
+
+
+class Best(msgspec.Struct, frozen=True):
+    """The best model of a run so far: where it is stored, which version it is, and its score.
+
+    ``round`` is the one that scored it, ``epoch`` the one, of all phases and from 0, that it was trained in last.
+    """
+
+    model: Manifest
+    version: int
+    round: int
+    epoch: int
+    score: float
+    figures: Figures | None = None
+
+    def is_same(self, other: Best | None) -> bool:
+        """Return whether this is the same model, wherever it is stored."""
+        return other is not None and msgspec.structs.replace(other, model=self.model) == self
+
+
+class Scores(msgspec.Struct, frozen=True, kw_only=True):
+    """The last score of a run, of which round, and how many in a row were no improvement on ``reference``."""
+
+    score: float
+    round: int
+    reference: float
+    without_improvement: int = 0
+    figures: Figures | None = None
+
+
 class Head(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a run. It changes only by compare-and-set, each head computed from the one before.
 
     ``round`` is the first round with a slot that is not folded. ``folded`` has the numbers of the folded slots as
     sorted, merged, half-open ranges. ``batches`` and ``examples`` are counted slot by slot, independently of
-    ``folded``, so that both can be compared with the plan at the end.
+    ``folded``, so that both can be compared with the plan at the end. ``score`` is that of the training.
     """
 
     run: str
@@ -98,6 +138,12 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     failure: Failure | None = None
     set_aside: tuple[str, ...] = ()
     """Workers that get no more jobs, because they failed where others did not."""
+    best: Best | None = None
+    scores: Scores | None = None
+    seconds: float = 0.0
+    """For how long masters have led the run; counted if that may end it."""
+    stopped_by: str = ""
+    """The condition that ended the run before its plan, for people; "": none."""
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,8 +153,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     ``failures`` are those of all attempts so far, without a traceback but for the last one.
 
     No time of day is in it, since the clocks of two machines are never compared. ``extended`` counts how often the
-    lease was extended, so that its record changes as long as somebody works on the job; ``seconds`` is how long the
-    job that is done took, by the clock of its worker.
+    lease was extended, so that its record changes as long as somebody works on the job. Of a job that is done,
+    ``seconds`` is how long it took, by the clock of its worker, and ``version`` that of the model it began with.
     """
 
     state: Literal["ready", "leased", "done", "failed"]
@@ -118,6 +164,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     extended: int = 0
     progress: int = 0
     seconds: float = 0.0
+    version: int = 0
     failures: tuple[Failure, ...] = ()
     data: Manifest | None = None
     update: Manifest | None = None
@@ -180,6 +227,7 @@ class Keys:
     def is_useless(key: str, head: Head) -> bool:
         """Return whether a key is no longer needed: jobs of rounds before the last, models before the last two.
 
+        The best model is needed to the end.
         False for foreign keys, which say nothing.
         """
         match = _KEY.fullmatch(key) if len(key) <= 1000 else None
@@ -187,7 +235,8 @@ class Keys:
             return False
         number = int(match[match.lastgroup])
         if match.lastgroup == "model":
-            return number < head.version - 1 and not key.startswith(head.model.key + "/")
+            needed = [head.model, *([] if head.best is None else [head.best.model])]
+            return number < head.version - 1 and not any(key.startswith(f"{model.key}/") for model in needed)
         return number < head.round - 1
 
 
@@ -242,6 +291,13 @@ def advance(head: Head, plan: Plan, numbers: Iterable[int], **changes: Any) -> H
 
 
 def account(head: Head, plan: Plan) -> tuple[int, int]:
-    """Return (batches lost, batches duplicated) of a finished run by comparing the head with the plan."""
+    """Return (batches lost, batches duplicated) of a finished run by comparing the head with the plan.
+
+    What a run that was stopped early had not come to is not lost: only the rounds before its last must be complete.
+    """
     distinct = sum(plan.batches_of(n) for first, last in head.folded for n in range(first, last))
-    return plan.total_batches - distinct, head.batches - distinct
+    if not head.stopped_by:
+        return plan.total_batches - distinct, head.batches - distinct
+    end = plan.number(head.round, 0)
+    lost = sum(plan.batches_of(n) for n in range(end) if not covered(head.folded, n))
+    return lost, head.batches - distinct

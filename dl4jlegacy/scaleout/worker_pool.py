@@ -9,34 +9,45 @@ import contextlib
 import functools
 import logging
 import os
+import re
 import socket
 import threading
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pykka
 
+from dl4jlegacy.clock import Deadline
 from dl4jlegacy.errors import ConfError, JobError
 from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.nn.listeners import TrainingListener
 from dl4jlegacy.nn.networks import build_network
 from dl4jlegacy.scaleout import actors, protocol
 from dl4jlegacy.scaleout.compute import Compute, OnDevice
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import JobIterator
 from dl4jlegacy.scaleout.outcome import Outcome
+from dl4jlegacy.scaleout.parts import PerformerFactory, checked, find_performer, find_router
 from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, WorkerPerformer
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Failure
-from dl4jlegacy.scaleout.router import WorkRouter, create_router
+from dl4jlegacy.scaleout.router import WorkRouter
 from dl4jlegacy.scaleout.tracker import StateTracker
 
-__all__ = ["Beats", "PerformerFactory", "WorkerPool", "network_performer", "process_name", "stop_actors", "tell"]
+__all__ = [
+    "Beats",
+    "WorkerPool",
+    "host_of",
+    "network_performer",
+    "performer_of",
+    "process_name",
+    "stop_actors",
+    "tell",
+]
 
 logger = logging.getLogger(__name__)
 
-PerformerFactory = Callable[[Conf, Kernels], WorkerPerformer]
 Beats = list[tuple[float, pykka.ActorRef[Any], Any]]
 """The entries of a ``Ticker``: (interval in seconds, actor, message) of each."""
 
@@ -46,15 +57,36 @@ def process_name() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
 
-def network_performer(conf: Conf, kernels: Kernels) -> WorkerPerformer:
+def host_of(process: str) -> str:
+    """Return the host in a name that ``process_name`` returned; any other text is returned as it is."""
+    return re.sub(r"-\d+-[0-9a-f]{8}$", "", process)
+
+
+def performer_of(conf: Conf, listeners: Sequence[TrainingListener] = ()) -> PerformerFactory:
+    """Return what makes the performers of a run's workers: what the Conf names, else what trains its network.
+
+    Args:
+        conf: the run's.
+        listeners: of batches that a network is trained on; a performer of somebody's own has none.
+
+    Raises:
+        MissingPartError: this process does not have what the Conf names.
+    """
+    if conf.performer:
+        return checked(find_performer(conf.performer, f"run {conf.run}" if conf.run else "the run"))
+    return functools.partial(network_performer, listeners=listeners)
+
+
+def network_performer(conf: Conf, kernels: Kernels, listeners: Sequence[TrainingListener] = ()) -> WorkerPerformer:
     """Return a performer with its own replica of the Conf's network."""
     if conf.network_conf is None:
         raise ConfError("Conf.multi_layer_conf is missing; there is no network to train")
     return MultiLayerNetworkPerformer(
         build_network(conf.network_conf, kernels),
         seed=conf.seed,
-        shares=create_router(conf.router, conf.window).shares,
+        shares=find_router(conf).shares,
         shares_updater_state=conf.average_updater_state,
+        listeners=listeners,
     )
 
 
@@ -148,15 +180,23 @@ class WorkerPool:
 def stop_actors(refs: Sequence[pykka.ActorRef[Any]], timeout: float) -> list[str]:
     """Stop all actors at once; return the names of those that did not stop within ``timeout`` seconds."""
     futures = [(ref, ref.stop(block=False)) for ref in refs if ref.is_alive()]
-    end, late = time.monotonic() + timeout, []
-    for ref, future in futures:
-        try:
-            future.get(timeout=max(0.01, end - time.monotonic()))
-        except pykka.Timeout:
-            late.append(ref.actor_class.__name__)
-        except pykka.ActorDeadError:
-            continue
-    return late
+    deadline = Deadline(timeout)
+    return [
+        ref.actor_class.__name__
+        for ref, future in futures
+        if not deadline.wait(functools.partial(_has_stopped, future))
+    ]
+
+
+def _has_stopped(future: pykka.Future[Any], seconds: float) -> bool:
+    """Return whether an actor has stopped, within ``seconds``."""
+    try:
+        future.get(timeout=max(0.01, seconds))
+    except pykka.Timeout:
+        return False
+    except pykka.ActorDeadError:
+        pass
+    return True
 
 
 def tell(ref: pykka.ActorRef[Any], message: Any) -> None:

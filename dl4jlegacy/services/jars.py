@@ -13,7 +13,6 @@ import hashlib
 import importlib.util
 import os
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ from xml.sax.saxutils import escape
 import msgspec
 
 from dl4jlegacy.clock import Deadline
+from dl4jlegacy.commands import run_command
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import TrackerError, how_to_install
 from dl4jlegacy.files import put_in_place
@@ -150,10 +150,8 @@ def _fetch_with_maven(jars: Sequence[Jar], target: Path) -> str:
     project.write_text(_maven_project(jars, target), encoding="utf-8")
     command = [maven, "-q", "-B", "-f", str(project), "dependency:copy"]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_MAVEN_SECONDS, stdin=subprocess.DEVNULL, cwd=target
-        )
-    except subprocess.TimeoutExpired:
+        done = run_command(command, _MAVEN_SECONDS, cwd=target)
+    except TimeoutError:
         return f"mvn was not done after {_MAVEN_SECONDS:g} s"
     except OSError as exc:
         return f"{maven} cannot be run: {exc.strerror or exc}"

@@ -6,10 +6,10 @@ import importlib.util
 import os
 import re
 import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from dl4jlegacy.commands import run_command
 from dl4jlegacy.errors import TrackerError, how_to_install
 
 __all__ = ["LEAST_VERSION", "Java", "find_java", "parse_version"]
@@ -77,9 +77,7 @@ def _from_wheel() -> Path | None:
 
 def _version_of(java: Path) -> int | None:
     try:
-        done = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, timeout=_ANSWER_SECONDS, stdin=subprocess.DEVNULL
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        done = run_command([java, "-version"], _ANSWER_SECONDS)
+    except OSError:
         return None
     return parse_version(done.stderr + done.stdout) if done.returncode == 0 else None

@@ -6,14 +6,16 @@ import contextlib
 import http
 import http.client
 import json
+import os
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.services.settings import HOST
 
-__all__ = ["free_ports", "is_free", "member_answers", "zookeeper_answers"]
+__all__ = ["free_ports", "is_free", "listener", "member_answers", "zookeeper_answers"]
 
 _FIRST, _LAST = 20_000, 32_000
 """Below the range of outgoing connections, which might take a port before the server does."""
@@ -21,6 +23,8 @@ _FIRST, _LAST = 20_000, 32_000
 _TRIES = 1000
 _ANSWER_SECONDS = 2.0
 _ANSWER_BYTES = 65_536
+_LISTENING = "0A"
+"""The state of a socket in ``/proc/net/tcp``."""
 
 
 def free_ports(count: int, taken: Sequence[int] = (), host: str = HOST) -> list[int]:
@@ -48,6 +52,34 @@ def is_free(port: int, host: str = HOST) -> bool:
         except OSError:
             return False
         return True
+
+
+def listener(port: int) -> str:
+    """Return which process listens on a port, in words; those of other users only root can tell."""
+    sockets = {f"socket:[{inode}]" for inode in _listening(port)}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if any(_link(file) in sockets for file in (process / "fd").iterdir()):
+                return f"{(process / 'comm').read_text().strip()}, pid {process.name}"
+    return "a process of another user"
+
+
+def _listening(port: int) -> Iterator[str]:
+    """Yield the inodes of the sockets that listen on a port, whatever their address."""
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                    yield fields[9]
+
+
+def _link(file: Path) -> str:
+    """Return what an open file of a process is; "" if it has closed it meanwhile."""
+    try:
+        return os.readlink(file)
+    except OSError:
+        return ""
 
 
 def zookeeper_answers(port: int, host: str = HOST) -> bool:

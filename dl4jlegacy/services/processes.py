@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from dl4jlegacy.clock import Deadline
+from dl4jlegacy.commands import run_command
 from dl4jlegacy.errors import TrackerError
 
 __all__ = ["ServerProcess", "spawn", "stop"]
@@ -100,6 +100,6 @@ def _start_mark(pid: int) -> str:
             return ""
         state, threads, started = fields[0], int(fields[17]), fields[19]
         return "" if state in "ZX" and threads <= 1 else f"{boot}:{started}"
-    done = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, timeout=10)
+    done = run_command(["ps", "-o", "stat=,lstart=", "-p", str(pid)], 10.0)
     state, _, started = done.stdout.strip().partition(" ")
     return "" if state.startswith("Z") else " ".join(started.split())

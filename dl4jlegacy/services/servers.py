@@ -20,10 +20,10 @@ import msgspec
 from dl4jlegacy import files
 from dl4jlegacy.clock import Deadline
 from dl4jlegacy.decoding import described
-from dl4jlegacy.errors import TrackerError, UsageError, counted
+from dl4jlegacy.errors import ConfError, TrackerError, UsageError, counted
 from dl4jlegacy.services.jars import cache_folder, fetch_jars, locked, pinned_jars
 from dl4jlegacy.services.java import Java, find_java
-from dl4jlegacy.services.ports import free_ports, is_free, member_answers, zookeeper_answers
+from dl4jlegacy.services.ports import free_ports, is_free, listener, member_answers, zookeeper_answers
 from dl4jlegacy.services.processes import ServerProcess, spawn, stop
 from dl4jlegacy.services.settings import (
     HAZELCAST_PORT,
@@ -43,6 +43,7 @@ _STATE = "services.json"
 _ATTEMPTS = 3
 _POLL_SECONDS = 0.05
 _LOG_LINES = 8
+_PORT_FLAGS = {"h": "--hazelcast-port", "z": "--zookeeper-port"}
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _HEAP = re.compile(r"[1-9][0-9]*[mMgG]")
 
@@ -128,7 +129,8 @@ class Services:
     @staticmethod
     def folder(folder: Path | None = None) -> Path:
         """Return the folder's full path; by default one in the user's cache."""
-        return (folder or cache_folder() / "services" / "default").expanduser().absolute()
+        with files.errors_as(ConfError, f"folder {folder}", "give another --folder"):
+            return files.expand(folder or cache_folder() / "services" / "default").absolute()
 
     @staticmethod
     def up(
@@ -148,7 +150,8 @@ class Services:
         Args:
             members: how many Hazelcast members; with two or more everything is kept twice.
             hazelcast_port: the first member's, the next ones' follow it; 0 for free ones, None for the usual ones
-                (5701 and following) or, with a warning, free ones if one of those is taken.
+                (5701 and following) or, on loopback and with a warning, free ones if one of those is taken: on another
+                host nobody would look there.
             zookeeper_port: Zookeeper's; 0 for a free one, None for the usual one (2181) or, likewise, a free one.
             cluster_name: what clients must name; by default a random one, which lasts until ``down``.
             folder: where configurations, logs, data and state go; one in the user's cache if ``None``.
@@ -265,6 +268,7 @@ class _ServerFactory:
         if zookeeper_port is None:
             usual = range(ZOOKEEPER_PORT, ZOOKEEPER_PORT + zookeeper)
             zookeeper_port = self._usual_or_free("Zookeeper", usual, taken=None)
+        _check(members, member_port, zookeeper_port, zookeeper)
         fixed = [member_port + i for i in range(members)] if member_port else []
         free = free_ports(members + 1, taken=[*fixed, zookeeper_port], host=self._host)
         ports = fixed or free[:members]
@@ -274,7 +278,9 @@ class _ServerFactory:
         return tuple(servers)
 
     def _usual_or_free(self, what: str, usual: range, *, taken: int | None) -> int:
-        """Return the first of the usual ports, or 0 and a warning if one of them is taken."""
+        """Return the first of the usual ports; on loopback 0 and a warning if one of them is taken."""
+        if not ipaddress.ip_address(self._host).is_loopback:
+            return usual.start
         for port in usual:
             if port == taken or not is_free(port, self._host):
                 logger.warning("port %d of %s is taken: %s gets a free one instead", port, self._host, what)
@@ -419,8 +425,9 @@ def _check_ports(servers: Sequence[Server]) -> None:
     for server in servers:
         if not is_free(server.port, server.host):
             raise _PortTakenError(
-                f"{server.name} cannot have port {server.port} of {server.host}, which is taken; give another port, or "
-                "0 for a free one"
+                f"{server.name} cannot have port {server.port} of {server.host}, which is taken by "
+                f"{listener(server.port)}: stop that, or choose another with {_PORT_FLAGS[server.name[:1]]} (0: a free "
+                "one) and give that to whoever uses these servers"
             )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import itertools
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,12 +13,14 @@ import pytest
 import yaml
 
 from dl4jlegacy.aws import master_address
-from dl4jlegacy.aws.cluster_spec import CLUSTER, EXPIRES, MASTER_ADDRESS, ROLE, ClusterSpec
+from dl4jlegacy.aws.cluster_bucket import DONE, PRESENT_MASTER, own_key
+from dl4jlegacy.aws.cluster_spec import CLUSTER, EXPIRES, ROLE, ClusterSpec
 from dl4jlegacy.aws.instances import list_instances
 from dl4jlegacy.aws.payload import Payload
+from dl4jlegacy.aws.prices import estimate
 from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.setup import ClusterSetup
-from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, NotEnoughWorkersError
+from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, NotEnoughWorkersError, UsageError
 from tests.support.aws_fixtures import Fault, FaultProxy, Request
 
 PAYLOAD = Payload("dl4jlegacy-0.1.0-py3-none-any.whl", b"a wheel", b"numpy==2.4.6 --hash=sha256:0\n")
@@ -120,6 +124,94 @@ def test_instances_end_themselves_are_tagged_and_have_a_role_and_no_keys(cluster
     assert f"--otherwise {instance.private_address})" in script["content"]
 
 
+def script(request: Request, name: str) -> str:
+    """What a file of the user data in a request has."""
+    written = yaml.safe_load(base64.b64decode(request.parameters["UserData"]))["write_files"]
+    return next(file["content"] for file in written if file["path"] == f"/usr/local/lib/dl4j/{name}")
+
+
+def unit(request: Request, name: str) -> str:
+    """What a systemd unit of the user data in a request has."""
+    written = yaml.safe_load(base64.b64decode(request.parameters["UserData"]))["write_files"]
+    return next(file["content"] for file in written if file["path"] == f"/etc/systemd/system/{name}")
+
+
+def test_every_core_of_every_worker_counts(cluster, image, aws, fault_proxy) -> None:
+    spec = replace(SPEC, ami=image, workers=8, size="c5.2xlarge", master_size="m5.large")
+    cluster().up(spec, PAYLOAD)
+    master, workers = fault_proxy.calls("RunInstances")
+    assert " --workers 64 " in script(master, "master")
+    assert "$(seq -s ' ' -f 'dl4j-worker@%.0f.service' 8)" in script(workers, "install")
+    found = estimate(aws, spec)
+    assert (found.processes, found.jobs_per_round) == (64, 64)
+    assert "they run 64 worker processes, 64 jobs a round" in found.text()
+    for given, jobs in ((("--workers", "16"), 16), (("--workers", "16", "--jobs-per-round", "4"), 4)):
+        assert estimate(aws, replace(spec, run=given)).jobs_per_round == jobs
+    assert estimate(aws, replace(spec, processes=3)).processes == 24
+
+
+def test_jobs_that_are_no_number_are_refused_before_anything_starts() -> None:
+    with pytest.raises(UsageError, match="--jobs-per-round is 'many' after --"):
+        replace(SPEC, run=("--jobs-per-round", "many")).check()
+
+
+def disks(aws: Aws) -> list[int]:
+    return sorted(volume["Size"] for volume in aws.client("ec2").describe_volumes()["Volumes"])
+
+
+def test_disk_and_heap_are_what_was_asked_for_and_scale_takes_no_other_disk(cluster, image, aws, fault_proxy) -> None:
+    setup, spec = cluster(), replace(SPEC, ami=image, disk=100, heap="3g", workers=1)
+    setup.up(spec, PAYLOAD)
+    setup.scale(2)
+    assert disks(aws) == [100, 100, 100]
+    assert {r.parameters["BlockDeviceMapping.1.Ebs.VolumeType"] for r in fault_proxy.calls("RunInstances")} == {"gp3"}
+    assert " --heap 3g\n" in unit(fault_proxy.calls("RunInstances")[0], "dl4j-services.service")
+    more = estimate(aws, spec).dollars_per_hour - estimate(aws, replace(spec, disk=50)).dollars_per_hour
+    assert more == pytest.approx(2 * 50 * 0.08 / 730)
+
+
+def test_the_heap_is_half_of_the_masters_memory_and_no_disk_smaller_than_the_image(
+    cluster, image, aws, fault_proxy
+) -> None:
+    [described] = aws.client("ec2").describe_images(ImageIds=[image])["Images"]
+    [least] = [mapping["Ebs"]["VolumeSize"] for mapping in described["BlockDeviceMappings"] if "Ebs" in mapping]
+    cluster().up(replace(SPEC, ami=image, master_size="c5.2xlarge", disk=8), PAYLOAD)
+    assert " --heap 8192m\n" in unit(fault_proxy.calls("RunInstances")[0], "dl4j-services.service")
+    assert disks(aws) == [max(8, least)] * 3
+
+
+@pytest.mark.parametrize("wrong", [{"disk": 7}, {"disk": 20_000}, {"heap": "lots"}, {"heap": "0g"}, {"heap": "4"}])
+def test_disks_and_heaps_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=f"--{next(iter(wrong))} "):
+        replace(SPEC, **wrong).check()
+
+
+@pytest.mark.parametrize("where", ["size", "master_size"])
+def test_sizes_with_gpus_are_refused_unless_they_are_to_be_idle(cluster, image, fault_proxy, caplog, where) -> None:
+    setup, spec = cluster(), replace(SPEC, ami=image, **{where: "g4dn.xlarge"})
+    with pytest.raises(ConfError, match=r"g4dn\.xlarge has 1 GPU, and instances get neither the GPU's driver nor CuPy"):
+        setup.up(spec, PAYLOAD)
+    assert not [r for r in fault_proxy.requests if r.action.startswith(("Create", "Put", "Run", "Import"))]
+    setup.check(replace(spec, run=("--device", "cpu")))
+    assert "it costs what it costs with GPUs, and trains on its CPUs" in caplog.text
+
+
+@pytest.mark.parametrize("device", ["gpu", "gpu:0"])
+def test_runs_on_gpus_are_refused_before_anything_starts(device: str) -> None:
+    with pytest.raises(ConfError, match=f"--device {device} after --: instances get neither"):
+        replace(SPEC, run=("--device", device)).check()
+
+
+def test_up_waits_for_every_instance_though_one_has_many_processes(aws, image) -> None:
+    first = ["ip-1-7-0123abcd", "ip-1-8-0123abce"]
+    answers = [first, first, [*first, "ip-2-7-0123abcf"]]
+    asked = iter(answers)
+    status = ClusterSetup(aws, "digits", list_workers=lambda setup, master: next(asked, answers[-1])).up(
+        replace(SPEC, ami=image), PAYLOAD
+    )
+    assert len(status.workers) == 3
+
+
 def address(setup: ClusterSetup, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
     """What an instance of the cluster takes for the master's address, and what it says about that."""
     with pytest.raises(SystemExit) as end:
@@ -144,15 +236,58 @@ def test_workers_find_a_master_that_was_replaced(cluster, image, aws, capsys) ->
     assert len(workers) == 2  # they have been there all the time
 
 
-@pytest.mark.parametrize("said", [b"", b"master.example", b"10.0.0.7; rm -rf /", b"\xff", None])
+@pytest.mark.parametrize(
+    "said", [b"", b"10.0.0.7", b"master.example AROA:i-1", b"10.0.0.7; rm -rf /", b"\xff \xff", None]
+)
 def test_a_worker_keeps_to_the_address_that_it_has_where_there_is_no_other(cluster, capsys, said: bytes | None) -> None:
     setup = cluster()
     setup.resources.ensure_bucket(SPEC.tags("", 0.0, 0.0))
     if said is not None:
-        setup.resources.upload(MASTER_ADDRESS, said)
+        setup.resources.upload(PRESENT_MASTER, said)
     found, warning = address(setup, capsys)
     assert found == "10.0.0.1"
-    assert f"the master may be another one than 10.0.0.1: s3://{setup.names.bucket}/master-address holds" in warning
+    assert f"the master may be another one than 10.0.0.1: s3://{setup.names.bucket}" in warning
+
+
+def finish(setup: ClusterSetup) -> None:
+    """The master says that its run is done, and its instance ends."""
+    [master] = [i for i in setup.status(ask=False).instances if i.role == "master"]
+    [user_id] = [setup.resources._user_id(master.id)]
+    setup.resources.upload(own_key(user_id, DONE), SPEC.out.encode())
+    setup._aws.client("ec2").terminate_instances(InstanceIds=[master.id])
+
+
+def test_a_run_that_is_done_is_shown_and_not_begun_again(cluster, image, aws, fault_proxy) -> None:
+    setup, spec = cluster(), replace(SPEC, ami=image)
+    assert setup.up(spec, PAYLOAD).done is None
+    finish(setup)
+    assert setup.status().done.model == SPEC.out
+    fault_proxy.requests.clear()
+    again = cluster()
+    with pytest.raises(ConfError, match=r"digits is done since 20.*its model is s3://.*dl4j aws down digits"):
+        again.up(spec, PAYLOAD)
+    again.undo()
+    assert not fault_proxy.calls("RunInstances") and not fault_proxy.calls("TerminateInstances")
+    assert setup.status().done.model == SPEC.out
+    setup.down()
+    assert setup.up(spec, PAYLOAD).done is None
+
+
+def test_only_the_master_says_that_a_run_is_done(cluster, image) -> None:
+    setup = cluster()
+    status = setup.up(replace(SPEC, ami=image), PAYLOAD)
+    worker = status.instances[-1]
+    setup.resources.upload(own_key(setup.resources._user_id(worker.id), DONE), b"s3://elsewhere/m.zip")
+    assert worker.role == "worker" and setup.status().done is None
+
+
+def test_up_does_not_wait_for_workers_of_a_run_that_is_done(cluster, image, aws) -> None:
+    def registered_late(setup: ClusterSetup, master: Any) -> list[str]:
+        finish(setup)
+        return []
+
+    status = ClusterSetup(aws, "digits", list_workers=registered_late).up(replace(SPEC, ami=image), PAYLOAD)
+    assert status.done.model == SPEC.out
 
 
 def test_everything_made_carries_the_clusters_tag(cluster, image, aws) -> None:
@@ -185,7 +320,7 @@ def test_the_role_may_read_its_own_bucket_and_secret_and_the_models_bucket_and_n
     }
     assert resources == {
         f"arn:aws:s3:::{names.bucket}/*",
-        f"arn:aws:s3:::{names.bucket}/hosts/${{aws:userid}}",
+        f"arn:aws:s3:::{names.bucket}/instances/${{aws:userid}}/*",
         f"arn:aws:ssm:us-east-1:{names.account}:parameter/dl4jlegacy/digits/secret",
         *("arn:aws:s3:::models-of-mine", "arn:aws:s3:::models-of-mine/*"),
         *("arn:aws:s3:::some-data", "arn:aws:s3:::some-data/*"),
@@ -230,6 +365,22 @@ def test_scale_adds_workers_like_those_that_are_there_and_ends_the_youngest(clus
     [kept] = [instance for instance in fewer.instances if instance.role == "worker" and instance.alive]
     assert kept.launched == min(instance.launched for instance in more.instances if instance.role == "worker")
     assert sum(instance.role == "master" and instance.alive for instance in fewer.instances) == 1
+
+
+def test_whatever_up_was_repeated_with_those_that_scale_starts_find_what_they_are_to_install(
+    cluster, image, aws, fault_proxy
+) -> None:
+    setup, spec = cluster(), replace(SPEC, ami=image, workers=1)
+    setup.up(spec, PAYLOAD)
+    setup.up(spec, replace(PAYLOAD, wheel=b"a newer wheel", requirements=b"numpy==2.4.7 --hash=sha256:1\n"))
+    setup.scale(2)
+    *_, started = fault_proxy.calls("RunInstances")
+    [fetch] = [shlex.split(line) for line in script(started, "install").splitlines() if "fetch.py" in line]
+    pairs = list(itertools.pairwise(fetch[-4:]))[::2]
+    assert pairs == [(PAYLOAD.name, PAYLOAD.wheel_sha256), ("requirements.txt", PAYLOAD.requirements_sha256)]
+    for (name, digest), content in zip(pairs, (PAYLOAD.wheel, PAYLOAD.requirements), strict=True):
+        found = aws.client("s3").get_object(Bucket=setup.names.bucket, Key=f"{digest}/{name}")
+        assert found["Body"].read() == content
 
 
 def test_scaling_a_cluster_that_is_not_there_is_refused(cluster, aws) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from dl4jlegacy.aws.cluster_bucket import DONE, JOURNAL, own_key
 from dl4jlegacy.aws.cluster_spec import parse_cidr, parse_ttl
 from dl4jlegacy.aws.instances import list_instances
 from dl4jlegacy.aws.reaper import find_clusters, reap
@@ -314,6 +315,25 @@ def test_nodes_that_are_not_there_are_named(dl4j, image, wheel) -> None:
     dl4j("aws", "ssh", "digits").is_error(4, "has not told its host key yet")
     logs = dl4j("aws", "logs", "digits")
     assert (logs.status, "the console of i-" in logs.out) == (0, True)
+
+
+def test_what_instances_said_is_there_when_they_are_gone_until_down(dl4j, image, wheel, aws) -> None:
+    assert dl4j(*UP, "-ami", image, "--wheel", wheel).status == 0
+    setup = ClusterSetup(aws, "digits")
+    master, worker = setup.status(ask=False).instances
+    for instance in (master, worker):
+        said = "".join(f"{number} of {instance.role}\n" for number in range(200))
+        setup.resources.upload(own_key(setup.resources._user_id(instance.id), JOURNAL), said.encode())
+    assert dl4j("aws", "logs", "digits", "-n", "1").out.endswith("\n199 of master\n")  # no SSH yet
+    aws.client("ec2").terminate_instances(InstanceIds=[master.id, worker.id])
+    assert dl4j("aws", "logs", "digits", "-n", "2").out == "198 of master\n199 of master\n"
+    assert dl4j("aws", "logs", "digits", "--node", worker.id).out.startswith("100 of worker\n")
+    dl4j("aws", "logs", "digits", "--node", "i-0").is_error(3, "no instance of it is running", master.id, worker.id)
+    setup.resources.upload(own_key(setup.resources._user_id(master.id), DONE), b"s3://models-of-mine/m.zip")
+    assert "\n  run     done since 2" in dl4j("aws", "status", "digits").out
+    assert json.loads(dl4j("aws", "status", "digits", "--format", "json").out)["done"]["model"].endswith("/m.zip")
+    assert "with the logs in it" in dl4j("aws", "down", "digits").out
+    dl4j("aws", "logs", "digits").is_error(3, "no instance of it is running")
 
 
 def test_without_boto3_the_extra_is_named(tmp_path: Path, repository: Path) -> None:

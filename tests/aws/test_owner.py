@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -139,9 +140,24 @@ def test_of_two_users_who_start_at_once_one_owns_the_cluster_and_one_is_refused(
 
 
 def test_of_two_ups_at_once_one_waits_and_there_is_one_master(user, aws, fault_proxy) -> None:
-    ended = threading.Event()
-    setups = [user("anna", wait=lambda seconds: waited(ended)) for _ in range(2)]
-    fault_proxy.judge = _Meeting()
+    ended, waits_again, meeting, waits, launches = threading.Event(), threading.Event(), _Meeting(), count(1), count(1)
+
+    def wait(seconds: float) -> None:
+        """The one that waits looks again at once, while the other is at work, and then once that has ended."""
+        if next(waits) > 1:
+            waits_again.set()
+            waited(ended)
+
+    def judge(request: Request) -> Fault | None:
+        """Launches are held until the other waits again, or is about to launch, too."""
+        if request.action == "RunInstances":
+            if next(launches) > 1:
+                waits_again.set()
+            waited(waits_again)
+        return meeting(request)
+
+    setups = [user("anna", wait=wait) for _ in range(2)]
+    fault_proxy.judge = judge
 
     def up(setup: ClusterSetup) -> None:
         try:
@@ -185,6 +201,26 @@ def test_an_up_that_is_at_work_is_waited_for_and_then_named(action, user, aws, f
         held.go_on.set()
         assert outcome(first) is None
     assert roles(aws) == WHOLE
+
+
+@pytest.mark.long
+def test_scaling_waits_for_an_up_and_leaves_the_cluster_whose_it_is(user, aws, fault_proxy) -> None:
+    """As ``up`` counts the workers that there are, both would start those that are missing."""
+    user("anna").up(replace(UP, workers=1), PAYLOAD)
+    held = fault_proxy.judge = _Held(lambda request: request.action == "RunInstances")
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(user("anna").up, UP, PAYLOAD)
+        waited(held.arrived)
+        berta = user("berta", wait=lambda seconds: held.go_on.set() or waited_for(first))
+        berta.scale(2)
+        assert outcome(first) is None
+    assert roles(aws) == WHOLE
+    owner = berta.ownership.owner()
+    assert (owner.arn, owner.working) == (ANNA, False)
+
+
+def waited_for(future: Future[Any]) -> None:
+    future.exception(timeout=SECONDS)
 
 
 @pytest.mark.long

@@ -15,11 +15,13 @@ import numpy as np
 import pytest
 
 from dl4jlegacy.aws import boot, session
-from dl4jlegacy.aws.cluster_spec import MASTER_ADDRESS, tag_list
+from dl4jlegacy.aws.cluster_bucket import DONE, HOST_KEYS, INSTANCES, JOURNAL, PRESENT_MASTER, own_key
+from dl4jlegacy.aws.cluster_spec import tag_list
 from dl4jlegacy.aws.downloader import S3Downloader
-from dl4jlegacy.aws.model_saver import S3ModelSaver
+from dl4jlegacy.aws.locations import Location
 from dl4jlegacy.aws.prices import estimate
 from dl4jlegacy.aws.reaper import reap
+from dl4jlegacy.aws.s3_folder import S3Folder
 from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.setup import ClusterSetup
 from dl4jlegacy.aws.uploader import S3Uploader
@@ -117,7 +119,7 @@ def policy() -> dict[str, Any]:
 @pytest.fixture
 def seen(aws: Aws, image: str, fault_proxy: FaultProxy, tmp_path: Path) -> dict[tuple[str, str], str]:
     """Everything that the commands do, as AWS was asked for it: action and resource, with the request's path."""
-    big, saver = tmp_path / "big", S3ModelSaver("models-of-mine", "run", aws=aws)
+    big, kept = tmp_path / "big", S3Folder(Location("models-of-mine", "run"), aws=aws)
     big.write_bytes(np.random.default_rng(1).bytes(11 << 20))
     setup = ClusterSetup(aws, "digits", list_workers=registered)
     for spot in (False, True):
@@ -131,6 +133,7 @@ def seen(aws: Aws, image: str, fault_proxy: FaultProxy, tmp_path: Path) -> dict[
         with pytest.raises(CloudError):
             setup.host_keys(instance)
         setup.resources.read_secret()
+        assert setup.resources.journals() == {}
         reap(aws, everything=True) if spot else setup.down()
     tags = SPEC.tags("", 0.0, 0.0)
     kind = {"ResourceType": "spot-instances-request", "Tags": tag_list(tags)}
@@ -149,9 +152,9 @@ def seen(aws: Aws, image: str, fault_proxy: FaultProxy, tmp_path: Path) -> dict[
     assert uploader.abort("models-of-mine") == 1
     S3Downloader(aws).download("models-of-mine", "big", tmp_path / "back")
     S3Downloader(aws).buckets()
-    saver._write("a", b"content")
-    assert saver._names() == ["a"]
-    saver._delete("a")
+    kept.write("a", b"content")
+    assert kept.names() == ["a"]
+    kept.delete("a")
     return {pair: request.path for request in fault_proxy.requests for pair in needed(request)}
 
 
@@ -234,8 +237,11 @@ def test_no_instance_writes_what_another_one_says_of_itself(aws: Aws) -> None:
     """Its policy binds a key to ``aws:userid``, as which AWS knows each instance: its role's id and its own."""
     names = (setup := ClusterSetup(aws, "digits")).names
     writes = [s["Resource"] for s in setup.resources._policy(())["Statement"] if "s3:PutObject" in s["Action"]]
-    assert writes == [f"arn:aws:s3:::{names.bucket}/hosts/${{aws:userid}}"]
-    masters = f"arn:aws:s3:::{names.bucket}/{MASTER_ADDRESS}"
+    assert writes == [f"arn:aws:s3:::{names.bucket}/instances/${{aws:userid}}/*"]
+    assert {own_key("ID", what) for what in (HOST_KEYS, JOURNAL, DONE)} == {
+        f"{INSTANCES}ID/{what}" for what in ("host-keys", "journal", "done")
+    }
+    masters = f"arn:aws:s3:::{names.bucket}/{PRESENT_MASTER}"
     assert [a for a in ("s3:GetObject", "s3:PutObject") if allows(setup.resources._policy(()), a, masters)] == [
         "s3:GetObject"
     ]
@@ -243,7 +249,7 @@ def test_no_instance_writes_what_another_one_says_of_itself(aws: Aws) -> None:
     setup.resources.ensure_role((), SPEC.tags("", 0.0, 0.0))
     role = aws.client("iam").get_role(RoleName=names.role)["Role"]["RoleId"]
     for instance in ("i-1", "i-2"):
-        setup.resources.upload(f"hosts/{role}:{instance}", f"key of {instance}".encode())
+        setup.resources.upload(f"instances/{role}:{instance}/host-keys", f"key of {instance}".encode())
     assert [setup.resources.read_host_keys(i) for i in ("i-1", "i-2", "i-3")] == ["key of i-1", "key of i-2", None]
 
 

@@ -14,13 +14,14 @@ import pytest
 from dl4jlegacy.aws.dataset_iterator import BaseS3DataSetIterator, upload_batches
 from dl4jlegacy.aws.downloader import BucketIterator, S3Downloader
 from dl4jlegacy.aws.locations import Location, legacy_bucket_name
-from dl4jlegacy.aws.model_saver import S3ModelSaver
 from dl4jlegacy.aws.s3_cache import fetch
+from dl4jlegacy.aws.s3_folder import S3Folder
 from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.uploader import SHA256, S3Uploader
 from dl4jlegacy.cli import main
 from dl4jlegacy.datasets import DataSetIterator, IrisDataSetIterator
 from dl4jlegacy.errors import CloudError, ConfError, DataError
+from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from tests.support.aws_fixtures import Fault, FaultProxy
 
 MIB = 1 << 20
@@ -154,21 +155,21 @@ def test_streams_go_up_and_down(aws: Aws) -> None:
 
 
 @pytest.mark.long
-def test_a_bucket_of_3000_keys_is_iterated_page_by_page(aws: Aws, bucket: str, fault_proxy: FaultProxy) -> None:
-    s3, expected = aws.client("s3"), [f"keys/{number:04d}" for number in range(3000)]
+def test_a_bucket_of_2000_keys_is_iterated_page_by_page(aws: Aws, bucket: str, fault_proxy: FaultProxy) -> None:
+    s3, expected = aws.client("s3"), [f"keys/{number:04d}" for number in range(2000)]
     for key in expected:
         s3.put_object(Bucket=bucket, Key=key, Body=b"")
     s3.put_object(Bucket=bucket, Key="other", Body=b"")
     fault_proxy.requests.clear()
     iterator = BucketIterator(aws, bucket, "keys/")
     assert list(iterator) == expected
-    assert len(fault_proxy.requests) == 3
+    assert len(fault_proxy.requests) == 2
     assert next(iter(iterator)) == "keys/0000"
-    assert len(fault_proxy.requests) == 4
+    assert len(fault_proxy.requests) == 3
     heard: list[str] = []
-    S3Downloader(aws).paginate(bucket, lambda client, name, key: heard.append(f"{name}/{key}"), "keys/29")
+    S3Downloader(aws).paginate(bucket, lambda client, name, key: heard.append(f"{name}/{key}"), "keys/19")
     assert len(heard) == 100
-    assert len(S3Downloader(aws).keys_for_bucket(bucket)) == 3001
+    assert len(S3Downloader(aws).keys_for_bucket(bucket)) == 2001
     assert S3Downloader(aws).buckets() == [bucket]
 
 
@@ -226,6 +227,8 @@ def test_a_run_reads_its_data_from_s3_and_leaves_checkpoints_and_model_there(
     keys = S3Downloader(aws).keys_for_bucket("my-things")
     assert "runs/one/conf.json" in keys
     assert sum(key.startswith("runs/one/checkpoint-") for key in keys) >= 2
+    assert run("logs", "s3://my-things/runs/one", "--history") == 0
+    assert json.loads(capsys.readouterr().out)["history"][-1]["examples"] == report["examples"]
     assert run("evaluate", "s3://my-things/models/iris.zip", "--dataset", "s3://my-things/data/") == 0
     assert json.loads(capsys.readouterr().out)["accuracy"] == report["accuracy"]
     assert run("train", *places, *flags) == 8  # checkpoints of a run are there
@@ -239,7 +242,7 @@ def test_a_run_reads_its_data_from_s3_and_leaves_checkpoints_and_model_there(
 def test_a_damaged_checkpoint_in_s3_is_passed_over(aws: Aws) -> None:
     from tests.scaleout.test_checkpoint import frame, head
 
-    saver = S3ModelSaver("run-bucket", "run", aws=aws, keep=2)
+    saver = CheckpointStore(S3Folder(Location("run-bucket", "run"), aws=aws), keep=2)
     assert saver.newest() is None
     for version in (1, 2, 3):
         saver.save(head(version), frame(version))

@@ -19,7 +19,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dl4jlegacy.aws import master_address
+from dl4jlegacy.aws import kept_run, master_address, watch
+from dl4jlegacy.aws.cluster_spec import buckets_in
 from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.user_data import _KEPT, MOST_NBYTES, InstanceConfig, user_data
 from dl4jlegacy.cli.options import ResumeOptions
@@ -48,8 +49,8 @@ MASTER = InstanceConfig(
     run=(*RUN, "--out", "s3://models-of-mine/dbn.zip"),
     workers=4,
 )
-WORKER = replace(MASTER, role="worker", run=(), master="10.0.0.1", threads=2)
-NODES = pytest.mark.parametrize("node", [MASTER, WORKER, replace(WORKER, threads=0)], ids=["master", "worker", "cores"])
+WORKER = replace(MASTER, role="worker", run=(), master="10.0.0.1", processes=8)
+NODES = pytest.mark.parametrize("node", [MASTER, WORKER], ids=["master", "worker"])
 
 
 def files(node: InstanceConfig) -> dict[str, str]:
@@ -90,7 +91,7 @@ def test_cloud_init_does_find_what_is_wrong(schema, tmp_path: Path) -> None:
 
 @NODES
 def test_it_is_far_below_amazons_limit(node: InstanceConfig) -> None:
-    assert len(user_data(node).encode()) < MOST_NBYTES // 3
+    assert len(user_data(node).encode()) < MOST_NBYTES // 2
 
 
 def test_what_would_be_too_long_is_refused_with_the_remedy() -> None:
@@ -121,7 +122,7 @@ def test_its_scripts_are_right_for_the_shell_and_python(node: InstanceConfig) ->
         [sys.executable, "-c", "import ast, sys; ast.parse(sys.stdin.read())"], input=fetch.encode()
     )
     assert compiled.returncode == 0
-    assert "@" not in re.sub(r'"\$@"', "", install)
+    assert "@" not in re.sub(r'"\$@"|dl4j-worker@', "", install)
 
 
 @NODES
@@ -144,10 +145,11 @@ def fetched(aws: Aws, folder: Path, digest: str, python: str, path: str = "") ->
     aws.client("s3").create_bucket(Bucket=MASTER.bucket)
     pairs = []
     for key, content in (("a.whl", b"a wheel"), ("requirements.txt", b"a lock file")):
-        aws.client("s3").put_object(Bucket=MASTER.bucket, Key=key, Body=content)
-        pairs += [key, hashlib.sha256(content).hexdigest()]
+        told = digest if key == "requirements.txt" else hashlib.sha256(content).hexdigest()
+        aws.client("s3").put_object(Bucket=MASTER.bucket, Key=f"{told}/{key}", Body=content)
+        pairs += [key, told]
     (folder / "fetch.py").write_text(files(MASTER)["/usr/local/lib/dl4j/fetch.py"], encoding="utf-8")
-    command = [python, str(folder / "fetch.py"), str(folder), MASTER.bucket, MASTER.region, *pairs[:3], digest]
+    command = [python, str(folder / "fetch.py"), str(folder), MASTER.bucket, MASTER.region, *pairs]
     env = {**os.environ, "PYTHONPATH": path}
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
 
@@ -197,7 +199,8 @@ SAYS_ARGUMENTS = f"""#!{sys.executable}
 import json, sys
 print(json.dumps(sys.argv[1:]))
 """
-WHERE = ["--tracker", "hazelcast://10.0.0.9:5701", "--zookeeper", "10.0.0.9:2181", "--log-format", "json"]
+SERVERS = ["--tracker", "hazelcast://10.0.0.9:5701", "--zookeeper", "10.0.0.9:2181"]
+WHERE = [*SERVERS, "--bind", "10.0.0.9", "--log-format", "json"]  # workers of other instances reach it there
 
 
 @pytest.fixture
@@ -205,7 +208,9 @@ def executed(tmp_path: Path) -> Callable[[InstanceConfig, str], list[str]]:
     """What ``dl4j`` is told by a script of an instance, whose folders are below ``tmp_path``."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/dl4j").write_text(SAYS_ARGUMENTS, encoding="utf-8")
-    (tmp_path / "bin/dl4j").chmod(0o755)
+    (tmp_path / "bin/python").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/said\n', encoding="utf-8")
+    for name in ("dl4j", "python"):
+        (tmp_path / "bin" / name).chmod(0o755)
     (tmp_path / "var/lib/dl4j").mkdir(parents=True)
     env = {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", "DL4J_ADDRESS": "10.0.0.9", "HOME": "/root"}
 
@@ -220,17 +225,41 @@ def executed(tmp_path: Path) -> Callable[[InstanceConfig, str], list[str]]:
 
 
 def test_a_worker_goes_to_the_present_master(executed, tmp_path: Path) -> None:
-    (tmp_path / "bin/nproc").write_text("#!/bin/sh\necho 6\n", encoding="ascii")
     (tmp_path / "bin/python").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\necho 10.0.0.77\n', encoding="utf-8")
-    for name in ("nproc", "python"):
-        (tmp_path / "bin" / name).chmod(0o755)
-    for threads, told in ((2, "2"), (0, "6")):
-        words = executed(replace(WORKER, threads=threads), "worker")
-        expected = "worker --zookeeper 10.0.0.77:2181 --workers TOLD --wait 600 --log-format json"
-        assert words == expected.replace("TOLD", told).split()
+    (tmp_path / "bin/python").chmod(0o755)
+    expected = "worker --zookeeper 10.0.0.77:2181 --workers 1 --wait 600 --log-format json"
+    assert executed(WORKER, "worker") == expected.split()
     module, *asked = (tmp_path / "asked").read_text().removeprefix("-m ").split()
     assert module == master_address.__name__
     assert asked == ["--region", "us-east-1", "--bucket", WORKER.bucket, "--otherwise", WORKER.master]
+
+
+@pytest.mark.parametrize("processes", [1, 8])
+def test_a_worker_has_a_unit_for_each_of_its_processes(processes: int) -> None:
+    told = files(replace(WORKER, processes=processes))
+    lines = told["/usr/local/lib/dl4j/install"].splitlines()
+    [units] = [line.removeprefix("units=") for line in lines if line.startswith("units=")]
+    said = subprocess.run(["sh", "-c", f"echo {units}"], capture_output=True, text=True, timeout=60).stdout.split()
+    assert said == ["dl4j-watch.service", *(f"dl4j-worker@{number}.service" for number in range(1, processes + 1))]
+    assert lines[-2:] == ["systemctl enable --quiet $units", "systemctl start --no-block $units"]
+    assert "/etc/systemd/system/dl4j-worker@.service" in told
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ((), ["--workers", "64"]),
+        (("--jobs-per-round", "4"), ["--jobs-per-round", "4", "--workers", "64"]),
+        (("--workers", "16"), ["--workers", "16"]),
+        (("--workers=16",), ["--workers=16"]),
+    ],
+)
+def test_the_jobs_of_a_round_are_as_many_as_worker_processes_unless_somebody_says_otherwise(
+    executed, given: tuple[str, ...], expected: list[str]
+) -> None:
+    words = executed(replace(MASTER, workers=64, run=("--model", "dbn", *given)), "master")
+    folder = words.index("--checkpoint-dir")
+    assert words[3:folder] + words[folder + 2 : words.index("--tracker")] == expected
 
 
 def begun(folder: Path) -> None:
@@ -259,18 +288,92 @@ def test_the_master_begins_the_run_that_was_asked_for_once_and_then_goes_on_with
     ],
 )
 def test_checkpoints_are_where_they_are_asked_for(executed, tmp_path: Path, given: tuple[str, ...]) -> None:
-    node = replace(MASTER, run=(*RUN, *given, "--bind", "10.0.0.9", "--out", "s3://models-of-mine/dbn.zip"))
+    node = replace(MASTER, run=(*RUN, *given, "--bind", "10.0.0.8", "--out", "s3://models-of-mine/dbn.zip"))
     assert executed(node, "master")[1 : 1 + len(node.run)] == list(node.run)
     begun(tmp_path / "var/lib/dl4j/my run's")
     words = executed(node, "master")
     assert words[1] in ("my run's", "/var/lib/dl4j/my run's")
-    assert words[2:8] == ["--workers", "0", "--out", "s3://models-of-mine/dbn.zip", "--bind", "10.0.0.9"]
+    assert words[2:8] == ["--workers", "0", "--out", "s3://models-of-mine/dbn.zip", "--bind", "10.0.0.8"]
+    assert words[8:] == [*SERVERS, "--log-format", "json"]
+
+
+@pytest.mark.parametrize("form", [("--checkpoint-dir", "@"), ("--checkpoint-dir=@",)])
+def test_a_new_master_goes_on_from_the_checkpoints_of_a_lost_one_in_s3(
+    executed, tmp_path: Path, form: tuple[str, ...]
+) -> None:
+    place = "s3://runs-of-mine/my run's"
+    given = tuple(word.replace("@", place) for word in form)
+    node = replace(MASTER, run=(*RUN, *given, "--out", "s3://models-of-mine/dbn.zip"))
+    says = tmp_path / "bin/python"
+    for answer, command in (("", ["master", *node.run]), ("yes", ["resume", place, "--workers", "0"])):
+        asked = f'echo "$3" >> {tmp_path}/asked; echo {answer}'
+        says.write_text(f'#!/bin/sh\n[ "$2" != {kept_run.__name__} ] || {{ {asked}; }}\n')
+        assert executed(node, "master")[: len(command)] == command
+    assert (tmp_path / "asked").read_text().splitlines() == [place] * 2
+    assert buckets_in(given) == ("runs-of-mine",)  # on which its role has rights
+    says.write_text("#!/bin/sh\nexit 4\n")
+    with pytest.raises(AssertionError, match=r"\(4, ''\)"):  # nothing is begun while S3 does not answer
+        executed(node, "master")
+
+
+def test_a_master_says_that_its_run_is_done_once_the_model_is_written_and_never_else(executed, tmp_path: Path) -> None:
+    told = f"-m {watch.__name__} --region us-east-1 --bucket {MASTER.bucket} --done s3://models-of-mine/dbn.zip\n"
+    executed(MASTER, "master")
+    assert (tmp_path / "said").read_text() == told
+    begun(tmp_path / "var/lib/dl4j/checkpoints")
+    executed(MASTER, "master")
+    assert (tmp_path / "said").read_text() == 2 * told
+    for begins in (True, False):
+        if begins:
+            (tmp_path / "var/lib/dl4j/checkpoints/conf.json").unlink()
+        else:
+            (tmp_path / "var/lib/dl4j/checkpoints/conf.json").touch()
+        for status in (1, 4, 7, 137):
+            (tmp_path / "bin/dl4j").write_text(f"#!/bin/sh\nexit {status}\n", encoding="ascii")
+            with pytest.raises(AssertionError, match=f"{status}"):
+                executed(MASTER, "master")
+    assert (tmp_path / "said").read_text() == 2 * told
+
+
+def test_an_instance_ends_with_its_run_and_stays_when_what_watches_that_is_stopped_or_fails(tmp_path: Path) -> None:
+    (tmp_path / "systemctl").write_text('#!/bin/sh\necho "$@"\n', encoding="ascii")
+    (tmp_path / "systemctl").chmod(0o755)
+    for ended, does in (
+        (("exited", "0"), "--no-block poweroff\n"),
+        (("exited", "143"), ""),  # told to stop
+        (("exited", "4"), ""),
+        (("killed", "TERM"), ""),
+        (("killed", "KILL"), ""),
+    ):
+        env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "EXIT_CODE": ended[0], "EXIT_STATUS": ended[1]}
+        script = files(WORKER)["/usr/local/lib/dl4j/end"]
+        done = subprocess.run(["sh", "-c", script], env=env, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stdout, done.stderr) == (0, does, "")
+
+
+@NODES
+def test_what_watches_an_instance_reads_the_journal_and_is_stopped_last(node: InstanceConfig) -> None:
+    units = {name.rpartition("/")[2]: text for name, text in files(node).items() if name.endswith(".service")}
+    unit = options(units.pop("dl4j-watch.service"))
+    assert unit["SupplementaryGroups"] == "systemd-journal"
+    assert unit["ExecStart"].endswith(f" -m {watch.__name__} --region us-east-1 --bucket {node.bucket}")
+    assert unit["ExecStopPost"] == "+/usr/local/lib/dl4j/end"
+    assert units and all("dl4j-watch.service" in options(text)["After"].split() for text in units.values())
+    assert "dl4j-watch.service" in files(node)["/usr/local/lib/dl4j/install"]
+
+
+@NODES
+def test_an_instance_that_is_to_be_kept_is_only_watched(node: InstanceConfig) -> None:
+    kept = files(replace(node, keep=True))
+    unit = options(kept["/etc/systemd/system/dl4j-watch.service"])
+    assert unit["ExecStart"].endswith(f" --bucket {node.bucket} --keep") and "ExecStopPost" not in unit
+    assert "/usr/local/lib/dl4j/end" not in kept
 
 
 def test_what_resume_is_told_is_what_it_takes() -> None:
     takes = {f"--{field.name.replace('_', '-')}" for field in fields(ResumeOptions)}
     run = tuple(word for flag in _KEPT for word in (flag, "x"))
-    [line] = re.findall("exec dl4j resume (.*)", files(replace(MASTER, run=run))["/usr/local/lib/dl4j/master"])
+    [line] = re.findall("dl4j resume (.*)", files(replace(MASTER, run=run))["/usr/local/lib/dl4j/master"])
     assert {word for word in line.split() if word.startswith("--")} == {"--workers", *_KEPT} <= takes
 
 

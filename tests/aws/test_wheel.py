@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from dl4jlegacy.aws import wheel
 from dl4jlegacy.aws.payload import load_payload
 from dl4jlegacy.aws.wheel import pack_wheel
 from dl4jlegacy.errors import ConfError
@@ -74,6 +75,13 @@ def test_a_wheel_is_made_of_what_was_installed_and_of_nothing_else(site_packages
     for path in site_packages.rglob("*"):
         path.touch()
     assert pack_wheel(Distribution.at(site_packages / INFO)) == (name, content), "another digest on every start"
+
+
+def test_a_build_that_does_not_end_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wheel, "_BUILD", "import time; time.sleep(60)")
+    monkeypatch.setattr(wheel, "_BUILD_SECONDS", 0.1)
+    with pytest.raises(ConfError, match=r"the wheel could not be built: .* was not done after 0\.1 s; .* give --wheel"):
+        wheel.make_wheel()
 
 
 def test_no_wheel_is_made_of_half_of_it(site_packages: Path) -> None:

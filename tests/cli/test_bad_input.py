@@ -14,13 +14,9 @@ from typing import Any
 import pytest
 
 from dl4jlegacy.cli import main
-from dl4jlegacy.cluster.address import ClusterAddress
-from dl4jlegacy.cluster.master import MasterOptions, resume_from_checkpoints, resume_run, run_master, stand_by
-from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn import LSTM, DenseLayer, InputType, NeuralNetConfiguration, OutputLayer, RnnOutputLayer, zoo
 from dl4jlegacy.nn.conf.network import GraphBuilder
 from dl4jlegacy.nn.updaters import Adam
-from dl4jlegacy.run import Run
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.conf import Conf
 from tests.support.progress_lines import without_progress
@@ -200,7 +196,7 @@ def test_a_corrupt_gzip_is_named(dl4j, tmp_path):
 
 def test_missing_mnist_says_which_files_and_where(dl4j, tmp_path, no_network):
     dl4j("train", "--dataset", "mnist", "--data-dir", str(tmp_path)).is_error(
-        3, "[DL4J-DATA]", "train-images-idx3-ubyte", str(tmp_path)
+        4, "[DL4J-DOWNLOAD]", "train-images-idx3-ubyte", str(tmp_path)
     )
 
 
@@ -400,39 +396,9 @@ def test_data_that_do_not_fit_a_graph_are_refused_by_name(tmp_path, dl4j) -> Non
 
 # --- checkpoints in S3 ------------------------------------------------------------------------------------------------
 
-GRID = ("--tracker", "hazelcast://127.0.0.1:1", "--zookeeper", "127.0.0.1:1")
 AWS = ("aws", "up", "digits", "--out", "s3://bucket/m.zip", "--dry-run", "--format", "json", "--")
-IN_S3 = "s3://bucket/runs/one"
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("master", "--dataset", "iris", *GRID, "--checkpoint-dir", IN_S3),
-        ("train", "--dataset", "iris", *GRID, "--checkpoint-dir", IN_S3),
-        ("master", "conf.json", *GRID),
-        ("resume", IN_S3, *GRID),
-        ("logs", IN_S3),
-        (*AWS, "--checkpoint-dir", IN_S3),
-        (*AWS, f"--checkpoint-dir={IN_S3}"),
-    ],
-    ids=lambda command: " ".join(command[:2]),
-)
-def test_on_a_cluster_checkpoints_in_s3_are_refused_before_anything_else(dl4j, tmp_path, no_network, command):
-    (tmp_path / "conf.json").write_text(Conf(dataset="iris", checkpoint_dir=IN_S3).to_json())
-    dl4j(*command).is_error(3, IN_S3, "cannot keep them in S3", "--out")
-
-
-@pytest.mark.parametrize("take_over", ["resume", "stand by", "resume from a folder", "begin"])
-def test_a_registered_run_with_checkpoints_in_s3_is_not_taken_over(no_network, take_over):
-    conf = Conf(dataset="iris", checkpoint_dir=IN_S3, run="r", incarnation="0" * 16)
-    address, options = ClusterAddress("127.0.0.1:1"), MasterOptions()
-    with pytest.raises(ConfError, match=f"{IN_S3}: a run on a cluster keeps checkpoints and journal in a folder"):
-        if take_over == "resume":
-            resume_run(conf, address, options)
-        elif take_over == "stand by":
-            stand_by(conf, address, options)
-        elif take_over == "begin":
-            run_master(Run(conf, None, None, 0), None, address, options)
-        else:
-            resume_from_checkpoints(conf, address, options)
+@pytest.mark.parametrize("path", ["s3:/runs/one", "s3://A_B/runs", "S3://bucket/runs"])
+def test_on_aws_checkpoints_go_to_no_place_that_only_looks_like_one_in_s3(dl4j, no_network, path):
+    dl4j(*AWS, f"--checkpoint-dir={path}").is_error(3, path, "s3://bucket/key")

@@ -74,7 +74,12 @@ def test_all_benchmarks_run_whatever_the_first_ones_say(folder: Path, capfd: pyt
     (folder / "kernels_cpu.py").write_text("import sys; print('a goal is missed'); sys.exit(1)")
     names = [benchmark.name for benchmark in SUITES["cpu"] if not benchmark.needs]
     assert run_suite("cpu", names, folder=folder) == 1
-    assert capfd.readouterr().out.splitlines() == ["a goal is missed", "nn_cpu was here", "runner_cpu was here"]
+    assert capfd.readouterr().out.splitlines() == [
+        "a goal is missed",
+        "nn_cpu was here",
+        "runner_cpu was here",
+        "evaluation_cpu was here",
+    ]
     assert run_suite("cpu", ["runner_cpu"], folder=folder) == 0
 
 

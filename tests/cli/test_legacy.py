@@ -90,6 +90,10 @@ def test_data_may_be_named_by_the_java_class_or_be_a_file(runner, tmp_path):
         pytest.param(
             ("-t", "worker", "-ad", "127.0.0.9"), 4, ("DL4J-TRACKER", "127.0.0.9:2181"), marks=pytest.mark.long
         ),  # it waits for the server
+        (("-t", "worker", "-ad", "h", "-fte", "5", "-stp", "1"), 2, ("-fte, -stp with -t worker", "the master's")),
+        (("-t", "worker", "-ad", "a", "-h", "b"), 2, ("-ad and -h both name",)),
+        (("-a", "dbn", "-data", "iris", "-ad", "h"), 2, ("-ad h: it tells a worker", "-h")),
+        (("-a", "dbn", "-data", "iris", "-h", "h"), 2, ("-h h without -stp", "-stp 5701")),
         (("-t", "slave"), 2, ("-t slave", "master or worker")),
         (("-x",), 2, ("-x",)),
     ],

@@ -94,6 +94,42 @@ def test_a_run_that_saves_no_model_says_how_to_keep_it(dl4j):
     assert json.loads(dl4j("evaluate", "model.zip", "--dataset", "iris", "--format", "json")[1])["examples"] == 30
 
 
+def test_a_checkpoint_is_exported_as_the_model_that_the_run_would_have_saved(dl4j, train, tmp_path):
+    flags = ("train", "--dataset", "iris", "--epochs", "4", "--checkpoint-dir", "run", "--run", "mine")
+    trained = train(*flags, "--out", "saved.zip")
+    exported = train("export", "run", "--out", "exported.zip")
+    assert (exported["params_sha256"], exported["round"]) == (trained["params_sha256"], trained["rounds"])
+    assert exported["model_path"] == "exported.zip"
+    (tmp_path / "rows.csv").write_text("5.1,3.5,1.4,0.2\n6.3,3.3,6.0,2.5\n")
+    kept = f"run/checkpoint-{trained['rounds']:08d}.json"
+    said = {dl4j("predict", model, "rows.csv")[1] for model in ("saved.zip", "exported.zip", "run", kept)}
+    assert len(said) == 1 and said != {""}  # with the same scaling and the same names
+    found = [train("evaluate", model, "--dataset", "iris") for model in ("saved.zip", "run", kept)]
+    assert len({body["loss"] for body in found}) == 1
+    text = dl4j("export", "run", "--out", "again.zip")[1]
+    assert text == f"the model of run mine in round {trained['rounds']}, after 480 examples, is in again.zip\n"
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "conf.json").write_bytes((tmp_path / "run" / "conf.json").read_bytes())
+    for arguments, status, words in (
+        (("run",), 2, "--out is missing"),
+        (("run", "--out", "no/folder.zip"), 8, "there is no folder"),
+        (("nowhere", "--out", "m.zip"), 8, "nowhere holds no run: it has no conf.json"),
+        (("begun", "--out", "m.zip"), 8, "the run in begun has kept no checkpoint yet"),
+    ):
+        ended, out, err = dl4j("export", *arguments)
+        assert (ended, out) == (status, "") and words in err
+    assert not (tmp_path / "m.zip").exists()
+    (tmp_path / "folder").mkdir()
+    for model, words in (
+        ("folder", "folder holds no run"),
+        ("begun", "the run in begun has kept no checkpoint yet"),
+        ("run/checkpoint-00000099.json", "checkpoint-00000099.json cannot be read"),
+        ("folder/model-00000001.safetensors", "folder holds no run"),
+    ):
+        ended, out, err = dl4j("predict", model, "rows.csv")
+        assert (ended, out) == (8, "") and words in err
+
+
 def test_a_saved_model_evaluates_as_it_did_after_training(dl4j, train):
     for dataset in ("iris", "digits"):
         trained = train("train", "--dataset", dataset, "--epochs", "4", "--out", "m.zip")

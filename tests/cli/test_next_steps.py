@@ -129,7 +129,7 @@ def test_who_waits_for_workers_says_how_to_start_one() -> None:
 
 def status_fields(**fields: object) -> dict[str, object]:
     nothing = {"state": "running", "waiting": None, "master": None, "standbys": [], "workers": [], "failures": []}
-    return {"run": "r1", "round": 1, "rounds": 9, "examples": 1, "score": None, **nothing, **fields}
+    return {"run": "r1", "round": 1, "rounds": 9, "examples": 1, "score": None, "head": None, **nothing, **fields}
 
 
 def test_status_shows_standbys_and_says_how_to_start_what_is_missing() -> None:
@@ -140,6 +140,15 @@ def test_status_shows_standbys_and_says_how_to_start_what_is_missing() -> None:
     standby = {"host": "away", "pid": 7, "standby": True}
     lines = list(inspect._status_lines(status_fields(master={"host": "here", "pid": 6}, standbys=[standby]), ADDRESS))
     assert lines[1:3] == ["master: here, pid 6", "standby: away, pid 7; takes over if the master dies"]
+
+
+def test_status_shows_the_best_model_of_a_run_that_is_scored_and_what_has_stopped_it() -> None:
+    head = {"best": {"score": 0.96875, "round": 7}, "scores": {"without_improvement": 3}, "stopped_by": "MaxEpochs: 4"}
+    lines = list(inspect._status_lines(status_fields(state="done", metric="accuracy", head=head), ADDRESS))
+    assert lines[1] == "best: accuracy 0.9688 in round 7, 3 in a row without improvement since"
+    assert lines[2] == "stopped by MaxEpochs: 4"
+    lines = list(inspect._status_lines(status_fields(head={"best": None, "scores": None, "stopped_by": ""}), ADDRESS))
+    assert lines[1].startswith("master: ")
 
 
 # -- servers -----------------------------------------------------------------------------------------------------------
@@ -165,6 +174,9 @@ def test_after_services_up_master_worker_and_standby_are_ready_to_paste(servers,
     assert (master["cluster_name"], master["standby"], standby["standby"]) == ("mine", False, True)
     assert {options["zookeeper"] for options in (master, worker, standby)} == {"10.7.0.1:2182"}
     assert "DL4J_SECRET" in lines[-1]
+    assert (master["bind"], worker.get("bind")) == ("10.7.0.1", None)
+    typed = [line.split()[0] + " " + line.split()[1] for line in lines if line.startswith(("  ", "and on"))]
+    assert typed == ["dl4j master", "and on", "dl4j worker", "dl4j master"]  # what other hosts must type stands below
 
 
 @pytest.mark.parametrize(

@@ -186,8 +186,8 @@ def test_a_worker_whose_network_does_not_fit_the_model_says_so_and_the_run_ends_
 import dl4jlegacy.scaleout.worker_pool as pool
 from dl4jlegacy.nn import zoo
 make = pool.network_performer
-def network_performer(conf, kernels):
-    return make(conf.replace(multi_layer_conf=zoo.select("mlp").build(64, 10, seed=1)), kernels)
+def network_performer(conf, kernels, **more):
+    return make(conf.replace(multi_layer_conf=zoo.select("mlp").build(64, 10, seed=1)), kernels, **more)
 pool.network_performer = network_performer
 """
     cluster.worker(patch=patch)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
+from dl4jlegacy import read_history
 from tests.support.cluster_commands import LONG, RUN, SHORTER, Cluster, error, freeze, same, until
 
 pytestmark = pytest.mark.cluster
@@ -47,8 +49,8 @@ def test_killed_workers_change_nothing(cluster: Cluster) -> None:
 
 
 @pytest.mark.long
-def test_a_killed_master_is_replaced_by_its_standby(cluster: Cluster) -> None:
-    master = cluster.master("--epochs", SHORTER)
+def test_a_killed_master_is_replaced_by_its_standby(cluster: Cluster, tmp_path: Path) -> None:
+    master = cluster.master("--epochs", SHORTER, "--checkpoint-dir", str(tmp_path / "c"))
     for _ in range(2):
         cluster.worker()
     cluster.wait_for_round(3)
@@ -58,9 +60,14 @@ def test_a_killed_master_is_replaced_by_its_standby(cluster: Cluster) -> None:
     assert (shown["master"]["pid"], [known["pid"] for known in shown["standbys"]]) == (master.pid, [standby.pid])
     cluster.wait_for_round(10)
     master.process.kill()
-    same(standby, int(SHORTER))
+    report = same(standby, int(SHORTER))
     assert "this standby takes over" in standby.err()
     assert cluster.left_over() == []
+    history = read_history(tmp_path / "c")
+    versions = [entry.version for entry in history]
+    assert versions == sorted(set(versions)) and versions[0] == 1  # a killed master's last moments may be missing
+    assert len({entry.began for entry in history}) == 2
+    assert history[-1].examples == report["examples"]
 
 
 @pytest.mark.long

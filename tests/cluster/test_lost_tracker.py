@@ -4,28 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from dl4jlegacy.services import Services, ServicesState
-from tests.support.cluster_commands import SHORTER, Cluster, Command, error, freeze, same, until
+from tests.support.cluster_commands import LONG, SHORTER, Cluster, Command, error, freeze, same, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
-
-
-@pytest.fixture
-def servers(own_services: Callable[..., ServicesState]) -> ServicesState:
-    return own_services()
-
-
-@pytest.fixture
-def on_own(servers: ServicesState, tmp_path: Path) -> Iterator[Cluster]:
-    """A cluster whose servers may be killed."""
-    cluster = Cluster(servers.hazelcast, servers.zookeeper, servers.cluster_name, tmp_path)
-    yield cluster
-    cluster.end()
 
 
 def stand_by(cluster: Cluster) -> Command:
@@ -48,6 +34,30 @@ def test_everybody_waits_for_a_frozen_member_says_so_and_goes_on(servers: Servic
     same(master, int(SHORTER))
     assert worker.wait() == 0, worker.err()
     assert standby.wait() == 0, standby.err()
+
+
+def test_a_run_whose_member_is_gone_for_ever_is_removed_once_it_has_no_master(
+    servers: ServicesState, on_own: Cluster
+) -> None:
+    master = on_own.master("--epochs", LONG, "--run", "r")
+    worker = on_own.worker()
+    on_own.wait_for_round(3)
+    os.kill(servers.pids["hazelcast-1"], signal.SIGKILL)
+    master.says("does not answer")
+    error(on_own.ask("stop", "--lost-grid"), 4, "another master holds the id", f"pid {master.pid}")
+    master.process.kill()
+    master.wait()
+    error(on_own.ask("stop"), 4, "no state tracker could be reached", "--lost-grid` removes the run from Zookeeper")
+    listed = on_own.ask("runs", "--clean").out()
+    assert "r (" in listed and "--lost-grid` removes it" in listed
+    assert "it is not registered any more" in on_own.ask("stop", "--lost-grid").out()
+    worker.process.kill()
+    worker.wait()
+    assert on_own.ask("runs").out() == "there are no runs\n"
+    Services.restart("hazelcast-1", Path(servers.folder))
+    next_one = on_own.master("--epochs", "2", "--run", "r", "--workers", "1", "--min-workers", "0")
+    on_own.worker()
+    assert next_one.wait() == 0, next_one.err()
 
 
 def test_who_gives_up_a_killed_member_leaves_and_the_master_has_saved_its_run(

@@ -15,7 +15,8 @@ import pytest
 
 from dl4jlegacy import training
 from dl4jlegacy.cli.options import ResumeOptions
-from dl4jlegacy.cluster.master import MasterOptions, resume_from_checkpoints, resume_run, run_master, stand_by
+from dl4jlegacy.cluster.leadership import MasterOptions
+from dl4jlegacy.cluster.master import resume_from_checkpoints, resume_run, run_master, stand_by
 from dl4jlegacy.errors import CheckpointError, Dl4jError, TrackerError
 from dl4jlegacy.run import resolve
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity
@@ -42,7 +43,7 @@ def stopped(place: Place, tmp_path: Path) -> tuple[Conf, training.Report]:
     versions = CheckpointStore(folder).versions()
     for version in versions[: len(versions) // 2]:
         (folder / f"checkpoint-{version:08}.json").unlink()
-    return training.read_run(str(folder), folder / "conf.json"), report
+    return training.read_run(str(folder), (folder / "conf.json").read_bytes()), report
 
 
 @pytest.fixture

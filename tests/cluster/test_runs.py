@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from dl4jlegacy.cli.main import main
 from dl4jlegacy.cluster.address import Access, find_incarnation
 from dl4jlegacy.cluster.runs import FoundRun, Grid, clean, find_runs
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
+from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker, HazelcastStore
 from dl4jlegacy.scaleout.protocol import NAMES
 from dl4jlegacy.scaleout.records import HEAD, WorkerRecord
 from tests.support.cluster_commands import Cluster, error, until
@@ -132,6 +133,42 @@ def test_a_run_that_somebody_does_anything_for_since_it_was_listed_is_not_remove
     for conf in (beats, comes_back):
         assert place.tracker(conf).head() is not None
     master.clear_up()
+
+
+DEAD = "127.0.0.1:1"
+"""Where no grid is."""
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let connecting where no grid is take a moment only."""
+    connect = HazelcastStore.__init__
+
+    def connect_soon(store: HazelcastStore, address: str, **given: Any) -> None:
+        connect(store, address, **{**given, **({"deadline_seconds": 0.2} if address == DEAD else {})})
+
+    monkeypatch.setattr(HazelcastStore, "__init__", connect_soon)
+
+
+def test_a_run_whose_grid_is_gone_for_ever_is_removed_on_request(place, dl4j, impatient, monkeypatch):
+    conf = begin(place, "a", "a", state_tracker_connection_string=DEAD, checkpoint_dir="/somewhere")
+    leave(place, conf)
+    flags = ("--zookeeper", place.servers.zookeeper)
+    its = (*flags, "--id", place.address("a").id)
+    gone = f"`dl4j stop {' '.join(its)} --lost-grid`"
+    listed = dl4j("runs", *flags, "--clean")
+    assert f"no master, and its grid at {DEAD} does not answer: stays" in listed and gone in listed
+    assert gone in dl4j("stop", *its, status=4)
+    monkeypatch.setenv("DL4J_SECRET", "another secret of this test")
+    assert "secret" in dl4j("stop", *its, "--lost-grid", status=6)
+    monkeypatch.setenv("DL4J_SECRET", SECRET.decode())
+    assert place.registered("a") == conf
+    elsewhere = ("--zookeeper", place.servers.zookeeper.replace("127.0.0.1", "localhost"), *its[2:])
+    assert "it is not registered any more" in dl4j("stop", *elsewhere, "--lost-grid")
+    assert place.registered("a") is None and not place.exists(f"/dl4jlegacy/{place.address('a').id}")
+    store = place.tracker(conf).store
+    assert find_incarnation(store, conf.run) == conf.incarnation and store.get(HEAD)  # as far as it is anywhere
+    assert begin(place, "a", "next") == place.registered("a")
 
 
 def test_without_its_zookeeper_nothing_is_taken_for_abandoned(place, found, grid):

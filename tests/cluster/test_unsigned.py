@@ -12,7 +12,7 @@ import pytest
 
 from dl4jlegacy.cli import legacy, main
 from dl4jlegacy.cluster import address as address_module
-from dl4jlegacy.cluster import master, runs, worker
+from dl4jlegacy.cluster import leadership, master, runs, worker
 from dl4jlegacy.cluster.address import Access, ClusterAddress, open_tracker
 from dl4jlegacy.errors import ConfError, NotAuthorisedError, TrackerError
 from dl4jlegacy.scaleout.conf import Conf
@@ -47,7 +47,7 @@ def unsigned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def session(address: str, **given: object) -> NoReturn:
         raise TrackerError(f"no connection to {address}")
 
-    monkeypatch.setattr(master, "ZooKeeperSession", session)
+    monkeypatch.setattr(leadership, "ZooKeeperSession", session)
     monkeypatch.setattr(
         address_module, "ZookeeperConfigurationRetriever", lambda host, port, *_, **__: session(f"{host}:{port}")
     )
@@ -100,7 +100,7 @@ def test_a_grid_or_a_zookeeper_elsewhere_that_somebody_has_named_is_not_asked_fo
     monkeypatch.setattr(runs, "_registry", lambda address: registry)
     monkeypatch.setattr(runs, "HazelcastStore", asked)
     [found] = runs.find_runs(HERE, [], Access())
-    assert (found.run, found.state, found.standing) == ("theirs", "unreachable", "unknown")
+    assert (found.run, found.state, found.standing) == ("theirs", "not asked", "unknown")
     monkeypatch.setattr(runs, "_registry", asked)
     assert runs._Registries("", Access()).of(THERE) is None
 
@@ -125,7 +125,7 @@ def test_a_forged_conf_that_names_a_tracker_elsewhere_makes_nobody_touch_a_file(
         pytest.fail(f"a file that the Conf names was looked for: {given}")
 
     monkeypatch.setattr(master, "load_data", touched)
-    address, options = ClusterAddress(HERE), master.MasterOptions()
+    address, options = ClusterAddress(HERE), leadership.MasterOptions()
     run: Any = OnlyConf(FORGED)
     data: Any = None
     with refused():
@@ -142,6 +142,7 @@ def test_whoever_takes_part_in_a_run_without_a_secret_is_warned(unsigned, monkey
     here = FORGED.replace(state_tracker_connection_string=HERE)
     run: Any = OnlyConf(here)
     data: Any = None
+    monkeypatch.setattr(master, "training_data", lambda *given: data)
 
     def warned(call: Callable[[], object]) -> bool:
         caplog.clear()
@@ -150,11 +151,11 @@ def test_whoever_takes_part_in_a_run_without_a_secret_is_warned(unsigned, monkey
         return "run theirs is not signed" in caplog.text and "DL4J_SECRET_FILE" in caplog.text
 
     monkeypatch.setattr(master, "load_data", lambda *given, **more: data)
-    monkeypatch.setattr(master, "_resolve_registered", lambda *given, **more: run)
+    monkeypatch.setattr(leadership, "_resolve_registered", lambda *given, **more: run)
     calls = [
         lambda address: master.run_master(run, data, address),
-        lambda address: master.stand_by(here, address, master.MasterOptions()),
-        lambda address: master.resume_run(here, address, master.MasterOptions()),
+        lambda address: master.stand_by(here, address, leadership.MasterOptions()),
+        lambda address: master.resume_run(here, address, leadership.MasterOptions()),
     ]
     for call in calls:
         assert warned(lambda call=call: call(ClusterAddress(HERE)))

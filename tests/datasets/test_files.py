@@ -18,7 +18,7 @@ from dl4jlegacy.datasets import (
     read_idx,
     read_mnist,
 )
-from dl4jlegacy.errors import DataError
+from dl4jlegacy.errors import CloudError, DataError
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
@@ -146,6 +146,12 @@ def test_the_mnist_iterator_takes_examples_part_and_binarizes(tmp_path: Path, mo
     np.testing.assert_array_equal(test.batch(0, 0).features, pixels > 30)
     with pytest.raises(DataError, match=r"60,000 examples were asked for; .* holds 12"):
         MnistDataSetIterator(20, 60000)
+    for part in (True, False):
+        old, new = MnistDataSetIterator(5, part, 12345), MnistDataSetIterator(5, train=part, seed=12345)
+        assert old.total_examples == 12
+        np.testing.assert_array_equal(old.batch(1, 0).features, new.batch(1, 0).features)
+    with pytest.raises(DataError, match="third argument is True, and not a seed; is binarize meant"):
+        MnistDataSetIterator(5, 10, True)
 
 
 def test_the_data_directory_is_argument_then_environment_then_home(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,6 +177,7 @@ def test_missing_files_offline_say_what_where_and_what_to_do(tmp_path: Path, mon
     write(tmp_path, {NAMES[0]: contents[NAMES[0]]})
     with pytest.raises(DataError) as caught:
         load("mnist", data_dir=tmp_path)
+    assert caught.value.exit_status == CloudError.exit_status  # another time it may succeed: a service tries again
     message = str(caught.value)
     assert NAMES[1] in message and NAMES[0] not in message
     assert str(tmp_path) in message and "no-such-mirror" in message and "DL4J_DATA_DIR" in message

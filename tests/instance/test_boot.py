@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from dl4jlegacy.aws.boot import own_address
-from dl4jlegacy.aws.cluster_spec import HOST_KEYS, MASTER_ADDRESS
+from dl4jlegacy.aws.cluster_bucket import HOST_KEYS, JOURNAL, PRESENT_MASTER, PresentMaster, own_key
 from dl4jlegacy.aws.payload import load_payload
 from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.setup import ClusterSetup
@@ -63,6 +63,10 @@ def stored(aws: Aws, bucket: str, key: str) -> bool:
     return any(found["Key"] == key for found in aws.client("s3").list_objects_v2(Bucket=bucket).get("Contents", ()))
 
 
+def content(aws: Aws, bucket: str, key: str) -> str:
+    return aws.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read().decode()
+
+
 def test_the_user_data_makes_a_master_and_a_worker_that_train_though_all_of_it_is_killed_once(
     aws: Aws,
     aws_environment: FaultProxy,
@@ -72,9 +76,11 @@ def test_the_user_data_makes_a_master_and_a_worker_that_train_though_all_of_it_i
 ) -> None:
     setup = ClusterSetup(aws, "digits", list_workers=lambda setup, master: ["the one that is about to be started"])
     run = ("--model", "dbn", "--dataset", "digits", "--jobs-per-round", "2", "--epochs", "20", "--seed", "7")
-    setup.up(replace(SPEC, ami=image, workers=1, threads=2, run=run), load_payload())
+    setup.up(replace(SPEC, ami=image, workers=1, processes=2, run=run), load_payload())
     data = [base64.b64decode(r.parameters["UserData"]).decode() for r in aws_environment.calls("RunInstances")]
-    setup.resources.upload(MASTER_ADDRESS, own_address().encode())  # another master than in the worker's user data
+    me = aws.client("sts").get_caller_identity()["UserId"]  # no role's: it is whoever runs this
+    master_here = PresentMaster(own_address(), me)  # another one than in the worker's user data
+    setup.resources.upload(PRESENT_MASTER, master_here.to_bytes())
     secret = setup.resources.read_secret()
     environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
     with ExitStack() as stack:
@@ -86,8 +92,7 @@ def test_the_user_data_makes_a_master_and_a_worker_that_train_though_all_of_it_i
             machine.wait("boot", lambda machine=machine: (machine.root / "var/lib/cloud/data/result.json").exists())
             assert machine.said("dl4j-install.log") == ""
             assert secret.decode() not in machine.everything_said()
-        me = aws.client("sts").get_caller_identity()["UserId"]  # no role's: it is whoever runs this
-        keys = aws.client("s3").get_object(Bucket=setup.names.bucket, Key=HOST_KEYS + me)["Body"].read().decode()
+        keys = content(aws, setup.names.bucket, own_key(me, HOST_KEYS))
         assert "ssh-ed25519 " in keys
         worker.wait("registration", lambda: registered(f"{own_address()}:2181", secret))
         worker.kill("dl4j worker")
@@ -97,7 +102,12 @@ def test_the_user_data_makes_a_master_and_a_worker_that_train_though_all_of_it_i
         master.kill("dl4j master")
         master.wait("a master that goes on", lambda: master.processes("dl4j resume"))
         worker.wait("a worker that goes on", lambda: worker.processes("dl4j worker"))
-        master.wait("model", lambda: stored(aws, "models-of-mine", "dbn.zip"))
+        master.wait("model", lambda: stored(aws, "models-of-mine", "dbn.zip") or master.is_off)
+        for machine in machines:
+            machine.wait_until_off()  # its run is done
+    assert setup.resources.run_done().model == SPEC.out
+    said = content(aws, setup.names.bucket, own_key(me, JOURNAL))
+    assert "dl4j" in said and secret.decode() not in said
     path = tmp_path / "dbn.zip"
     aws.client("s3").download_file("models-of-mine", path.name, str(path))
     done = subprocess.run(

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from dl4jlegacy.cluster.address import versions
-from dl4jlegacy.cluster.master import _check_takes_over, _definitions
+from dl4jlegacy.cluster.leadership import _check_takes_over, _definitions
 from dl4jlegacy.datasets import DataSet, ListDataSetIterator
 from dl4jlegacy.errors import TrackerError, VersionError
 from dl4jlegacy.kernels.arithmetic import cpu_arithmetic

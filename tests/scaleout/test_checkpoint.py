@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dl4jlegacy.errors import CheckpointError, CloudError
+from dl4jlegacy.folders import LocalFolder
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import Result
@@ -40,21 +41,21 @@ def test_the_newest_checkpoint_comes_back_as_it_was_saved(saver):
 
 
 def test_only_the_newest_are_kept_and_nothing_half_written_stays(saver):
-    (saver.folder / ".model-00000009.safetensors.1.tmp").write_bytes(b"half")
+    (saver.folder.path / ".model-00000009.safetensors.1.tmp").write_bytes(b"half")
     saver.save(head(4), frame(4))
     assert saver.versions() == [4, 3, 2]
-    assert len(os.listdir(saver.folder)) == 6
+    assert len(os.listdir(saver.folder.path)) == 6
 
 
 def test_a_manifest_tells_position_and_seed(saver):
-    body = json.loads((saver.folder / "checkpoint-00000003.json").read_text())
+    body = json.loads((saver.folder.path / "checkpoint-00000003.json").read_text())
     assert body["seed"] == 7
     assert body["position"] == {"round": 3, "batches": 3, "examples": 0}
 
 
 @pytest.mark.parametrize("name", ["checkpoint-00000003.json", "model-00000003.safetensors"])
 def test_a_checkpoint_cut_short_at_any_byte_falls_back_to_the_one_before(saver, name, caplog):
-    path = saver.folder / name
+    path = saver.folder.path / name
     whole = path.read_bytes()
     for length in range(len(whole)):
         if name.endswith(".json") and length == len(whole) - 1:
@@ -67,7 +68,7 @@ def test_a_checkpoint_cut_short_at_any_byte_falls_back_to_the_one_before(saver, 
 
 @pytest.mark.parametrize("name", ["checkpoint-00000003.json", "model-00000003.safetensors"])
 def test_a_checkpoint_with_any_byte_changed_falls_back_or_reads_the_same(saver, name):
-    path = saver.folder / name
+    path = saver.folder.path / name
     whole = path.read_bytes()
     for position in range(len(whole)):
         path.write_bytes(whole[:position] + bytes([whole[position] ^ 0x41]) + whole[position + 1 :])
@@ -80,7 +81,7 @@ def test_a_checkpoint_with_any_byte_changed_falls_back_or_reads_the_same(saver, 
 
 
 def test_a_missing_model_file_falls_back(saver):
-    (saver.folder / "model-00000003.safetensors").unlink()
+    (saver.folder.path / "model-00000003.safetensors").unlink()
     assert saver.newest()[0].version == 2
 
 
@@ -89,7 +90,7 @@ def test_a_folder_without_checkpoints_has_none(tmp_path):
 
 
 def test_a_folder_of_damaged_checkpoints_is_an_error_that_says_why(saver):
-    for path in saver.folder.glob("*.json"):
+    for path in saver.folder.path.glob("*.json"):
         path.write_bytes(b"{}")
     with pytest.raises(CheckpointError, match="none of the 3 checkpoints"):
         saver.newest()
@@ -118,7 +119,7 @@ def test_who_takes_over_on_a_full_disk_needs_no_room_for_the_conf_that_is_there(
 
 @pytest.mark.parametrize("error", [OSError(1, "Operation not permitted"), CloudError("AccessDenied")], ids=type)
 def test_old_checkpoints_that_cannot_be_deleted_end_no_run_and_keep_no_others(tmp_path, monkeypatch, caplog, error):
-    delete = CheckpointStore._delete
+    delete = LocalFolder.delete
 
     def refuse(self, name):
         if "00000001" in name:
@@ -126,7 +127,7 @@ def test_old_checkpoints_that_cannot_be_deleted_end_no_run_and_keep_no_others(tm
         delete(self, name)
 
     saver = CheckpointStore(tmp_path / "run", keep=1)
-    monkeypatch.setattr(CheckpointStore, "_delete", refuse)
+    monkeypatch.setattr(LocalFolder, "delete", refuse)
     for version in range(1, 6):
         saver.save(head(version), frame(version))
     assert saver.newest()[0].version == 5
@@ -159,6 +160,16 @@ def test_another_runs_checkpoint_is_passed_over_and_never_taken_for_ours(tmp_pat
     saved_by(tmp_path, theirs, 1)
     with pytest.raises(CheckpointError, match=f"another run's: its {name} is"):
         CheckpointStore(tmp_path, owner=OURS).newest()
+
+
+def test_a_stray_newer_version_of_another_process_takes_no_place_of_ours(tmp_path):
+    theirs = msgspec.structs.replace(OURS, incarnation="2" * 16)
+    saved_by(tmp_path, theirs, 1000)
+    store = CheckpointStore(tmp_path, keep=1, owner=OURS)
+    for version in (1, 2):
+        store.save(head(version), frame(version))
+        assert store.newest()[0].version == version
+    assert store.versions() == [1000, 2]
 
 
 def test_an_older_versions_checkpoint_which_names_only_its_seed_is_read(tmp_path):

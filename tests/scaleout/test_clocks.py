@@ -24,10 +24,12 @@ from dl4jlegacy.scaleout.tracker import StateTracker
 from tests.test_layering import MODULES
 
 TIMES_OF_DAY = {
+    "dl4jlegacy.aws.s3_folder": {"time.time"},  # names of a journal's parts, in the order of their processes
     "dl4jlegacy.aws.session": {"time.time"},  # launch times and prices, which Amazon's clock gives
     "dl4jlegacy.cli.runs": {"time.time"},  # how long ago a run began, for people
     "dl4jlegacy.cluster.registration": {"time.time"},  # when a run began, for people
     "dl4jlegacy.scaleout.actors": {"time.time"},  # when a heartbeat was sent, for people
+    "dl4jlegacy.scaleout.history": {"time.time"},  # when a version was made, for people
     "dl4jlegacy.scaleout.journal": {"time.time", "time.time_ns"},  # when something happened; the order of entries
 }
 """Which modules may ask what time of day it is, and why."""

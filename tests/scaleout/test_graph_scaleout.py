@@ -98,3 +98,13 @@ def test_data_that_do_not_fit_the_graph_are_refused_before_training() -> None:
     iterator = ListDataSetIterator(load_data("iris").train, 16)
     with ActorNetworkRunner("master", iterator) as runner, pytest.raises(ConfError, match="64 inputs, the data set 4"):
         runner.setup(Conf(computation_graph_conf=one_input()))
+
+
+def test_a_graph_is_none_of_the_classes_that_are_stacks_of_layers() -> None:
+    conf = Conf(computation_graph_conf=one_input(), multi_layer_clazz="DBN")
+    iterator = ListDataSetIterator(load_data("digits").train, 16)
+    with (
+        ActorNetworkRunner("master", iterator) as runner,
+        pytest.raises(ConfError, match="multi_layer_clazz is 'DBN', and the network is a graph"),
+    ):
+        runner.setup(conf)

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from dl4jlegacy.errors import CheckpointError, TrackerError
+from dl4jlegacy.folders import LocalFolder
 from dl4jlegacy.scaleout import journal
 from dl4jlegacy.scaleout.journal import Journal, JournalEntry, JournalFile, JournalReader
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
@@ -127,28 +128,32 @@ def test_what_is_no_entry_is_left_out_and_reported(tracker, caplog):
 def test_the_copy_in_a_folder_takes_each_entry_once_and_survives_a_line_that_was_cut_off(tracker, tmp_path):
     writer = Journal(tracker, "a")
     writer.write("run_began")
-    copy = JournalFile(tmp_path)
+    copy = JournalFile(LocalFolder(tmp_path))
     copy.append(Journal.read(tracker))
-    with copy.path.open("ab") as file:
+    with (tmp_path / JournalFile.NAME).open("ab") as file:
         file.write(b'{"key": "log/9')  # killed while writing
     writer.write("run_ended", status="done")
-    JournalFile(tmp_path).append(Journal.read(tracker))
-    assert events(JournalFile(tmp_path).read()) == ["run_began", "run_ended"]
+    JournalFile(LocalFolder(tmp_path)).append(Journal.read(tracker))
+    assert events(JournalFile(LocalFolder(tmp_path)).read()) == ["run_began", "run_ended"]
 
 
 def test_what_two_masters_have_written_into_the_copy_is_read_once(tracker, tmp_path):
-    writer, replaced, other = Journal(tracker, "a"), JournalFile(tmp_path), JournalFile(tmp_path)
+    writer, replaced, other = (
+        Journal(tracker, "a"),
+        JournalFile(LocalFolder(tmp_path)),
+        JournalFile(LocalFolder(tmp_path)),
+    )
     for event in ("run_began", "master_took_over"):
         writer.write(event)
         for copy in (replaced, other):  # each knows what it found at first, not what the other one has added since
             copy.append(Journal.read(tracker))
-    assert len(replaced.path.read_bytes().splitlines()) == 3
+    assert len((tmp_path / JournalFile.NAME).read_bytes().splitlines()) == 3
     assert events(other.read()) == ["run_began", "master_took_over"]
 
 
 def test_a_copy_that_cannot_be_written_is_told_once(tracker, tmp_path, caplog):
     (tmp_path / "file").write_text("")
-    copy = JournalFile(tmp_path / "file" / "folder")
+    copy = JournalFile(LocalFolder(tmp_path / "file" / "folder"))
     Journal(tracker, "a").write("run_began")
     copy.append(Journal.read(tracker))
     copy.append(Journal.read(tracker))
@@ -156,10 +161,10 @@ def test_a_copy_that_cannot_be_written_is_told_once(tracker, tmp_path, caplog):
 
 
 def test_what_a_full_disk_kept_out_of_the_copy_is_written_when_there_is_room(tracker, tmp_path, caplog):
-    writer, copy, reader = Journal(tracker, "a"), JournalFile(tmp_path), JournalReader(tracker)
+    writer, copy, reader = Journal(tracker, "a"), JournalFile(LocalFolder(tmp_path)), JournalReader(tracker)
     writer.write("run_began")
     copy.append(reader.read())
-    before = copy.path.read_bytes()
+    before = (tmp_path / JournalFile.NAME).read_bytes()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     writer.write("checkpoint_failed", message="no space")
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 20, limits[1]))
@@ -168,11 +173,11 @@ def test_what_a_full_disk_kept_out_of_the_copy_is_written_when_there_is_room(tra
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "cannot be written" in caplog.text
-    assert copy.path.read_bytes() == before  # not the half of a line
+    assert (tmp_path / JournalFile.NAME).read_bytes() == before  # not the half of a line
     copy.append(reader.read())
-    assert events(JournalFile(tmp_path).read()) == ["run_began", "checkpoint_failed"]
+    assert events(JournalFile(LocalFolder(tmp_path)).read()) == ["run_began", "checkpoint_failed"]
 
 
 def test_a_folder_without_a_journal_says_so(tmp_path):
     with pytest.raises(CheckpointError, match=r"journal\.jsonl cannot be read.*--checkpoint-dir"):
-        JournalFile(tmp_path).read()
+        JournalFile(LocalFolder(tmp_path)).read()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dl4jlegacy.errors import TrackerError
+from dl4jlegacy.folders import LocalFolder
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.journal import Journal, JournalFile
 from dl4jlegacy.scaleout.liveness.client import LivenessClient
@@ -55,6 +56,7 @@ class Watched:
             leadership=self.leadership,
             takes_over=False,
             bind="127.0.0.1",
+            folder=LocalFolder(folder),
         )
         self.polled, self.failed = threading.Event(), threading.Event()
 
@@ -184,8 +186,12 @@ def test_a_master_that_stood_still_does_not_begin_the_run_again_before_zookeeper
 
 def test_what_happened_is_news_once_and_is_kept_in_the_run_s_folder(watched, tmp_path: Path):
     Journal(watched.tracker, "p").write("worker_joined", worker="p")
-    kept = JournalFile(tmp_path)
-    wait_for(lambda: kept.path.exists() and [e.event for e in kept.read()] == ["run_began", "worker_joined"])
+    kept = JournalFile(LocalFolder(tmp_path))
+    wait_for(
+        lambda: (
+            (tmp_path / JournalFile.NAME).exists() and [e.event for e in kept.read()] == ["run_began", "worker_joined"]
+        )
+    )
     assert [entry.event for entry in watched.monitor.news()] == ["run_began", "worker_joined"]
     assert watched.monitor.news() == ()
 
@@ -200,7 +206,7 @@ def test_a_next_master_adds_to_the_journal_s_copy_only_what_is_not_in_it(tmp_pat
         second.tracker.store.put(entry.key, first.tracker.store.get(entry.key))
     with second.monitor:
         second.begin()
-    assert [entry.event for entry in JournalFile(tmp_path).read()] == ["run_began", "run_began"]
+    assert [entry.event for entry in JournalFile(LocalFolder(tmp_path)).read()] == ["run_began", "run_began"]
 
 
 def test_jobs_given_to_others_are_told_by_reason_and_not_again_and_again(watched):

@@ -1,25 +1,39 @@
 """The plan: every batch of every epoch exactly once, in slots that depend on the Conf alone."""
 
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dl4jlegacy.errors import ConfError
-from dl4jlegacy.scaleout.plan import Phase, Plan
+from dl4jlegacy.scaleout.plan import VALIDATE, Phase, Plan, Validation
+from dl4jlegacy.scaleout.records import Head, Manifest, advance
+from dl4jlegacy.scaleout.router import ROUTERS, create_router
 
+validations = st.builds(
+    lambda batches, every: Validation(batches=batches, examples=batches, batch_size=1, every=every),
+    st.integers(1, 9),
+    st.integers(0, 9),
+)
 plans = st.builds(
-    lambda phases, batches, tail, size, jobs, frequency: Plan(
+    lambda phases, validation, batches, tail, size, jobs, frequency: Plan(
         phases=phases,
         batches=batches,
         examples=(batches - 1) * size + 1 + tail % size,
         batch_size=size,
         jobs_per_round=jobs,
         averaging_frequency=frequency,
+        validation=validation if any(phase.kind == "finetune" for phase in phases) else None,
     ),
-    st.lists(st.builds(Phase, epochs=st.integers(1, 3)), min_size=1, max_size=3).map(tuple),
-    st.integers(1, 40),
+    st.lists(
+        st.builds(Phase, kind=st.sampled_from(["finetune", "pretrain"]), epochs=st.integers(1, 3)),
+        min_size=1,
+        max_size=3,
+    ).map(tuple),
+    st.none() | validations,
+    st.integers(1, 14),
     st.integers(0, 100),
-    st.integers(1, 8),
+    st.integers(1, 5),
     st.integers(1, 6),
     st.integers(1, 5),
 )
@@ -31,6 +45,8 @@ def test_every_batch_of_every_epoch_is_in_exactly_one_slot(plan):
     for round_ in range(plan.total_rounds):
         for slot in range(plan.slots(round_)):
             part = plan.slot(round_, slot)
+            if part.validates:
+                continue
             assert 1 <= part.last - part.first <= plan.averaging_frequency
             seen += [(part.epoch, batch) for batch in range(part.first, part.last)]
     assert seen == [(e, b) for e in range(plan.total_epochs) for b in range(plan.batches)]
@@ -50,11 +66,71 @@ def test_slots_add_up_to_the_runs_batches_and_examples(plan):
 
 
 @given(plans)
-def test_a_short_last_round_is_spread_evenly_over_its_slots(plan):
-    last = [
-        plan.batches_of(plan.number(plan.rounds_per_epoch - 1, s)) for s in range(plan.slots(plan.rounds_per_epoch - 1))
-    ]
-    assert max(last) - min(last) <= 1
+def test_rounds_that_are_short_are_spread_evenly_over_their_slots(plan):
+    for round_ in range(plan.total_rounds):
+        parts = [plan.slot(round_, slot) for slot in range(plan.slots(round_))]
+        sizes = [part.last - part.first for part in parts]
+        if parts[0].validates or parts[-1].last == plan.batches:
+            assert max(sizes) - min(sizes) <= 1
+
+
+@given(plans)
+def test_a_validation_comes_after_so_many_rounds_and_after_the_last_one(plan):
+    trained, since = 0, 0
+    for round_ in range(plan.total_rounds):
+        assert plan.training_round(round_) == trained
+        if plan.is_validation(round_):
+            assert plan.work_of(round_).kind == VALIDATE and not plan.is_validation(round_ - 1)
+            assert plan.phase_of(round_) == plan.phase_of(round_ - 1)
+            every = plan.validation.every or plan.rounds_per_epoch
+            is_last = round_ + 1 == plan.total_rounds or plan.phase_of(round_ + 1) != plan.phase_of(round_)
+            assert since == every or (is_last and 0 < since < every)
+            since = 0
+        else:
+            trained += 1
+            since += plan.work_of(round_).kind == "finetune"
+            assert plan.work_of(round_) == plan.phases[plan.phase_of(round_)]
+    assert since == 0 or plan.validation is None
+    assert trained == plan.total_epochs * plan.rounds_per_epoch
+    assert plan.epochs_before(plan.total_rounds) == sum(p.epochs for p in plan.phases if p.kind == "finetune")
+
+
+@given(plans)
+def test_a_validation_round_has_every_batch_of_its_data_once(plan):
+    for round_ in filter(plan.is_validation, range(plan.total_rounds)):
+        parts = [plan.slot(round_, slot) for slot in range(plan.slots(round_))]
+        assert len(parts) <= plan.jobs_per_round and {part.epoch for part in parts} == {plan.slot(round_ - 1, 0).epoch}
+        assert [batch for part in parts for batch in range(part.first, part.last)] == [*range(plan.validation.batches)]
+
+
+@given(plans)
+def test_validations_leave_the_training_as_it_is(plan):
+    alone = msgspec.structs.replace(plan, validation=None)
+    training = [r for r in range(plan.total_rounds) if not plan.is_validation(r)]
+    for trained, round_ in enumerate(training):
+        parts = [plan.slot(round_, slot) for slot in range(plan.slots(round_))]
+        assert [part._replace(round=trained) for part in parts] == [
+            alone.slot(trained, slot) for slot in range(alone.slots(trained))
+        ]
+        if trained + 1 < len(training):
+            assert plan.ends_phase(round_, round_ + 1) == alone.ends_phase(trained, trained + 1)
+
+
+@settings(max_examples=50)
+@given(plans, st.sampled_from(list(ROUTERS)), st.integers(1, 9), st.randoms(use_true_random=False))
+def test_every_router_opens_a_validation_alone_and_none_beside_it(plan, name, window, rng):
+    router, head = create_router(name, window), Head(run="r", version=0, round=0, model=Manifest("", 0, 0))
+    while head.round < plan.total_rounds:
+        opened = router.open_slots(plan, head)
+        rounds = {plan.at(number)[0] for number in opened}
+        if plan.is_validation(head.round):
+            assert opened == [plan.number(head.round, slot) for slot in range(plan.slots(head.round))]
+            folded = opened
+        else:
+            assert opened and not any(map(plan.is_validation, rounds))
+            folded = opened if router.binds_model else [n for n in opened if rng.random() < 0.5] or opened[-1:]
+        head = advance(head, plan, folded)
+    assert (head.batches, head.examples) == (plan.total_batches, plan.total_examples)
 
 
 def test_iterations_start_anew_with_every_phase():
@@ -75,6 +151,22 @@ def test_a_plan_with_nothing_in_it_is_refused(field):
     sizes = {"batches": 1, "examples": 1, "batch_size": 1, "jobs_per_round": 1, field: 0}
     with pytest.raises(ConfError, match=f"{field} is 0"):
         Plan(phases=(Phase(),), **sizes)
+
+
+def test_nonsense_is_no_validation():
+    with pytest.raises(ConfError, match="examples 0"):
+        Validation(batches=1, examples=0, batch_size=1)
+    with pytest.raises(ConfError, match="every -1 rounds"):
+        Validation(batches=1, examples=1, batch_size=1, every=-1)
+    with pytest.raises(ConfError, match="only pretrains"):
+        Plan(
+            phases=(Phase(kind="pretrain", layer=0),),
+            batches=1,
+            examples=1,
+            batch_size=1,
+            jobs_per_round=1,
+            validation=Validation(batches=1, examples=1, batch_size=1),
+        )
 
 
 def test_a_plan_without_epochs_is_refused():

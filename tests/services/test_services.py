@@ -28,11 +28,11 @@ from hazelcast.protocol.codec import map_execute_on_key_codec
 from hazelcast.serialization.data import Data
 from kazoo.client import KazooClient
 
-from dl4jlegacy.cli import cluster
 from dl4jlegacy.cli.services import services_app
 from dl4jlegacy.console import run_guarded
 from dl4jlegacy.errors import TrackerError, UsageError
 from dl4jlegacy.services import Services, ServicesState, jars, java, servers, supervisor
+from dl4jlegacy.services.grid import grid_of
 from dl4jlegacy.services.jars import Jar, fetch_jars, pinned_jars
 from dl4jlegacy.services.ports import free_ports
 from dl4jlegacy.services.processes import ServerProcess, spawn, stop
@@ -250,8 +250,8 @@ def test_a_master_names_the_cluster_of_the_servers_that_it_is_beside(tmp_path: P
     state = ServicesState(cluster_name="dl4j-random", folder=str(tmp_path), servers=(member,))
     (tmp_path / "services.json").write_bytes(msgspec.json.encode(state))
     monkeypatch.setenv("DL4J_SERVICES", str(tmp_path))
-    assert cluster.grid_of("hazelcast://10.0.0.7:5701", None) == ("10.0.0.7:5701", "dl4j-random")
-    assert cluster.grid_of("hazelcast://10.0.0.8:5701", None) == ("10.0.0.8:5701", "dev")
+    assert grid_of("hazelcast://10.0.0.7:5701", None) == ("10.0.0.7:5701", "dl4j-random")
+    assert grid_of("hazelcast://10.0.0.8:5701", None) == ("10.0.0.8:5701", "dev")
 
 
 # -- starting, without real servers ----------------------------------------------------------------------------------
@@ -323,7 +323,8 @@ def test_a_taken_port_is_named_and_nothing_is_started(fake_java: Callable[[str],
     fake_java("exec sleep 60")
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(TrackerError, match=f"zookeeper cannot have port {port}.*taken"):
+        owner = rf"{Path('/proc/self/comm').read_text().strip()}, pid {os.getpid()}: stop that.*--zookeeper-port"
+        with pytest.raises(TrackerError, match=f"zookeeper cannot have port {port} of .*, which is taken by {owner}"):
             Services.up(folder=tmp_path / "services", zookeeper_port=port)
     assert not (tmp_path / "services" / "hazelcast-1.log").exists()
 
@@ -356,6 +357,26 @@ def test_without_a_port_servers_get_the_usual_one_or_a_free_one_and_say_so(
         if name == taken
     ]
     assert said.err.splitlines() == warnings
+
+
+@pytest.mark.parametrize("taken", ["hazelcast", "zookeeper"])
+def test_on_an_address_that_others_reach_the_usual_ports_are_taken_or_none(
+    taken: str, fake_java: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No host of this machine's network but a second one of loopback, which is not to count as such here."""
+    usual = dict(zip(("hazelcast", "zookeeper"), free_ports(2, host="127.0.0.2"), strict=True))
+    monkeypatch.setattr(servers, "HAZELCAST_PORT", usual["hazelcast"])
+    monkeypatch.setattr(servers, "ZOOKEEPER_PORT", usual["zookeeper"])
+    monkeypatch.setattr(servers.ipaddress.IPv4Address, "is_loopback", False)
+    fake_java("exit 1")
+    words = rf"port {usual[taken]} of 127\.0\.0\.2, which is taken by .*--{taken}-port"
+    with socket.create_server(("127.0.0.2", usual[taken])), pytest.raises(TrackerError, match=words):
+        Services.up(folder=tmp_path / "s", hazelcast_port=None, zookeeper_port=None, host="127.0.0.2")
+    monkeypatch.setattr(servers, "_start", lambda state, seconds: state)
+    state = Services.up(folder=tmp_path / "s", hazelcast_port=None, zookeeper_port=None, host="127.0.0.2")
+    assert (state.hazelcast, state.zookeeper) == tuple(f"127.0.0.2:{port}" for port in usual.values())
+    with pytest.raises(UsageError, match="is to be Zookeeper's and a Hazelcast member's"):
+        Services.up(folder=tmp_path / "s", hazelcast_port=None, zookeeper_port=usual["hazelcast"], host="127.0.0.2")
 
 
 def test_the_usual_ports_are_those_that_everybody_expects() -> None:

@@ -25,12 +25,13 @@ from dl4jlegacy.scaleout.protocol import NAMES, listed_runs
 from dl4jlegacy.scaleout.records import Head
 from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession
+from dl4jlegacy.services import ServicesState
 from tests.support import REPOSITORY
 from tests.support.progress_lines import without_progress
 
 __all__ = [
     *("LONG", "RUN", "SECRET", "SHORTER", "Cluster", "Command"),
-    *("cluster", "embedded", "error", "freeze", "nodes_below", "same", "until"),
+    *("cluster", "embedded", "error", "freeze", "nodes_below", "on_own", "same", "servers", "until"),
 ]
 
 COMMAND = [sys.executable, "-m", "dl4jlegacy"]
@@ -231,6 +232,20 @@ def cluster(
     hazelcast_address: str, hazelcast_cluster_name: str, zookeeper_address: str, tmp_path: Path
 ) -> Iterator[Cluster]:
     cluster = Cluster(hazelcast_address, zookeeper_address, hazelcast_cluster_name, tmp_path)
+    yield cluster
+    cluster.end()
+
+
+@pytest.fixture
+def servers(own_services: Callable[..., ServicesState]) -> ServicesState:
+    """Servers of the test's own."""
+    return own_services()
+
+
+@pytest.fixture
+def on_own(servers: ServicesState, tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster whose servers may be killed."""
+    cluster = Cluster(servers.hazelcast, servers.zookeeper, servers.cluster_name, tmp_path)
     yield cluster
     cluster.end()
 

@@ -2,14 +2,16 @@
 processes that are killed, frozen, restarted and overtaken, over a store that may lose the newest write of a key. Each
 process is on a machine of its own, whose monotonic clock began at some time and whose wall clock is often set.
 
-    python -m tests.support.simulator [schedules] [first seed] [--router=NAME] [--scenario=NAME]
+    python -m tests.support.simulator [schedules] [first seed] [--router=NAME] [--scenario=NAME] [--work=NAME]
 
 Every schedule must end in the parameters of a serial run (synchronous routers), with each batch counted once and the
-store's keys bounded. A failing seed is printed and replays exactly.
+store's keys bounded; what it stopped by and its best model are the serial run's. A failing seed is printed and replays
+exactly.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 import random
@@ -24,12 +26,14 @@ import msgspec
 
 from dl4jlegacy.clock import Clock, RunningClock
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.aggregate import JobAggregator, aggregate
+from dl4jlegacy.scaleout.aggregate import JobAggregator, ValidationAggregation, aggregate
 from dl4jlegacy.scaleout.foreign import ForeignValues
 from dl4jlegacy.scaleout.plan import Plan, SlotPlan
 from dl4jlegacy.scaleout.protocol import watch
-from dl4jlegacy.scaleout.records import HEAD, Failure, Head, Manifest, account, decode_record
+from dl4jlegacy.scaleout.protocol.frames import keys_of
+from dl4jlegacy.scaleout.records import HEAD, Best, Failure, Head, Manifest, account, advance, decode_record
 from dl4jlegacy.scaleout.router import WorkRouter, create_router
+from dl4jlegacy.scaleout.scoring import Scoring
 
 LEASE, POLL = 60.0, 8.0
 KILLS, FREEZES, LOSSES, RESTARTS, STEPS = 0.008, 0.004, 0.002, 0.0002, 0.01
@@ -164,6 +168,7 @@ class Work:
     aggregator: Callable[[str], JobAggregator]
     chunk_nbytes: int = 256
     max_keys: int = 400
+    scoring: Scoring = dataclasses.field(default_factory=Scoring)
 
 
 class Machines:
@@ -204,6 +209,8 @@ class World:
         self.machines = Machines(MASTERS + WORKERS, seed)
         self.checkpoint: tuple[Head, Any] | None = None
         self.result: tuple[Head, Any] | None = None
+        self.kept_best: tuple[Best, bytes] | None = None
+        """The best model of the checkpoint, and then of the result."""
         self.versions: list[float] = []
         """When each model version was made."""
         self.names: dict[str, str] = {}
@@ -227,12 +234,20 @@ class World:
         self.versions.append(self.time)
         if event.last or event.head.version % 3 == 0:
             self.checkpoint = (event.head, event.frame)
+            self.kept_best = None
+            if event.head.best is not None:
+                assert event.best is not None, f"seed {self.seed}: the best model is missing"
+                self.kept_best = event.head.best, bytes(event.best)
         if event.last:
             self.result = (event.head, event.frame)
 
+    def best_model(self, best: Best) -> bytes | None:
+        """Return the frame of a best model, if it is that of the checkpoint."""
+        return self.kept_best[1] if self.kept_best is not None and best.is_same(self.kept_best[0]) else None
+
     def master(self, name: str) -> Iterator[float]:
         work = self.work
-        start = protocol.RunStart("run", work.first_model, lambda: self.checkpoint)
+        start = protocol.RunStart("run", work.first_model, lambda: self.checkpoint, self.best_model)
         clock = self.clock()
         me = protocol.Master(
             name,
@@ -247,6 +262,7 @@ class World:
             on_progress=lambda: progressed.append(self.time),
             on_set_aside=lambda worker, failures: self.set_aside.append(worker),
             present=self.present,
+            scoring=work.scoring,
         )
         progressed = [self.time]
         put_ahead: dict[int, Manifest] = {}
@@ -391,22 +407,40 @@ def check(world: World, seed: int, peak: int) -> None:
     plan = world.work.plan
     assert head is not None and head.status == "done", f"seed {seed}: ended as {head}"
     assert account(head, plan) == (0, 0), f"seed {seed}: lost, duplicated = {account(head, plan)}"
-    assert (head.batches, head.examples) == (plan.total_batches, plan.total_examples), f"seed {seed}: {head}"
+    trained = range(plan.number(head.round, 0) if head.stopped_by else plan.total_slots)
+    planned = sum(map(plan.batches_of, trained)), sum(map(plan.examples_of, trained))
+    assert (head.batches, head.examples) == planned, f"seed {seed}: {head}"
+    assert bool(head.stopped_by) == (head.round < plan.total_rounds), f"seed {seed}: {head}"
     sick = {world.names.get(world.scenario.sick)}
     assert world.scenario.is_resumed or set(world.set_aside) <= sick, f"seed {seed}: set aside {world.set_aside}"
     assert world.losses or peak <= world.work.max_keys, f"seed {seed}: {peak} keys in the store"
+    if plan.validation is not None and head.scores is not None and head.best is not None:
+        seen = {head.scores.figures.examples, head.best.figures.examples}
+        assert seen == {plan.validation.examples}, f"seed {seed}: a validation has {seen} examples"
+    best = [] if head.best is None else keys_of(head.best.model)
+    assert world.losses or set(best) <= set(world.store.now), f"seed {seed}: the best model is gone from the store"
 
 
-def serial(work: Work, router: str = "iterative-reduce") -> Any:
-    """Return the last model of a run without a store, a clock or a second process."""
+def serial(work: Work, router: str = "iterative-reduce") -> tuple[Head, Any, Any]:
+    """Return the last head, the last and the best model of a run without a store, a clock or a second process."""
     plan, strategy, aggregator = work.plan, create_router(router), work.aggregator(router)
-    model = work.first_model()
-    for round_ in range(plan.total_rounds):
+    model, best = work.first_model(), None
+    head = Head(run="run", version=0, round=0, model=Manifest("", 0, 0))
+    while head.round < plan.total_rounds and not head.stopped_by:
+        round_, figures, score = head.round, None, head.score
         slots = [plan.slot(round_, slot) for slot in range(plan.slots(round_))]
         updates = [work.perform(slot, round_, model, work.load(slot), strategy) for slot in slots]
-        ends = round_ + 1 < plan.total_rounds and plan.phase_of(round_ + 1) != plan.phase_of(round_)
-        model, _ = aggregate(aggregator, model, updates, version=round_, ends_phase=ends)
-    return model
+        if plan.is_validation(round_):
+            aggregation = ValidationAggregation()
+            aggregation.add(updates)
+            figures = aggregation.figures()
+        else:
+            ends = plan.ends_phase(round_, round_ + 1)
+            model, score = aggregate(aggregator, model, updates, version=round_, ends_phase=ends)
+        new = advance(head, plan, [plan.number(round_, slot.slot) for slot in slots], score=score)
+        before, head = head, work.scoring.closed(plan, head, new, figures)
+        best = model if head.best != before.best else best
+    return head, model, best
 
 
 def simulate(
@@ -419,19 +453,30 @@ def simulate(
         world = run(work, seed, losses=seed % 2 == 1, router=router, scenario=scenario)
         worlds.append(world)
         if expected is not None and world.result is not None:
-            assert bytes(world.result[1]) == bytes(expected), f"seed {seed}: parameters differ from the serial run's"
+            check_same(world, seed, *expected)
     return worlds
 
 
+def check_same(world: World, seed: int, head: Head, model: Any, best: Any) -> None:
+    """Raise ``AssertionError`` unless a schedule has ended like the serial run."""
+    assert world.result is not None
+    found, frame = world.result
+    assert bytes(frame) == bytes(model), f"seed {seed}: parameters differ from the serial run's"
+    assert (found.round, found.scores, found.stopped_by) == (head.round, head.scores, head.stopped_by), f"seed {seed}"
+    if head.best is not None:
+        assert head.best.is_same(found.best), f"seed {seed}: best {found.best}"
+        assert world.kept_best is not None and world.kept_best[1] == bytes(best), f"seed {seed}: another best model"
+
+
 if __name__ == "__main__":
-    from tests.scaleout.protocol.test_protocol import network_work
+    from tests.scaleout.protocol.test_protocol import WORKS
 
     logging.disable(logging.WARNING)  # of what the schedules lose
     arguments = [a for a in sys.argv[1:] if not a.startswith("--")]
     schedules, first_seed = (int(a) for a in (arguments + ["400", "1"][len(arguments) :])[:2])
     flags = dict(a.removeprefix("--").split("=") for a in sys.argv[1:] if a.startswith("--"))
     name, happens = flags.get("router", "iterative-reduce"), flags.get("scenario", "hostile")
-    simulate(network_work(), schedules, first_seed, name, SCENARIOS[happens])
+    simulate(WORKS[flags.get("work", "network")](), schedules, first_seed, name, SCENARIOS[happens])
     print(
         f"{schedules} {happens} schedules from seed {first_seed}, router {name}: each batch counted once, as expected"
     )

@@ -126,6 +126,9 @@ def restore_model(
 ) -> MultiLayerNetwork | ComputationGraph:
     """Return the network of either kind saved at ``path`` by this package or by Deeplearning4j (0.9 to 1.0.0).
 
+    It takes features that are scaled as in training; ``dl4jlegacy.load_model`` returns it with the normalizer and the
+    label names, and scales them itself.
+
     Args:
         path: the zip.
         load_updater: also restore the updater's state, if the file has it; otherwise it is all zero.

@@ -292,7 +292,11 @@ class ComputationGraph(FlatNetwork):
 
     def score_examples(self, data: Any, labels: Any = None) -> Array:
         """Return the loss of every example, all outputs added, without regularization, ``(examples,)``, on the host."""
-        multi = MultiDataSet.of(data) if is_data_set(data) else self._whole(data, labels)
+        return self.scored_output(MultiDataSet.of(data) if is_data_set(data) else self._whole(data, labels))[0]
+
+    def scored_output(self, data: Any) -> tuple[Array, Array, Array | None]:
+        """Return what ``score_examples`` and ``masked_output`` do of a data set, from one pass through the network."""
+        multi = MultiDataSet.of(data)
         batch = self._stack.prepare(self._dtype, multi.features, multi.labels, multi.features_masks, multi.labels_masks)
         total: Array = self.kernels.xp.zeros(batch.examples, self._dtype)
         found = self._outputs(multi.features, multi.features_masks)
@@ -304,7 +308,7 @@ class ComputationGraph(FlatNetwork):
                 title = self.nodes[place].title()
                 raise ShapeError(f"labels have shape {labels.shape}, network output {title} wants {wanted}")
             total += layer.scores(labels, y, label_mask(labels, mask, own))
-        return to_host(total)
+        return to_host(total), *found[0]
 
     def evaluate(self, data: Any, labels: Any = None, label_names: Sequence[str] | None = None) -> Evaluation:
         """Return the classification metrics of the first output on data as in ``fit`` (one epoch of an iterator).

@@ -14,7 +14,7 @@ from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn.arguments import resolve_name
 from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer, Params, activate
-from dl4jlegacy.nn.layers.reconstruction import CANONICAL, check_pretrain_rate, mean_score
+from dl4jlegacy.nn.layers.reconstruction import CANONICAL, check_pretrain_rate, mean_score, reconstruction_scores
 from dl4jlegacy.nn.losses import LOSSES
 from dl4jlegacy.nn.step import Step
 from dl4jlegacy.seeding import Stream
@@ -97,6 +97,10 @@ class AutoEncoder(FeedForwardLayer, frozen=True, kw_only=True, tag="autoencoder"
         """Return ``z`` for the uncorrupted ``x``; a work buffer."""
         y, _ = activate(self.linear(params, x, step), params["b"], self.forward_activation(), step)
         return self._decode(params, y, step)[1]
+
+    def reconstruction_error(self, params: Params, x: Array, step: Step) -> Array:
+        """Return the loss of ``reconstruct`` for every example, ``(examples,)``."""
+        return reconstruction_scores(self.loss, x, self.reconstruct(params, x, step), self.decoder_activation())
 
     def _decode(self, params: Params, y: Array, step: Step) -> tuple[Array, Array, Callable[[Array, Array], Array]]:
         """Return the reconstruction: before the activation (where that keeps it), behind it, and its way back."""

@@ -15,7 +15,7 @@ from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.protocol import device_kernels
 from dl4jlegacy.nn.arguments import resolve_name
 from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer, Params
-from dl4jlegacy.nn.layers.reconstruction import check_pretrain_rate, mean_score
+from dl4jlegacy.nn.layers.reconstruction import check_pretrain_rate, mean_score, reconstruction_scores
 from dl4jlegacy.nn.losses import LOSSES
 from dl4jlegacy.nn.step import Step
 from dl4jlegacy.seeding import Stream
@@ -140,6 +140,10 @@ class RBM(FeedForwardLayer, frozen=True, kw_only=True, tag="rbm"):
         step.kernels.matmul(hidden, params["W"].T, visible)
         _mean(self.visible_unit, visible, params["vb"], step)
         return visible
+
+    def reconstruction_error(self, params: Params, x: Array, step: Step) -> Array:
+        """Return the loss of ``reconstruct`` for every example, ``(examples,)``."""
+        return reconstruction_scores(self.loss, x, self.reconstruct(params, x, step), UNITS[self.visible_unit])
 
     def _chain(self, params: Params, x: Array, v: Array, hidden: Array, step: Step) -> Array:
         """Run the Gibbs chain from ``x``; fill ``hidden`` (both phases' means), ``v`` (samples); return v's means."""

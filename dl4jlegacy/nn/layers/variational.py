@@ -147,6 +147,11 @@ class VariationalAutoencoder(FeedForwardLayer, frozen=True, kw_only=True, tag="v
         """Return the mean of p(x|z) for the mean ``z`` of q(z|x), ``(examples, n_in)``."""
         return self.generate_at_mean_given_z(params, self.forward(params, x, step)[0], step)
 
+    def reconstruction_error(self, params: Params, x: Array, step: Step) -> Array:
+        """Return ``-log p(x|z)`` of every example for the mean ``z`` of q(z|x), ``(examples,)``, in nats."""
+        decoded = self._decode(params, self.forward(params, x, step)[0], step)
+        return self.reconstruction_distribution.loss(x, decoded)[0]
+
     def generate_at_mean_given_z(self, params: Params, z: Array, step: Step) -> Array:
         """Return the mean of p(x|z), ``(examples, n_in)``, for ``z (examples, n_out)``."""
         return self.reconstruction_distribution.mean(self._decode(params, z, step))

@@ -311,6 +311,15 @@ class MultiLayerNetwork(FlatNetwork):
         below, step = self._stack.layer_input(x, self._step(), layer)
         return trained.reconstruct(self._stack.params[layer], below, step.at(layer)).copy()
 
+    def reconstruction_error(self, x: Array, layer: int = 0) -> Array:
+        """Return how far ``reconstruct`` is from a pretrain layer's input: its loss for each example, on the host."""
+        trained = self._pretrain_layer(layer)
+        x, _ = self._stack.prepare(self._dtype, x, None)
+        with np.errstate(all="ignore"):
+            below, step = self._stack.layer_input(x, self._step(), layer)
+            errors = to_host(trained.reconstruction_error(self._stack.params[layer], below, step.at(layer)))
+        return np.array(errors)
+
     def rnn_time_step(self, x: Array) -> Array:
         """Return the outputs for the next time steps of the same sequences; calls continue where the last one ended.
 
@@ -344,14 +353,16 @@ class MultiLayerNetwork(FlatNetwork):
 
     def score_examples(self, data: Any, labels: Any = None) -> Array:
         """Return the loss of every example, without regularization, ``(examples,)``, on the host."""
-        if not is_data_set(data):
-            data = self._whole(data, labels)
+        return self.scored_output(data if is_data_set(data) else self._whole(data, labels))[0]
+
+    def scored_output(self, data: Any) -> tuple[Array, Array, Array | None]:
+        """Return what ``score_examples`` and ``masked_output`` do of a data set, from one pass through the network."""
         _, labels = self._stack.prepare(self._dtype, data.features, data.labels, data.features_mask, data.labels_mask)
         y, own = self.masked_output(data.features, data.features_mask)
         mask = label_mask(labels, data.labels_mask, own)
         if mask is not None and is_on_device(y):
             mask = as_contiguous(mask, self.kernels.xp, self._dtype)
-        return to_host(self._stack.output_layer().scores(labels, y, mask))
+        return to_host(self._stack.output_layer().scores(labels, y, mask)), y, own
 
     def evaluate(self, data: Any, labels: Any = None, label_names: Sequence[str] | None = None) -> Evaluation:
         """Return the classification metrics on data as in ``fit`` (one epoch of an iterator).

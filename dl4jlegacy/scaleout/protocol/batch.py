@@ -25,12 +25,12 @@ def issue_jobs(
     """Write a job record for each slot of ``work`` that has none.
 
     Args:
-        binds_model: whether the jobs must start from the head's model version.
+        binds_model: whether the jobs must start from the head's model version; those of a validation always do.
         load: returns the data of a slot; None if jobs refer to their data instead of carrying them.
         put_ahead: manifests of data written in advance, by slot number; updated here. Each is used once: when a job
             is issued again, its data is written again, since it may be what was lost.
     """
-    model = work.head.model.key if binds_model else ""
+    model = work.head.model.key if binds_model or plan.is_validation(work.head.round) else ""
     found = yield from read_many(store, [Keys.job(*plan.at(number)) for number in work.numbers], clears=True)
     numbers = [number for number, raw in zip(work.numbers, found, strict=True) if raw is None]
     data: dict[int, Manifest | None] = dict.fromkeys(numbers)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -58,11 +58,17 @@ class MoreWork:
 
 @dataclass(frozen=True, slots=True)
 class NewModel:
-    """``head`` has become current, with the model ``frame``: the time to save a checkpoint. ``last`` ends the run."""
+    """``head`` has become current, with the model ``frame``: the time to save a checkpoint. ``last`` ends the run.
+
+    ``jobs`` are the records of the jobs that were folded into this version, by their slots' numbers.
+    ``best`` is the frame of the head's best model, if it has one.
+    """
 
     head: Head
     frame: Buffer
     last: bool = False
+    jobs: Mapping[int, JobRecord] = field(default_factory=dict)
+    best: Buffer | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -237,9 +237,14 @@ def increment(store: Store, key: str, by: int = 1) -> Steps[None]:
             return
 
 
-def sweep(store: Store, head: Head) -> Steps[None]:
-    """Delete all keys that are no longer needed, whichever process wrote them; foreign keys are the monitor's."""
+def sweep(store: Store, head: Head) -> Steps[list[str]]:
+    """Delete all keys that are no longer needed, whichever process wrote them; foreign keys are the monitor's.
+
+    Returns the keys that were there.
+    """
     yield STEP
-    useless = [key for key in store.keys("") if Keys.is_useless(key, head)]
+    keys = store.keys("")
+    useless = [key for key in keys if Keys.is_useless(key, head)]
     if useless:
         yield from delete_many(store, useless)
+    return keys

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import KW_ONLY, dataclass, field
 
 import msgspec
 
 from dl4jlegacy.clock import Clock
-from dl4jlegacy.scaleout.aggregate import JobAggregator
+from dl4jlegacy.scaleout.aggregate import JobAggregator, ValidationAggregation
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import HEAD_TOPIC, STEP, Limits, MoreWork, NewModel, Steps, Wait
 from dl4jlegacy.scaleout.protocol.failures import Suspects
@@ -27,6 +27,7 @@ from dl4jlegacy.scaleout.protocol.watch import OpenSlots, ReissueReason, watch
 from dl4jlegacy.scaleout.records import (
     HEAD,
     WENT_BACK,
+    Best,
     Failure,
     Head,
     JobRecord,
@@ -35,7 +36,8 @@ from dl4jlegacy.scaleout.records import (
     advance,
     encode_record,
 )
-from dl4jlegacy.scaleout.router import WorkRouter
+from dl4jlegacy.scaleout.router import WorkRouter, router_of
+from dl4jlegacy.scaleout.scoring import Scoring
 from dl4jlegacy.scaleout.store import Buffer, Store
 
 __all__ = ["Master", "RunStart", "master_steps", "reopen"]
@@ -53,12 +55,13 @@ class RunStart:
     """How a run starts, or restarts after the store has lost its head or model.
 
     ``first_model()`` returns version 0, a pure function of the Conf. ``restore()`` returns the newest good checkpoint,
-    or None if there is none.
+    or None if there is none; ``best_model(best)`` the frame of a best model, if the checkpoints have it.
     """
 
     run: str
     first_model: Callable[[], Buffer]
     restore: Callable[[], tuple[Head, Buffer] | None]
+    best_model: Callable[[Best], Buffer | None] = lambda best: None
 
 
 @dataclass(slots=True)
@@ -86,10 +89,16 @@ class Master:
     on_reissued: Callable[[tuple[int, int], str, ReissueReason], None] = lambda slot, worker, reason: None
     on_set_aside: Callable[[str, tuple[Failure, ...]], None] = lambda worker, failures: None
     present: Callable[[], Collection[str]] = lambda: ()
+    scoring: Scoring = field(default_factory=Scoring)
     written: int = 0
-    durations: list[float] = field(default_factory=list)
+    durations: dict[bool, list[float]] = field(default_factory=dict)
+    """How long recent jobs took: those of training, and (True) those of validations."""
     known: tuple[Head, Buffer] | None = None
     """The newest head that this master has read or written, and its model: used if the store loses them."""
+    best: tuple[Best, Buffer] | None = None
+    """The best model of the run as this master knows it, likewise."""
+    counted: tuple[int, float] = (-1, 0.0)
+    """The version of the head to which the run's seconds are counted, and when that was."""
     must_reread_model: bool = False
     """Whether a worker could not read the model."""
     closed_keys: list[str] = field(default_factory=list)
@@ -99,6 +108,11 @@ class Master:
 
     def __post_init__(self) -> None:
         self.suspects = Suspects(self.limits.attempts)
+
+    def best_of(self, head: Head) -> Buffer | None:
+        """Return the frame of a head's best model; None if it has none, or this master does not know it."""
+        known = self.best is not None and head.best is not None and head.best.is_same(self.best[0])
+        return self.best[1] if self.best is not None and known else None
 
     def model_key(self, version: int) -> str:
         """Return a key prefix that this master has not used yet."""
@@ -125,13 +139,15 @@ def master_steps(me: Master) -> Steps[Head]:
             continue
         is_mine = me.known is not None and me.known[0].model.key == head.model.key
         model = yield from _model(me, head, raw)
-        if model is None:
+        if model is None or not (yield from _has_best(me, head, raw, model)):
             continue
-        if head.round >= plan.total_rounds:
+        if me.counted[0] != head.version:
+            me.counted = (head.version, me.clock.now())
+        if head.round >= plan.total_rounds or head.stopped_by:
             head = yield from _finish(me, head, raw)
             if head.status == "running":
                 continue
-            yield NewModel(head, model, last=True)
+            yield NewModel(head, model, last=True, best=me.best_of(head))
             return head
         yield from _work(me, OpenSlots(head, raw, model, me.router.open_slots(plan, head)), is_new=is_mine)
 
@@ -142,7 +158,7 @@ def _work(me: Master, slots: OpenSlots, *, is_new: bool) -> Steps[None]:
     yield MoreWork(head, tuple(slots.numbers), _ahead(me, head))
     slots.requested = me.clock.now()
     yield from _tidy(me, head, knows_all=is_new)
-    if is_new and me.router.binds_model:  # no job can be done yet; the first commit is a hint
+    if is_new and router_of(me.router, me.plan, head).binds_model:  # no job can be done yet; the first commit is a hint
         yield Wait(me.clock.now() + me.limits.poll)
     if (yield from watch(me, slots)):
         yield from _close(me, slots)
@@ -165,6 +181,7 @@ def _model(me: Master, head: Head, raw: Buffer) -> Steps[Buffer | None]:
     """Return the head's model, or None if it was lost and the head has been rewritten."""
     known = me.known[1] if me.known is not None and me.known[0].model.key == head.model.key else None
     if known is not None and not me.must_reread_model:
+        me.known = (head, known)
         return known
     me.must_reread_model = False
     model = yield from read_frame(me.store, head.model)
@@ -177,6 +194,8 @@ def _model(me: Master, head: Head, raw: Buffer) -> Steps[Buffer | None]:
     logger.warning("model version %s was lost from the store; it is written again", head.version)
     manifest = yield from write_frame(me.store, me.model_key(head.version), known)
     mended = msgspec.structs.replace(head, model=manifest)
+    if head.best is not None and head.best.model.key == head.model.key:
+        mended = _with_best(mended, manifest)
     yield STEP
     if me.store.replace_if_same(HEAD, raw, encode_record(mended)):
         me.known = (mended, known)
@@ -184,16 +203,46 @@ def _model(me: Master, head: Head, raw: Buffer) -> Steps[Buffer | None]:
     return None
 
 
+def _with_best(head: Head, model: Manifest) -> Head:
+    """Return the head with its best model stored elsewhere."""
+    assert head.best is not None
+    return msgspec.structs.replace(head, best=msgspec.structs.replace(head.best, model=model))
+
+
+def _has_best(me: Master, head: Head, raw: Buffer, model: Buffer) -> Steps[bool]:
+    """Make this master know the head's best model; return False if it was lost and the head has been rewritten."""
+    best = head.best
+    if best is None or me.best_of(head) is not None:
+        return True
+    if best.model.key == head.model.key:
+        me.best = (best, model)
+        return True
+    frame = yield from read_frame(me.store, best.model)
+    if frame is not None:
+        me.best = (best, frame)
+        return True
+    frame = me.start.best_model(best)
+    if frame is None:  # restart from a checkpoint or the first model; later rounds are done again
+        logger.warning("the best model, of round %s, was lost; run %s goes on from before it", best.round, head.run)
+        me.known = None
+        yield from _begin(me, raw)
+        return False
+    manifest = yield from write_frame(me.store, me.model_key(best.version), frame)
+    mended = _with_best(head, manifest)
+    yield STEP
+    if me.store.replace_if_same(HEAD, raw, encode_record(mended)):
+        me.known, me.best = (mended, model), (best, frame)
+    me.store.publish(HEAD_TOPIC)
+    return False
+
+
 def _begin(me: Master, expected: Buffer | None) -> Steps[None]:
     """Write the head from the known model, the newest checkpoint or version 0, if the head still is ``expected``."""
-    restored = me.known or me.start.restore()
-    if restored is None:
-        head = Head(run=me.start.run, version=0, round=0, model=Manifest("", 0, 0))
-        frame = me.start.first_model()
-    else:
-        head, frame = restored
+    head, frame, best = _beginning(me)
     manifest = yield from write_frame(me.store, me.model_key(head.version), frame)
     new = msgspec.structs.replace(head, model=manifest, status="running")
+    if best is not None:
+        new = _with_best(new, (yield from write_frame(me.store, me.model_key(head.version), best)))
     yield STEP
     if expected is None:
         written = me.store.put_if_absent(HEAD, encode_record(new))
@@ -201,7 +250,20 @@ def _begin(me: Master, expected: Buffer | None) -> Steps[None]:
         written = me.store.replace_if_same(HEAD, expected, encode_record(new))
     if written:
         me.known = (new, frame)
+        me.best = None if new.best is None or best is None else (new.best, best)
     me.store.publish(HEAD_TOPIC)
+
+
+def _beginning(me: Master) -> tuple[Head, Buffer, Buffer | None]:
+    """Return the head from which the run begins, here or again, with its model and its best one."""
+    sources: tuple[Callable[[], tuple[Head, Buffer] | None], ...] = (lambda: me.known, me.start.restore)
+    for source in sources:
+        if (restored := source()) is not None:
+            head, frame = restored
+            best = None if head.best is None else me.best_of(head) or me.start.best_model(head.best)
+            if head.best is None or best is not None:
+                return head, frame, best
+    return Head(run=me.start.run, version=0, round=0, model=Manifest("", 0, 0)), me.start.first_model(), None
 
 
 def _finish(me: Master, head: Head, raw: Buffer) -> Steps[Head]:
@@ -224,32 +286,50 @@ def _tidy(me: Master, head: Head, *, knows_all: bool) -> Steps[None]:
         yield from delete_many(me.store, useless)
     if not knows_all or not 0 <= head.version - me.swept < SWEEP_VERSIONS:
         me.swept = head.version
-        yield from sweep(me.store, head)
+        keys = yield from sweep(me.store, head)
+        best = me.best_of(head)
+        if head.best is not None and best is not None and not set(keys_of(head.best.model)) <= set(keys):
+            yield from write_frame(me.store, head.best.model.key, best)  # the same bytes as before
 
 
 def _close(me: Master, slots: OpenSlots) -> Steps[None]:
-    """Write the folded updates as the next model version and make it current; from that moment the updates count."""
-    head, aggregation = slots.head, slots.aggregation
+    """Write the folded updates as the next model version and make it current; from that moment the updates count.
+
+    A validation leaves the model as it is, and so may an aggregation; then it is not written again. What either means
+    for the best model and the run's end is in the new head.
+    """
+    head, aggregation, now = slots.head, slots.aggregation, me.clock.now()
     assert aggregation is not None
     new = advance(head, me.plan, slots.folded, updates_dropped=max(head.updates_dropped, slots.dropped))
-    ends_phase = new.round < me.plan.total_rounds and me.plan.phase_of(new.round) != me.plan.phase_of(head.round)
-    frame, score = aggregation.finish(ends_phase=ends_phase)
-    manifest = yield from write_frame(me.store, me.model_key(new.version), frame)
-    new = msgspec.structs.replace(new, model=manifest, score=score)
+    if me.scoring.counts_seconds:
+        new = msgspec.structs.replace(new, seconds=head.seconds + now - me.counted[1])
+    figures, frame, written = None, slots.model, None
+    if isinstance(aggregation, ValidationAggregation):
+        figures = aggregation.figures()
+    else:
+        frame, score = aggregation.finish(ends_phase=me.plan.ends_phase(head.round, new.round))
+        if frame is not slots.model:
+            written = yield from write_frame(me.store, me.model_key(new.version), frame)
+        new = msgspec.structs.replace(new, model=written or head.model, score=score)
+    new = me.scoring.closed(me.plan, head, new, figures)
     yield STEP
     if me.store.replace_if_same(HEAD, slots.raw, encode_record(new)):
         me.store.publish(HEAD_TOPIC)
-        me.known = (new, frame)
-        me.closed_keys += [*keys_of(head.model), *_keys_of_slots(me, slots, slots.folded)]
-        yield NewModel(new, frame)
-    else:
-        yield from delete_frame(me.store, manifest)
+        me.known, me.counted = (new, frame), (new.version, now)
+        me.closed_keys += [*([] if written is None else keys_of(head.model)), *_keys_of_slots(me, slots)]
+        if new.best is not None and not new.best.is_same(head.best):
+            me.closed_keys += [] if head.best is None else keys_of(head.best.model)
+            me.best = (new.best, frame)
+        jobs = {number: slots.records[number] for number in slots.folded}
+        yield NewModel(new, frame, best=me.best_of(new), jobs=jobs)
+    elif written is not None:
+        yield from delete_frame(me.store, written)
 
 
-def _keys_of_slots(me: Master, slots: OpenSlots, numbers: Sequence[int]) -> list[str]:
-    """Return the keys of the slots' records, data and updates."""
+def _keys_of_slots(me: Master, slots: OpenSlots) -> list[str]:
+    """Return the keys of the folded slots' records, data and updates."""
     keys = []
-    for number in numbers:
+    for number in slots.folded:
         record = slots.records[number]
         keys.append(Keys.job(*me.plan.at(number)))
         for manifest in (record.data, record.update):
@@ -259,8 +339,9 @@ def _keys_of_slots(me: Master, slots: OpenSlots, numbers: Sequence[int]) -> list
 
 def _fail(me: Master, head: Head, raw: Buffer, failure: Failure) -> Steps[None]:
     """End the run with a job's failure."""
+    failed = msgspec.structs.replace(head, status="failed", failure=failure)
     yield STEP
-    me.store.replace_if_same(HEAD, raw, encode_record(msgspec.structs.replace(head, status="failed", failure=failure)))
+    me.store.replace_if_same(HEAD, raw, encode_record(me.scoring.failed(head, failure) or failed))
     me.store.publish(HEAD_TOPIC)
 
 

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from dl4jlegacy.clock import Clock
-from dl4jlegacy.scaleout.aggregate import Aggregation, JobAggregator
+from dl4jlegacy.scaleout.aggregate import Aggregation, JobAggregator, ValidationAggregation
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import DROPPED, JOB_TOPIC, STEP, Limits, MoreWork, Steps, Wait
 from dl4jlegacy.scaleout.protocol.failures import Suspects, is_hopeless
@@ -29,7 +29,7 @@ from dl4jlegacy.scaleout.records import (
     Manifest,
     encode_record,
 )
-from dl4jlegacy.scaleout.router import WorkRouter
+from dl4jlegacy.scaleout.router import WorkRouter, router_of
 from dl4jlegacy.scaleout.store import Buffer, Store
 
 __all__ = ["OpenSlots", "ReissueReason", "watch"]
@@ -99,7 +99,7 @@ class Watcher(Protocol):
     router: WorkRouter
     aggregator: JobAggregator
     limits: Limits
-    durations: list[float]
+    durations: dict[bool, list[float]]
     must_reread_model: bool
     suspects: Suspects
 
@@ -126,11 +126,11 @@ def watch(me: Watcher, slots: OpenSlots) -> Steps[bool]:
     If a model does not fit into one value of the store, its updates are fetched and folded as they arrive, so that the
     master never holds more than one of them.
     """
-    streams = slots.head.model.chunks > 1
+    streams, router = slots.head.model.chunks > 1, router_of(me.router, me.plan, slots.head)
     while (yield from _read_slots(me, slots)):
         done = slots.done()
-        chosen = me.router.send_work(slots.numbers, done)
-        ready = chosen or (me.router.fold_ahead(slots.numbers, done) if streams else [])
+        chosen = router.send_work(slots.numbers, done)
+        ready = chosen or (router.fold_ahead(slots.numbers, done) if streams else [])
         announced = list(chosen or slots.numbers)
         is_more = ready and (announced != slots.announced or len(ready) > len(slots.folded))
         if is_more and not (yield from _fold(me, slots, ready, announced=announced)):
@@ -190,11 +190,12 @@ def _check_slot(me: Watcher, slots: OpenSlots, number: int, raw: Buffer | None) 
         me.store.publish(JOB_TOPIC)
         if record.state == "leased" and record.model == again.model:
             me.on_reissued(
-                me.plan.at(number), record.worker, _reissue_reason(me, slots.leases[number], record) or "slow"
+                me.plan.at(number), record.worker, _reissue_reason(me, slots, slots.leases[number], record) or "slow"
             )
         record = again
     elif record.state == "done":
-        me.durations = [*me.durations[1 - REMEMBERED :], record.seconds]
+        durations = _durations(me, slots)
+        durations[:] = [*durations[1 - REMEMBERED :], record.seconds]
         if sick := me.suspects.add(number, record):
             able = _able(me, slots)
             slots.sick = next((worker for worker in sick if worker in able and len(able) > 1), "")
@@ -215,7 +216,7 @@ def _note_progress(me: Watcher, slots: OpenSlots, number: int, record: JobRecord
 
 def _reissued(me: Watcher, slots: OpenSlots, number: int, record: JobRecord, raw: Buffer) -> JobRecord | None:
     """Return the record made ready again if its job must be reissued or retried; else None."""
-    model = slots.head.model.key if me.router.binds_model else ""
+    model = slots.head.model.key if router_of(me.router, me.plan, slots.head).binds_model else ""
     if record.model != model:  # a record from before the run was restored
         return JobRecord(state="ready", model=model, token=record.token, data=record.data)
     ready = msgspec.structs.replace(record, state="ready", worker="", failure=None)
@@ -243,25 +244,30 @@ def _is_late(me: Watcher, slots: OpenSlots, number: int, record: JobRecord, raw:
     elif lease.raw != raw:
         lease = Lease(record.token, raw, lease.since, now)
     slots.leases[number] = lease
-    return _reissue_reason(me, lease, record) is not None
+    return _reissue_reason(me, slots, lease, record) is not None
 
 
-def _reissue_reason(me: Watcher, lease: Lease, record: JobRecord) -> ReissueReason | None:
+def _reissue_reason(me: Watcher, slots: OpenSlots, lease: Lease, record: JobRecord) -> ReissueReason | None:
     """Return why a leased job must be given to another worker, or None."""
     now = me.clock.now()
     if me.is_gone(record.worker):
         return "gone"
     if now - lease.changed > me.limits.lease:
         return "expired"
-    return "slow" if now - lease.since > _straggler_seconds(me) else None
+    return "slow" if now - lease.since > _straggler_seconds(me, _durations(me, slots)) else None
 
 
-def _straggler_seconds(me: Watcher) -> float:
+def _durations(me: Watcher, slots: OpenSlots) -> list[float]:
+    """Return the durations of recent jobs of this kind: a validation takes as long as it takes, and no longer."""
+    return me.durations.setdefault(me.plan.is_validation(slots.head.round), [])
+
+
+def _straggler_seconds(me: Watcher, durations: list[float]) -> float:
     """Return the time after which a job is a straggler, computed from recent durations."""
-    if len(me.durations) < 8:
+    if len(durations) < 8:
         return float("inf")
-    middle = median(me.durations)
-    spread = median(abs(duration - middle) for duration in me.durations)
+    middle = median(durations)
+    spread = median(abs(duration - middle) for duration in durations)
     return max(me.limits.straggler_factor * middle, middle + 6 * spread, me.limits.straggler_least)
 
 
@@ -273,8 +279,7 @@ def _fold(me: Watcher, slots: OpenSlots, ready: Sequence[int], *, announced: lis
     """
     if slots.aggregation is None or announced != slots.announced:
         slots.announced, slots.folded = announced, []
-        examples = [me.plan.examples_of(number) for number in announced]
-        slots.aggregation = me.aggregator.begin(slots.model, version=slots.head.version, examples=examples)
+        slots.aggregation = _aggregation(me, slots)
     for group in _groups(slots, ready[len(slots.folded) :]):
         manifests = [slots.records[number].update or NOTHING for number in group]
         frames = yield from read_frames(me.store, manifests)
@@ -286,6 +291,14 @@ def _fold(me: Watcher, slots: OpenSlots, ready: Sequence[int], *, announced: lis
         slots.folded += group
         del frames, whole  # frees memory before the next are fetched
     return True
+
+
+def _aggregation(me: Watcher, slots: OpenSlots) -> Aggregation:
+    """Begin to fold the announced slots."""
+    if me.plan.is_validation(slots.head.round):
+        return ValidationAggregation()
+    examples = [me.plan.examples_of(number) for number in slots.announced]
+    return me.aggregator.begin(slots.model, version=slots.head.version, examples=examples)
 
 
 def _groups(slots: OpenSlots, numbers: Sequence[int]) -> list[list[int]]:

@@ -32,7 +32,7 @@ from dl4jlegacy.scaleout.protocol.frames import (
     write_frame,
 )
 from dl4jlegacy.scaleout.records import HEAD, MODEL_LOST, Failure, Head, JobRecord, Keys, encode_record
-from dl4jlegacy.scaleout.router import WorkRouter
+from dl4jlegacy.scaleout.router import WorkRouter, router_of
 from dl4jlegacy.scaleout.store import Buffer, Store, is_batch_store
 
 __all__ = ["Worker", "extend_lease", "is_wanted", "worker_steps"]
@@ -155,12 +155,13 @@ def worker_steps(me: Worker) -> Steps[Head]:
         elif isinstance(result, Failure):
             yield from _report(me, number, record, result)
         elif result is not ABANDONED:
-            yield from _commit(me, claim, result)
+            yield from _commit(me, claim, result, head.version)
 
 
 def is_wanted(router: WorkRouter, plan: Plan, head: Head, number: int, record: JobRecord) -> bool:
     """Return whether a job's update would still count under this head."""
-    if head.status != "running" or (router.binds_model and record.model != head.model.key):
+    binds = router_of(router, plan, head).binds_model
+    if head.status != "running" or (binds and record.model != head.model.key):
         return False
     return number in router.open_slots(plan, head)
 
@@ -251,7 +252,7 @@ def _claim_spare(me: Worker) -> Steps[Claim | None]:
     """
     if not me.spare:
         return None
-    if not me.router.binds_model or me.clock.now() - me.looked > me.limits.poll * FRESH:
+    if not _binds_model(me) or me.clock.now() - me.looked > me.limits.poll * FRESH:
         me.update_head((yield from read_many(me.store, [HEAD]))[0])
     claim = (yield from _lease(me, *me.spare.pop(0))) if me.spare else None
     if claim is None:
@@ -286,7 +287,7 @@ def _search_order(me: Worker) -> list[list[int]]:
 
 def _free(me: Worker, head: Head, block: list[int], raws: list[Buffer | None]) -> list[Free]:
     """Return the ready jobs of a block; add the done jobs to ``me.closed``."""
-    model = head.model.key if me.router.binds_model else ""
+    model = head.model.key if _binds_model(me) else ""
     free = []
     for number, raw in zip(block, raws, strict=True):
         record = parse_record(me.store, Keys.job(*me.plan.at(number)), raw, JobRecord)
@@ -297,6 +298,11 @@ def _free(me: Worker, head: Head, block: list[int], raws: list[Buffer | None]) -
         elif record.state == "ready" and record.model == model and _own_failures(me, record) < me.limits.attempts:
             free.append((number, record, raw))
     return free
+
+
+def _binds_model(me: Worker) -> bool:
+    """Return whether the jobs of the head must start from its model version."""
+    return me.head is not None and router_of(me.router, me.plan, me.head).binds_model
 
 
 def _own_failures(me: Worker, record: JobRecord) -> int:
@@ -317,11 +323,11 @@ def _lease(me: Worker, number: int, record: JobRecord, raw: Buffer) -> Steps[Cla
     return Claim(number, lease, new, since)
 
 
-def _commit(me: Worker, claim: Claim, frame: Buffer) -> Steps[None]:
+def _commit(me: Worker, claim: Claim, frame: Buffer, version: int) -> Steps[None]:
     """Set the slot to done with this update, unless another worker was first or the slot has a new model.
 
     The commit does not require a valid lease: results are deterministic, so a worker that lost its lease may still be
-    the first to finish. It must never change a record of another model.
+    the first to finish. It must never change a record of another model. ``version`` is that of the model it began with.
     """
     lease, slot = claim.record, me.plan.at(claim.number)
     manifest = yield from write_frame(me.store, me.update_key(slot), frame)
@@ -333,6 +339,7 @@ def _commit(me: Worker, claim: Claim, frame: Buffer) -> Steps[None]:
             state="done",
             worker=me.name,
             seconds=me.clock.now() - claim.since,
+            version=version,
             update=manifest,
             failure=None,
         )

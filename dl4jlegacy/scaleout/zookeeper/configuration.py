@@ -12,10 +12,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
+import os
 import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Self
 
 import msgspec
@@ -24,6 +26,7 @@ from dl4jlegacy.clock import Deadline
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.secret import read_secret
 from dl4jlegacy.scaleout.zookeeper.session import Node, ZooKeeperSession
 from dl4jlegacy.version import __version__
 
@@ -76,6 +79,12 @@ def build_path(host: str, port: int, *names: str) -> str:
     return "/" + "/".join((f"{host}:{port}", *names))
 
 
+def _paths_of(host: str, port: int, id: str) -> list[str]:
+    """Return where the Conf of an id may be: under the host's name, and then a machine's names for itself."""
+    hosts = dict.fromkeys((host, "127.0.0.1", "localhost", socket.gethostname()))
+    return [build_path(name, port, "tmp", id) for name in hosts]
+
+
 class ZooKeeperConfigurationRegister:
     """Writes a ``Conf`` where workers look for it. The node outlives its master, so that a run can be resumed.
 
@@ -110,7 +119,8 @@ class ZooKeeperConfigurationRegister:
         Raises:
             ConfError: the Conf is too large for Zookeeper. TrackerError: no server answers there.
         """
-        self.path, self._id = build_path(host, port, "tmp", id), id
+        self._paths, self._id = _paths_of(host, port, id), id
+        self.path = self._paths[0]
         self._guard = f"{self.path}/guard"
         conf_json = conf.to_json().encode()
         self._own_session = session is None
@@ -143,7 +153,7 @@ class ZooKeeperConfigurationRegister:
             NotAuthorisedError: another run's secret protects that id.
             TrackerError: no answer within the deadline; or this process does not lead; or the id is another run's.
         """
-        self._change(lambda node, fence: self._written(node, fence, takes_over=takes_over), "written")
+        self._change(lambda node, fence: self._written(node, fence, takes_over=takes_over), "written", self.path)
         if self._session.secret:
             self._session.ensure(self._guard, guarded=self.path)
 
@@ -168,28 +178,31 @@ class ZooKeeperConfigurationRegister:
     def remove(self) -> None:
         """Remove the Conf, unless it is another run's, and its parent folders if they are empty: the run is over.
 
+        Whoever began the run may have called the server by another of its machine's names.
+
         Raises:
             TrackerError: no answer within the deadline; or this process does not lead.
         """
-        self._change(self._removed, "removed")
-        self._session.prune(self.path.rpartition("/")[0])
+        for path in self._paths:
+            self._change(partial(self._removed, path), "removed", path)
+            self._session.prune(path.rpartition("/")[0])
 
     def close(self) -> None:
         """Close the session; the Conf stays."""
         if self._own_session:
             self._session.close()
 
-    def _change(self, change: Callable[[Node | None, str], bool], done: str) -> None:
-        """Repeat ``change(node, fence)`` until it succeeds; raises ``TrackerError`` at the deadline."""
+    def _change(self, change: Callable[[Node | None, str], bool], done: str, path: str) -> None:
+        """Repeat ``change(node at path, fence)`` until it succeeds; raises ``TrackerError`` at the deadline."""
         deadline = Deadline(self._session.deadline_seconds)
         while True:
             fence = self._fence()  # first: whatever is found after that, no other master has written since
-            if fence is not None and change(self._session.get(self.path), fence):
+            if fence is not None and change(self._session.get(path), fence):
                 return
             if deadline.passed():
                 why = "this process is not the master" if fence is None else "it changes faster than that"
                 raise TrackerError(
-                    f"{self.path} in Zookeeper at {self._session.address} was not {done} in "
+                    f"{path} in Zookeeper at {self._session.address} was not {done} in "
                     f"{self._session.deadline_seconds:g} s: {why}; are there several masters with this id?"
                 )
             if fence is None:
@@ -210,13 +223,14 @@ class ZooKeeperConfigurationRegister:
         logger.info("%s held another Conf; it is replaced", self.path)
         return self._session.replace(self.path, self._data, node.version, fence=fence)
 
-    def _removed(self, node: Node | None, fence: str) -> bool:
+    def _removed(self, path: str, node: Node | None, fence: str) -> bool:
         if node is None:
             return True
-        if _begun(node) not in (None, self._mine):
-            logger.info("%s is another run's by now, and stays", self.path)
+        there = _begun(node)
+        if there != self._mine and (there is not None or path != self.path):
+            logger.info("%s is not this run's, and stays", path)
             return True
-        return self._session.replace(self.path, None, node.version, fence=fence)
+        return self._session.replace(path, None, node.version, fence=fence)
 
 
 class ZookeeperConfigurationRetriever:
@@ -232,13 +246,17 @@ class ZookeeperConfigurationRetriever:
         session: ZooKeeperSession | None = None,
         deadline_seconds: float = 10.0,
     ) -> None:
-        """Connect, unless a session is given, whose secret is then used; raises ``TrackerError`` without an answer."""
-        hosts = dict.fromkeys((host, "127.0.0.1", "localhost", socket.gethostname()))
-        self._paths = [build_path(name, port, "tmp", id) for name in hosts]
+        """Connect, unless a session is given, whose secret is then used; raises ``TrackerError`` without an answer.
+
+        ``secret`` None: that of the environment (``DL4J_SECRET_FILE``), as the run's processes read it.
+        """
+        self._paths = _paths_of(host, port, id)
         self._id = id
         self._own_session = session is None
         self._session = session or ZooKeeperSession(
-            _address(host, port), secret=secret, deadline_seconds=deadline_seconds
+            _address(host, port),
+            secret=read_secret(os.environ) if secret is None else secret,
+            deadline_seconds=deadline_seconds,
         )
 
     def __enter__(self) -> Self:

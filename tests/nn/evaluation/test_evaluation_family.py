@@ -214,6 +214,33 @@ def same(a: Any, b: Any) -> None:
             assert value == right[name], name
 
 
+def whole_numbers(report: Any) -> Any:
+    """The counts in a report, in their places; floating-point sums are left out."""
+    if isinstance(report, dict):
+        return {name: whole_numbers(value) for name, value in report.items() if not isinstance(value, float)}
+    if isinstance(report, list):
+        return [whole_numbers(value) for value in report if not isinstance(value, float)]
+    return report
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_counts_of_parts_that_travelled_are_those_of_the_whole_to_the_last_one(kind: str) -> None:
+    """In an empty evaluation and in one that has some already; the parts stay what they were."""
+    y, p = batch()
+    whole = MAKERS[kind]()
+    whole.eval(y, p)
+    parts = [MAKERS[kind]() for _ in range(3)]
+    for part, rows in zip(parts, (slice(0, 7), slice(7, 30), slice(30, 60)), strict=True):
+        part.eval(y[rows], p[rows])
+    sent = [json.dumps(part.to_dict()) for part in parts]
+    for merged, rest in ((MAKERS[kind](), sent), (type(whole).from_dict(json.loads(sent[0])), sent[1:])):
+        for text in rest:
+            merged.merge(type(whole).from_dict(json.loads(text)))
+        assert whole_numbers(merged.to_dict()) == whole_numbers(whole.to_dict())
+        same(merged, whole)
+    assert [json.dumps(part.to_dict()) for part in parts] == sent
+
+
 @pytest.mark.parametrize("kind", MAKERS)
 def test_merging_the_parts_in_any_order_equals_evaluating_the_whole(kind: str) -> None:
     y, p = batch()

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -81,13 +77,3 @@ def test_an_image_that_is_too_small_is_refused_by_the_models_name(model: str) ->
             assert side < 18 and model == "lenet"
         else:
             conf.with_sizes(side * side, 4).validate()
-
-
-@pytest.mark.long
-@pytest.mark.mnist
-def test_the_whole_mnist_is_learned_by_lenet_on_four_workers(mnist_dir: str) -> None:
-    command = [sys.executable, "-m", "dl4jlegacy", "train", "--model", "lenet", "--dataset", "mnist", "--workers", "4"]
-    command += ["--epochs", "5", "--format", "json", *(["--data-dir", mnist_dir] if mnist_dir else [])]
-    report = json.loads(subprocess.run(command, capture_output=True, timeout=400, check=True).stdout)
-    assert report["accuracy"] >= 0.989
-    assert report["examples"] == 300_000

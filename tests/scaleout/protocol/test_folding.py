@@ -79,7 +79,7 @@ def test_whatever_is_lost_while_it_is_folded_each_update_is_folded_once(monkeypa
             router=grid.router,
             aggregator=aggregator,
             limits=protocol.Limits(),
-            durations=[],
+            durations={},
             must_reread_model=False,
             on_progress=lambda: None,
             suspects=Suspects(3),

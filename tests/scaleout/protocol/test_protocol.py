@@ -5,6 +5,7 @@ Set ``DL4J_SCHEDULES`` to run more schedules than the 600 of the test command (5
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import os
@@ -34,8 +35,9 @@ from dl4jlegacy.scaleout.protocol import master as master_module
 from dl4jlegacy.scaleout.protocol import watch as watch_module
 from dl4jlegacy.scaleout.protocol import worker as worker_module
 from dl4jlegacy.scaleout.protocol.frames import read_frame
-from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys, decode_record, encode_record
+from dl4jlegacy.scaleout.records import HEAD, Failure, Head, JobRecord, Keys, Manifest, decode_record, encode_record
 from dl4jlegacy.scaleout.router import create_router
+from dl4jlegacy.scaleout.scoring import EarlyStopping, Scoring
 from dl4jlegacy.scaleout.store import MemoryStore
 from dl4jlegacy.scaleout.tracker import drive
 from tests.support import REPOSITORY, simulator
@@ -52,6 +54,12 @@ CONF = MultiLayerConfiguration(
 )
 
 
+def examples(count: int, seed: int) -> DataSet:
+    random = np.random.default_rng(seed)
+    labels = np.eye(2, dtype=np.float32)[random.integers(0, 2, count)]
+    return DataSet(random.random((count, 3), dtype=np.float32), labels)
+
+
 @functools.cache
 def network_work() -> simulator.Work:
     """A deep belief network of 30 parameters with drop-out and sampling, pretrained and finetuned: 12 rounds."""
@@ -62,6 +70,22 @@ def network_work() -> simulator.Work:
         jobs_per_round=4,
         phases=(Phase(kind="pretrain", layer=0, epochs=2), Phase(kind="finetune", epochs=2)),
     )
+    return work_of(jobs)
+
+
+def validated_work(scoring: Scoring, epochs: int) -> simulator.Work:
+    """The same network, validated after every second round and every epoch: less pretraining, more rounds."""
+    jobs = DataSetJobIterator(
+        ListDataSetIterator(examples(21, 3), 2, seed=5),
+        jobs_per_round=4,
+        phases=(Phase(kind="pretrain", layer=0), Phase(kind="finetune", epochs=epochs)),
+        validation=ListDataSetIterator(examples(9, 4), 2, shuffle=False),
+        validate_every=2,
+    )
+    return dataclasses.replace(work_of(jobs), scoring=scoring, max_keys=190)
+
+
+def work_of(jobs: DataSetJobIterator) -> simulator.Work:
     network = MultiLayerNetwork(CONF, kernels=KERNELS)
     performers = {
         shares: MultiLayerNetworkPerformer(MultiLayerNetwork(CONF, kernels=KERNELS), seed=5, shares=shares)
@@ -81,7 +105,7 @@ def network_work() -> simulator.Work:
             return known[key]
         performer = performers[router.shares]
         performer.update(Result.decode(model))
-        result = performer.perform(Job(slot, jobs.plan.phases[slot.phase], decode_work(data), "w", version)).encode()
+        result = performer.perform(Job(slot, jobs.plan.work_of(slot.round), decode_work(data), "w", version)).encode()
         if router.shares == "params":
             known[key] = bytes(result)
         return result
@@ -100,13 +124,36 @@ def network_work() -> simulator.Work:
     )
 
 
-def simulate(count: int, router: str, scenario: str = "hostile") -> None:
+@functools.cache
+def scored_work() -> simulator.Work:
+    """A run that is validated to the end of its plan."""
+    return validated_work(Scoring(metric="loss"), epochs=2)
+
+
+@functools.cache
+def stopping_work() -> simulator.Work:
+    """A run that stops early, some validations after its best one."""
+    return validated_work(Scoring(metric="loss", stopping=EarlyStopping(epochs_without_improvement=2)), epochs=20)
+
+
+WORKS = {"network": network_work, "scored": scored_work, "stopping": stopping_work}
+
+
+def simulate(count: int, router: str, scenario: str = "hostile", work: str = "network") -> None:
     """Run schedules, in as many processes as there are cores."""
     script, cores = Path(simulator.__file__), os.cpu_count() or 1
     firsts = [1 + count * core // cores for core in range(cores + 1)]
     processes = [
         subprocess.Popen(
-            [sys.executable, script, str(end - first), str(first), f"--router={router}", f"--scenario={scenario}"],
+            [
+                sys.executable,
+                script,
+                str(end - first),
+                str(first),
+                f"--router={router}",
+                f"--scenario={scenario}",
+                f"--work={work}",
+            ],
             stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
             text=True,
@@ -129,6 +176,26 @@ def test_asynchronous_schedules_count_every_batch_once():
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("work", ["scored", "stopping"])
+@pytest.mark.parametrize("router", ROUTERS)
+def test_every_schedule_with_validations_has_the_serial_runs_best_model_and_end(router, work):
+    simulate(max(1, SCHEDULES // 8), router, work=work)
+
+
+@pytest.mark.parametrize("work", ["scored", "stopping"])
+@pytest.mark.parametrize("router", ROUTERS)
+def test_a_few_schedules_with_validations_have_the_serial_runs_best_model_and_end(router, work):
+    simulator.simulate(WORKS[work](), 4, first=1, router=router)
+
+
+def test_the_run_that_stops_early_stops_behind_its_best_model():
+    """Or these schedules would prove nothing about what becomes of it."""
+    head, _, best = simulator.serial(stopping_work())
+    assert head.stopped_by.startswith("ScoreImprovementEpochs: loss") and best is not None
+    assert head.best.round < head.round - 2 < stopping_work().plan.total_rounds - 20
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("scenario", ["sick-worker", "failing-run"])
 @pytest.mark.parametrize("router", ROUTERS)
 def test_in_every_schedule_sick_workers_and_failed_runs_change_nothing(router, scenario):
@@ -145,6 +212,23 @@ def test_a_worker_that_fails_in_every_job_is_set_aside_and_the_run_goes_on(route
 def test_a_run_that_has_failed_is_resumed_where_it_was(router):
     worlds = simulator.simulate(network_work(), 3, 1, router, simulator.FAILING_RUN)
     assert sum(world.resumed for world in worlds) > 0
+
+
+def test_what_made_a_run_fail_counts_no_more_when_it_is_resumed():
+    store, plan, router = MemoryStore(), network_work().plan, create_router("iterative-reduce")
+    failures = tuple(Failure("DL4J-JOB", "no room", worker) for worker in ("a-0", "b-0", "c-0"))
+    head = Head(run="r", version=0, round=0, model=Manifest("m", 1, 1), status="failed", failure=failures[-1])
+    keys = [Keys.job(*plan.at(number)) for number in (0, 1)]
+    for key, state in zip(keys, ("failed", "done"), strict=True):
+        job = JobRecord(state=state, model="m", token=3, worker="c-0", failures=failures, failure=failures[-1])
+        store.put(key, encode_record(job))
+    store.put(HEAD, encode_record(head))
+    before = store.get(keys[1])
+    assert drive(protocol.reopen(store, plan, router))
+    assert decode_record(store.get(HEAD), Head) == msgspec.structs.replace(head, status="running", failure=None)
+    assert decode_record(store.get(keys[0]), JobRecord) == JobRecord(state="ready", model="m", token=3)
+    assert store.get(keys[1]) == before
+    assert not drive(protocol.reopen(store, plan, router))  # it goes on already
 
 
 def test_a_sick_worker_that_uses_up_the_attempts_of_a_slot_is_noticed(monkeypatch):
@@ -352,6 +436,38 @@ def test_a_lost_model_that_nobody_looks_after_is_noticed(forgetful, monkeypatch)
 
     monkeypatch.setattr(worker_module, "_cannot_read", nothing)
     notices()
+
+
+def test_a_best_model_that_is_deleted_like_any_other_is_noticed(monkeypatch):
+    is_useless = Keys.is_useless
+
+    def forget(key, head):
+        return is_useless(key, msgspec.structs.replace(head, best=None))
+
+    monkeypatch.setattr(Keys, "is_useless", staticmethod(forget))
+    monkeypatch.setattr(simulator, "STEP_LIMIT", 20_000)
+    notices(stopping_work(), schedules=12)
+
+
+def test_a_decision_that_counts_in_a_process_is_noticed(monkeypatch):
+    """The evaluations without improvement must be counted in the head."""
+    counted = itertools.count(1)
+    scored = Scoring._scored
+
+    def count_here(self, plan, before, after, score, figures):
+        after = scored(self, plan, before, after, score, figures)
+        if after.scores.without_improvement:
+            scores = msgspec.structs.replace(after.scores, without_improvement=next(counted))
+            return msgspec.structs.replace(after, scores=scores)
+        return after
+
+    work = stopping_work()
+    expected = simulator.serial(work)
+    monkeypatch.setattr(Scoring, "_scored", count_here)
+    with pytest.raises(AssertionError, match="seed"):
+        for seed in range(1, 13):
+            world = simulator.run(work, seed, losses=seed % 2 == 1)
+            simulator.check_same(world, seed, *expected)
 
 
 def test_randomness_seeded_by_the_worker_is_noticed():

@@ -336,6 +336,19 @@ def test_a_conf_is_found_under_the_names_that_a_machine_has_for_itself(
 
 
 @pytest.mark.cluster
+@pytest.mark.parametrize("registered", ["localhost", "127.0.0.1", socket.gethostname()])
+def test_a_conf_is_removed_under_the_names_that_a_machine_has_for_itself(
+    session: ZooKeeperSession, group: str, registered: str
+) -> None:
+    conf, other = (Conf(run="spring", incarnation=digit * 16) for digit in "01")
+    ZooKeeperConfigurationRegister(conf, group, registered, 2181, session=session).register()
+    ZooKeeperConfigurationRegister(other, group, "10.1.2.3", 2181, session=session).remove()
+    assert ZookeeperConfigurationRetriever("10.1.2.3", 2181, group, session=session).find() == conf
+    ZooKeeperConfigurationRegister(conf, group, "10.1.2.3", 2181, session=session).remove()
+    assert ZookeeperConfigurationRetriever("10.1.2.3", 2181, group, session=session).find() is None
+
+
+@pytest.mark.cluster
 def test_a_conf_that_is_not_there_is_an_error_that_says_what_is(session: ZooKeeperSession, group: str) -> None:
     ZooKeeperConfigurationRegister(Conf(), f"{group}-other", "zk.example", 2181, session=session).register()
     with pytest.raises(TrackerError) as e:

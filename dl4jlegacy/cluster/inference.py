@@ -1,0 +1,99 @@
+"""Evaluations and predictions by a cluster's workers: who started one leads it, and clears it up however it ends."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterable, Iterator
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.cluster.address import ClusterAddress
+from dl4jlegacy.cluster.leadership import LedRun, MasterOptions, leading_new_run
+from dl4jlegacy.cluster.registration import forget
+from dl4jlegacy.datasets import DataSet
+from dl4jlegacy.errors import TrackerError
+from dl4jlegacy.evaluation_run import EvaluationRun
+from dl4jlegacy.inference import TrainedModel
+from dl4jlegacy.nn.batch_evaluation import NetworkEvaluation
+from dl4jlegacy.nn.networks import Network
+from dl4jlegacy.prediction import PredictedRows
+from dl4jlegacy.prediction_run import PredictionRun, Spool
+from dl4jlegacy.run import Run
+from dl4jlegacy.scaleout.conf import Conf
+
+__all__ = ["evaluate_on_cluster", "predict_on_cluster"]
+
+
+def evaluate_on_cluster(
+    network: Network,
+    examples: DataSet,
+    label_names: tuple[str, ...],
+    *,
+    conf: Conf,
+    address: ClusterAddress,
+    options: MasterOptions | None = None,
+    workers: int = 0,
+) -> NetworkEvaluation:
+    """Return what ``evaluate_network`` does, from the workers of a cluster; the examples travel with the jobs.
+
+    Args:
+        network, examples, label_names: as for ``evaluate_network``.
+        conf: with the grid's members and name.
+        address: where the run is registered for its workers.
+        options: of this process as a master.
+        workers: threads of this process that work, too.
+
+    Raises:
+        TrackerError: Hazelcast or Zookeeper cannot be reached, or the id has a master.
+        NotEnoughWorkersError: no worker came.
+        NotFiniteError, JobError: a job failed.
+    """
+    evaluation = EvaluationRun(network, examples, label_names)
+    run = evaluation.resolve(conf, workers=workers, on_cluster=True)
+    with _leading(run, address, options) as led:
+        return evaluation.perform(led.run, tracker=led.tracker, monitor=led.monitor, tick=led.tick)
+
+
+def predict_on_cluster(
+    model: TrainedModel,
+    blocks: Iterable[Array],
+    *,
+    conf: Conf,
+    address: ClusterAddress,
+    options: MasterOptions | None = None,
+    workers: int = 0,
+) -> Generator[PredictedRows, None, None]:
+    """Yield the predictions for all rows, in their order, from the workers of a cluster.
+
+    The rows are read to their end first, into a file of the temporary folder: a run has a plan.
+
+    Args:
+        model: as ``load_model`` returns it.
+        blocks: as ``blocks_of`` yields them.
+        conf, address, options, workers: as for ``evaluate_on_cluster``.
+
+    Errors as for ``evaluate_on_cluster``, and what ``blocks`` raise.
+    """
+    with contextlib.closing(Spool(blocks)) as spool:
+        prediction = PredictionRun(model, spool)
+        run = prediction.resolve(conf, workers=workers, on_cluster=True)
+
+        def lead() -> None:
+            with _leading(run, address, options) as led:
+                prediction.perform(led.run, tracker=led.tracker, monitor=led.monitor, tick=led.tick)
+
+        yield from prediction.predicted(lead)
+
+
+@contextlib.contextmanager
+def _leading(run: Run, address: ClusterAddress, options: MasterOptions | None) -> Iterator[LedRun]:
+    """Lead a new run; clear it up when what is done inside is done, or fails."""
+    with leading_new_run(run, address, options or MasterOptions()) as led:
+        try:
+            yield led
+        except BaseException:
+            with contextlib.suppress(TrackerError):  # nobody goes on with it; what cannot be reached stays
+                head = led.tracker.finish("stopped")
+                if head is not None and head.status == "failed":
+                    forget(led.run.conf, address, led.tracker)
+            raise
+        led.is_finished = True

@@ -1,0 +1,585 @@
+"""How a process becomes the master of a run on a cluster, leads it, and leaves it: new, behind another master, or after
+it.
+
+Each way is a context manager that yields a ``LedRun``: a run whose ``Conf`` is registered in Zookeeper, so that workers
+find it, and whose tracker and monitor are ready for a ``RunExecution``. At the end the run is cleared up if it is over,
+and left for somebody to continue if not. Everything that matters is in the tracker, so a master that dies is replaced
+by a standby, or by who resumes the run, in the round where it was.
+
+Legacy: ``ZooKeeperConfigurationRegister``, ``ZookeeperConfigurationRetriever``, and the master's half of
+``DeepLearning4jDistributed``, which nobody could take over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from dl4jlegacy import storage
+from dl4jlegacy.clock import Deadline
+from dl4jlegacy.cluster.address import ClusterAddress, check_versions, closing, open_tracker, versions
+from dl4jlegacy.cluster.registration import MasterRegistration
+from dl4jlegacy.errors import (
+    CheckpointError,
+    ConfError,
+    Dl4jError,
+    NotAuthorisedError,
+    TrackerError,
+    VersionError,
+)
+from dl4jlegacy.run import Run, TrainingData, open_checkpoints, resolve
+from dl4jlegacy.scaleout import protocol
+from dl4jlegacy.scaleout.checkpoint import RunIdentity
+from dl4jlegacy.scaleout.compute import ARITHMETIC
+from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker, HazelcastStore
+from dl4jlegacy.scaleout.monitor import ClusterMonitor
+from dl4jlegacy.scaleout.outcome import RunStatus
+from dl4jlegacy.scaleout.parts import find_router
+from dl4jlegacy.scaleout.records import Head
+from dl4jlegacy.scaleout.tracker import drive
+from dl4jlegacy.scaleout.worker_pool import process_name
+from dl4jlegacy.scaleout.zookeeper import (
+    MasterElection,
+    ZookeeperConfigurationRetriever,
+    ZooKeeperSession,
+    registered_workers,
+)
+
+__all__ = [
+    "LedRun",
+    "MasterOptions",
+    "check_may_take_over",
+    "find_run",
+    "leading_after_master",
+    "leading_again",
+    "leading_from_checkpoints",
+    "leading_new_run",
+]
+
+logger = logging.getLogger(__name__)
+
+Tick = Callable[[RunStatus], None]
+_SHARE = "give all masters of a run the same folder, on a file system that they share"
+_OUT = "out"
+"""The global that names the file for the run's model."""
+_EXPIRY_SECONDS = 2.0  # Zookeeper looks for sessions that have ended about so often
+
+
+def _no_tick(status: RunStatus) -> None:
+    """Show nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class MasterOptions:
+    """What a master's process does beside leading the run.
+
+    Attributes:
+        out: the file to save the model to; "": none, or the one that the run's first master was given.
+        bind: the host on which to listen for the workers' signs of life.
+        tick: called with the run's status a few times a second.
+
+    Raises:
+        ConfError: ``out`` can be no path.
+    """
+
+    out: str = ""
+    bind: str = "127.0.0.1"
+    tick: Tick = field(default=_no_tick)
+
+    def __post_init__(self) -> None:
+        storage.absolute(self.out)
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A process that stands for election as a run's master: where, in which session, and in which election."""
+
+    address: ClusterAddress
+    session: ZooKeeperSession
+    election: MasterElection
+
+
+@contextlib.contextmanager
+def _candidate(address: ClusterAddress, conf: Conf, *, standby: bool = False) -> Iterator[_Candidate]:
+    """Stand for election: as the only candidate, or behind the present master; resign at the end.
+
+    Raises:
+        TrackerError: Zookeeper cannot be reached, or another master holds the id, and this is no standby.
+    """
+    address.warn_unsigned(conf.run)
+    with ZooKeeperSession(address.zookeeper, secret=address.secret, session_seconds=conf.session_seconds) as session:
+        info = {"run": conf.run, "standby": True} if standby else {"run": conf.run}
+        election = MasterElection(session, group=address.id, info=info)
+        if standby:
+            election.start()
+        else:
+            election.claim()
+        try:
+            yield _Candidate(address, session, election)
+        finally:
+            election.resign()
+
+
+@dataclass(slots=True)
+class LedRun:
+    """A run that this process leads; changed by one thread.
+
+    Attributes:
+        run, tracker, monitor: for a ``RunExecution``.
+        tick: to be called with the run's status; passes it on, with the news from its journal, to
+            ``MasterOptions.tick``.
+        out: the file for its model; "": none.
+        is_finished: whether everything is done that is to be done with its model, so that the run may be cleared up at
+            the end; whoever does that sets it.
+    """
+
+    run: Run
+    tracker: HazelcastStateTracker
+    monitor: ClusterMonitor
+    tick: Tick
+    out: str = ""
+    is_finished: bool = False
+
+
+@contextlib.contextmanager
+def leading_new_run(run: Run, address: ClusterAddress, options: MasterOptions) -> Iterator[LedRun]:
+    """Be the master of a new run.
+
+    Args:
+        run: as ``training.prepare`` or ``run.resolve`` returned it with ``on_cluster``.
+        address: where to register the run.
+        options: of this process.
+
+    Raises:
+        TrackerError: Hazelcast or Zookeeper cannot be reached, or another master holds the id.
+    """
+    run = replace(run, conf=run.conf.replace(checkpoint_dir=storage.absolute(run.conf.checkpoint_dir)))
+    address.access.check("the tracker", run.conf.state_tracker_connection_string)
+    with (
+        _candidate(address, run.conf) as candidate,
+        closing(open_tracker(run.conf, address, takes_part=True)) as tracker,
+        _leading(run, candidate, tracker, options) as led,
+    ):
+        yield led
+
+
+def check_may_take_over(conf: Conf, address: ClusterAddress) -> None:
+    """Refuse to take a run over that can name files to this process without being believed; before one is touched.
+
+    Raises:
+        NotAuthorisedError: it is not signed, and beyond loopback.
+    """
+    address.access.check("the tracker", conf.state_tracker_connection_string)
+
+
+@contextlib.contextmanager
+def leading_after_master(
+    conf: Conf,
+    data: TrainingData,
+    address: ClusterAddress,
+    options: MasterOptions,
+    *,
+    workers: int = 0,
+    on_stand_by: Callable[[], None] = lambda: None,
+) -> Iterator[LedRun | None]:
+    """Wait behind the present master, and lead its run when that dies; None if the run ended without that.
+
+    Args:
+        conf: the run's, as it is registered.
+        data: its training data.
+        address: where.
+        options: of the new master.
+        workers: in this process, once it leads.
+        on_stand_by: called on this thread, once, when this process waits behind a master.
+
+    Raises:
+        CheckpointError: the data here are not those that the run began with; and what ``leading_new_run`` raises.
+        VersionError: this process is not of the master's versions.
+    """
+    check_may_take_over(conf, address)
+    run = _resolve_registered(conf, data, local_workers=workers)  # takes its seconds now, not when the master is gone
+    with (
+        _candidate(address, conf, standby=True) as candidate,
+        closing(open_tracker(conf, address, registered=True, takes_part=True)) as tracker,
+    ):
+        _check_takes_over(conf, tracker)
+        version = _outlives_master(conf, candidate, tracker, on_stand_by)
+        if version is None:
+            yield None
+            return
+        where = _where_it_continues(conf, tracker, version).text
+        logger.warning("the master of run %s is gone; this standby takes over %s", conf.run, where)
+        with _leading(run, candidate, tracker, options, takes_over="as a standby") as led:
+            yield led
+
+
+@contextlib.contextmanager
+def leading_again(
+    conf: Conf, data: TrainingData, address: ClusterAddress, options: MasterOptions, *, workers: int | None = None
+) -> Iterator[LedRun]:
+    """Take over a registered run that has failed, or whose master is gone.
+
+    Args:
+        conf: the run's, as it is registered.
+        data: its training data.
+        address: where.
+        options: of the new master.
+        workers: in this process; None: none if others are registered, else as many as the Conf says.
+
+    Raises:
+        TrackerError: its master lives. CheckpointError: nothing is left of the run, in the tracker or elsewhere.
+        VersionError: this process is not of the versions of the run's master, or its workers would round differently.
+    """
+    check_may_take_over(conf, address)
+    with (
+        _candidate(address, conf) as candidate,
+        closing(open_tracker(conf, address, registered=True, takes_part=True)) as tracker,
+    ):
+        _check_something_is_left(conf, tracker)
+        _check_takes_over(conf, tracker)
+        _say_where_it_continues(conf, tracker)
+        if workers is None:
+            workers = 0 if _has_workers(candidate, tracker) else conf.workers
+        run = _resolve_registered(conf, data, local_workers=workers)
+        with _leading(run, candidate, tracker, options, takes_over="by dl4j resume") as led:
+            yield led
+
+
+@contextlib.contextmanager
+def leading_from_checkpoints(
+    conf: Conf, data: TrainingData, address: ClusterAddress, options: MasterOptions, *, workers: int | None = None
+) -> Iterator[LedRun]:
+    """Continue a run from its folder of checkpoints, on a grid and a Zookeeper that may have nothing of it.
+
+    What the grid has of this very run counts all the same: it is newer than the checkpoints.
+
+    Args:
+        conf: what the folder says, with the grid to use.
+        data: its training data.
+        address: where to register the run.
+        options: of the new master.
+        workers: as for ``leading_again``.
+
+    Raises:
+        TrackerError: the run has a master; or the name or the id is another run's. CheckpointError: the folder is in
+            use, or has no usable checkpoint.
+    """
+    check_may_take_over(conf, address)
+    conf = conf.replace(incarnation=conf.incarnation or uuid.uuid4().hex[:16])  # older versions had none
+    storage.open_checkpoints(conf.checkpoint_dir).check_unused()
+    with _candidate(address, conf) as candidate, closing(open_tracker(conf, address, takes_part=True)) as tracker:
+        _check_not_led_elsewhere(conf, candidate, tracker)
+        _check_takes_over(conf, tracker)
+        if workers is None:
+            workers = 0 if _has_workers(candidate, tracker) else conf.workers
+        run = resolve(conf, data, local_workers=workers, on_cluster=True, resume=True)
+        _say_where_it_continues(run.conf, tracker)
+        with _leading(run, candidate, tracker, options, takes_over="by dl4j resume") as led:
+            yield led
+
+
+@contextlib.contextmanager
+def _leading(
+    run: Run,
+    candidate: _Candidate,
+    tracker: HazelcastStateTracker,
+    options: MasterOptions,
+    *,
+    takes_over: str = "",
+) -> Iterator[LedRun]:
+    """Register the Conf and share the plan; at the end clear up; ``takes_over`` says how, "" for a new run."""
+    conf, address = run.conf, candidate.address
+    out = _place_of_model(conf, options.out, tracker) if takes_over else storage.absolute(options.out)
+    registration = MasterRegistration(conf, address, candidate.session, candidate.election, tracker)
+    registration.claim_name(takes_over=bool(takes_over))
+    monitor = ClusterMonitor(
+        conf,
+        tracker,
+        source=process_name(),
+        definitions={**_definitions(run), _OUT: out},
+        leadership=registration,
+        takes_over=bool(takes_over),
+        secret=address.secret,
+        bind=options.bind,
+        folder=storage.open_folder(conf.checkpoint_dir) if conf.checkpoint_dir else None,
+    )
+    display = _Display(options.tick, monitor)
+    led = LedRun(run, tracker, monitor, display.tick, out)
+    try:
+        with monitor:
+            registration.register(takes_over=bool(takes_over))
+            how = {"takes_over": takes_over} if takes_over else {}
+            monitor.journal.write("master_leads", id=address.id, run=conf.run, **how)
+            # Last, so that workers that wait for it find the Conf with which it goes on.
+            if drive(protocol.reopen(tracker.store, run.plan, find_router(conf))):
+                logger.warning("run %s had failed; it goes on where it was", conf.run)
+            try:
+                yield led
+            finally:
+                monitor.end()
+    finally:
+        display.finish()
+        with contextlib.suppress(TrackerError):  # what cannot be reached cannot be cleared up
+            head = tracker.head()
+            if _is_over(head, began=display.began or bool(takes_over), is_finished=led.is_finished):
+                registration.clear_up(monitor.is_gone)
+
+
+def _place_of_model(conf: Conf, own: str, tracker: HazelcastStateTracker) -> str:
+    """Return the file for the model of a run that is taken over: the one given here, else its first master's.
+
+    If that cannot be written on this machine, one in the current folder takes its place.
+    """
+    theirs = tracker.get(_OUT)
+    if own or not isinstance(theirs, str) or not theirs:
+        return storage.absolute(own)
+    try:
+        storage.open_output(theirs)
+    except Dl4jError as exc:
+        kept = storage.absolute(f"dl4j-model-{conf.incarnation[:8]}.zip")
+        logger.warning("the model of run %s will go to %s: %s", conf.run, kept, exc)
+        return kept
+    return theirs
+
+
+def _resolve_registered(conf: Conf, data: TrainingData, *, local_workers: int) -> Run:
+    """Resolve the Conf of a registered run, for a process that takes it over; the Conf stays as the workers have it."""
+    run = resolve(conf, data, local_workers=local_workers, on_cluster=True)
+    conf = run.conf.replace(data_fingerprint=conf.data_fingerprint, incarnation=conf.incarnation)
+    return replace(run, conf=conf, resumes=bool(conf.checkpoint_dir))
+
+
+def _outlives_master(
+    conf: Conf, candidate: _Candidate, tracker: HazelcastStateTracker, on_stand_by: Callable[[], None]
+) -> int | None:
+    """Wait until this candidate is the master, or the run is over.
+
+    A run is over when it is cleared up, not when its last batch is done: until then its model may not be written.
+
+    Returns:
+        The newest model version that was seen, 0 before the first one; None if there is no run to finish.
+    """
+    host, port = candidate.address.split()
+    registered = ZookeeperConfigurationRetriever(host, port, candidate.address.id, session=candidate.session)
+    stands_by, version = False, 0
+    while not candidate.election.wait(0.5):
+        head = tracker.head()
+        if head is None and _is_cleared_up(conf, registered):
+            return None
+        if head is not None and head.status == "failed":  # it stays for `dl4j resume`
+            return None
+        version = version if head is None else head.version
+        if not stands_by:
+            stands_by = True
+            on_stand_by()
+    head = tracker.head()
+    there = registered.find()
+    if head is None:  # over and cleared up, or lost with its member, or not begun
+        return version if there == conf else None
+    if head.status == "failed":
+        return None
+    if head.status == "stopped" or (head.status == "done" and there is None):  # its master died while clearing up
+        MasterRegistration(conf, candidate.address, candidate.session, candidate.election, tracker).clear_up()
+        return None
+    if there is not None and there.incarnation != conf.incarnation:
+        raise TrackerError(
+            f"the id of run {conf.run} is that of another run, {there.run}, by now; this standby was none of its"
+        )
+    return head.version
+
+
+@dataclass(frozen=True, slots=True)
+class _Continuation:
+    """From where a run continues, in words, and whether the grid has its model."""
+
+    text: str
+    is_in_grid: bool = False
+
+
+def _where_it_continues(conf: Conf, tracker: HazelcastStateTracker, version: int = 0) -> _Continuation:
+    """Return from where a process that takes a run over continues it.
+
+    Args:
+        conf: the run's.
+        tracker: the run's, which may have lost it.
+        version: the newest model version that this process has seen.
+
+    Raises:
+        CheckpointError: the grid has no model of the run, and the checkpoints that it has kept are not here; it must
+            not begin anew unnoticed.
+    """
+    (head, has_model), folder = _head_in_grid(tracker), conf.checkpoint_dir
+    version = version if head is None else max(version, head.version)
+    store = storage.open_checkpoints(folder, owner=RunIdentity.of(conf)) if folder else None
+    has_kept = store is not None and version >= conf.checkpoint_every
+    if head is not None and has_model:
+        if store is not None and has_kept and not store.versions():
+            logger.warning("none of the checkpoints of run %s is in %s here; %s", conf.run, folder, _SHARE)
+        return _Continuation(f"in round {head.round}", is_in_grid=True)
+    newest = None if store is None else store.newest()
+    if newest is not None:
+        return _Continuation(f"in round {newest[0].round}, from a checkpoint, since the grid does not have it")
+    if has_kept:
+        raise CheckpointError(
+            f"run {conf.run} cannot go on here: it had come to version {version}, the tracker at "
+            f"{conf.state_tracker_connection_string} has no model of it any more, and none of its checkpoints is in "
+            f"{folder} on this machine; {_SHARE}, or continue it where its checkpoints are (dl4j resume)"
+        )
+    if version:
+        return _Continuation("from its beginning, since the grid has lost it and it has kept no checkpoint yet")
+    return _Continuation("before its first round")
+
+
+def _head_in_grid(tracker: HazelcastStateTracker) -> tuple[Head | None, bool]:
+    """Return the head, and whether its model is there: an earlier master that was only cut off may still go on."""
+    head = tracker.head()
+    while head is not None and drive(protocol.read_frame(tracker.store, head.model)) is None:
+        before, head = head, tracker.head()
+        if head == before:
+            return head, False
+    return head, head is not None
+
+
+def _say_where_it_continues(conf: Conf, tracker: HazelcastStateTracker) -> None:
+    """Warn if a run does not continue where the grid has it; raises as ``_where_it_continues``."""
+    continuation = _where_it_continues(conf, tracker)
+    if not continuation.is_in_grid:
+        logger.warning("run %s goes on %s", conf.run, continuation.text)
+
+
+def _is_cleared_up(conf: Conf, registered: ZookeeperConfigurationRetriever) -> bool:
+    """Return whether a run that has no head is not registered any more; False if that cannot be told now."""
+    try:
+        there = registered.find()
+    except (TrackerError, NotAuthorisedError, ConfError, VersionError) as exc:
+        logger.debug("standby of run %s: %s", conf.run, exc)
+        return False
+    return there is None or there.incarnation != conf.incarnation
+
+
+def _check_not_led_elsewhere(conf: Conf, candidate: _Candidate, tracker: HazelcastStateTracker) -> None:
+    """Raise ``TrackerError`` if the run has a master under another id in the same grid and Zookeeper."""
+    assert isinstance(tracker.store, HazelcastStore)
+    names = tracker.store.sibling(protocol.NAMES)
+    record = drive(protocol.listing(names, conf.run, conf.incarnation))
+    here = candidate.address
+    if record is None or record.zookeeper != here.zookeeper or record.id == here.id:
+        return
+    master = MasterElection(candidate.session, group=record.id).holder()
+    if master is not None and master.get("run") == conf.run:
+        raise TrackerError(
+            f"run {conf.run} has a master already, on {master.get('host')}, pid {master.get('pid')}, with the id "
+            f"{record.id} in Zookeeper at {record.zookeeper}; it goes on by itself"
+        )
+
+
+def _has_workers(candidate: _Candidate, tracker: HazelcastStateTracker) -> bool:
+    """Return whether a registered worker lives: one that was killed stays registered until its session ends."""
+    session, address = candidate.session, candidate.address
+    beats, deadline = tracker.heart_beats(), Deadline(session.session_seconds + _EXPIRY_SECONDS)
+    while registered_workers(session, address.id):
+        if any(beat != beats.get(worker) for worker, beat in tracker.heart_beats().items()):
+            return True
+        if deadline.passed():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def find_run(address: ClusterAddress, name: str, *, id_given: bool) -> tuple[ClusterAddress, Conf]:
+    """Return the address of the registered run with the name or the id ``name``, and its Conf.
+
+    Args:
+        address: where to look; its id counts only with ``id_given``.
+        name: what to look for.
+        id_given: whether the run must be the one with the address's id.
+
+    Raises:
+        TrackerError: there is no such run; the message says which there are.
+    """
+    host, port = address.split()
+    with ZooKeeperSession(address.zookeeper, secret=address.secret) as session:
+        ids = ZookeeperConfigurationRetriever(host, port, address.id, session=session).ids()
+        found: dict[str, Conf] = {}
+        for id in [address.id] if id_given else sorted(ids, key=lambda id: id != name):
+            try:
+                conf = ZookeeperConfigurationRetriever(host, port, id, session=session).find()
+            except (NotAuthorisedError, ConfError, VersionError):
+                if id_given or id == name:
+                    raise
+                continue  # not ours to read, and nobody asked for it
+            if conf is not None and name in (id, conf.run):
+                return replace(address, id=id), conf
+            if conf is not None:
+                found[id] = conf
+    there = ", ".join(f"{conf.run} (id {id})" for id, conf in found.items()) or "none"
+    raise TrackerError(
+        f"there is no run {name} registered in Zookeeper at {address.zookeeper}, and no folder of checkpoints of this "
+        f"name; registered are: {there}"
+    )
+
+
+def _check_something_is_left(conf: Conf, tracker: HazelcastStateTracker) -> None:
+    """Raise ``CheckpointError`` if there is nothing to go on from."""
+    folder = conf.checkpoint_dir
+    if tracker.head() is None and not (folder and storage.open_checkpoints(folder).versions()):
+        kept = f"and none of its checkpoints in {folder}" if folder else "and it kept none"
+        raise CheckpointError(
+            f"run {conf.run} cannot go on: the tracker at {conf.state_tracker_connection_string} has nothing of it "
+            f"any more, {kept}; start its master again (dl4j master)"
+        )
+
+
+def _check_takes_over(conf: Conf, tracker: HazelcastStateTracker) -> None:
+    """Raise ``VersionError`` if this process is not of the versions that the run's master has, or had."""
+    theirs = tracker.get("versions")
+    if isinstance(theirs, dict):
+        check_versions(theirs, versions(conf.kernels), f"this process cannot take run {conf.run} over")
+
+
+def _definitions(run: Run) -> dict[str, Any]:
+    """Return the globals of the run that its workers need."""
+    plan = msgspec.to_builtins(run.plan)
+    defined = {"conf": run.conf.to_json(), "versions": versions(run.conf.kernels), "plan": plan}
+    checkpoints = open_checkpoints(run) if run.resumes else None
+    made_with = {} if checkpoints is None else checkpoints.made_with()
+    return {**defined, ARITHMETIC: made_with} if made_with else defined  # before any worker decides
+
+
+class _Display:
+    """Shows the run's status with the news from its journal, to the very end."""
+
+    def __init__(self, tick: Tick, monitor: ClusterMonitor) -> None:
+        self._tick, self._monitor = tick, monitor
+        self._last: RunStatus | None = None
+        self.began = False
+
+    def tick(self, status: RunStatus) -> None:
+        self.began = self.began or status.head is not None
+        self._last = status
+        self._tick(replace(status, news=self._monitor.news()))
+
+    def finish(self) -> None:
+        if self._last is not None:
+            self.tick(self._last)
+
+
+def _is_over(head: Head | None, *, began: bool, is_finished: bool) -> bool:
+    """Return whether a run is to be cleared up; one that can go on is left for somebody to continue.
+
+    Args:
+        head: the run's last.
+        began: whether it had one before.
+        is_finished: whether its model is evaluated and in its place; if not, that belongs to whoever takes over.
+    """
+    if head is None:
+        return not began
+    return head.status == "stopped" or (head.status == "done" and is_finished)

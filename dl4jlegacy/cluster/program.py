@@ -1,0 +1,125 @@
+"""A program of somebody's own on a cluster: how it leads its run, stands by for it, or works for one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Self
+
+from dl4jlegacy import storage
+from dl4jlegacy.cluster import address as cluster_address
+from dl4jlegacy.cluster.address import ClusterAddress
+from dl4jlegacy.cluster.leadership import (
+    LedRun,
+    MasterOptions,
+    leading_after_master,
+    leading_again,
+    leading_from_checkpoints,
+    leading_new_run,
+)
+from dl4jlegacy.cluster.worker import run_worker
+from dl4jlegacy.errors import CheckpointError, ConfError, UsageError
+from dl4jlegacy.nn.listeners import TrainingListener
+from dl4jlegacy.run import Run, TrainingData, resolve
+from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.outcome import RunStatus
+from dl4jlegacy.scaleout.parts import PerformerFactory
+from dl4jlegacy.scaleout.secret import allows_unsigned, read_secret
+from dl4jlegacy.services.grid import grid_of
+
+__all__ = ["ClusterProgram"]
+
+Tick = Callable[[RunStatus], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterProgram:
+    """Where a program meets the others of its run.
+
+    Attributes:
+        address: where the run is registered.
+        tracker: ``hazelcast://host:port[,host:port]``; "": what the Conf names.
+        cluster_name: of the members; "": what the Conf says, else that of the local services.
+        bind: the host on which a master listens for its workers' signs of life.
+        workers: threads that work in this process; None: for a master and a standby none, for a
+            worker one (or one for each GPU).
+    """
+
+    address: ClusterAddress
+    tracker: str = ""
+    cluster_name: str = ""
+    bind: str = "127.0.0.1"
+    workers: int | None = None
+
+    @classmethod
+    def at(cls, zookeeper: str, id: str, tracker: str, cluster_name: str, *, bind: str, workers: int | None) -> Self:
+        """Return one whose secret is that of the environment; raises ``UsageError`` and ``NotAuthorisedError``."""
+        address = ClusterAddress(zookeeper, read_secret(os.environ), id, allows_unsigned(os.environ))
+        return cls(address, tracker, cluster_name, bind, workers)
+
+    def find_conf(self, wait_seconds: float) -> Conf:
+        """Return the Conf that is registered; raises ``TrackerError`` if there is none in time."""
+        return cluster_address.find_conf(self.address, wait_seconds=wait_seconds)
+
+    def leading(
+        self, conf: Conf | Run, data: TrainingData, tick: Tick, *, resume: bool
+    ) -> AbstractContextManager[LedRun]:
+        """Return what makes this process the master of a new run, or of one that goes on.
+
+        Raises:
+            ConfError: the Conf does not fit the data, or is not that of the run that is registered. UsageError: it has
+                no tracker. CheckpointError: there is nothing to go on from.
+        """
+        options, here = self._options(tick), self.workers or 0
+        if isinstance(conf, Run):
+            return leading_new_run(conf, self.address, options)
+        if not resume:
+            if conf.data_by_reference and not conf.export_directory:  # a data set's name says nothing of these batches
+                raise ConfError(
+                    "Conf.data_by_reference needs Conf.export_directory for a program's own data: a folder that all "
+                    "processes share, or a prefix in S3; without it they go with the jobs"
+                )
+            run = resolve(self._on_grid(conf), data, local_workers=here, on_cluster=True)
+            return leading_new_run(run, self.address, options)
+        there = cluster_address.find_registered(self.address)
+        if there is None:
+            return leading_from_checkpoints(self._kept(conf), data, self.address, options, workers=here)
+        if (there.network_conf, there.performer) != (conf.network_conf, conf.performer):
+            raise ConfError(f"run {there.run}, which is registered, has other jobs than this Conf; give it another id")
+        return leading_again(there, data, self.address, options, workers=here)
+
+    def leading_after_master(self, conf: Conf, data: TrainingData, tick: Tick) -> AbstractContextManager[LedRun | None]:
+        """Return what makes this process wait behind the master of a run, and lead it when that is gone."""
+        return leading_after_master(conf, data, self.address, self._options(tick), workers=self.workers or 0)
+
+    def work(self, performer: PerformerFactory | None, listeners: Sequence[TrainingListener]) -> None:
+        """Work for the run that is registered, until it ends; args and errors as for ``run_worker``."""
+        run_worker(self.address, workers=self.workers, performer=performer, listeners=listeners)
+
+    def _options(self, tick: Tick) -> MasterOptions:
+        return MasterOptions(bind=self.bind, tick=tick)
+
+    def _on_grid(self, conf: Conf) -> Conf:
+        """Return the Conf with the grid that is named here; raises ``UsageError`` if none is named at all."""
+        if self.tracker:
+            members, name = grid_of(self.tracker, self.cluster_name or conf.cluster_name, label="tracker ")
+            return conf.replace(state_tracker_connection_string=members, cluster_name=name)
+        if not conf.state_tracker_connection_string:
+            raise UsageError("a run on a cluster needs tracker='hazelcast://host:port'")
+        return conf
+
+    def _kept(self, conf: Conf) -> Conf:
+        """Return the Conf in the folder of a run's checkpoints, with the grid to use."""
+        content = storage.find_conf(conf.checkpoint_dir) if conf.checkpoint_dir else None
+        if content is None:
+            where = f"{conf.checkpoint_dir} holds no run" if conf.checkpoint_dir else "Conf.checkpoint_dir is empty"
+            raise CheckpointError(f"there is nothing to go on from: no run is registered, and {where}")
+        folder = storage.absolute(conf.checkpoint_dir)
+        try:
+            kept = Conf.from_json(content)
+        except ConfError as exc:
+            raise ConfError(f"{folder}/conf.json: {exc}") from exc
+        members = conf.state_tracker_connection_string or kept.state_tracker_connection_string
+        return self._on_grid(kept.replace(checkpoint_dir=folder, state_tracker_connection_string=members))

@@ -1,0 +1,541 @@
+"""``RunExecution``: the actors of one run in this process, the master and its own workers, from set-up to the end.
+
+``runner.ActorNetworkRunner`` is what people use; this is below it, and below a cluster's master, which gives it a
+tracker and a monitor that other processes share in.
+
+Legacy: ``DeepLearning4jDistributed``, whose ``setup`` slept for a minute, whose ``train`` polled every 15 s, and whose
+``shutdown`` swallowed every error and left threads behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import pykka
+from threadpoolctl import threadpool_limits
+
+from dl4jlegacy import storage
+from dl4jlegacy.errors import ConfError, DeadlineError, Dl4jError, TrackerLostError, TrainingError, UsageError, counted
+from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.nn.listeners import TrainingListener
+from dl4jlegacy.nn.networks import build_network
+from dl4jlegacy.progress import shown
+from dl4jlegacy.run import Run, TrainingData, job_iterator, open_checkpoints, resolve
+from dl4jlegacy.scaleout import actors, protocol
+from dl4jlegacy.scaleout.actors import Ticker
+from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, DeltaAggregator, JobAggregator, ParameterAveragingAggregator
+from dl4jlegacy.scaleout.checkpoint import CheckpointStore
+from dl4jlegacy.scaleout.compute import ARITHMETIC, MIXED, RunArithmetic, check_same_arithmetic, host_kernels
+from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.history import History
+from dl4jlegacy.scaleout.job import JobIterator, Result
+from dl4jlegacy.scaleout.monitor import ClusterMonitor
+from dl4jlegacy.scaleout.observers import ModelSaver, Observers
+from dl4jlegacy.scaleout.outcome import End, Outcome, RunStatus, TrainingResult, failure_of
+from dl4jlegacy.scaleout.parts import PerformerFactory, checked, find_router
+from dl4jlegacy.scaleout.perform import first_model
+from dl4jlegacy.scaleout.protocol.failures import messages
+from dl4jlegacy.scaleout.records import Failure, Head
+from dl4jlegacy.scaleout.router import WorkRouter
+from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker, drive
+from dl4jlegacy.scaleout.worker_pool import (
+    WorkerPool,
+    network_performer,
+    performer_of,
+    process_name,
+    stop_actors,
+    tell,
+)
+
+__all__ = ["RunExecution", "RunStatus", "TrainingResult", "trained_network"]
+
+logger = logging.getLogger(__name__)
+
+_SHOWN = 8
+"""So many workers, and so many failures, are named in a message."""
+
+
+@dataclass(slots=True)
+class _Parts:
+    """What ``setup`` has put together for one run."""
+
+    run: Run
+    jobs: JobIterator
+    tracker: StateTracker
+    router: WorkRouter
+    aggregator: JobAggregator
+    kernels: Kernels  # for work in host memory
+    first_model: Callable[[], Result]
+    performer: PerformerFactory
+    checkpoints: CheckpointStore | None
+    outcome: Outcome
+    pool: ThreadPoolExecutor
+    master: protocol.Master | None = None
+    started: float = 0.0
+    refs: list[pykka.ActorRef[Any]] = field(default_factory=list)
+    workers: WorkerPool | None = None
+    ticker: Ticker | None = None
+    history: History | None = None
+
+    @property
+    def by_reference(self) -> bool:
+        """Whether jobs name their data; ``resolve`` has decided it for a cluster."""
+        return self.run.conf.data_by_reference is not False
+
+
+class RunExecution:
+    """Runs a master and its workers in this process.
+
+    Args:
+        iterator: the data, or a ``JobIterator`` for jobs that are no network's.
+        tracker: a state tracker; None: one in this process, which ``shutdown`` closes.
+        performer: makes each worker's performer; None: the one that the Conf names, else one that trains its network.
+        aggregator: for jobs that are no network's.
+        first_model: version 0 for jobs that are no network's.
+        monitor: of a cluster's master, entered by the caller.
+        listeners, saver: as for ``Observers``.
+        worker_listeners: as for ``MultiLayerNetworkPerformer``, of all workers in this process.
+    """
+
+    def __init__(
+        self,
+        iterator: TrainingData,
+        *,
+        tracker: StateTracker | None = None,
+        performer: PerformerFactory | None = None,
+        aggregator: JobAggregator | None = None,
+        first_model: Result | None = None,
+        monitor: ClusterMonitor | None = None,
+        listeners: Sequence[TrainingListener] = (),
+        saver: ModelSaver | None = None,
+        worker_listeners: Sequence[TrainingListener] = (),
+    ) -> None:
+        self._listeners, self._saver, self._worker_listeners = tuple(listeners), saver, tuple(worker_listeners)
+        self._seen: Any = None
+        self._iterator = iterator
+        self._tracker, self._performer = tracker, performer
+        self._aggregator, self._first_model = aggregator, first_model
+        self._monitor = monitor
+        self._parts: _Parts | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._shut_down_after(error)
+
+    def _shut_down_after(self, error: BaseException | None) -> None:
+        """Shut down; with an ``error`` on its way, what goes wrong here is only a warning, and hides nothing of it."""
+        try:
+            self.shutdown()
+        except Dl4jError as exc:
+            if error is None:
+                raise
+            logger.warning("%s", exc)
+
+    def setup(self, conf: Conf | Run, *, resume: bool = False) -> Conf:
+        """Put everything together; return the Conf with all defaults resolved.
+
+        Args:
+            conf: a Conf, which is resolved here, or what ``run.resolve`` made of one, which is taken as it is.
+            resume: as for ``run.resolve``; a ``Run`` says so itself.
+
+        Errors as for ``ActorNetworkRunner.setup``.
+        """
+        if self._parts is not None:
+            raise UsageError("setup was called twice; make a new runner for another run")
+        run = conf if isinstance(conf, Run) else resolve(conf, self._iterator, resume=resume)
+        conf, kernels = run.conf, host_kernels(run.conf.kernels)
+        first, performer = self._first_model_of(conf, kernels), self._performer_of(run)
+        checkpoints = open_checkpoints(run)
+        tracker = self._tracker or InMemoryStateTracker()
+        if checkpoints is not None:
+            checkpoints.arithmetic = RunArithmetic(tracker)
+            if run.resumes and (made_with := checkpoints.made_with()):
+                tracker.define_once(ARITHMETIC, made_with)
+        if run.local_workers:
+            check_same_arithmetic(tracker, conf, run.compute)
+        if checkpoints is not None:
+            checkpoints.keep_conf(conf, takes_over=run.resumes and self._monitor is not None)
+        pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="dl4j-aggregate")
+        self._parts = _Parts(
+            run=run,
+            jobs=job_iterator(conf, self._iterator),
+            tracker=tracker,
+            router=find_router(conf),
+            aggregator=self._aggregator or _aggregator(conf, kernels, pool),
+            kernels=kernels,
+            first_model=first,
+            performer=performer,
+            checkpoints=checkpoints,
+            outcome=Outcome(tracker.clock),
+            pool=pool,
+        )
+        return conf
+
+    def _first_model_of(self, conf: Conf, kernels: Kernels) -> Callable[[], Result]:
+        """Return what makes version 0 of the model."""
+        if conf.network_conf is None:
+            model = self._first_model
+            if model is None or self._aggregator is None:
+                raise ConfError("jobs that are no network's need an aggregator and a first_model")
+            return lambda: model
+        network = build_network(conf.network_conf, kernels)
+
+        def first() -> Result:
+            network.init()
+            return first_model(network)
+
+        return first
+
+    def _performer_of(self, run: Run) -> PerformerFactory:
+        """Return what makes the performers of the workers in this process; what others have is not needed here."""
+        conf = run.conf
+        if conf.network_conf is None and not conf.performer:
+            if self._monitor is not None:
+                raise ConfError(
+                    "jobs that are no network's need Conf.performer on a cluster: the name under which its workers "
+                    "have registered what performs them (@register_performer)"
+                )
+            if self._performer is None:
+                raise ConfError("jobs that are no network's need a performer, or its name in Conf.performer")
+        if self._performer is not None and conf.validation is not None:
+            raise ConfError(
+                "Conf.validation is given with a performer of the program's own, which cannot evaluate the model; "
+                "leave one of them out"
+            )
+        if self._performer is not None:
+            return checked(self._performer)
+        return performer_of(conf, self._worker_listeners) if run.local_workers else network_performer
+
+    def train(
+        self, tick: Callable[[RunStatus], None] | None = None, *, deadline: float | None = None, progress: bool = True
+    ) -> TrainingResult:
+        """Train to the end of the plan; return the result. Blocks.
+
+        Args and errors as for ``ActorNetworkRunner.train``. After Ctrl-C it is shut down, and the ``KeyboardInterrupt``
+        carries a note that says where the run stopped and what is kept.
+        """
+        parts = self._ready()
+        if parts.checkpoints is not None:
+            takes_over = parts.run.resumes and self._monitor is not None
+            parts.checkpoints.keep_conf(parts.run.conf, takes_over=takes_over)
+        begun = parts.checkpoints.newest() if parts.checkpoints is not None else None  # the tracker may not know yet
+        with threadpool_limits(limits=1, user_api="blas"):  # one pool only: the workers' own threads
+            parts.started = time.monotonic()
+            try:
+                self._start(parts)
+                with shown(tick, progress) as show:
+                    head, frame, best = self._wait(parts, show, deadline)
+            except KeyboardInterrupt as interrupt:
+                self._shut_down_after(interrupt)
+                interrupt.add_note(_what_is_kept(parts, in_grid=self._monitor is not None))
+                raise
+            except TrackerLostError as exc:
+                raise TrackerLostError(f"{exc}. {self._save_known(parts)}") from exc
+        seconds = time.monotonic() - parts.started
+        if head.status != "done" or frame is None:
+            raise failure_of(head)
+        done = TrainingResult(
+            conf=parts.run.conf,
+            plan=parts.run.plan,
+            head=head,
+            model=Result.decode(frame),
+            seconds=seconds,
+            examples_here=head.examples - (begun[0].examples if begun is not None else 0),
+            warnings=(*((MIXED,) if parts.run.conf.mixed_devices else ()), *parts.outcome.warnings),
+            devices=parts.run.compute.devices_of(parts.run.local_workers),
+            best_model=None if best is None else Result.decode(best),
+        )
+        if done.batches_lost or done.batches_duplicated:
+            raise TrainingError(
+                f"run {head.run}: {done.batches_lost} batches lost, {done.batches_duplicated} duplicated; this is a bug"
+            )
+        return done
+
+    def network(self, result: TrainingResult, *, best: bool = False) -> Any:
+        """Return the trained network, as for ``ActorNetworkRunner.network``."""
+        if best and result.best_model is None:
+            raise UsageError("this run has no best model: it had neither Conf.validation nor Conf.early_stopping")
+        model = result.best_model if best and result.best_model is not None else result.model
+        return self._network(self._ready(), model)
+
+    def _network(self, parts: _Parts, model: Result) -> Any:
+        return trained_network(parts.run.conf, model, parts.kernels)
+
+    def _observed(self, parts: _Parts, model: Result) -> Any:
+        """Return what listeners get to see of a model: one network for all versions; on the master's thread."""
+        if parts.run.conf.network_conf is None:
+            return model
+        if self._seen is None:
+            self._seen = self._network(parts, model)
+        self._seen.set_params(model.arrays[PARAMS])
+        self._seen.set_updater_state(model.arrays[STATE])
+        return self._seen
+
+    def _ready(self) -> _Parts:
+        if self._parts is None:
+            raise UsageError("call setup(conf) first")
+        return self._parts
+
+    def _start(self, parts: _Parts) -> None:
+        """Start the actors, the recipients of messages before their senders."""
+        conf, tracker, outcome, monitor = parts.run.conf, parts.tracker, parts.outcome, self._monitor
+        name = process_name() if monitor is None else monitor.source
+        if conf.checkpoint_dir:
+            parts.history = History(storage.open_folder(conf.checkpoint_dir), parts.run.plan, tracker.clock)
+        observers = Observers(outcome, self._listeners, self._saver, lambda model: self._observed(parts, model))
+        saver = actors.ModelSavingActor.start(outcome, parts.checkpoints, self._checkpoint_failed, observers.keep)
+        batch = actors.BatchActor.start(
+            outcome, tracker, parts.jobs, binds_model=parts.router.binds_model, by_reference=parts.by_reference
+        )
+        parts.master = self._master(parts, name)
+        master = actors.MasterActor.start(
+            outcome=outcome,
+            tracker=tracker,
+            master=parts.master,
+            batch=batch,
+            saver=saver,
+            checkpoint_every=conf.checkpoint_every,
+            monitor=monitor,
+            on_version=lambda event: self._new_version(parts, observers, event),
+        )
+        parts.refs = [master, batch, saver]
+        parts.workers = WorkerPool(
+            conf=conf,
+            plan=parts.run.plan,
+            tracker=tracker,
+            router=parts.router,
+            compute=parts.run.compute,
+            outcome=outcome,
+            performer=parts.performer,
+            jobs=parts.jobs if parts.by_reference else None,
+            on_job_failed=(lambda event, failure: None) if monitor is None else monitor.journal.job_failed,
+        )
+        beats = parts.workers.start(name, parts.run.local_workers)
+        # The master looks for late jobs whenever it is polled.
+        parts.ticker = Ticker([(conf.limits.poll / 4, master, actors.Poll()), *beats])
+        parts.ticker.start()
+        if monitor is not None:
+            monitor.begin(lambda: tell(master, actors.Poll()), outcome.fail)
+
+    def _new_version(self, parts: _Parts, observers: Observers, event: protocol.NewModel) -> None:
+        """Tell all who follow the run of a new version; called on the master's thread."""
+        if not (event.jobs and parts.run.plan.is_validation(parts.run.plan.at(min(event.jobs))[0])):
+            observers.on_version(event.head, event.frame)
+        if parts.history is not None:
+            parts.history.add(event)
+
+    def _master(self, parts: _Parts, name: str) -> protocol.Master:
+        """Return the protocol's master, called ``name``."""
+        conf, monitor = parts.run.conf, self._monitor
+        return protocol.Master(
+            name=name,
+            store=parts.tracker.store,
+            clock=parts.tracker.clock,
+            plan=parts.run.plan,
+            router=parts.router,
+            aggregator=parts.aggregator,
+            start=protocol.RunStart(
+                conf.run,
+                lambda: parts.first_model().encode(),
+                lambda: self._restore(parts),
+                lambda best: None if parts.checkpoints is None else parts.checkpoints.best_model(best),
+            ),
+            scoring=conf.scoring,
+            limits=conf.limits,
+            is_gone=(lambda worker: False) if monitor is None else monitor.is_gone,
+            on_progress=parts.outcome.progressed,
+            on_set_aside=lambda worker, failures: self._set_aside(parts, worker, failures),
+            present=lambda: self._present(parts),
+            on_reissued=(lambda slot, worker, reason: None) if monitor is None else monitor.job_reissued,
+        )
+
+    def _present(self, parts: _Parts) -> list[str]:
+        """Return the names of the run's workers; called on the master's thread."""
+        here = [] if parts.workers is None else parts.workers.names
+        return [*here, *([] if self._monitor is None else self._monitor.present())]
+
+    def _set_aside(self, parts: _Parts, worker: str, failures: tuple[Failure, ...]) -> None:
+        """Say that the run goes on without a worker; called on the master's thread."""
+        parts.outcome.warn(
+            f"worker {worker} was set aside: {counted(len(failures), 'job')} failed there that other workers did "
+            f"({messages(failures)})"
+        )
+        if self._monitor is not None:
+            self._monitor.worker_set_aside(worker, failures)
+
+    def _checkpoint_failed(self, message: str) -> None:
+        if self._monitor is not None:
+            self._monitor.journal.write("checkpoint_failed", message=message)
+
+    def _restore(self, parts: _Parts) -> tuple[Head, Any] | None:
+        """Return the newest checkpoint for a run that is to begin, here or again; None if there is none."""
+        if self._monitor is not None:
+            self._monitor.leadership.check_begin()
+        return None if parts.checkpoints is None else parts.checkpoints.newest()
+
+    def _wait(self, parts: _Parts, tick: Callable[[RunStatus], None] | None, deadline: float | None) -> End:
+        """Wait for the end, in slices short enough for Ctrl-C; a run that stands still does not wait for ever."""
+        conf = parts.run.conf
+        stall, waited = conf.stuck_seconds * (conf.limits.attempts + 1), 0.0
+        begun = parts.tracker.clock.now()
+        while True:
+            end = parts.outcome.wait(0.2, (lambda: tick(self.status())) if tick else None)
+            if end is not None:
+                return end
+            elapsed = parts.tracker.clock.now() - begun
+            if deadline is not None and elapsed > deadline:
+                raise DeadlineError(f"run {conf.run} was not done after {deadline:.0f} s; {_where(parts)}")
+            if self._monitor is not None and self._monitor.quorum.waiting is not None:
+                parts.outcome.progressed()  # it has a deadline of its own
+            waited, before = parts.tracker.waited_seconds(), waited
+            if waited > before:
+                parts.outcome.progressed()  # so has this
+            if parts.outcome.idle_seconds > stall:
+                raise DeadlineError(
+                    f"run {conf.run} has stood still for {parts.outcome.idle_seconds:.0f} s; {_where(parts)}. No batch "
+                    "was done meanwhile: find out why, or, if one takes so long, give the Conf more stuck_seconds than "
+                    f"{conf.stuck_seconds:g}"
+                )
+
+    def _save_known(self, parts: _Parts) -> str:
+        """Save what this master knows of a run whose tracker is lost; return where that is, in words."""
+        known = None if parts.master is None else parts.master.known
+        if known is None:
+            return "It had not begun"
+        where = f"It was in round {known[0].round} of {parts.run.plan.total_rounds}"
+        if parts.checkpoints is None:
+            return f"{where}, and has no folder for checkpoints"
+        try:
+            if self._monitor is not None:
+                self._monitor.leadership.check()
+            if known[0].version not in parts.checkpoints.versions():
+                parts.checkpoints.save(*known, _best_known(parts, known[0]))
+        except Dl4jError as exc:
+            return f"{where}. No checkpoint of that was saved: {exc}"
+        return f"{where}, and a checkpoint of that is in {parts.checkpoints.place}"
+
+    def unfinished(self) -> Any:
+        """Return the network as this process has it of a run that has not come to its end; None if it has none."""
+        parts = self._ready()
+        known = None if parts.master is None else parts.master.known
+        return None if known is None else self._network(parts, Result.decode(known[1]))
+
+    def status(self) -> RunStatus:
+        """Return a glance at the run. May be called from any thread while it runs."""
+        parts = self._ready()
+        monitor = self._monitor
+        records = parts.tracker.workers() if monitor is None else monitor.workers()
+        workers = tuple((w.id.rsplit("-", 1)[-1], f"{w.state} {w.job}".strip()) for w in records)
+        seconds = time.monotonic() - parts.started if parts.started else 0.0
+        waiting = None if monitor is None else monitor.quorum.waiting
+        devices = parts.run.compute.describe(parts.run.local_workers)
+        return RunStatus(parts.run.plan, parts.tracker.head(), seconds, workers, waiting, devices=devices)
+
+    def shutdown(self, timeout: float = 30.0) -> None:
+        """Stop everything and wait for it; workers finish and commit their job first. May be called more than once.
+
+        A run that has not come to its end is saved as a checkpoint, if it has a folder for them.
+
+        Raises:
+            DeadlineError: an actor did not stop within ``timeout`` seconds.
+        """
+        parts, self._parts = self._parts, None
+        if parts is None:
+            return
+        parts.tracker.leave()
+        workers = [] if parts.workers is None else parts.workers.stop(timeout)
+        if parts.ticker is not None:
+            parts.ticker.stop()
+        others = stop_actors(parts.refs, timeout)
+        late = workers + others
+        parts.pool.shutdown(wait=not late, cancel_futures=True)
+        try:
+            if parts.started and not others:  # a worker that hangs writes no checkpoints
+                _save_unfinished(parts)
+        finally:
+            if parts.history is not None:
+                parts.history.close()
+            if parts.checkpoints is not None:
+                parts.checkpoints.release()
+            if self._tracker is None:
+                parts.tracker.shutdown()
+        if late:
+            raise DeadlineError(f"{', '.join(late)} did not stop within {timeout:.0f} s; the process should end now")
+
+
+def trained_network(conf: Conf, model: Result, kernels: Kernels) -> Any:
+    """Return the network of a run with the parameters of one of its models; raises ``ConfError`` if it has none."""
+    if conf.network_conf is None:
+        raise ConfError("this run trained no network")
+    network = build_network(conf.network_conf, kernels)
+    network.init()
+    network.set_params(model.arrays[PARAMS])
+    network.set_updater_state(model.arrays[STATE])
+    return network
+
+
+def _aggregator(conf: Conf, kernels: Kernels, pool: ThreadPoolExecutor) -> JobAggregator:
+    if find_router(conf).shares == "delta":
+        return DeltaAggregator(kernels)
+    return ParameterAveragingAggregator(kernels, weighted=conf.weighted_average, pool=pool)
+
+
+def _where(parts: _Parts) -> str:
+    """Return how far a run is, what its workers do, and what failed last, in words."""
+    total = parts.run.plan.total_rounds
+    try:
+        head, records = parts.tracker.head(), parts.tracker.current_jobs(parts.run.plan)
+        workers = parts.tracker.workers()
+    except Dl4jError as exc:
+        return f"where it is of {total} rounds cannot be told: {exc}"
+    said = [f"it is in round {0 if head is None else head.round} of {total}"]
+    states = [f"worker {w.id} is {w.state}{w.job and f' on job {w.job}'}" for w in workers[:_SHOWN]]
+    failures = [failure for record in records.values() for failure in record.failures[-1:]]
+    said += states or ["it has no worker"]
+    said += [f"worker {failure.worker} has failed: {failure.message}" for failure in failures[:_SHOWN]]
+    return "; ".join(said)
+
+
+def _what_is_kept(parts: _Parts, *, in_grid: bool) -> str:
+    """Return where a run is that was interrupted and shut down, and how it goes on."""
+    run, rounds = parts.run.conf.run, parts.run.plan.total_rounds
+    saved = None if parts.checkpoints is None else parts.checkpoints.newest()
+    if in_grid:
+        return f"run {run} was stopped; it stays in its tracker: setup(conf, resume=True) goes on with it"
+    if parts.checkpoints is None:
+        return f"run {run} was stopped; nothing of it is kept: with Conf(checkpoint_dir=...) a run can go on later"
+    if saved is None:
+        return f"run {run} was stopped before it began; nothing of it is left"
+    return (
+        f"run {run} was stopped; its checkpoint of round {saved[0].round} of {rounds} is in "
+        f"{parts.run.conf.checkpoint_dir}: setup(conf, resume=True) goes on from there"
+    )
+
+
+def _best_known(parts: _Parts, head: Head) -> Any:
+    """Return the best model of a run as this process has it, or else its tracker; None if it has none."""
+    known = None if parts.master is None else parts.master.best_of(head)
+    if known is not None or head.best is None:
+        return known
+    return drive(protocol.read_frame(parts.tracker.store, head.best.model))
+
+
+def _save_unfinished(parts: _Parts) -> None:
+    """Save where a run is that was given up, failed, or was stopped."""
+    head, checkpoints = parts.tracker.head(), parts.checkpoints
+    if checkpoints is None or head is None or head.status == "done" or head.version in checkpoints.versions():
+        return
+    frame = drive(protocol.read_frame(parts.tracker.store, head.model))
+    if frame is not None:
+        checkpoints.save(head, frame, _best_known(parts, head))

@@ -1,0 +1,160 @@
+"""The one seam for what a run keeps: checkpoints, ``conf.json`` and journal, in a folder of this machine or in S3.
+
+``LocalFolder`` is here, ``S3Folder`` in ``dl4jlegacy.aws.s3_folder``; ``storage.open_folder`` chooses by the path.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from dl4jlegacy import files
+from dl4jlegacy.errors import ConfError
+
+__all__ = ["LOCK", "Folder", "LocalFolder"]
+
+LOCK = ".lock"
+"""The name of the file, or of the object, that says who uses a folder."""
+
+
+@runtime_checkable
+class Folder(Protocol):
+    """Named contents, each there completely or not at all. Used by one thread at a time.
+
+    All methods raise ``OSError`` with the reason in words, and those of a folder elsewhere also what its service says:
+    ``CloudError``, ``NotAuthorisedError``, ``ConfError``.
+    """
+
+    @property
+    def place(self) -> str:
+        """Where it is, in the form that ``dl4j resume`` accepts."""
+        ...
+
+    def names(self) -> list[str]:
+        """Return the names of what is there, sorted; none if there is no such folder."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """Return contents; raises ``FileNotFoundError`` if there is nothing of that name."""
+        ...
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write or replace, durably. Whoever has lost the lock writes nothing any more, and ``OSError`` says so."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Delete; nothing of that name is no error."""
+        ...
+
+    def append(self, name: str, lines: bytes) -> None:
+        """Add whole lines. Of several processes that do, none loses a line; lock or not."""
+        ...
+
+    def read_lines(self, name: str) -> list[bytes]:
+        """Return the lines that were added, by all; the last may be cut short. Raises ``FileNotFoundError``."""
+        ...
+
+    def lock(self, owner: str, *, takes_over: bool = False) -> bool:
+        """Take the folder until ``release``, or until this process ends; return whether it is taken.
+
+        Args:
+            owner: the incarnation of the run for which it is taken.
+            takes_over: take it, where that can be done, even from a process that holds it for the same owner.
+        """
+        ...
+
+    def holder(self) -> str:
+        """Return who has taken the folder, in words; "" if that is unknown."""
+        ...
+
+    def release(self) -> None:
+        """Let others take the folder."""
+        ...
+
+
+class LocalFolder:
+    """A ``Folder`` of this machine; made when first written to. Its lock ends with the process that holds it.
+
+    Raises:
+        ConfError: the path can be no folder's.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        with files.errors_as(ConfError, f"folder {path}"):
+            self.path = files.expand(path)
+        self._lock_file: int | None = None
+
+    @property
+    def place(self) -> str:
+        """See ``Folder``."""
+        return str(self.path)
+
+    def names(self) -> list[str]:
+        """See ``Folder``."""
+        return files.names_in(self.path) if files.is_folder(self.path) else []
+
+    def read(self, name: str) -> bytes:
+        """See ``Folder``."""
+        return files.read(self.path / name)
+
+    def write(self, name: str, content: bytes) -> None:
+        """See ``Folder``."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        files.write(self.path / name, content)
+
+    def delete(self, name: str) -> None:
+        """See ``Folder``."""
+        (self.path / name).unlink(missing_ok=True)
+
+    def append(self, name: str, lines: bytes) -> None:
+        """See ``Folder``. If the disk is full, nothing is added."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / name).open("ab+", buffering=0) as file:
+            length = file.tell()
+            if length:
+                file.seek(-1, os.SEEK_END)
+                lines = lines if file.read(1) == b"\n" else b"\n" + lines  # a crash may have truncated the last line
+            written = 0
+            try:
+                while written < len(lines):
+                    written += file.write(lines[written:])
+            except OSError:
+                file.truncate(length)  # do not leave half a line
+                raise
+
+    def read_lines(self, name: str) -> list[bytes]:
+        """See ``Folder``."""
+        return (self.path / name).read_bytes().splitlines()
+
+    def lock(self, owner: str, *, takes_over: bool = False) -> bool:
+        """See ``Folder``. Nobody can take over from a process that lives; a file system without locks locks nothing."""
+        if self._lock_file is not None:
+            return True
+        self.path.mkdir(parents=True, exist_ok=True)
+        file = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as exc:
+            os.close(file)
+            return exc.errno not in (errno.EWOULDBLOCK, errno.EACCES)
+        os.ftruncate(file, 0)
+        os.write(file, f"{socket.gethostname()}, pid {os.getpid()}\n".encode())
+        self._lock_file = file
+        return True
+
+    def holder(self) -> str:
+        """See ``Folder``."""
+        try:
+            return self.read(LOCK).decode(errors="replace").strip()[:300]
+        except OSError:
+            return ""
+
+    def release(self) -> None:
+        """See ``Folder``."""
+        if self._lock_file is not None:
+            os.close(self._lock_file)
+            self._lock_file = None

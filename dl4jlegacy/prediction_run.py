@@ -1,0 +1,245 @@
+"""Predictions as a run: its jobs are ranges of rows, its only model is the network, and each round has outputs.
+
+The model stays as it is from round to round, so each worker reads it once; what a round has found goes to whoever asks
+for it, in the order of the rows, and the run forgets it. So neither memory nor grid grow with the rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dl4jlegacy import files
+from dl4jlegacy.backend import Array, to_host
+from dl4jlegacy.datasets import DataSet
+from dl4jlegacy.errors import DataError, TrainingError
+from dl4jlegacy.evaluation_run import network_of
+from dl4jlegacy.execution import RunExecution
+from dl4jlegacy.inference import ROWS, TrainedModel
+from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.prediction import PredictedRows, named_rows
+from dl4jlegacy.run import Run, resolve
+from dl4jlegacy.scaleout.aggregate import PARAMS, Aggregation
+from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.job import Job, Result
+from dl4jlegacy.scaleout.monitor import ClusterMonitor
+from dl4jlegacy.scaleout.outcome import RunStatus
+from dl4jlegacy.scaleout.parts import register_performer
+from dl4jlegacy.scaleout.plan import Phase, Plan, SlotPlan
+from dl4jlegacy.scaleout.store import Buffer
+from dl4jlegacy.scaleout.tracker import StateTracker
+
+__all__ = ["PREDICT", "PredictionPerformer", "PredictionRun", "Spool"]
+
+PREDICT = "dl4jlegacy.predict"
+"""The name of the performer, which every worker has."""
+_JOBS_PER_ROUND = 32
+_JOB_NBYTES = 1 << 20
+"""So much has a job of features, or of outputs, unless a single batch has more."""
+_WAIT_SECONDS = 0.2
+
+
+@register_performer(PREDICT)
+class PredictionPerformer:
+    """Returns the outputs of the network, whose parameters are the model, for a job's rows. A ``WorkerPerformer``."""
+
+    def __init__(self, conf: Conf, kernels: Kernels) -> None:
+        self.progress = 0
+        self._network = network_of(conf, kernels)
+
+    def update(self, model: Result) -> None:
+        """See ``WorkerPerformer``."""
+        self._network.set_params(model.arrays[PARAMS])
+
+    def perform(self, job: Job) -> Result | None:
+        """See ``WorkerPerformer``."""
+        outputs: list[Array] = []
+        for index, rows in enumerate(job.work, job.slot.first):
+            with named_rows(index * ROWS):
+                outputs.append(np.array(to_host(self._network.output(rows.features))))
+            self.progress += 1
+            if not job.is_wanted():
+                return None
+        return Result({"examples": sum(map(len, outputs))}, {"outputs": np.concatenate(outputs)})
+
+
+class Spool:
+    """Rows of features in a temporary file, which ends with the process; safe on any thread once it is filled.
+
+    Raises:
+        DataError: the disk refuses; and what the blocks raise.
+    """
+
+    def __init__(self, blocks: Iterable[Array]) -> None:
+        self._file, self.rows, self.n_in = tempfile.TemporaryFile(prefix="dl4j-rows-"), 0, 0  # noqa: SIM115
+        try:
+            self._fill(blocks)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _fill(self, blocks: Iterable[Array]) -> None:
+        for rows in blocks:
+            with files.errors_as(DataError, "the rows cannot be kept", "set TMPDIR to a larger disk"):
+                self._file.write(np.ascontiguousarray(rows, np.float32).data)
+                self._file.flush()
+            self.rows, self.n_in = self.rows + len(rows), rows.shape[1]
+
+    def read(self, first: int, stop: int) -> Array:
+        """Return rows ``first`` to ``stop`` (exclusive), ``(rows, n_in)``."""
+        width = 4 * self.n_in
+        with files.errors_as(DataError, f"rows {first} to {stop} cannot be read again"):
+            content = os.pread(self._file.fileno(), (stop - first) * width, first * width)
+        return np.frombuffer(content, np.float32).reshape(stop - first, self.n_in)
+
+    def close(self) -> None:
+        """Remove the file."""
+        self._file.close()
+
+
+class _Jobs:
+    """A job for each range of consecutive batches of ``ROWS`` rows. A ``JobIterator``."""
+
+    def __init__(self, model: TrainedModel, spool: Spool) -> None:
+        self._model, self._spool = model, spool
+        batches = -(-spool.rows // ROWS)
+        large = _JOB_NBYTES // (4 * ROWS * max(spool.n_in, model.network.n_out))
+        self.plan = Plan(
+            phases=(Phase(kind="predict"),),
+            batches=batches,
+            examples=spool.rows,
+            batch_size=ROWS,
+            jobs_per_round=_JOBS_PER_ROUND,
+            averaging_frequency=max(1, min(large, batches // _JOBS_PER_ROUND)),
+        )
+
+    def work(self, slot: SlotPlan) -> list[DataSet]:
+        """Return the batches of a slot, scaled as in training."""
+        stop = min(slot.last * ROWS, self._spool.rows)
+        rows = DataSet(self._spool.read(slot.first * ROWS, stop))
+        return [self._model.normalize(batch) for batch in rows.batch_by(ROWS)]
+
+
+@dataclass(slots=True)
+class _Aggregator:
+    """Keeps the outputs of a round until the round counts, and passes them on then. A ``JobAggregator``.
+
+    It is a listener, too: only a head that was written tells that a round counts, once.
+    """
+
+    is_wanted: threading.Event
+    outputs: queue.Queue[Array | BaseException | None] = field(default_factory=lambda: queue.Queue(1))
+    rounds: dict[int, list[Array]] = field(default_factory=dict)
+
+    def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
+        """See ``JobAggregator``."""
+        self.rounds[version] = []
+        return _Round(model, self.rounds[version])
+
+    def iteration_done(self, network: Any, iteration: int, score: float, *, examples: int = 0) -> None:
+        """Pass the outputs of a round on; on the master's thread, which waits while nobody takes them."""
+        for outputs in self.rounds.pop(iteration, []):
+            self.put(outputs)
+
+    def put(self, item: Array | BaseException | None) -> None:
+        """Give something to the reader, as long as there is one."""
+        while self.is_wanted.is_set():
+            try:
+                self.outputs.put(item, timeout=_WAIT_SECONDS)
+            except queue.Full:
+                continue
+            return
+
+
+@dataclass(slots=True)
+class _Round:
+    """The outputs of a round; the model stays. An ``Aggregation``."""
+
+    model: Buffer
+    outputs: list[Array]
+
+    def add(self, updates: Sequence[Buffer]) -> None:
+        """See ``Aggregation``."""
+        self.outputs += [np.array(Result.decode(frame).arrays["outputs"]) for frame in updates]
+
+    def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
+        """See ``Aggregation``."""
+        return self.model, None
+
+
+class _NobodyReadsError(Exception):
+    """Nobody reads the predictions any more."""
+
+
+class PredictionRun:
+    """The predictions of a model for the rows of a spool, as a run."""
+
+    def __init__(self, model: TrainedModel, spool: Spool) -> None:
+        self._first = Result({}, {PARAMS: to_host(model.network.params)})
+        self._args = {"network": json.loads(model.network.conf.to_json())}
+        self._spool, self.jobs = spool, _Jobs(model, spool)
+        self._is_wanted = threading.Event()
+        self._aggregator = _Aggregator(self._is_wanted)
+
+    def resolve(self, conf: Conf, *, workers: int | None, on_cluster: bool = False) -> Run:
+        """Return the run, which takes devices, tracker and the like from ``conf``; errors as for ``run.resolve``."""
+        name = conf.run or f"predict-{uuid.uuid4().hex[:8]}"
+        conf = conf.replace(run=name, performer=PREDICT, performer_args=self._args)
+        return resolve(conf, self.jobs, local_workers=workers, on_cluster=on_cluster)
+
+    def perform(
+        self, run: Run, *, tracker: StateTracker | None = None, monitor: ClusterMonitor | None = None, tick: Any = None
+    ) -> None:
+        """Lead the run to its end; args and errors as for ``RunExecution`` and its ``train``."""
+
+        def look(status: RunStatus) -> None:
+            if not self._is_wanted.is_set():
+                raise _NobodyReadsError
+            if tick is not None:
+                tick(status)
+
+        parts: dict[str, Any] = {"aggregator": self._aggregator, "first_model": self._first}
+        parts["listeners"] = [self._aggregator]
+        with RunExecution(self.jobs, tracker=tracker, monitor=monitor, **parts) as execution:
+            execution.setup(run)
+            execution.train(look)
+
+    def predicted(self, lead: Callable[[], None]) -> Generator[PredictedRows, None, None]:
+        """Yield the predictions, in the order of the rows, while ``lead`` performs the run on another thread.
+
+        What it raises is raised here.
+        """
+
+        def work() -> None:
+            end: BaseException | None = None
+            try:
+                lead()
+            except _NobodyReadsError:
+                return
+            except BaseException as exc:  # noqa: BLE001  # raised again where the predictions are read
+                end = exc
+            self._aggregator.put(end)
+
+        self._is_wanted.set()
+        thread, first = threading.Thread(target=work, name="dl4j-predict"), 0
+        thread.start()
+        try:
+            while (item := self._aggregator.outputs.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                yield PredictedRows(first, self._spool.n_in, item, item.argmax(axis=1).tolist())
+                first += len(item)
+            if first != self._spool.rows:
+                raise TrainingError(f"{first} of {self._spool.rows} rows were answered; this is a bug")
+        finally:
+            self._is_wanted.clear()
+            thread.join()

@@ -1,0 +1,133 @@
+"""The history of a run: what each version of its model was like, in the folder of its checkpoints, for later reading.
+
+Legacy: ``IterationListener``s printed scores, each process into a log of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from itertools import groupby
+
+import msgspec
+
+from dl4jlegacy.clock import Clock
+from dl4jlegacy.errors import CheckpointError
+from dl4jlegacy.folders import Folder
+from dl4jlegacy.scaleout.lines import LinesFile, LinesKeeper
+from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.protocol import NewModel
+from dl4jlegacy.scaleout.records import Figures
+
+__all__ = ["History", "HistoryEntry", "HistoryFile"]
+
+
+class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One version of a run's model.
+
+    Attributes:
+        began: when the process that led the run began to, in seconds since 1970 by its machine's clock.
+        time: when this version was made, likewise.
+        version, round, batches, examples: those of the run's head, which counts them from the run's beginning.
+        score: the mean training score of the jobs in it, weighted by examples; None: they have none.
+        seconds: since the version before, or since the process began, without the time for which that was stopped.
+        staleness: the mean number of versions that were made between that which a job in it began with, and this one's
+            predecessor; 0.0 if the run is synchronous.
+        workers: of each worker with jobs in it, the examples per second of these jobs.
+        validation: what the validation found that this version is the end of; None: it is of training.
+    """
+
+    began: float
+    time: float
+    version: int
+    round: int
+    batches: int
+    examples: int
+    score: float | None
+    seconds: float
+    staleness: float
+    workers: dict[str, float]
+    validation: Figures | None = None
+
+
+class HistoryFile(LinesFile[HistoryEntry]):
+    """The history in a run's folder."""
+
+    NAME = "history.jsonl"
+
+    def __init__(self, folder: Folder) -> None:
+        super().__init__(folder, self.NAME, HistoryEntry, "the run's history")
+
+    def read(self) -> list[HistoryEntry]:
+        """Return the entries in the order of the versions, each once.
+
+        A run that went on from a checkpoint made the versions after it anew: the new ones count, and the others are
+        left out, also those that it has not come to again.
+
+        Raises:
+            CheckpointError: there is none, or it cannot be read. CloudError and its like: what AWS says.
+        """
+        try:
+            lines = sorted(self.lines(), key=lambda entry: (entry.began, entry.version))
+        except OSError as exc:
+            raise CheckpointError(
+                f"{self.place} cannot be read: {exc.strerror or exc}; the history of a run is kept in its "
+                "--checkpoint-dir"
+            ) from exc
+        kept: list[HistoryEntry] = []
+        for _, session in groupby(lines, key=lambda entry: entry.began):
+            entries = list(session)
+            kept = [entry for entry in kept if entry.version < entries[0].version] + entries
+        return kept
+
+
+class History:
+    """Writes the history of a run as its versions are made. For the master's thread; a thread of its own writes.
+
+    What a master that is killed had not written yet, little more than its last moments, is missing in the file.
+
+    Args:
+        folder: of the run's checkpoints.
+        plan: the run's.
+        clock: of running time.
+    """
+
+    def __init__(self, folder: Folder, plan: Plan, clock: Clock) -> None:
+        self._plan, self._clock = plan, clock
+        self._began, self._last, self._version = time.time(), clock.now(), -1
+        self._keeper = LinesKeeper(HistoryFile(folder))
+
+    def add(self, event: NewModel) -> None:
+        """Add a version, once: the last one comes a second time, when the run is done."""
+        if not event.jobs or event.head.version <= self._version:
+            return
+        now, before = self._clock.now(), self._last
+        self._last, self._version = now, event.head.version
+        self._keeper.add([_entry(event, self._plan, began=self._began, seconds=now - before)])
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._keeper.close()
+
+
+def _entry(event: NewModel, plan: Plan, *, began: float, seconds: float) -> HistoryEntry:
+    """Return the entry of a new version."""
+    head, examples, working = event.head, defaultdict[str, int](int), defaultdict[str, float](float)
+    for number, job in event.jobs.items():
+        examples[job.worker] += plan.examples_of(number)
+        working[job.worker] += job.seconds
+    return HistoryEntry(
+        began=began,
+        time=time.time(),
+        version=head.version,
+        round=head.round,
+        batches=head.batches,
+        examples=head.examples,
+        score=head.score,
+        seconds=seconds,
+        staleness=sum(head.version - 1 - job.version for job in event.jobs.values()) / len(event.jobs),
+        workers={
+            worker: round(count / working[worker], 1) for worker, count in examples.items() if count and working[worker]
+        },
+        validation=head.scores.figures if head.scores and plan.is_validation(plan.at(min(event.jobs))[0]) else None,
+    )

@@ -1,0 +1,137 @@
+"""Files of records in a run's folder, one line of JSON each, and the thread that writes them.
+
+Nothing in a run depends on them: what cannot be written is a warning, and is written later.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Generic, TypeVar
+
+import msgspec
+
+from dl4jlegacy.decoding import described
+from dl4jlegacy.errors import Dl4jError
+from dl4jlegacy.folders import Folder
+
+__all__ = ["MOST_WAITING", "LinesFile", "LinesKeeper"]
+
+logger = logging.getLogger(__name__)
+
+MOST_WAITING = 10_000
+"""So many records wait at most for a folder that hangs or is full; then the oldest of them are dropped."""
+_MOST_REST_SECONDS = 5.0
+_CLOSE_SECONDS = 30.0
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class LinesFile(Generic[R]):
+    """Records of one kind in a file of a run's folder, which only grows.
+
+    For one thread of one process at a time. If the file cannot be written, for example on a full disk, this logs a
+    warning and writes the missing records as soon as possible.
+
+    Args:
+        folder: the run's.
+        name: of the file.
+        kind: of the records.
+        what: what is in it, for messages.
+    """
+
+    def __init__(self, folder: Folder, name: str, kind: type[R], what: str) -> None:
+        self.place = f"{folder.place.rstrip('/')}/{name}"
+        self.what = what
+        self._folder, self._name, self._kind = folder, name, kind
+        self._missing: deque[R] = deque(maxlen=MOST_WAITING)
+        self._failed = False
+
+    def lines(self) -> list[R]:
+        """Return the records in the order of the file. A line that was truncated by a crash is left out.
+
+        Raises:
+            OSError: there is no such file, or it cannot be read. CloudError and its like: what AWS says.
+        """
+        records = []
+        for line in self._folder.read_lines(self._name):
+            try:
+                records.append(msgspec.json.decode(line, type=described(self._kind)))
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                logger.debug("a line of %s is no %s", self.place, self._kind.__name__)
+        return records
+
+    def append(self, records: Iterable[R]) -> None:
+        """Append records, after those that could not be written before."""
+        self._missing.extend(records)
+        if not self._missing:
+            return
+        try:
+            new = self.unwritten(tuple(self._missing))
+            if new:
+                self._folder.append(self._name, b"".join(msgspec.json.encode(record) + b"\n" for record in new))
+                self.wrote(new)
+            self._missing.clear()
+            self._failed = False
+        except (OSError, Dl4jError) as exc:
+            if not self._failed:
+                logger.warning("%s %s cannot be written: %s", self.what, self.place, str(exc))
+            self._failed = True
+
+    def unwritten(self, records: Sequence[R]) -> Sequence[R]:
+        """Return those of ``records`` that are to be written."""
+        return records
+
+    def wrote(self, records: Sequence[R]) -> None:
+        """Take note that these were written."""
+
+
+class LinesKeeper(Generic[R]):
+    """Writes a file of records on a thread of its own, so that a folder that hangs delays nobody.
+
+    After each write it rests as long as that took.
+
+    Args:
+        file: used by that thread only.
+    """
+
+    def __init__(self, file: LinesFile[R]) -> None:
+        self._file = file
+        self._records: deque[R] = deque(maxlen=MOST_WAITING)
+        self._news, self._closed = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="dl4j-lines", daemon=True)
+        self._thread.start()
+
+    def add(self, records: Iterable[R]) -> None:
+        """Have the records written soon, and what could not be written before. Does not wait."""
+        self._records.extend(records)
+        self._news.set()
+
+    def close(self, seconds: float = _CLOSE_SECONDS) -> None:
+        """Write what is left, and end; a folder that hangs for longer than so many seconds is a warning."""
+        self._closed.set()
+        self._news.set()
+        self._thread.join(seconds)
+        if self._thread.is_alive():
+            logger.warning("%s was not written within %.0f s; its last lines are lost", self._file.what, seconds)
+
+    def _run(self) -> None:
+        is_last = False
+        while not is_last:
+            self._news.wait()
+            self._news.clear()
+            is_last = self._closed.is_set()
+            began = time.monotonic()
+            self._write()
+            self._closed.wait(min(_MOST_REST_SECONDS, time.monotonic() - began))
+
+    def _write(self) -> None:
+        records = []
+        while self._records:
+            records.append(self._records.popleft())
+        try:
+            self._file.append(records)
+        except Exception:  # the run continues without the file
+            logger.exception("%s failed", self._file.what)

@@ -1,0 +1,180 @@
+"""How good the model of a run is, whether it is the best so far, and whether the run is to stop: pure functions.
+
+All that is decided is in the head, so it survives the master that decided it; the one that takes over decides the same.
+
+Legacy: ``EarlyStoppingConfiguration`` and its conditions, which lived in one process and died with it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from dl4jlegacy.errors import ConfError, NotFiniteError, nearest
+from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.records import Best, Failure, Figures, Head, Scores
+
+__all__ = ["METRICS", "EarlyStopping", "Scoring", "ValidationConf"]
+
+METRICS = {"loss": False, "accuracy": True, "f1": True}
+"""What a model can be scored by, and whether larger is better."""
+
+
+class ValidationConf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a run is validated on, and when.
+
+    Attributes:
+        fraction: this part of the training data, more than 0 and less than 1, is split off by the run's seed; 0: the
+            validation data are given to the runner, or named by ``dataset``.
+        dataset: a data set's name or file; all its examples count, and it is read like the training data.
+        metric: the score: ``"loss"`` (smaller is better), ``"accuracy"`` or ``"f1"`` (larger is better).
+        every_rounds: after so many rounds of training; 0: after every epoch. The last is always followed by one.
+    """
+
+    fraction: float = 0.0
+    dataset: str = ""
+    metric: str = "loss"
+    every_rounds: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.fraction < 1:
+            raise ConfError(
+                f"validation.fraction is {self.fraction}; it must be more than 0 and less than 1, such as 0.1"
+            )
+        if self.fraction and self.dataset:
+            raise ConfError(f"validation has fraction {self.fraction} and dataset {self.dataset!r}; give one of them")
+        if self.metric not in METRICS:
+            raise ConfError(f"validation.metric is {self.metric!r}{nearest(self.metric, list(METRICS))}")
+        if self.every_rounds < 0:
+            raise ConfError(f"validation.every_rounds is {self.every_rounds}; it must not be negative")
+
+
+class EarlyStopping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When a run stops before its plan is done; DL4J's conditions. Each is off unless it is given.
+
+    Attributes:
+        max_epochs: after so many epochs, pretraining apart (``MaxEpochs``).
+        max_seconds: after so many seconds in which a master led the run (``MaxTime``).
+        epochs_without_improvement: when so many evaluations in a row were no better, by more than ``min_improvement``,
+            than the last that was (``ScoreImprovementEpochs``).
+        best_score: when the score is better than this (``BestScore``).
+        invalid_score: when a score or the model is not finite any more (``InvalidScore``); without it the run fails.
+    """
+
+    max_epochs: int = 0
+    max_seconds: float = 0.0
+    epochs_without_improvement: int = 0
+    min_improvement: float = 0.0
+    best_score: float | None = None
+    invalid_score: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("max_epochs", "max_seconds", "epochs_without_improvement", "min_improvement"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfError(f"early_stopping.{name} is {getattr(self, name)}; it must be a number, not negative")
+        if self.best_score is not None and not math.isfinite(self.best_score):
+            raise ConfError(f"early_stopping.best_score is {self.best_score}; it must be a finite number")
+        if self.min_improvement and not self.epochs_without_improvement:
+            raise ConfError(
+                f"early_stopping.min_improvement is {self.min_improvement}, and nothing counts improvements; give "
+                "epochs_without_improvement too"
+            )
+        if all(getattr(self, name) == default for name, default in _DEFAULTS.items()):
+            raise ConfError(
+                "early_stopping has no condition, so it would never stop the run; give one, such as "
+                "epochs_without_improvement=5, or leave it out"
+            )
+
+
+_DEFAULTS = dict(zip(EarlyStopping.__struct_fields__, EarlyStopping.__struct_defaults__, strict=True))
+
+
+class Scoring(msgspec.Struct, frozen=True, kw_only=True):
+    """Decides what the end of a round means for the best model and the end of the run.
+
+    Attributes:
+        metric: the score of a validation, one of ``METRICS``.
+        stopping: the conditions; None: the run goes on to the end of its plan. Without a validation in the plan they
+            judge the training score of the last round of every epoch.
+    """
+
+    metric: str = "loss"
+    stopping: EarlyStopping | None = None
+
+    @property
+    def counts_seconds(self) -> bool:
+        """Whether the head must know for how long the run has been led."""
+        return self.stopping is not None and self.stopping.max_seconds > 0
+
+    def closed(self, plan: Plan, before: Head, after: Head, figures: Figures | None) -> Head:
+        """Return ``after``, the head after a round is closed, with what is decided by it.
+
+        Args:
+            plan: of the run.
+            before: the head of the round.
+            after: the next one, with the model that was evaluated or trained.
+            figures: of the validation, if the round was one.
+        """
+        score = self._score(plan, before, after, figures)
+        if score is not None:
+            after = self._scored(plan, before, after, score, figures)
+        reason = self._reason(plan, after, score)
+        if not reason or after.round >= plan.total_rounds:
+            return after
+        return msgspec.structs.replace(after, status="done", stopped_by=reason)
+
+    def failed(self, head: Head, failure: Failure) -> Head | None:
+        """Return the head of a run that stops because of a job's failure; None if it fails."""
+        if self.stopping is None or not self.stopping.invalid_score or failure.code != NotFiniteError.code:
+            return None
+        return msgspec.structs.replace(head, status="done", stopped_by=f"InvalidScore: {failure.message}")
+
+    def _score(self, plan: Plan, before: Head, after: Head, figures: Figures | None) -> float | None:
+        """Return the score that the closed round has brought; None if it brought none."""
+        if figures is not None:
+            score: float | None = getattr(figures, self.metric)
+            return score
+        ends_epoch = plan.epochs_before(after.round) > plan.epochs_before(before.round)
+        return after.score if self.stopping is not None and plan.validation is None and ends_epoch else None
+
+    def _scored(self, plan: Plan, before: Head, after: Head, score: float, figures: Figures | None) -> Head:
+        """Return the head with a new score, and the model of ``after`` as the best if it is."""
+        best, scores = after.best, after.scores
+        if best is None or self._gain(score, best.score) > 0:
+            version = before.version if figures is not None else after.version
+            epoch = plan.slot(before.round, 0).epoch
+            best = Best(after.model, version=version, round=before.round, epoch=epoch, score=score, figures=figures)
+        needed = 0.0 if self.stopping is None else self.stopping.min_improvement
+        if scores is None or self._gain(score, scores.reference) > needed:
+            scores = Scores(score=score, round=before.round, reference=score, figures=figures)
+        else:
+            count = scores.without_improvement + 1
+            scores = msgspec.structs.replace(
+                scores, score=score, round=before.round, without_improvement=count, figures=figures
+            )
+        return msgspec.structs.replace(after, best=best, scores=scores)
+
+    def _gain(self, score: float, reference: float) -> float:
+        """Return by how much a score is better than another."""
+        return score - reference if METRICS[self.metric] else reference - score
+
+    def _reason(self, plan: Plan, head: Head, score: float | None) -> str:
+        """Return the condition that ends the run, with its values, for people; "" if none does."""
+        stopping = self.stopping
+        if stopping is None:
+            return ""
+        if score is not None and stopping.best_score is not None and self._gain(score, stopping.best_score) > 0:
+            return f"BestScore: {self.metric} {score:.6g} is better than {stopping.best_score:g}"
+        patience = stopping.epochs_without_improvement
+        if score is not None and patience and head.scores and head.scores.without_improvement >= patience:
+            return (
+                f"ScoreImprovementEpochs: {self.metric} {score:.6g} is the last of {patience} that were no better, by "
+                f"more than {stopping.min_improvement:g}, than {head.scores.reference:.6g}"
+            )
+        epochs = plan.epochs_before(head.round)
+        if stopping.max_epochs and epochs >= stopping.max_epochs and not plan.is_validation(head.round):
+            return f"MaxEpochs: {epochs} of at most {stopping.max_epochs} are done"
+        if stopping.max_seconds and head.seconds >= stopping.max_seconds:
+            return f"MaxTime: {head.seconds:.1f} of at most {stopping.max_seconds:g} seconds have passed"
+        return ""

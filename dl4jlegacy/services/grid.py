@@ -1,0 +1,30 @@
+"""The grid that a ``--tracker`` names: its members, and the name of its cluster, which local servers know."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from dl4jlegacy.errors import UsageError
+from dl4jlegacy.services.servers import Services
+
+__all__ = ["grid_of"]
+
+
+def grid_of(tracker: str, cluster_name: str | None, *, label: str = "--tracker ", or_else: str = "") -> tuple[str, str]:
+    """Return members and cluster's name of a grid; raises ``UsageError``.
+
+    Args:
+        tracker: ``hazelcast://host:port[,host:port]``.
+        cluster_name: None: that of the local services, if these are its members, else Hazelcast's default.
+        label: what comes before ``tracker`` in the message.
+        or_else: what else may be given, for the message.
+    """
+    members = tracker.removeprefix("hazelcast://")
+    if members == tracker or not members:
+        raise UsageError(f"{label}{tracker}: give {or_else}hazelcast://host:port[,host:port]")
+    if cluster_name:
+        return members, cluster_name
+    folder = os.environ.get("DL4J_SERVICES")
+    state = Services.status(Path(folder) if folder else None)
+    return members, state.cluster_name if state is not None and state.hazelcast == members else "dev"

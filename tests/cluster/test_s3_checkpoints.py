@@ -1,0 +1,131 @@
+"""A run on a cluster whose checkpoints and journal are in S3: whatever is lost, it goes on from there, exactly."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dl4jlegacy.aws.s3_folder import S3Folder
+from dl4jlegacy.folders import LOCK
+from dl4jlegacy.services import Services, ServicesState
+from dl4jlegacy.storage import open_folder
+from tests.support import REPOSITORY
+from tests.support.aws_fixtures import Fault, FaultProxy
+from tests.support.cluster_commands import LONG, SHORTER, Cluster, Command, error, freeze, same, until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
+
+HOME = os.environ.get("HOME", "/")
+PLACE = "s3://run-bucket/runs/one"
+KEPT = ("--checkpoint-dir", PLACE, "--checkpoint-every", "10")
+HASTY = "import dl4jlegacy.aws.s3_folder as module\nmodule.SILENT_SECONDS = 3.0\n"
+"""For who waits for a killed process: 90 seconds are long for a test."""
+
+
+@pytest.fixture(autouse=True)
+def s3(aws_environment: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
+    """S3 for every process, which keep what is theirs where they always do."""
+    monkeypatch.setenv("HOME", HOME)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "5")
+    yield aws_environment
+    assert not (REPOSITORY / "s3:").exists()
+
+
+def kept() -> dict[str, bytes]:
+    """Return what is in S3, but for the lock and the journal."""
+    folder = open_folder(PLACE)
+    assert isinstance(folder, S3Folder)
+    return {name: folder.read(name) for name in folder.names() if name != LOCK and "journal" not in name}
+
+
+def checkpoints() -> list[str]:
+    return [name for name in open_folder(PLACE).names() if name.startswith("checkpoint-")]
+
+
+def stand_by(cluster: Cluster) -> Command:
+    standby = cluster.start("master", "--standby", "--zookeeper", cluster.zookeeper, "--format", "json")
+    standby.says("standing by: takes over run")
+    return standby
+
+
+def began() -> bool:
+    folder = open_folder(PLACE)
+    return any(name.startswith("journal-") for name in folder.names()) and any(
+        b"run_began" in line for line in folder.read_lines("journal.jsonl")
+    )
+
+
+def journal(cluster: Cluster) -> list[dict[str, Any]]:
+    """Return what ``dl4j logs`` reads in S3."""
+    logs = cluster.start("logs", PLACE, "--format", "json")
+    assert logs.wait() == 0, logs.err()
+    return list(json.loads(logs.out())["entries"])
+
+
+@pytest.mark.parametrize("way", ["standby", "resume RUN", "resume s3://"])
+def test_a_killed_master_whose_grid_is_lost_too_is_replaced_from_s3(
+    servers: ServicesState, on_own: Cluster, way: str
+) -> None:
+    master, worker = on_own.master("--epochs", SHORTER, "--run", "r", *KEPT), on_own.worker()
+    until(lambda: len(checkpoints()) == 3 and began(), what="checkpoints and journal in S3")
+    takes_over = stand_by(on_own) if way == "standby" else None
+    os.kill(servers.pids["hazelcast-1"], signal.SIGKILL)
+    master.process.kill()
+    master.wait()
+    Services.restart("hazelcast-1", Path(servers.folder))
+    before = max(checkpoints())
+    if way == "resume RUN":
+        takes_over = on_own.start("resume", "r", "--zookeeper", on_own.zookeeper, "--format", "json")
+    elif way == "resume s3://":
+        takes_over = on_own.start("resume", PLACE, *on_own.master_flags, "--format", "json", patch=HASTY)
+    assert takes_over is not None
+    same(takes_over, int(SHORTER), seconds=300.0)
+    assert worker.wait() == 0, worker.err()
+    assert max(checkpoints()) > before and len(checkpoints()) == 3
+    events = [entry["event"] for entry in journal(on_own)]
+    assert (events.count("run_began"), events.count("master_took_over"), events[-1]) == (1, 1, "run_ended")
+    if way != "resume s3://":
+        assert "from a checkpoint, since the grid does not have it" in takes_over.err()
+
+
+def test_a_master_that_was_frozen_changes_nothing_in_s3_when_it_wakes_up(cluster: Cluster) -> None:
+    master, worker = cluster.master("--epochs", SHORTER, *KEPT), cluster.worker()
+    standby = stand_by(cluster)
+    until(lambda: len(checkpoints()) == 3, what="checkpoints in S3")
+    freeze(master.pid)
+    same(standby, int(SHORTER), seconds=300.0)
+    assert worker.wait() == 0, worker.err()
+    after = kept()
+    master.process.send_signal(signal.SIGCONT)
+    error(master, 4, "while this master stood still")
+    assert kept() == after
+    assert cluster.left_over() == []
+
+
+def test_another_run_is_refused_the_prefix_of_one_that_is_under_way(cluster: Cluster) -> None:
+    master = cluster.master("--epochs", LONG, *KEPT)
+    cluster.worker()
+    until(checkpoints, what="a checkpoint in S3")
+    error(cluster.master("--epochs", "1", "--id", "b", *KEPT), 8, "already holds checkpoints of a run")
+    where = (*cluster.master_flags, "--id", "c")
+    error(cluster.start("resume", PLACE, *where), 8, "is in use by another run or process on", f"pid {master.pid}")
+    error(cluster.start("resume", PLACE), 8, "is in use by another run or process on", f"pid {master.pid}")
+    assert master.process.poll() is None
+
+
+def test_while_s3_is_away_the_run_goes_on_and_says_so(cluster: Cluster, s3: FaultProxy) -> None:
+    master = cluster.master("--epochs", SHORTER, *KEPT)
+    worker = cluster.worker()
+    until(checkpoints, what="a checkpoint in S3")
+    s3.judge = lambda request: Fault("reset-before")
+    master.says(f"could not be written to {PLACE}")
+    same(master, int(SHORTER), seconds=300.0)
+    assert worker.wait() == 0, worker.err()
+    assert master.err().count("could not be written to") <= 3  # the warning, the journal's entry, and the end's
+    assert cluster.left_over() == []

@@ -1,0 +1,126 @@
+"""The history of a run: every version of its model once, whoever led the run, and as it came to be at last."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dl4jlegacy import ActorNetworkRunner, Conf, DigitsDataSetIterator, HistoryEntry, IrisDataSetIterator, read_history
+from dl4jlegacy.cli.main import main
+from dl4jlegacy.errors import CheckpointError
+from dl4jlegacy.nn import zoo
+from dl4jlegacy.scaleout.history import HistoryFile
+from dl4jlegacy.scaleout.outcome import TrainingResult
+from dl4jlegacy.scaleout.scoring import ValidationConf
+
+
+def trained(
+    folder: Path, *, data=None, classes: int = 3, features: int = 4, resume: bool = False, **conf
+) -> TrainingResult:
+    given = Conf(multi_layer_conf=zoo.mlp(features, classes), checkpoint_dir=str(folder), workers=2, **conf)
+    with ActorNetworkRunner("master", data or IrisDataSetIterator(16)) as runner:
+        runner.setup(given, resume=resume)
+        return runner.train()
+
+
+def entry(began: float, version: int, score: float = 0.5) -> HistoryEntry:
+    counts = {"round": version, "batches": version, "examples": 16 * version, "seconds": 1.0, "staleness": 0.0}
+    return HistoryEntry(began=began, time=began, version=version, score=score, workers={"w": 16.0}, **counts)
+
+
+def dl4j(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    return int(ended.value.code or 0)
+
+
+def write(folder: Path, *entries: HistoryEntry) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / HistoryFile.NAME).write_bytes(b"\n".join(msgspec.json.encode(entry) for entry in entries))
+
+
+def test_every_version_of_a_run_is_in_its_history_once(tmp_path: Path) -> None:
+    result = trained(tmp_path / "run", epochs=3)
+    history = read_history(tmp_path / "run")
+    assert [entry.version for entry in history] == list(range(1, result.head.version + 1))
+    assert [entry.round for entry in history] == list(range(1, result.plan.total_rounds + 1))
+    assert (history[-1].examples, history[-1].batches) == (result.head.examples, result.head.batches)
+    assert history[-1].score == result.head.score
+    assert all(entry.staleness == 0 and entry.seconds > 0 and min(entry.workers.values()) > 0 for entry in history)
+
+
+def test_the_jobs_of_an_asynchronous_run_are_as_stale_as_their_models(tmp_path: Path) -> None:
+    result = trained(
+        tmp_path / "run", data=DigitsDataSetIterator(16), classes=10, features=64, epochs=2, router="hogwild", window=4
+    )
+    history = read_history(tmp_path / "run")
+    assert [entry.version for entry in history] == list(range(1, result.head.version + 1))
+    assert max(entry.staleness for entry in history) > 0
+    jobs = [after.batches - before.batches for before, after in itertools.pairwise(history)]
+    assert sum(jobs) + history[0].batches == result.plan.total_batches
+
+
+def test_a_run_that_resumes_goes_on_with_its_history(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt), ActorNetworkRunner("master", IrisDataSetIterator(16)) as runner:
+        runner.setup(Conf(multi_layer_conf=zoo.mlp(4, 3), checkpoint_dir=str(folder), workers=2, epochs=25))
+
+        def interrupt(status) -> None:
+            if status.head is not None and status.head.round > 3:
+                raise KeyboardInterrupt
+
+        runner.train(interrupt)
+    before = read_history(folder)
+    result = trained(folder, epochs=25, resume=True)
+    history = read_history(folder)
+    assert [entry.version for entry in history] == list(range(1, result.head.version + 1))
+    assert len({entry.began for entry in history}) == 2
+    assert history[: len(before)] == before
+
+
+def test_versions_that_a_run_made_anew_take_the_place_of_those_before(tmp_path: Path) -> None:
+    first = [entry(1.0, version) for version in range(1, 8)]
+    second = [entry(2.0, version, score=0.25) for version in (5, 6)]
+    late = entry(1.0, 8)  # of a master that was frozen, and wrote what it still had
+    write(tmp_path / "run", *first, *second, late)
+    assert read_history(tmp_path / "run") == [*first[:4], *second]
+
+
+def test_a_line_that_a_crash_has_cut_is_left_out(tmp_path: Path) -> None:
+    write(tmp_path / "run", entry(1.0, 1), entry(1.0, 2))
+    file = tmp_path / "run" / HistoryFile.NAME
+    file.write_bytes(file.read_bytes()[:-20])
+    assert read_history(tmp_path / "run") == [entry(1.0, 1)]
+
+
+def test_the_command_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "run", entry(1.0, 1), entry(1.0, 2, score=0.25))
+    assert dl4j("logs", str(tmp_path / "run"), "--history") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "version 2, round 2: score 0.2500, 32 examples, 16/s, w 16/s" in lines[1]
+    assert dl4j("logs", str(tmp_path / "run"), "--history", "--format", "json") == 0
+    shown = json.loads(capsys.readouterr().out)["history"]
+    assert [(one["version"], one["score"]) for one in shown] == [(1, 0.5), (2, 0.25)]
+
+
+def test_a_validation_is_a_version_with_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = trained(tmp_path / "run", epochs=2, validation=ValidationConf(fraction=0.2))
+    found = [entry for entry in read_history(tmp_path / "run") if entry.validation is not None]
+    assert [entry.version for entry in found][-1] == result.head.version and len(found) == 2
+    assert found[-1].validation == result.validation and found[-1].workers == {}
+    assert dl4j("logs", str(tmp_path / "run"), "--history") == 0
+    loss, accuracy = result.validation.loss, result.validation.accuracy
+    assert f", validation loss {loss:.4f}, accuracy {accuracy:.4f}, " in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_history_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(CheckpointError, match=r"history\.jsonl cannot be read: .*--checkpoint-dir"):
+        read_history(tmp_path)
+    assert dl4j("logs", "--history", "--zookeeper", "127.0.0.1:1") == 2
+    assert "dl4j logs DIR --history" in capsys.readouterr().err
+    assert dl4j("logs", str(tmp_path)) == 8
+    assert "dl4j logs DIR --history" in capsys.readouterr().err
