@@ -38,10 +38,11 @@ def s3(aws_environment: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 def kept() -> dict[str, bytes]:
-    """Return what is in S3, but for the lock and the journal."""
+    """Return what is in S3, but for the lock and the records of each process, which may write its last ones late."""
     folder = open_folder(PLACE)
     assert isinstance(folder, S3Folder)
-    return {name: folder.read(name) for name in folder.names() if name != LOCK and "journal" not in name}
+    own = (LOCK, "journal-", "history-")
+    return {name: folder.read(name) for name in folder.names() if not name.startswith(own)}
 
 
 def checkpoints() -> list[str]:
