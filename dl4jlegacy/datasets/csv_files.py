@@ -7,7 +7,6 @@ Every problem is named with file, line and column as a text editor counts them, 
 from __future__ import annotations
 
 import csv
-import functools
 import io
 import itertools
 import logging
@@ -174,9 +173,9 @@ def _rows(file: TextIO, table: _Table) -> Iterator[tuple[int, list[str]]]:
     """Yield the rows that are not empty, each with the number of its line; the first line decides on the delimiter."""
     line = 0
     try:
-        head = file.readline(_LONGEST_LINE)
+        lines = _lines(file, table.name)
+        head = next(lines, "")
         delimiter = max(_DELIMITERS, key=head.count)
-        lines = iter(functools.partial(file.readline, _LONGEST_LINE), "")
         reader = csv.reader(itertools.chain([head], lines), delimiter=delimiter, strict=True)
         for row in reader:
             line = reader.line_num
@@ -184,6 +183,19 @@ def _rows(file: TextIO, table: _Table) -> Iterator[tuple[int, list[str]]]:
                 yield line, row
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{table.name} is not a CSV file in UTF-8: {error} (near line {line + 1})") from error
+
+
+def _lines(file: TextIO, name: str) -> Iterator[str]:
+    """Yield the lines of a file; raises ``DataError`` for one that is too long: a part of it would pass for a row."""
+    for number in itertools.count(1):
+        line = file.readline(_LONGEST_LINE + 1)
+        if len(line) > _LONGEST_LINE:
+            raise DataError(
+                f"{name}, line {number} has more than {counted(_LONGEST_LINE, 'character')}; is it a CSV file?"
+            )
+        if not line:
+            return
+        yield line
 
 
 def _is_header(table: _Table, line: int, row: list[str], *, labelled: bool) -> bool:

@@ -11,6 +11,7 @@ import pytest
 from dl4jlegacy.datasets import (
     CsvDataSetIterator,
     MnistDataSetIterator,
+    csv_files,
     data_directory,
     load,
     mnist,
@@ -356,6 +357,15 @@ def test_binary_files_are_refused(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"data\.csv"):
         load(path)
+
+
+def test_a_line_that_is_too_long_is_refused_and_not_cut_into_rows(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(csv_files, "_LONGEST_LINE", 10)
+    assert len(read_csv(csv_file(tmp_path, "111,222,1\n333,444,0\n"))[0]) == 2
+    with pytest.raises(DataError, match="line 2 has more than 10 characters"):
+        read_csv(csv_file(tmp_path, "111,222,1\n1111,2222,1\n"))
+    with pytest.raises(DataError, match="line 1 has more than 10 characters"):
+        read_csv(csv_file(tmp_path, "1,2,3,4,5,6\n"))
 
 
 def test_a_label_beyond_the_given_number_of_classes_is_out_of_range(tmp_path: Path) -> None:
