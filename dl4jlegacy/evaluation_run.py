@@ -8,28 +8,22 @@ Legacy: DL4J's ``IEvaluateFlatMapFunction`` and ``IEvaluationReduceFunction`` fo
 
 from __future__ import annotations
 
-import json
-import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
-from dl4jlegacy.backend import to_host
 from dl4jlegacy.datasets import DataSet
-from dl4jlegacy.execution import RunExecution
-from dl4jlegacy.inference import ROWS
+from dl4jlegacy.inference_run import InferencePerformer, InferenceRun
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.batch_evaluation import (
+    ROWS,
     BatchEvaluation,
     NetworkEvaluation,
     evaluate_batches,
     is_classified,
     merge_evaluations,
 )
-from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration
-from dl4jlegacy.nn.networks import Network, build_network
-from dl4jlegacy.run import Run, resolve
-from dl4jlegacy.scaleout.aggregate import PARAMS, Aggregation, evaluation_in, result_of
+from dl4jlegacy.nn.networks import Network
+from dl4jlegacy.run import Run
+from dl4jlegacy.scaleout.aggregate import CollectedEvaluations, evaluation_in, result_of
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import Job, Result
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
@@ -38,9 +32,8 @@ from dl4jlegacy.scaleout.parts import register_performer
 from dl4jlegacy.scaleout.plan import Phase, Plan, SlotPlan
 from dl4jlegacy.scaleout.store import Buffer
 from dl4jlegacy.scaleout.tracker import StateTracker
-from dl4jlegacy.strict_json import to_json
 
-__all__ = ["EVALUATE", "EvaluationPerformer", "EvaluationRun", "evaluate_with_workers", "network_of"]
+__all__ = ["EVALUATE", "EvaluationPerformer", "EvaluationRun", "evaluate_with_workers"]
 
 EVALUATE = "dl4jlegacy.evaluate"
 """The name of the performer, which every worker has."""
@@ -48,23 +41,18 @@ _MOST_JOBS = 256
 
 
 @register_performer(EVALUATE)
-class EvaluationPerformer:
-    """Evaluates the network, whose parameters are the model, on the batches of a job. A ``WorkerPerformer``."""
+class EvaluationPerformer(InferencePerformer):
+    """Evaluates the network on the batches of a job."""
 
     def __init__(self, conf: Conf, kernels: Kernels) -> None:
-        self.progress = 0
-        self._network = network_of(conf, kernels)
+        super().__init__(conf, kernels)
         self._classifies = bool(conf.performer_args["classifies"])
-
-    def update(self, model: Result) -> None:
-        """See ``WorkerPerformer``."""
-        self._network.set_params(model.arrays[PARAMS])
 
     def perform(self, job: Job) -> Result | None:
         """See ``WorkerPerformer``; returns the loss of each batch, and the counts of all."""
         parts: list[BatchEvaluation] = []
         found = evaluate_batches(
-            self._network, job.work, classifies=self._classifies, first=job.slot.first, batch_size=ROWS
+            self.network, job.work, classifies=self._classifies, first=job.slot.first, batch_size=ROWS
         )
         for part in found:
             parts.append(part)
@@ -74,30 +62,16 @@ class EvaluationPerformer:
         return result_of(parts)
 
 
-def network_of(conf: Conf, kernels: Kernels) -> Network:
-    """Return the network in the arguments of a run's performer; it has no parameters yet."""
-    tree = conf.performer_args["network"]
-    kind = ComputationGraphConfiguration if "vertices" in tree else MultiLayerConfiguration
-    return build_network(kind.from_json(to_json(tree)), kernels)
-
-
 class _Aggregator:
-    """Puts the parts together, in the order of the examples. A ``JobAggregator``."""
+    """Puts the evaluations together, in the order of the examples. A ``JobAggregator``."""
 
-    def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
+    def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> _Whole:
         """See ``JobAggregator``."""
-        return _Parts()
+        return _Whole()
 
 
-@dataclass(slots=True)
-class _Parts:
-    """The parts so far. An ``Aggregation``."""
-
-    parts: list[BatchEvaluation] = field(default_factory=list)
-
-    def add(self, updates: Sequence[Buffer]) -> None:
-        """See ``Aggregation``."""
-        self.parts += [evaluation_in(Result.decode(frame)) for frame in updates]
+class _Whole(CollectedEvaluations):
+    """The evaluation of all examples as the next model. An ``Aggregation``."""
 
     def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
         """See ``Aggregation``; the score is the mean loss of an example."""
@@ -126,7 +100,7 @@ class _Jobs:
         return list(self._examples.rows(slot.first * ROWS, stop).batch_by(ROWS))
 
 
-class EvaluationRun:
+class EvaluationRun(InferenceRun):
     """The evaluation of a network on examples, as a run.
 
     Args:
@@ -137,18 +111,13 @@ class EvaluationRun:
 
     def __init__(self, network: Network, examples: DataSet, label_names: tuple[str, ...]) -> None:
         self._label_names = label_names
-        self._first = Result({}, {PARAMS: to_host(network.params)})
-        self._args = {
-            "network": json.loads(network.conf.to_json()),
-            "classifies": is_classified(network.conf, examples),
-        }
-        self.jobs = _Jobs(examples)
-
-    def resolve(self, conf: Conf, *, workers: int | None, on_cluster: bool = False) -> Run:
-        """Return the run, which takes devices, tracker and the like from ``conf``; errors as for ``run.resolve``."""
-        name = conf.run or f"evaluate-{uuid.uuid4().hex[:8]}"
-        conf = conf.replace(run=name, performer=EVALUATE, performer_args=self._args)
-        return resolve(conf, self.jobs, local_workers=workers, on_cluster=on_cluster)
+        super().__init__(
+            network,
+            performer=EVALUATE,
+            jobs=_Jobs(examples),
+            aggregator=_Aggregator(),
+            classifies=is_classified(network.conf, examples),
+        )
 
     def perform(
         self,
@@ -158,11 +127,8 @@ class EvaluationRun:
         monitor: ClusterMonitor | None = None,
         tick: Callable[[RunStatus], None] | None = None,
     ) -> NetworkEvaluation:
-        """Lead the run to its end; args and errors as for ``RunExecution`` and its ``train``."""
-        parts: dict[str, Any] = {"aggregator": _Aggregator(), "first_model": self._first}
-        with RunExecution(self.jobs, tracker=tracker, monitor=monitor, **parts) as execution:
-            execution.setup(run)
-            result = execution.train(tick)
+        """Lead the run to its end and return what it has found; args and errors as for ``lead``."""
+        result = self.lead(run, tracker=tracker, monitor=monitor, tick=tick)
         return merge_evaluations([evaluation_in(result.model)], self._label_names)
 
 

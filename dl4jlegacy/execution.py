@@ -330,8 +330,7 @@ class RunExecution:
 
     def _new_version(self, parts: _Parts, observers: Observers, event: protocol.NewModel) -> None:
         """Tell all who follow the run of a new version; called on the master's thread."""
-        if not (event.jobs and parts.run.plan.is_validation(parts.run.plan.at(min(event.jobs))[0])):
-            observers.on_version(event.head, event.frame)
+        observers.on_version(event)
         if parts.history is not None:
             parts.history.add(event)
 

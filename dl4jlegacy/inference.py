@@ -20,6 +20,7 @@ from dl4jlegacy.errors import ModelError, ShapeError, counted
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.batch_evaluation import (
+    ROWS,
     NetworkEvaluation,
     evaluate_batches,
     example_scores,
@@ -31,7 +32,6 @@ from dl4jlegacy.nn.evaluation.classification import Evaluation
 from dl4jlegacy.nn.networks import Network, input_type_of
 
 __all__ = [
-    "ROWS",
     "SPLITS",
     "NetworkEvaluation",
     "TrainedModel",
@@ -45,8 +45,6 @@ __all__ = [
 
 SPLITS = ("test", "train", "all")
 """The parts of a data set that a model can be evaluated on."""
-ROWS = 1024
-"""Examples that are computed at a time, by whoever does it, since the bits of a result may depend on their number."""
 
 
 def with_features_as_labels(examples: DataSet) -> DataSet:

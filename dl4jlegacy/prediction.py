@@ -19,8 +19,9 @@ from dl4jlegacy import files, storage
 from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.datasets.csv_files import read_csv_blocks
 from dl4jlegacy.errors import DataError, NotFiniteError, OutputError
-from dl4jlegacy.inference import ROWS, TrainedModel
+from dl4jlegacy.inference import TrainedModel
 from dl4jlegacy.machine import check_threads
+from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.nn.networks import build_network
 from dl4jlegacy.scaleout.compute import Compute, using_gpu
 from dl4jlegacy.strict_json import to_json
@@ -132,7 +133,7 @@ def _predicted_by_threads(workers: Sequence[Predict], blocks: Iterable[Array]) -
     is_wanted.set()
 
     def perform(first: int, rows: Array) -> PredictedRows:
-        worker = free.get()  # there are as many as threads
+        worker = free.get_nowait()  # there are as many as threads
         try:
             return _predicted(worker, first, rows)
         finally:

@@ -6,12 +6,10 @@ for it, in the order of the rows, and the run forgets it. So neither memory nor 
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import tempfile
 import threading
-import uuid
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,14 +20,12 @@ from dl4jlegacy import files
 from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.datasets import DataSet
 from dl4jlegacy.errors import DataError, TrainingError
-from dl4jlegacy.evaluation_run import network_of
-from dl4jlegacy.execution import RunExecution
-from dl4jlegacy.inference import ROWS, TrainedModel
-from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.inference import TrainedModel
+from dl4jlegacy.inference_run import InferencePerformer, InferenceRun
+from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.prediction import PredictedRows, named_rows
-from dl4jlegacy.run import Run, resolve
-from dl4jlegacy.scaleout.aggregate import PARAMS, Aggregation
-from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.run import Run
+from dl4jlegacy.scaleout.aggregate import Aggregation
 from dl4jlegacy.scaleout.job import Job, Result
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
 from dl4jlegacy.scaleout.outcome import RunStatus
@@ -49,23 +45,15 @@ _WAIT_SECONDS = 0.2
 
 
 @register_performer(PREDICT)
-class PredictionPerformer:
-    """Returns the outputs of the network, whose parameters are the model, for a job's rows. A ``WorkerPerformer``."""
-
-    def __init__(self, conf: Conf, kernels: Kernels) -> None:
-        self.progress = 0
-        self._network = network_of(conf, kernels)
-
-    def update(self, model: Result) -> None:
-        """See ``WorkerPerformer``."""
-        self._network.set_params(model.arrays[PARAMS])
+class PredictionPerformer(InferencePerformer):
+    """Returns the outputs of the network for a job's rows."""
 
     def perform(self, job: Job) -> Result | None:
         """See ``WorkerPerformer``."""
         outputs: list[Array] = []
         for index, rows in enumerate(job.work, job.slot.first):
             with named_rows(index * ROWS):
-                outputs.append(np.array(to_host(self._network.output(rows.features))))
+                outputs.append(np.array(to_host(self.network.output(rows.features))))
             self.progress += 1
             if not job.is_wanted():
                 return None
@@ -180,26 +168,18 @@ class _NobodyReadsError(Exception):
     """Nobody reads the predictions any more."""
 
 
-class PredictionRun:
+class PredictionRun(InferenceRun):
     """The predictions of a model for the rows of a spool, as a run."""
 
     def __init__(self, model: TrainedModel, spool: Spool) -> None:
-        self._first = Result({}, {PARAMS: to_host(model.network.params)})
-        self._args = {"network": json.loads(model.network.conf.to_json())}
-        self._spool, self.jobs = spool, _Jobs(model, spool)
-        self._is_wanted = threading.Event()
-        self._aggregator = _Aggregator(self._is_wanted)
-
-    def resolve(self, conf: Conf, *, workers: int | None, on_cluster: bool = False) -> Run:
-        """Return the run, which takes devices, tracker and the like from ``conf``; errors as for ``run.resolve``."""
-        name = conf.run or f"predict-{uuid.uuid4().hex[:8]}"
-        conf = conf.replace(run=name, performer=PREDICT, performer_args=self._args)
-        return resolve(conf, self.jobs, local_workers=workers, on_cluster=on_cluster)
+        self._spool, self._is_wanted = spool, threading.Event()
+        self._outputs = _Aggregator(self._is_wanted)
+        super().__init__(model.network, performer=PREDICT, jobs=_Jobs(model, spool), aggregator=self._outputs)
 
     def perform(
         self, run: Run, *, tracker: StateTracker | None = None, monitor: ClusterMonitor | None = None, tick: Any = None
     ) -> None:
-        """Lead the run to its end; args and errors as for ``RunExecution`` and its ``train``."""
+        """Lead the run to its end, or until nobody reads the predictions; args and errors as for ``lead``."""
 
         def look(status: RunStatus) -> None:
             if not self._is_wanted.is_set():
@@ -207,11 +187,7 @@ class PredictionRun:
             if tick is not None:
                 tick(status)
 
-        parts: dict[str, Any] = {"aggregator": self._aggregator, "first_model": self._first}
-        parts["listeners"] = [self._aggregator]
-        with RunExecution(self.jobs, tracker=tracker, monitor=monitor, **parts) as execution:
-            execution.setup(run)
-            execution.train(look)
+        self.lead(run, tracker=tracker, monitor=monitor, tick=look, listeners=[self._outputs])
 
     def predicted(self, lead: Callable[[], None]) -> Generator[PredictedRows, None, None]:
         """Yield the predictions, in the order of the rows, while ``lead`` performs the run on another thread.
@@ -227,13 +203,13 @@ class PredictionRun:
                 return
             except BaseException as exc:  # noqa: BLE001  # raised again where the predictions are read
                 end = exc
-            self._aggregator.put(end)
+            self._outputs.put(end)
 
         self._is_wanted.set()
         thread, first = threading.Thread(target=work, name="dl4j-predict"), 0
         thread.start()
         try:
-            while (item := self._aggregator.outputs.get()) is not None:
+            while (item := self._outputs.outputs.get()) is not None:
                 if isinstance(item, BaseException):
                     raise item
                 yield PredictedRows(first, self._spool.n_in, item, item.argmax(axis=1).tolist())

@@ -21,7 +21,7 @@ from dl4jlegacy.datasets.fingerprint import fingerprint
 from dl4jlegacy.datasets.validation import ValidatedData, in_batches, split_off
 from dl4jlegacy.errors import CheckpointError, ConfError, DataError, MissingPartError, ShapeError
 from dl4jlegacy.machine import check_threads
-from dl4jlegacy.nn.batch_evaluation import is_classified
+from dl4jlegacy.nn.batch_evaluation import ROWS, is_classified
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.networks import Network, build_network
 from dl4jlegacy.nn.training.data_checks import check_data
@@ -102,20 +102,19 @@ def resolve(
         raise ConfError(f"Conf.router is {conf.router!r}: {exc}") from exc
     workers = conf.workers if local_workers is None else local_workers
     check_threads(workers, 0)  # before anything is done for each of them
-    plan = job_iterator(conf, data).plan
-    training, validation = _parts(conf, data)
-    if conf.network_conf is not None and isinstance(training, DataSetIterator | ListMultiDataSetIterator):
+    jobs = job_iterator(conf, data)
+    if conf.network_conf is not None and isinstance(jobs, DataSetJobIterator):
         network = _build(conf)
-        check_data(network, training)
-        if validation is not None:
-            _check_validation(network, validation)
+        check_data(network, jobs.iterator)
+        if jobs.validation is not None:
+            _check_validation(network, jobs.validation)
         check_threads(workers, 3 * int(network.params.nbytes))
-    checkpoints = _checkpoints_to_resume(conf, plan) if resume else None
+    checkpoints = _checkpoints_to_resume(conf, jobs.plan) if resume else None
     whole = data.training if isinstance(data, ValidatedData) else data
     conf = with_fingerprint(conf, whole, checkpoints, resume=resume)
     if isinstance(data, ValidatedData):
         conf = _with_validation_fingerprint(conf, data, checkpoints)
-    return Run(conf, compute, plan, workers, resumes=resume)
+    return Run(conf, compute, jobs.plan, workers, resumes=resume)
 
 
 def _with_place_of_data(conf: Conf, data: TrainingData) -> Conf:
@@ -220,7 +219,7 @@ def _parts(conf: Conf, data: TrainingData) -> tuple[BatchIterator | JobIterator,
             "Conf.validation names no data; give fraction=0.1, or the runner the data (ActorNetworkRunner(..., "
             "validation=...))"
         )
-    return parts.training, in_batches(parts.validation, conf.jobs_per_round)
+    return parts.training, in_batches(parts.validation, ROWS)
 
 
 def _whole(data: BatchIterator) -> DataSet | MultiDataSet:

@@ -12,7 +12,7 @@ from dl4jlegacy import DataSet, InputType, evaluation_run
 from dl4jlegacy.cli import main
 from dl4jlegacy.errors import NotFiniteError
 from dl4jlegacy.evaluation_run import EvaluationPerformer, evaluate_with_workers
-from dl4jlegacy.inference import ROWS, evaluate_network, with_features_as_labels
+from dl4jlegacy.inference import evaluate_network, with_features_as_labels
 from dl4jlegacy.nn import (
     LSTM,
     BatchNormalization,
@@ -24,6 +24,7 @@ from dl4jlegacy.nn import (
     write_model,
     zoo,
 )
+from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.nn.conf.network import GraphBuilder, MultiLayerConfiguration
 from dl4jlegacy.nn.networks import Network, build_network
 

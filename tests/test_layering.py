@@ -59,7 +59,7 @@ aws
 storage
 run progress
 execution
-inference
+inference inference_run
 evaluation_run prediction
 prediction_run
 training

@@ -17,8 +17,8 @@ import pytest
 from dl4jlegacy import DataSet, NormalizerMinMaxScaler, load_model
 from dl4jlegacy.cli import main
 from dl4jlegacy.errors import NotFiniteError
-from dl4jlegacy.inference import ROWS
 from dl4jlegacy.nn import DenseLayer, MultiLayerNetwork, NeuralNetConfiguration, OutputLayer, write_model
+from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.prediction import predict_blocks
 

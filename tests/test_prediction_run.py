@@ -15,8 +15,9 @@ import pytest
 
 from dl4jlegacy import prediction_run
 from dl4jlegacy.errors import DataError, JobError, NotFiniteError
-from dl4jlegacy.inference import ROWS, TrainedModel
+from dl4jlegacy.inference import TrainedModel
 from dl4jlegacy.nn import DenseLayer, NeuralNetConfiguration, OutputLayer
+from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.networks import build_network
 from dl4jlegacy.prediction import PredictedRows, predict_blocks

@@ -11,7 +11,7 @@ import pytest
 from dl4jlegacy import DataSet
 from dl4jlegacy.cli import main
 from dl4jlegacy.errors import NotFiniteError
-from dl4jlegacy.inference import ROWS, evaluate_network, score_examples, with_features_as_labels
+from dl4jlegacy.inference import evaluate_network, score_examples, with_features_as_labels
 from dl4jlegacy.nn import (
     RBM,
     AutoEncoder,
@@ -21,6 +21,7 @@ from dl4jlegacy.nn import (
     VariationalAutoencoder,
     write_model,
 )
+from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.networks import Network, build_network
 
@@ -67,6 +68,7 @@ def test_a_pretrained_layers_losses_are_those_of_its_reconstruction(kind: Any, l
     cross = -(x * np.log(z) + (1 - x) * np.log1p(-z)).sum(axis=1)
     np.testing.assert_allclose(found, cross if loss != "mse" else ((x - z) ** 2).mean(axis=1), rtol=1e-6)
     np.testing.assert_array_equal(found, scores(net, data))
+    assert evaluate_network(net, data, ()).loss == pytest.approx(found.mean(), rel=1e-6)
 
 
 @pytest.mark.long

@@ -63,15 +63,30 @@ def _form(label: str, text: str) -> str:
     return one_of(label, text, ("text", "json", "jsonl"))
 
 
-_Workers = number_option("--workers", help="Worker threads in this process (1; with --tracker: 0).", least=1)
 # Not from the environment, which may be that of a run's processes: what is done here must not wait for workers.
 _Tracker = option("--tracker", metavar="URL", help="Share it out on this grid: hazelcast://host:port.", read=not_empty)
 _Zookeeper = option("--zookeeper", metavar="HOST:PORT", help="Where workers find the run.", read=not_empty)
+_Workers = number_option("--workers", help="Worker threads in this process (1; with --tracker: 0).", least=1)
 _Run = option("--run", metavar="NAME", help="The run's name.", read=not_empty)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluateOptions:
+class WhereOptions:
+    """Who works on the data: this thread, several, or the workers of a cluster; None: not given."""
+
+    workers: Annotated[int | None, _Workers] = None
+    tracker: Annotated[str | None, _Tracker] = None
+    cluster_name: ClusterName = None
+    zookeeper: Annotated[str | None, _Zookeeper] = None
+    id: Id = None
+    run: Annotated[str | None, _Run] = None
+    bind: Bind = "127.0.0.1"
+    worker_wait: WorkerWait = None
+    device: Device = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateOptions(WhereOptions):
     """The options of ``dl4j evaluate``; None: not given."""
 
     model: Annotated[str, _Model]
@@ -91,20 +106,11 @@ class EvaluateOptions:
         str | None,
         option("--scores", metavar="FILE", help="Write the loss of each example to this CSV file.", read=not_empty),
     ] = None
-    workers: Annotated[int | None, _Workers] = None
-    tracker: Annotated[str | None, _Tracker] = None
-    cluster_name: ClusterName = None
-    zookeeper: Annotated[str | None, _Zookeeper] = None
-    id: Id = None
-    run: Annotated[str | None, _Run] = None
-    bind: Bind = "127.0.0.1"
-    worker_wait: WorkerWait = None
-    device: Device = None
     format: ReportFormat = "text"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PredictOptions:
+class PredictOptions(WhereOptions):
     """The options of ``dl4j predict``; None: not given."""
 
     model: Annotated[str, _Model]
@@ -117,15 +123,6 @@ class PredictOptions:
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="In text, too: the outputs of the network behind each class.")
     ] = False
-    workers: Annotated[int | None, _Workers] = None
-    tracker: Annotated[str | None, _Tracker] = None
-    cluster_name: ClusterName = None
-    zookeeper: Annotated[str | None, _Zookeeper] = None
-    id: Id = None
-    run: Annotated[str | None, _Run] = None
-    bind: Bind = "127.0.0.1"
-    worker_wait: WorkerWait = None
-    device: Device = None
     format: Annotated[
         str,
         option(
@@ -228,7 +225,7 @@ def _predicted(
     return predict_blocks(replicas(model, compute, options.workers), blocks)
 
 
-def _cluster(options: EvaluateOptions | PredictOptions) -> dict[str, Any] | None:
+def _cluster(options: WhereOptions) -> dict[str, Any] | None:
     """Return where a cluster shares it out, as ``cluster.inference`` takes it; None: it is done here.
 
     Raises:

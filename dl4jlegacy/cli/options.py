@@ -548,7 +548,7 @@ def import_used(modules: str | None) -> None:
 def add_command(
     app: typer.Typer, run: Callable[[T], Any], options: type[T], *, name: str | None = None, **settings: Any
 ) -> None:
-    """Add a command to ``app`` whose parameters are the fields of a dataclass.
+    """Add a command to ``app`` whose parameters are the fields of a dataclass; those that it inherits come last.
 
     Args:
         run: called with the options; its name and docstring are the command's, unless ``name`` and ``settings`` say so.
@@ -560,6 +560,7 @@ def add_command(
         return run(options(**values))
 
     hints = get_type_hints(options, include_extras=True)
+    fields = dataclasses.fields(options)  # type: ignore[arg-type]  # T is a dataclass
     parameters = [
         inspect.Parameter(
             field.name,
@@ -567,7 +568,7 @@ def add_command(
             default=inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default,
             annotation=hints[field.name],
         )
-        for field in dataclasses.fields(options)  # type: ignore[arg-type]  # T is a dataclass
+        for field in sorted(fields, key=lambda field: field.name not in options.__annotations__)
     ]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
     command.__name__, command.__doc__ = run.__name__, run.__doc__

@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 from threadpoolctl import threadpool_limits
 
-import dl4jlegacy.prediction_run  # noqa: F401  # registers its performer, and that of evaluations
+import dl4jlegacy.evaluation_run
+import dl4jlegacy.prediction_run  # noqa: F401  # both register their performers
 from dl4jlegacy.clock import Deadline
 from dl4jlegacy.cluster.address import ClusterAddress, check_fits, closing, defined, find_conf, open_tracker, versions
 from dl4jlegacy.cluster.reached_data import jobs_by_reference

@@ -10,10 +10,8 @@ from dl4jlegacy.datasets.multi_dataset import ListMultiDataSetIterator, MultiDat
 from dl4jlegacy.errors import ConfError, counted
 from dl4jlegacy.seeding import Stream
 
-__all__ = ["MOST_ROWS", "ValidatedData", "in_batches", "split_off"]
+__all__ = ["ValidatedData", "in_batches", "split_off"]
 
-MOST_ROWS = 1024
-"""So many examples has a batch at most that is made of a data set to be validated on."""
 Batches = DataSetIterator | ListMultiDataSetIterator
 
 
@@ -49,11 +47,10 @@ def split_off(training: Batches, fraction: float, seed: int) -> ValidatedData:
     return ValidatedData(training.over(training.dataset.take(order[cut:])), training.dataset.take(order[:cut]))
 
 
-def in_batches(data: Batches | DataSet | MultiDataSet, jobs: int) -> Batches:
-    """Return validation data as batches in a fixed order; of a data set one for each of ``jobs`` at least."""
+def in_batches(data: Batches | DataSet | MultiDataSet, rows: int) -> Batches:
+    """Return validation data as batches in a fixed order; a data set is cut into batches of so many examples."""
     if not isinstance(data, DataSet | MultiDataSet):
         return data
-    rows = max(1, min(MOST_ROWS, -(-data.num_examples // jobs)))
     if isinstance(data, MultiDataSet):
         return ListMultiDataSetIterator(data, rows, shuffle=False)
     return ListDataSetIterator(data, rows, shuffle=False)

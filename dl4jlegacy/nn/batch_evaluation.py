@@ -20,11 +20,13 @@ from dl4jlegacy.errors import NotFiniteError
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.evaluation.classification import Evaluation
 from dl4jlegacy.nn.evaluation.evaluate import evaluate_batch, label_mask
+from dl4jlegacy.nn.layers.variational import VariationalAutoencoder
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.networks import Network, NetworkConfiguration
 from dl4jlegacy.seeding import Stream
 
 __all__ = [
+    "ROWS",
     "BatchEvaluation",
     "NetworkEvaluation",
     "evaluate_batches",
@@ -32,6 +34,9 @@ __all__ = [
     "is_classified",
     "merge_evaluations",
 ]
+
+ROWS = 1024
+"""Examples that are computed at a time, by whoever does it, since the bits of a result may depend on their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,7 @@ def evaluate_batches(
     """
     for index, batch in enumerate(batches, first):
         if isinstance(network, MultiLayerNetwork) and not network.conf.backprop and isinstance(batch, DataSet):
-            loss = _finite_sum(_pretraining_losses(network, batch, index), index * batch_size)
+            loss = _finite_sum(_pretrained_losses(network, batch, index), index * batch_size)
             yield BatchEvaluation((loss,), batch.num_examples, None)
             continue
         losses, y, own = network.scored_output(batch)
@@ -161,9 +166,14 @@ def merge_evaluations(parts: Sequence[BatchEvaluation], label_names: Sequence[st
     return NetworkEvaluation(total / sum(part.examples for part in parts), classification)
 
 
-def _pretraining_losses(network: MultiLayerNetwork, batch: DataSet, index: int) -> Array:
-    """Return the sum of a batch's losses in the last layer that is pretrained, as an array of one number."""
+def _pretrained_losses(network: MultiLayerNetwork, batch: DataSet, index: int) -> Array:
+    """Return the losses of a batch's examples in the last layer that is pretrained.
+
+    A variational autoencoder is trained by a bound that needs samples: its sum over the batch is the only element.
+    """
     layer = network.pretrain_layers[-1]
+    if not isinstance(network.layers[layer], VariationalAutoencoder):
+        return network.reconstruction_error(batch.features, layer)
     penalty = float(network.updater.penalty(network.params, layer))
     stream = Stream.of(0).at(index, purpose="held out")
     _, score = network.pretrain_gradient_and_score(layer, batch.features, stream)

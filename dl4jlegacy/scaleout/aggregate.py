@@ -26,6 +26,7 @@ from dl4jlegacy.scaleout.store import Buffer
 
 __all__ = [
     "Aggregation",
+    "CollectedEvaluations",
     "CollectingAggregator",
     "DeltaAggregator",
     "JobAggregator",
@@ -226,15 +227,19 @@ class _Collection:
         return Result({"value": self._total}).encode(), self._score.mean()
 
 
-class ValidationAggregation:
-    """Merges the evaluations of a validation round; the model stays as it is."""
+class CollectedEvaluations:
+    """The evaluations in updates so far. Part of an ``Aggregation``."""
 
     def __init__(self) -> None:
-        self._parts: list[BatchEvaluation] = []
+        self.parts: list[BatchEvaluation] = []
 
     def add(self, updates: Sequence[Buffer]) -> None:
         """See ``Aggregation``."""
-        self._parts += [evaluation_in(Result.decode(frame)) for frame in updates]
+        self.parts += [evaluation_in(Result.decode(frame)) for frame in updates]
+
+
+class ValidationAggregation(CollectedEvaluations):
+    """Merges the evaluations of a validation round; the model stays as it is."""
 
     def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
         """Not to be called: there is no new model."""
@@ -242,9 +247,9 @@ class ValidationAggregation:
 
     def figures(self) -> Figures:
         """Return what all updates together say."""
-        merged = merge_evaluations(self._parts)
+        merged = merge_evaluations(self.parts)
         fields = merged.fields()
-        examples = sum(part.examples for part in self._parts)
+        examples = sum(part.examples for part in self.parts)
         return Figures(loss=merged.loss, examples=examples, accuracy=fields["accuracy"], f1=fields["f1"])
 
 

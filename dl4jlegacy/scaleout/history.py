@@ -129,5 +129,5 @@ def _entry(event: NewModel, plan: Plan, *, began: float, seconds: float) -> Hist
         workers={
             worker: round(count / working[worker], 1) for worker, count in examples.items() if count and working[worker]
         },
-        validation=head.scores.figures if head.scores and plan.is_validation(plan.at(min(event.jobs))[0]) else None,
+        validation=event.figures,
     )

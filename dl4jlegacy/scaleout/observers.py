@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from dl4jlegacy.nn.listeners import TrainingListener
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.outcome import Outcome
+from dl4jlegacy.scaleout.protocol import NewModel
 from dl4jlegacy.scaleout.records import Head
 from dl4jlegacy.scaleout.store import Buffer
 
@@ -57,17 +58,18 @@ class Observers:
         self._kept = 0
         self._failed: set[str] = set()
 
-    def on_version(self, head: Head, frame: Buffer) -> None:
+    def on_version(self, event: NewModel) -> None:
         """Tell the listeners of a new version, once: the last one comes a second time, when the run is done.
 
-        A validation makes none: no batch was done. A round may leave the model as it is and be told of all the same.
+        A validation is none of training. A round may leave the model as it is and be told of all the same.
         """
+        head = event.head
         last, self._last = self._last, head
-        is_known = last is not None and (head.version <= last.version or head.batches == last.batches)
-        if not self._listeners or is_known:
+        is_known = last is not None and head.version <= last.version
+        if not self._listeners or is_known or event.figures is not None:
             return
         began = 0 if last is None and head.version == 1 else head.examples if last is None else last.examples
-        network, examples = self._network_of(Result.decode(frame)), head.examples - began
+        network, examples = self._network_of(Result.decode(event.frame)), head.examples - began
         score = float("nan") if head.score is None else head.score
         for listener in self._listeners:
             self._guarded(

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dl4jlegacy.inference import ROWS, evaluate_model, read_model
+from dl4jlegacy.inference import evaluate_model, read_model
 from dl4jlegacy.nn import DenseLayer, MultiLayerNetwork, NeuralNetConfiguration, OutputLayer, write_model
+from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from tests.support.cluster_commands import Cluster, Command, error, until
 

@@ -14,10 +14,11 @@ import pytest
 from dl4jlegacy import ActorNetworkRunner, Conf, ConfError, EarlyStopping, ListDataSetIterator, ValidationConf
 from dl4jlegacy.datasets import DataSet, MultiDataSet, load
 from dl4jlegacy.datasets.normalizers import NormalizerMinMaxScaler
-from dl4jlegacy.datasets.validation import MOST_ROWS, in_batches, split_off
+from dl4jlegacy.datasets.validation import in_batches, split_off
 from dl4jlegacy.errors import CheckpointError, Dl4jError, NotFiniteError
 from dl4jlegacy.inference import evaluate_network
 from dl4jlegacy.nn import DenseLayer, MultiLayerConfiguration, NeuralNetConfiguration, OutputLayer, Sgd
+from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.scaleout.actors import MasterActor, ModelSavingActor
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.conf import FREE_FIELDS
@@ -30,6 +31,8 @@ NETWORK = MultiLayerConfiguration(
     conf=NeuralNetConfiguration(seed=5, updater=Sgd(learning_rate=2.0)),
     layers=(DenseLayer(n_in=4, n_out=6, activation="relu", drop_out=0.9), OutputLayer(n_out=3, activation="softmax")),
 ).with_sizes(4, 3)
+IN_EIGHTS = ListDataSetIterator(TEST, 8, shuffle=False)
+"""More batches than one: small validation data are a single one by default."""
 PATIENT = EarlyStopping(epochs_without_improvement=3)
 
 
@@ -38,7 +41,7 @@ def conf(**fields):
     return Conf(**(usual | fields))
 
 
-def train(conf, validation=TEST, data=TRAIN, **more):
+def train(conf, validation=IN_EIGHTS, data=TRAIN, **more):
     iterator = ListDataSetIterator(data, conf.batch_size, seed=conf.seed)
     with ActorNetworkRunner("master", iterator, validation=validation, **more) as runner:
         runner.setup(conf)
@@ -132,7 +135,7 @@ class Copies:
             shutil.copytree(self.folder, self.copy)
 
 
-@pytest.mark.parametrize("validation", [TEST, None], ids=["validated", "training score"])
+@pytest.mark.parametrize("validation", [IN_EIGHTS, None], ids=["validated", "training score"])
 def test_what_is_resumed_from_its_folder_keeps_best_model_and_patience(tmp_path, validation, unhurried):
     run, kept = tmp_path / "run", tmp_path / "kept"
     wanted = conf(early_stopping=PATIENT, batch_size=16, checkpoint_dir=str(run), checkpoint_every=1)
@@ -159,7 +162,7 @@ def test_a_run_that_has_stopped_says_the_same_when_it_is_resumed(tmp_path):
     wanted = conf(early_stopping=PATIENT, batch_size=16, checkpoint_dir=str(tmp_path))
     stopped = train(wanted)
     iterator = ListDataSetIterator(TRAIN, wanted.batch_size, seed=wanted.seed)
-    with ActorNetworkRunner("master", iterator, validation=TEST) as runner:
+    with ActorNetworkRunner("master", iterator, validation=IN_EIGHTS) as runner:
         runner.setup(wanted, resume=True)
         assert end_of(runner.train(deadline=60)) == end_of(stopped)
     assert stopped.stopped_by
@@ -226,12 +229,25 @@ def test_a_part_of_the_training_data_is_split_off_by_the_runs_seed():
 
 
 @pytest.mark.parametrize("kind", [DataSet, MultiDataSet])
-@pytest.mark.parametrize(("rows", "jobs", "size"), [(30, 4, 8), (30, 1, 30), (3, 8, 1), (5000, 2, MOST_ROWS)])
-def test_validation_data_are_batches_of_which_every_job_has_some(kind, rows, jobs, size):
-    data = DataSet(np.zeros((rows, 2), np.float32), np.zeros((rows, 2), np.float32))
-    batches = in_batches(MultiDataSet.of(data) if kind is MultiDataSet else data, jobs)
-    assert (batches.batch_size, batches.total_examples) == (size, rows)
-    assert batches.total_batches >= min(jobs, rows)
+def test_validation_data_are_batches_in_the_order_of_the_examples(kind):
+    data = DataSet(np.arange(20, dtype=np.float32)[:, None], np.zeros((20, 2), np.float32))
+    batches = in_batches(MultiDataSet.of(data) if kind is MultiDataSet else data, 8)
+    features = [np.ravel(MultiDataSet.of(batches.batch(0, index)).features[0]) for index in range(3)]
+    assert (batches.total_batches, batches.total_examples) == (3, 20)
+    assert np.concatenate(features).tolist() == list(range(20)) and [len(each) for each in features] == [8, 8, 4]
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_the_figures_are_those_of_the_evaluate_command_whatever_the_jobs_of_a_round(jobs):
+    rng = np.random.default_rng(4)
+    many = DataSet.of_classes(rng.random((2 * ROWS + 70, 4), np.float32), rng.integers(0, 3, 2 * ROWS + 70), 3)
+    wanted = conf(epochs=1, jobs_per_round=jobs)
+    result = train(wanted, validation=many)
+    with ActorNetworkRunner("master", ListDataSetIterator(TRAIN, 8), validation=many) as runner:
+        runner.setup(wanted)
+        local = evaluate_network(runner.network(result), many, ())
+    assert result.validation.loss.hex() == local.loss.hex()
+    assert (result.validation.accuracy, result.validation.examples) == (local.classification.accuracy(), len(many))
 
 
 def test_batches_of_any_iterable_are_validation_data():

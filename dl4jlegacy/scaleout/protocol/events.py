@@ -11,7 +11,7 @@ import msgspec
 
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.scaleout.plan import SlotPlan
-from dl4jlegacy.scaleout.records import Head, JobRecord
+from dl4jlegacy.scaleout.records import Figures, Head, JobRecord
 from dl4jlegacy.scaleout.store import Buffer
 
 __all__ = [
@@ -61,7 +61,8 @@ class NewModel:
     """``head`` has become current, with the model ``frame``: the time to save a checkpoint. ``last`` ends the run.
 
     ``jobs`` are the records of the jobs that were folded into this version, by their slots' numbers.
-    ``best`` is the frame of the head's best model, if it has one.
+    ``best`` is the frame of the head's best model, if it has one. ``figures`` are what a validation has found, which
+    is all that is new in its version; None: it is a version of training.
     """
 
     head: Head
@@ -69,6 +70,7 @@ class NewModel:
     last: bool = False
     jobs: Mapping[int, JobRecord] = field(default_factory=dict)
     best: Buffer | None = None
+    figures: Figures | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -321,7 +321,7 @@ def _close(me: Master, slots: OpenSlots) -> Steps[None]:
             me.closed_keys += [] if head.best is None else keys_of(head.best.model)
             me.best = (new.best, frame)
         jobs = {number: slots.records[number] for number in slots.folded}
-        yield NewModel(new, frame, best=me.best_of(new), jobs=jobs)
+        yield NewModel(new, frame, best=me.best_of(new), jobs=jobs, figures=figures)
     elif written is not None:
         yield from delete_frame(me.store, written)
 
