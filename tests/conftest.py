@@ -46,6 +46,13 @@ STAND_INS = {"device_arrays", "gpu", "ssh_server"}
 """Fixtures that need more than Python and Java: a compiler for the kernels in CUDA C, a server of SSH."""
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One process a core; one more for the long suite, half of which waits for servers, deadlines and processes."""
+    cores = len(os.sched_getaffinity(0))
+    return cores if "not long" in config.getoption("markexpr") else cores + 1
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what this machine cannot run, and mark as ``long`` what needs a stand-in.

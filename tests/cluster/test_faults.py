@@ -42,7 +42,7 @@ class Run:
         self.servers, self.cluster, self.tracker = servers, cluster, tracker
         self.master = cluster.master("--epochs", str(EPOCHS), "--run", name)
         self.workers = [cluster.worker(), cluster.worker()]
-        until(lambda: tracker.head() is not None or self.master.process.poll() is not None, 90.0, "the run's beginning")
+        until(lambda: tracker.head() is not None or self.master.process.poll() is not None, what="the run's beginning")
         assert tracker.head() is not None, f"{self.master.process.poll()}: {self.master.err()}{self.master.out()}"
         self.advances(8)
 
@@ -58,7 +58,7 @@ class Run:
             assert head.status == "running", "the run is over before anything could happen to it; make it longer"
             return head.round >= begin + rounds
 
-        until(is_there, 90.0, f"{rounds} rounds after round {begin}")
+        until(is_there, what=f"{rounds} rounds after round {begin}")
 
     def ends(self, *workers: Command) -> None:
         """Assert that the run ends as if nothing had happened, and these workers with it."""
@@ -99,7 +99,7 @@ def test_a_killed_worker_a_stopped_member_and_a_killed_master_change_nothing(own
     servers = own_services(members=2)
     run = run_on(servers)
     standby = run.cluster.start("master", "--standby", "--zookeeper", run.cluster.zookeeper, "--format", "json")
-    until(lambda: sum("/election/" in node for node in run.cluster.left_over()) == 2, 60.0, "the standby's candidacy")
+    until(lambda: sum("/election/" in node for node in run.cluster.left_over()) == 2, what="the standby's candidacy")
     standby.says("standing by: takes over run")
     run.workers[0].process.kill()
     worker = run.cluster.worker()
@@ -134,7 +134,7 @@ def test_zookeeper_is_away_for_a_while_and_the_run_goes_on(own_services, run_on)
     run.advances(10)
     Services.restart("zookeeper", Path(servers.folder))
     late = run.cluster.worker()
-    until(lambda: any(f"-{late.pid}-" in worker.id for worker in run.tracker.workers()), 60.0, "a worker that joins")
+    until(lambda: any(f"-{late.pid}-" in worker.id for worker in run.tracker.workers()), what="a worker that joins")
     run.ends(*run.workers, late)
 
 
@@ -154,9 +154,9 @@ def test_zookeeper_loses_its_data_and_the_master_puts_the_conf_back(own_services
             Services.restart("zookeeper", Path(servers.folder))
             began = time.monotonic()
             until(lambda: time.monotonic() - began > frozen_seconds)
-        until(lambda: (cluster.status().get("master") or {}).get("pid") == master.pid, 60.0, "Conf and election")
+        until(lambda: (cluster.status().get("master") or {}).get("pid") == master.pid, what="Conf and election")
         late = cluster.worker()
-        until(lambda: any(record["pid"] == late.pid for record in cluster.status()["workers"]), 60.0, "a late worker")
+        until(lambda: any(record["pid"] == late.pid for record in cluster.status()["workers"]), what="a late worker")
         master.process.kill()
         resumed = cluster.start("resume", "r1", "--zookeeper", cluster.zookeeper, "--format", "json")
         resumed.says("round")
@@ -187,8 +187,8 @@ def test_a_worker_and_then_the_master_lose_their_session(how: str, session_servi
             before = owner()
             assert before
             with frozen(command) if how == "frozen" else expired(address, before):
-                until(lambda: owner() != before, 30.0, "the end of a session")
-            until(lambda: owner() not in (0, before), 30.0, "a new session")
+                until(lambda: owner() != before, what="the end of a session")
+            until(lambda: owner() not in (0, before), what="a new session")
             run.advances(3)
 
         lose(first, "workers", f"-{first.pid}-")

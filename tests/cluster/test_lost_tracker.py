@@ -73,6 +73,6 @@ def test_who_gives_up_a_killed_member_leaves_and_the_master_has_saved_its_run(
     Path(said.rpartition("the model of then is in ")[2].split()[0]).unlink()
     for process in (worker, standby):
         error(process, 4, "the state tracker at", "within 5 s")
-    until(lambda: list(folder.glob("checkpoint-*.json")), 10.0, "the checkpoint")
+    until(lambda: list(folder.glob("checkpoint-*.json")), what="the checkpoint")
     same(on_own.start("resume", str(folder), "--format", "json"), int(SHORTER))
     Services.restart("hazelcast-1", Path(servers.folder))  # for what clears up

@@ -149,7 +149,7 @@ def test_a_killed_run_goes_on_elsewhere_with_workers_that_join(cluster: Cluster,
     folder = tmp_path / "checkpoints"
     flags = ("--epochs", SHORTER, "--workers", "2", "--checkpoint-dir", str(folder), "--checkpoint-every", "2")
     first = cluster.start("train", *RUN, *flags, "--run", "r1")
-    until(lambda: CheckpointStore(folder).versions(), 90.0, "a checkpoint")
+    until(lambda: CheckpointStore(folder).versions(), what="a checkpoint")
     first.process.send_signal(signal.SIGKILL)
     first.wait()
     again = ("resume", str(folder), *cluster.master_flags, "--id", "mine", "--format", "json")

@@ -259,5 +259,5 @@ def test_what_nobody_reads_leaves_the_grid_by_itself(own_services, monkeypatch) 
             old.store.put(key, b"x")
         live = old.store.sibling("r", "1" * 16)
         live.put(HEAD, b"x")
-        until(lambda: live.get(HEAD) and not old.store.keys(""), 30.0, "the end of what is not read")
+        until(lambda: live.get(HEAD) and not old.store.keys(""), what="the end of what is not read")
         assert live.keys("") == [HEAD]

@@ -86,7 +86,7 @@ def test_a_killed_master_whose_grid_is_lost_too_is_replaced_from_s3(
     elif way == "resume s3://":
         takes_over = on_own.start("resume", PLACE, *on_own.master_flags, "--format", "json", patch=HASTY)
     assert takes_over is not None
-    same(takes_over, int(SHORTER), seconds=300.0)
+    same(takes_over, int(SHORTER))
     assert worker.wait() == 0, worker.err()
     assert max(checkpoints()) > before and len(checkpoints()) == 3
     events = [entry["event"] for entry in journal(on_own)]
@@ -100,7 +100,7 @@ def test_a_master_that_was_frozen_changes_nothing_in_s3_when_it_wakes_up(cluster
     standby = stand_by(cluster)
     until(lambda: len(checkpoints()) == 3, what="checkpoints in S3")
     freeze(master.pid)
-    same(standby, int(SHORTER), seconds=300.0)
+    same(standby, int(SHORTER))
     assert worker.wait() == 0, worker.err()
     after = kept()
     master.process.send_signal(signal.SIGCONT)
@@ -126,7 +126,7 @@ def test_while_s3_is_away_the_run_goes_on_and_says_so(cluster: Cluster, s3: Faul
     until(checkpoints, what="a checkpoint in S3")
     s3.judge = lambda request: Fault("reset-before")
     master.says(f"could not be written to {PLACE}")
-    same(master, int(SHORTER), seconds=300.0)
+    same(master, int(SHORTER))
     assert worker.wait() == 0, worker.err()
     assert master.err().count("could not be written to") <= 3  # the warning, the journal's entry, and the end's
     assert cluster.left_over() == []

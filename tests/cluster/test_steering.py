@@ -107,7 +107,7 @@ def test_a_job_that_fails_on_every_attempt_ends_the_run_which_is_resumed_when_th
     resumed = cluster.start(*shlex.split(resume[1]), "--workers", "1", "--min-workers", "3", "--format", "json")
     same(resumed, int(SHORTER))
     assert waiting.wait() == 0, waiting.err()
-    until(lambda: cluster.left_over() == [], 10.0)
+    until(lambda: cluster.left_over() == [])
 
 
 @pytest.mark.parametrize("how", ["stop", "another run of the name", "another run of the id"])
@@ -250,7 +250,7 @@ def test_what_a_dead_master_left_is_cleared_up_by_stop(cluster: Cluster) -> None
     master, worker = cluster.master("--epochs", LONG, "--run", "r1"), cluster.worker()
     cluster.wait_for_round(1)
     master.process.kill()
-    until(lambda: cluster.status().get("master") is None, 15.0)
+    until(lambda: cluster.status().get("master") is None)
     assert "resume r1" in cluster.ask("status").out()
     assert "r1: stopped in round" in cluster.ask("stop").out()
     assert worker.wait() == 0

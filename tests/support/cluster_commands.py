@@ -76,7 +76,7 @@ class Command:
     def err(self) -> str:
         return self.err_file.read_text()
 
-    def wait(self, seconds: float = 120.0) -> int:
+    def wait(self, seconds: float = 180.0) -> int:
         """Wait for the end; return the exit status."""
         try:
             return self.process.wait(seconds)
@@ -264,7 +264,7 @@ def embedded(epochs: int) -> dict:
     return json.loads(done.stdout)
 
 
-def same(command: Command, epochs: int, seconds: float = 120.0) -> dict:
+def same(command: Command, epochs: int, seconds: float = 300.0) -> dict:
     """Assert that a master ends well, with the same answer as the embedded tracker and every batch counted once."""
     assert command.wait(seconds) == 0, command.err()
     report, expected = json.loads(command.out()), embedded(epochs)

@@ -20,7 +20,7 @@ from tools.chaos.network import child_environment, why_no_lossy_link
 from tools.chaos.watchdog import deferred_signals
 
 
-def until(condition: Callable[[], object], what: str, seconds: float = 15.0) -> None:
+def until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"not within {seconds:g} s: {what}"
