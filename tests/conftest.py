@@ -48,9 +48,8 @@ STAND_INS = {"device_arrays", "gpu", "ssh_server"}
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One process a core; one more for the long suite, half of which waits for servers, deadlines and processes."""
-    cores = len(os.sched_getaffinity(0))
-    return cores if "not long" in config.getoption("markexpr") else cores + 1
+    """One process more than there are cores: much of both suites waits for servers, deadlines and other processes."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.hookimpl(tryfirst=True)

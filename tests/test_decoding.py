@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 FIRST_USE = """
 import sys, threading
 sys.setswitchinterval(1e-6)
@@ -23,6 +25,7 @@ assert done == ["x"] * 8
 """
 
 
+@pytest.mark.long
 def test_eight_threads_decode_a_conf_for_the_first_time() -> None:
     for _ in range(3):
         done = subprocess.run([sys.executable, "-c", FIRST_USE], capture_output=True, text=True, timeout=60)

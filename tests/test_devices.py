@@ -112,7 +112,13 @@ def test_a_gpu_that_hangs_is_given_up(broken: Break, monkeypatch: pytest.MonkeyP
         choose("gpu")
 
 
-@pytest.mark.parametrize("case", ["import", "no driver", "old driver", "no nvrtc", "no cublas"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "no driver",
+        *(pytest.param(case, marks=pytest.mark.long) for case in ("import", "old driver", "no nvrtc", "no cublas")),
+    ],
+)
 def test_the_command_line_says_it_in_one_line_and_exits_with_3(case: str) -> None:
     done = train("--device", "gpu", "--format", "json", BROKEN_CUPY=case)
     refused(done, *CASES[case])
@@ -292,8 +298,14 @@ def test_a_run_on_the_cpu_keeps_quiet_about_it() -> None:
     ("arguments", "words"),
     [
         (("--precision", "tf32"), ("precision tf32 is computed on GPUs only", "--device gpu", "--precision")),
-        (("--precision", "bf16", "--device", "auto"), ("precision bf16", "no NVIDIA driver")),
-        (("--device-memory-limit", "8GiB", "--device", "cpu"), ("--device-memory-limit", "the device is cpu")),
+        pytest.param(
+            ("--precision", "bf16", "--device", "auto"), ("precision bf16", "no NVIDIA driver"), marks=pytest.mark.long
+        ),
+        pytest.param(
+            ("--device-memory-limit", "8GiB", "--device", "cpu"),
+            ("--device-memory-limit", "the device is cpu"),
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_what_only_a_gpu_can_do_is_refused_on_the_cpu(arguments: tuple[str, ...], words: tuple[str, ...]) -> None:

@@ -67,7 +67,8 @@ def test_the_answer_is_the_same_for_one_to_four_workers(model):
         exact(report, 1438 * (4 if model == "mlp" else 4 + 2 * 2))
 
 
-@pytest.mark.parametrize("model", ["mlp", pytest.param("dbn", marks=LONG)])
+@LONG
+@pytest.mark.parametrize("model", ["mlp", "dbn"])
 def test_a_run_killed_in_the_middle_resumes_to_the_same_answer(model, tmp_path):
     """SIGKILL as soon as a checkpoint is there, three times over; then ``resume`` with another number of workers."""
     folder = tmp_path / "run"

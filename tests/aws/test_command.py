@@ -308,6 +308,7 @@ def test_an_aws_that_cannot_be_reached_is_exit_status_4(dl4j, monkeypatch) -> No
     dl4j("aws", "status", "digits").is_error(4, "could not be reached")
 
 
+@pytest.mark.long
 def test_nodes_that_are_not_there_are_named(dl4j, image, wheel) -> None:
     dl4j("aws", "ssh", "digits").is_error(3, "no instance of it is running")
     assert dl4j(*UP, "-ami", image, "--wheel", wheel).status == 0
@@ -317,6 +318,7 @@ def test_nodes_that_are_not_there_are_named(dl4j, image, wheel) -> None:
     assert (logs.status, "the console of i-" in logs.out) == (0, True)
 
 
+@pytest.mark.long
 def test_what_instances_said_is_there_when_they_are_gone_until_down(dl4j, image, wheel, aws) -> None:
     assert dl4j(*UP, "-ami", image, "--wheel", wheel).status == 0
     setup = ClusterSetup(aws, "digits")

@@ -190,7 +190,8 @@ class _Held:
         return self.others(request)
 
 
-@pytest.mark.parametrize("action", [pytest.param("CreateSecurityGroup", marks=pytest.mark.long), "RunInstances"])
+@pytest.mark.long
+@pytest.mark.parametrize("action", ["CreateSecurityGroup", "RunInstances"])
 def test_an_up_that_is_at_work_is_waited_for_and_then_named(action, user, aws, fault_proxy) -> None:
     held = fault_proxy.judge = _Held(lambda request: request.action == action)
     with ThreadPoolExecutor(1) as pool:
@@ -253,6 +254,7 @@ class _Fatal:
         return Fault("reset-before") if self.left <= 0 else None
 
 
+@pytest.mark.long
 def test_a_killed_up_is_repeated_once_it_counts_as_killed(user, aws, fault_proxy) -> None:
     fault_proxy.judge = _Fatal(2)
     with pytest.raises(CloudError):
@@ -289,7 +291,8 @@ def test_a_write_whose_answer_is_lost_is_the_owners_all_the_same(user, aws, faul
 # --- ending -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("action", [pytest.param("TerminateInstances", marks=pytest.mark.long), "DeleteRole"])
+@pytest.mark.long
+@pytest.mark.parametrize("action", ["TerminateInstances", "DeleteRole"])
 def test_half_a_cluster_is_still_its_owners(action, user, aws, fault_proxy) -> None:
     anna, berta = user("anna"), user("berta")
     anna.up(UP, PAYLOAD)
@@ -329,8 +332,10 @@ def test_a_bucket_that_is_not_yet_tagged_is_no_orphan(user, aws) -> None:
 
 @pytest.mark.parametrize(
     ("allow", "kind", "field"),
-    [("198.51.100.1/32", "IpRanges", "CidrIp"), ("2001:db8::7/128", "Ipv6Ranges", "CidrIpv6")],
-    ids=["IPv4", "IPv6"],
+    [
+        pytest.param("198.51.100.1/32", "IpRanges", "CidrIp", id="IPv4"),
+        pytest.param("2001:db8::7/128", "Ipv6Ranges", "CidrIpv6", id="IPv6", marks=pytest.mark.long),
+    ],
 )
 def test_joining_admits_one_more_network_and_replaces_nothing(allow, kind, field, user, aws) -> None:
     user("anna").up(UP, PAYLOAD)
@@ -373,6 +378,7 @@ def test_ssh_is_admitted_from_an_ipv6_network(user, fault_proxy) -> None:
 # --- one owner, two machines ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_key_pair_of_running_instances_is_not_replaced_from_another_machine(
     user, aws, fault_proxy, monkeypatch, tmp_path
 ) -> None:

@@ -158,6 +158,7 @@ def seen(aws: Aws, image: str, fault_proxy: FaultProxy, tmp_path: Path) -> dict[
     return {pair: request.path for request in fault_proxy.requests for pair in needed(request)}
 
 
+@pytest.mark.long
 def test_the_policy_allows_all_that_is_done_and_every_action_in_it_is_needed(seen, policy) -> None:
     assert len(seen) > 50
     refused = {pair: path for pair, path in seen.items() if not allows(policy, *pair)}

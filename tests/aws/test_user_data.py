@@ -74,6 +74,7 @@ def schema(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], tuple[i
     return checked
 
 
+@pytest.mark.long
 @NODES
 def test_cloud_init_itself_finds_nothing_wrong(node: InstanceConfig, schema, tmp_path: Path) -> None:
     path = tmp_path / "user-data"

@@ -492,7 +492,9 @@ def test_up_starts_nothing_beside_what_runs_with_other_settings(
         Services.down(folder)
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.long)]
+)
 def test_in_the_foreground_servers_that_end_come_back_until_a_signal_stops_all(
     fake_java: Callable[[str], None], tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
