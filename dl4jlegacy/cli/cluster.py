@@ -182,7 +182,8 @@ def worker(options: WorkerOptions) -> None:
 
     import_used(options.use)
     json_lines, data_dir = options.log_format == "json", storage.absolute(options.data_dir or "")
-    zookeeper = options.zookeeper or (f"{options.master}:2181" if options.master else None)
+    hosts = options.master.split(",") if options.master else []
+    zookeeper = options.zookeeper or ",".join(f"{host}:2181" for host in hosts) or None
     address, console = cluster_address(zookeeper, options.id), open_console(json_lines=json_lines)
 
     def on_event(name: str, fields: dict[str, Any]) -> None:

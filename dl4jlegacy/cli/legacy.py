@@ -138,8 +138,9 @@ def _check(args: argparse.Namespace, given: set[str]) -> None:
 
 
 def _zookeeper(host: str) -> str:
-    """Return Zookeeper's address: on the master's host, unless the environment has another one."""
-    return os.environ.get("DL4J_ZOOKEEPER") or f"{host}:{_ZOOKEEPER_PORT}"
+    """Return Zookeeper's address: on the master's host, or on several, unless the environment has another one."""
+    servers = ",".join(f"{each}:{_ZOOKEEPER_PORT}" for each in host.split(","))
+    return os.environ.get("DL4J_ZOOKEEPER") or servers
 
 
 def _work(args: argparse.Namespace) -> None:

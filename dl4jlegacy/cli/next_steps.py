@@ -95,12 +95,26 @@ def _where_the_model_is(fields: Mapping[str, object], location: RunLocation) -> 
         yield f"The model was not saved; {command('train')} has --out FILE, which keeps it"
 
 
+def _on_other_hosts(state: ServicesState) -> Iterator[str]:
+    """Yield what starts the rest of a set of several hosts."""
+    assert state.ensemble is not None
+    own = state.servers[0].host
+    yield "These are one host's part of a set; type on each of the others, unless you have:"
+    for host in state.ensemble.hosts:
+        if host != own:
+            yield f"  {command('services up', state.ensemble.flags(host), '--cluster-name', state.cluster_name)}"
+
+
 def after_services_up(state: ServicesState, environ: Mapping[str, str]) -> Iterator[str]:
     """Yield the commands of a first run on these servers, and what a secret needs; nothing if Zookeeper is missing."""
     from dl4jlegacy.scaleout.secret import MAKE_SECRET, SECRET, SECRET_FILE, beyond_loopback
 
     if not state.zookeeper or not state.hazelcast:
         return
+    if state.ensemble is not None:
+        yield from _on_other_hosts(state)
+        if not state.members:
+            return  # a witness: whoever leads is beside a member
     where = ("--zookeeper", state.zookeeper)
     tracker = ("--tracker", f"hazelcast://{state.hazelcast}", "--cluster-name", state.cluster_name)
     host, first = state.members[0].host, "the first trains a small network on digits"

@@ -283,7 +283,7 @@ Zookeeper = Annotated[
     str | None,
     option(
         "--zookeeper",
-        metavar="HOST:PORT",
+        metavar="HOST:PORT[,HOST:PORT]",
         help="Where the master has registered.",
         variable="DL4J_ZOOKEEPER",
         show_variable=True,

@@ -63,6 +63,15 @@ def up(
     host: Annotated[
         str, typer.Option("--host", metavar="ADDRESS", help="The address that they bind (127.0.0.1).")
     ] = "127.0.0.1",
+    hosts: Annotated[
+        str,
+        typer.Option(
+            "--hosts", metavar="A,B,C", help="Three hosts or more, --host among them, whose servers are one set."
+        ),
+    ] = "",
+    witness: Annotated[
+        str, typer.Option("--witness", metavar="C", help="Those of --hosts with a Zookeeper server only.")
+    ] = "",
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay, start again what ends, and stop them at SIGTERM or Ctrl-C.")
     ] = False,
@@ -81,11 +90,13 @@ def up(
         folder=folder,
         heap=heap,
         host=host,
+        hosts=hosts.split(",") if hosts else (),
+        witnesses=witness.split(",") if witness else (),
     )
     if foreground:
         _stay(state, format)
     else:
-        _show(state, format)
+        _show(state, format, _waiting(state))
 
 
 def _stay(state: ServicesState, format: str) -> None:
@@ -95,7 +106,7 @@ def _stay(state: ServicesState, format: str) -> None:
 
     folder = Path(state.folder)
     try:
-        _show(state, format)
+        _show(state, format, _waiting(state))
         say_ready()
         supervise(folder)
     finally:
@@ -127,6 +138,11 @@ def down(folder: Folder = None, format: Format = "text") -> None:
         emit(f"stopped {', '.join(stopped)}" if stopped else f"no servers ran in {Services.folder(folder)}")
 
 
+def _waiting(state: ServicesState) -> tuple[str, ...]:
+    """Return the servers that have just been started and wait for those of other hosts."""
+    return () if state.ensemble is None else state.silent
+
+
 def _show(state: ServicesState, format: str, silent: tuple[str, ...] = ()) -> None:
     if format == "json":
         emit(to_json({**state.to_dict(), "silent": list(silent)}))
@@ -140,10 +156,15 @@ def _show(state: ServicesState, format: str, silent: tuple[str, ...] = ()) -> No
     ]
     if state.stopped:
         lines.append(f"stopped    {', '.join(state.stopped)}: look into the logs there")
-    if silent:
+    if silent and state.ensemble is not None and silent == ("zookeeper",):
+        most = len(state.ensemble.hosts) // 2 + 1
+        lines.append(
+            f"waiting    zookeeper: it serves once it sees {most} of {len(state.ensemble.hosts)} hosts, itself included"
+        )
+    elif silent:
         lines.append(f"silent     {', '.join(silent)}: running, but not answering")
     emit("\n".join(lines))
-    if not state.stopped and not silent:
+    if not state.stopped and (not silent or state.ensemble is not None):
         from dl4jlegacy.cli.next_steps import after_services_up
 
         console = open_console()

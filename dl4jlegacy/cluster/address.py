@@ -23,7 +23,7 @@ from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker, HazelcastStore
 from dl4jlegacy.scaleout.secret import ALLOW_UNSIGNED, MAKE_SECRET, beyond_loopback
 from dl4jlegacy.scaleout.tracker import StateTracker
-from dl4jlegacy.scaleout.zookeeper import ZookeeperConfigurationRetriever
+from dl4jlegacy.scaleout.zookeeper import ZookeeperConfigurationRetriever, ZooKeeperSession
 from dl4jlegacy.version import __version__
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "flags_of",
     "open_tracker",
     "versions",
+    "zookeeper_servers",
 ]
 
 logger = logging.getLogger(__name__)
@@ -91,7 +92,8 @@ class ClusterAddress:
     """Where a run meets.
 
     Attributes:
-        zookeeper: its cluster's Zookeeper, ``host:port``.
+        zookeeper: its cluster's Zookeeper, ``host:port``, or the servers of an ensemble with commas between them; kept
+            in one order, however they were given.
         secret: the run's; None: it has none.
         id: its id there.
         allow_unsigned: whether a run without a secret may use servers beyond this machine's loopback.
@@ -107,7 +109,7 @@ class ClusterAddress:
     allow_unsigned: bool = False
 
     def __post_init__(self) -> None:
-        self.split()
+        object.__setattr__(self, "zookeeper", zookeeper_servers(self.zookeeper))
         self.access.check("Zookeeper", self.zookeeper)
 
     @property
@@ -116,11 +118,13 @@ class ClusterAddress:
         return Access(self.secret, self.allow_unsigned)
 
     def split(self) -> tuple[str, int]:
-        """Return host and port of the (first) server; raises ``UsageError``."""
+        """Return host and port of the (first) server, under whose name the run is registered."""
         host, _, port = self.zookeeper.split(",")[0].rpartition(":")
-        if not host or not port.isdigit():
-            raise UsageError(f"--zookeeper {self.zookeeper}: give it as host:port")
         return host, int(port)
+
+    def session(self) -> ZooKeeperSession:
+        """Return a session with whichever server answers; raises ``TrackerError`` if none does."""
+        return ZooKeeperSession(self.zookeeper, secret=self.secret)
 
     def warn_unsigned(self, run: str) -> None:
         """Warn if the run has no secret."""
@@ -136,6 +140,26 @@ class ClusterAddress:
     def flags(self) -> str:
         """Return the flags by which another command finds the run."""
         return flags_of(self.zookeeper, self.id)
+
+
+def zookeeper_servers(text: str) -> str:
+    """Return the addresses of Zookeeper's servers in one order, in whatever order they were given.
+
+    A run is registered under the name of the first of them, so that all its processes must call the same one the first.
+
+    Raises:
+        UsageError: one is not ``host:port``.
+    """
+    servers = text.split(",")
+    for server in servers:
+        host, _, port = server.rpartition(":")
+        if not host or any(each.isspace() or each == "/" for each in host) or not (port.isascii() and port.isdigit()):
+            which = "" if len(servers) == 1 else f"; {server!r} is not"
+            raise UsageError(
+                f"--zookeeper {text}: give it as host:port, or several servers of one ensemble as "
+                f"host:port,host:port,host:port{which}"
+            )
+    return ",".join(sorted(dict.fromkeys(servers)))
 
 
 def versions(kernels: str) -> dict[str, str]:
@@ -185,16 +209,15 @@ def find_incarnation(store: HazelcastStore, run: str) -> str:
 
 def find_conf(address: ClusterAddress, *, wait_seconds: float = 0.0) -> Conf:
     """Return the Conf that a master has registered; raises ``TrackerError`` if there is none in time."""
-    host, port = address.split()
-    with ZookeeperConfigurationRetriever(host, port, address.id, secret=address.secret) as retriever:
+    with address.session() as session:
+        retriever = ZookeeperConfigurationRetriever(*address.split(), address.id, session=session)
         return retriever.retrieve(wait_seconds=wait_seconds)
 
 
 def find_registered(address: ClusterAddress) -> Conf | None:
     """Return the Conf that is registered now; None if there is none."""
-    host, port = address.split()
-    with ZookeeperConfigurationRetriever(host, port, address.id, secret=address.secret) as retriever:
-        return retriever.find()
+    with address.session() as session:
+        return ZookeeperConfigurationRetriever(*address.split(), address.id, session=session).find()
 
 
 def defined(tracker: StateTracker, key: str, conf: Conf) -> Any:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dl4jlegacy.cluster.address import MASTER, Access, ClusterAddress, closing, open_tracker
+from dl4jlegacy.cluster.address import MASTER, Access, ClusterAddress, closing, open_tracker, zookeeper_servers
 from dl4jlegacy.cluster.registration import forget, prune_folders
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, Dl4jError, NotAuthorisedError, TrackerError, VersionError
@@ -129,7 +129,7 @@ def find_runs(zookeeper: str, grids: Sequence[Grid], access: Access) -> list[Fou
     """Return what lies in Zookeeper, in the grids that the Confs there name, and in other grids.
 
     Args:
-        zookeeper: its ``host:port``; "": the one that each run in a grid says.
+        zookeeper: its ``host:port[,host:port]``; "": the one that each run in a grid says.
         grids: to search besides.
         access: decides who is asked and what can be read.
 
@@ -137,6 +137,7 @@ def find_runs(zookeeper: str, grids: Sequence[Grid], access: Access) -> list[Fou
         TrackerError: ``zookeeper`` or one of ``grids`` cannot be reached.
         NotAuthorisedError: one of them is beyond loopback, and there is no secret.
     """
+    zookeeper = zookeeper and zookeeper_servers(zookeeper)
     registries = _Registries(zookeeper, access)
     registered = _registry(_address(zookeeper, access)) if zookeeper else _Registry({}, {})
     named = {_grid_of(conf) for conf in registered.confs.values() if conf is not None}

@@ -123,8 +123,9 @@ def run_worker(
 
 def _is_followed(address: ClusterAddress, wait_seconds: float) -> bool:
     """Wait for a run to be registered when the last one is gone; return whether one is."""
-    (host, port), deadline = address.split(), Deadline(wait_seconds)
-    with ZookeeperConfigurationRetriever(host, port, address.id, secret=address.secret) as retriever:
+    deadline = Deadline(wait_seconds)
+    with address.session() as session:
+        retriever = ZookeeperConfigurationRetriever(*address.split(), address.id, session=session)
         while retriever.find() is None:
             if deadline.passed():
                 return False

@@ -27,4 +27,5 @@ def grid_of(tracker: str, cluster_name: str | None, *, label: str = "--tracker "
         return members, cluster_name
     folder = os.environ.get("DL4J_SERVICES")
     state = Services.status(Path(folder) if folder else None)
-    return members, state.cluster_name if state is not None and state.hazelcast == members else "dev"
+    ours = state is not None and set(state.hazelcast.split(",")) == set(members.split(","))
+    return members, state.cluster_name if state is not None and ours else "dev"

@@ -15,7 +15,7 @@ from pathlib import Path
 from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.services.settings import HOST
 
-__all__ = ["free_ports", "is_free", "listener", "member_answers", "zookeeper_answers"]
+__all__ = ["free_ports", "is_free", "listener", "member_answers", "zookeeper_answers", "zookeeper_waits"]
 
 _FIRST, _LAST = 20_000, 32_000
 """Below the range of outgoing connections, which might take a port before the server does."""
@@ -84,6 +84,16 @@ def _link(file: Path) -> str:
 
 def zookeeper_answers(port: int, host: str = HOST) -> bool:
     """Return True if a Zookeeper server accepts requests, as ``srvr`` says; ``ruok`` is answered too early."""
+    return b"Mode: " in _srvr(port, host)
+
+
+def zookeeper_waits(port: int, host: str = HOST) -> bool:
+    """Return True if a Zookeeper server runs that serves nobody: it does not see the greater part of its ensemble."""
+    return b"not currently serving" in _srvr(port, host)
+
+
+def _srvr(port: int, host: str) -> bytes:
+    """Return what a Zookeeper server says of itself; b"" if nothing answers."""
     answer = b""
     with (
         contextlib.suppress(OSError),
@@ -92,7 +102,7 @@ def zookeeper_answers(port: int, host: str = HOST) -> bool:
         connection.sendall(b"srvr")
         while len(answer) < _ANSWER_BYTES and (piece := connection.recv(_ANSWER_BYTES)):
             answer += piece
-    return b"Mode: " in answer
+    return answer
 
 
 def member_answers(port: int, members: int, host: str = HOST) -> bool:

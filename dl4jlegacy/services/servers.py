@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import logging
+import os
 import re
 import secrets
 import shutil
@@ -21,9 +22,17 @@ from dl4jlegacy import files
 from dl4jlegacy.clock import Deadline
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, TrackerError, UsageError, counted
+from dl4jlegacy.services.ensemble import Ensemble, ensemble_of, shared_cluster_name
 from dl4jlegacy.services.jars import cache_folder, fetch_jars, locked, pinned_jars
 from dl4jlegacy.services.java import Java, find_java
-from dl4jlegacy.services.ports import free_ports, is_free, listener, member_answers, zookeeper_answers
+from dl4jlegacy.services.ports import (
+    free_ports,
+    is_free,
+    listener,
+    member_answers,
+    zookeeper_answers,
+    zookeeper_waits,
+)
 from dl4jlegacy.services.processes import ServerProcess, spawn, stop
 from dl4jlegacy.services.settings import (
     HAZELCAST_PORT,
@@ -39,7 +48,7 @@ __all__ = ["Server", "Services", "ServicesState"]
 
 logger = logging.getLogger(__name__)
 
-_STATE = "services.json"
+_STATE, _ZOOKEEPER_DATA = "services.json", "zookeeper-data"
 _ATTEMPTS = 3
 _POLL_SECONDS = 0.05
 _LOG_LINES = 8
@@ -73,27 +82,37 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
             return zookeeper_answers(self.port, self.host)
         return member_answers(self.port, members, self.host)
 
+    def is_up(self, members: int, *, with_others: bool) -> bool:
+        """Return True if it serves, or if it is one of several hosts' and does all that it can without the others."""
+        waits = with_others and self.name == "zookeeper" and zookeeper_waits(self.port, self.host)
+        return waits or self.answers(members)
+
 
 class ServicesState(msgspec.Struct, frozen=True, kw_only=True):
-    """A set of servers, as ``services.json`` keeps it."""
+    """A set of servers, as ``services.json`` keeps it; with an ensemble they are this host's part of a larger set."""
 
     cluster_name: str
     folder: str
     servers: tuple[Server, ...] = ()
+    ensemble: Ensemble | None = None
 
     @property
     def hazelcast(self) -> str:
         """The members' addresses, ``host:port`` each, with commas between them; ``""`` if there are none."""
+        if self.ensemble is not None:
+            return ",".join(self.ensemble.hazelcast)
         return ",".join(s.address for s in self.members)
 
     @property
     def zookeeper(self) -> str:
-        """The Zookeeper server's ``host:port``; ``""`` if there is none."""
+        """The Zookeeper server's ``host:port``, or those of all with commas between them; ``""`` if there is none."""
+        if self.ensemble is not None:
+            return ",".join(self.ensemble.zookeeper)
         return next((s.address for s in self.servers if s.name == "zookeeper"), "")
 
     @property
     def members(self) -> tuple[Server, ...]:
-        """The Hazelcast members."""
+        """The Hazelcast members on this host."""
         return tuple(s for s in self.servers if s.name != "zookeeper")
 
     @property
@@ -143,9 +162,13 @@ class Services:
         zookeeper: bool = True,
         heap: str = "1g",
         host: str = HOST,
+        hosts: Sequence[str] = (),
+        witnesses: Sequence[str] = (),
         deadline_seconds: float = 60.0,
     ) -> ServicesState:
         """Start the servers and return once all answer; where some of the folder's run, start those that have ended.
+
+        Those of one of several ``hosts`` are not waited for until they see the others', which may start later.
 
         Args:
             members: how many Hazelcast members; with two or more everything is kept twice.
@@ -153,11 +176,15 @@ class Services:
                 (5701 and following) or, on loopback and with a warning, free ones if one of those is taken: on another
                 host nobody would look there.
             zookeeper_port: Zookeeper's; 0 for a free one, None for the usual one (2181) or, likewise, a free one.
-            cluster_name: what clients must name; by default a random one, which lasts until ``down``.
+            cluster_name: what clients must name; by default a random one, which lasts until ``down``; for several
+                hosts one that follows from the run's secret.
             folder: where configurations, logs, data and state go; one in the user's cache if ``None``.
             zookeeper: True to start Zookeeper too.
             heap: the most memory for the data of one member, as Java writes it (``512m``, ``1g``).
             host: the numeric address to bind, of this machine; whoever reaches it can read and change everything.
+            hosts: three, five or seven addresses of hosts, ``host`` among them, each of which starts its own servers
+                with these same arguments; together they are one set. None: this host's are a set by themselves.
+            witnesses: those of ``hosts`` that have a Zookeeper server only.
             deadline_seconds: how long to wait for the answers; fetching Java's jars the first time comes on top.
 
         Raises:
@@ -167,6 +194,7 @@ class Services:
         """
         _check(members, hazelcast_port or 0, zookeeper_port or 0, zookeeper)
         _check_texts(cluster_name, heap, host)
+        ensemble = _ensemble(host, hosts, witnesses, hazelcast_port, zookeeper_port, members, zookeeper)
         folder = Services.folder(folder)
         java = find_java()
         with _folder_lock(folder):
@@ -180,14 +208,21 @@ class Services:
                     zookeeper_port=zookeeper_port or 0,
                     cluster_name=cluster_name or "",
                     host=host,
+                    ensemble=ensemble,
                 )
                 return _start_stopped(before, deadline_seconds)
             kept = before.cluster_name if before is not None else ""  # after a crash clients find them again
-            name = cluster_name or kept or f"dl4j-{secrets.token_hex(8)}"
+            name = cluster_name or (shared_cluster_name(os.environ) if ensemble else kept)
+            name = name or f"dl4j-{secrets.token_hex(8)}"
             factory = _ServerFactory(folder, java, cluster_name=name, heap=heap, host=host)
+            if before is None or ensemble is None or before.ensemble != ensemble:
+                factory.forget_zookeeper()  # one of several hosts' must not forget what it has told the others
             for attempts_left in reversed(range(_ATTEMPTS)):
-                servers = factory.servers(members, hazelcast_port, zookeeper_port, zookeeper)
-                state = ServicesState(cluster_name=name, folder=str(folder), servers=servers)
+                if ensemble is not None:
+                    servers = factory.servers_of(ensemble)
+                else:
+                    servers = factory.servers(members, hazelcast_port, zookeeper_port, zookeeper)
+                state = ServicesState(cluster_name=name, folder=str(folder), servers=servers, ensemble=ensemble)
                 try:
                     return _start(state, deadline_seconds)
                 except _PortTakenError:
@@ -277,6 +312,17 @@ class _ServerFactory:
             servers.append(self._zookeeper(zookeeper_port or free[-1]))
         return tuple(servers)
 
+    def servers_of(self, ensemble: Ensemble) -> tuple[Server, ...]:
+        """Return this host's servers of an ensemble, none of them started."""
+        port = ensemble.hazelcast_port
+        others = [each for each in ensemble.hazelcast if each != f"{self._host}:{port}"]
+        members = [] if self._host in ensemble.witnesses else [self._member("hazelcast-1", port, [port], others)]
+        return (*members, self._zookeeper(ensemble.zookeeper_port, ensemble))
+
+    def forget_zookeeper(self) -> None:
+        """Remove what Zookeeper has of an earlier start."""
+        shutil.rmtree(self._folder / _ZOOKEEPER_DATA / "version-2", ignore_errors=True)
+
     def _usual_or_free(self, what: str, usual: range, *, taken: int | None) -> int:
         """Return the first of the usual ports; on loopback 0 and a warning if one of them is taken."""
         if not ipaddress.ip_address(self._host).is_loopback:
@@ -287,17 +333,20 @@ class _ServerFactory:
                 return 0
         return usual.start
 
-    def _member(self, name: str, port: int, ports: Sequence[int]) -> Server:
+    def _member(self, name: str, port: int, ports: Sequence[int], others: Sequence[str] = ()) -> Server:
         settings = self._folder / f"{name}.yaml"
-        _write_private(settings, member_settings(port, ports, self._cluster, self._host).encode())
+        _write_private(settings, member_settings(port, ports, self._cluster, self._host, others=others).encode())
         jars = fetch_jars(pinned_jars("hazelcast"))
-        command = tuple(member_command(self._java, jars, settings, self._heap))
+        command = tuple(member_command(self._java, jars, settings, self._heap, self._host))
         return Server(name=name, port=port, command=command, host=self._host)
 
-    def _zookeeper(self, port: int) -> Server:
-        settings, data = self._folder / "zookeeper.cfg", self._folder / "zookeeper-data"
-        shutil.rmtree(data / "version-2", ignore_errors=True)  # of an earlier start
-        _write_private(settings, zookeeper_settings(port, data, self._host).encode())
+    def _zookeeper(self, port: int, ensemble: Ensemble | None = None) -> Server:
+        settings, data = self._folder / "zookeeper.cfg", self._folder / _ZOOKEEPER_DATA
+        hosts = () if ensemble is None else ensemble.hosts
+        _write_private(settings, zookeeper_settings(port, data, self._host, hosts=hosts).encode())
+        if ensemble is not None:
+            data.mkdir(exist_ok=True)
+            _write_private(data / "myid", str(ensemble.number_of(self._host)).encode())
         jars = fetch_jars(pinned_jars("zookeeper"))
         command = tuple(zookeeper_command(self._java, jars, settings, "256m"))
         return Server(name="zookeeper", port=port, command=command, host=self._host)
@@ -330,7 +379,8 @@ def _start(state: ServicesState, deadline_seconds: float, only: str = "") -> Ser
                 servers = tuple(new if s.name == new.name else s for s in state.servers)
                 state = msgspec.structs.replace(state, servers=servers)
                 _write_private(folder / _STATE, msgspec.json.format(msgspec.json.encode(state), indent=2))
-            _wait(started, sum(s.is_running for s in state.members), deadline, folder)
+            running = sum(s.is_running for s in state.members)
+            _wait(started, running, deadline, folder, with_others=state.ensemble is not None)
     except BaseException:
         stop([s.process for s in started if s.process is not None], grace_seconds=1.0)
         if not only:
@@ -347,14 +397,14 @@ def _start_stopped(state: ServicesState, deadline_seconds: float) -> ServicesSta
     return state
 
 
-def _wait(servers: Sequence[Server], members: int, deadline: Deadline, folder: Path) -> None:
+def _wait(servers: Sequence[Server], members: int, deadline: Deadline, folder: Path, *, with_others: bool) -> None:
     waiting = list(servers)
     while waiting:
         for server in waiting:
             if not server.is_running:
                 _check_ports([server])
                 raise TrackerError(f"{server.name} ended while it started; {_log_tail(folder / f'{server.name}.log')}")
-        waiting = [s for s in waiting if not s.answers(members)]
+        waiting = [s for s in waiting if not s.is_up(members, with_others=with_others)]
         if waiting and deadline.passed():
             late = waiting[0]
             raise TrackerError(
@@ -370,6 +420,24 @@ def _log_tail(log: Path) -> str:
     except OSError:
         lines = []
     return f"the end of its log {log}:\n" + "\n".join(lines[-_LOG_LINES:])
+
+
+def _ensemble(
+    host: str,
+    hosts: Sequence[str],
+    witnesses: Sequence[str],
+    hazelcast_port: int | None,
+    zookeeper_port: int | None,
+    members: int,
+    zookeeper: bool,
+) -> Ensemble | None:
+    """Return the set of several hosts that this host's servers are to be of, None for a set of their own."""
+    if hosts and (members != 1 or not zookeeper):
+        raise UsageError(
+            f"--hosts {','.join(hosts)}: each of several hosts has one Hazelcast member and one Zookeeper server, or, "
+            "as a --witness, the latter only; leave out --members"
+        )
+    return ensemble_of(host, hosts, witnesses, hazelcast_port, zookeeper_port)
 
 
 def _check(members: int, hazelcast_port: int, zookeeper_port: int, zookeeper: bool) -> None:
@@ -402,7 +470,14 @@ def _check_incomplete(state: ServicesState) -> None:
 
 
 def _check_same(
-    state: ServicesState, *, members: int, hazelcast_port: int, zookeeper_port: int, cluster_name: str, host: str
+    state: ServicesState,
+    *,
+    members: int,
+    hazelcast_port: int,
+    zookeeper_port: int,
+    cluster_name: str,
+    host: str,
+    ensemble: Ensemble | None,
 ) -> None:
     """Raise ``UsageError`` if something other than the defaults is asked for that the servers do not have."""
     first = state.members[0].port if state.members else 0
@@ -412,6 +487,7 @@ def _check_same(
         ("--zookeeper-port", zookeeper_port, (0, *(s.port for s in state.servers if s.name == "zookeeper"))),
         ("--cluster-name", cluster_name, ("", state.cluster_name)),
         ("--host", host, (HOST, *(s.host for s in state.servers))),
+        ("--hosts", _hosts_of(ensemble), ("", _hosts_of(state.ensemble))),
     )
     other = [f"{flag} {asked} (theirs: {has[-1]})" for flag, asked, has in wanted if asked not in has]
     if other:
@@ -419,6 +495,12 @@ def _check_same(
             f"of the servers of {state.folder} {', '.join(state.stopped)} ended and can be started again, but not with "
             f"{', '.join(other)}; leave that out, or stop all with 'dl4j services down' first"
         )
+
+
+def _hosts_of(ensemble: Ensemble | None) -> str:
+    if ensemble is None:
+        return ""
+    return ",".join(f"{host} (witness)" if host in ensemble.witnesses else host for host in ensemble.hosts)
 
 
 def _check_ports(servers: Sequence[Server]) -> None:

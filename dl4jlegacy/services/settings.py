@@ -1,7 +1,8 @@
 """Configurations and command lines of the servers: the member's YAML and Zookeeper's ``zoo.cfg``.
 
-Both servers bind one address, by default 127.0.0.1. Members find each other by a fixed list of addresses; nothing is
-multicast, detected, or reported to anybody. Community Hazelcast has neither passwords nor encryption.
+Both servers bind one address, by default 127.0.0.1. Members find each other by a fixed list of addresses, and so do the
+servers of a Zookeeper ensemble; nothing is multicast, detected, or reported to anybody. Community Hazelcast has neither
+passwords nor encryption.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from dl4jlegacy.services.java import Java
 from dl4jlegacy.strict_json import to_json
 
 __all__ = [
+    "ELECTION_PORT",
     "HAZELCAST_PORT",
     "HOST",
     "IDLE_SECONDS",
+    "QUORUM_PORT",
     "ZOOKEEPER_PORT",
     "member_command",
     "member_settings",
@@ -28,6 +31,9 @@ HOST = "127.0.0.1"
 
 HAZELCAST_PORT, ZOOKEEPER_PORT = 5701, 2181
 """Where everybody looks for the first member and for Zookeeper."""
+
+QUORUM_PORT, ELECTION_PORT = 2888, 3888
+"""Where the servers of a Zookeeper ensemble talk to each other."""
 
 IDLE_SECONDS = 7 * 24 * 3600
 """After this long, what nobody has read or written leaves the grid."""
@@ -84,22 +90,26 @@ def quorum(members: int) -> int:
     return members // 2 + 1 if members > 2 else 1
 
 
-def member_settings(port: int, ports: Sequence[int], cluster_name: str, host: str = HOST) -> str:
+def member_settings(
+    port: int, ports: Sequence[int], cluster_name: str, host: str = HOST, *, others: Sequence[str] = ()
+) -> str:
     """Return a Hazelcast member's configuration as JSON, which is YAML too: one backup of everything with two members.
 
     Args:
         port: this member's.
-        ports: those of all members.
+        ports: those of all members on this host.
         cluster_name: clients must name it; nothing else is checked.
-        host: the address that all of them bind, one of this machine.
+        host: the address that they bind, one of this machine.
+        others: ``host:port`` of the members on other hosts.
     """
+    members = [*(f"{host}:{p}" for p in ports), *others]
     network = {
         "port": {"port": port, "auto-increment": False},
         "interfaces": {"enabled": True, "interfaces": [host]},
         "join": {
             "auto-detection": {"enabled": False},
             "multicast": {"enabled": False},
-            "tcp-ip": {"enabled": True, "member-list": [f"{host}:{p}" for p in ports]},
+            "tcp-ip": {"enabled": True, "member-list": members},
         },
         "rest-api": {"enabled": True, "endpoint-groups": {"HEALTH_CHECK": {"enabled": True}}},
     }
@@ -115,8 +125,8 @@ def member_settings(port: int, ports: Sequence[int], cluster_name: str, host: st
         # two merged halves of a run's state are worse than one half
         "merge-policy": {"class-name": "DiscardMergePolicy"},
     }
-    protection = {"enabled": True, "minimum-cluster-size": quorum(len(ports)), "protect-on": "READ_WRITE"}
-    protected = quorum(len(ports)) > 1
+    protection = {"enabled": True, "minimum-cluster-size": quorum(len(members)), "protect-on": "READ_WRITE"}
+    protected = quorum(len(members)) > 1
     serialization_filter = {
         "defaults-disabled": True,
         "whitelist": {"class": _DESERIALIZED, "prefix": ["com.hazelcast."]},
@@ -134,17 +144,26 @@ def member_settings(port: int, ports: Sequence[int], cluster_name: str, host: st
     return to_json({"hazelcast": settings}, indent=1) + "\n"
 
 
-def member_command(java: Java, jars: Sequence[Path], settings: Path, heap: str) -> list[str]:
-    """Return the command line of a member that reads ``settings``."""
+def member_command(java: Java, jars: Sequence[Path], settings: Path, heap: str, host: str = HOST) -> list[str]:
+    """Return the command line of a member that reads ``settings``, and is known to others by the address ``host``."""
     options = [
+        # else it takes an address only if an interface lists it, which the loopback's does with one of its millions
+        *([] if host == HOST else [f"-Dhazelcast.local.localAddress={host}"]),
         *(f"-Xmx{heap}", "-Djava.net.preferIPv4Stack=true", f"-Dhazelcast.config={settings}"),
         *("-XX:+ExitOnOutOfMemoryError", f"-XX:ErrorFile={settings.parent}/hs_err_%p.log"),
     ]
     return _java_command(java, [*options, *_MODULES], jars, "com.hazelcast.core.server.HazelcastMemberStarter")
 
 
-def zookeeper_settings(port: int, data: Path, host: str = HOST) -> str:
-    """Return a stand-alone Zookeeper server's ``zoo.cfg``: sessions of 1 s to 60 s, any number of local clients."""
+def zookeeper_settings(port: int, data: Path, host: str = HOST, *, hosts: Sequence[str] = ()) -> str:
+    """Return a Zookeeper server's ``zoo.cfg``: sessions of 1 s to 60 s, any number of local clients.
+
+    Args:
+        port: for clients.
+        data: its folder, which has the server's number in ``myid`` if it is one of several.
+        host: the address that it binds.
+        hosts: those of all servers of the ensemble, in the same order on each; none: it is alone.
+    """
     lines = {
         "dataDir": data,
         "clientPort": port,
@@ -155,6 +174,9 @@ def zookeeper_settings(port: int, data: Path, host: str = HOST) -> str:
         "admin.enableServer": "false",
         "4lw.commands.whitelist": "srvr,ruok",
         "autopurge.purgeInterval": 1,
+        # ticks: a follower has 10 s to fetch what the leader has, and is left out after 3 s of silence
+        **({"initLimit": 20, "syncLimit": 6} if hosts else {}),
+        **{f"server.{n}": f"{each}:{QUORUM_PORT}:{ELECTION_PORT}" for n, each in enumerate(hosts, 1)},
     }
     return "".join(f"{key}={value}\n" for key, value in lines.items())
 
@@ -164,11 +186,14 @@ def zookeeper_command(java: Java, jars: Sequence[Path], settings: Path, heap: st
     options = [
         *(f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true"),
         *("-XX:+ExitOnOutOfMemoryError", f"-XX:ErrorFile={settings.parent}/hs_err_%p.log"),
-        # what is written survives a killed server, not a power cut: enough on one machine, and much faster
+        # what is written survives a killed server, not a power cut: enough on one machine, and of several machines the
+        # others have it; and much faster
         *("-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=1024"),
+        "-Dzookeeper.cnxTimeout=1000",  # ms: a host that is gone holds up no election of the others
         *("-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS"),
     ]
-    return _java_command(java, options, jars, "org.apache.zookeeper.server.ZooKeeperServerMain", str(settings))
+    main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"  # runs a server that is alone, too
+    return _java_command(java, options, jars, main, str(settings))
 
 
 def _java_command(java: Java, options: Sequence[str], jars: Sequence[Path], main: str, *arguments: str) -> list[str]:

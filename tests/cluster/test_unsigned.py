@@ -48,9 +48,7 @@ def unsigned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         raise TrackerError(f"no connection to {address}")
 
     monkeypatch.setattr(leadership, "ZooKeeperSession", session)
-    monkeypatch.setattr(
-        address_module, "ZookeeperConfigurationRetriever", lambda host, port, *_, **__: session(f"{host}:{port}")
-    )
+    monkeypatch.setattr(address_module, "ZooKeeperSession", session)
 
 
 @contextlib.contextmanager
