@@ -1,8 +1,9 @@
 """What stands in a cluster's bucket about its instances: written by ``up``, or by each instance about itself.
 
-``up`` writes which instance is the present master, where no instance can write. An instance writes below a prefix that
-has its ``aws:userid``, the ids of its role and of itself with a colon between, since that is what a policy can bind an
-instance to: its SSH host keys, what its services say, and, if it is the master, that its run is done.
+``up`` writes which instance is the present master, and which ones have the servers of a cluster with a standby, where
+no instance can write. An instance writes below a prefix that has its ``aws:userid``, the ids of its role and of itself
+with a colon between, since that is what a policy can bind an instance to: its SSH host keys, what its services say, and
+that the run is done, if it has led it to its end.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ __all__ = [
     "PRESENT_MASTER",
     "Done",
     "PresentMaster",
+    "Servers",
     "own_key",
     "own_user_id",
     "read_done",
     "read_object",
-    "read_present_master",
+    "read_servers",
     "write_object",
 ]
 
@@ -49,7 +51,7 @@ def own_user_id(aws: Aws) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PresentMaster:
-    """The private address of the master's instance, and its ``aws:userid``."""
+    """The private address of the master's instance, or of another one with servers, and its ``aws:userid``."""
 
     address: str
     user_id: str
@@ -62,6 +64,32 @@ class PresentMaster:
     def to_bytes(self) -> bytes:
         """Return it as the bucket has it."""
         return f"{self.address} {self.user_id}".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """The instances with a cluster's servers: the master's; or the master's, a standby's and a witness's."""
+
+    instances: tuple[PresentMaster, ...]
+
+    @property
+    def master(self) -> PresentMaster:
+        """The one that the run began on, or that took its place."""
+        return self.instances[0]
+
+    @property
+    def leaders(self) -> tuple[PresentMaster, ...]:
+        """Those that may lead the run."""
+        return self.instances[:2]
+
+    @property
+    def addresses(self) -> str:
+        """Their private addresses with commas between them, that of the witness last."""
+        return ",".join(each.address for each in self.instances)
+
+    def to_bytes(self) -> bytes:
+        """Return them as the bucket has them."""
+        return b"\n".join(each.to_bytes() for each in self.instances)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +124,8 @@ def write_object(aws: Aws, bucket: str, key: str, content: bytes) -> None:
         aws.client("s3").put_object(Bucket=bucket, Key=key, Body=content)
 
 
-def read_present_master(aws: Aws, bucket: str) -> PresentMaster | None:
-    """Return which instance is the master, None if nobody has said so yet.
+def read_servers(aws: Aws, bucket: str) -> Servers | None:
+    """Return which instances are the master and the others with servers, None if nobody has said so yet.
 
     Raises:
         CloudError: the object holds something else. And what ``read_object`` raises.
@@ -106,13 +134,15 @@ def read_present_master(aws: Aws, bucket: str) -> PresentMaster | None:
     if found is None:
         return None
     try:
-        address, user_id = found[0].decode().split(" ")
-        return PresentMaster(str(ipaddress.IPv4Address(address)), user_id)
+        pairs = [line.split(" ") for line in found[0].decode().split("\n")]
+        if len(pairs) not in (1, 3):
+            raise ValueError
+        return Servers(tuple(PresentMaster(str(ipaddress.IPv4Address(address)), id) for address, id in pairs))
     except ValueError as exc:
         raise CloudError(f"s3://{bucket}/{PRESENT_MASTER} is not as `up` writes it: {found[0][:80]!r}") from exc
 
 
 def read_done(aws: Aws, bucket: str, master: PresentMaster) -> Done | None:
-    """Return what the master has said about the end of its run, None if nothing; raises what ``read_object`` raises."""
+    """Return what a master has said about the end of its run, None if nothing; raises what ``read_object`` raises."""
     found = read_object(aws, bucket, own_key(master.user_id, DONE))
     return None if found is None else Done(found[1], found[0].decode(errors="replace"))

@@ -27,6 +27,9 @@ __all__ = [
     "MASTER",
     "OWNER",
     "ROLE",
+    "STANDBY",
+    "WITNESS",
+    "WITNESS_SIZES",
     "WORKER",
     "ClusterSpec",
     "Names",
@@ -45,6 +48,10 @@ CLUSTER, CREATED = "dl4jlegacy:cluster", "dl4jlegacy:created"
 EXPIRES, ROLE = "dl4jlegacy:expires", "dl4jlegacy:role"
 DISK = "dl4jlegacy:disk"
 MASTER, WORKER = "master", "worker"
+STANDBY, WITNESS = "standby", "witness"
+"""Roles of a cluster with a standby: the one that takes over, and the third Zookeeper server, which says who may."""
+WITNESS_SIZES = {"x86_64": "t3.small", "arm64": "t4g.small"}
+"""What a witness is, by the architecture of the master."""
 IAM_PATH = "/dl4jlegacy/"
 BOUNDARY = "dl4jlegacy-boundary"
 """The managed policy, made once by an administrator, that no role of an instance gets beyond."""
@@ -197,6 +204,8 @@ class ClusterSpec:
         disk: GB of each instance's disk; more if the image needs more.
         heap: of the Hazelcast member, as Java writes it; "" for half of the master's memory.
         keep: whether instances stay when their run is done, until their time is over.
+        standby: whether there are a standby, on an instance like the master's, with a second Hazelcast member, and a
+            witness with a third Zookeeper server, so that the run survives the loss of any one of the three.
         user: who SSH logs in as.
     """
 
@@ -221,6 +230,7 @@ class ClusterSpec:
     disk: int = 16
     heap: str = ""
     keep: bool = False
+    standby: bool = False
     user: str = "admin"
 
     def check(self) -> None:
@@ -249,6 +259,11 @@ class ClusterSpec:
             raise ConfError(f"--device {value_of('--device', self.run)} after --: {_NO_GPUS}; train on cpu")
         if self.spot_only and not self.spot:
             raise UsageError("--spot-only belongs to --spot")
+
+    @property
+    def server_roles(self) -> tuple[str, ...]:
+        """The roles of the instances that the run's servers are on."""
+        return (MASTER, STANDBY, WITNESS) if self.standby else (MASTER,)
 
     def processes_of(self, cores: int) -> int:
         """Return how many worker processes an instance with so many cores (vCPUs) runs."""

@@ -43,6 +43,7 @@ _RETRIED = {
     "InvalidParameterValue",  # of an instance profile that EC2 does not know yet
     "InvalidKeyPair.NotFound",
     "InvalidIamInstanceProfileArn.Malformed",
+    "InvalidIPAddress.InUse",  # by the lost instance, which is ending
 }
 
 
@@ -122,6 +123,7 @@ class Ec2BoxCreator:
         subnets: tried one after the other where there is no capacity.
         user_data: the cloud-config that they run at their first boot.
         disk: GB of the disk, more if the image needs more.
+        private_address: of the one instance, in the one subnet; "": any.
     """
 
     def __init__(
@@ -138,11 +140,12 @@ class Ec2BoxCreator:
         subnets: Sequence[str] = (),
         user_data: str = "",
         disk: int = 0,
+        private_address: str = "",
     ) -> None:
         self._aws, self.ami, self.num_boxes, self.size = aws, ami, num_boxes, size
         self.security_group_id, self.key_pair, self._tags = security_group_id, key_pair, tags
         self._profile, self._subnets, self._user_data = profile, tuple(subnets) or ("",), user_data
-        self._disk = disk
+        self._disk, self._private_address = disk, private_address
         self.boxes_created: list[str] = []
 
     def create(self) -> list[str]:
@@ -202,6 +205,8 @@ class Ec2BoxCreator:
             request["KeyName"] = self.key_pair
         if subnet:
             request["SubnetId"] = subnet
+        if self._private_address:
+            request["PrivateIpAddress"] = self._private_address
         if self._profile:
             request["IamInstanceProfile"] = {"Name": self._profile}
         if spot:

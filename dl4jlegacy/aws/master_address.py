@@ -1,7 +1,8 @@
-"""Prints the present master's private address, for a worker's instance: ``python -m dl4jlegacy.aws.master_address``.
+"""Prints the present master's private address, for other instances: ``python -m dl4jlegacy.aws.master_address``.
 
 ``up`` writes it to the cluster's bucket, where no instance can write it: a master whose instance was lost is replaced
-by one with another address, which the user data of workers that were started before do not have.
+by one with another address, which the user data of workers that were started before do not have. In a cluster with a
+standby it prints those of all three instances with servers, with commas between them, the witness's last.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ import argparse
 import logging
 import sys
 
-from dl4jlegacy.aws.cluster_bucket import read_present_master
+from dl4jlegacy.aws.cluster_bucket import read_servers
 from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.console import emit, run_guarded
-from dl4jlegacy.errors import Dl4jError
+from dl4jlegacy.errors import CloudError, Dl4jError
 
 __all__ = ["main", "master_address"]
 
@@ -21,24 +22,31 @@ logger = logging.getLogger(__name__)
 
 
 def master_address(region: str, bucket: str, otherwise: str) -> str:
-    """Return what the bucket says, and ``otherwise``, with a warning, if it cannot be read."""
+    """Return what the bucket says, and ``otherwise``, with a warning, if it cannot be read.
+
+    Raises:
+        CloudError: it cannot be read, and ``otherwise`` is "".
+    """
     try:
         with Aws(region) as aws:
-            master = read_present_master(aws, bucket)
+            servers = read_servers(aws, bucket)
         reason = f"s3://{bucket} does not say"
     except Dl4jError as exc:
-        master, reason = None, str(exc)
-    if master is None:
-        logger.warning("the master may be another one than %s: %s", otherwise, reason)
-        return otherwise
-    return master.address
+        servers, reason = None, str(exc)
+    if servers is not None:
+        return servers.addresses
+    if not otherwise:
+        raise CloudError(f"where the cluster's servers are is not known: {reason}; it is asked again")
+    logger.warning("the master may be another one than %s: %s", otherwise, reason)
+    return otherwise
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(prog="dl4jlegacy.aws.master_address")
-    for flag in ("--region", "--bucket", "--otherwise"):
+    for flag in ("--region", "--bucket"):
         parser.add_argument(flag, required=True)
+    parser.add_argument("--otherwise", default="")
     args = parser.parse_args(arguments)
     sys.exit(run_guarded(lambda: emit(master_address(args.region, args.bucket, args.otherwise))))
 

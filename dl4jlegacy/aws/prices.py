@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from dl4jlegacy.aws.cluster_spec import ClusterSpec
+from dl4jlegacy.aws.cluster_spec import WITNESS_SIZES, ClusterSpec
 from dl4jlegacy.aws.instances import describe_instance_type
 from dl4jlegacy.aws.session import Aws, translate_errors
 from dl4jlegacy.errors import CloudError, ConfError, Dl4jError, counted
@@ -18,6 +18,8 @@ from dl4jlegacy.errors import CloudError, ConfError, Dl4jError, counted
 __all__ = ["LIST_PRICES", "Estimate", "Price", "estimate", "list_price", "on_demand", "spot"]
 
 LIST_PRICES = {
+    "t3.small": 0.0208,
+    "t4g.small": 0.0168,
     "t3.medium": 0.0416,
     "t3.large": 0.0832,
     "t3.xlarge": 0.1664,
@@ -68,10 +70,13 @@ class Estimate:
     processes: int = 0
     jobs_per_round: int = 0
     disk: int = 0
+    witness: Price | None = None
 
-    def of_running(self, masters: int, workers: int) -> float:
-        """Return the dollars an hour of so many instances of it."""
-        return _an_hour(masters * self.master.dollars + workers * self.worker.dollars, masters + workers, self.disk)
+    def of_running(self, masters: int, workers: int, witnesses: int = 0) -> float:
+        """Return the dollars an hour of so many instances of it; a standby is like a master."""
+        dollars = masters * self.master.dollars + workers * self.worker.dollars
+        dollars += witnesses * self.witness.dollars if self.witness else 0.0
+        return _an_hour(dollars, masters + workers + witnesses, self.disk)
 
     def fields(self) -> dict[str, Any]:
         """Return it for JSON."""
@@ -84,15 +89,22 @@ class Estimate:
             "jobs_per_round": self.jobs_per_round or None,
             **{
                 role: {"size": price.size, "dollars_per_hour": round(price.dollars, 4), "source": price.source}
-                for role, price in (("master", self.master), ("worker", self.worker))
+                for role, price in self._prices().items()
             },
         }
+
+    def _prices(self) -> dict[str, Price]:
+        """Return what one instance of each role costs."""
+        prices = {"master": self.master, "worker": self.worker}
+        return {**prices, "standby": self.master, "witness": self.witness} if self.witness else prices
 
     def text(self) -> str:
         """Return it as text."""
         hours = self.ttl_seconds / 3600
         lines = [
             f"master   {self.master.size}: {self.master.dollars:.4f} $/h ({self.master.source})",
+            *([f"standby  {self.master.size}: {self.master.dollars:.4f} $/h"] if self.witness else []),
+            *([f"witness  {self.witness.size}: {self.witness.dollars:.4f} $/h"] if self.witness else []),
             f"workers  {self.workers} x {self.worker.size}: {self.worker.dollars:.4f} $/h ({self.worker.source})",
             *([self._buys()] if self.processes else []),
             f"together {self.dollars_per_hour:.2f} $/h, {self.disk:,} GB of disk and an address each included",
@@ -167,14 +179,18 @@ def _an_hour(dollars: float, instances: int, disk: int) -> float:
 
 def estimate(aws: Aws | None, spec: ClusterSpec) -> Estimate:
     """Return what the cluster would cost; by list prices, on demand, if there is no AWS to be asked."""
-    processes = 0
+    processes, leads, witness = 0, spec.master_size or spec.size, None
     if aws is None:
-        master, worker = list_price(spec.master_size or spec.size), list_price(spec.size)
+        master, worker = list_price(leads), list_price(spec.size)
+        witness = list_price(WITNESS_SIZES["x86_64"]) if spec.standby else None
     else:
-        master = on_demand(aws, spec.master_size or spec.size)
+        master = on_demand(aws, leads)
+        if spec.standby:
+            witness = on_demand(aws, WITNESS_SIZES[describe_instance_type(aws, leads).architecture])
         worker = spot(aws, spec.size) if spec.spot else on_demand(aws, spec.size)
         processes = spec.workers * spec.processes_of(describe_instance_type(aws, spec.size).cores)
-    hour = _an_hour(master.dollars + spec.workers * worker.dollars, spec.workers + 1, spec.disk)
+    servers = master.dollars + (master.dollars + witness.dollars if witness else 0.0)
+    hour = _an_hour(servers + spec.workers * worker.dollars, spec.workers + len(spec.server_roles), spec.disk)
     return Estimate(
         master=master,
         worker=worker,
@@ -183,6 +199,7 @@ def estimate(aws: Aws | None, spec: ClusterSpec) -> Estimate:
         dollars_at_most=hour * spec.ttl_seconds / 3600,
         ttl_seconds=spec.ttl_seconds,
         disk=spec.disk,
+        witness=witness,
         processes=processes,
         jobs_per_round=processes and spec.jobs_per_round(processes),
     )

@@ -7,9 +7,10 @@ left behind are found without a record.
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,10 +21,11 @@ from dl4jlegacy.aws.cluster_bucket import (
     PRESENT_MASTER,
     Done,
     PresentMaster,
+    Servers,
     own_key,
     read_done,
     read_object,
-    read_present_master,
+    read_servers,
 )
 from dl4jlegacy.aws.cluster_spec import BOUNDARY, CLUSTER, IAM_PATH, OWNER, Names, Tags, tag_list
 from dl4jlegacy.aws.session import Aws, error_code, translate_errors
@@ -296,18 +298,20 @@ class ClusterResources:
         found = read_object(self._aws, self.names.bucket, own_key(self._user_id(instance_id), HOST_KEYS))
         return None if found is None else found[0].decode()
 
-    def write_present_master(self, address: str, instance_id: str) -> None:
-        """Tell all instances which one is the master."""
-        self.upload(PRESENT_MASTER, PresentMaster(address, self._user_id(instance_id)).to_bytes())
+    def write_servers(self, servers: Sequence[tuple[str, str]]) -> None:
+        """Tell all instances which ones are the master and the others with servers: their addresses and ids."""
+        present = [PresentMaster(address, self._user_id(instance_id)) for address, instance_id in servers]
+        self.upload(PRESENT_MASTER, Servers(tuple(present)).to_bytes())
 
-    def present_master(self) -> PresentMaster | None:
-        """Return which instance is, or was, the last master, None if there was none."""
-        return read_present_master(self._aws, self.names.bucket)
+    def servers(self) -> Servers | None:
+        """Return which instances are, or were, the last master and the others with servers, None if none were."""
+        return read_servers(self._aws, self.names.bucket)
 
     def run_done(self) -> Done | None:
-        """Return what the last master has said about the end of its run, None if it has not ended well."""
-        master = self.present_master()
-        return None if master is None else read_done(self._aws, self.names.bucket, master)
+        """Return what the last master, or its standby, has said about the end of the run; None if nothing."""
+        servers = self.servers()
+        said = (read_done(self._aws, self.names.bucket, each) for each in (servers.leaders if servers else ()))
+        return next((done for done in said if done is not None), None)
 
     def journals(self) -> dict[str, str]:
         """Return the keys of the kept journals by the ids of their instances, which may have ended long ago."""
@@ -458,6 +462,18 @@ class ClusterResources:
         vpc = str(subnets[0]["VpcId"])
         ordered = sorted((s["AvailabilityZone"], s["SubnetId"]) for s in subnets if s["VpcId"] == vpc)
         return vpc, [str(subnet_id) for _, subnet_id in ordered]
+
+    def subnet_of(self, address: str, subnets: Sequence[str]) -> str:
+        """Return which of the subnets a private address belongs to; raises ``ConfError`` if none of them."""
+        with translate_errors(f"the subnet of {address}"):
+            found = self._aws.client("ec2").describe_subnets(SubnetIds=list(subnets))["Subnets"]
+        own = [s for s in found if ipaddress.IPv4Address(address) in ipaddress.IPv4Network(s["CidrBlock"])]
+        if not own:
+            raise ConfError(
+                f"the lost instance had the address {address}, which another one is to get, and no subnet of "
+                f"{', '.join(subnets)} has it; repeat `dl4j aws up` with the --subnet of its first time"
+            )
+        return str(own[0]["SubnetId"])
 
 
 def _key_of(public_key: str) -> list[str]:

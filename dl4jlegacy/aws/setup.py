@@ -14,10 +14,22 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from dl4jlegacy.aws.cluster_bucket import Done
-from dl4jlegacy.aws.cluster_spec import CLUSTER, DISK, MASTER, WORKER, ClusterSpec, Names, Tags, buckets_in
+from dl4jlegacy.aws.cluster_spec import (
+    CLUSTER,
+    DISK,
+    MASTER,
+    STANDBY,
+    WITNESS_SIZES,
+    WORKER,
+    ClusterSpec,
+    Names,
+    Tags,
+    buckets_in,
+)
 from dl4jlegacy.aws.instances import (
     Ec2BoxCreator,
     Instance,
@@ -29,13 +41,14 @@ from dl4jlegacy.aws.instances import (
     newest_image,
     terminate_instances,
 )
+from dl4jlegacy.aws.launcher import Launcher, leaders, server_places
 from dl4jlegacy.aws.owner import Owner, Ownership, owner_of
 from dl4jlegacy.aws.payload import Payload
 from dl4jlegacy.aws.provision import HostProvisioner, new_key
 from dl4jlegacy.aws.resources import ClusterResources
 from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.uploader import S3Uploader
-from dl4jlegacy.aws.user_data import InstanceConfig, user_data
+from dl4jlegacy.aws.user_data import InstanceConfig
 from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, Dl4jError, NotEnoughWorkersError, counted
 
 __all__ = ["ClusterSetup", "ClusterStatus", "ListWorkers", "list_workers_over_ssh"]
@@ -144,11 +157,11 @@ class ClusterSetup:
             raise ConfError(f"cluster {spec.name} has expired; `dl4j aws down {spec.name}` first")
         self._check_out(spec)
         launcher, config = self._ensure_resources(spec, payload, now=now, expires=expires)
-        master = self._ensure_master(instances, launcher, config)
-        self.resources.write_present_master(master.private_address, master.id)
+        servers = self._ensure_servers(instances, launcher, config)
+        self.resources.write_servers([(each.private_address, each.id) for each in servers])
         missing = spec.workers - sum(instance.role == WORKER for instance in instances)
         if missing > 0:
-            worker = replace(config, role=WORKER, master=master.private_address)
+            worker = replace(config, role=WORKER, master=",".join(each.private_address for each in servers))
             self._start(lambda: launcher.launch(worker, missing))
 
     def _start(self, launch: Callable[[], list[str]]) -> list[Instance]:
@@ -188,11 +201,11 @@ class ClusterSetup:
 
     def _ensure_resources(
         self, spec: ClusterSpec, payload: Payload, *, now: float, expires: float
-    ) -> tuple[_Launcher, InstanceConfig]:
+    ) -> tuple[Launcher, InstanceConfig]:
         """Create what is missing besides instances; return what launches these, and the configuration of the master."""
         tags = spec.tags("", now, expires)
         vpc, subnets = self.resources.find_subnets(spec.subnet)
-        launcher = _Launcher(
+        launcher = Launcher(
             aws=self._aws,
             spec=spec,
             group=spec.security_group or self.resources.ensure_security_group(vpc, spec.allow, tags),
@@ -205,7 +218,8 @@ class ClusterSetup:
         # each below its digest: those of an `up` before, of which `scale` starts more, stay what they are
         self.resources.upload(f"{payload.wheel_sha256}/{payload.name}", payload.wheel)
         self.resources.upload(f"{payload.requirements_sha256}/requirements.txt", payload.requirements)
-        memory = describe_instance_type(self._aws, spec.master_size or spec.size).memory
+        leads = describe_instance_type(self._aws, spec.master_size or spec.size)
+        launcher = replace(launcher, witness_size=WITNESS_SIZES[leads.architecture])
         processes = spec.processes_of(describe_instance_type(self._aws, spec.size).cores)
         config = InstanceConfig(
             role=MASTER,
@@ -219,8 +233,9 @@ class ClusterSetup:
             run=(*spec.run, "--out", spec.out),
             workers=spec.workers * processes,
             processes=processes,
-            heap=spec.heap_of(memory),
+            heap=spec.heap_of(leads.memory),
             keep=spec.keep,
+            standby=spec.standby,
         )
         return launcher, config
 
@@ -235,8 +250,9 @@ class ClusterSetup:
     def check_is_free(self) -> None:
         """Raise ``ConfError`` if the cluster is somebody else's, or was yours and its run is done."""
         self.ownership.check()
-        done = self.resources.run_done()
-        if done is not None and not any(instance.role == MASTER for instance in self._running()):
+        done, servers = self.resources.run_done(), self.resources.servers()
+        running = {instance.id for instance in self._running()}
+        if done is not None and not all(each.instance_id in running for each in (servers.instances if servers else ())):
             name = self.names.cluster
             raise ConfError(
                 f"the run of cluster {name} is done since {done.since}, and its model is {done.model}; "
@@ -250,7 +266,9 @@ class ClusterSetup:
             ConfError: it is somebody else's, something does not exist, or a size has GPUs, which nothing here uses.
         """
         self.check_is_free()
-        for size in {spec.size, spec.master_size or spec.size}:
+        leads = spec.master_size or spec.size
+        witness = {WITNESS_SIZES[describe_instance_type(self._aws, leads).architecture]} if spec.standby else set()
+        for size in {spec.size, leads, *witness}:
             info = describe_instance_type(self._aws, size)
             if warning := spec.check_gpus(size, info.gpus):
                 logger.warning("%s", warning)
@@ -265,13 +283,20 @@ class ClusterSetup:
         """Raise at once if the model's bucket belongs to somebody else."""
         S3Uploader(self._aws).ensure_bucket(buckets_in((spec.out,))[0])
 
-    def _ensure_master(self, instances: list[Instance], launcher: _Launcher, config: InstanceConfig) -> Instance:
-        masters = [instance for instance in instances if instance.role == MASTER] or self._start(
-            lambda: launcher.launch(config, 1)
-        )
-        if not masters[0].private_address:
-            raise CloudError(f"the master {masters[0].id} has no private address; is its subnet in order?")
-        return masters[0]
+    def _ensure_servers(self, instances: list[Instance], launcher: Launcher, config: InstanceConfig) -> list[Instance]:
+        """Return the instance of the master, or, with a standby, of master, standby and witness; start what is missing.
+
+        Raises:
+            ConfError: the cluster runs, and was started without a standby, or with one.
+        """
+        found: list[Instance] = []
+        for place in server_places(launcher.spec, self.resources.servers(), instances):
+            own = replace(config, role=place.role)
+            server = place.instance or self._start(partial(launcher.launch, own, 1, place.address))[0]
+            if not server.private_address:
+                raise CloudError(f"the {place.role} {server.id} has no private address; is its subnet in order?")
+            found.append(server)
+        return found
 
     def _wait_for_addresses(self, ids: list[str], *, seconds: float = 120.0) -> list[Instance]:
         """Return the instances with these ids once AWS describes them, with their addresses if they are alive."""
@@ -321,7 +346,7 @@ class ClusterSetup:
         """Return the master of ``count`` workers; raises ``NotEnoughWorkersError`` if instances of theirs ended."""
         instances = list_instances(self._aws, self.names.cluster)
         alive = [instance for instance in instances if instance.state in ("pending", "running")]
-        masters = [instance for instance in alive if instance.role == MASTER]
+        masters = leaders(alive)
         if not masters or sum(instance.role == WORKER for instance in alive) < count:
             states = ", ".join(f"{i.id} ({i.role}) {i.state}" for i in instances) or "none"
             raise NotEnoughWorkersError(
@@ -335,13 +360,13 @@ class ClusterSetup:
     def status(self, *, ask: bool = True) -> ClusterStatus:
         """Return what exists; with ``ask`` also which workers are registered (None if the master cannot be asked)."""
         instances = list_instances(self._aws, self.names.cluster)
-        masters = [instance for instance in instances if instance.role == MASTER and instance.state == "running"]
         workers = None
-        if ask and masters:
+        for master in leaders([each for each in instances if each.state == "running"]) if ask else ():
             try:
-                workers = tuple(self._list_workers(self, masters[0]))
+                workers = tuple(self._list_workers(self, master))
+                break
             except Dl4jError as exc:
-                logger.warning("the master cannot be asked for its workers: %s", str(exc))
+                logger.warning("the %s cannot be asked for its workers: %s", master.role, str(exc))
         return ClusterStatus(
             self.names.cluster,
             self._aws.region,
@@ -385,7 +410,7 @@ class ClusterSetup:
         return self.status(ask=wait)
 
     def _check_master(self, instances: list[Instance]) -> None:
-        if not any(instance.role == MASTER for instance in instances):
+        if not leaders(instances):
             raise ConfError(
                 f"cluster {self.names.cluster} has no running master in {self._aws.region}; `dl4j aws up` first"
             )
@@ -512,7 +537,8 @@ class ClusterSetup:
     def provision(self, spec: ClusterSpec) -> None:
         """Run the scripts of ``-wscript`` and ``-mscript``, on all hosts at the same time; raises ``CloudError``."""
         instances = [instance for instance in list_instances(self._aws, spec.name) if instance.state == "running"]
-        jobs = [(i, s) for i in instances if (s := spec.master_script if i.role == MASTER else spec.worker_script)]
+        scripts = {MASTER: spec.master_script, STANDBY: spec.master_script, WORKER: spec.worker_script}
+        jobs = [(i, script) for i in instances if (script := scripts.get(i.role, ""))]
         if not jobs:
             return
 
@@ -530,40 +556,6 @@ class ClusterSetup:
             failed = [text for text in pool.map(run, jobs) if text]
         if failed:
             raise CloudError("; ".join(failed))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Launcher:
-    """Launches the instances of one ``up``."""
-
-    aws: Aws
-    spec: ClusterSpec
-    group: str
-    key_pair: str
-    profile: str
-    subnets: tuple[str, ...]
-    now: float
-    expires: float
-
-    def launch(self, config: InstanceConfig, count: int) -> list[str]:
-        """Launch ``count`` instances; return their ids."""
-        spec = self.spec
-        creator = Ec2BoxCreator(
-            self.aws,
-            ami=spec.ami,
-            num_boxes=count,
-            size=spec.master_size or spec.size if config.role == MASTER else spec.size,
-            security_group_id=self.group,
-            key_pair=self.key_pair,
-            tags=spec.tags(config.role, self.now, self.expires),
-            profile=self.profile,
-            subnets=self.subnets,
-            user_data=user_data(config),
-            disk=spec.disk,
-        )
-        if spec.spot and config.role == WORKER:  # losing the master costs more than the difference
-            return creator.create_spot(fall_back=not spec.spot_only)
-        return creator.create()
 
 
 def _seconds(text: str) -> float:

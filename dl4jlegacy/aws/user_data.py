@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import yaml
 
-from dl4jlegacy.aws.cluster_spec import MASTER, value_of
+from dl4jlegacy.aws.cluster_spec import MASTER, WITNESS, WORKER, value_of
 from dl4jlegacy.errors import ConfError, DataError, NotAuthorisedError, TrainingError, UsageError, VersionError
 
 __all__ = ["MOST_NBYTES", "InstanceConfig", "user_data"]
@@ -75,6 +75,42 @@ else
 fi
 exec python -m dl4jlegacy.aws.watch --region @REGION@ --bucket @BUCKET@ --done @MODEL@
 """
+_PLACES = """\
+servers=$(python -m dl4jlegacy.aws.master_address --region @REGION@ --bucket @BUCKET@)
+with_port() { echo "$(echo "$1" | sed "s/,/:$2,/g"):$2"; }
+"""
+"""Of a cluster with a standby: where all servers are, the witness's last."""
+_SERVICES = """\
+#!/bin/sh
+# This instance's part of the servers, which are on three.
+set -eu
+@PLACES@
+exec dl4j services up --foreground --host "$DL4J_ADDRESS" --hosts "$servers" --witness "${servers##*,}" --heap @HEAP@
+"""
+_LEADER = """\
+#!/bin/sh
+# Leads the run, or stands by behind whoever does, and says when it is done.
+set -eu
+@PLACES@
+zookeeper=$(with_port "$servers" 2181)
+set -- --tracker "hazelcast://$(with_port "${servers%,*}" 5701)" --zookeeper "$zookeeper"@BIND@ --log-format json
+begun=@BEGUN@
+status=4
+if @FIRST@[ -z "$begun" ]; then
+    status=0; dl4j master @RUN@ "$@" || status=$?
+fi
+if [ "$status" -eq 4 ]; then # another one leads, or servers do not answer yet
+    status=0
+    said=$(dl4j master --standby @KEPT@ --zookeeper "$zookeeper"@BIND@ --log-format json --format json) || status=$?
+    echo "$said"
+    case "$said" in *'"standby"'*) exit 0 ;; esac # the other one has ended the run, and says so
+    if [ "$status" -eq 4 ] && [ -n "$begun" ]; then # nobody has anything of it but checkpoints
+        status=0; dl4j resume @FOLDER@ --workers 0 @KEPT@ "$@" || status=$?
+    fi
+fi
+[ "$status" -eq 0 ] || exit "$status"
+exec python -m dl4jlegacy.aws.watch --region @REGION@ --bucket @BUCKET@ --done @MODEL@
+"""
 _END = """\
 #!/bin/sh
 # Executed whenever dl4j-watch has ended, which does so by itself when the run is done.
@@ -84,8 +120,9 @@ _WORKER = """\
 #!/bin/sh
 # Works for the present master, which may be another one than when this instance was started.
 set -eu
-master=$(python -m dl4jlegacy.aws.master_address --region @REGION@ --bucket @BUCKET@ --otherwise @MASTER@)
-exec dl4j worker --zookeeper "$master:2181" --workers 1 --wait 600 --log-format json
+servers=$(python -m dl4jlegacy.aws.master_address --region @REGION@ --bucket @BUCKET@ --otherwise @MASTER@)
+zookeeper=$(echo "$servers" | sed 's/,/:2181,/g')
+exec dl4j worker --zookeeper "$zookeeper:2181" --workers 1 --wait 600 --log-format json
 """
 _UNIT = """\
 [Unit]
@@ -129,17 +166,19 @@ class InstanceConfig:
     """What one instance has to know.
 
     Attributes:
-        role: master or worker.
+        role: master, worker, and, of a cluster with a standby, standby or witness.
         cluster, region: where it belongs.
         bucket: from which it fetches the wheel and the lock file.
         wheel, wheel_sha256, requirements_sha256: the wheel's name, and both digests.
         expires: when it ends, in seconds since 1970.
-        master: the master's private address, for a worker, unless the bucket says another by then.
+        master: the master's private address, for a worker, unless the bucket says another by then; with a standby,
+            those of all servers, with commas between them.
         run: the arguments of ``dl4j master``, for a master.
         workers: how many worker processes the master expects, unless ``run`` says so.
         processes: of a worker's instance, each with one worker.
         heap: of the Hazelcast member, as Java writes it.
         keep: whether it stays when the run is done.
+        standby: whether its cluster has a standby.
     """
 
     role: str
@@ -156,6 +195,7 @@ class InstanceConfig:
     processes: int = 1
     heap: str = "1g"
     keep: bool = False
+    standby: bool = False
 
 
 def user_data(instance: InstanceConfig) -> str:
@@ -164,7 +204,7 @@ def user_data(instance: InstanceConfig) -> str:
     files = {
         "/usr/local/lib/dl4j/fetch.py": (_FETCH, "0644"),
         "/usr/local/lib/dl4j/install": (_install(instance), "0755"),
-        f"/usr/local/lib/dl4j/{instance.role}": (_script(instance), "0755"),
+        **{f"/usr/local/lib/dl4j/{name}": (text, "0755") for name, text in _scripts(instance).items()},
         **({} if instance.keep else {"/usr/local/lib/dl4j/end": (_END, "0755")}),
         **{f"/etc/systemd/system/{name}": (text, "0644") for name, text in units.items()},
     }
@@ -211,16 +251,18 @@ def _fill(text: str, values: dict[str, str]) -> str:
     return re.sub(r"@([A-Z0-9]+)@", lambda found: values[found[1]], text)
 
 
-def _script(instance: InstanceConfig) -> str:
-    """Return what the unit of the instance's role executes."""
-    if instance.role == MASTER:
-        return _master(instance)
+def _scripts(instance: InstanceConfig) -> dict[str, str]:
+    """Return what the units of the instance's role execute, by name."""
     values = {
         "REGION": instance.region,
         "BUCKET": instance.bucket,
         "MASTER": instance.master,
+        "HEAP": instance.heap,
     }
-    return _fill(_WORKER, values)
+    if instance.role == WORKER:
+        return {WORKER: _fill(_WORKER, values)}
+    services = {"services": _fill(_SERVICES.replace("@PLACES@", _PLACES.rstrip()), values)} if instance.standby else {}
+    return services if instance.role == WITNESS else {**services, instance.role: _master(instance)}
 
 
 def _master(instance: InstanceConfig) -> str:
@@ -240,7 +282,10 @@ def _master(instance: InstanceConfig) -> str:
         "REGION": instance.region,
         "BUCKET": instance.bucket,
         "MODEL": shlex.quote(value_of("--out", run)),
+        "FIRST": "" if instance.role == MASTER else "false && ",  # a standby begins no run
     }
+    if instance.standby:
+        return _fill(_LEADER.replace("@PLACES@", _PLACES.rstrip()), values)
     return _fill(_MASTER, values)
 
 
@@ -259,15 +304,19 @@ def _units(instance: InstanceConfig) -> dict[str, str]:
     executes = f"ExecStart=/usr/local/lib/dl4j/{instance.role}"
     watch = {"dl4j-watch.service": _unit(instance, "What keeps the journal, and ends with the run", _watch(instance))}
     after = " dl4j-watch.service"  # which therefore is stopped after them, and keeps their last words
-    if instance.role != MASTER:
+    if instance.role == WORKER:
         return {**watch, "dl4j-worker@.service": _unit(instance, "dl4j worker %i", executes, after=after)}
-    up = "services up --foreground --host ${DL4J_ADDRESS} --hazelcast-port 5701 --zookeeper-port 2181"
-    up = f"{up} --heap {instance.heap}"
-    services = f"Type=notify\nTimeoutStartSec=600\nKillMode=mixed\nExecStart=/opt/dl4j/bin/dl4j {up}"
+    up = (
+        "/opt/dl4j/bin/dl4j services up --foreground --host ${DL4J_ADDRESS} --hazelcast-port 5701 --zookeeper-port 2181"
+    )
+    up = "/usr/local/lib/dl4j/services" if instance.standby else f"{up} --heap {instance.heap}"
+    services = f"Type=notify\nTimeoutStartSec=600\nKillMode=mixed\nExecStart={up}"
+    watch["dl4j-services.service"] = _unit(instance, "Hazelcast and Zookeeper of dl4j", services, after=after)
+    if instance.role == WITNESS:
+        return watch
     final = (TrainingError.exit_status, *_FINAL)
     return {
         **watch,
-        "dl4j-services.service": _unit(instance, "Hazelcast and Zookeeper of dl4j", services, after=after),
         "dl4j-master.service": _unit(
             instance, "dl4j master", executes, after=f"{after} dl4j-services.service", final=final
         ),
@@ -284,7 +333,7 @@ def _watch(instance: InstanceConfig) -> str:
 
 def _started(instance: InstanceConfig) -> str:
     """Return the shell's word for the units that are started at every boot: of a worker's, one for each process."""
-    if instance.role == MASTER:
+    if instance.role != WORKER:
         return f"'{' '.join(_units(instance))}'"
     return f"\"dl4j-watch.service $(seq -s ' ' -f 'dl4j-worker@%.0f.service' {instance.processes})\""
 

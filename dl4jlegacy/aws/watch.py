@@ -18,10 +18,11 @@ from collections.abc import Callable
 from dl4jlegacy.aws.cluster_bucket import (
     DONE,
     JOURNAL,
+    PresentMaster,
     own_key,
     own_user_id,
     read_done,
-    read_present_master,
+    read_servers,
     write_object,
 )
 from dl4jlegacy.aws.session import Aws
@@ -46,7 +47,7 @@ def read_journal() -> bytes:
 
 
 def watch(aws: Aws, bucket: str, *, ends: bool, read: Callable[[], bytes] = read_journal) -> None:
-    """Keep the journal; return once the present master has said that its run is done, but never unless ``ends``."""
+    """Keep the journal; return once a present master has said that its run is done, but never unless ``ends``."""
     me, kept = own_user_id(aws), b""
 
     def keep() -> None:
@@ -72,10 +73,17 @@ def watch(aws: Aws, bucket: str, *, ends: bool, read: Callable[[], bytes] = read
 
 def _is_done(aws: Aws, bucket: str) -> bool:
     try:
-        master = read_present_master(aws, bucket)
-        return master is not None and read_done(aws, bucket, master) is not None
+        servers = read_servers(aws, bucket)
     except Dl4jError:
         return False  # S3 denies what is not there, and is asked again
+    return servers is not None and any(_has_said(aws, bucket, leader) for leader in servers.leaders)
+
+
+def _has_said(aws: Aws, bucket: str, leader: PresentMaster) -> bool:
+    try:
+        return read_done(aws, bucket, leader) is not None
+    except Dl4jError:
+        return False
 
 
 def say_done(aws: Aws, bucket: str, model: str) -> None:

@@ -54,6 +54,9 @@ Ttl = Annotated[str, typer.Option("--ttl", metavar="TIME", help="When instances 
 Allow = Annotated[
     str, typer.Option("--allow", metavar="CIDR", help="From where SSH is admitted (your public address).")
 ]
+Standby = Annotated[
+    bool, typer.Option("--standby", help="A second master that takes over, with copies of all state, and a witness.")
+]
 Spot = Annotated[bool, typer.Option("--spot", help="Workers at the spot price, on demand where there is none.")]
 
 
@@ -93,6 +96,7 @@ class UpOptions:
     keep: Annotated[bool, typer.Option("--keep", help="Instances stay when the run is done, until --ttl is over.")] = (
         False
     )
+    standby: Standby = False
     user: User = "admin"
     wheel: Annotated[str, typer.Option("--wheel", metavar="FILE", help="This package's wheel (one is made).")] = ""
     requirements: Annotated[
@@ -136,6 +140,7 @@ class UpOptions:
             disk=self.disk,
             heap=self.heap,
             keep=self.keep,
+            standby=self.standby,
             user=self.user,
             run=tuple(self.context.args) or ("--model", "dbn", "--dataset", "digits"),
         )
@@ -214,7 +219,7 @@ def _start(aws: Aws, spec: ClusterSpec, options: UpOptions) -> None:
 
 def _what_runs(setup: ClusterSetup, price: Estimate | None) -> str:
     """Return what an interrupted ``up`` leaves running, what that costs, and how to end it, for the message."""
-    from dl4jlegacy.aws.cluster_spec import MASTER
+    from dl4jlegacy.aws.cluster_spec import MASTER, STANDBY, WITNESS, WORKER
 
     name, region = setup.names.cluster, setup.names.region
     end = f"`dl4j aws down {name} --region {region}` ends it, `dl4j aws up {name}` with the same options goes on"
@@ -224,8 +229,8 @@ def _what_runs(setup: ClusterSetup, price: Estimate | None) -> str:
         return f"; what runs of cluster {name} could not be asked ({exc}): {end}"
     if not alive:
         return f"; no instance of cluster {name} runs: {end}"
-    masters = sum(instance.role == MASTER for instance in alive)
-    cost = f", {price.of_running(masters, len(alive) - masters):.2f} $/h" if price else ""
+    counts = [sum(each.role in roles for each in alive) for roles in ((MASTER, STANDBY), (WORKER,), (WITNESS,))]
+    cost = f", {price.of_running(*counts):.2f} $/h" if price else ""
     until = min(instance.expires for instance in alive)
     ids = ", ".join(f"{instance.role} {instance.id}" for instance in alive)
     return f"; cluster {name} runs on, until {until} at most{cost} ({ids}): {end}"
@@ -359,8 +364,8 @@ def _kept_journal(setup: ClusterSetup, node: str) -> str:
     """Return what is kept of an instance that has ended: master, or its id; "" if nothing is."""
     from dl4jlegacy.aws.cluster_spec import MASTER
 
-    master = setup.resources.present_master() if node == MASTER else None
-    return setup.resources.read_journal(master.instance_id if master else node) or ""
+    servers = setup.resources.servers() if node == MASTER else None
+    return setup.resources.read_journal(servers.master.instance_id if servers else node) or ""
 
 
 def _console_output(aws: Aws, instance: Instance) -> str:
@@ -411,6 +416,7 @@ def price(
     master_size: Annotated[str, typer.Option("--master-size", metavar="TYPE", help="The master's, if another.")] = "",
     ttl: Ttl = "4h",
     spot: Spot = False,
+    standby: Standby = False,
     region: Region = None,
     format: Format = "text",
 ) -> None:
@@ -427,6 +433,7 @@ def price(
         size=size,
         master_size=master_size,
         spot=spot,
+        standby=standby,
     )
     with _session(region) as aws:
         found = estimate(aws, spec)
@@ -490,14 +497,14 @@ def _text(status: ClusterStatus, price: dict[str, Any]) -> str:
 
 
 def _running_nodes(setup: ClusterSetup) -> dict[str, Instance]:
-    """Return the running instances by all that ``--node`` may call them: master, a worker's number, an id."""
-    from dl4jlegacy.aws.cluster_spec import MASTER, WORKER
+    """Return the running instances by all that ``--node`` may call them: master, standby, a worker's number, an id."""
+    from dl4jlegacy.aws.cluster_spec import MASTER, STANDBY, WITNESS, WORKER
 
     running = [instance for instance in setup.status(ask=False).instances if instance.state == "running"]
     workers = [instance for instance in running if instance.role == WORKER]
     names = {str(number): instance for number, instance in enumerate(workers)}
     names.update((instance.id, instance) for instance in running)
-    names.update((MASTER, instance) for instance in running if instance.role == MASTER)
+    names.update((each.role, each) for each in reversed(running) if each.role in (MASTER, STANDBY, WITNESS))
     return names
 
 

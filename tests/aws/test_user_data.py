@@ -50,7 +50,9 @@ MASTER = InstanceConfig(
     workers=4,
 )
 WORKER = replace(MASTER, role="worker", run=(), master="10.0.0.1", processes=8)
-NODES = pytest.mark.parametrize("node", [MASTER, WORKER], ids=["master", "worker"])
+STANDBY = replace(MASTER, role="standby", standby=True)
+WITNESS = replace(STANDBY, role="witness")
+NODES = pytest.mark.parametrize("node", [MASTER, WORKER, STANDBY, WITNESS], ids=lambda node: node.role)
 
 
 def files(node: InstanceConfig) -> dict[str, str]:

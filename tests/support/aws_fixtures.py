@@ -75,6 +75,14 @@ from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 backends = tuple(moto.backends.list_of_moto_modules())
 moto.backends.list_of_moto_modules = lambda: iter(backends)
 moto.core.responses.method_names_from_class = functools.cache(moto.core.utils.method_names_from_class)
+# as AWS does, the address of an instance that has ended is free for whoever asks for it
+from moto.ec2.models.instances import Instance
+def terminate(self, *given, end=Instance.terminate, **more):
+    ended = end(self, *given, **more)
+    for address in self._private_ips:
+        self.ec2_backend.get_subnet(self.subnet_id)._subnet_ips.pop(address, None)
+    return ended
+Instance.terminate = terminate
 server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
 server.start()
 print(server.get_host_and_port()[1], flush=True)
