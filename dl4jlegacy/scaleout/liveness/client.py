@@ -135,21 +135,24 @@ class LivenessClient:
     def _stay_connected(self, address: str) -> bool:
         """Connect, and send heartbeats until the connection ends; return True if the handshake succeeded."""
         with self._connect(address) as line:
-            deadline = time.monotonic() + HANDSHAKE_SECONDS
-            handshake = ClientHandshake(self._credentials, self._process)
-            line.send(handshake.hello(self._receive(line, CHALLENGE_NBYTES, deadline)))
-            handshake.check_welcome(self._receive(line, WELCOME_NBYTES, deadline))
-            self._last_logged = ""
-            self._change(address, "alive")
             try:
+                self._shake_hands(line)
+                self._last_logged = ""
+                self._change(address, "alive")
                 state = self._beat(line)
             except _Stopped:
-                _part(line, BYE)
+                _part(line, BYE)  # in mid-handshake, too: the master may have welcomed this process already
                 raise
             if state == "silent":
                 _part(line, AWAY)  # a master that is only frozen must not take this for the end of the process
         self._change(address, state)
         return True
+
+    def _shake_hands(self, line: socket.socket) -> None:
+        deadline = time.monotonic() + HANDSHAKE_SECONDS
+        handshake = ClientHandshake(self._credentials, self._process)
+        line.send(handshake.hello(self._receive(line, CHALLENGE_NBYTES, deadline)))
+        handshake.check_welcome(self._receive(line, WELCOME_NBYTES, deadline))
 
     def _connect(self, address: str) -> socket.socket:
         """Return a connected non-blocking socket; raises ``OSError`` if the connection fails or takes too long."""

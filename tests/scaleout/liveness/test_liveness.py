@@ -158,6 +158,22 @@ def test_both_ends_see_each_other_come_and_leave(secret: bytes | None) -> None:
     at_master.nothing(0.1)
 
 
+def test_who_leaves_while_the_masters_welcome_is_on_its_way_has_left_and_was_not_killed() -> None:
+    seen, last = Seen(), threading.Event()
+
+    class Leaving(LivenessClient):
+        def _receive(self, line: socket.socket, nbytes: int, deadline: float) -> bytes:
+            if nbytes == WELCOME_NBYTES:
+                assert last.wait(PATIENCE)
+                self._stopping.set()
+            return super()._receive(line, nbytes, deadline)
+
+    with serving(seen) as server, Leaving(lambda: server.address, "worker", run="run", secret=SECRET):
+        seen.next("alive")
+        last.set()
+        seen.next("left")
+
+
 def test_a_connection_that_is_well_stays_for_longer_than_a_silence() -> None:
     at_master, at_worker = Seen(), Seen()
     with (
