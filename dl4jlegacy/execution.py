@@ -30,7 +30,7 @@ from dl4jlegacy.progress import shown
 from dl4jlegacy.run import Run, TrainingData, job_iterator, open_checkpoints, resolve
 from dl4jlegacy.scaleout import actors, protocol
 from dl4jlegacy.scaleout.actors import Ticker
-from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, DeltaAggregator, JobAggregator, ParameterAveragingAggregator
+from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, JobAggregator
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.compute import ARITHMETIC, MIXED, RunArithmetic, check_same_arithmetic, host_kernels
 from dl4jlegacy.scaleout.conf import Conf
@@ -43,7 +43,7 @@ from dl4jlegacy.scaleout.parts import PerformerFactory, checked, find_router
 from dl4jlegacy.scaleout.perform import first_model
 from dl4jlegacy.scaleout.protocol.failures import messages
 from dl4jlegacy.scaleout.records import Failure, Head
-from dl4jlegacy.scaleout.router import WorkRouter
+from dl4jlegacy.scaleout.strategies import WorkRouter, aggregator_of
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker, drive
 from dl4jlegacy.scaleout.worker_pool import (
     WorkerPool,
@@ -166,13 +166,15 @@ class RunExecution:
             check_same_arithmetic(tracker, conf, run.compute)
         if checkpoints is not None:
             checkpoints.keep_conf(conf, takes_over=run.resumes and self._monitor is not None)
+        router = find_router(conf)
         pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="dl4j-aggregate")
+        usual = aggregator_of(router, kernels, weighted_average=conf.weighted_average, pool=pool)
         self._parts = _Parts(
             run=run,
             jobs=job_iterator(conf, self._iterator),
             tracker=tracker,
-            router=find_router(conf),
-            aggregator=self._aggregator or _aggregator(conf, kernels, pool),
+            router=router,
+            aggregator=self._aggregator or usual,
             kernels=kernels,
             first_model=first,
             performer=performer,
@@ -482,12 +484,6 @@ def trained_network(conf: Conf, model: Result, kernels: Kernels) -> Any:
     network.set_params(model.arrays[PARAMS])
     network.set_updater_state(model.arrays[STATE])
     return network
-
-
-def _aggregator(conf: Conf, kernels: Kernels, pool: ThreadPoolExecutor) -> JobAggregator:
-    if find_router(conf).shares == "delta":
-        return DeltaAggregator(kernels)
-    return ParameterAveragingAggregator(kernels, weighted=conf.weighted_average, pool=pool)
 
 
 def _where(parts: _Parts) -> str:

@@ -46,7 +46,8 @@ nn.training
 nn
 scaleout.liveness
 scaleout.foreign scaleout.lines
-scaleout.plan scaleout.secret scaleout.store scaleout.records scaleout.job scaleout.router scaleout.aggregate
+scaleout.plan scaleout.secret scaleout.store scaleout.records scaleout.job scaleout.aggregate
+scaleout.strategies
 scaleout.scoring
 scaleout.envelope
 scaleout.protocol

@@ -23,12 +23,11 @@ from dl4jlegacy.cli.options import (
     WorkerWait,
     add_command,
     cluster_address,
-    not_empty,
     number_option,
-    one_of,
     option,
     variable_of,
 )
+from dl4jlegacy.cli.values import not_empty, one_of
 from dl4jlegacy.console import emit
 from dl4jlegacy.errors import UsageError
 from dl4jlegacy.strict_json import to_json

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from dl4jlegacy.cli.cluster import worker
-from dl4jlegacy.cli.options import WorkerOptions, cluster_address, rate, whole_number
+from dl4jlegacy.cli.options import WorkerOptions, cluster_address
+from dl4jlegacy.cli.values import rate, whole_number
 from dl4jlegacy.console import run_guarded
 from dl4jlegacy.errors import ConfError, UsageError, nearest
 

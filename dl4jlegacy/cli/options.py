@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import math
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -18,7 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from dl4jlegacy.errors import UsageError, nearest
+from dl4jlegacy.cli.values import json_object, not_empty, one_of, rate, seconds, text_or_json, whole_number
+from dl4jlegacy.errors import UsageError
 
 if TYPE_CHECKING:
     from dl4jlegacy.cluster.address import ClusterAddress
@@ -43,13 +43,8 @@ __all__ = [
     "add_command",
     "cluster_address",
     "number_option",
-    "one_of",
     "option",
-    "rate",
-    "seconds",
-    "text_or_json",
     "variable_of",
-    "whole_number",
 ]
 
 MODELS = "mlp, dbn, sda, lenet, alexnet-small, char-lstm, deep-autoencoder or vae"
@@ -61,67 +56,6 @@ T = TypeVar("T")
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 # -- reading one value -------------------------------------------------------------------------------------------------
-
-
-def whole_number(label: str, text: str, least: int) -> int:
-    """Return the whole number in ``text``; raises ``UsageError``, which names ``label``, if it is none or too small."""
-    not_empty(label, text)
-    try:
-        value = int(_plain(text))
-    except ValueError:
-        value = least - 1
-    if not least <= value < 2**63:
-        allowed = "a whole number of 64 bits" if least == -(2**63) else f"a whole number, at least {least}"
-        raise UsageError(f"{label} is {text!r}; it must be {allowed}")
-    return value
-
-
-def _plain(text: str) -> str:
-    """Return ``text``; raises ``ValueError`` for what only Python takes for a number: ``1_000``, other digits."""
-    if "_" in text or not text.isascii():
-        raise ValueError(text)
-    return text
-
-
-def rate(label: str, text: str) -> float:
-    """Return the number in ``text``; raises ``UsageError`` if it is negative or not finite."""
-    try:
-        value = float(_plain(text))
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise UsageError(f"{label} is {text!r}; it must be a number, not negative")
-    return value
-
-
-def seconds(label: str, text: str) -> float:
-    """Return the positive number of seconds in ``text``; raises ``UsageError``."""
-    try:
-        value = float(_plain(text))
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e9:
-        raise UsageError(f"{label} {text}: give a number of seconds, more than 0")
-    return value
-
-
-def one_of(label: str, text: str, known: tuple[str, ...]) -> str:
-    """Return ``text`` if it is known; raises ``UsageError`` with the nearest that is."""
-    if text not in known:
-        raise UsageError(f"{label} is {text!r}{nearest(text, known)}")
-    return text
-
-
-def text_or_json(label: str, text: str) -> str:
-    """Return ``text`` or ``json``; raises ``UsageError``."""
-    return one_of(label, text, ("text", "json"))
-
-
-def not_empty(label: str, text: str) -> str:
-    """Return ``text``; raises ``UsageError`` if nothing is in it."""
-    if not text.strip():
-        raise UsageError(f"{label} is empty; give a value or leave it out")
-    return text
 
 
 def _device(label: str, text: str) -> str:
@@ -326,7 +260,10 @@ class TrainOptions:
         typer.Option("--no-scaling", help="Leave features beyond 0..1 as they are (they are scaled to it)."),
     ] = False
     router: Annotated[
-        str | None, _text("--router", "NAME", "iterative-reduce (the default), hogwild, or one that --use registers.")
+        str | None, _text("--router", "NAME", "How updates are combined (iterative-reduce); see docs/strategies.md.")
+    ] = None
+    router_args: Annotated[
+        dict[str, Any] | None, _text("--router-args", "JSON", "The router's own options.", json_object)
     ] = None
     use: Use = None
     validation: Annotated[
@@ -410,7 +347,16 @@ class TrainOptions:
             raise UsageError("--examples-per-update sets the batch size; leave --batch-size out")
         names = (
             *("model", "dataset", "data_dir", "workers", "jobs_per_round", "batch_size", "epochs", "pretrain_epochs"),
-            *("averaging_frequency", "router", "seed", "run", "checkpoint_dir", "checkpoint_every", "min_workers"),
+            *(
+                "averaging_frequency",
+                "router",
+                "router_args",
+                "seed",
+                "run",
+                "checkpoint_dir",
+                "checkpoint_every",
+                "min_workers",
+            ),
             *("device", "precision", "device_memory_limit"),
         )
         given = _given(self, names)

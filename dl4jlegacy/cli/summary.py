@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dl4jlegacy import files
-from dl4jlegacy.cli.options import MODELS, number_option, option, text_or_json
+from dl4jlegacy.cli.options import MODELS, number_option, option
+from dl4jlegacy.cli.values import text_or_json
 from dl4jlegacy.console import emit
 from dl4jlegacy.errors import ConfError, ModelError, OutputError, nearest
 from dl4jlegacy.strict_json import to_json

@@ -33,7 +33,7 @@ from dl4jlegacy.scaleout.outcome import Outcome, failure_of
 from dl4jlegacy.scaleout.parts import PerformerFactory, checked, find_router
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import WENT_BACK, Head
-from dl4jlegacy.scaleout.router import WorkRouter
+from dl4jlegacy.scaleout.strategies import WorkRouter
 from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.scaleout.worker_pool import WorkerPool, performer_of, process_name
 from dl4jlegacy.scaleout.zookeeper import (

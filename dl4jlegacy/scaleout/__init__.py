@@ -14,8 +14,8 @@ from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import CollectionJobIterator, DataSetJobIterator, Job, JobIterator, Result
 from dl4jlegacy.scaleout.parts import register_performer, register_router
 from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, WorkerPerformer
-from dl4jlegacy.scaleout.router import HogWildWorkRouter, IterativeReduceWorkRouter, WorkRouter
 from dl4jlegacy.scaleout.scoring import EarlyStopping, ValidationConf
+from dl4jlegacy.scaleout.strategies import HogWildWorkRouter, IterativeReduceWorkRouter, WorkRouter
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker
 
 __all__ = [

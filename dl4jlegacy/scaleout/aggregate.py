@@ -9,7 +9,7 @@ was never reset. Here every aggregation starts from the model it is given and re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, Protocol
 
@@ -25,6 +25,7 @@ from dl4jlegacy.scaleout.records import Figures
 from dl4jlegacy.scaleout.store import Buffer
 
 __all__ = [
+    "RATES",
     "Aggregation",
     "CollectedEvaluations",
     "CollectingAggregator",
@@ -34,6 +35,7 @@ __all__ = [
     "ValidationAggregation",
     "aggregate",
     "evaluation_in",
+    "frame_like",
     "result_of",
 ]
 
@@ -114,7 +116,8 @@ class _Average:
 
     def __init__(self, kernels: Kernels, pool: Executor | None, model: Buffer, weights: Sequence[float]) -> None:
         self._kernels, self._pool, self._model, self._weights = kernels, pool, model, weights
-        self._frame, self._arrays = _like(Result.decode(model))
+        start = Result.decode(model)
+        self._frame, self._arrays = frame_like(start.values, start.arrays)
         self._added, self._score = 0, _Score()
         self._names: frozenset[str] = frozenset()
 
@@ -147,30 +150,39 @@ class _Average:
         return self._frame, self._score.mean()
 
 
+RATES = ("staleness", "constant")
+"""By what an update is multiplied before it is added: by one divided by its staleness, or by one."""
+
+
 class DeltaAggregator:
-    """Adds the updates' deltas one after another, each divided by its staleness. For asynchronous routers.
+    """Adds the updates' deltas, each multiplied by its rate. For asynchronous strategies.
 
     Source: Zhang, Gupta, Lian, Liu 2015 (arXiv 1511.05950): alpha(tau) = alpha / tau for tau > 0. The staleness of an
-    update is the number of versions between the one it started from and the current one, plus those folded before it
-    in the same aggregation. The updater state moves towards the worker's by the same factor, so it always stays
-    within the range of the workers' states.
+    update is the number of versions between the one it started from and the current one. The updater state moves
+    towards the worker's by the same factor, so it always stays within the range of the workers' states.
+
+    Args:
+        rate: one of ``RATES``.
+        together: whether the mean of the deltas is added, instead of one after another, of which each is staler by one
+            than the one before it.
     """
 
-    def __init__(self, kernels: Kernels) -> None:
-        self._kernels = kernels
+    def __init__(self, kernels: Kernels, *, rate: str = "staleness", together: bool = False) -> None:
+        self._kernels, self._rate, self._together = kernels, rate, together
 
     def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
         """See ``JobAggregator``."""
-        return _Deltas(self._kernels, model, version)
+        kind = _MeanDelta if self._together else _Deltas
+        return kind(self._kernels, model, version, rate=self._rate, count=len(examples))
 
 
 class _Deltas:
     """The model with the deltas that have been added so far."""
 
-    def __init__(self, kernels: Kernels, model: Buffer, version: int) -> None:
-        self._kernels, self._version = kernels, version
+    def __init__(self, kernels: Kernels, model: Buffer, version: int, *, rate: str, count: int) -> None:
+        self._kernels, self._version, self._rate, self._count = kernels, version, rate, count
         current = Result.decode(model)
-        self._frame, self._arrays = _like(current)
+        self._frame, self._arrays = frame_like(current.values, current.arrays)
         for name, out in self._arrays.items():
             out[:] = current.arrays[name]
         self._added, self._score = 0, _Score()
@@ -179,20 +191,51 @@ class _Deltas:
         """See ``Aggregation``."""
         for frame in updates:
             result = Result.decode(frame)
-            staleness = self._version - int(result.values["version"]) + self._added
-            factor = 1.0 / max(1, staleness)
-            self._kernels.axpy(self._arrays[PARAMS], result.arrays["delta"], factor)
-            if STATE in result.arrays and STATE in self._arrays:
-                state = self._arrays[STATE]
-                self._kernels.weighted_sum([state, result.arrays[STATE]], [1 - factor, factor], state)
+            self._fold(result, self._version - int(result.values["version"]))
             self._score.add(result.values)
             self._added += 1
+
+    def _fold(self, result: Result, staleness: int) -> None:
+        """Add one update."""
+        factor = self._factor(staleness + self._added)
+        self._kernels.axpy(self._arrays[PARAMS], result.arrays["delta"], factor)
+        if STATE in result.arrays and STATE in self._arrays:
+            state = self._arrays[STATE]
+            self._kernels.weighted_sum([state, result.arrays[STATE]], [1 - factor, factor], state)
+
+    def _factor(self, staleness: int) -> float:
+        return 1.0 / max(1, staleness) if self._rate == "staleness" else 1.0
 
     def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
         """See ``Aggregation``."""
         if ends_phase and STATE in self._arrays:
             self._arrays[STATE][:] = 0
         return self._frame, self._score.mean()
+
+
+class _MeanDelta(_Deltas):
+    """The model with the mean of the deltas, of which some have been added so far."""
+
+    def __init__(self, kernels: Kernels, model: Buffer, version: int, *, rate: str, count: int) -> None:
+        super().__init__(kernels, model, version, rate=rate, count=count)
+        state = self._arrays.get(STATE)
+        self._states = None if state is None else np.zeros_like(state)
+        self._weights = 0.0
+
+    def _fold(self, result: Result, staleness: int) -> None:
+        """Add one update."""
+        weight = self._factor(staleness) / self._count
+        self._kernels.axpy(self._arrays[PARAMS], result.arrays["delta"], weight)
+        if STATE in result.arrays and self._states is not None:
+            self._kernels.axpy(self._states, result.arrays[STATE], weight)
+            self._weights += weight
+
+    def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
+        """See ``Aggregation``."""
+        if self._states is not None:
+            state = self._arrays[STATE]
+            self._kernels.weighted_sum([state, self._states], [1 - self._weights, 1.0], state)
+        return super().finish(ends_phase=ends_phase)
 
 
 class CollectingAggregator:
@@ -268,7 +311,6 @@ def result_of(parts: Sequence[BatchEvaluation]) -> Result:
     return Result({"losses": losses, "examples": sum(part.examples for part in parts)}, arrays)
 
 
-def _like(model: Result) -> tuple[Buffer, dict[str, Array]]:
-    """Return a new frame with the model's layout, and its arrays, which are not filled."""
-    layout = {name: (np.dtype(array.dtype).str, array.shape) for name, array in model.arrays.items()}
-    return wire.allocate(model.values, layout)
+def frame_like(values: Mapping[str, Any], arrays: Mapping[str, Array]) -> tuple[Buffer, dict[str, Array]]:
+    """Return a new frame with ``values`` and with arrays of these names, types and shapes, which are not filled."""
+    return wire.allocate(values, {name: (np.dtype(array.dtype).str, array.shape) for name, array in arrays.items()})

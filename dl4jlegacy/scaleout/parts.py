@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 
 from dl4jlegacy.errors import ConfError, MissingPartError, UsageError, nearest
 from dl4jlegacy.kernels.protocol import Kernels
-from dl4jlegacy.scaleout import router
+from dl4jlegacy.scaleout import strategies
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.perform import CheckedPerformer, WorkerPerformer
-from dl4jlegacy.scaleout.router import WorkRouter
+from dl4jlegacy.scaleout.strategies import WorkRouter
 
 __all__ = [
     "PERFORMERS",
@@ -129,7 +129,7 @@ class PartRegistry:
 
 
 PERFORMERS = PartRegistry("performer", "dl4jlegacy.performers")
-ROUTERS = PartRegistry("router", "dl4jlegacy.routers", router.ROUTERS)
+ROUTERS = PartRegistry("router", "dl4jlegacy.routers", strategies.STRATEGIES)
 
 
 def register_performer(name: str) -> Callable[[F], F]:
@@ -166,8 +166,14 @@ def find_performer(name: str, wanted_by: str) -> PerformerFactory:
 
 def find_router(conf: Conf) -> WorkRouter:
     """Return the router of a run; raises ``MissingPartError`` if this process does not have it."""
-    if conf.router in router.ROUTERS:
-        return router.create_router(conf.router, conf.window)
+    if conf.router in strategies.STRATEGIES:
+        return strategies.create_router(
+            conf.router,
+            conf.router_args,
+            window=conf.window,
+            jobs_per_round=conf.jobs_per_round or conf.workers,
+            weighted_average=conf.weighted_average,
+        )
     made: WorkRouter = ROUTERS.find(conf.router, f"run {conf.run}" if conf.run else "the run")(conf)
     return made
 

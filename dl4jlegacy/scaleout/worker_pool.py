@@ -32,7 +32,7 @@ from dl4jlegacy.scaleout.parts import PerformerFactory, checked, find_performer,
 from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, WorkerPerformer
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Failure
-from dl4jlegacy.scaleout.router import WorkRouter
+from dl4jlegacy.scaleout.strategies import WorkRouter
 from dl4jlegacy.scaleout.tracker import StateTracker
 
 __all__ = [

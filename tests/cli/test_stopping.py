@@ -20,7 +20,7 @@ from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Phase, Plan
 from dl4jlegacy.scaleout.protocol.frames import write_frame
 from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys, decode_record, encode_record
-from dl4jlegacy.scaleout.router import create_router
+from dl4jlegacy.scaleout.strategies import create_router
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, drive
 from tests.support import REPOSITORY
 from tests.support.progress_lines import without_progress

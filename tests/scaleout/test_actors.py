@@ -7,8 +7,8 @@ from dl4jlegacy.scaleout.actors import LOOK_SECONDS, WorkerActor
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.outcome import Outcome
 from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Manifest, encode_record
-from dl4jlegacy.scaleout.router import create_router
 from dl4jlegacy.scaleout.store import MemoryStore
+from dl4jlegacy.scaleout.strategies import create_router
 from dl4jlegacy.scaleout.tracker import StateTracker
 from tests.scaleout.protocol.test_protocol import SetClock, network_work
 

@@ -144,7 +144,7 @@ def iris(listeners: tuple[Any, ...] = (), **conf: Any) -> Any:
 def test_a_conf_names_a_router_and_its_arguments() -> None:
     class Narrow(HogWildWorkRouter):
         def __init__(self, conf: Conf) -> None:
-            super().__init__(conf.router_args["window"])
+            super().__init__(window=conf.router_args["window"])
 
     register_router("narrow")(Narrow)
     result = iris(router="narrow", router_args={"window": 1})

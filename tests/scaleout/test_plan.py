@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.scaleout.plan import VALIDATE, Phase, Plan, Validation
 from dl4jlegacy.scaleout.records import Head, Manifest, advance
-from dl4jlegacy.scaleout.router import ROUTERS, create_router
+from dl4jlegacy.scaleout.strategies import STRATEGIES, create_router
 
 validations = st.builds(
     lambda batches, every: Validation(batches=batches, examples=batches, batch_size=1, every=every),
@@ -117,9 +117,9 @@ def test_validations_leave_the_training_as_it_is(plan):
 
 
 @settings(max_examples=50)
-@given(plans, st.sampled_from(list(ROUTERS)), st.integers(1, 9), st.randoms(use_true_random=False))
+@given(plans, st.sampled_from(list(STRATEGIES)), st.integers(1, 9), st.randoms(use_true_random=False))
 def test_every_router_opens_a_validation_alone_and_none_beside_it(plan, name, window, rng):
-    router, head = create_router(name, window), Head(run="r", version=0, round=0, model=Manifest("", 0, 0))
+    router, head = create_router(name, window=window), Head(run="r", version=0, round=0, model=Manifest("", 0, 0))
     while head.round < plan.total_rounds:
         opened = router.open_slots(plan, head)
         rounds = {plan.at(number)[0] for number in opened}

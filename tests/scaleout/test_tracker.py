@@ -23,8 +23,8 @@ from dl4jlegacy.scaleout.records import (
     decode_record,
     encode_record,
 )
-from dl4jlegacy.scaleout.router import create_router
 from dl4jlegacy.scaleout.store import MemoryStore
+from dl4jlegacy.scaleout.strategies import create_router
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker, drive
 
 PLAN = Plan(phases=(Phase(),), batches=8, examples=8, batch_size=1, jobs_per_round=4)

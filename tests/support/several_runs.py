@@ -2,7 +2,7 @@
 at the same time. Masters and workers run the project's own step functions; they are killed, frozen past the end of
 their session, resumed by others, and wake up during the next run.
 
-    python -m tests.support.several_runs [schedules] [first seed] [--router NAME]
+    python -m tests.support.several_runs [schedules] [first seed] [--router=NAME]
 
 Every run that ends must end in exactly its own updates, each folded once, and a run that is under way must be
 registered. What is modelled of Zookeeper: one leader for each id until its session expires, one Conf for each id.
@@ -23,7 +23,7 @@ from dl4jlegacy.scaleout.aggregate import CollectingAggregator
 from dl4jlegacy.scaleout.foreign import ForeignValues
 from dl4jlegacy.scaleout.job import CollectionJobIterator, Result
 from dl4jlegacy.scaleout.records import HEAD, Head, decode_record, keyspace
-from dl4jlegacy.scaleout.router import create_router
+from dl4jlegacy.scaleout.strategies import create_router
 from tests.support.simulator import Machines, SimulatedStore
 
 NAME, IDS, RUNS = "run", ("a", "b"), 2
@@ -106,7 +106,11 @@ class World:
 
     def __init__(self, router: str, seed: int, design: Design) -> None:
         self.random, self.design, self.seed = random.Random(seed), design, seed
-        self.store, self.zookeeper, self.router = SimulatedStore(1 << 20), Zookeeper(), create_router(router)
+        self.store, self.zookeeper, self.router = (
+            SimulatedStore(1 << 20),
+            Zookeeper(),
+            create_router(router, jobs_per_round=JOBS.plan.jobs_per_round),
+        )
         self.time, self.born, self.ended = 0.0, 0, dict.fromkeys(IDS, 0)
         self.written: dict[str, list[str]] = {}
         """The model of each incarnation, as written at its end."""
@@ -355,6 +359,7 @@ def simulate(router: str, count: int, first: int = 1, design: Design | None = No
 if __name__ == "__main__":
     given = [a for a in sys.argv[1:] if not a.startswith("--")]
     schedules, first_seed = (int(a) for a in (given + ["400", "1"][len(given) :])[:2])
-    name = "hogwild" if "--router=hogwild" in sys.argv else "iterative-reduce"
+    names = [word.removeprefix("--router=") for word in sys.argv if word.startswith("--router=")]
+    name = names[-1] if names else "iterative-reduce"
     simulate(name, schedules, first_seed)
     print(f"{schedules} schedules from seed {first_seed}, router {name}: every run ended in its own updates")

@@ -32,8 +32,8 @@ from dl4jlegacy.scaleout.plan import Plan, SlotPlan
 from dl4jlegacy.scaleout.protocol import watch
 from dl4jlegacy.scaleout.protocol.frames import keys_of
 from dl4jlegacy.scaleout.records import HEAD, Best, Failure, Head, Manifest, account, advance, decode_record
-from dl4jlegacy.scaleout.router import WorkRouter, create_router
 from dl4jlegacy.scaleout.scoring import Scoring
+from dl4jlegacy.scaleout.strategies import WorkRouter, create_router
 
 LEASE, POLL = 60.0, 8.0
 KILLS, FREEZES, LOSSES, RESTARTS, STEPS = 0.008, 0.004, 0.002, 0.0002, 0.01
@@ -203,7 +203,7 @@ class World:
         self.work, self.losses, self.seed, self.scenario = work, losses, seed, scenario
         self.rng = random.Random(seed)
         self.store = SimulatedStore(work.chunk_nbytes)
-        self.router = create_router(router)
+        self.router = create_router(router, jobs_per_round=work.plan.jobs_per_round)
         self.limits = msgspec.structs.replace(LIMITS, attempts=scenario.attempts)
         self.time = 0.0
         self.machines = Machines(MASTERS + WORKERS, seed)
@@ -423,7 +423,8 @@ def check(world: World, seed: int, peak: int) -> None:
 
 def serial(work: Work, router: str = "iterative-reduce") -> tuple[Head, Any, Any]:
     """Return the last head, the last and the best model of a run without a store, a clock or a second process."""
-    plan, strategy, aggregator = work.plan, create_router(router), work.aggregator(router)
+    plan, aggregator = work.plan, work.aggregator(router)
+    strategy = create_router(router, jobs_per_round=plan.jobs_per_round)
     model, best = work.first_model(), None
     head = Head(run="run", version=0, round=0, model=Manifest("", 0, 0))
     while head.round < plan.total_rounds and not head.stopped_by:
@@ -447,7 +448,7 @@ def simulate(
     work: Work, count: int, first: int, router: str = "iterative-reduce", scenario: Scenario = HOSTILE
 ) -> list[World]:
     """Run ``count`` schedules, half of them with losses; synchronous ones must end in the serial run's parameters."""
-    expected = serial(work) if router == "iterative-reduce" else None
+    expected = serial(work, router) if create_router(router).binds_model else None
     worlds = []
     for seed in range(first, first + count):
         world = run(work, seed, losses=seed % 2 == 1, router=router, scenario=scenario)

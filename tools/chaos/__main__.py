@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from dl4jlegacy.console import emit, open_console, run_guarded
 from dl4jlegacy.errors import UsageError, nearest
-from dl4jlegacy.scaleout.router import ROUTERS
+from dl4jlegacy.scaleout.strategies import STRATEGIES
 from tools.chaos.driver import ChaosOptions, run_chaos
 from tools.chaos.schedule import KINDS, parse_kinds
 
@@ -59,8 +59,8 @@ def parse(arguments: Sequence[str]) -> tuple[ChaosOptions, bool]:
     flags = parser.parse_args(arguments)
     if flags.format not in ("text", "json"):
         raise UsageError(f"--format {flags.format}: unknown format{nearest(flags.format, ('text', 'json'))}")
-    if flags.router not in ROUTERS:
-        raise UsageError(f"--router {flags.router}: unknown router{nearest(flags.router, tuple(ROUTERS))}")
+    if flags.router not in STRATEGIES:
+        raise UsageError(f"--router {flags.router}: unknown router{nearest(flags.router, tuple(STRATEGIES))}")
     options = ChaosOptions(
         faults=_whole("--faults", flags.faults, 1),
         seed=_whole("--seed", flags.seed, -(2**63)),

@@ -36,9 +36,9 @@ from dl4jlegacy.scaleout.records import (
     advance,
     encode_record,
 )
-from dl4jlegacy.scaleout.router import WorkRouter, router_of
 from dl4jlegacy.scaleout.scoring import Scoring
 from dl4jlegacy.scaleout.store import Buffer, Store
+from dl4jlegacy.scaleout.strategies import WorkRouter, router_of
 
 __all__ = ["Master", "RunStart", "master_steps", "reopen"]
 

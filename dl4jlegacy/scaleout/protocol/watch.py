@@ -29,8 +29,8 @@ from dl4jlegacy.scaleout.records import (
     Manifest,
     encode_record,
 )
-from dl4jlegacy.scaleout.router import WorkRouter, router_of
 from dl4jlegacy.scaleout.store import Buffer, Store
+from dl4jlegacy.scaleout.strategies import WorkRouter, router_of
 
 __all__ = ["OpenSlots", "ReissueReason", "watch"]
 

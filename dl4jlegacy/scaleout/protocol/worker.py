@@ -32,8 +32,8 @@ from dl4jlegacy.scaleout.protocol.frames import (
     write_frame,
 )
 from dl4jlegacy.scaleout.records import HEAD, MODEL_LOST, Failure, Head, JobRecord, Keys, encode_record
-from dl4jlegacy.scaleout.router import WorkRouter, router_of
 from dl4jlegacy.scaleout.store import Buffer, Store, is_batch_store
+from dl4jlegacy.scaleout.strategies import WorkRouter, router_of
 
 __all__ = ["Worker", "extend_lease", "is_wanted", "worker_steps"]
 

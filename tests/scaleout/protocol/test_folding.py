@@ -13,8 +13,8 @@ from dl4jlegacy.scaleout.plan import Phase, Plan
 from dl4jlegacy.scaleout.protocol import watch as watch_module
 from dl4jlegacy.scaleout.protocol.failures import Suspects
 from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys, Manifest, decode_record, encode_record
-from dl4jlegacy.scaleout.router import create_router
 from dl4jlegacy.scaleout.store import MemoryStore
+from dl4jlegacy.scaleout.strategies import create_router
 from dl4jlegacy.scaleout.tracker import drive
 
 SLOTS = 6

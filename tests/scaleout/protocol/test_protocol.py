@@ -27,7 +27,6 @@ from dl4jlegacy.nn.layers.rbm import RBM
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.updaters import AdaGrad
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.aggregate import DeltaAggregator, ParameterAveragingAggregator
 from dl4jlegacy.scaleout.job import DataSetJobIterator, Job, Result, decode_work, encode_work
 from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, first_model
 from dl4jlegacy.scaleout.plan import Phase
@@ -36,9 +35,9 @@ from dl4jlegacy.scaleout.protocol import watch as watch_module
 from dl4jlegacy.scaleout.protocol import worker as worker_module
 from dl4jlegacy.scaleout.protocol.frames import read_frame
 from dl4jlegacy.scaleout.records import HEAD, Failure, Head, JobRecord, Keys, Manifest, decode_record, encode_record
-from dl4jlegacy.scaleout.router import create_router
 from dl4jlegacy.scaleout.scoring import EarlyStopping, Scoring
 from dl4jlegacy.scaleout.store import MemoryStore
+from dl4jlegacy.scaleout.strategies import aggregator_of, create_router
 from dl4jlegacy.scaleout.tracker import drive
 from tests.support import REPOSITORY, simulator
 
@@ -111,7 +110,7 @@ def work_of(jobs: DataSetJobIterator) -> simulator.Work:
         return result
 
     def aggregator(name):
-        return DeltaAggregator(KERNELS) if name == "hogwild" else ParameterAveragingAggregator(KERNELS)
+        return aggregator_of(create_router(name, jobs_per_round=jobs.plan.jobs_per_round), KERNELS)
 
     return simulator.Work(
         plan=jobs.plan,
@@ -173,6 +172,20 @@ def test_every_schedule_ends_in_the_serial_runs_parameters_with_every_batch_coun
 @pytest.mark.long
 def test_asynchronous_schedules_count_every_batch_once():
     simulate(max(1, SCHEDULES // 4), "hogwild")
+
+
+OTHERS = ["bmuf", "softsync", "ssp"]
+
+
+@pytest.mark.parametrize("router", OTHERS)
+def test_a_few_schedules_of_the_other_strategies_count_every_batch_once(router):
+    simulator.simulate(network_work(), 4, first=1, router=router)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("router", OTHERS)
+def test_schedules_of_the_other_strategies_count_every_batch_once(router):
+    simulate(max(1, SCHEDULES // 8), router, work="stopping" if router == "bmuf" else "network")
 
 
 @pytest.mark.long

@@ -1,0 +1,114 @@
+"""Strategies: how what the workers have learned becomes the next model, by the name in ``Conf.router``.
+
+Legacy: ``IterativeReduceWorkRouter`` and ``HogWildWorkRouter`` with ``INDArrayAggregator``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from typing import Any
+
+import msgspec
+
+from dl4jlegacy.decoding import described
+from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.scaleout.aggregate import JobAggregator
+from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.records import Head
+from dl4jlegacy.scaleout.strategies.asynchronous import (
+    BoundedStalenessWorkRouter,
+    HogWildWorkRouter,
+    SoftSyncWorkRouter,
+)
+from dl4jlegacy.scaleout.strategies.averaging import IterativeReduceWorkRouter
+from dl4jlegacy.scaleout.strategies.block_momentum import BlockMomentumWorkRouter
+from dl4jlegacy.scaleout.strategies.strategy import Strategy, WorkRouter
+
+__all__ = [
+    "STRATEGIES",
+    "BlockMomentumWorkRouter",
+    "BoundedStalenessWorkRouter",
+    "HogWildWorkRouter",
+    "IterativeReduceWorkRouter",
+    "SoftSyncWorkRouter",
+    "Strategy",
+    "WorkRouter",
+    "aggregator_of",
+    "create_router",
+    "router_of",
+]
+
+STRATEGIES: Mapping[str, Callable[..., Strategy]] = {
+    kind.name: kind
+    for kind in (
+        IterativeReduceWorkRouter,
+        HogWildWorkRouter,
+        SoftSyncWorkRouter,
+        BoundedStalenessWorkRouter,
+        BlockMomentumWorkRouter,
+    )
+}
+_SYNCHRONOUS = IterativeReduceWorkRouter()
+
+
+def create_router(
+    name: str,
+    args: Mapping[str, Any] | None = None,
+    *,
+    window: int = 0,
+    jobs_per_round: int = 1,
+    weighted_average: bool = True,
+) -> Strategy:
+    """Return a strategy.
+
+    Args:
+        name: one of ``STRATEGIES``.
+        args: its own options, as ``Conf.router_args`` has them.
+        window, jobs_per_round, weighted_average: of the run's ``Conf``.
+
+    Raises:
+        ConfError: there is no such strategy or option, or a value is not allowed; says what there is.
+    """
+    if name not in STRATEGIES:
+        raise ConfError(f"unknown router {name!r}{nearest(name, list(STRATEGIES))}")
+    kind: Any = STRATEGIES[name]
+    fields = [field.name for field in dataclasses.fields(kind)]
+    run = {"window": window, "jobs_per_round": jobs_per_round, "weighted_average": weighted_average}
+    options = [field for field in fields if field not in run]
+    for option in args or {}:
+        if option not in options:
+            known = nearest(option, options) if options else "; it takes none"
+            raise ConfError(f"Conf.router_args of {name} has {option!r}{known}")
+    given = {field: value for field, value in run.items() if field in fields}
+    try:
+        made: Any = msgspec.convert({**(args or {}), **given}, described(kind))
+    except (msgspec.ValidationError, ConfError) as exc:
+        raise ConfError(f"Conf.router_args of {name}: {exc}") from exc
+    strategy: Strategy = made
+    return strategy
+
+
+def aggregator_of(
+    router: WorkRouter, kernels: Kernels, *, weighted_average: bool = True, pool: Executor | None = None
+) -> JobAggregator:
+    """Return what folds the updates of a run: the strategy's own, or for a router without one what suits its updates.
+
+    Args:
+        router: of the run.
+        kernels: of the master's process.
+        weighted_average: of the run's ``Conf``, for a router without an aggregator.
+        pool: threads for large vectors.
+    """
+    if isinstance(router, Strategy):
+        return router.aggregator(kernels, pool)
+    if router.shares == "delta":
+        return HogWildWorkRouter().aggregator(kernels, pool)
+    return IterativeReduceWorkRouter(weighted_average=weighted_average).aggregator(kernels, pool)
+
+
+def router_of(router: WorkRouter, plan: Plan, head: Head) -> WorkRouter:
+    """Return the router of the round that the head is in: every run validates synchronously."""
+    return _SYNCHRONOUS if plan.is_validation(head.round) else router

@@ -1,0 +1,144 @@
+"""Asynchronous strategies: an update is folded when it arrives, or when some have, and nobody waits for a round.
+
+Every batch still counts exactly once; the order varies, and with it the result. The *staleness* of an update is the
+number of versions that were made between the one it started from and the one it is folded into.
+
+Source: Zhang, Gupta, Lian and Liu 2015 (arXiv 1511.05950); Ho et al. 2013 for bounded staleness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.scaleout.aggregate import RATES, DeltaAggregator, JobAggregator
+from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.records import Head, covered
+from dl4jlegacy.scaleout.strategies.strategy import open_in_phase, open_round
+
+__all__ = ["BoundedStalenessWorkRouter", "HogWildWorkRouter", "SoftSyncWorkRouter"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asynchronous:
+    """What the asynchronous strategies have in common.
+
+    Attributes:
+        rate: by what an update is multiplied: ``"staleness"``, one divided by its staleness; ``"constant"``, one.
+    """
+
+    binds_model: ClassVar[bool] = False
+    shares: ClassVar[str] = "delta"
+    rate: str = "staleness"
+
+    def __post_init__(self) -> None:
+        if self.rate not in RATES:
+            raise ConfError(f"rate is {self.rate!r}{nearest(self.rate, list(RATES))}")
+
+    def send_work(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
+        """Return all done slots."""
+        return [number for number in opened if number in done]
+
+    def fold_ahead(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
+        """Return nothing: done slots make a new model version immediately."""
+        return []
+
+    def aggregator(self, kernels: Kernels, pool: Executor | None = None) -> JobAggregator:
+        """See ``Strategy``."""
+        return DeltaAggregator(kernels, rate=self.rate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HogWildWorkRouter(_Asynchronous):
+    """Each update is folded when it arrives; with a constant rate this is Downpour SGD.
+
+    Legacy: ``HogWildWorkRouter``, which still waited for all jobs to clear.
+
+    Attributes:
+        window: so many slots are open at a time (0: two rounds' worth), which bounds the staleness. It never extends
+            beyond a phase or over a validation round, so that they do not overlap.
+    """
+
+    name: ClassVar[str] = "hogwild"
+    window: int = 0
+
+    def open_slots(self, plan: Plan, head: Head) -> list[int]:
+        """Return the first slots that are not folded, as many as the window has."""
+        return open_in_phase(plan, head, self.window or 2 * plan.jobs_per_round)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftSyncWorkRouter(_Asynchronous):
+    """n-softsync: the mean of every ``jobs_per_round // n`` updates is folded at once, whichever come first.
+
+    An update's mean staleness is about ``n``. With ``n`` = 1 a round's worth of updates is folded, which need not be of
+    one round; with ``n = jobs_per_round`` each update is folded alone.
+
+    Attributes:
+        n: 1 to ``jobs_per_round``.
+        jobs_per_round: of the run.
+    """
+
+    name: ClassVar[str] = "softsync"
+    n: int = 1
+    jobs_per_round: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.n <= self.jobs_per_round:
+            raise ConfError(f"n is {self.n}; it must be from 1 to jobs_per_round, {self.jobs_per_round}")
+
+    def open_slots(self, plan: Plan, head: Head) -> list[int]:
+        """Return the first slots that are not folded, two rounds' worth of them."""
+        return open_in_phase(plan, head, 2 * plan.jobs_per_round)
+
+    def send_work(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
+        """Return ``jobs_per_round // n`` of the done slots as soon as there are so many, or no others are open."""
+        count = min(self.jobs_per_round // self.n, len(opened))
+        ready = [number for number in opened if number in done]
+        return ready[:count] if len(ready) >= count else []
+
+    def aggregator(self, kernels: Kernels, pool: Executor | None = None) -> JobAggregator:
+        """See ``Strategy``."""
+        return DeltaAggregator(kernels, rate=self.rate, together=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundedStalenessWorkRouter(_Asynchronous):
+    """Stale synchronous parallel: each update is folded when it arrives, and no slot runs far ahead of the slowest.
+
+    A slot's clock is its round. Its next job is open when its last one is folded, which the job therefore starts from,
+    and when at most ``bound`` rounds are between it and the first round that is not complete. Between start and fold
+    of a job there are at most ``(jobs_per_round - 1) * (2 * bound + 1)`` others.
+
+    Attributes:
+        bound: in rounds; 0: nobody begins a round before the one in front of it is complete.
+    """
+
+    name: ClassVar[str] = "ssp"
+    bound: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.bound < 0:
+            raise ConfError(f"bound is {self.bound}; it must not be negative")
+
+    def open_slots(self, plan: Plan, head: Head) -> list[int]:
+        """Return the first job of each slot that is not folded, if the slot is not too far ahead."""
+        if head.round >= plan.total_rounds:
+            return []
+        if plan.is_validation(head.round):
+            return open_round(plan, head)
+        opened: dict[int, int] = {}
+        for round_ in range(head.round, min(plan.total_rounds, head.round + self.bound + 1)):
+            if plan.is_validation(round_) or plan.phase_of(round_) != plan.phase_of(head.round):
+                break
+            first = plan.number(round_, 0)
+            for slot in range(plan.slots(round_)):
+                if not covered(head.folded, first + slot):
+                    opened.setdefault(slot, first + slot)
+        return sorted(opened.values())

@@ -1,0 +1,98 @@
+"""What a strategy is: which slots are open, which finished ones are folded when, and how they are folded.
+
+A strategy is a frozen value; all of its methods are pure functions. Masters and workers make it from the same ``Conf``,
+and each finds out for itself from plan and head which jobs there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from concurrent.futures import Executor
+from itertools import takewhile
+from typing import Protocol, runtime_checkable
+
+from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.scaleout.aggregate import JobAggregator
+from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.records import Head, covered
+
+__all__ = ["Strategy", "WorkRouter", "open_in_phase", "open_round"]
+
+
+@runtime_checkable
+class WorkRouter(Protocol):
+    """Which jobs there are, and when they are folded. Its methods are called by masters and workers.
+
+    Legacy: ``WorkRouter``, whose ``sendWork`` swallowed every error.
+    """
+
+    @property
+    def name(self) -> str:
+        """What a ``Conf`` calls it."""
+        ...
+
+    @property
+    def binds_model(self) -> bool:
+        """Whether a job must start from exactly the head's model version."""
+        ...
+
+    @property
+    def shares(self) -> str:
+        """What an update contains: the worker's ``"params"``, or the ``"delta"`` from the version it started with."""
+        ...
+
+    def open_slots(self, plan: Plan, head: Head) -> list[int]:
+        """Return the numbers of the slots that may be worked on, in order.
+
+        At least the first that is not folded, of one phase only, and of a validation round all or none
+        (``plan.phase_of``, ``plan.is_validation``).
+        """
+        ...
+
+    def send_work(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
+        """Return the done slots to fold now, in slot order; empty if none can be folded yet.
+
+        If all of ``opened`` are done, there is one at least.
+        """
+        ...
+
+    def fold_ahead(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
+        """Return the done slots that may be folded while others are not done yet, in slot order.
+
+        Requires that ``send_work`` will finally return all of ``opened``, beginning with these.
+        """
+        ...
+
+
+@runtime_checkable
+class Strategy(WorkRouter, Protocol):
+    """A ``WorkRouter`` that also knows how updates are folded."""
+
+    def aggregator(self, kernels: Kernels, pool: Executor | None = None) -> JobAggregator:
+        """Return what folds the updates of a run: with ``kernels``, on the master's thread and those of ``pool``."""
+        ...
+
+
+def open_round(plan: Plan, head: Head) -> list[int]:
+    """Return all slots of the head's round."""
+    if head.round >= plan.total_rounds:
+        return []
+    first = plan.number(head.round, 0)
+    return list(range(first, first + plan.slots(head.round)))
+
+
+def open_in_phase(plan: Plan, head: Head, most: int) -> list[int]:
+    """Return the first slots that are not folded, ``most`` of them, up to the end of the phase or the next validation.
+
+    In a validation round these are all of its slots.
+    """
+    if head.round >= plan.total_rounds:
+        return []
+    if plan.is_validation(head.round):
+        return open_round(plan, head)
+    first = head.folded[0][1] if covered(head.folded, 0) else 0  # its round may have more slots than ``most``
+    candidates = range(first, min(plan.total_slots, first + 2 * most))
+    phase = plan.phase_of(head.round)
+    before = takewhile(lambda n: not plan.is_validation(plan.at(n)[0]), candidates)
+    inside = (n for n in before if plan.phase_of(plan.at(n)[0]) == phase)
+    return [n for n in inside if not covered(head.folded, n)][:most]
