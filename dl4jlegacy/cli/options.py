@@ -290,6 +290,10 @@ class TrainOptions:
     max_seconds: Annotated[float | None, _text("--max-seconds", "SECONDS", "Stop after so many seconds.", seconds)] = (
         None
     )
+    stop_if_invalid: Annotated[
+        bool,
+        typer.Option("--stop-if-invalid", help="Stop with the best model, and no error, at NaN or infinity."),
+    ] = False
     seed: Annotated[int | None, _number("--seed", "Seed of everything random (123).", least=-(2**63))] = None
     learning_rate: Annotated[
         float | None,

@@ -67,6 +67,7 @@ def _stopping(options: TrainOptions, stopping: EarlyStopping | None) -> EarlySto
         "min_improvement": options.min_improvement,
         "best_score": options.stop_at_score,
         "max_seconds": options.max_seconds,
+        "invalid_score": options.stop_if_invalid or None,
     }
     found = {name: value for name, value in given.items() if value is not None}
     if not found:

@@ -30,6 +30,7 @@ IRIS = ["--model", "mlp", "--dataset", "iris", "--workers", "2", "--jobs-per-rou
             None,
             EarlyStopping(epochs_without_improvement=3, min_improvement=0.1, best_score=0.5, max_seconds=9.0),
         ),
+        ({"stop_if_invalid": True}, None, EarlyStopping(invalid_score=True)),
         ({}, None, None),
     ],
 )
