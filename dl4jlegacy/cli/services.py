@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,10 +11,11 @@ import typer
 
 from dl4jlegacy.cli.options import Format, number_option
 from dl4jlegacy.console import emit, open_console
-from dl4jlegacy.errors import TrackerError, UsageError
+from dl4jlegacy.errors import TrackerError, UsageError, counted
 from dl4jlegacy.strict_json import to_json
 
 if TYPE_CHECKING:
+    from dl4jlegacy.services.ensemble import Ensemble
     from dl4jlegacy.services.servers import ServicesState
 
 __all__ = ["services_app"]
@@ -143,6 +145,16 @@ def _waiting(state: ServicesState) -> tuple[str, ...]:
     return () if state.ensemble is None else state.silent
 
 
+def _for_others(ensemble: Ensemble, waiting: tuple[str, ...]) -> Iterator[str]:
+    """Yield what this host's servers lack as long as those of other hosts are not there."""
+    hosts, members = len(ensemble.hosts), counted(len(ensemble.member_hosts), "member")
+    for name in waiting:
+        if name == "zookeeper":
+            yield f"waiting    {name}: it serves once it sees {hosts // 2 + 1} of {hosts} hosts, itself included"
+        else:
+            yield f"waiting    {name}: no host may be lost before it sees all {members}, and all is kept twice"
+
+
 def _show(state: ServicesState, format: str, silent: tuple[str, ...] = ()) -> None:
     if format == "json":
         emit(to_json({**state.to_dict(), "silent": list(silent)}))
@@ -156,11 +168,8 @@ def _show(state: ServicesState, format: str, silent: tuple[str, ...] = ()) -> No
     ]
     if state.stopped:
         lines.append(f"stopped    {', '.join(state.stopped)}: look into the logs there")
-    if silent and state.ensemble is not None and silent == ("zookeeper",):
-        most = len(state.ensemble.hosts) // 2 + 1
-        lines.append(
-            f"waiting    zookeeper: it serves once it sees {most} of {len(state.ensemble.hosts)} hosts, itself included"
-        )
+    if silent and state.ensemble is not None:
+        lines += _for_others(state.ensemble, silent)
     elif silent:
         lines.append(f"silent     {', '.join(silent)}: running, but not answering")
     emit("\n".join(lines))

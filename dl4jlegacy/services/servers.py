@@ -127,8 +127,12 @@ class ServicesState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def silent(self) -> tuple[str, ...]:
-        """The names of the servers that run and do not answer; asking each of those takes up to 2 s."""
-        return tuple(s.name for s in self.servers if s.is_running and not s.answers(1))
+        """The names of the servers that run and do not answer; asking each of those takes up to 2 s.
+
+        Of several hosts' also the member that does not see all others, or not all of its entries' backups with them.
+        """
+        members = 1 if self.ensemble is None else len(self.ensemble.member_hosts)
+        return tuple(s.name for s in self.servers if s.is_running and not s.answers(members))
 
     def to_dict(self) -> dict[str, object]:
         """Return the fields that the command prints as JSON."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -23,6 +24,7 @@ from tests.support.pages import blocks, commands
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 TRACKER, ZOOKEEPER = "hazelcast://10.7.0.1:5701", "10.7.0.1:2181"
+SERVED = "dl4j services up --host 10.7.0.1\n"
 ENOUGH = "20"
 """Epochs of a run that one worker goes on with until the other is known to be gone, also on a busy machine."""
 LED = f"--tracker {TRACKER} --zookeeper {ZOOKEEPER} --format json"
@@ -92,10 +94,39 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Machines,
                     (machines.home("first") / "dl4j.secret").read_bytes()
                 )
                 (machines.home(other) / "dl4j.secret").chmod(0o600)
-            said = machines.done("first", recipe("dl4j services up --host")[0])
+            said = machines.done("first", recipe(SERVED)[0])
             yield machines, said
         finally:
             machines.end()
+
+
+def test_a_standby_goes_on_when_the_host_of_the_master_and_its_servers_vanishes(tmp_path: Path) -> None:
+    """With the lines of the page; nothing tells the others that it is gone, as when a machine loses its power."""
+    names, others = ("first", "second", "third"), "10.7.0.1:2181,10.7.0.2:2181,10.7.0.3:2181"
+    with contextlib.ExitStack() as stack:
+        there, wire = stack.enter_context(hosts(*names))
+        for name in names:
+            stack.enter_context(stopped_at_the_end(tmp_path / name / "services"))
+        machines = Machines(there, wire, tmp_path)
+        stack.callback(machines.end)
+        for name in names:
+            (machines.home(name) / "dl4j.secret").write_text("a secret of this test")
+            (machines.home(name) / "dl4j.secret").chmod(0o600)
+        for name, line in zip(names, recipe("dl4j services up --host 10.7.0.1 --hosts"), strict=True):
+            machines.done(name, line)
+        lead, stand_by, work = recipe("dl4j master --model dbn --dataset digits --tracker hazelcast://10.7.0.1:5701,")
+        led = machines.type(
+            "first", f"exec {lead} {' '.join(RUN[4:])} --epochs {SHORTER} --format json --log-format json"
+        )
+        standby = machines.type("second", f"exec {stand_by} --format json")
+        workers = [machines.type(host, f"exec {work}") for host in ("second", "third")]
+        standby.says("standing by")
+        happened(led, "worker_joined", 2)
+        machines.done("second", f"dl4j status --zookeeper {others}")
+        machines.cut("first", True)
+        standby.says("this standby takes over")
+        is_right(standby)
+        assert [each.wait(60) for each in workers] == [0, 0]
 
 
 @pytest.fixture
@@ -150,7 +181,7 @@ def test_the_recipe_of_the_page_works_on_three_hosts_as_it_stands(served: tuple[
     shorter = (
         "export DL4J_EPOCHS=5 DL4J_PRETRAIN_EPOCHS=1; "  # which variables may say, so that the line stays as it is
     )
-    led = machines.type("first", shorter + recipe("dl4j services up --host")[1])
+    led = machines.type("first", shorter + recipe(SERVED)[1])
     workers = [machines.type(host, "; ".join(on_others)) for host in ("second", "third")]
     try:
         assert led.wait(180) == 0, led.err()

@@ -111,11 +111,23 @@ def test_the_addresses_are_those_of_all_hosts_and_a_master_finds_the_clusters_na
     assert grid_of(f"hazelcast://{in_another_order}", None) == (in_another_order, "mine")
 
 
+def test_a_member_is_waited_for_until_it_sees_those_of_other_hosts(of_a_host, capsys, monkeypatch) -> None:
+    seen = [1]
+    monkeypatch.setattr(
+        servers.Server, "answers", lambda self, members: self.name == "zookeeper" or seen[-1] >= members
+    )
+    assert of_a_host.silent == ("hazelcast-1",)
+    command._show(of_a_host, "text", of_a_host.silent)
+    assert "waiting    hazelcast-1: no host may be lost before it sees all 2 members" in capsys.readouterr().out
+    seen.append(2)
+    assert of_a_host.silent == ()
+
+
 def test_a_host_says_what_to_type_on_the_others_and_that_it_waits_for_them(of_a_host, capsys, monkeypatch) -> None:
     monkeypatch.setenv("DL4J_SECRET", "a secret of this test")
     command._show(of_a_host, "text", ("zookeeper",))
     out, err = capsys.readouterr()
-    assert "waiting    zookeeper: it serves once it sees 2 of 3 hosts" in out
+    assert "waiting    zookeeper: it serves once it sees 2 of 3 hosts" in out and "hazelcast-1: no host" not in out
     for host in HOSTS[1:]:
         flags = f"--host {host} --hosts {','.join(HOSTS)} --witness 10.7.0.10 --cluster-name mine"
         assert f"dl4j services up {flags}" in " ".join(err.split())
