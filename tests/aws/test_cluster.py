@@ -159,6 +159,7 @@ def disks(aws: Aws) -> list[int]:
     return sorted(volume["Size"] for volume in aws.client("ec2").describe_volumes()["Volumes"])
 
 
+@pytest.mark.long
 def test_disk_and_heap_are_what_was_asked_for_and_scale_takes_no_other_disk(cluster, image, aws, fault_proxy) -> None:
     setup, spec = cluster(), replace(SPEC, ami=image, disk=100, heap="3g", workers=1)
     setup.up(spec, PAYLOAD)
@@ -170,6 +171,7 @@ def test_disk_and_heap_are_what_was_asked_for_and_scale_takes_no_other_disk(clus
     assert more == pytest.approx(2 * 50 * 0.08 / 730)
 
 
+@pytest.mark.long
 def test_the_heap_is_half_of_the_masters_memory_and_no_disk_smaller_than_the_image(
     cluster, image, aws, fault_proxy
 ) -> None:
@@ -202,6 +204,7 @@ def test_runs_on_gpus_are_refused_before_anything_starts(device: str) -> None:
         replace(SPEC, run=("--device", device)).check()
 
 
+@pytest.mark.long
 def test_up_waits_for_every_instance_though_one_has_many_processes(aws, image) -> None:
     first = ["ip-1-7-0123abcd", "ip-1-8-0123abce"]
     answers = [first, first, [*first, "ip-2-7-0123abcf"]]
@@ -221,6 +224,7 @@ def address(setup: ClusterSetup, capsys: pytest.CaptureFixture[str]) -> tuple[st
     return said.out.strip(), said.err
 
 
+@pytest.mark.long
 def test_workers_find_a_master_that_was_replaced(cluster, image, aws, capsys) -> None:
     setup = cluster()
     found = []
@@ -257,6 +261,7 @@ def finish(setup: ClusterSetup) -> None:
     setup._aws.client("ec2").terminate_instances(InstanceIds=[master.id])
 
 
+@pytest.mark.long
 def test_a_run_that_is_done_is_shown_and_not_begun_again(cluster, image, aws, fault_proxy) -> None:
     setup, spec = cluster(), replace(SPEC, ami=image)
     assert setup.up(spec, PAYLOAD).done is None
@@ -341,6 +346,7 @@ def test_the_secret_is_in_the_parameter_store_and_in_no_request_but_its_own(clus
             assert secret not in request.body + data
 
 
+@pytest.mark.long
 def test_spot_workers_are_asked_for_and_the_master_is_not_one(cluster, image, aws, fault_proxy) -> None:
     cluster().up(replace(SPEC, ami=image, spot=True), PAYLOAD)
     master, workers = (request.parameters for request in fault_proxy.calls("RunInstances"))
@@ -352,6 +358,7 @@ def test_spot_workers_are_asked_for_and_the_master_is_not_one(cluster, image, aw
     assert [instance.spot for instance in list_instances(aws, "digits")] == [False, True, True]
 
 
+@pytest.mark.long
 def test_scale_adds_workers_like_those_that_are_there_and_ends_the_youngest(cluster, image, aws, fault_proxy) -> None:
     setup = cluster()
     before = setup.up(replace(SPEC, ami=image), PAYLOAD)
@@ -367,6 +374,7 @@ def test_scale_adds_workers_like_those_that_are_there_and_ends_the_youngest(clus
     assert sum(instance.role == "master" and instance.alive for instance in fewer.instances) == 1
 
 
+@pytest.mark.long
 def test_whatever_up_was_repeated_with_those_that_scale_starts_find_what_they_are_to_install(
     cluster, image, aws, fault_proxy
 ) -> None:
@@ -426,6 +434,7 @@ def actions(proxy: FaultProxy) -> list[str]:
     return [request.action for request in proxy.requests]
 
 
+@pytest.mark.long
 def test_down_waits_until_instances_have_ended_before_it_removes_the_rest(cluster, image, fault_proxy) -> None:
     setup = cluster()
     setup.up(replace(SPEC, ami=image), PAYLOAD)
@@ -452,6 +461,7 @@ def test_down_that_waits_in_vain_says_what_is_left_and_can_be_repeated(cluster, 
     assert setup.status().resources == ()
 
 
+@pytest.mark.long
 def test_up_waits_until_every_worker_has_registered(cluster, image, aws) -> None:
     answers = [CloudError("no SSH yet"), [], ["a"], ["a", "b"]]
 
@@ -473,6 +483,7 @@ def test_up_that_waits_in_vain_says_for_whom(aws, image) -> None:
         setup.up(replace(SPEC, ami=image), PAYLOAD)
 
 
+@pytest.mark.long
 def test_up_does_not_wait_for_instances_that_have_ended(aws, image) -> None:
     def ready(setup: ClusterSetup, master: Any) -> list[str]:
         aws.client("ec2").terminate_instances(

@@ -107,6 +107,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 DRY = ("aws", "up", "digits", "--out", "s3://models-of-mine/m.zip", "--dry-run")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spot", [(), ("--spot",)], ids=("on-demand", "spot"))
 def test_a_dry_run_without_network_tells_the_list_price_and_what_it_could_not_check(dl4j, offline, spot) -> None:
     done = dl4j(*DRY, *spot)
@@ -139,6 +140,7 @@ def test_a_dry_run_without_credentials_or_a_known_price_says_so(dl4j, offline, m
     assert "there are no AWS credentials here" in unchecked and "the price of x9.huge is not known" in unchecked
 
 
+@pytest.mark.long
 def test_a_dry_run_with_credentials_that_aws_refuses_fails(dl4j, fault_proxy) -> None:
     fault_proxy.judge = lambda request: Fault("error", "InvalidClientTokenId", 403)
     dl4j(*DRY, "--allow", "203.0.113.7").is_error(6, "does not accept these credentials")

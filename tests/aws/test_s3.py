@@ -213,6 +213,7 @@ def run(*arguments: str) -> int:
     return int(leave.value.code or 0)
 
 
+@pytest.mark.long
 def test_a_run_reads_its_data_from_s3_and_leaves_checkpoints_and_model_there(
     aws: Aws, capsys: pytest.CaptureFixture[str], repository: Path, tmp_path: Path
 ) -> None:

@@ -84,6 +84,7 @@ def test_cloud_init_itself_finds_nothing_wrong(node: InstanceConfig, schema, tmp
     assert schema(path) == (0, f"Valid cloud-config: {path}\n")
 
 
+@pytest.mark.long
 def test_cloud_init_does_find_what_is_wrong(schema, tmp_path: Path) -> None:
     path = tmp_path / "user-data"
     path.write_text(user_data(WORKER).replace("runcmd:", "runcmd: 5\nother:"), encoding="utf-8")

@@ -48,7 +48,10 @@ def _used() -> dict[str, str]:
     """Where the package says ``xp.zeros``, ``cupy.cuda.Device``, ``self.xp.empty`` and the like: name to file."""
     found: dict[str, str] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        if not any(f"{root}." in text for root in ROOTS):
+            continue
+        for node in ast.walk(ast.parse(text)):
             names: list[str] = []
             while isinstance(node, ast.Attribute) and node.attr.lstrip("_") not in ROOTS:
                 names.insert(0, node.attr)

@@ -140,7 +140,14 @@ def test_gradients_of_rows_include_mean_and_deviation(pre: InputPreProcessor) ->
     check(net(DenseLayer(n_in=5, n_out=4), DenseLayer(n_out=3), out(), pres={0: pre, 1: pre, 2: pre}), x, one_hot(6))
 
 
-@pytest.mark.parametrize("masks", [{}, {"features_mask": MASK}, {"features_mask": MASK, "labels_mask": MASK}])
+@pytest.mark.parametrize(
+    "masks",
+    [
+        {},
+        pytest.param({"features_mask": MASK}, marks=pytest.mark.long),
+        {"features_mask": MASK, "labels_mask": MASK},
+    ],
+)
 @pytest.mark.parametrize("pre", STATISTICS, ids=lambda pre: pre.title())
 def test_gradients_of_sequences_and_of_their_rows(pre: InputPreProcessor, masks: dict[str, np.ndarray]) -> None:
     network = net(
