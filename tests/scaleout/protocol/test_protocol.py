@@ -41,7 +41,7 @@ from dl4jlegacy.scaleout.strategies import aggregator_of, create_router
 from dl4jlegacy.scaleout.tracker import drive
 from tests.support import REPOSITORY, simulator
 
-SCHEDULES = int(os.environ.get("DL4J_SCHEDULES", "600"))
+SCHEDULES = int(os.environ.get("DL4J_SCHEDULES", "400"))
 FEW_SCHEDULES = 24
 """So many find every mistake that ``tools/promises.yaml`` makes in the protocol, in seconds."""
 ROUTERS = ["iterative-reduce", "hogwild"]
