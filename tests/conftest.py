@@ -42,6 +42,8 @@ for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 
 NOT_RUN = "not_run"
 """Where a process of the suite tells the one that prints the summary what it has left out."""
+SLOWEST = ("tests/test_pages.py", "tests/instance/", "tests/aws/test_faults.py", "tests/aws/test_pythons.py")
+"""Where single tests take minutes."""
 STAND_INS = {"device_arrays", "gpu", "ssh_server"}
 """Fixtures that need more than Python and Java: a compiler for the kernels in CUDA C, a server of SSH."""
 
@@ -59,6 +61,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Tests marked ``docker`` run only where the marker is asked for, since few machines have the engine they need; those
     marked ``gpu`` wherever there is a GPU, and where there is none the summary says so.
     """
+    items.sort(key=lambda item: not item.nodeid.startswith(SLOWEST))  # at the end the other processes would be idle
     for item in items:
         if STAND_INS & set(getattr(item, "fixturenames", ())):
             item.add_marker("long")
