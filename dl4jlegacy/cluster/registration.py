@@ -200,8 +200,12 @@ class MasterRegistration:
         self._register.register(takes_over=takes_over)
 
     def restore(self) -> None:
-        """Put name and Conf back if the grid lost them or a stranger was there; not if this may not be the master."""
-        if not self._election.is_leader:
+        """Put name and Conf back if the grid lost them or a stranger was there; not if this may not be the master.
+
+        Nor if the run has ended while this process stood still, of which neither server has anything then: it must not
+        look as if it were under way.
+        """
+        if not self._election.is_leader or (self._tracker.head() is None and not self._is_registered()):
             return
         self.keep_name()
         try:
@@ -257,6 +261,11 @@ class MasterRegistration:
             self._name.unlist()
         _await(lambda: not registered_workers(self._session, self._id))  # those that were killed a moment ago
         prune_folders(self._session, self._id)
+
+    def _is_registered(self) -> bool:
+        """Return whether Zookeeper has a Conf under the id; True if it does not answer."""
+        found = self._ask(lambda: self._registered.find() or "nothing")
+        return bool(found != "nothing")
 
     def _is_under_way(self) -> bool:
         """Return whether the tracker has the run: who ends it first says so there."""

@@ -179,6 +179,8 @@ def test_a_master_that_stood_still_while_zookeeper_lost_its_data_puts_its_conf_b
         until(lambda: election.is_leader, what="the next election")
         with pytest.raises(TrackerError, match="is not registered any more"):
             master.check_begin()
+    master.restore()  # no head: somebody else has ended the run
+    assert place.registered() is None
 
 
 def test_a_conf_that_another_run_has_registered_since_then_is_not_replaced(place: Place) -> None:
