@@ -23,7 +23,7 @@ import pytest
 
 from tests.support.debian_packages import missing_for, unpack
 
-__all__ = ["Machine", "booted", "debian"]
+__all__ = ["SECONDS", "Machine", "booted", "debian"]
 
 SECONDS = 8 * 60.0
 _PACKAGES = ("systemd", "systemd-sysv", "dbus", "cloud-init", "openssh-server", "python3")

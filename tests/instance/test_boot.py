@@ -29,7 +29,7 @@ from dl4jlegacy.nn.dl4j.serializer import restore_multi_layer_network
 from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession, registered_workers
 from tests.aws.test_cluster import SPEC
 from tests.aws.test_user_data import WORKER
-from tests.instance.machine import booted, debian  # noqa: F401 (a fixture)
+from tests.instance.machine import SECONDS, booted, debian  # noqa: F401 (a fixture)
 from tests.support.aws_fixtures import FaultProxy
 
 pytestmark = pytest.mark.long
@@ -88,13 +88,7 @@ def test_the_user_data_makes_a_master_and_a_worker_that_train_though_all_of_it_i
             stack.enter_context(booted(name, text, tmp_path, debian, environment))
             for name, text in zip(("master", "worker"), data, strict=True)
         ]
-        for machine in machines:
-            machine.wait("boot", lambda machine=machine: (machine.root / "var/lib/cloud/data/result.json").exists())
-            assert machine.said("dl4j-install.log") == ""
-            assert secret.decode() not in machine.everything_said()
-        keys = content(aws, setup.names.bucket, own_key(me, HOST_KEYS))
-        assert "ssh-ed25519 " in keys
-        worker.wait("registration", lambda: registered(f"{own_address()}:2181", secret))
+        worker.wait("registration", lambda: registered(f"{own_address()}:2181", secret), 2 * SECONDS)
         worker.kill("dl4j worker")
         [member] = master.processes(MEMBER)
         master.kill(MEMBER)
@@ -102,6 +96,12 @@ def test_the_user_data_makes_a_master_and_a_worker_that_train_though_all_of_it_i
         master.kill("dl4j master")
         master.wait("a master that goes on", lambda: master.processes("dl4j resume"))
         worker.wait("a worker that goes on", lambda: worker.processes("dl4j worker"))
+        for machine in machines:
+            machine.wait("boot", lambda machine=machine: (machine.root / "var/lib/cloud/data/result.json").exists())
+            assert machine.said("dl4j-install.log") == ""
+            assert secret.decode() not in machine.everything_said()
+        keys = content(aws, setup.names.bucket, own_key(me, HOST_KEYS))
+        assert "ssh-ed25519 " in keys
         master.wait("model", lambda: stored(aws, "models-of-mine", "dbn.zip") or master.is_off)
         for machine in machines:
             machine.wait_until_off()  # its run is done
