@@ -205,7 +205,7 @@ class MasterRegistration:
         Nor if the run has ended while this process stood still, of which neither server has anything then: it must not
         look as if it were under way.
         """
-        if not self._election.is_leader or (self._tracker.head() is None and not self._is_registered()):
+        if not self._election.is_leader or (self._tracker.head() is None and self._find() == "nothing"):
             return
         self.keep_name()
         try:
@@ -231,7 +231,7 @@ class MasterRegistration:
         Returns whether Zookeeper answered.
         """
         self.check()
-        registered = self._ask(lambda: self._registered.find() or "nothing")
+        registered = self._find()
         if registered == "nothing":
             if not self._is_under_way():
                 raise TrackerError(
@@ -262,10 +262,9 @@ class MasterRegistration:
         _await(lambda: not registered_workers(self._session, self._id))  # those that were killed a moment ago
         prune_folders(self._session, self._id)
 
-    def _is_registered(self) -> bool:
-        """Return whether Zookeeper has a Conf under the id; True if it does not answer."""
-        found = self._ask(lambda: self._registered.find() or "nothing")
-        return bool(found != "nothing")
+    def _find(self) -> Any:
+        """Return the Conf that Zookeeper has under the id, or "nothing"; None as ``_ask``."""
+        return self._ask(lambda: self._registered.find() or "nothing")
 
     def _is_under_way(self) -> bool:
         """Return whether the tracker has the run: who ends it first says so there."""
