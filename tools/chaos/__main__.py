@@ -46,7 +46,7 @@ def parse(arguments: Sequence[str]) -> tuple[ChaosOptions, bool]:
         "--router",
         metavar="NAME",
         default="iterative-reduce",
-        help="iterative-reduce (the default), or hogwild, of which the accounting is compared",
+        help=f"{', '.join(STRATEGIES)} (the first); of asynchronous ones the accounting is compared",
     )
     parser.add_argument("--side-by-side", action="store_true", help="let a second run be under way on the same servers")
     parser.add_argument(

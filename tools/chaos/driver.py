@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dl4jlegacy.errors import Dl4jError, UsageError
+from dl4jlegacy.scaleout.strategies import create_router
 from dl4jlegacy.services.jars import fetch_jars, pinned_jars
 from tools.chaos import network
 from tools.chaos.faults import DETECTION_GOALS, ActiveFault, inject
@@ -39,8 +40,11 @@ _LEAST_ROUNDS, _MOST_ROUNDS = 500, 5000  # the start and the end of a run take a
 _ROUNDS_PER_FAULT = 250
 _BESIDE_SECONDS = 600.0
 _ACCOUNT = ("batches", "examples", "batches_lost", "batches_duplicated")
-_COMPARED = {"iterative-reduce": ("params_sha256", "rounds", *_ACCOUNT), "hogwild": _ACCOUNT}
-"""What of a run's report must be the embedded tracker's, for each router; hogwild's parameters depend on timing."""
+
+
+def compared_fields(router: str) -> tuple[str, ...]:
+    """Return what of a report must be the embedded tracker's; an asynchronous run's parameters depend on timing."""
+    return ("params_sha256", "rounds", *_ACCOUNT) if create_router(router).binds_model else _ACCOUNT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,7 +318,7 @@ class Driver:
         if not reports:
             self._add_problem(f"run {test_bed.run_name} ended, and no master has reported its result", test_bed)
             return
-        report, compared = reports[-1], _COMPARED[test_bed.options.router]
+        report, compared = reports[-1], compared_fields(test_bed.options.router)
         result = RunResult(
             run=test_bed.run_name,
             rounds=report["rounds"],

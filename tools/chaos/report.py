@@ -125,7 +125,7 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
             f"faults    {len(self.faults)} of {len(self.schedule)} in {len(self.runs)} runs, {self.seconds:.0f} s",
             f"hangs     {self.hangs}",
             f"batches   lost {fields['batches_lost']}, duplicated {fields['batches_duplicated']}",
-            f"params    {equal} (sha256 {expected})" if expected else "params    hogwild's depend on timing",
+            f"params    {equal} (sha256 {expected})" if expected else f"params    {self.router}'s depend on timing",
         ]
         if self.neighbour:
             lines.append(f"neighbour {', '.join(f'{what} {count}' for what, count in self.neighbour.items())}")

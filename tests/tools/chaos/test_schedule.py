@@ -15,9 +15,10 @@ from typing import Any, NoReturn, cast
 import pytest
 
 from dl4jlegacy.errors import TrackerError, UsageError
+from dl4jlegacy.scaleout.strategies import STRATEGIES
 from tools.chaos import driver as chaos_driver
 from tools.chaos import testbed
-from tools.chaos.driver import Driver
+from tools.chaos.driver import Driver, compared_fields
 from tools.chaos.expiry import session_password
 from tools.chaos.faults import _newest_key
 from tools.chaos.network import child_environment
@@ -325,3 +326,9 @@ def test_another_hash_or_none_is_not_equal() -> None:
     assert not report(runs=(run_end("abc"), run_end("def"))).hash_equal
     assert not report(runs=()).hash_equal
     assert "NOT the embedded tracker's" in report(runs=()).text()
+
+
+def test_every_strategy_is_compared_and_synchronous_ones_to_the_last_bit() -> None:
+    exact = {name for name in STRATEGIES if "params_sha256" in compared_fields(name)}
+    assert exact == {"iterative-reduce", "bmuf"}
+    assert all({"batches_lost", "batches_duplicated"} <= set(compared_fields(name)) for name in STRATEGIES)
