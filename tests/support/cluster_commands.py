@@ -213,6 +213,10 @@ class Cluster:
             for run, incarnation in self._seen:
                 names.sibling(run, incarnation).destroy()
                 names.delete_many([run, f"{run}/{incarnation}"])
+        self.clear_zookeeper()
+
+    def clear_zookeeper(self) -> None:
+        """Take all nodes of ours away, whoever made them."""
         with ZooKeeperSession(self.zookeeper, secret=SECRET.encode()) as session:
             for path in reversed(list(nodes_below(session, "/"))):
                 session.delete(path)
@@ -232,6 +236,7 @@ def cluster(
     hazelcast_address: str, hazelcast_cluster_name: str, zookeeper_address: str, tmp_path: Path
 ) -> Iterator[Cluster]:
     cluster = Cluster(hazelcast_address, zookeeper_address, hazelcast_cluster_name, tmp_path)
+    cluster.clear_zookeeper()  # of what tests of Zookeeper itself have left
     yield cluster
     cluster.end()
 

@@ -147,6 +147,13 @@ def pretrained_alike(network: Any, layer: int, x: Any) -> None:
     close(device.reconstruct(given, layer), host.reconstruct(x, layer), "reconstruction")
 
 
+def _values(given: Any, count: int) -> tuple[Any, ...]:
+    """What one entry of a parametrisation gives to as many names, with marks (``pytest.param``) or without."""
+    if hasattr(given, "marks"):
+        return tuple(given.values)
+    return (given,) if count == 1 else tuple(given)
+
+
 def cases(function: Any) -> list[Any]:
     """A test function with every combination of what it is parametrised with (of kernels: one), as parameters."""
     choices: list[list[dict[str, Any]]] = []
@@ -154,7 +161,7 @@ def cases(function: Any) -> list[Any]:
         assert mark.name == "parametrize", mark
         names = [mark.args[0]] if isinstance(mark.args[0], str) else list(mark.args[0])
         values = mark.args[1][:1] if names == ["kernels"] else mark.args[1]
-        choices.append([dict(zip(names, (value,) if len(names) == 1 else value, strict=True)) for value in values])
+        choices.append([dict(zip(names, _values(value, len(names)), strict=True)) for value in values])
     found = []
     for number, combination in enumerate(itertools.product(*choices)):
         given = {name: value for part in combination for name, value in part.items()}
