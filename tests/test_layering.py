@@ -46,7 +46,7 @@ nn.training
 nn
 scaleout.liveness
 scaleout.foreign scaleout.lines
-scaleout.plan scaleout.secret scaleout.store scaleout.records scaleout.job scaleout.aggregate
+scaleout.plan scaleout.secret scaleout.store scaleout.records scaleout.job scaleout.aggregate scaleout.codec
 scaleout.strategies
 scaleout.scoring
 scaleout.envelope

@@ -1,0 +1,168 @@
+"""How large the quantum of gradient sharing is: thresholds that stay, or that follow how much was sent.
+
+A threshold follows a message's *sparsity*: the fraction of all elements that it had, and 1/16 for a dense message. All
+are pure: whoever encodes keeps the last threshold, as ``following`` returned it, and sends its ``quantum``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dl4jlegacy.errors import ConfError
+
+__all__ = [
+    "DENSE",
+    "AdaptiveThreshold",
+    "FixedThreshold",
+    "TargetSparsityThreshold",
+    "mean_of",
+    "quantum",
+]
+
+DENSE = 1 / 16
+"""The sparsity as which a dense message counts: its two bits per element are 1/16 of a float32."""
+
+_SMALLEST, _LARGEST = 2.0**-100, 2.0**100
+_HALF_IN_20 = 0.5 ** (1 / 20)
+
+
+@dataclass(frozen=True)
+class FixedThreshold:
+    """The same threshold for every message. Source: Strom 2015; DL4J's ``FixedThresholdAlgorithm``.
+
+    Attributes:
+        tau: in units of the parameters; between 2^-100 and 2^100.
+    """
+
+    tau: float = 1e-3
+
+    def __post_init__(self) -> None:
+        _check_tau("tau", self.tau)
+
+    def first(self) -> float:
+        """Return the threshold of the first message."""
+        return self.tau
+
+    def following(self, tau: float, sparsity: float) -> float:
+        """Return the threshold of the next message, after one with ``tau`` that had this ``sparsity``."""
+        return self.tau
+
+
+@dataclass(frozen=True)
+class AdaptiveThreshold:
+    """A threshold that moves until messages have a share of the elements that lies within bounds.
+
+    After a message with a smaller share it is multiplied by ``decay``, after one with a larger share divided by it.
+    Source: DL4J's ``AdaptiveThresholdAlgorithm``, with its defaults: 20 messages halve it.
+
+    Attributes:
+        initial: the first threshold; between 2^-100 and 2^100.
+        least_sparsity, most_sparsity: the bounds; more than 0 and less than ``DENSE``.
+        decay: at least 0.5 and less than 1.
+    """
+
+    initial: float = 1e-4
+    least_sparsity: float = 1e-4
+    most_sparsity: float = 1e-2
+    decay: float = _HALF_IN_20
+
+    def __post_init__(self) -> None:
+        _check_tau("initial", self.initial)
+        _check_sparsity("least_sparsity", self.least_sparsity)
+        _check_sparsity("most_sparsity", self.most_sparsity)
+        if self.least_sparsity > self.most_sparsity:
+            raise ConfError(f"least_sparsity is {self.least_sparsity}, more than most_sparsity, {self.most_sparsity}")
+        _check_decay(self.decay)
+
+    def first(self) -> float:
+        """Return the threshold of the first message."""
+        return self.initial
+
+    def following(self, tau: float, sparsity: float) -> float:
+        """Return the threshold of the next message, after one with ``tau`` that had this ``sparsity``."""
+        return _moved(tau, sparsity, self.least_sparsity, self.most_sparsity, self.decay)
+
+
+@dataclass(frozen=True)
+class TargetSparsityThreshold:
+    """A threshold that moves with every message, towards a share of the elements that messages should have.
+
+    Source: DL4J's ``TargetSparsityThresholdAlgorithm``, with its defaults.
+
+    Attributes:
+        initial: the first threshold; between 2^-100 and 2^100.
+        sparsity: the share; more than 0 and less than ``DENSE``.
+        decay: by what the threshold is multiplied, or divided; at least 0.5 and less than 1.
+    """
+
+    initial: float = 1e-4
+    sparsity: float = 1e-3
+    decay: float = _HALF_IN_20
+
+    def __post_init__(self) -> None:
+        _check_tau("initial", self.initial)
+        _check_sparsity("sparsity", self.sparsity)
+        _check_decay(self.decay)
+
+    def first(self) -> float:
+        """Return the threshold of the first message."""
+        return self.initial
+
+    def following(self, tau: float, sparsity: float) -> float:
+        """Return the threshold of the next message, after one with ``tau`` that had this ``sparsity``."""
+        return _moved(tau, sparsity, self.sparsity, self.sparsity, self.decay)
+
+
+def quantum(tau: float) -> float:
+    """Return ``tau`` rounded to eight significant bits, which makes ``residual - quantum`` exact in float32.
+
+    That holds for residuals from one up to 2^16 quanta: both numbers are multiples of the residual's last bit, and so
+    is what stays. Nothing is then lost by rounding between what is sent and what waits.
+
+    A threshold that is multiplied step by step must itself be kept, not its quantum: with a ``decay`` near 1 that would
+    be rounded to where it was.
+
+    Raises:
+        ConfError: ``tau`` is not between 2^-100 and 2^100.
+    """
+    _check_tau("the threshold", tau)
+    fraction, exponent = math.frexp(tau)
+    return math.ldexp(round(fraction * 256), exponent - 8)
+
+
+def mean_of(values: Iterable[float]) -> float:
+    """Return the mean of several workers' thresholds, or of their sparsities, whatever the order; NaN does not count.
+
+    Source: the reducers of DL4J's threshold algorithms (``ThresholdAlgorithmReducer``).
+
+    Raises:
+        ConfError: there is nothing to take the mean of.
+    """
+    numbers = [value for value in values if not math.isnan(value)]
+    if not numbers:
+        raise ConfError("there is no mean of no thresholds; take the first one instead")
+    return math.fsum(numbers) / len(numbers)
+
+
+def _moved(tau: float, sparsity: float, least: float, most: float, decay: float) -> float:
+    """Return the next threshold, within what float32 can share out even if a worker never has anything to send."""
+    if sparsity < least:
+        return max(tau * decay, _SMALLEST)
+    return min(tau / decay, _LARGEST) if sparsity > most else tau
+
+
+def _check_tau(name: str, tau: float) -> None:
+    if not _SMALLEST <= tau <= _LARGEST:
+        raise ConfError(f"{name} is {tau}; it must be a positive number, between 2^-100 and 2^100")
+
+
+def _check_sparsity(name: str, sparsity: float) -> None:
+    if not 0 < sparsity < DENSE:
+        raise ConfError(f"{name} is {sparsity}; it must be more than 0 and less than 1/16, which is a dense message")
+
+
+def _check_decay(decay: float) -> None:
+    if not 0.5 <= decay < 1:
+        raise ConfError(f"decay is {decay}; it must be at least 0.5 and less than 1")
