@@ -351,6 +351,7 @@ class RunExecution:
                 lambda: parts.first_model().encode(),
                 lambda: self._restore(parts),
                 lambda best: None if parts.checkpoints is None else parts.checkpoints.best_model(best),
+                lambda head: None if parts.checkpoints is None else parts.checkpoints.states(head),
             ),
             scoring=conf.scoring,
             limits=conf.limits,
@@ -417,6 +418,8 @@ class RunExecution:
         where = f"It was in round {known[0].round} of {parts.run.plan.total_rounds}"
         if parts.checkpoints is None:
             return f"{where}, and has no folder for checkpoints"
+        if known[0].snapshot is not None and known[0].version not in parts.checkpoints.versions():
+            return f"{where}; the states of its slots were in the tracker, so only an older checkpoint can be used"
         try:
             if self._monitor is not None:
                 self._monitor.leadership.check()
@@ -532,5 +535,6 @@ def _save_unfinished(parts: _Parts) -> None:
     if checkpoints is None or head is None or head.status == "done" or head.version in checkpoints.versions():
         return
     frame = drive(protocol.read_frame(parts.tracker.store, head.model))
-    if frame is not None:
-        checkpoints.save(head, frame, _best_known(parts, head))
+    states = drive(protocol.states_of(parts.tracker.store, head))
+    if frame is not None and states is not None:
+        checkpoints.save(head, frame, _best_known(parts, head), states)

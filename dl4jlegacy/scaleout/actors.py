@@ -26,17 +26,19 @@ import pykka
 
 from dl4jlegacy.clock import RUNNING, SLICE_SECONDS
 from dl4jlegacy.errors import Dl4jError, JobError, NotFiniteError
+from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.job import Job, JobIterator, Result, decode_work, encode_work
 from dl4jlegacy.scaleout.liveness.quorum import WORKER_TOPIC
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
 from dl4jlegacy.scaleout.outcome import Outcome
-from dl4jlegacy.scaleout.perform import WorkerPerformer
+from dl4jlegacy.scaleout.perform import WorkerPerformer, perform_in_slot
 from dl4jlegacy.scaleout.plan import SlotPlan
 from dl4jlegacy.scaleout.protocol.failures import messages
 from dl4jlegacy.scaleout.records import Failure, Head, JobRecord, Manifest, WorkerRecord
 from dl4jlegacy.scaleout.store import Buffer
+from dl4jlegacy.scaleout.strategies import slot_strategy
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
 
 __all__ = [
@@ -184,6 +186,7 @@ class MasterActor(_ProtocolActor):
         self._held: protocol.MoreWork | None = None
         self._steps = protocol.master_steps(master)
         self._ended = self._due = self._saving = False
+        master.is_to_be_saved = self._is_to_be_saved
 
     def _drive(self) -> None:
         if self._monitor is not None and not self._monitor.check_in():
@@ -227,10 +230,14 @@ class MasterActor(_ProtocolActor):
         self._outcome.progressed()
         if self._on_version is not None:
             self._on_version(event)
+        is_to_be_saved = event.last or self._is_to_be_saved(event.head)
         self._due = self._due or event.head.version % self._every == 0
-        if event.last or (self._due and not self._saving):
+        if is_to_be_saved:
             self._saver.tell(SaveModel(event, self.actor_ref))
             self._due, self._saving = False, True
+
+    def _is_to_be_saved(self, head: Head) -> bool:
+        return head.status == "done" or ((self._due or head.version % self._every == 0) and not self._saving)
 
 
 class BatchActor(_Actor):
@@ -303,8 +310,11 @@ class ModelSavingActor(_Actor):
 
     def _save(self, saver: CheckpointStore, event: protocol.NewModel) -> None:
         """Save a version; say once that it fails, not at every version until somebody looks."""
+        if event.head.snapshot is not None and not event.states:
+            logger.warning("no checkpoint is made of version %s, of which a state was lost", event.head.version)
+            return
         try:
-            saver.save(event.head, event.frame, event.best)
+            saver.save(event.head, event.frame, event.best, event.states)
         except Dl4jError as exc:
             self._failed += 1
             if self._failed == 1:
@@ -329,11 +339,13 @@ class WorkerActor(_ProtocolActor):
         *,
         heartbeat: pykka.ActorRef[HeartbeatActor],
         jobs: JobIterator | None,
+        kernels: Kernels,
         ends_run: bool = False,
         on_job_failed: Callable[[protocol.Perform, Failure], None] = lambda event, failure: None,
         on_set_aside: Callable[[JobError], None] = lambda error: None,
     ) -> None:
         super().__init__(outcome, tracker, (protocol.JOB_TOPIC, protocol.HEAD_TOPIC))
+        self._kernels = kernels
         self._ends_run, self._on_job_failed, self._on_set_aside = ends_run, on_job_failed, on_set_aside
         self._failures: tuple[Failure, ...] = ()
         self._worker, self._performer, self._heartbeat, self._jobs = worker, performer, heartbeat, jobs
@@ -400,7 +412,6 @@ class WorkerActor(_ProtocolActor):
     def _perform(self, event: protocol.Perform) -> Any:
         """Return the update's frame, or a ``Failure``: errors in a job are data and do not stop the actor."""
         try:
-            self._performer.update(Result.decode(event.model))
             plan = self._worker.plan
             job = Job(
                 event.plan,
@@ -411,10 +422,12 @@ class WorkerActor(_ProtocolActor):
                 classifies=plan.validation is None or plan.validation.classifies,
                 is_wanted=lambda: self._is_wanted(event),
             )
-            result = self._performer.perform(job)
-            if result is None:
+            strategy = slot_strategy(self._worker.router, plan, event.plan.round)
+            model, state = Result.decode(event.model), None if event.state is None else Result.decode(event.state)
+            results = perform_in_slot(self._performer, strategy, job, model, state, self._kernels)
+            if results is None:
                 return protocol.ABANDONED
-            frame = result.encode()
+            frames = [result.encode() for result in results]
         except Exception as exc:  # noqa: BLE001  # becomes a Failure that reaches the master
             code = exc.code if isinstance(exc, Dl4jError) else type(exc).__name__
             text = f"{exc}" if isinstance(exc, Dl4jError) else f"{type(exc).__name__}: {exc}"
@@ -427,7 +440,7 @@ class WorkerActor(_ProtocolActor):
             self._on_job_failed(event, failure)
             return failure
         self._done += 1
-        return frame
+        return frames[0] if strategy is None else protocol.Performed(*frames)
 
     def _is_wanted(self, event: protocol.Perform) -> bool:
         """Check the head after a hint that it has changed, and now and then, since a hint may be lost."""

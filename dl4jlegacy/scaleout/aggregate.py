@@ -32,6 +32,7 @@ __all__ = [
     "DeltaAggregator",
     "JobAggregator",
     "ParameterAveragingAggregator",
+    "UpdateSum",
     "ValidationAggregation",
     "aggregate",
     "evaluation_in",
@@ -236,6 +237,35 @@ class _MeanDelta(_Deltas):
             state = self._arrays[STATE]
             self._kernels.weighted_sum([state, self._states], [1 - self._weights, 1.0], state)
         return super().finish(ends_phase=ends_phase)
+
+
+class UpdateSum:
+    """The model to whose parameters some updates have been added, in slot order. An ``Aggregation``.
+
+    The rest of the model stays as it is.
+
+    Args:
+        model: the version that they are added to.
+        add: adds what an update says to the parameters, in place.
+    """
+
+    def __init__(self, model: Buffer, add: Callable[[Array, Result], None]) -> None:
+        current = Result.decode(model)
+        self._frame, self._arrays = frame_like(current.values, current.arrays)
+        for name, out in self._arrays.items():
+            out[:] = current.arrays[name]
+        self._add, self._score = add, _Score()
+
+    def add(self, updates: Sequence[Buffer]) -> None:
+        """See ``Aggregation``."""
+        for frame in updates:
+            result = Result.decode(frame)
+            self._add(self._arrays[PARAMS], result)
+            self._score.add(result.values)
+
+    def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
+        """See ``Aggregation``."""
+        return self._frame, self._score.mean()
 
 
 class CollectingAggregator:

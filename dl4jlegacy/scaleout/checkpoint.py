@@ -4,6 +4,7 @@ A checkpoint is two files. ``model-<version>.safetensors`` holds the arrays. ``c
 after it and holds its name and SHA-256, the head (version, round, folded slots, counters) and the seed; together with
 the plan these determine the state of every random generator. Each file exists completely or not at all
 (``dl4jlegacy.folders``), so a checkpoint does, too. A damaged checkpoint is skipped in favour of the newest good one.
+The states of the slots, of strategies that keep them, are in ``states-<version>.safetensors``.
 The best model of a run that is scored is a file of its own, ``best-<version>-<digest>.safetensors``, named by the
 checkpoints that it belongs to: one is good only with it.
 ``conf.json`` in the same folder is the run's ``Conf``. A folder belongs to one run: its process locks it, and the
@@ -22,7 +23,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -38,6 +39,7 @@ from dl4jlegacy.folders import Folder, LocalFolder
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.protocol import SavedState
 from dl4jlegacy.scaleout.records import Best, Head, Manifest
 from dl4jlegacy.scaleout.store import Buffer
 from dl4jlegacy.strict_json import to_json
@@ -162,8 +164,16 @@ class CheckpointStore:
         """Let others use the folder."""
         self.folder.release()
 
-    def save(self, head: Head, frame: Buffer, best: Buffer | None = None) -> None:
-        """Save a model version, and ``best``, the head's best model. If this fails, older checkpoints are unchanged.
+    def save(
+        self,
+        head: Head,
+        frame: Buffer,
+        best: Buffer | None = None,
+        states: Mapping[int, SavedState] | None = None,
+    ) -> None:
+        """Save a model version, the head's best model, and the states of its slots, which must be all of its snapshot.
+
+        If this fails, older checkpoints are unchanged.
 
         Raises:
             CheckpointError: it cannot be written.
@@ -172,6 +182,9 @@ class CheckpointStore:
         tensors = safetensors.numpy.save(dict(result.arrays))
         model, manifest = self._files(head.version)
         kept, files = self._best_of(head, best)
+        of_slots = _encode_states(states) if states else None
+        if of_slots is not None:
+            files[f"states-{head.version:08d}.safetensors"] = of_slots[1]
         body = {
             "format": _FORMAT,
             "head": msgspec.to_builtins(head),
@@ -182,6 +195,7 @@ class CheckpointStore:
             "arrays": list(result.arrays),
             "model": {"file": model, "nbytes": len(tensors), "sha256": hashlib.sha256(tensors).hexdigest()},
             **({} if kept is None else {"best": kept}),
+            **({} if of_slots is None else {"states": of_slots[0]}),
         }
         try:
             if self._must_lock:  # a frozen process had it when this one took over
@@ -222,6 +236,24 @@ class CheckpointStore:
                 if best.is_same(msgspec.convert(body["head"], described(Head)).best):
                     return self._frame(body["best"], body["best"])
         return None
+
+    def states(self, head: Head) -> dict[int, SavedState] | None:
+        """Return the states of the slots that belong to a checkpoint's head, by slot; None if they are damaged."""
+        with contextlib.suppress(CheckpointError, OSError, KeyError, TypeError, ValueError):
+            body = _verified(self.folder.read(self._files(head.version)[1]))
+            self._check_owner(body)
+            return self._states(head, body)
+        return None
+
+    def _states(self, head: Head, body: dict[str, Any]) -> dict[int, SavedState]:
+        """Return the states in a checkpoint; raises as ``_frame``."""
+        name, kept = f"states-{head.version:08d}.safetensors", body["states"]
+        tensors = self.folder.read(name)
+        if hashlib.sha256(tensors).hexdigest() != kept["sha256"]:
+            raise CheckpointError(
+                f"{name} has {len(tensors)} bytes that do not match the SHA-256 of the {kept['nbytes']} bytes written"
+            )
+        return _decode_states(kept["slots"], safetensors.numpy.load(tensors))
 
     def newest(self) -> tuple[Head, Buffer] | None:
         """Return the newest good checkpoint, or None if there is none at all.
@@ -270,6 +302,8 @@ class CheckpointStore:
             frame = self._frame(body["model"], body)
             if head.best is not None:
                 self._frame(body["best"], body["best"])
+            if head.snapshot is not None:
+                self._states(head, body)
         except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError, safetensors.SafetensorError) as exc:
             raise CheckpointError(f"{manifest} cannot be read: {exc}") from exc
         return msgspec.structs.replace(head, model=Manifest("", 0, 0), status="running", failure=None), frame
@@ -322,19 +356,47 @@ class CheckpointStore:
         """Return the names of the files that are no longer needed."""
         old = [version for version in self.versions() if version <= newest]
         kept = {name for version in old[: self._keep] for name in self._files(version)}
+        kept |= {f"states-{version:08d}.safetensors" for version in old[: self._keep]}
         names, useless = self.folder.names(), []
         dropped, wanted = set(old[self._keep :]), set[str]()
         if any(map(_BEST.fullmatch, names)):
             wanted = set().union(*(self._best_files(version) for version in self.versions() if version not in dropped))
         for name in names:
-            ours = _NAME.fullmatch(name) or re.fullmatch(r"model-(\d{8,})\.safetensors", name)
-            stale = re.fullmatch(r"\.(model|checkpoint|best)-.*\.tmp", name)
+            ours = _NAME.fullmatch(name) or re.fullmatch(r"(?:model|states)-(\d{8,})\.safetensors", name)
+            stale = re.fullmatch(r"\.(model|checkpoint|best|states)-.*\.tmp", name)
             best = _BEST.fullmatch(name)
             if best and name not in wanted and int(best[1]) <= newest:
                 useless.append(name)
             if (ours and int(ours[1]) <= newest and name not in kept) or (stale and f".{os.getpid()}." not in name):
                 useless.append(name)
         return useless
+
+
+def _encode_states(states: Mapping[int, SavedState]) -> tuple[dict[str, Any], bytes]:
+    """Return what the manifest says of the states of slots, and the file's bytes."""
+    decoded = {slot: Result.decode(saved.frame) for slot, saved in states.items()}
+    arrays = {f"{slot}.{name}": array for slot, result in decoded.items() for name, array in result.arrays.items()}
+    tensors = safetensors.numpy.save(arrays)
+    slots = {
+        str(slot): {
+            "number": states[slot].number,
+            "values": dict(result.values),
+            "arrays": list(result.arrays),
+        }
+        for slot, result in decoded.items()
+    }
+    return {"nbytes": len(tensors), "sha256": hashlib.sha256(tensors).hexdigest(), "slots": slots}, tensors
+
+
+def _decode_states(slots: dict[str, Any], tensors: Mapping[str, Any]) -> dict[int, SavedState]:
+    """Return the states of slots; the inverse of ``_encode_states``."""
+    return {
+        int(slot): SavedState(
+            int(kept["number"]),
+            Result(kept["values"], {name: tensors[f"{slot}.{name}"] for name in kept["arrays"]}).encode(),
+        )
+        for slot, kept in slots.items()
+    }
 
 
 def with_fingerprint(

@@ -17,15 +17,17 @@ import numpy as np
 from dl4jlegacy.backend import Array, Scalar, get_array_module, is_on_device, to_host
 from dl4jlegacy.datasets import DataSet, MultiDataSet
 from dl4jlegacy.errors import JobError, NotFiniteError
+from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.batch_evaluation import evaluate_batches
 from dl4jlegacy.nn.listeners import TrainingListener
 from dl4jlegacy.nn.networks import Network, TrainableNetwork
 from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, result_of
 from dl4jlegacy.scaleout.job import Job, Result
 from dl4jlegacy.scaleout.plan import VALIDATE
+from dl4jlegacy.scaleout.strategies import SlotStrategy
 from dl4jlegacy.seeding import Stream
 
-__all__ = ["CheckedPerformer", "MultiLayerNetworkPerformer", "WorkerPerformer", "first_model"]
+__all__ = ["CheckedPerformer", "MultiLayerNetworkPerformer", "WorkerPerformer", "first_model", "perform_in_slot"]
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +55,31 @@ class WorkerPerformer(Protocol):
 def first_model(network: TrainableNetwork) -> Result:
     """Return version 0 of a network's model: a pure function of its configuration."""
     return Result({}, {PARAMS: to_host(network.params), STATE: to_host(network.updater_state)})
+
+
+def perform_in_slot(
+    performer: WorkerPerformer,
+    strategy: SlotStrategy | None,
+    job: Job,
+    model: Result,
+    state: Result | None,
+    kernels: Kernels,
+) -> tuple[Result, ...] | None:
+    """Perform a job that begins with a model and what its slot's last job has left; on the worker's thread.
+
+    Args:
+        strategy: None: jobs leave nothing.
+        state: None: it is the slot's first job of its phase, or there is no strategy.
+        kernels: for host memory.
+
+    Returns:
+        The update, and with a strategy the state that the job leaves; None if it was not wanted any more.
+    """
+    performer.update(model if strategy is None else strategy.replica(model, state))
+    result = performer.perform(job)
+    if result is None or strategy is None:
+        return None if result is None else (result,)
+    return strategy.settle(model, state, result, kernels)
 
 
 class CheckedPerformer:

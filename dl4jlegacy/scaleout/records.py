@@ -29,6 +29,8 @@ __all__ = [
     "Keys",
     "Manifest",
     "Scores",
+    "SlotState",
+    "Snapshot",
     "Status",
     "WorkerRecord",
     "account",
@@ -56,7 +58,8 @@ R = TypeVar("R", bound=msgspec.Struct)
 _NUMBER = "(?:0|[1-9][0-9]{0,17})"
 _KEY = re.compile(
     rf"head|job/(?P<job>{_NUMBER})/{_NUMBER}|(?:data/(?P<data>{_NUMBER})/{_NUMBER}|"
-    rf"update/(?P<update>{_NUMBER})/{_NUMBER}/.+|model/(?P<model>{_NUMBER})/.+)/{_NUMBER}|"
+    rf"update/(?P<update>{_NUMBER})/{_NUMBER}/.+|model/(?P<model>{_NUMBER})/.+|"
+    rf"state/(?P<state>{_NUMBER})/{_NUMBER}/.+|snapshot/(?P<snapshot>{_NUMBER})/.+)/{_NUMBER}|"
     r"(?:worker|counter|global)/.+|log/[0-9]{20}/.+"
 )
 
@@ -117,6 +120,20 @@ class Scores(msgspec.Struct, frozen=True, kw_only=True):
     figures: Figures | None = None
 
 
+class SlotState(msgspec.Struct, frozen=True):
+    """Where the state is that a slot's last job has left: the number of that job, its round, and the frame."""
+
+    number: int
+    round: int
+    state: Manifest
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """The states of the slots that belong to a model version, by slot; a slot that is missing begins anew."""
+
+    states: dict[int, SlotState] = {}
+
+
 class Head(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a run. It changes only by compare-and-set, each head computed from the one before.
 
@@ -144,6 +161,10 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     """For how long masters have led the run; counted if that may end it."""
     stopped_by: str = ""
     """The condition that ended the run before its plan, for people; "": none."""
+    snapshot: Manifest | None = None
+    """The ``Snapshot`` that belongs to this version; None if no slot has a state."""
+    replay_round: int = 0
+    """The first round whose jobs left a state that the snapshot names."""
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,6 +176,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     No time of day is in it, since the clocks of two machines are never compared. ``extended`` counts how often the
     lease was extended, so that its record changes as long as somebody works on the job. Of a job that is done,
     ``seconds`` is how long it took, by the clock of its worker, and ``version`` that of the model it began with.
+    ``saved`` is the state that it has left in its slot, which counts only together with the update.
     """
 
     state: Literal["ready", "leased", "done", "failed"]
@@ -169,6 +191,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     data: Manifest | None = None
     update: Manifest | None = None
     failure: Failure | None = None
+    saved: Manifest | None = None
 
 
 class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,6 +232,16 @@ class Keys:
         return f"update/{round_}/{slot}/{writer}"
 
     @staticmethod
+    def state(round_: int, slot: int, writer: str) -> str:
+        """Key of the state that a slot's job has left; ``writer`` as for ``update``."""
+        return f"state/{round_}/{slot}/{writer}"
+
+    @staticmethod
+    def snapshot(version: int, writer: str) -> str:
+        """Key of the ``Snapshot`` of a model version; ``writer`` as for ``model``."""
+        return f"snapshot/{version}/{writer}"
+
+    @staticmethod
     def model(version: int, writer: str) -> str:
         """Key of a model version; ``writer`` separates the chunks of two masters."""
         return f"model/{version}/{writer}"
@@ -227,16 +260,19 @@ class Keys:
     def is_useless(key: str, head: Head) -> bool:
         """Return whether a key is no longer needed: jobs of rounds before the last, models before the last two.
 
-        The best model is needed to the end.
+        States are needed as long as a snapshot may name them, and the best model to the end.
         False for foreign keys, which say nothing.
         """
         match = _KEY.fullmatch(key) if len(key) <= 1000 else None
         if match is None or match.lastgroup is None:
             return False
         number = int(match[match.lastgroup])
-        if match.lastgroup == "model":
-            needed = [head.model, *([] if head.best is None else [head.best.model])]
-            return number < head.version - 1 and not any(key.startswith(f"{model.key}/") for model in needed)
+        if match.lastgroup in ("model", "snapshot"):
+            frames = (head.model, head.snapshot, None if head.best is None else head.best.model)
+            needed = [frame for frame in frames if frame is not None]
+            return number < head.version - 1 and not any(key.startswith(f"{frame.key}/") for frame in needed)
+        if match.lastgroup == "state" and head.snapshot is not None:
+            return number < min(head.round - 1, head.replay_round)
         return number < head.round - 1
 
 

@@ -24,7 +24,7 @@ from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.listeners import TrainingListener
 from dl4jlegacy.nn.networks import build_network
 from dl4jlegacy.scaleout import actors, protocol
-from dl4jlegacy.scaleout.compute import Compute, OnDevice
+from dl4jlegacy.scaleout.compute import Compute, OnDevice, host_kernels
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import JobIterator
 from dl4jlegacy.scaleout.outcome import Outcome
@@ -32,7 +32,7 @@ from dl4jlegacy.scaleout.parts import PerformerFactory, checked, find_performer,
 from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, WorkerPerformer
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Failure
-from dl4jlegacy.scaleout.strategies import WorkRouter
+from dl4jlegacy.scaleout.strategies import SlotStrategy, WorkRouter
 from dl4jlegacy.scaleout.tracker import StateTracker
 
 __all__ = [
@@ -81,11 +81,12 @@ def network_performer(conf: Conf, kernels: Kernels, listeners: Sequence[Training
     """Return a performer with its own replica of the Conf's network."""
     if conf.network_conf is None:
         raise ConfError("Conf.multi_layer_conf is missing; there is no network to train")
+    router = find_router(conf)
     return MultiLayerNetworkPerformer(
         build_network(conf.network_conf, kernels),
         seed=conf.seed,
-        shares=find_router(conf).shares,
-        shares_updater_state=conf.average_updater_state,
+        shares=router.shares,
+        shares_updater_state=conf.average_updater_state or isinstance(router, SlotStrategy),
         listeners=listeners,
     )
 
@@ -148,6 +149,7 @@ class WorkerPool:
                     performer,
                     heartbeat=heartbeat,
                     jobs=self._jobs,
+                    kernels=host_kernels(self._compute.name),
                     ends_run=self._ends_run,
                     on_job_failed=self._on_job_failed,
                     on_set_aside=functools.partial(self._set_aside, worker_name),

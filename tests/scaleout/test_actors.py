@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dl4jlegacy.kernels import load as load_kernels
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.actors import LOOK_SECONDS, WorkerActor
 from dl4jlegacy.scaleout.job import Result
@@ -37,7 +38,9 @@ def test_a_worker_leaves_a_job_that_nobody_wants_though_no_hint_came():
     store.put(HEAD, encode_record(Head(run="run", version=1, round=1, model=Manifest("model/1/m", 0, 0))))
     worker = protocol.Worker("w", store, clock, work.plan, create_router("iterative-reduce"))
     performer, record = LongJob(clock), JobRecord(state="leased", model="model/0/m", token=1, worker="w")
-    actor = WorkerActor(Outcome(clock), tracker, worker, performer, heartbeat=None, jobs=None)
+    actor = WorkerActor(
+        Outcome(clock), tracker, worker, performer, heartbeat=None, jobs=None, kernels=load_kernels("numpy")
+    )
     event = protocol.Perform(work.plan.slot(0, 0), record, 0, work.first_model(), work.load(work.plan.slot(0, 0)))
     assert actor._perform(event) is protocol.ABANDONED
     assert performer.progress == LOOK_SECONDS

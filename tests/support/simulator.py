@@ -164,7 +164,8 @@ class Work:
     plan: Plan
     first_model: Callable[[], Any]
     load: Callable[[SlotPlan], Any]
-    perform: Callable[[SlotPlan, int, Any, Any, WorkRouter], Any]
+    perform: Callable[[SlotPlan, int, Any, Any, WorkRouter, Any], Any]
+    """Does a job, of a slot, a version with its model, data, strategy, and the state of the slot."""
     aggregator: Callable[[str], JobAggregator]
     chunk_nbytes: int = 256
     max_keys: int = 400
@@ -211,6 +212,8 @@ class World:
         self.result: tuple[Head, Any] | None = None
         self.kept_best: tuple[Best, bytes] | None = None
         """The best model of the checkpoint, and then of the result."""
+        self.states: dict[int, protocol.SavedState] = {}
+        """The states of the slots of the checkpoint."""
         self.versions: list[float] = []
         """When each model version was made."""
         self.names: dict[str, str] = {}
@@ -233,11 +236,17 @@ class World:
         """An atomic write: the newest model replaces the checkpoint, every third version (and the last)."""
         self.versions.append(self.time)
         if event.last or event.head.version % 3 == 0:
+            if event.head.snapshot is not None and not event.states:
+                return  # one was lost just now
             self.checkpoint = (event.head, event.frame)
+            self.states = dict(event.states)
             self.kept_best = None
             if event.head.best is not None:
                 assert event.best is not None, f"seed {self.seed}: the best model is missing"
                 self.kept_best = event.head.best, bytes(event.best)
+
+    def save_last(self, event: protocol.NewModel) -> None:
+        self.save(event)
         if event.last:
             self.result = (event.head, event.frame)
 
@@ -247,7 +256,9 @@ class World:
 
     def master(self, name: str) -> Iterator[float]:
         work = self.work
-        start = protocol.RunStart("run", work.first_model, lambda: self.checkpoint, self.best_model)
+        start = protocol.RunStart(
+            "run", work.first_model, lambda: self.checkpoint, self.best_model, lambda head: self.states
+        )
         clock = self.clock()
         me = protocol.Master(
             name,
@@ -275,7 +286,7 @@ class World:
                 for _ in steps:
                     yield 0.0
             elif isinstance(event, protocol.NewModel):
-                self.save(event)
+                self.save_last(event)
             elif isinstance(event, protocol.Wait):
                 idle = self.time - progressed[-1]
                 assert idle < self.scenario.patience, f"seed {self.seed}: given up after {idle} s without progress"
@@ -331,7 +342,7 @@ class World:
             return None  # a worker that is told to leave gives its lease back
         if not self.wants(event):
             return protocol.ABANDONED
-        return self.work.perform(event.plan, event.version, event.model, event.data, self.router)
+        return self.work.perform(event.plan, event.version, event.model, event.data, self.router, event.state)
 
     def wants(self, event: protocol.Perform) -> bool:
         """Whether a worker that looks at the head between two batches goes on."""
@@ -427,10 +438,14 @@ def serial(work: Work, router: str = "iterative-reduce") -> tuple[Head, Any, Any
     strategy = create_router(router, jobs_per_round=plan.jobs_per_round)
     model, best = work.first_model(), None
     head = Head(run="run", version=0, round=0, model=Manifest("", 0, 0))
+    states: dict[int, bytes] = {}
     while head.round < plan.total_rounds and not head.stopped_by:
         round_, figures, score = head.round, None, head.score
         slots = [plan.slot(round_, slot) for slot in range(plan.slots(round_))]
-        updates = [work.perform(slot, round_, model, work.load(slot), strategy) for slot in slots]
+        done = [work.perform(slot, round_, model, work.load(slot), strategy, states.get(slot.slot)) for slot in slots]
+        updates = [each.update if isinstance(each, protocol.Performed) else each for each in done]
+        left = zip(slots, done, strict=True)
+        states |= {slot.slot: each.state for slot, each in left if isinstance(each, protocol.Performed)}
         if plan.is_validation(round_):
             aggregation = ValidationAggregation()
             aggregation.add(updates)
@@ -438,6 +453,7 @@ def serial(work: Work, router: str = "iterative-reduce") -> tuple[Head, Any, Any
         else:
             ends = plan.ends_phase(round_, round_ + 1)
             model, score = aggregate(aggregator, model, updates, version=round_, ends_phase=ends)
+            states = {} if ends else states
         new = advance(head, plan, [plan.number(round_, slot.slot) for slot in slots], score=score)
         before, head = head, work.scoring.closed(plan, head, new, figures)
         best = model if head.best != before.best else best

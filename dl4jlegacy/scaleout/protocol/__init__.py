@@ -24,6 +24,8 @@ from dl4jlegacy.scaleout.protocol.events import (
     MoreWork,
     NewModel,
     Perform,
+    Performed,
+    SavedState,
     Steps,
     Wait,
 )
@@ -49,6 +51,7 @@ from dl4jlegacy.scaleout.protocol.names import (
     restore_name,
     unlist_run,
 )
+from dl4jlegacy.scaleout.protocol.states import states_of
 from dl4jlegacy.scaleout.protocol.worker import Worker, extend_lease, is_wanted, worker_steps
 
 __all__ = [
@@ -66,8 +69,10 @@ __all__ = [
     "MoreWork",
     "NewModel",
     "Perform",
+    "Performed",
     "RunRecord",
     "RunStart",
+    "SavedState",
     "Steps",
     "Wait",
     "Worker",
@@ -89,6 +94,7 @@ __all__ = [
     "release_name",
     "reopen",
     "restore_name",
+    "states_of",
     "unlist_run",
     "worker_steps",
     "write_frame",

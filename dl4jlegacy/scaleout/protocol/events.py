@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -28,6 +28,8 @@ __all__ = [
     "MoreWork",
     "NewModel",
     "Perform",
+    "Performed",
+    "SavedState",
     "Steps",
     "Wait",
 ]
@@ -56,13 +58,21 @@ class MoreWork:
     ahead: tuple[int, ...] = ()
 
 
+class SavedState(NamedTuple):
+    """The state of a slot, to be kept with a model version: the number of the job that left it, and its frame."""
+
+    number: int
+    frame: Buffer
+
+
 @dataclass(frozen=True, slots=True)
 class NewModel:
     """``head`` has become current, with the model ``frame``: the time to save a checkpoint. ``last`` ends the run.
 
     ``jobs`` are the records of the jobs that were folded into this version, by their slots' numbers.
     ``best`` is the frame of the head's best model, if it has one. ``figures`` are what a validation has found, which
-    is all that is new in its version; None: it is a version of training.
+    is all that is new in its version; None: it is a version of training. ``states`` are the states of the slots that
+    belong to it, if it is to be saved (``Master.is_to_be_saved``) and there are any.
     """
 
     head: Head
@@ -71,17 +81,30 @@ class NewModel:
     jobs: Mapping[int, JobRecord] = field(default_factory=dict)
     best: Buffer | None = None
     figures: Figures | None = None
+    states: Mapping[int, SavedState] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Perform:
-    """Perform a job, and send back the update's frame, a ``Failure``, ``ABANDONED``, or None to return the lease."""
+    """Perform a job, and send back the update's frame, a ``Failure``, ``ABANDONED``, or None to return the lease.
+
+    ``state`` is what the slot's last job has left; None if it is the first, or jobs leave nothing. For a strategy that
+    keeps states, ``Performed`` is sent back instead of the update's frame.
+    """
 
     plan: SlotPlan
     record: JobRecord
     version: int
     model: Buffer
     data: Buffer | None
+    state: Buffer | None = None
+
+
+class Performed(NamedTuple):
+    """The frames of a job's update and of the state that it leaves in its slot."""
+
+    update: Buffer
+    state: Buffer
 
 
 class Abandoned(Enum):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 
 import msgspec
@@ -11,10 +11,18 @@ import msgspec
 from dl4jlegacy.clock import Clock
 from dl4jlegacy.scaleout.aggregate import JobAggregator, ValidationAggregation
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.protocol.events import HEAD_TOPIC, STEP, Limits, MoreWork, NewModel, Steps, Wait
+from dl4jlegacy.scaleout.protocol.events import (
+    HEAD_TOPIC,
+    STEP,
+    Limits,
+    MoreWork,
+    NewModel,
+    SavedState,
+    Steps,
+    Wait,
+)
 from dl4jlegacy.scaleout.protocol.failures import Suspects
 from dl4jlegacy.scaleout.protocol.frames import (
-    delete_frame,
     delete_many,
     keys_of,
     parse_record,
@@ -22,6 +30,15 @@ from dl4jlegacy.scaleout.protocol.frames import (
     read_many,
     sweep,
     write_frame,
+)
+from dl4jlegacy.scaleout.protocol.states import (
+    following_snapshot,
+    read_snapshot,
+    read_states,
+    states_of,
+    with_snapshot,
+    write_snapshot,
+    write_states,
 )
 from dl4jlegacy.scaleout.protocol.watch import OpenSlots, ReissueReason, watch
 from dl4jlegacy.scaleout.records import (
@@ -33,12 +50,13 @@ from dl4jlegacy.scaleout.records import (
     JobRecord,
     Keys,
     Manifest,
+    Snapshot,
     advance,
     encode_record,
 )
 from dl4jlegacy.scaleout.scoring import Scoring
 from dl4jlegacy.scaleout.store import Buffer, Store
-from dl4jlegacy.scaleout.strategies import WorkRouter, router_of
+from dl4jlegacy.scaleout.strategies import WorkRouter, router_of, slot_strategy
 
 __all__ = ["Master", "RunStart", "master_steps", "reopen"]
 
@@ -55,13 +73,15 @@ class RunStart:
     """How a run starts, or restarts after the store has lost its head or model.
 
     ``first_model()`` returns version 0, a pure function of the Conf. ``restore()`` returns the newest good checkpoint,
-    or None if there is none; ``best_model(best)`` the frame of a best model, if the checkpoints have it.
+    or None if there is none; ``best_model(best)`` the frame of a best model, if the checkpoints have it, and
+    ``states(head)`` the states of the slots that belong to a restored head.
     """
 
     run: str
     first_model: Callable[[], Buffer]
     restore: Callable[[], tuple[Head, Buffer] | None]
     best_model: Callable[[Best], Buffer | None] = lambda best: None
+    states: Callable[[Head], Mapping[int, SavedState] | None] = lambda head: None
 
 
 @dataclass(slots=True)
@@ -73,6 +93,7 @@ class Master:
     is called for each job that is also given to another worker, ``on_progress()`` whenever batches were done, be it of
     a job that is not done yet, ``on_set_aside(worker, failures)`` for a worker that gets no more jobs; they must only
     enqueue. ``present()`` returns the names of the workers that are there, as far as that is known.
+    ``is_to_be_saved(head)`` returns whether a checkpoint of a new version will be written, which needs its states.
     """
 
     name: str
@@ -89,6 +110,7 @@ class Master:
     on_reissued: Callable[[tuple[int, int], str, ReissueReason], None] = lambda slot, worker, reason: None
     on_set_aside: Callable[[str, tuple[Failure, ...]], None] = lambda worker, failures: None
     present: Callable[[], Collection[str]] = lambda: ()
+    is_to_be_saved: Callable[[Head], bool] = lambda head: True
     scoring: Scoring = field(default_factory=Scoring)
     written: int = 0
     durations: dict[bool, list[float]] = field(default_factory=dict)
@@ -99,8 +121,12 @@ class Master:
     """The best model of the run as this master knows it, likewise."""
     counted: tuple[int, float] = (-1, 0.0)
     """The version of the head to which the run's seconds are counted, and when that was."""
+    snapshot: tuple[str, Snapshot] | None = None
+    """The key of the snapshot that this master has read or written last, and what it says."""
     must_reread_model: bool = False
-    """Whether a worker could not read the model."""
+    """Whether a worker could not read the model, or the state of a slot."""
+    must_check_states: bool = False
+    """Whether it may have been a state."""
     closed_keys: list[str] = field(default_factory=list)
     """Keys of closed rounds; each is deleted once the head has moved far enough."""
     swept: int = -SWEEP_VERSIONS
@@ -114,10 +140,14 @@ class Master:
         known = self.best is not None and head.best is not None and head.best.is_same(self.best[0])
         return self.best[1] if self.best is not None and known else None
 
+    def writer(self) -> str:
+        """Return the part of a key that this master has not used yet."""
+        self.written += 1
+        return f"{self.name}.{self.written}"
+
     def model_key(self, version: int) -> str:
         """Return a key prefix that this master has not used yet."""
-        self.written += 1
-        return Keys.model(version, f"{self.name}.{self.written}")
+        return Keys.model(version, self.writer())
 
 
 def master_steps(me: Master) -> Steps[Head]:
@@ -141,13 +171,15 @@ def master_steps(me: Master) -> Steps[Head]:
         model = yield from _model(me, head, raw)
         if model is None or not (yield from _has_best(me, head, raw, model)):
             continue
+        if not (yield from _has_states(me, head, raw)):
+            continue
         if me.counted[0] != head.version:
             me.counted = (head.version, me.clock.now())
         if head.round >= plan.total_rounds or head.stopped_by:
             head = yield from _finish(me, head, raw)
             if head.status == "running":
                 continue
-            yield NewModel(head, model, last=True, best=me.best_of(head))
+            yield NewModel(head, model, last=True, best=me.best_of(head), states=(yield from _states(me, head)))
             return head
         yield from _work(me, OpenSlots(head, raw, model, me.router.open_slots(plan, head)), is_new=is_mine)
 
@@ -183,7 +215,7 @@ def _model(me: Master, head: Head, raw: Buffer) -> Steps[Buffer | None]:
     if known is not None and not me.must_reread_model:
         me.known = (head, known)
         return known
-    me.must_reread_model = False
+    me.must_check_states, me.must_reread_model = me.must_reread_model, False
     model = yield from read_frame(me.store, head.model)
     if model is not None:
         me.known = (head, model)
@@ -236,13 +268,52 @@ def _has_best(me: Master, head: Head, raw: Buffer, model: Buffer) -> Steps[bool]
     return False
 
 
+def _has_states(me: Master, head: Head, raw: Buffer) -> Steps[bool]:
+    """Make this master know the head's snapshot; return False if states were lost and the head has been rewritten."""
+    snapshot = me.snapshot[1] if me.snapshot is not None and _names(head, me.snapshot[0]) else None
+    if head.snapshot is None or (snapshot is not None and not me.must_check_states):
+        return True
+    snapshot = yield from read_snapshot(me.store, head.snapshot)
+    is_whole = snapshot is not None
+    if snapshot is not None and me.must_check_states:
+        is_whole = (yield from read_states(me.store, snapshot)) is not None
+    me.must_check_states = False
+    if snapshot is not None and is_whole:
+        me.snapshot = head.snapshot.key, snapshot
+        return True
+    logger.warning(
+        "a state of version %s was lost; run %s goes on from its newest checkpoint, or begins anew",
+        head.version,
+        head.run,
+    )
+    me.known = None
+    yield from _begin(me, raw)
+    return False
+
+
+def _names(head: Head, snapshot: str) -> bool:
+    return head.snapshot is not None and head.snapshot.key == snapshot
+
+
+def _states(me: Master, head: Head) -> Steps[Mapping[int, SavedState]]:
+    """Return the states that belong to a version, if it is to be saved; none if one of them has just been lost."""
+    if me.snapshot is None or not _names(head, me.snapshot[0]) or not me.is_to_be_saved(head):
+        return {}
+    return (yield from read_states(me.store, me.snapshot[1])) or {}
+
+
 def _begin(me: Master, expected: Buffer | None) -> Steps[None]:
     """Write the head from the known model, the newest checkpoint or version 0, if the head still is ``expected``."""
-    head, frame, best = _beginning(me)
+    if me.known is not None and (yield from states_of(me.store, me.known[0])) is None:
+        me.known = None
+    head, frame, best, states = _beginning(me)
     manifest = yield from write_frame(me.store, me.model_key(head.version), frame)
     new = msgspec.structs.replace(head, model=manifest, status="running")
     if best is not None:
         new = _with_best(new, (yield from write_frame(me.store, me.model_key(head.version), best)))
+    if states:
+        names = [me.writer() for _ in states]
+        new = yield from _with_snapshot(me, new, (yield from write_states(me.store, me.plan, states, names)))
     yield STEP
     if expected is None:
         written = me.store.put_if_absent(HEAD, encode_record(new))
@@ -254,16 +325,31 @@ def _begin(me: Master, expected: Buffer | None) -> Steps[None]:
     me.store.publish(HEAD_TOPIC)
 
 
-def _beginning(me: Master) -> tuple[Head, Buffer, Buffer | None]:
-    """Return the head from which the run begins, here or again, with its model and its best one."""
-    sources: tuple[Callable[[], tuple[Head, Buffer] | None], ...] = (lambda: me.known, me.start.restore)
-    for source in sources:
-        if (restored := source()) is not None:
-            head, frame = restored
-            best = None if head.best is None else me.best_of(head) or me.start.best_model(head.best)
-            if head.best is None or best is not None:
-                return head, frame, best
-    return Head(run=me.start.run, version=0, round=0, model=Manifest("", 0, 0)), me.start.first_model(), None
+def _with_snapshot(me: Master, head: Head, snapshot: Snapshot) -> Steps[Head]:
+    """Write a snapshot, and return the head with it."""
+    manifest = yield from write_snapshot(me.store, Keys.snapshot(head.version, me.writer()), snapshot)
+    me.snapshot = manifest.key, snapshot
+    return with_snapshot(head, snapshot, manifest)
+
+
+Beginning = tuple[Head, Buffer, Buffer | None, Mapping[int, SavedState]]
+"""A head, its model, its best one, and the states of its slots that are not in the store."""
+
+
+def _beginning(me: Master) -> Beginning:
+    """Return from what the run begins, here or again."""
+    if me.known is not None:
+        head, frame = me.known
+        best = None if head.best is None else me.best_of(head) or me.start.best_model(head.best)
+        if head.best is None or best is not None:
+            return head, frame, best, {}
+    if (restored := me.start.restore()) is not None:
+        head, frame = restored
+        best = None if head.best is None else me.best_of(head) or me.start.best_model(head.best)
+        states = {} if head.snapshot is None else me.start.states(head)
+        if (head.best is None or best is not None) and states is not None:
+            return head, frame, best, states
+    return Head(run=me.start.run, version=0, round=0, model=Manifest("", 0, 0)), me.start.first_model(), None, {}
 
 
 def _finish(me: Master, head: Head, raw: Buffer) -> Steps[Head]:
@@ -303,27 +389,52 @@ def _close(me: Master, slots: OpenSlots) -> Steps[None]:
     new = advance(head, me.plan, slots.folded, updates_dropped=max(head.updates_dropped, slots.dropped))
     if me.scoring.counts_seconds:
         new = msgspec.structs.replace(new, seconds=head.seconds + now - me.counted[1])
-    figures, frame, written = None, slots.model, None
+    figures, frame, written, before = None, slots.model, None, me.snapshot
     if isinstance(aggregation, ValidationAggregation):
         figures = aggregation.figures()
     else:
-        frame, score = aggregation.finish(ends_phase=me.plan.ends_phase(head.round, new.round))
+        ends_phase = me.plan.ends_phase(head.round, new.round)
+        frame, score = aggregation.finish(ends_phase=ends_phase)
         if frame is not slots.model:
             written = yield from write_frame(me.store, me.model_key(new.version), frame)
         new = msgspec.structs.replace(new, model=written or head.model, score=score)
+        new = yield from _with_states(me, slots, new, ends_phase=ends_phase)
     new = me.scoring.closed(me.plan, head, new, figures)
     yield STEP
     if me.store.replace_if_same(HEAD, slots.raw, encode_record(new)):
         me.store.publish(HEAD_TOPIC)
         me.known, me.counted = (new, frame), (new.version, now)
         me.closed_keys += [*([] if written is None else keys_of(head.model)), *_keys_of_slots(me, slots)]
+        me.closed_keys += _keys_of_states(head, before)
         if new.best is not None and not new.best.is_same(head.best):
             me.closed_keys += [] if head.best is None else keys_of(head.best.model)
             me.best = (new.best, frame)
         jobs = {number: slots.records[number] for number in slots.folded}
-        yield NewModel(new, frame, best=me.best_of(new), jobs=jobs, figures=figures)
-    elif written is not None:
-        yield from delete_frame(me.store, written)
+        states = yield from _states(me, new)
+        yield NewModel(new, frame, best=me.best_of(new), jobs=jobs, figures=figures, states=states)
+    else:
+        mine = [frame for frame in (written, new.snapshot) if frame not in (None, head.snapshot)]
+        yield from delete_many(me.store, [key for frame in mine if frame is not None for key in keys_of(frame)])
+
+
+def _with_states(me: Master, slots: OpenSlots, new: Head, *, ends_phase: bool) -> Steps[Head]:
+    """Return a new head with the snapshot that belongs to it; states end with their phase."""
+    head = slots.head
+    if slot_strategy(me.router, me.plan, head.round) is None:
+        return new
+    if ends_phase:
+        return msgspec.structs.replace(new, snapshot=None)
+    before = me.snapshot[1] if me.snapshot is not None and _names(head, me.snapshot[0]) else Snapshot()
+    folded = {number: slots.records[number] for number in slots.folded}
+    return (yield from _with_snapshot(me, new, following_snapshot(before, me.plan, folded)))
+
+
+def _keys_of_states(head: Head, known: tuple[str, Snapshot] | None) -> list[str]:
+    """Return the keys of a head's snapshot and of the states that it names."""
+    if head.snapshot is None or known is None or not _names(head, known[0]):
+        return []
+    states = [key for state in known[1].states.values() for key in keys_of(state.state)]
+    return [*keys_of(head.snapshot), *states]
 
 
 def _keys_of_slots(me: Master, slots: OpenSlots) -> list[str]:

@@ -6,6 +6,7 @@ clock, whatever the clocks of other machines say.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -14,10 +15,11 @@ from typing import Literal, Protocol
 import msgspec
 
 from dl4jlegacy.clock import Clock
+from dl4jlegacy.errors import WireError
 from dl4jlegacy.scaleout.aggregate import Aggregation, JobAggregator, ValidationAggregation
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import DROPPED, JOB_TOPIC, STEP, Limits, MoreWork, Steps, Wait
-from dl4jlegacy.scaleout.protocol.failures import Suspects, is_hopeless
+from dl4jlegacy.scaleout.protocol.failures import Suspects, add_failure, is_hopeless
 from dl4jlegacy.scaleout.protocol.frames import delete_many, parse_count, parse_record, read_frames, read_many
 from dl4jlegacy.scaleout.records import (
     HEAD,
@@ -30,9 +32,11 @@ from dl4jlegacy.scaleout.records import (
     encode_record,
 )
 from dl4jlegacy.scaleout.store import Buffer, Store
-from dl4jlegacy.scaleout.strategies import WorkRouter, router_of
+from dl4jlegacy.scaleout.strategies import SlotStrategy, WorkRouter, router_of, slot_strategy
 
 __all__ = ["OpenSlots", "ReissueReason", "watch"]
+
+logger = logging.getLogger(__name__)
 
 ReissueReason = Literal["gone", "expired", "slow"]
 """Why a job is given to another worker: its worker is gone, its lease has expired, or it is a straggler."""
@@ -219,7 +223,9 @@ def _reissued(me: Watcher, slots: OpenSlots, number: int, record: JobRecord, raw
     model = slots.head.model.key if router_of(me.router, me.plan, slots.head).binds_model else ""
     if record.model != model:  # a record from before the run was restored
         return JobRecord(state="ready", model=model, token=record.token, data=record.data)
-    ready = msgspec.structs.replace(record, state="ready", worker="", failure=None)
+    ready = msgspec.structs.replace(record, state="ready", worker="", failure=None, update=None, saved=None)
+    if record.state == "done" and record.saved is None and _slot_strategy(me, slots) is not None:
+        return ready  # its slot would begin anew
     if record.state == "leased":
         return ready if _is_late(me, slots, number, record, raw) else None
     if record.state != "failed" or record.failure is None:
@@ -287,10 +293,40 @@ def _fold(me: Watcher, slots: OpenSlots, ready: Sequence[int], *, announced: lis
         if len(whole) < len(group):
             yield from _reopen(me, slots, [n for n, f in zip(group, frames, strict=True) if f is None])
             return False
+        if (yield from _refuse_unfit(me, slots, group, whole)):
+            return False
         slots.aggregation.add(whole)
         slots.folded += group
         del frames, whole  # frees memory before the next are fetched
     return True
+
+
+def _slot_strategy(me: Watcher, slots: OpenSlots) -> SlotStrategy | None:
+    """Return the strategy of the head's round if its jobs leave states."""
+    return slot_strategy(me.router, me.plan, slots.head.round)
+
+
+def _refuse_unfit(me: Watcher, slots: OpenSlots, numbers: Sequence[int], updates: Sequence[Buffer]) -> Steps[bool]:
+    """Count updates that do not fit the model as failures of their workers' jobs; return whether there were any."""
+    strategy, refused = _slot_strategy(me, slots), False
+    if strategy is None:
+        return False
+    for number, update in zip(numbers, updates, strict=True):
+        record = slots.records[number]
+        try:
+            strategy.check(update, slots.model)
+        except WireError as exc:
+            text = f"the update of worker {record.worker} for round %s, slot %s was refused: {exc}"
+            failure = Failure(exc.code, text % me.plan.at(number), record.worker)
+            failed = msgspec.structs.replace(
+                record, state="failed", failure=failure, failures=add_failure(record.failures, failure), update=None
+            )
+            logger.warning("%s", failure.message)
+            yield STEP
+            me.store.replace_if_same(Keys.job(*me.plan.at(number)), encode_record(record), encode_record(failed))
+            slots.records.pop(number)
+            refused = True
+    return refused
 
 
 def _aggregation(me: Watcher, slots: OpenSlots) -> Aggregation:
@@ -320,7 +356,7 @@ def _reopen(me: Watcher, slots: OpenSlots, numbers: Sequence[int]) -> Steps[None
     """Make slots ready again because their updates cannot be read."""
     for number in numbers:
         record = slots.records.pop(number)
-        again = msgspec.structs.replace(record, state="ready", worker="", update=None)
+        again = msgspec.structs.replace(record, state="ready", worker="", update=None, saved=None)
         yield STEP
         me.store.replace_if_same(Keys.job(*me.plan.at(number)), encode_record(record), encode_record(again))
     me.store.publish(JOB_TOPIC)

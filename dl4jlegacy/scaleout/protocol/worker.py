@@ -19,21 +19,35 @@ from dl4jlegacy.scaleout.protocol.events import (
     UPDATE_TOPIC,
     Limits,
     Perform,
+    Performed,
     Steps,
     Wait,
 )
 from dl4jlegacy.scaleout.protocol.failures import add_failure
 from dl4jlegacy.scaleout.protocol.frames import (
-    delete_frame,
+    delete_many,
     increment,
+    keys_of,
     parse_record,
     read_frames,
     read_many,
     write_frame,
 )
-from dl4jlegacy.scaleout.records import HEAD, MODEL_LOST, Failure, Head, JobRecord, Keys, encode_record
+from dl4jlegacy.scaleout.protocol.states import read_snapshot
+from dl4jlegacy.scaleout.records import (
+    HEAD,
+    MODEL_LOST,
+    Failure,
+    Head,
+    JobRecord,
+    Keys,
+    Manifest,
+    SlotState,
+    Snapshot,
+    encode_record,
+)
 from dl4jlegacy.scaleout.store import Buffer, Store, is_batch_store
-from dl4jlegacy.scaleout.strategies import WorkRouter, router_of
+from dl4jlegacy.scaleout.strategies import WorkRouter, router_of, slot_strategy
 
 __all__ = ["Worker", "extend_lease", "is_wanted", "worker_steps"]
 
@@ -91,16 +105,23 @@ class Worker:
     """Whether there was a commit since then."""
     searched: float = float("-inf")
     """When all records of a head were last searched without success."""
+    model: tuple[str, Buffer] | None = None
+    """The key and frame of the model that was last read."""
+    snapshot: tuple[str, Snapshot] | None = None
+    """The key of the snapshot that was last read, and what it says."""
+    states: dict[int, tuple[str, Buffer]] = field(default_factory=dict)
+    """The key and frame of the state that this worker's last job in a slot has left, by slot. It is known by its key
+    alone, which nobody writes twice."""
 
     def hint(self) -> None:
         """Announce the commits."""
         self.hinted, self.owes_hint = self.clock.now(), False
         self.store.publish(UPDATE_TOPIC)
 
-    def update_key(self, slot: tuple[int, int]) -> str:
-        """Return a key prefix that this worker has not used yet."""
+    def writer(self) -> str:
+        """Return the part of a key that this worker has not used yet."""
         self.written += 1
-        return Keys.update(*slot, f"{self.name}.{self.written}")
+        return f"{self.name}.{self.written}"
 
     def update_head(self, raw: Buffer | None) -> None:
         """Take the bytes of the head, which was just read."""
@@ -121,9 +142,16 @@ class Claim(NamedTuple):
     since: float
 
 
+class Inputs(NamedTuple):
+    """What a job needs: the model, what its slot's last job has left, and the data if it carries them."""
+
+    model: Buffer
+    state: Buffer | None
+    data: Buffer | None
+
+
 def worker_steps(me: Worker) -> Steps[Head]:
     """Run a worker's role until the run has ended, or this worker is set aside; return the last head seen."""
-    model_key, model = "", None
     while True:
         claim = yield from _claim(me)
         if me.head is not None and (me.head.status != "running" or me.name in me.head.set_aside):
@@ -136,19 +164,12 @@ def worker_steps(me: Worker) -> Steps[Head]:
             yield Wait(me.searched + me.limits.poll)
             continue
         head, (number, record, _, _) = me.head, claim
-        data = me.fetched.pop(number, None)
-        wanted = [] if head.model.key == model_key else [head.model]
-        lacking = [record.data] if record.data is not None and data is None else []
-        frames = (yield from read_frames(me.store, [*wanted, *lacking])) if wanted or lacking else []
-        if wanted:
-            model_key, model = head.model.key, frames[0]
-        data = frames[-1] if lacking else data
-        if model is None or (record.data is not None and data is None):
-            model_key = model_key if model is not None else ""
-            yield from _cannot_read(me, number, record, lacks_model=model is None)
+        inputs = yield from _inputs(me, head, claim)
+        if inputs is None:
             yield Wait(me.clock.now() + me.limits.poll)
             continue
-        result = yield Perform(me.plan.slot(*me.plan.at(number)), record, head.version, model, data)
+        plan = me.plan.slot(*me.plan.at(number))
+        result = yield Perform(plan, record, head.version, inputs.model, inputs.data, inputs.state)
         if result is None:
             yield from _give_back(me, number, record)
             yield Wait(me.clock.now() + me.limits.poll)  # a worker that is stopping ends here, before the next lease
@@ -156,6 +177,52 @@ def worker_steps(me: Worker) -> Steps[Head]:
             yield from _report(me, number, record, result)
         elif result is not ABANDONED:
             yield from _commit(me, claim, result, head.version)
+
+
+def _inputs(me: Worker, head: Head, claim: Claim) -> Steps[Inputs | None]:
+    """Read what a job needs and is not in memory; None if something was lost, which is then reported."""
+    number, record, _, _ = claim
+    saved = yield from _saved_state(me, head, number)
+    if isinstance(saved, str):
+        yield from _cannot_read(me, number, record, saved)
+        return None
+    data, model = me.fetched.pop(number, None), me.model if me.model and me.model[0] == head.model.key else None
+    wanted: dict[str, Manifest] = {}
+    if model is None:
+        wanted["model"] = head.model
+    if record.data is not None and data is None:
+        wanted["data"] = record.data
+    held = me.states.get(me.plan.at(number)[1])
+    state = held[1] if held is not None and saved is not None and held[0] == saved.state.key else None
+    if saved is not None and state is None:
+        wanted["state"] = saved.state
+    frames = dict(zip(wanted, (yield from read_frames(me.store, list(wanted.values()))), strict=True)) if wanted else {}
+    if model is None and (frame := frames["model"]) is not None:
+        model = me.model = head.model.key, frame
+    state, data = frames.get("state", state), frames.get("data", data)
+    if model is None:
+        yield from _cannot_read(me, number, record, f"model {record.model or 'version'}")
+    elif saved is not None and state is None:
+        yield from _cannot_read(me, number, record, f"state {saved.state.key}")
+    elif record.data is not None and data is None:
+        yield from _cannot_read(me, number, record)
+    else:
+        return Inputs(model[1], state, data)
+    return None
+
+
+def _saved_state(me: Worker, head: Head, number: int) -> Steps[SlotState | str | None]:
+    """Return where the state is that a job begins with; None if there is none; what was lost, as text."""
+    if head.snapshot is None or slot_strategy(me.router, me.plan, head.round) is None:
+        return None
+    if me.snapshot is None or me.snapshot[0] != head.snapshot.key:
+        found = yield from read_snapshot(me.store, head.snapshot)
+        if found is None:
+            return f"snapshot {head.snapshot.key}"
+        me.snapshot = head.snapshot.key, found
+        named = {slot: saved.state.key for slot, saved in found.states.items()}
+        me.states = {slot: held for slot, held in me.states.items() if held[0] == named.get(slot)}
+    return me.snapshot[1].states.get(me.plan.at(number)[1])
 
 
 def is_wanted(router: WorkRouter, plan: Plan, head: Head, number: int, record: JobRecord) -> bool:
@@ -282,6 +349,8 @@ def _search_order(me: Worker) -> list[list[int]]:
         me.cursor = numbers[zlib.crc32(f"{me.name} {numbers[0]}".encode()) % len(numbers)]
     turn = bisect_left(numbers, me.cursor)
     numbers = [*numbers[turn:], *numbers[:turn]]
+    if me.states:  # first the slots whose state need not be read
+        numbers.sort(key=lambda number: me.plan.at(number)[1] not in me.states)
     return [numbers[start : start + me.block] for start in range(0, len(numbers), me.block)]
 
 
@@ -323,14 +392,17 @@ def _lease(me: Worker, number: int, record: JobRecord, raw: Buffer) -> Steps[Cla
     return Claim(number, lease, new, since)
 
 
-def _commit(me: Worker, claim: Claim, frame: Buffer, version: int) -> Steps[None]:
+def _commit(me: Worker, claim: Claim, result: Buffer | Performed, version: int) -> Steps[None]:
     """Set the slot to done with this update, unless another worker was first or the slot has a new model.
 
     The commit does not require a valid lease: results are deterministic, so a worker that lost its lease may still be
     the first to finish. It must never change a record of another model. ``version`` is that of the model it began with.
     """
-    lease, slot = claim.record, me.plan.at(claim.number)
-    manifest = yield from write_frame(me.store, me.update_key(slot), frame)
+    lease, slot, writer = claim.record, me.plan.at(claim.number), me.writer()
+    frame, state = result if isinstance(result, Performed) else (result, None)
+    manifest, saved = (yield from write_frame(me.store, Keys.update(*slot, writer), frame)), None
+    if state is not None:
+        saved = yield from write_frame(me.store, Keys.state(*slot, writer), state)
     record: JobRecord | None = lease
     raw: Buffer | None = claim.raw
     while raw is not None and record is not None and record.state != "done" and record.model == lease.model:
@@ -342,17 +414,20 @@ def _commit(me: Worker, claim: Claim, frame: Buffer, version: int) -> Steps[None
             version=version,
             update=manifest,
             failure=None,
+            saved=saved,
         )
         yield STEP
         if me.store.replace_if_same(Keys.job(*slot), raw, encode_record(done)):
             me.closed.add(claim.number)
             me.owes_hint = True
+            if saved is not None and state is not None:
+                me.states[slot[1]] = saved.key, state
             if not me.spare or me.clock.now() - me.hinted > me.limits.poll * HINT:
                 me.hint()
             return
         raw = (yield from read_many(me.store, [Keys.job(*slot)]))[0]
         record = parse_record(me.store, Keys.job(*slot), raw, JobRecord)
-    yield from delete_frame(me.store, manifest)
+    yield from delete_many(me.store, [key for written in (manifest, saved) if written for key in keys_of(written)])
     yield from increment(me.store, DROPPED)
 
 
@@ -381,10 +456,10 @@ def _give_back(me: Worker, number: int, lease: JobRecord) -> Steps[None]:
     me.store.publish(UPDATE_TOPIC)
 
 
-def _cannot_read(me: Worker, number: int, lease: JobRecord, *, lacks_model: bool) -> Steps[None]:
-    """Return a job whose model or data is missing: the master restores the model, data is written again."""
-    if lacks_model:
-        failure = Failure(MODEL_LOST, f"model {lease.model or 'version'} could not be read", me.name)
+def _cannot_read(me: Worker, number: int, lease: JobRecord, lost: str = "") -> Steps[None]:
+    """Return a job of which something was lost: what the head refers to is the master's, data is written again."""
+    if lost:
+        failure = Failure(MODEL_LOST, f"{lost} could not be read", me.name)
         yield from _change_lease(me, number, lease, state="failed", failure=failure)
     else:
         yield STEP

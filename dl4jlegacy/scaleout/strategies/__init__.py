@@ -25,20 +25,24 @@ from dl4jlegacy.scaleout.strategies.asynchronous import (
 )
 from dl4jlegacy.scaleout.strategies.averaging import IterativeReduceWorkRouter
 from dl4jlegacy.scaleout.strategies.block_momentum import BlockMomentumWorkRouter
-from dl4jlegacy.scaleout.strategies.strategy import Strategy, WorkRouter
+from dl4jlegacy.scaleout.strategies.elastic_averaging import ElasticAveragingWorkRouter
+from dl4jlegacy.scaleout.strategies.strategy import SlotStrategy, Strategy, WorkRouter
 
 __all__ = [
     "STRATEGIES",
     "BlockMomentumWorkRouter",
     "BoundedStalenessWorkRouter",
+    "ElasticAveragingWorkRouter",
     "HogWildWorkRouter",
     "IterativeReduceWorkRouter",
+    "SlotStrategy",
     "SoftSyncWorkRouter",
     "Strategy",
     "WorkRouter",
     "aggregator_of",
     "create_router",
     "router_of",
+    "slot_strategy",
 ]
 
 STRATEGIES: Mapping[str, Callable[..., Strategy]] = {
@@ -49,6 +53,7 @@ STRATEGIES: Mapping[str, Callable[..., Strategy]] = {
         SoftSyncWorkRouter,
         BoundedStalenessWorkRouter,
         BlockMomentumWorkRouter,
+        ElasticAveragingWorkRouter,
     )
 }
 _SYNCHRONOUS = IterativeReduceWorkRouter()
@@ -112,3 +117,8 @@ def aggregator_of(
 def router_of(router: WorkRouter, plan: Plan, head: Head) -> WorkRouter:
     """Return the router of the round that the head is in: every run validates synchronously."""
     return _SYNCHRONOUS if plan.is_validation(head.round) else router
+
+
+def slot_strategy(router: WorkRouter, plan: Plan, round_: int) -> SlotStrategy | None:
+    """Return the router if its jobs of a round leave states in their slots, else None: validations leave none."""
+    return router if isinstance(router, SlotStrategy) and not plan.is_validation(round_) else None

@@ -13,10 +13,12 @@ from typing import Protocol, runtime_checkable
 
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.scaleout.aggregate import JobAggregator
+from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Head, covered
+from dl4jlegacy.scaleout.store import Buffer
 
-__all__ = ["Strategy", "WorkRouter", "open_in_phase", "open_round"]
+__all__ = ["SlotStrategy", "Strategy", "WorkRouter", "open_in_phase", "open_round"]
 
 
 @runtime_checkable
@@ -70,6 +72,38 @@ class Strategy(WorkRouter, Protocol):
 
     def aggregator(self, kernels: Kernels, pool: Executor | None = None) -> JobAggregator:
         """Return what folds the updates of a run: with ``kernels``, on the master's thread and those of ``pool``."""
+        ...
+
+
+@runtime_checkable
+class SlotStrategy(Strategy, Protocol):
+    """A synchronous ``Strategy`` whose slots remember something from one job to the next, within a phase.
+
+    A job is a pure function of the model, the state that its slot's last job has left, and its batches. The update and
+    the state after it are committed together, so who does a slot's jobs makes no difference.
+    """
+
+    def replica(self, model: Result, state: Result | None) -> Result:
+        """Return what the worker begins to train from: ``params`` and ``updater_state``, arrays in host memory.
+
+        Args:
+            model: the present version.
+            state: of the slot; None at its first job of a phase.
+        """
+        ...
+
+    def settle(self, model: Result, state: Result | None, result: Result, kernels: Kernels) -> tuple[Result, Result]:
+        """Return the update of a job, and the state that it leaves.
+
+        Args:
+            model, state: those that the job began with; their arrays are not changed.
+            result: what the worker's performer made of them: ``shares`` and the updater state.
+            kernels: for host memory; all of them give the same bits.
+        """
+        ...
+
+    def check(self, update: Buffer, model: Buffer) -> None:
+        """Raise ``WireError`` if an update does not fit the model that it would be folded into."""
         ...
 
 

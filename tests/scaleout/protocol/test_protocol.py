@@ -28,7 +28,7 @@ from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.updaters import AdaGrad
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.job import DataSetJobIterator, Job, Result, decode_work, encode_work
-from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, first_model
+from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, first_model, perform_in_slot
 from dl4jlegacy.scaleout.plan import Phase
 from dl4jlegacy.scaleout.protocol import master as master_module
 from dl4jlegacy.scaleout.protocol import watch as watch_module
@@ -37,7 +37,7 @@ from dl4jlegacy.scaleout.protocol.frames import read_frame
 from dl4jlegacy.scaleout.records import HEAD, Failure, Head, JobRecord, Keys, Manifest, decode_record, encode_record
 from dl4jlegacy.scaleout.scoring import EarlyStopping, Scoring
 from dl4jlegacy.scaleout.store import MemoryStore
-from dl4jlegacy.scaleout.strategies import aggregator_of, create_router
+from dl4jlegacy.scaleout.strategies import STRATEGIES, aggregator_of, create_router, slot_strategy
 from dl4jlegacy.scaleout.tracker import drive
 from tests.support import REPOSITORY, simulator
 
@@ -95,19 +95,21 @@ def work_of(jobs: DataSetJobIterator) -> simulator.Work:
         network.init()
         return first_model(network).encode()
 
-    known: dict[tuple, bytes] = {}
+    known: dict[tuple, bytes | protocol.Performed] = {}
 
-    def perform(slot, version, model, data, router):
-        """Train; synchronous results are pure functions of slot and model, so each is worked out once."""
-        key = (slot, bytes(model))
-        if router.shares == "params" and key in known:
+    def perform(slot, version, model, data, router, state=None):
+        """Train; synchronous results are pure functions of slot, model and state, so each is worked out once."""
+        key = (slot, router.name, bytes(model), bytes(state or b""))
+        if router.binds_model and key in known:
             return known[key]
-        performer = performers[router.shares]
-        performer.update(Result.decode(model))
-        result = performer.perform(Job(slot, jobs.plan.work_of(slot.round), decode_work(data), "w", version)).encode()
-        if router.shares == "params":
-            known[key] = bytes(result)
-        return result
+        performer, strategy = performers[router.shares], slot_strategy(router, jobs.plan, slot.round)
+        begins, left = Result.decode(model), None if state is None else Result.decode(state)
+        job = Job(slot, jobs.plan.work_of(slot.round), decode_work(data), "w", version)
+        frames = [bytes(r.encode()) for r in perform_in_slot(performer, strategy, job, begins, left, KERNELS)]
+        done = frames[0] if strategy is None else protocol.Performed(*frames)
+        if router.binds_model:
+            known[key] = done
+        return done
 
     def aggregator(name):
         return aggregator_of(create_router(name, jobs_per_round=jobs.plan.jobs_per_round), KERNELS)
@@ -174,7 +176,7 @@ def test_asynchronous_schedules_count_every_batch_once():
     simulate(max(1, SCHEDULES // 4), "hogwild")
 
 
-OTHERS = ["bmuf", "softsync", "ssp"]
+OTHERS = sorted(STRATEGIES.keys() - set(ROUTERS))
 
 
 @pytest.mark.parametrize("router", OTHERS)
@@ -185,7 +187,7 @@ def test_a_few_schedules_of_the_other_strategies_count_every_batch_once(router):
 @pytest.mark.long
 @pytest.mark.parametrize("router", OTHERS)
 def test_schedules_of_the_other_strategies_count_every_batch_once(router):
-    simulate(max(1, SCHEDULES // 8), router, work="stopping" if router == "bmuf" else "network")
+    simulate(max(1, SCHEDULES // 8), router, work="stopping" if create_router(router).binds_model else "network")
 
 
 @pytest.mark.long
@@ -393,7 +395,7 @@ def test_a_worker_that_keeps_an_old_model_is_noticed():
     work = network_work()
     kept: list[bytes] = []
 
-    def perform(slot, version, model, data, router):
+    def perform(slot, version, model, data, router, state=None):
         kept.append(bytes(model))
         return work.perform(slot, version, kept[max(0, len(kept) - 3)], data, router)
 
@@ -487,7 +489,7 @@ def test_randomness_seeded_by_the_worker_is_noticed():
     work = network_work()
     counter = iter(range(10**9))
 
-    def perform(slot, version, model, data, router):
+    def perform(slot, version, model, data, router, state=None):
         moved = slot._replace(slot=next(counter))
         performer = MultiLayerNetworkPerformer(MultiLayerNetwork(CONF, kernels=KERNELS), seed=5)
         performer.update(Result.decode(model))

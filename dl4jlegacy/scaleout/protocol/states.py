@@ -1,0 +1,88 @@
+"""The states of slots: what a slot's last job has left for its next one.
+
+A strategy may let workers remember something between jobs, such as the residual of gradient sharing. That belongs to
+the slot and not to the worker: whoever takes the slot's next job goes on with it, so the result does not depend on who
+did what. A state is committed together with the update of its job, in one compare-and-set of the job's record. When
+updates are folded, the states of their jobs become part of the new version: its head names a ``Snapshot`` of them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.protocol.events import SavedState, Steps
+from dl4jlegacy.scaleout.protocol.frames import parse_record, read_frame, read_frames, write_frame
+from dl4jlegacy.scaleout.records import Head, JobRecord, Keys, Manifest, SlotState, Snapshot, encode_record
+from dl4jlegacy.scaleout.store import Store
+
+__all__ = [
+    "following_snapshot",
+    "read_snapshot",
+    "read_states",
+    "states_of",
+    "with_snapshot",
+    "write_snapshot",
+    "write_states",
+]
+
+
+def following_snapshot(before: Snapshot, plan: Plan, folded: Mapping[int, JobRecord]) -> Snapshot:
+    """Return the snapshot after jobs were folded, whose records are given by their numbers.
+
+    A slot that none of them belongs to, since the round was a short one, keeps its state.
+    """
+    states = dict(before.states)
+    for number, record in folded.items():
+        round_, slot = plan.at(number)
+        if record.saved is not None:
+            states[slot] = SlotState(number, round_, record.saved)
+    return Snapshot(dict(sorted(states.items())))
+
+
+def with_snapshot(head: Head, snapshot: Snapshot, manifest: Manifest | None) -> Head:
+    """Return the head with a snapshot, which is stored there."""
+    first = min((state.round for state in snapshot.states.values()), default=head.round)
+    return msgspec.structs.replace(head, snapshot=manifest, replay_round=first)
+
+
+def read_snapshot(store: Store, manifest: Manifest) -> Steps[Snapshot | None]:
+    """Return a snapshot; None if it was lost."""
+    raw = yield from read_frame(store, manifest)
+    return parse_record(store, manifest.key, raw, Snapshot)
+
+
+def read_states(store: Store, snapshot: Snapshot) -> Steps[dict[int, SavedState] | None]:
+    """Return the states that a snapshot names, by slot; None if one of them was lost."""
+    frames = yield from read_frames(store, [state.state for state in snapshot.states.values()])
+    found = {
+        slot: SavedState(state.number, frame)
+        for (slot, state), frame in zip(snapshot.states.items(), frames, strict=True)
+        if frame is not None
+    }
+    return found if len(found) == len(frames) else None
+
+
+def states_of(store: Store, head: Head) -> Steps[dict[int, SavedState] | None]:
+    """Return the states that belong to a head, by slot; None if one of them was lost."""
+    if head.snapshot is None:
+        return {}
+    snapshot = yield from read_snapshot(store, head.snapshot)
+    return None if snapshot is None else (yield from read_states(store, snapshot))
+
+
+def write_states(store: Store, plan: Plan, states: Mapping[int, SavedState], names: Iterable[str]) -> Steps[Snapshot]:
+    """Write the states of a checkpoint; ``names`` are parts of keys that this process has not used yet."""
+    written: dict[int, SlotState] = {}
+    for (slot, saved), name in zip(sorted(states.items()), names, strict=False):
+        round_ = plan.at(saved.number)[0]
+        manifest = yield from write_frame(store, Keys.state(round_, slot, name), saved.frame)
+        written[slot] = SlotState(saved.number, round_, manifest)
+    return Snapshot(written)
+
+
+def write_snapshot(store: Store, key: str, snapshot: Snapshot) -> Steps[Manifest]:
+    """Write a snapshot below ``key``, which no other process writes; return where it is."""
+    return (yield from write_frame(store, key, encode_record(snapshot)))
