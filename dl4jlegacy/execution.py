@@ -22,10 +22,19 @@ import pykka
 from threadpoolctl import threadpool_limits
 
 from dl4jlegacy import storage
-from dl4jlegacy.errors import ConfError, DeadlineError, Dl4jError, TrackerLostError, TrainingError, UsageError, counted
+from dl4jlegacy.errors import (
+    ConfError,
+    DeadlineError,
+    Dl4jError,
+    ShapeError,
+    TrackerLostError,
+    TrainingError,
+    UsageError,
+    counted,
+)
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.listeners import TrainingListener
-from dl4jlegacy.nn.networks import build_network
+from dl4jlegacy.nn.networks import Network, build_network
 from dl4jlegacy.progress import shown
 from dl4jlegacy.run import Run, TrainingData, job_iterator, open_checkpoints, resolve
 from dl4jlegacy.scaleout import actors, protocol
@@ -98,7 +107,8 @@ class RunExecution:
         tracker: a state tracker; None: one in this process, which ``shutdown`` closes.
         performer: makes each worker's performer; None: the one that the Conf names, else one that trains its network.
         aggregator: for jobs that are no network's.
-        first_model: version 0 for jobs that are no network's.
+        first_model: version 0: for jobs that are no network's, or the network whose parameters and updater state a run
+            begins with, as they are at ``setup``; None: a network's configuration draws them.
         monitor: of a cluster's master, entered by the caller.
         listeners, saver: as for ``Observers``.
         worker_listeners: as for ``MultiLayerNetworkPerformer``, of all workers in this process.
@@ -111,7 +121,7 @@ class RunExecution:
         tracker: StateTracker | None = None,
         performer: PerformerFactory | None = None,
         aggregator: JobAggregator | None = None,
-        first_model: Result | None = None,
+        first_model: Result | Network | None = None,
         monitor: ClusterMonitor | None = None,
         listeners: Sequence[TrainingListener] = (),
         saver: ModelSaver | None = None,
@@ -186,12 +196,15 @@ class RunExecution:
 
     def _first_model_of(self, conf: Conf, kernels: Kernels) -> Callable[[], Result]:
         """Return what makes version 0 of the model."""
+        given = self._first_model
         if conf.network_conf is None:
-            model = self._first_model
-            if model is None or self._aggregator is None:
-                raise ConfError("jobs that are no network's need an aggregator and a first_model")
-            return lambda: model
+            if not isinstance(given, Result) or self._aggregator is None:
+                raise ConfError("jobs that are no network's need an aggregator and a first_model, which is a Result")
+            return lambda: given
         network = build_network(conf.network_conf, kernels)
+        if given is not None:
+            _copy_into(network, given)
+            return lambda: first_model(network)
 
         def first() -> Result:
             network.init()
@@ -487,6 +500,17 @@ def trained_network(conf: Conf, model: Result, kernels: Kernels) -> Any:
     network.set_params(model.arrays[PARAMS])
     network.set_updater_state(model.arrays[STATE])
     return network
+
+
+def _copy_into(network: Network, given: Result | Network) -> None:
+    """Give a network of the run the parameters and the updater state of the one that the run is to begin with."""
+    if isinstance(given, Result):
+        raise ConfError("first_model is a Result, and the run trains a network: give it the network to begin with")
+    try:
+        network.set_params(given.params)
+        network.set_updater_state(given.updater_state)
+    except ShapeError as exc:
+        raise ConfError(f"first_model is no network of the Conf's: {exc}") from exc
 
 
 def _where(parts: _Parts) -> str:

@@ -196,6 +196,8 @@ def job_iterator(conf: Conf, data: TrainingData) -> JobIterator:
         validation=validation,
         validate_every=0 if conf.validation is None else conf.validation.every_rounds,
         classifies=classifies,
+        first_epoch=conf.first_epoch,
+        first_iteration=conf.first_iteration,
     )
 
 

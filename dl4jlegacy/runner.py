@@ -35,6 +35,7 @@ from dl4jlegacy.datasets.validation import ValidatedData
 from dl4jlegacy.errors import ConfError, DataError, UsageError, nearest
 from dl4jlegacy.execution import RunExecution
 from dl4jlegacy.nn.listeners import TrainingListener
+from dl4jlegacy.nn.networks import Network
 from dl4jlegacy.progress import reading, shown
 from dl4jlegacy.run import Run, TrainingData, resolve
 from dl4jlegacy.scaleout.aggregate import JobAggregator
@@ -84,12 +85,15 @@ class ActorNetworkRunner:
         performer: makes each worker's performer in this process; None: the one that the Conf names, else one that
             trains ``conf.multi_layer_conf``.
         aggregator: for jobs that are no network's.
-        first_model: version 0 for jobs that are no network's.
+        first_model: version 0 of the model: for jobs that are no network's; or a network of the Conf's sizes, of either
+            kind, with whose parameters and updater state, as they are at ``setup``, the run begins
+            (``Conf.first_iteration`` is for its ``iteration``). None: the configuration draws the parameters.
         listeners: told of every new version of the model, in the master's process: ``iteration_done(network, iteration,
             score, examples=...)`` with the iterations counted from 0 (for jobs that are no network's, with the model).
             On the master's thread, which waits for them.
         worker_listeners: told likewise of every batch that a worker in this process trains its network on, with that
-            network, and the iterations counted from 0 in each phase. On the worker's thread, which waits for them.
+            network, and the iterations counted in each phase, from 0 or from ``Conf.first_iteration``. On the worker's
+            thread, which waits for them.
         saver: gets every ``checkpoint_every``-th version and the last: ``save(head, model)``.
         validation: data that the model is scored by while it is trained, as ``Conf.validation`` says, or else after
             every epoch: a data set, or batches like the training data's, in a fixed order.
@@ -112,7 +116,7 @@ class ActorNetworkRunner:
         workers: int | None = None,
         performer: PerformerFactory | None = None,
         aggregator: JobAggregator | None = None,
-        first_model: Result | None = None,
+        first_model: Result | Network | None = None,
         listeners: Sequence[TrainingListener] = (),
         worker_listeners: Sequence[TrainingListener] = (),
         saver: ModelSaver | None = None,

@@ -68,6 +68,7 @@ saved_model
 services
 cluster
 runner
+parallel_wrapper
 cli
 __main__
 tools

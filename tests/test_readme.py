@@ -75,10 +75,10 @@ LEARNED = {
     "README.md": {"Accuracy": 0.95},
     "docs/migrating-from-dl4j.md": {"Accuracy": 0.9},
     "docs/networks.md": {"Accuracy": 0.9},
-    "docs/your-own-data.md": {"Accuracy": 0.93, "R2": 0.98},
+    "docs/your-own-data.md": {"Accuracy": 0.93, "F1": 0.93, "R2": 0.98},
 }
 """How well what is trained on a page does, by what it prints."""
-TRAINS = re.compile(r"runner\.train\(|network\.(?:fit|pretrain|finetune)\(")
+TRAINS = re.compile(r"(?:runner\.train|network\.(?:fit|pretrain|finetune)|wrapper\.fit)\(")
 PREDICTED = {"docs/your-own-data.md": "inner\nmiddle\nouter\n"}
 
 
@@ -92,7 +92,7 @@ def test_python_on_the_pages_runs_and_learns(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=settings, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    found = re.findall(r"^ *(Accuracy|R2): +([\d.]+)$", done.stdout, flags=re.MULTILINE)
+    found = re.findall(r"^ *(Accuracy|F1|R2): +([\d.]+)$", done.stdout, flags=re.MULTILINE)
     floors = LEARNED.get(name, {})
     assert len(found) == len(floors) == len(TRAINS.findall(CODE[name])), f"{name} trains without a floor: {done.stdout}"
     for what, learned in found:

@@ -157,6 +157,17 @@ class ListMultiDataSetIterator:
         order = self._stream.at(epoch, purpose="shuffle").generator().permutation(len(self.dataset))
         return self.dataset.take(order[rows])
 
+    @property
+    def position(self) -> tuple[int, int]:
+        """Epoch and index of the first batch that the next pass gives."""
+        return self._epoch, 0
+
+    def seek(self, epoch: int, index: int) -> None:
+        """Let the next pass go through ``epoch``, or, if ``index`` is not 0, through the one behind it."""
+        if epoch < 0 or not 0 <= index <= self.total_batches:
+            raise DataError(f"no batch {index} of epoch {epoch}: batches run from 0 to {self.total_batches}")
+        self._epoch = epoch + (1 if index else 0)
+
     def __iter__(self) -> Iterator[MultiDataSet]:
         """Go through one epoch; the next call goes through the next."""
         epoch, self._epoch = self._epoch, self._epoch + 1

@@ -81,6 +81,9 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         scale_features: whether ``dl4j`` scales features that go beyond 0 to 1 to it.
         batch_size: examples of a batch (legacy ``split``).
         epochs, pretrain_epochs: passes over the data in the finetune phase, and for every pretrained layer.
+        first_epoch, first_iteration: passes over the data, and updates, that the network has behind it where the run
+            begins with one that was trained before (``ActorNetworkRunner(first_model=...)``): shuffling, drop-out,
+            schedules and bias corrections go on from there.
         seed: of everything random in the run.
         router: how updates are combined, one of ``ROUTERS`` or one that is registered (``register_router``), and what
             that needs besides, as JSON; ``window`` bounds an asynchronous one (0: its default).
@@ -131,6 +134,8 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     batch_size: int = 32
     epochs: int = 1
     pretrain_epochs: int = 1
+    first_epoch: int = 0
+    first_iteration: int = 0
     seed: int = 123
     router: str = "iterative-reduce"
     router_args: dict[str, Any] = {}
@@ -170,7 +175,8 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         for name in ("batch_size", "workers", "averaging_frequency", "checkpoint_every", "checkpoints_kept"):
             if getattr(self, name) < 1:
                 raise ConfError(f"Conf.{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("epochs", "pretrain_epochs", "jobs_per_round", "window", "min_workers"):
+        first = ("first_epoch", "first_iteration")
+        for name in ("epochs", "pretrain_epochs", *first, "jobs_per_round", "window", "min_workers"):
             if getattr(self, name) < 0:
                 raise ConfError(f"Conf.{name} is {getattr(self, name)}; it must not be negative")
         seconds = ("worker_wait_seconds", "tracker_wait_seconds", "session_seconds")
@@ -271,7 +277,8 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if self.validation is not None and self.validation.every_rounds:
             free -= {"epochs"}  # with more of them there would not be a validation where the last one was
         body = {name: value for name, value in msgspec.to_builtins(unmixed).items() if name not in free}
-        for name in ("validation", "early_stopping", "router_args"):  # as before there were any
+        later = ("validation", "early_stopping", "router_args", "first_epoch", "first_iteration")
+        for name in later:  # as before there were any
             if not body[name]:
                 del body[name]
         return hashlib.sha256(msgspec.json.encode(body, order="sorted")).hexdigest()

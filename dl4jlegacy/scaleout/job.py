@@ -85,6 +85,7 @@ class DataSetJobIterator:
         jobs_per_round, averaging_frequency, phases: as for ``Plan``.
         validation: the validation data, whose first epoch counts; None: nothing is validated.
         validate_every, classifies: as for ``Validation``.
+        first_epoch, first_iteration: as for ``Plan``.
     """
 
     def __init__(
@@ -97,6 +98,8 @@ class DataSetJobIterator:
         validation: BatchIterator | None = None,
         validate_every: int = 0,
         classifies: bool = True,
+        first_epoch: int = 0,
+        first_iteration: int = 0,
     ) -> None:
         self.iterator, self.validation = iterator, validation
         self.plan = Plan(
@@ -115,6 +118,8 @@ class DataSetJobIterator:
                 every=validate_every,
                 classifies=classifies,
             ),
+            first_epoch=first_epoch,
+            first_iteration=first_iteration,
         )
 
     def work(self, slot: SlotPlan) -> list[DataSet | MultiDataSet]:

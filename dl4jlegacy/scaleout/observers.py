@@ -86,7 +86,7 @@ class Observers:
         try:
             call(part)
         except Exception as exc:
-            name = type(part).__name__
+            name = str(getattr(part, "name", "")) or type(part).__name__  # who passes on to others has their name
             if name not in self._failed:
                 self._failed.add(name)
                 logger.warning("%s failed, and the run goes on without what it does", name, exc_info=True)

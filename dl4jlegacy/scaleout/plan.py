@@ -61,8 +61,8 @@ class Validation(msgspec.Struct, frozen=True, kw_only=True):
 class SlotPlan(NamedTuple):
     """What one slot does: batches ``first`` to ``last`` (exclusive) of ``epoch``, in ``phase`` (an index).
 
-    ``training_round`` is the number of the round among those of training; what is random is seeded by it, so that a
-    validation changes nothing. A slot that ``validates`` has batches of the validation data.
+    ``training_round`` is the number of the round among those of training, of runs before this one too; what is random
+    is seeded by it, so that a validation changes nothing. A slot that ``validates`` has batches of the validation data.
     """
 
     round: int
@@ -81,6 +81,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     ``batches`` and ``examples`` are those of one epoch; ``batch_size`` is the size of a full batch (the last batch of
     an epoch may be smaller). Epochs are numbered over the whole run, so that every phase shuffles differently.
+
+    A run of a network that was trained before goes on with ``first_epoch`` passes over the data and ``first_iteration``
+    updates behind it: its slots have the epochs and the iterations after these, and what is random goes on likewise.
+    Pretraining counts its updates from 0.
     """
 
     phases: tuple[Phase, ...]
@@ -90,11 +94,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     jobs_per_round: int
     averaging_frequency: int = 1
     validation: Validation | None = None
+    first_epoch: int = 0
+    first_iteration: int = 0
 
     def __post_init__(self) -> None:
         for name in ("batches", "examples", "batch_size", "jobs_per_round", "averaging_frequency"):
             if getattr(self, name) < 1:
                 raise ConfError(f"{name} is {getattr(self, name)}; a run needs at least 1")
+        for name in ("first_epoch", "first_iteration"):
+            if getattr(self, name) < 0:
+                raise ConfError(f"{name} is {getattr(self, name)}; it must not be negative")
         if not any(phase.epochs > 0 for phase in self.phases):
             raise ConfError("the run has no epoch in any phase; set epochs (or pretrain_epochs) to at least 1")
         if self.validation is not None and not self._validated:
@@ -210,15 +219,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             first = (inside * self.jobs_per_round + slot) * self.averaging_frequency
             last = first + self.averaging_frequency
         done = trained - self._first_epochs[phase] * self.rounds_per_epoch
+        before = 0 if self.phases[phase].kind == PRETRAIN else self.first_iteration
         return SlotPlan(
             round=round_,
             slot=slot,
             phase=phase,
-            epoch=epoch,
+            epoch=self.first_epoch + epoch,
             first=first,
             last=last,
-            iteration=done * self.averaging_frequency,
-            training_round=trained,
+            iteration=before + done * self.averaging_frequency,
+            training_round=self.first_iteration // self.averaging_frequency + trained,
             validates=validates,
         )
 

@@ -295,6 +295,7 @@ def test_a_conf_without_validation_has_the_digest_that_it_had_before():
     plain, scored = conf(), conf(validation=ValidationConf(fraction=0.1))
     body = {name: value for name, value in msgspec.to_builtins(plain).items() if name not in FREE_FIELDS}
     assert body.pop("validation") is None and body.pop("early_stopping") is None and body.pop("router_args") == {}
+    assert body.pop("first_epoch") == body.pop("first_iteration") == 0
     assert plain.digest() == hashlib.sha256(msgspec.json.encode(body, order="sorted")).hexdigest()
     assert scored.digest() != plain.digest() != plain.replace(early_stopping=PATIENT).digest()
     assert scored.replace(epochs=50).digest() == scored.digest()
