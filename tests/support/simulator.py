@@ -64,6 +64,8 @@ class Scenario:
     attempts: int = 1_000_000
     sick: str = ""
     """A role whose every job fails. Its process is never killed, so that it is one worker all the time."""
+    garbles: bool = False
+    """Whether its jobs do not fail, but come to updates that do not fit the model."""
     is_resumed: bool = False
     """Whether somebody resumes the run whenever it fails."""
 
@@ -72,11 +74,13 @@ HOSTILE = Scenario()
 LONG_ROUNDS = Scenario(batches=300, patience=900.0, hostility=0.1)
 """Rounds that last longer than a run may stand still."""
 SICK_WORKER = Scenario(failures=0.0, attempts=3, sick="w2")
+GARBLING_WORKER = dataclasses.replace(SICK_WORKER, garbles=True)
 FAILING_RUN = Scenario(failures=0.2, attempts=2, is_resumed=True)
 SCENARIOS = {
     "hostile": HOSTILE,
     "long-rounds": LONG_ROUNDS,
     "sick-worker": SICK_WORKER,
+    "garbling-worker": GARBLING_WORKER,
     "failing-run": FAILING_RUN,
 }
 
@@ -336,13 +340,15 @@ class World:
 
     def answer(self, name: str, event: protocol.Perform) -> Any:
         dice = self.rng.random()
-        if dice < self.scenario.failures or name == self.names.get(self.scenario.sick):
+        is_sick = name == self.names.get(self.scenario.sick)
+        if dice < self.scenario.failures or (is_sick and not self.scenario.garbles):
             return Failure("DL4J-JOB", "made to fail", name)
         if dice < self.scenario.failures + 0.01:
             return None  # a worker that is told to leave gives its lease back
         if not self.wants(event):
             return protocol.ABANDONED
-        return self.work.perform(event.plan, event.version, event.model, event.data, self.router, event.state)
+        done = self.work.perform(event.plan, event.version, event.model, event.data, self.router, event.state)
+        return protocol.Performed(done.state, done.state) if is_sick else done
 
     def wants(self, event: protocol.Perform) -> bool:
         """Whether a worker that looks at the head between two batches goes on."""

@@ -50,13 +50,21 @@ class Suspects:
         self._attempts = attempts
         self._failures: dict[str, dict[int, Failure]] = {}
 
-    def add(self, number: int, record: JobRecord) -> list[str]:
-        """Take note that the job of a slot is done, and of who had failed on it; return the sick workers."""
-        self._failures.pop(record.worker, None)
+    def add(self, number: int, record: JobRecord, *, is_checked: bool = True) -> list[str]:
+        """Take note that the job of a slot is done, and of who had failed on it; return the sick workers.
+
+        If its update will yet be checked, ``clear`` is to be called then.
+        """
+        if is_checked:
+            self.clear(record.worker)
         for failure in record.failures:
             if failure.worker != record.worker:
                 self._failures.setdefault(failure.worker, {})[number] = failure
         return [worker for worker, failed in self._failures.items() if len(failed) >= self._attempts]
+
+    def clear(self, worker: str) -> None:
+        """Take note that a worker has done a job well."""
+        self._failures.pop(worker, None)
 
     def pop(self, worker: str) -> tuple[Failure, ...]:
         """Return the failures of a worker that is set aside, and forget them."""

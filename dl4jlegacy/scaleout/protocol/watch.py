@@ -200,7 +200,7 @@ def _check_slot(me: Watcher, slots: OpenSlots, number: int, raw: Buffer | None) 
     elif record.state == "done":
         durations = _durations(me, slots)
         durations[:] = [*durations[1 - REMEMBERED :], record.seconds]
-        if sick := me.suspects.add(number, record):
+        if sick := me.suspects.add(number, record, is_checked=_slot_strategy(me, slots) is None):
             able = _able(me, slots)
             slots.sick = next((worker for worker in sick if worker in able and len(able) > 1), "")
     elif record.state == "failed":
@@ -315,6 +315,7 @@ def _refuse_unfit(me: Watcher, slots: OpenSlots, numbers: Sequence[int], updates
         record = slots.records[number]
         try:
             strategy.check(update, slots.model)
+            me.suspects.clear(record.worker)
         except WireError as exc:
             text = f"the update of worker {record.worker} for round %s, slot %s was refused: {exc}"
             failure = Failure(exc.code, text % me.plan.at(number), record.worker)

@@ -26,6 +26,7 @@ from dl4jlegacy.scaleout.strategies.asynchronous import (
 from dl4jlegacy.scaleout.strategies.averaging import IterativeReduceWorkRouter
 from dl4jlegacy.scaleout.strategies.block_momentum import BlockMomentumWorkRouter
 from dl4jlegacy.scaleout.strategies.elastic_averaging import ElasticAveragingWorkRouter
+from dl4jlegacy.scaleout.strategies.gradient_sharing import GradientSharingWorkRouter
 from dl4jlegacy.scaleout.strategies.strategy import SlotStrategy, Strategy, WorkRouter
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "BlockMomentumWorkRouter",
     "BoundedStalenessWorkRouter",
     "ElasticAveragingWorkRouter",
+    "GradientSharingWorkRouter",
     "HogWildWorkRouter",
     "IterativeReduceWorkRouter",
     "SlotStrategy",
@@ -54,6 +56,7 @@ STRATEGIES: Mapping[str, Callable[..., Strategy]] = {
         BoundedStalenessWorkRouter,
         BlockMomentumWorkRouter,
         ElasticAveragingWorkRouter,
+        GradientSharingWorkRouter,
     )
 }
 _SYNCHRONOUS = IterativeReduceWorkRouter()

@@ -223,6 +223,12 @@ def test_a_worker_that_fails_in_every_job_is_set_aside_and_the_run_goes_on(route
     assert [world.set_aside[-1].partition(".")[0] for world in worlds] == ["w2"] * len(worlds)
 
 
+@pytest.mark.parametrize("router", ["easgd", "gradient-sharing"])
+def test_a_worker_whose_updates_do_not_fit_is_set_aside_and_the_run_goes_on(router):
+    worlds = simulator.simulate(network_work(), 3, 1, router, simulator.GARBLING_WORKER)
+    assert [world.set_aside[-1].partition(".")[0] for world in worlds] == ["w2"] * len(worlds)
+
+
 @pytest.mark.parametrize("router", ROUTERS)
 def test_a_run_that_has_failed_is_resumed_where_it_was(router):
     worlds = simulator.simulate(network_work(), 3, 1, router, simulator.FAILING_RUN)
@@ -426,14 +432,14 @@ def test_an_update_that_is_folded_twice_is_noticed(monkeypatch):
     notices()
 
 
-@pytest.fixture
-def forgetful(monkeypatch):
+@pytest.fixture(params=["model/"])
+def forgetful(monkeypatch, request):
     """A store that loses chunks of models, and processes that are never killed: nobody reads anything just because."""
 
     def lose(self, rng):
-        models = sorted(key for key in self.now if key.startswith("model/"))
-        if models:
-            del self.now[rng.choice(models)]
+        chunks = sorted(key for key in self.now if key.startswith(request.param))
+        if chunks:
+            del self.now[rng.choice(chunks)]
 
     monkeypatch.setattr(simulator.SimulatedStore, "lose", lose)
     monkeypatch.setattr(simulator, "KILLS", 0.0)
@@ -444,9 +450,25 @@ def test_a_model_that_is_lost_while_its_round_is_worked_on_is_written_again(forg
     simulator.simulate(network_work(), 40, first=1)
 
 
+@pytest.mark.parametrize("forgetful", ["state/", "snapshot/"], indirect=True)
+def test_a_state_that_is_lost_sends_the_run_back_to_its_checkpoint(forgetful):
+    simulator.simulate(network_work(), 16, first=1, router="gradient-sharing")
+
+
+def test_an_update_without_its_state_is_made_anew(monkeypatch):
+    answer = simulator.World.answer
+
+    def forget(self, name, event):
+        done = answer(self, name, event)
+        return done.update if isinstance(done, protocol.Performed) and self.rng.random() < 0.2 else done
+
+    monkeypatch.setattr(simulator.World, "answer", forget)
+    simulator.simulate(network_work(), 4, first=1, router="gradient-sharing")
+
+
 @pytest.mark.long
 def test_a_lost_model_that_nobody_looks_after_is_noticed(forgetful, monkeypatch):
-    def nothing(me, number, lease, *, lacks_model):
+    def nothing(me, number, lease, lost=""):
         yield from worker_module._give_back(me, number, lease)
 
     monkeypatch.setattr(worker_module, "_cannot_read", nothing)
@@ -653,7 +675,7 @@ class Rollbacks(simulator.SimulatedStore):
             self.now = dict(rng.choice(self.older))
 
 
-@pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.parametrize("router", [*ROUTERS, "gradient-sharing"])
 def test_a_grid_that_falls_back_to_an_older_state_changes_nothing(router, monkeypatch):
     monkeypatch.setattr(simulator, "SimulatedStore", Rollbacks)
     simulator.simulate(network_work(), 4, first=1, router=router)

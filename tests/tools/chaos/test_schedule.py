@@ -330,5 +330,5 @@ def test_another_hash_or_none_is_not_equal() -> None:
 
 def test_every_strategy_is_compared_and_synchronous_ones_to_the_last_bit() -> None:
     exact = {name for name in STRATEGIES if "params_sha256" in compared_fields(name)}
-    assert exact == {"iterative-reduce", "bmuf"}
+    assert exact == {"iterative-reduce", "bmuf", "easgd", "gradient-sharing"}
     assert all({"batches_lost", "batches_duplicated"} <= set(compared_fields(name)) for name in STRATEGIES)

@@ -1,0 +1,170 @@
+"""Gradient sharing: workers send only the large elements of their updates, each as one quantum, and keep the rest.
+
+What is not sent waits in the slot's residual until it has grown. Source: Strom 2015, "Scalable distributed DNN training
+using commodity GPU cloud computing"; DL4J's ``SharedTrainingMaster`` and ``EncodingHandler``. There the residual
+belonged to a worker and was lost with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.errors import ConfError, WireError, nearest
+from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, Aggregation, JobAggregator, UpdateSum
+from dl4jlegacy.scaleout.codec import pack, unpack
+from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.store import Buffer
+from dl4jlegacy.scaleout.strategies.averaging import IterativeReduceWorkRouter
+from dl4jlegacy.scaleout.strategies.thresholds import (
+    DENSE,
+    AdaptiveThreshold,
+    FixedThreshold,
+    TargetSparsityThreshold,
+    quantum,
+)
+
+__all__ = ["CODES", "RESIDUAL", "THRESHOLDS", "GradientSharingWorkRouter"]
+
+CODES, RESIDUAL = "codes", "residual"
+"""The array of a message, and that of a slot's state that has what was not sent yet."""
+THRESHOLDS = ("adaptive", "fixed", "target-sparsity")
+"""How the threshold goes on from message to message."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientSharingWorkRouter(IterativeReduceWorkRouter):
+    """Threshold-encoded updates with a residual in each slot; synchronous, so any number of workers gives equal bits.
+
+    A job's update is what the training of its batches has changed in the parameters: the gradients after the updater.
+    It is added to the residual. Each element of the residual that is at least ``tau`` sends one quantum, ``tau`` or
+    ``-tau``, which is taken from it; a message has the places and signs of these elements, in whichever of three
+    formats is the smallest. The next model is this one with all messages of the round added to it, in slot order.
+
+    Attributes:
+        threshold: ``"adaptive"``: tau moves until a message has between ``least_sparsity`` and ``most_sparsity`` of the
+            elements; ``"target-sparsity"``: towards ``sparsity`` of them; ``"fixed"``: it stays.
+        tau: the first threshold, in units of the parameters, which counts with eight significant bits; None: 1e-3 if it
+            is fixed, else 1e-4.
+        least_sparsity, most_sparsity, sparsity: fractions of the elements; more than 0 and less than 1/16.
+        decay: by what tau is multiplied or divided when it moves; at least 0.5 and less than 1.
+        clip: the residual is cut to this multiple of tau, 1 or more; 0: never.
+        clip_every: after so many messages of a slot.
+        average: whether the mean of a round's messages is added instead of their sum, which is DL4J's way and makes the
+            learning rate count once for every slot.
+        jobs_per_round: of the run.
+    """
+
+    name: ClassVar[str] = "gradient-sharing"
+    shares: ClassVar[str] = "delta"
+    threshold: str = "adaptive"
+    tau: float | None = None
+    least_sparsity: float = 1e-4
+    most_sparsity: float = 1e-2
+    sparsity: float = 1e-3
+    decay: float = 0.5 ** (1 / 20)
+    clip: float = 5.0
+    clip_every: int = 5
+    average: bool = False
+    jobs_per_round: int = 1
+
+    def __post_init__(self) -> None:
+        if self.threshold not in THRESHOLDS:
+            raise ConfError(f"threshold is {self.threshold!r}{nearest(self.threshold, list(THRESHOLDS))}")
+        if self.tau is not None and not 2.0**-100 <= self.tau <= 2.0**100:
+            raise ConfError(f"tau is {self.tau}; it must be a number between 2^-100 and 2^100")
+        if self.clip != 0 and not 1 <= self.clip < float("inf"):
+            raise ConfError(f"clip is {self.clip}; it must be 0, or 1 or more and finite")
+        if self.clip_every < 1:
+            raise ConfError(f"clip_every is {self.clip_every}; it must be at least 1")
+        for algorithm in (self._adaptive(1.0), self._target(1.0)):  # checks their numbers
+            algorithm.first()
+
+    def _adaptive(self, tau: float) -> AdaptiveThreshold:
+        return AdaptiveThreshold(tau, self.least_sparsity, self.most_sparsity, self.decay)
+
+    def _target(self, tau: float) -> TargetSparsityThreshold:
+        return TargetSparsityThreshold(tau, self.sparsity, self.decay)
+
+    @cached_property
+    def algorithm(self) -> FixedThreshold | AdaptiveThreshold | TargetSparsityThreshold:
+        """How the threshold goes on."""
+        if self.threshold == "fixed":
+            return FixedThreshold(1e-3 if self.tau is None else self.tau)
+        tau = 1e-4 if self.tau is None else self.tau
+        return self._adaptive(tau) if self.threshold == "adaptive" else self._target(tau)
+
+    def replica(self, model: Result, state: Result | None) -> Result:
+        """See ``SlotStrategy``: the model, with the updater state of the slot."""
+        steps = np.zeros_like(model.arrays[STATE]) if state is None else state.arrays[STATE]
+        return Result(model.values, {PARAMS: model.arrays[PARAMS], STATE: steps})
+
+    def settle(self, model: Result, state: Result | None, result: Result, kernels: Kernels) -> tuple[Result, Result]:
+        """See ``SlotStrategy``."""
+        delta = result.arrays["delta"]
+        residual = delta.copy() if state is None else state.arrays[RESIDUAL] + delta
+        tau, sent = (self.algorithm.first(), 0) if state is None else (state.values["tau"], state.values["messages"])
+        step, codes = quantum(tau), np.empty(residual.size, np.int32)
+        count = kernels.threshold_encode(residual, step, codes)
+        format_, payload = pack(codes[:count], residual.size, step)
+        clipped = self._clip(residual, step) if sent and sent % self.clip_every == 0 else 0.0
+        values = {"tau": step, "format": format_, "count": count, "clipped": clipped}
+        following = self.algorithm.following(tau, min(count / residual.size, DENSE))
+        after = Result({"tau": following, "messages": sent + 1}, {RESIDUAL: residual, STATE: result.arrays[STATE]})
+        return Result({**result.values, **values}, {CODES: payload}), after
+
+    def _clip(self, residual: Array, step: float) -> float:
+        """Cut the residual to a multiple of the quantum, in place; return the sum of what that took."""
+        if not self.clip:
+            return 0.0
+        limit = residual.dtype.type(self.clip * step)
+        beyond = np.flatnonzero(np.abs(residual) > limit)
+        taken = float(np.sum(np.abs(residual[beyond]) - limit, dtype=np.float64))
+        residual[beyond] = np.copysign(limit, residual[beyond])
+        return taken
+
+    def check(self, update: Buffer, model: Buffer) -> None:
+        """See ``SlotStrategy``."""
+        _decoded(Result.decode(update), Result.decode(model).arrays[PARAMS].size)
+
+    def aggregator(self, kernels: Kernels, pool: Executor | None = None) -> JobAggregator:
+        """See ``Strategy``."""
+        return _Aggregator(kernels, 1.0 / self.jobs_per_round if self.average else 1.0)
+
+
+class _Aggregator:
+    """Adds the messages to the parameters. A ``JobAggregator``."""
+
+    def __init__(self, kernels: Kernels, weight: float) -> None:
+        self._kernels, self._weight = kernels, weight
+
+    def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
+        """See ``JobAggregator``."""
+        return UpdateSum(model, self._add)
+
+    def _add(self, params: Array, update: Result) -> None:
+        codes, tau = _decoded(update, params.size)
+        self._kernels.threshold_decode(codes, tau * self._weight, params)
+
+
+def _decoded(update: Result, size: int) -> tuple[Array, float]:
+    """Return the codes and the quantum of a message for ``size`` parameters; raises ``WireError``."""
+    values: dict[str, Any] = {name: update.values.get(name) for name in ("tau", "format", "count")}
+    tau, format_, count = values.values()
+    if (
+        not isinstance(tau, float)
+        or not isinstance(format_, str)
+        or type(count) is not int
+        or CODES not in update.arrays
+    ):
+        raise WireError(f"it is no gradient message: it has {values} and the arrays {sorted(update.arrays)}")
+    if not 0 < tau < float("inf"):
+        raise WireError(f"the quantum of a gradient message is {tau}; it must be positive and finite")
+    return unpack(format_, update.arrays[CODES], count=count, size=size, tau=tau), tau
