@@ -109,9 +109,9 @@ class PartRegistry:
             known = sorted(name for name in everybody if not name.startswith(_OWN))
             what = f"registered here: {', '.join(known)}" if known else "none is registered here"
             raise MissingPartError(
-                f"{wanted_by} needs the {self.kind} {name!r}, which this process does not have ({what})"
-                f"{nearest(name, known) if known else ''}; start it with --use and the module that registers it "
-                f"(dl4j worker --use MODULE), or install its package"
+                f"{wanted_by} needs the {self.kind} {name!r}, which this process does not have ({what}); start it with "
+                f"--use and the module that registers it (dl4j worker --use MODULE), or install its package"
+                f"{nearest(name, known) if known else ''}"
             )
         return self.parts.setdefault(name, self._load(here[0], wanted_by))
 
