@@ -64,10 +64,11 @@ class ParallelWrapper:
         averaging_frequency: batches that each job trains on between two averagings.
         average_updaters: whether updater states are averaged too; if not, each job starts with one that is zero, and
             that of the network stays as it was.
-        training_mode: ``"averaging"``, or ``"shared-gradients"`` where there is that strategy. What a strategy keeps
-            beside parameters and updater state begins anew with each ``fit``.
+        training_mode: ``"averaging"``, or ``"shared-gradients"``, the strategy ``gradient-sharing``. What that keeps in
+            its slots, residuals and updater states, begins anew with each ``fit``; the network's state stays as it was.
         report_score_after_averaging: whether the score of every average is logged (``INFO``).
         jobs_per_round: jobs whose results are averaged; None: as many as workers.
+        router_args: options of the strategy, as in ``Conf.router_args``: ``{"threshold": "fixed", "tau": 1e-3}``.
 
     Raises:
         UsageError: an argument is none of these.
@@ -84,6 +85,7 @@ class ParallelWrapper:
         report_score_after_averaging: bool = False,
         *,
         jobs_per_round: int | None = None,
+        router_args: Mapping[str, Any] | None = None,
     ) -> None:
         _check_network(network)
         jobs = workers if jobs_per_round is None else jobs_per_round
@@ -91,7 +93,7 @@ class ParallelWrapper:
         _check_count("prefetch_buffer", prefetch_buffer, 0)
         _check_count("averaging_frequency", averaging_frequency, 1)
         _check_count("jobs_per_round", jobs, 1)
-        self._router = _router_of(training_mode)
+        self._router, self._router_args = _router_of(training_mode), dict(router_args or {})
         self._network, self._workers, self._jobs = network, workers, jobs
         self._frequency, self._average_updaters = averaging_frequency, average_updaters
         self._reports = report_score_after_averaging
@@ -141,7 +143,7 @@ class ParallelWrapper:
             UsageError: ``epochs`` is less than 1, ``fit`` is at work on another thread, or ``shutdown`` was called; or
                 the network has layers to pretrain, and no training behind it.
             DataError: the data have no batch, or are none.
-            ConfError: network and data do not fit.
+            ConfError: network and data do not fit, or the strategy has no such option.
             NotFiniteError: a score or a parameter became NaN or infinite; the network has the average before it.
             JobError: a worker's job failed on every attempt; carries its traceback.
         """
@@ -244,6 +246,7 @@ class ParallelWrapper:
             first_iteration=network.iteration,
             seed=network.conf.conf.seed,
             router=self._router,
+            router_args=self._router_args,
             workers=self._workers,
             jobs_per_round=self._jobs,
             averaging_frequency=self._frequency,

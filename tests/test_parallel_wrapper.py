@@ -103,7 +103,16 @@ def bits(network: Network) -> tuple[bytes, bytes, int]:
 # --- the same bits ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"averaging_frequency": 3}, {"average_updaters": False}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"averaging_frequency": 3},
+        {"average_updaters": False},
+        {"training_mode": "shared-gradients", "router_args": {"threshold": "fixed", "tau": 1e-2}},
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("drop_out", [0.0, 0.8])
 def test_the_parameters_are_those_of_the_runner_with_an_equal_conf(options: dict[str, Any], drop_out: float) -> None:
     network = of(stack(drop_out=drop_out))
@@ -116,6 +125,8 @@ def test_the_parameters_are_those_of_the_runner_with_an_equal_conf(options: dict
         jobs_per_round=2,
         averaging_frequency=options.get("averaging_frequency", 1),
         average_updater_state=options.get("average_updaters", True),
+        router="gradient-sharing" if "training_mode" in options else "iterative-reduce",
+        router_args=options.get("router_args", {}),
     )
     with ActorNetworkRunner("master", batches()) as runner:
         runner.setup(conf)
@@ -491,6 +502,8 @@ def test_data_that_do_not_fit_and_no_epochs_are_refused_and_the_network_stays() 
     ):
         with pytest.raises(kind, match=words):
             wrapper.fit(wrong)
+    with pytest.raises(ConfError, match="iterative-reduce has 'tau'"):
+        ParallelWrapper(network, router_args={"tau": 1e-3}).fit(batches())
     with pytest.raises(UsageError, match="epochs is 0"):
         wrapper.fit(batches(), 0)
     assert bits(network) == bits(of(stack()))
