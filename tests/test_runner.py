@@ -456,7 +456,7 @@ def test_calls_in_the_wrong_order_say_what_to_do():
 
 
 def test_a_checkpoint_that_cannot_be_written_is_a_warning_and_the_run_goes_on(tmp_path, monkeypatch):
-    def full(self, head, frame, best=None):
+    def full(self, head, frame, best=None, states=None):
         raise CheckpointError("No space left on device")
 
     monkeypatch.setattr(CheckpointStore, "save", full)
@@ -466,7 +466,7 @@ def test_a_checkpoint_that_cannot_be_written_is_a_warning_and_the_run_goes_on(tm
 
 
 def test_checkpoints_that_cannot_be_written_are_told_once_with_their_number(tmp_path, monkeypatch, caplog):
-    def full(self, head, frame, best=None):
+    def full(self, head, frame, best=None, states=None):
         raise CheckpointError(f"checkpoint {head.version}: no space left")
 
     monkeypatch.setattr(CheckpointStore, "save", full)
