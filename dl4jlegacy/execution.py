@@ -362,9 +362,10 @@ class RunExecution:
             start=protocol.RunStart(
                 conf.run,
                 lambda: parts.first_model().encode(),
-                lambda: self._restore(parts),
+                lambda: None if parts.checkpoints is None else parts.checkpoints.newest(),
                 lambda best: None if parts.checkpoints is None else parts.checkpoints.best_model(best),
                 lambda head: None if parts.checkpoints is None else parts.checkpoints.states(head),
+                lambda: monitor is None or monitor.leadership.check_begin(),
             ),
             scoring=conf.scoring,
             limits=conf.limits,
@@ -392,12 +393,6 @@ class RunExecution:
     def _checkpoint_failed(self, message: str) -> None:
         if self._monitor is not None:
             self._monitor.journal.write("checkpoint_failed", message=message)
-
-    def _restore(self, parts: _Parts) -> tuple[Head, Any] | None:
-        """Return the newest checkpoint for a run that is to begin, here or again; None if there is none."""
-        if self._monitor is not None:
-            self._monitor.leadership.check_begin()
-        return None if parts.checkpoints is None else parts.checkpoints.newest()
 
     def _wait(self, parts: _Parts, tick: Callable[[RunStatus], None] | None, deadline: float | None) -> End:
         """Wait for the end, in slices short enough for Ctrl-C; a run that stands still does not wait for ever."""

@@ -74,7 +74,8 @@ class RunStart:
 
     ``first_model()`` returns version 0, a pure function of the Conf. ``restore()`` returns the newest good checkpoint,
     or None if there is none; ``best_model(best)`` the frame of a best model, if the checkpoints have it, and
-    ``states(head)`` the states of the slots that belong to a restored head.
+    ``states(head)`` the states of the slots that belong to a restored head. ``may_begin()`` returns whether this
+    process is the run's master, False if that is unknown now; it raises if it is not, or the run is over.
     """
 
     run: str
@@ -82,6 +83,7 @@ class RunStart:
     restore: Callable[[], tuple[Head, Buffer] | None]
     best_model: Callable[[Best], Buffer | None] = lambda best: None
     states: Callable[[Head], Mapping[int, SavedState] | None] = lambda head: None
+    may_begin: Callable[[], bool] = lambda: True
 
 
 @dataclass(slots=True)
@@ -303,7 +305,13 @@ def _states(me: Master, head: Head) -> Steps[Mapping[int, SavedState]]:
 
 
 def _begin(me: Master, expected: Buffer | None) -> Steps[None]:
-    """Write the head from the known model, the newest checkpoint or version 0, if the head still is ``expected``."""
+    """Write the head from the known model, the newest checkpoint or version 0, if the head still is ``expected``.
+
+    A master that was frozen until its run had ended, and was cleared up, finds no head either: it must not write one.
+    """
+    if not me.start.may_begin():
+        yield Wait(me.clock.now() + me.limits.poll)
+        return
     if me.known is not None and (yield from states_of(me.store, me.known[0])) is None:
         me.known = None
     head, frame, best, states = _beginning(me)

@@ -20,6 +20,7 @@ import pytest
 
 from dl4jlegacy.clock import RunningClock
 from dl4jlegacy.datasets import DataSet, ListDataSetIterator
+from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.layers.output import OutputLayer
@@ -657,6 +658,33 @@ def test_a_master_names_a_head_that_went_back_and_puts_its_own_in_its_place(rout
     assert (head.version, head.batches, head.status) == (newer.version, 7, "running")
     assert bytes(drive(read_frame(store, head.model))) == bytes(model)
     assert "went back from version 3 to 0" in caplog.text
+
+
+def test_a_master_whose_run_was_cleared_up_while_it_stood_still_does_not_begin_it_again():
+    """It knows the newest model, and finds no head: the grid has lost it, or somebody has ended the run."""
+    work, store, may = network_work(), MemoryStore(), [True]
+
+    def may_begin():
+        if may[0] is None:
+            raise TrackerError("it has ended while this master stood still")
+        return may[0]
+
+    start = protocol.RunStart("run", work.first_model, lambda: None, may_begin=may_begin)
+    router, clock = create_router("iterative-reduce"), RunningClock()
+    aggregator = work.aggregator("iterative-reduce")
+    me = protocol.Master("m", store, clock, work.plan, router, aggregator=aggregator, start=start)
+    steps = protocol.master_steps(me)
+    while me.known is None:
+        next(steps)
+    for answer in (False, True, None):
+        store.delete(HEAD)
+        may[0] = answer
+        if answer is None:
+            with pytest.raises(TrackerError, match="while this master stood still"):
+                [next(steps) for _ in range(100)]
+        else:
+            [next(steps) for _ in range(100)]
+        assert (store.get(HEAD) is not None) == (answer is True)
 
 
 class Rollbacks(simulator.SimulatedStore):
