@@ -74,12 +74,29 @@ def perform_in_slot(
 
     Returns:
         The update, and with a strategy the state that the job leaves; None if it was not wanted any more.
+
+    Raises:
+        JobError: the performer's result, or the model, is not what the strategy is for.
     """
-    performer.update(model if strategy is None else strategy.replica(model, state))
-    result = performer.perform(job)
-    if result is None or strategy is None:
+    if strategy is None:
+        performer.update(model)
+        result = performer.perform(job)
         return None if result is None else (result,)
+    _check_arrays(strategy, "the model", model, {PARAMS, STATE})
+    performer.update(strategy.replica(model, state))
+    result = performer.perform(job)
+    if result is None:
+        return None
+    _check_arrays(strategy, f"the result of {type(performer).__name__}", result, {strategy.shares, STATE})
     return strategy.settle(model, state, result, kernels)
+
+
+def _check_arrays(strategy: SlotStrategy, what: str, found: Result, wanted: set[str]) -> None:
+    if lacking := sorted(wanted - found.arrays.keys()):
+        raise JobError(
+            f"{what} has the arrays {sorted(found.arrays)}, and {strategy.name} needs {' and '.join(lacking)} too; "
+            "choose another router for jobs that train no network"
+        )
 
 
 class CheckedPerformer:

@@ -312,19 +312,19 @@ def _refuse_unfit(me: Watcher, slots: OpenSlots, numbers: Sequence[int], updates
     if strategy is None:
         return False
     for number, update in zip(numbers, updates, strict=True):
-        record = slots.records[number]
+        record, (round_, slot) = slots.records[number], me.plan.at(number)
         try:
             strategy.check(update, slots.model)
             me.suspects.clear(record.worker)
         except WireError as exc:
-            text = f"the update of worker {record.worker} for round %s, slot %s was refused: {exc}"
-            failure = Failure(exc.code, text % me.plan.at(number), record.worker)
+            text = f"the update of worker {record.worker} for round {round_}, slot {slot} was refused: {exc}"
+            failure = Failure(exc.code, text, record.worker)
             failed = msgspec.structs.replace(
                 record, state="failed", failure=failure, failures=add_failure(record.failures, failure), update=None
             )
             logger.warning("%s", failure.message)
             yield STEP
-            me.store.replace_if_same(Keys.job(*me.plan.at(number)), encode_record(record), encode_record(failed))
+            me.store.replace_if_same(Keys.job(round_, slot), encode_record(record), encode_record(failed))
             slots.records.pop(number)
             refused = True
     return refused

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
+import numpy as np
 import pytest
 
 from dl4jlegacy import ActorNetworkRunner, Conf, ListDataSetIterator
 from dl4jlegacy.datasets import load
 from dl4jlegacy.datasets.normalizers import NormalizerMinMaxScaler
+from dl4jlegacy.errors import JobError
+from dl4jlegacy.kernels import load as load_kernels
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.updaters import Nesterovs
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.perform import perform_in_slot
 from dl4jlegacy.scaleout.records import Head, Keys, Manifest
 from dl4jlegacy.scaleout.strategies import STRATEGIES, SlotStrategy, create_router
 
@@ -127,6 +132,17 @@ def test_validations_leave_states_alone(router: str) -> None:
         result = runner.train(deadline=60)
     assert result.head.scores is not None
     assert bits(result) == bits(train(validated))
+
+
+def test_jobs_that_train_no_network_are_told_what_is_missing(router: str) -> None:
+    strategy, result = create_router(router), Result({}, {"params": np.zeros(3)})
+    performer = SimpleNamespace(update=lambda model: None, perform=lambda job: result)
+    words = rf"\['params'\], and {router} needs .*updater_state too; choose another router"
+    with pytest.raises(JobError, match=f"the model has the arrays {words}"):
+        perform_in_slot(performer, strategy, None, result, None, load_kernels("numpy"))
+    whole = Result({}, {"params": np.zeros(3), "updater_state": np.zeros(3)})
+    with pytest.raises(JobError, match=f"the result of SimpleNamespace has the arrays {words}"):
+        perform_in_slot(performer, strategy, None, whole, None, load_kernels("numpy"))
 
 
 def test_states_are_useless_once_no_snapshot_can_name_them() -> None:
