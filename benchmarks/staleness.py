@@ -271,7 +271,7 @@ def parse(arguments: list[str] | None = None) -> Any:
     parser.add_argument("--dataset", default="mnist", help="mnist, digits, or what else dl4j takes (mnist)")
     parser.add_argument("--workers", type=int, default=30, help="simulated ones (30)")
     parser.add_argument("--n", type=int, action="append", help="of softsync, may be repeated (1, 15 and 30)")
-    parser.add_argument("--examples", type=int, default=24_000, help="to train on (24,000)")
+    parser.add_argument("--examples", type=int, default=48_000, help="to train on (48,000)")
     parser.add_argument("--epochs", type=int, default=1, help="passes over them (1)")
     parser.add_argument("--batch", type=int, default=8, help="examples of an update (8)")
     parser.add_argument("--rate-of-learning", type=float, default=0.1, help="of plain SGD (0.1)")
