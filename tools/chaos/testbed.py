@@ -490,7 +490,8 @@ class TestBed:
 def _move_last_member(state: ServicesState) -> ServicesState:
     """Start all members again, the last one at ``MEMBER_HOST``; return the servers as they are then."""
     folder, last = Path(state.folder), state.members[-1]
-    moved = msgspec.structs.replace(last, host=MEMBER_HOST)
+    command = tuple(part.replace(f"={last.host}", f"={MEMBER_HOST}") for part in last.command)  # its public address
+    moved = msgspec.structs.replace(last, host=MEMBER_HOST, command=command)
     members = [*state.members[:-1], moved]
     for member in members:
         path = folder / f"{member.name}.yaml"

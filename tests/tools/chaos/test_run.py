@@ -49,9 +49,9 @@ def test_faults_of_several_kinds_change_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.cluster
-def test_a_frozen_member_an_empty_grid_and_stepping_clocks_change_nothing() -> None:
+def test_a_member_that_is_cut_off_an_empty_grid_and_stepping_clocks_change_nothing() -> None:
     """With a strategy whose slots remember something: what an empty grid has lost of that comes from checkpoints."""
-    kinds = "member-freeze,grid-empty,clock-step"
+    kinds = "member-partition,grid-empty,clock-step"
     done = run_chaos(
         *("--faults", "3", "--seed", "1", "--workers", "2", "--rounds", "300", "--kinds", kinds, "--format", "json"),
         *("--router", "gradient-sharing"),
