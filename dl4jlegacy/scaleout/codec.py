@@ -211,9 +211,8 @@ def _pack_as(format: str, codes: Array, size: int, tau: float) -> Array:
             f"{list(codes.shape)} codes of {codes.dtype} for {counted(size, 'element')}; "
             "they must be a flat vector of int32, for fewer than 2^31 elements"
         )
-    indices = np.abs(codes.astype(np.int64)) - 1
-    gaps = np.diff(indices, prepend=-1) - 1
-    if codes.size and (gaps.min() < 0 or indices[-1] >= size):
+    places = np.abs(codes)  # -2^31 stays as it is, and does not ascend
+    if codes.size and not (places[0] > 0 and places[-1] <= size and np.all(places[1:] > places[:-1])):
         raise ShapeError(
             f"the codes do not fit a vector of {counted(size, 'element')}; they must ascend in absolute value, "
             f"every one between 1 and {size}"
@@ -221,9 +220,11 @@ def _pack_as(format: str, codes: Array, size: int, tau: float) -> Array:
     if format == FLEXIBLE:
         return np.concatenate([np.array([codes.size, size, bits, 0], np.int32), codes])
     if format == RICE:
+        gaps = np.diff(places, prepend=np.int32(0))
+        gaps -= 1
         return _rice(gaps, codes < 0)
     low, high = np.zeros(size, bool), np.zeros(size, bool)
-    low[indices], high[indices] = True, codes < 0
+    low[places - 1], high[places - 1] = True, codes < 0
     return _bitmap(size, bits, low, high)
 
 
@@ -253,16 +254,18 @@ def _planes(words: Array, size: int) -> tuple[Array, Array]:
 
 
 def _rice(gaps: Array, negative: Array) -> Array:
-    """Return the payload for gaps of shape ``(count,)``, int64, and the signs."""
+    """Return the payload for gaps of shape ``(count,)``, int32, and the signs."""
     if not gaps.size:
         return np.zeros(1, np.uint8)
     k = _best_k(gaps)
-    ends = np.cumsum((gaps >> k) + 1) - 1
+    ends = np.cumsum((gaps >> k) + 1, dtype=np.int64)
+    ends -= 1
     ones = np.zeros(int(ends[-1]) + 1, np.uint8)
     ones[ends] = 1
+    low = gaps.astype(np.min_scalar_type((1 << k) - 1))  # cut off: the k low bits are what the planes take
     planes = np.empty((k + 1, gaps.size), np.uint8)
     for row in range(k):
-        planes[row] = gaps >> (k - 1 - row) & 1
+        planes[row] = low >> (k - 1 - row) & 1
     planes[k] = negative
     return np.concatenate([np.array([k], np.uint8), np.packbits(ones), np.packbits(planes)])
 

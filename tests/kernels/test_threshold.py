@@ -85,6 +85,19 @@ def test_what_is_no_number_is_not_sent_and_infinity_stays(kernels: Kernels) -> N
     np.testing.assert_array_equal(residual, [np.nan, np.inf, -np.inf, 0, 0])
 
 
+@pytest.mark.parametrize("char", "fd")
+def test_every_place_of_a_stretch_is_found_and_what_is_no_number_is_not(kernels: Kernels, char: str) -> None:
+    """In 64 elements, of which compiled code has a bit each, and in the few behind the last whole stretch."""
+    for at in range(70):
+        x = np.full(70, np.nan, char)
+        x[at], x[(at + 1) % 70] = (-np.inf, -1.5)[at % 2], np.nextafter(x.dtype.type(1), x.dtype.type(0))
+        codes, residual = encode(kernels, x, 1.0, 70)
+        assert codes.tolist() == [-(at + 1)]
+        expected = x.copy()
+        expected[at] += 1
+        np.testing.assert_array_equal(residual, expected)
+
+
 @pytest.mark.parametrize(
     "codes", [[0], [4], [-4], [2, 1], [1, 1], [1, -1], [-(2**31)], [1, 2**31 - 1], [3, 0]], ids=str
 )

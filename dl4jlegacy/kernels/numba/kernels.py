@@ -326,7 +326,10 @@ def all_finite(x: Array) -> bool:
 def threshold_encode(residual: Array, tau: float, codes: Array) -> int:
     """See ``Kernels``."""
     check_encode(residual, tau, codes)
-    return int(threshold.threshold_encode(residual, codes, tau))
+    if residual.dtype.char != "f":
+        return int(threshold.threshold_encode(residual, codes, tau, 0, 0))
+    found = threshold.threshold_encode_lines(residual, codes, tau)
+    return int(threshold.threshold_encode(residual, codes, tau, residual.size // 64 * 64, found))
 
 
 def threshold_decode(codes: Array, tau: float, target: Array) -> None:

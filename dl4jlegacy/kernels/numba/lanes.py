@@ -25,9 +25,11 @@ __all__ = [
     "exp",
     "fence",
     "load",
+    "lowest",
     "mul",
     "pick",
     "pointer",
+    "reach",
     "sigmoid",
     "splat",
     "store",
@@ -219,6 +221,25 @@ def _splat_float(typingctx: Any, scalar: Any) -> Any:
     return _lanes(types.float32), generate
 
 
+def _reach(typingctx: Any, x: Any, bound: Any) -> Any:
+    """Return a bit for each lane, lowest first: whether ``x`` is at least ``bound`` in size. Of a NaN it is zero."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        reaches = builder.fcmp_ordered(">=", _call(builder, "fabs", args[0]), args[1])
+        return builder.zext(builder.bitcast(reaches, ir.IntType(LANES)), ir.IntType(64))
+
+    return types.uint64(_lanes, _lanes), generate
+
+
+def _lowest(typingctx: Any, bits: Any) -> Any:
+    """Return the place of the lowest bit that is set; ``bits`` must not be zero."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), generate
+
+
 def _pointer(typingctx: Any, address: Any, like: Any) -> Any:
     """Return ``address`` as a pointer to elements of the dtype of the array ``like`` (for ``numba.carray``)."""
 
@@ -282,6 +303,8 @@ def _uniform_block(typingctx: Any, block: Any, key: Any, address: Any) -> Any:
 
 fence: Any = intrinsic(_fence)
 load: Any = intrinsic(_load)
+lowest: Any = intrinsic(_lowest)
+reach: Any = intrinsic(_reach)
 splat: Any = intrinsic(_splat_float)
 stream: Any = intrinsic(_stream)
 store: Any = intrinsic(_store)

@@ -2,34 +2,57 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numba
+import numpy as np
+
 from dl4jlegacy.backend import Array
+from dl4jlegacy.kernels.numba import lanes
 from dl4jlegacy.kernels.numba.compile import kernel
 
-__all__ = ["threshold_decode", "threshold_encode"]
+__all__ = ["threshold_decode", "threshold_encode", "threshold_encode_lines"]
 
-_STRETCH = 64
+
+@kernel("mCfii")
+def threshold_encode(residual: Array, codes: Array, tau: float, start: int, found: int) -> int:
+    """From element ``start`` on, write the codes behind the ``found`` there are, and take their quanta off."""
+    quantum = residual.dtype.type(tau)
+    for i in range(start, residual.size):
+        if found == codes.size:
+            break
+        if abs(residual[i]) >= quantum:
+            codes[found] = i + 1 if residual[i] > 0 else -(i + 1)
+            residual[i] -= quantum if residual[i] > 0 else -quantum
+            found += 1
+    return found
+
+
+def _reaching(address: Any, bound: Any) -> Any:
+    """Return a bit for each of the sixty-four float32 at ``address``: whether it is at least ``bound`` in size."""
+    bits = np.uint64(0)
+    for line in range(4):
+        here = lanes.load(address + np.uint64(64 * line))
+        bits |= lanes.reach(here, bound) << np.uint64(16 * line)
+    return bits
+
+
+_reaching_jit: Any = numba.njit(_reaching)
 
 
 @kernel("mCf")
-def threshold_encode(residual: Array, codes: Array, tau: float) -> int:
-    """Write the codes and take their quanta off the residual; most stretches hold none, and are only counted."""
-    quantum = residual.dtype.type(tau)
-    capacity, found = codes.size, 0
-    for low in range(0, residual.size, _STRETCH):
-        part = residual[low : low + _STRETCH]
-        some = 0
-        for i in range(part.size):
-            some += abs(part[i]) >= quantum
-        if not some:
-            continue
-        for i in range(part.size):
-            if abs(part[i]) >= quantum and found < capacity:
-                code = low + i + 1
-                codes[found] = code if part[i] > 0 else -code
-                part[i] -= quantum if part[i] > 0 else -quantum
-                found += 1
-        if found == capacity:
-            break
+def threshold_encode_lines(residual: Array, codes: Array, tau: float) -> int:
+    """float32: the same for all whole stretches of 64, of which most hold no code, or very few."""
+    quantum, found = residual.dtype.type(tau), 0
+    bound, address = lanes.splat(quantum), np.uint64(residual.ctypes.data)
+    for low in range(0, residual.size // 64 * 64, 64):
+        bits = _reaching_jit(address + np.uint64(4 * low), bound)
+        while bits and found < codes.size:
+            i = low + lanes.lowest(bits)
+            codes[found] = i + 1 if residual[i] > 0 else -(i + 1)
+            residual[i] -= quantum if residual[i] > 0 else -quantum
+            found += 1
+            bits &= bits - np.uint64(1)
     return found
 
 
