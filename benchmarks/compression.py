@@ -1,0 +1,355 @@
+"""What gradient sharing costs and spares: ``python benchmarks/compression.py [--part messages] [--format json]``.
+
+Three parts, each with both sides in one run:
+
+- ``encoding``: finding the elements to send in a vector as long as Strom's network (2015), taking their quanta off it,
+  and packing the message, against one addition to a vector of that length in place; ratios are medians of turns.
+- ``messages``: jobs of a network of that size: the bytes of each update's frame against those of its parameters
+  as float32, and of its payload against the fewest bits that its elements can do with (``entropy_bits``).
+- ``accuracy``: what a smaller network knows after as many examples with messages (``"average": true``) and without
+  (``iterative-reduce``). Jobs have plain SGD, which has no state, and equal numbers of examples; so the mean of the
+  slots' parameters is the model with the mean of their whole updates added, and messages are all that differs.
+
+The jobs are done one after the other in this process, by workers' performer and the strategy's own ``settle`` and
+aggregation, so all but the first part's figures are the same at each call on one machine. ``gradient-sharing`` has its
+defaults, and options for sparse messages ("sparse"); ``--args NAME JSON`` gives others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import command_line
+import measured
+import msgspec
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.datasets import DataSource, ListDataSetIterator, load
+from dl4jlegacy.inference import evaluate_network
+from dl4jlegacy.kernels import load as load_kernels
+from dl4jlegacy.nn import zoo
+from dl4jlegacy.nn.networks import build_network
+from dl4jlegacy.nn.updaters import Sgd
+from dl4jlegacy.scaleout.aggregate import PARAMS, aggregate
+from dl4jlegacy.scaleout.codec import entropy_bits, pack
+from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.job import DataSetJobIterator, Job, Result
+from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, first_model, perform_in_slot
+from dl4jlegacy.scaleout.store import Buffer
+from dl4jlegacy.scaleout.strategies import create_router, slot_strategy
+from dl4jlegacy.scaleout.strategies.gradient_sharing import CODES
+
+PARTS = ("encoding", "messages", "accuracy")
+SHARING, WHOLE = "gradient-sharing", "iterative-reduce"
+SETTINGS: Mapping[str, dict[str, Any]] = {
+    "defaults": {},
+    "sparse": {"threshold": "target-sparsity", "tau": 1e-3, "sparsity": 3e-3, "clip": 0.0},
+}
+THREADS = 4
+ONE_THREAD_GOAL, THREADS_GOAL = 1.3, 0.45  # times the addition
+SMALLER_GOAL, ENTROPY_GOAL, ACCURACY_GOAL = 600.0, 1.05, 0.2  # times, times, percentage points
+
+
+# -- encoding ----------------------------------------------------------------------------------------------------------
+
+
+def encode_in_parts(residual: Array, tau: float, codes: Array, pool: ThreadPoolExecutor, parts: int) -> int:
+    """Encode as ``threshold_encode`` does, a part of the vector on each thread of the pool; return how many codes."""
+    kernels, bounds = load_kernels(None), [residual.size * part // parts for part in range(parts + 1)]
+
+    def encode(low: int, high: int) -> int:
+        found = kernels.threshold_encode(residual[low:high], tau, codes[low:high])
+        part = codes[low : low + found]
+        part += np.where(part > 0, low, -low).astype(np.int32)
+        return found
+
+    total = 0
+    for low, found in zip(bounds, list(pool.map(encode, bounds, bounds[1:])), strict=False):
+        codes[total : total + found] = codes[low : low + found]
+        total += found
+    return total
+
+
+def timed(step: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    step()
+    return time.perf_counter() - began
+
+
+def encoders(
+    values: Array, sparsities: Sequence[float], pool: ThreadPoolExecutor | None
+) -> dict[str, Callable[[], float]]:
+    """Return what takes turns, by its name: each returns the seconds that it took, once it had a vector to encode."""
+    kernels, sizes = load_kernels(None), np.sort(np.abs(values))
+    residual, codes = values.copy(), np.zeros(values.size, np.int32)
+
+    def encode(tau: float, parts: int) -> float:
+        residual[:] = values
+        began = time.perf_counter()
+        if parts > 1 and pool is not None:
+            count = encode_in_parts(residual, tau, codes, pool, parts)
+        else:
+            count = kernels.threshold_encode(residual, tau, codes)
+        pack(codes[:count], residual.size, tau)
+        return time.perf_counter() - began
+
+    total = values.copy()
+    made: dict[str, Callable[[], float]] = {"addition": lambda: timed(lambda: np.add(total, values, out=total))}
+    for sparsity in sparsities:
+        count = max(1, round(sparsity * values.size))
+        tau = float(sizes[-count])
+        made[f"{sparsity:.2%} sent, one thread"] = lambda tau=tau: encode(tau, 1)
+        if pool is not None:
+            made[f"{sparsity:.2%} sent, {THREADS} threads"] = lambda tau=tau: encode(tau, THREADS)
+        if command_line.is_installed("torch"):
+            made[f"{sparsity:.2%} sent, PyTorch's topk"] = torch_topk(values, count)
+    return made
+
+
+def torch_topk(values: Array, count: int) -> Callable[[], float]:
+    """Return what times PyTorch's choice of the largest elements on one thread, without packing them."""
+    import torch  # optional: the extra "bench"
+
+    torch.set_num_threads(1)
+    vector = torch.from_numpy(values)
+    return lambda: timed(lambda: vector.abs().topk(count, sorted=False))
+
+
+def measure_encoding(report: measured.Report, arguments: Any) -> None:
+    values = np.random.default_rng(1).standard_normal(arguments.elements, np.float32)
+    threads = THREADS if measured.cores() >= THREADS else 0
+    pool = ThreadPoolExecutor(threads) if threads else None
+    contenders = encoders(values, arguments.sparsity or [1e-4, 1e-3, 1e-2], pool)
+    for contender in contenders.values():
+        contender()  # compile, touch memory
+    taken = measured.take_turns(contenders, arguments.turns)
+    if pool is None:
+        report.say(f"{THREADS} threads: not measured, there are {measured.cores()} cores; in a run each worker has one")
+    else:
+        pool.shutdown()
+    for name in list(contenders)[1:]:
+        goal = None if "topk" in name else ONE_THREAD_GOAL if "one thread" in name else THREADS_GOAL
+        ratio = measured.median_ratio(taken[name], taken["addition"])
+        report.add(name, ratio, "additions", goal)
+
+
+# -- jobs one after the other ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Message:
+    """What is counted of an update: the bytes of its frame and of its payload, and its elements."""
+
+    frame: int
+    payload: int
+    count: int
+    tau: float
+
+
+@dataclass
+class Trained:
+    """What came of a run: its messages, none if updates went whole, the last model, the bytes of the parameters."""
+
+    model: Result
+    frames: list[int] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+
+    @property
+    def elements(self) -> int:
+        """How many parameters the network has."""
+        return int(self.model.arrays[PARAMS].size)
+
+    @property
+    def smaller(self) -> float:
+        """How many times smaller a frame is than the parameters as float32, in the mean."""
+        return 4 * self.elements * len(self.frames) / sum(self.frames)
+
+    def over_entropy(self, messages: Sequence[Message]) -> float:
+        """Return how many times the bits are of some messages that their elements need; NaN if these are none."""
+        needed = sum(entropy_bits(message.count, self.elements) for message in messages)
+        return 8 * sum(message.payload for message in messages) / needed if needed else float("nan")
+
+
+def run(source: DataSource, conf: Conf, rounds: int | None = None) -> Trained:
+    """Do a run's jobs in this thread, ``rounds`` of them at most; the model is the one that ``train`` would make."""
+    kernels = load_kernels(None)
+    data = ListDataSetIterator(source.train, conf.batch_size, seed=conf.seed)
+    jobs = DataSetJobIterator(data, jobs_per_round=conf.jobs_per_round, phases=conf.phases())
+    router, plan = create_router(conf.router, conf.router_args, jobs_per_round=conf.jobs_per_round), jobs.plan
+    network = build_network(conf.network_conf, kernels)
+    performer = MultiLayerNetworkPerformer(network, seed=conf.seed, shares=router.shares)
+    network.init()
+    frame, states = first_model(network).encode(), dict[int, Buffer]()
+    trained, total = Trained(Result.decode(frame)), plan.total_rounds
+    for number in range(total if rounds is None else min(rounds, total)):
+        updates = []
+        for slot in (plan.slot(number, index) for index in range(plan.slots(number))):
+            job = Job(slot, plan.work_of(number), jobs.work(slot), version=number)
+            strategy, state = slot_strategy(router, plan, number), states.get(slot.slot)
+            before = None if state is None else Result.decode(state)
+            done = perform_in_slot(performer, strategy, job, Result.decode(frame), before, kernels)
+            assert done is not None
+            updates.append(done[0].encode())
+            note(trained, done[0], len(updates[-1]))
+            if strategy is not None:
+                states[slot.slot] = done[1].encode()
+        frame, _ = aggregate(router.aggregator(kernels), frame, updates, version=number, ends_phase=False)
+    trained.model = Result.decode(frame)
+    return trained
+
+
+def note(trained: Trained, update: Result, frame: int) -> None:
+    """Count an update."""
+    trained.frames.append(frame)
+    if CODES in update.arrays:
+        values = update.values
+        trained.messages.append(Message(frame, update.arrays[CODES].nbytes, values["count"], values["tau"]))
+
+
+def conf_of(source: DataSource, hidden: Sequence[int], arguments: Any, **more: Any) -> Conf:
+    """Return the Conf of a multilayer perceptron without drop-out, trained by plain SGD."""
+    conf = zoo.mlp(source.train.features[0].size, len(source.label_names), hidden=tuple(hidden), drop_out=0.0)
+    updater, seed = Sgd(learning_rate=arguments.rate_of_learning), more.get("seed", Conf().seed)
+    return Conf(
+        multi_layer_conf=msgspec.structs.replace(
+            conf, conf=msgspec.structs.replace(conf.conf, updater=updater, seed=seed)
+        ),
+        workers=1,
+        jobs_per_round=arguments.slots,
+        **more,
+    )
+
+
+def cut(source: DataSource, examples: int, batch: int, slots: int) -> DataSource:
+    """Return a source whose training data fill whole rounds."""
+    whole = min(examples, source.train.num_examples) // (batch * slots) * batch * slots
+    return dataclasses.replace(source, train=source.train.rows(0, whole))
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+def measure_messages(report: measured.Report, source: DataSource, arguments: Any) -> None:
+    rows = []
+    for setting, args in arguments.args.items():
+        rounds, batch, slots = arguments.rounds, arguments.batch, arguments.slots
+        epochs = -(-rounds * slots * batch // source.train.num_examples)
+        conf = conf_of(source, arguments.hidden, arguments, router=SHARING, router_args=args).replace(
+            batch_size=batch, epochs=epochs
+        )
+        trained = run(source, conf, rounds)
+        report_messages(report, setting, trained)
+        messages = [vars(message) for message in trained.messages]
+        rows.append({"setting": setting, "elements": trained.elements, "messages": messages})
+    report.details["messages"] = rows
+
+
+def report_messages(report: measured.Report, setting: str, trained: Trained) -> None:
+    shares, tau = [message.count / trained.elements for message in trained.messages], trained.messages[-1].tau
+    report.say(
+        f"{setting}: {len(shares)} messages of {trained.elements:,} parameters, {min(shares):.3%} to {max(shares):.3%} "
+        f"of these in each, {statistics.mean(shares):.3%} in the mean; the quantum ends at {tau:.3g}"
+    )
+    largest = 4 * trained.elements / max(trained.frames)
+    report.add(f"{setting}: model / update, in the mean", trained.smaller, "x", SMALLER_GOAL, at_least=True)
+    report.add(f"{setting}: model / largest update", largest, "x")
+    report.add(f"{setting}: payload / bound", trained.over_entropy(trained.messages), "x", ENTROPY_GOAL)
+    each = [trained.over_entropy([message]) for message in trained.messages if message.count]
+    report.add(f"{setting}: payload / bound, at worst", max(each, default=float("nan")), "x", ENTROPY_GOAL)
+
+
+# -- accuracy ----------------------------------------------------------------------------------------------------------
+
+
+def measure_accuracy(report: measured.Report, source: DataSource, arguments: Any) -> None:
+    source = cut(source, arguments.examples, arguments.small_batch, arguments.slots)
+    report.say(
+        f"{arguments.epochs} x {source.train.num_examples:,} examples, {arguments.slots} slots, batches of "
+        f"{arguments.small_batch}; accuracy on {source.test.num_examples:,} test examples"
+    )
+    rows = []
+    for seed in range(1, arguments.seeds + 1):
+        whole, _ = accuracy(source, arguments, seed, router=WHOLE)
+        for setting, args in arguments.args.items():
+            right, smaller = accuracy(source, arguments, seed, router=SHARING, router_args={**args, "average": True})
+            rows.append({"setting": setting, "seed": seed, "messages": right, "whole": whole, "smaller": smaller})
+            said = f"{right:.4f}, whole {whole:.4f}; {smaller:,.0f}x smaller"
+            report.add(f"{setting}: accuracy, seed {seed}", 100 * (right - whole), "points", note=said)
+    for setting in arguments.args:
+        differences = [100 * (row["messages"] - row["whole"]) for row in rows if row["setting"] == setting]
+        report.add(f"{setting}: accuracy, mean difference", abs(statistics.mean(differences)), "points", ACCURACY_GOAL)
+    report.details["accuracy"] = rows
+
+
+def accuracy(source: DataSource, arguments: Any, seed: int, **strategy: Any) -> tuple[float, float]:
+    """Train; return the share of right answers on the test examples, and how many times smaller updates were."""
+    conf = conf_of(source, arguments.small_hidden, arguments, seed=seed, **strategy)
+    conf = conf.replace(batch_size=arguments.small_batch, epochs=arguments.epochs)
+    trained = run(source, conf)
+    network = build_network(conf.network_conf, load_kernels(None))
+    network.set_params(trained.model.arrays[PARAMS])
+    found = evaluate_network(network, source.test, source.label_names).fields()["accuracy"]
+    return float(found), trained.smaller
+
+
+# -- command line ------------------------------------------------------------------------------------------------------
+
+
+def widths(text: str) -> list[int]:
+    return [int(width) for width in text.split(",")]
+
+
+def parse(given: list[str] | None = None) -> Any:
+    parser = command_line.cluster_parser(__doc__)
+    parser.add_argument("--part", choices=PARTS, action="append", help="may be repeated (all)")
+    parser.add_argument("--dataset", default="mnist", help="mnist, digits, or what else dl4j takes (mnist)")
+    parser.add_argument("--args", nargs=2, metavar=("NAME", "JSON"), action="append", help="options, may be repeated")
+    parser.add_argument("--slots", type=int, default=4, help="of a round (4)")
+    parser.add_argument("--rate-of-learning", type=float, default=0.1, help="of plain SGD (0.1)")
+    encoding = parser.add_argument_group("encoding")
+    encoding.add_argument("--elements", type=int, default=14_600_000, help="of the vector (14,600,000)")
+    encoding.add_argument("--sparsity", type=float, action="append", help="may be repeated (1e-4, 1e-3 and 1e-2)")
+    encoding.add_argument("--turns", type=int, default=15, help="of each (15)")
+    messages = parser.add_argument_group("messages")
+    messages.add_argument("--hidden", type=widths, default=[2700, 2700, 1910], help="widths (2700,2700,1910)")
+    messages.add_argument("--batch", type=int, default=128, help="examples of a job (128)")
+    messages.add_argument("--rounds", type=int, default=10, help="of jobs (10)")
+    small = parser.add_argument_group("accuracy")
+    small.add_argument("--small-hidden", type=widths, default=[300, 100], help="widths (300,100)")
+    small.add_argument("--small-batch", type=int, default=32, help="examples of a job (32)")
+    small.add_argument("--examples", type=int, default=60_000, help="of a pass, cut to whole rounds (60,000)")
+    small.add_argument("--epochs", type=int, default=5, help="passes over them (5)")
+    small.add_argument("--seeds", type=int, default=3, help="runs of both sides (3)")
+    arguments = parser.parse_args(given)
+    arguments.args = {name: json.loads(text) for name, text in arguments.args or []} or SETTINGS
+    return arguments
+
+
+def main(given: list[str] | None = None) -> int:
+    arguments = parse(given)
+    parts = arguments.part or PARTS
+    report = measured.Report(f"gradient messages on {arguments.dataset}", arguments.format)
+    with threadpool_limits(limits=1, user_api="blas"):
+        if "encoding" in parts:
+            measure_encoding(report, arguments)
+        if "messages" in parts or "accuracy" in parts:
+            source = load(arguments.dataset)
+        if "messages" in parts:
+            measure_messages(report, source, arguments)
+        if "accuracy" in parts:
+            measure_accuracy(report, source, arguments)
+    return report.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
