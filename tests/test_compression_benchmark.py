@@ -43,6 +43,7 @@ def measured(script: ModuleType, capsys: pytest.CaptureFixture[str], *arguments:
     return report, figures
 
 
+@pytest.mark.long
 def test_messages_are_counted_as_they_are(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     exact = [
         "--args",
@@ -73,6 +74,7 @@ def test_messages_are_counted_as_they_are(script: ModuleType, capsys: pytest.Cap
     assert figures["none: model / update, in the mean"]["goal"] == 600
 
 
+@pytest.mark.long
 def test_accuracies_are_compared_seed_by_seed(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     report, figures = measured(script, capsys, "--part", "accuracy")
     rows = report["accuracy"]
@@ -91,6 +93,7 @@ def test_accuracies_are_compared_seed_by_seed(script: ModuleType, capsys: pytest
         assert figure["value"] == pytest.approx(abs(mean)) and figure["goal"] == 0.2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("router", ["gradient-sharing", "iterative-reduce"])
 def test_its_runs_are_the_runners_bit_for_bit(script: ModuleType, router: str) -> None:
     arguments = script.parse([*TINY])

@@ -37,6 +37,7 @@ def rows_of(script: ModuleType, arguments: list[str], capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("script", ["staleness"], indirect=True)
+@pytest.mark.long
 def test_simulated_workers_are_as_stale_as_the_paper_says(
     script: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -61,6 +62,7 @@ def test_simulated_workers_are_as_stale_as_the_paper_says(
 
 
 @pytest.mark.parametrize("script", ["staleness"], indirect=True)
+@pytest.mark.long
 def test_a_run_whose_numbers_become_infinite_has_no_accuracy_and_all_is_the_same_each_time(
     script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -451,8 +451,14 @@ def test_a_model_that_is_lost_while_its_round_is_worked_on_is_written_again(forg
     simulator.simulate(network_work(), 40, first=1)
 
 
-@pytest.mark.parametrize("forgetful", ["state/", "snapshot/"], indirect=True)
+@pytest.mark.parametrize("forgetful", ["state/"], indirect=True)
 def test_a_state_that_is_lost_sends_the_run_back_to_its_checkpoint(forgetful):
+    simulator.simulate(network_work(), 16, first=1, router="gradient-sharing")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("forgetful", ["snapshot/"], indirect=True)
+def test_a_snapshot_that_is_lost_sends_the_run_back_to_its_checkpoint(forgetful):
     simulator.simulate(network_work(), 16, first=1, router="gradient-sharing")
 
 
@@ -703,7 +709,7 @@ class Rollbacks(simulator.SimulatedStore):
             self.now = dict(rng.choice(self.older))
 
 
-@pytest.mark.parametrize("router", [*ROUTERS, "gradient-sharing"])
+@pytest.mark.parametrize("router", [*ROUTERS, pytest.param("gradient-sharing", marks=pytest.mark.long)])
 def test_a_grid_that_falls_back_to_an_older_state_changes_nothing(router, monkeypatch):
     monkeypatch.setattr(simulator, "SimulatedStore", Rollbacks)
     simulator.simulate(network_work(), 4, first=1, router=router)
