@@ -208,6 +208,7 @@ def test_hosts_that_are_cut_off_and_come_back_change_nothing(machines: Machines)
     led = master(machines, epochs=ENOUGH)  # the other worker must not be done before it is noticed
     workers = [worker(machines, host) for host in ("second", "third")]
     happened(led, "worker_joined", 2)
+    until(lambda: re.search(r'"round": [1-9]\d', led.err()), what="ten rounds, so that both are heard of")
     machines.cut("second", True)
     happened(led, "worker_gone")
     machines.cut("second", False)
