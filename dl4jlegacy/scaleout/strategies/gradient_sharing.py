@@ -45,8 +45,8 @@ class GradientSharingWorkRouter(IterativeReduceWorkRouter):
 
     A job's update is what the training of its batches has changed in the parameters: the gradients after the updater.
     It is added to the residual. Each element of the residual that is at least ``tau`` sends one quantum, ``tau`` or
-    ``-tau``, which is taken from it; a message has the places and signs of these elements, in whichever of three
-    formats is the smallest. The next model is this one with all messages of the round added to it, in slot order.
+    ``-tau``, which is taken from it; a message has the places and signs of these elements, Golomb-Rice coded. The next
+    model is this one with all messages of the round added to it, in slot order.
 
     Attributes:
         threshold: ``"adaptive"``: tau moves until a message has between ``least_sparsity`` and ``most_sparsity`` of the
@@ -57,9 +57,8 @@ class GradientSharingWorkRouter(IterativeReduceWorkRouter):
         decay: by what tau is multiplied or divided when it moves; at least 0.5 and less than 1.
         clip: the residual is cut to this multiple of tau, 1 or more; 0: never.
         clip_every: after so many messages of a slot.
-        average: whether the mean of a round's messages is added instead of their sum, which is DL4J's way and makes the
-            learning rate count once for every slot.
-        jobs_per_round: of the run.
+        average: whether the plain mean of a round's messages is added instead of their sum, which is DL4J's way and
+            makes the learning rate count once for every slot.
     """
 
     name: ClassVar[str] = "gradient-sharing"
@@ -73,7 +72,6 @@ class GradientSharingWorkRouter(IterativeReduceWorkRouter):
     clip: float = 5.0
     clip_every: int = 5
     average: bool = False
-    jobs_per_round: int = 1
 
     def __post_init__(self) -> None:
         if self.threshold not in THRESHOLDS:
@@ -136,22 +134,24 @@ class GradientSharingWorkRouter(IterativeReduceWorkRouter):
 
     def aggregator(self, kernels: Kernels, pool: Executor | None = None) -> JobAggregator:
         """See ``Strategy``."""
-        return _Aggregator(kernels, 1.0 / self.jobs_per_round if self.average else 1.0)
+        return _Aggregator(kernels, average=self.average)
 
 
 class _Aggregator:
     """Adds the messages to the parameters. A ``JobAggregator``."""
 
-    def __init__(self, kernels: Kernels, weight: float) -> None:
-        self._kernels, self._weight = kernels, weight
+    def __init__(self, kernels: Kernels, *, average: bool) -> None:
+        self._kernels, self._average = kernels, average
 
     def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
         """See ``JobAggregator``."""
-        return UpdateSum(model, self._add)
+        count = len(examples) if self._average else 1  # a short round has fewer messages
 
-    def _add(self, params: Array, update: Result) -> None:
-        codes, tau = _decoded(update, params.size)
-        self._kernels.threshold_decode(codes, tau * self._weight, params)
+        def add(params: Array, update: Result) -> None:
+            codes, tau = _decoded(update, params.size)
+            self._kernels.threshold_decode(codes, tau / count, params)
+
+        return UpdateSum(model, add)
 
 
 def _decoded(update: Result, size: int) -> tuple[Array, float]:

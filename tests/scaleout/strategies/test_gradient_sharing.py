@@ -64,7 +64,7 @@ def test_what_clipping_takes_is_told() -> None:
 @pytest.mark.parametrize("kernels", ["numpy", "numba"])
 def test_the_model_gets_the_sum_or_the_mean_of_the_messages(kernels: str) -> None:
     summed, averaged = (
-        create_router("gradient-sharing", {"threshold": "fixed", "tau": 0.5, "average": average}, jobs_per_round=2)
+        create_router("gradient-sharing", {"threshold": "fixed", "tau": 0.5, "average": average})
         for average in (False, True)
     )
     model = model_of([10, 20, 30])
@@ -79,6 +79,10 @@ def test_the_model_gets_the_sum_or_the_mean_of_the_messages(kernels: str) -> Non
         arrays = Result.decode(frame).arrays
         assert arrays["params"].tolist() == end and score == 0.5
         assert arrays["updater_state"].tolist() == [0, 0]
+        short, _ = aggregate(
+            strategy.aggregator(load_kernels(kernels)), model.encode(), updates[:1], version=0, ends_phase=False
+        )
+        assert Result.decode(short).arrays["params"].tolist() == [10.5, 20, 29.5]  # the mean of one is that one
 
 
 def test_the_threshold_follows_what_was_sent() -> None:
