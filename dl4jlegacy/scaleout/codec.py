@@ -25,6 +25,7 @@ import numpy as np
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, WireError, counted, nearest
+from dl4jlegacy.kernels.numpy.threshold import threshold_decode, threshold_encode
 
 __all__ = [
     "BITMAP",
@@ -118,13 +119,13 @@ def flexible_encode(residual: Array, tau: float, boundary: int | None = None) ->
         Header and codes; None, with nothing changed, if that would be fewer than two elements, as in DL4J.
     """
     bits, quantum = _quantum_of(residual, tau)
-    found = np.flatnonzero(np.abs(residual) >= quantum)[:boundary]
-    if found.size < 2:
+    count = min(int(np.count_nonzero(np.abs(residual) >= quantum)), residual.size if boundary is None else boundary)
+    if count < 2:
         return None
-    values = residual[found]
-    residual[found] = values - np.copysign(quantum, values)
-    header = np.array([found.size, residual.size, bits, 0], np.int32)
-    return np.concatenate([header, np.where(values > 0, found + 1, -(found + 1)).astype(np.int32)])
+    message = np.empty(_HEADER + count, np.int32)
+    message[:_HEADER] = count, residual.size, bits, 0
+    threshold_encode(residual, _from_bits(bits), message[_HEADER:])
+    return message
 
 
 def flexible_decode(message: Array, target: Array) -> None:
@@ -136,9 +137,7 @@ def flexible_decode(message: Array, target: Array) -> None:
     _check_vector(target)
     _check_payload(FLEXIBLE, message)
     words, bits = _checked_header(FLEXIBLE, message, target.size)
-    codes = _unflexible(words, int(words[0]), target.size)
-    quantum = target.dtype.type(_from_bits(bits))
-    target[np.abs(codes) - 1] += np.where(codes > 0, quantum, -quantum)
+    threshold_decode(_unflexible(words, int(words[0]), target.size), _from_bits(bits), target)
 
 
 def bitmap_encode(residual: Array, tau: float) -> tuple[Array, int]:
