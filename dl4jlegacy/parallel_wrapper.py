@@ -33,7 +33,6 @@ from dl4jlegacy.scaleout.aggregate import PARAMS, STATE
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.outcome import RunStatus
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.strategies import STRATEGIES
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker
 
 __all__ = ["ParallelWrapper"]
@@ -319,8 +318,7 @@ def _check_pretrained(network: Network) -> None:
 
 def _router_of(training_mode: str) -> str:
     """Return the strategy of a training mode; raises ``UsageError`` if there is none."""
-    offered = [mode for mode, router in _ROUTERS.items() if router in STRATEGIES]
-    if training_mode not in offered:
-        known = ", ".join(map(repr, offered))
+    if training_mode not in _ROUTERS:
+        known = ", ".join(map(repr, _ROUTERS))
         raise UsageError(f"ParallelWrapper training_mode is {training_mode!r}; there is {known}")
     return _ROUTERS[training_mode]

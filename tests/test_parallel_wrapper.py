@@ -44,7 +44,6 @@ from dl4jlegacy.nn.schedules import MapSchedule
 from dl4jlegacy.nn.updaters import Adam, Nesterovs, RmsProp, Sgd
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Phase, Plan
-from dl4jlegacy.scaleout.strategies import STRATEGIES, IterativeReduceWorkRouter
 
 
 @pytest.fixture(autouse=True)
@@ -509,23 +508,6 @@ def test_data_that_do_not_fit_and_no_epochs_are_refused_and_the_network_stays() 
     assert bits(network) == bits(of(stack()))
     wrapper.fit(batches())  # none of these has spoiled it
     assert bits(network) == bits(fitted(of(stack()), batches()))
-
-
-def test_shared_gradients_are_the_strategy_of_that_name_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    strategies: Any = STRATEGIES
-    monkeypatch.delitem(strategies, "gradient-sharing", raising=False)
-    with pytest.raises(UsageError, match=r"training_mode is 'shared-gradients'; there is 'averaging'$"):
-        ParallelWrapper(of(stack()), training_mode="shared-gradients")
-    made = []
-
-    def strategy(*, weighted_average: bool = True) -> Any:
-        made.append("gradient-sharing")
-        return IterativeReduceWorkRouter(weighted_average=weighted_average)
-
-    monkeypatch.setattr("dl4jlegacy.scaleout.strategies.create_router", lambda name, *args, **run: strategy())
-    monkeypatch.setitem(strategies, "gradient-sharing", strategy)
-    fitted(of(stack()), batches(), training_mode="shared-gradients")
-    assert made
 
 
 # --- a run that begins with a network ---------------------------------------------------------------------------------
