@@ -182,9 +182,10 @@ class CheckpointStore:
         tensors = safetensors.numpy.save(dict(result.arrays))
         model, manifest = self._files(head.version)
         kept, files = self._best_of(head, best)
-        of_slots = _encode_states(states) if states else None
-        if of_slots is not None:
-            files[f"states-{head.version:08d}.safetensors"] = of_slots[1]
+        of_slots = None
+        if states:
+            of_slots, content = _encode_states(states, _states_file(head.version))
+            files[of_slots["file"]] = content
         body = {
             "format": _FORMAT,
             "head": msgspec.to_builtins(head),
@@ -195,7 +196,7 @@ class CheckpointStore:
             "arrays": list(result.arrays),
             "model": {"file": model, "nbytes": len(tensors), "sha256": hashlib.sha256(tensors).hexdigest()},
             **({} if kept is None else {"best": kept}),
-            **({} if of_slots is None else {"states": of_slots[0]}),
+            **({} if of_slots is None else {"states": of_slots}),
         }
         try:
             if self._must_lock:  # a frozen process had it when this one took over
@@ -242,18 +243,8 @@ class CheckpointStore:
         with contextlib.suppress(CheckpointError, OSError, KeyError, TypeError, ValueError):
             body = _verified(self.folder.read(self._files(head.version)[1]))
             self._check_owner(body)
-            return self._states(head, body)
+            return _decode_states(body["states"]["slots"], self._arrays(body["states"]))
         return None
-
-    def _states(self, head: Head, body: dict[str, Any]) -> dict[int, SavedState]:
-        """Return the states in a checkpoint; raises as ``_frame``."""
-        name, kept = f"states-{head.version:08d}.safetensors", body["states"]
-        tensors = self.folder.read(name)
-        if hashlib.sha256(tensors).hexdigest() != kept["sha256"]:
-            raise CheckpointError(
-                f"{name} has {len(tensors)} bytes that do not match the SHA-256 of the {kept['nbytes']} bytes written"
-            )
-        return _decode_states(kept["slots"], safetensors.numpy.load(tensors))
 
     def newest(self) -> tuple[Head, Buffer] | None:
         """Return the newest good checkpoint, or None if there is none at all.
@@ -303,20 +294,25 @@ class CheckpointStore:
             if head.best is not None:
                 self._frame(body["best"], body["best"])
             if head.snapshot is not None:
-                self._states(head, body)
+                self._arrays(body["states"])
         except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError, safetensors.SafetensorError) as exc:
             raise CheckpointError(f"{manifest} cannot be read: {exc}") from exc
         return msgspec.structs.replace(head, model=Manifest("", 0, 0), status="running", failure=None), frame
 
     def _frame(self, file: dict[str, Any], contents: dict[str, Any]) -> Buffer:
         """Return the model in a file; raises ``CheckpointError``, ``OSError`` and others if it is damaged."""
+        arrays = self._arrays(file)  # their order is not kept
+        return Result(contents["values"], {key: arrays[key] for key in contents["arrays"]}).encode()
+
+    def _arrays(self, file: dict[str, Any]) -> dict[str, Any]:
+        """Return the arrays in a file; raises as ``_frame``."""
         name, tensors = file["file"], self.folder.read(file["file"])
         if hashlib.sha256(tensors).hexdigest() != file["sha256"]:
             raise CheckpointError(
                 f"{name} has {len(tensors)} bytes that do not match the SHA-256 of the {file['nbytes']} bytes written"
             )
-        arrays = safetensors.numpy.load(tensors)  # the order of the arrays is not kept
-        return Result(contents["values"], {key: arrays[key] for key in contents["arrays"]}).encode()
+        arrays: dict[str, Any] = safetensors.numpy.load(tensors)
+        return arrays
 
     def _check_owner(self, body: dict[str, Any]) -> None:
         """Raise ``CheckpointError`` if a manifest is another run's."""
@@ -356,7 +352,7 @@ class CheckpointStore:
         """Return the names of the files that are no longer needed."""
         old = [version for version in self.versions() if version <= newest]
         kept = {name for version in old[: self._keep] for name in self._files(version)}
-        kept |= {f"states-{version:08d}.safetensors" for version in old[: self._keep]}
+        kept |= {_states_file(version) for version in old[: self._keep]}
         names, useless = self.folder.names(), []
         dropped, wanted = set(old[self._keep :]), set[str]()
         if any(map(_BEST.fullmatch, names)):
@@ -372,8 +368,12 @@ class CheckpointStore:
         return useless
 
 
-def _encode_states(states: Mapping[int, SavedState]) -> tuple[dict[str, Any], bytes]:
-    """Return what the manifest says of the states of slots, and the file's bytes."""
+def _states_file(version: int) -> str:
+    return f"states-{version:08d}.safetensors"
+
+
+def _encode_states(states: Mapping[int, SavedState], file: str) -> tuple[dict[str, Any], bytes]:
+    """Return what the manifest says of the states of slots, and the bytes of the file of that name."""
     decoded = {slot: Result.decode(saved.frame) for slot, saved in states.items()}
     arrays = {f"{slot}.{name}": array for slot, result in decoded.items() for name, array in result.arrays.items()}
     tensors = safetensors.numpy.save(arrays)
@@ -385,7 +385,8 @@ def _encode_states(states: Mapping[int, SavedState]) -> tuple[dict[str, Any], by
         }
         for slot, result in decoded.items()
     }
-    return {"nbytes": len(tensors), "sha256": hashlib.sha256(tensors).hexdigest(), "slots": slots}, tensors
+    digest = hashlib.sha256(tensors).hexdigest()
+    return {"file": file, "nbytes": len(tensors), "sha256": digest, "slots": slots}, tensors
 
 
 def _decode_states(slots: dict[str, Any], tensors: Mapping[str, Any]) -> dict[int, SavedState]:

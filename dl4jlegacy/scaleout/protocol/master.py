@@ -320,8 +320,7 @@ def _begin(me: Master, expected: Buffer | None) -> Steps[None]:
     if best is not None:
         new = _with_best(new, (yield from write_frame(me.store, me.model_key(head.version), best)))
     if states:
-        names = [me.writer() for _ in states]
-        new = yield from _with_snapshot(me, new, (yield from write_states(me.store, me.plan, states, names)))
+        new = yield from _with_snapshot(me, new, (yield from write_states(me.store, me.plan, states, me.writer)))
     yield STEP
     if expected is None:
         written = me.store.put_if_absent(HEAD, encode_record(new))

@@ -8,7 +8,7 @@ updates are folded, the states of their jobs become part of the new version: its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -42,7 +42,7 @@ def following_snapshot(before: Snapshot, plan: Plan, folded: Mapping[int, JobRec
     return Snapshot(dict(sorted(states.items())))
 
 
-def with_snapshot(head: Head, snapshot: Snapshot, manifest: Manifest | None) -> Head:
+def with_snapshot(head: Head, snapshot: Snapshot, manifest: Manifest) -> Head:
     """Return the head with a snapshot, which is stored there."""
     first = min((state.round for state in snapshot.states.values()), default=head.round)
     return msgspec.structs.replace(head, snapshot=manifest, replay_round=first)
@@ -73,12 +73,14 @@ def states_of(store: Store, head: Head) -> Steps[dict[int, SavedState] | None]:
     return None if snapshot is None else (yield from read_states(store, snapshot))
 
 
-def write_states(store: Store, plan: Plan, states: Mapping[int, SavedState], names: Iterable[str]) -> Steps[Snapshot]:
-    """Write the states of a checkpoint; ``names`` are parts of keys that this process has not used yet."""
+def write_states(
+    store: Store, plan: Plan, states: Mapping[int, SavedState], writer: Callable[[], str]
+) -> Steps[Snapshot]:
+    """Write the states of a checkpoint; ``writer()`` returns a part of a key that this process has not used yet."""
     written: dict[int, SlotState] = {}
-    for (slot, saved), name in zip(sorted(states.items()), names, strict=False):
+    for slot, saved in sorted(states.items()):
         round_ = plan.at(saved.number)[0]
-        manifest = yield from write_frame(store, Keys.state(round_, slot, name), saved.frame)
+        manifest = yield from write_frame(store, Keys.state(round_, slot, writer()), saved.frame)
         written[slot] = SlotState(saved.number, round_, manifest)
     return Snapshot(written)
 

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
-
 import numpy as np
 import pytest
 
-from dl4jlegacy import ActorNetworkRunner, Conf, ListDataSetIterator
-from dl4jlegacy.datasets import load
-from dl4jlegacy.datasets.normalizers import NormalizerMinMaxScaler
 from dl4jlegacy.kernels import load as load_kernels
-from dl4jlegacy.nn import zoo
 from dl4jlegacy.scaleout.aggregate import aggregate
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.strategies import BlockMomentumWorkRouter, create_router
 from dl4jlegacy.scaleout.strategies.block_momentum import BLOCK_STEP
+from tests.support.strategy_runs import Copies, bits, conf_of, train
 
-IRIS = load("iris")
-TRAIN = NormalizerMinMaxScaler().fit(IRIS.train).transform(IRIS.train)
 KERNELS = load_kernels("numpy")
 
 
@@ -62,35 +55,13 @@ def test_the_usual_momentum_follows_from_the_jobs_of_a_round() -> None:
 
 
 def conf(**fields):
-    usual = {"multi_layer_conf": zoo.mlp(4, 3), "batch_size": 4, "epochs": 6, "jobs_per_round": 4, "seed": 9}
-    return Conf(**(usual | {"router": "bmuf", "router_args": {"block_momentum": 0.5}} | fields))
-
-
-def train(conf, resume=False, **more):
-    with ActorNetworkRunner("master", ListDataSetIterator(TRAIN, conf.batch_size, seed=conf.seed), **more) as runner:
-        runner.setup(conf, resume=resume)
-        return runner.train(deadline=60)
-
-
-def bits(result) -> bytes:
-    return result.model.arrays["params"].tobytes()
+    return conf_of("bmuf", {"block_momentum": 0.5}, **fields)
 
 
 def test_the_answer_does_not_depend_on_the_number_of_workers() -> None:
     ends = {bits(train(conf(workers=workers))) for workers in (1, 2, 3, 8)}
     assert len(ends) == 1
-    assert ends != {bits(train(conf(router="iterative-reduce", router_args={})))}
-
-
-class Copies:
-    """Copies the folder of a run once a checkpoint of its middle has been written."""
-
-    def __init__(self, folder, copy):
-        self.folder, self.copy = folder, copy
-
-    def save(self, head, model):
-        if head.version >= 12 and not self.copy.exists():
-            shutil.copytree(self.folder, self.copy)
+    assert ends != {bits(train(conf_of("iterative-reduce")))}
 
 
 def test_a_run_that_is_resumed_has_the_step_with_which_it_stopped(tmp_path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,9 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from dl4jlegacy import ActorNetworkRunner, Conf, ListDataSetIterator
-from dl4jlegacy.datasets import load
-from dl4jlegacy.datasets.normalizers import NormalizerMinMaxScaler
+from dl4jlegacy import ActorNetworkRunner, Conf
 from dl4jlegacy.errors import JobError
 from dl4jlegacy.kernels import load as load_kernels
 from dl4jlegacy.nn import zoo
@@ -20,29 +18,17 @@ from dl4jlegacy.nn.updaters import Nesterovs
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.perform import perform_in_slot
+from dl4jlegacy.scaleout.protocol import master as protocol_master
 from dl4jlegacy.scaleout.records import Head, Keys, Manifest
 from dl4jlegacy.scaleout.strategies import STRATEGIES, SlotStrategy, create_router
+from tests.support.strategy_runs import SLOTS, Copies, bits, conf_of, data, train
 
-IRIS = load("iris")
-TRAIN = NormalizerMinMaxScaler().fit(IRIS.train).transform(IRIS.train)
-SLOTS = 4
-ARGS = {"easgd": {"beta": 0.7}, "gradient-sharing": {"tau": 2e-3}, "iterative-reduce": {}}
+ARGS = {"easgd": {"beta": 0.7}, "gradient-sharing": {"tau": 2e-3}}
 NAMES = sorted(name for name in STRATEGIES if isinstance(create_router(name), SlotStrategy))
 
 
 def conf(router: str, **fields) -> Conf:
-    usual = {"multi_layer_conf": zoo.mlp(4, 3), "batch_size": 4, "epochs": 6, "jobs_per_round": SLOTS, "seed": 9}
-    return Conf(**(usual | {"router": router, "router_args": ARGS[router]} | fields))
-
-
-def train(conf, resume=False, **more):
-    with ActorNetworkRunner("master", ListDataSetIterator(TRAIN, conf.batch_size, seed=conf.seed), **more) as runner:
-        runner.setup(conf, resume=resume)
-        return runner.train(deadline=60)
-
-
-def bits(result) -> bytes:
-    return result.model.arrays["params"].tobytes()
+    return conf_of(router, ARGS[router], **fields)
 
 
 @pytest.fixture(params=NAMES)
@@ -53,7 +39,7 @@ def router(request: pytest.FixtureRequest) -> str:
 def test_the_answer_does_not_depend_on_the_number_of_workers(router: str) -> None:
     ends = {bits(train(conf(router, workers=workers))) for workers in (1, 2, 3, 8)}
     assert len(ends) == 1
-    assert ends != {bits(train(conf("iterative-reduce")))}
+    assert ends != {bits(train(conf_of("iterative-reduce")))}
 
 
 def test_an_updater_state_goes_on_in_its_slot(router: str) -> None:
@@ -70,17 +56,6 @@ def test_an_updater_state_goes_on_in_its_slot(router: str) -> None:
 def test_it_learns(router: str) -> None:
     scores = [train(conf(router, epochs=epochs)).head.score for epochs in (1, 30)]
     assert scores[1] < scores[0] / 2
-
-
-class Copies:
-    """Copies the folder of a run once a checkpoint of its middle has been written."""
-
-    def __init__(self, folder: Path, copy: Path) -> None:
-        self.folder, self.copy = folder, copy
-
-    def save(self, head, model) -> None:
-        if head.version >= 12 and not self.copy.exists():
-            shutil.copytree(self.folder, self.copy)
 
 
 @pytest.fixture
@@ -101,6 +76,52 @@ def test_a_run_that_is_resumed_has_the_states_with_which_it_stopped(stopped) -> 
     for name in arrays[0]:
         assert len({each[name].tobytes() for each in arrays}) == SLOTS, f"all slots have the same {name}"
     assert bits(train(wanted.replace(workers=3), resume=True)) == end
+
+
+class Slow:
+    """Takes its time over each batch, so that a run can be interrupted in its middle."""
+
+    def __init__(self) -> None:
+        self.never = threading.Event()
+
+    def iteration_done(self, network, iteration, score, *, examples=0) -> None:
+        self.never.wait(0.02)
+
+
+def test_a_run_that_is_interrupted_between_two_checkpoints_keeps_its_states(tmp_path: Path, router: str) -> None:
+    wanted = conf(router, workers=2, checkpoint_dir=str(tmp_path / "run"), checkpoint_every=1000)
+
+    def interrupt(status) -> None:
+        if status.head is not None and status.head.round >= 3:
+            raise KeyboardInterrupt
+
+    runner = ActorNetworkRunner("master", data(wanted), worker_listeners=[Slow()])
+    runner.setup(wanted)
+    with pytest.raises(KeyboardInterrupt):
+        runner.train(interrupt)
+    runner.shutdown()
+    assert 3 <= CheckpointStore(wanted.checkpoint_dir).newest()[0].round < 48
+    assert bits(train(wanted.replace(workers=3), resume=True)) == bits(train(conf(router)))
+
+
+def test_no_checkpoint_is_made_of_a_version_that_has_lost_a_state(tmp_path: Path, router: str, caplog) -> None:
+    """It would be one that nothing can go on from; the run itself goes on, and makes the next."""
+    read, lost = protocol_master.read_states, []
+
+    def lose(store, snapshot):
+        found = yield from read(store, snapshot)
+        if len(lost) < 3:
+            lost.append(found)
+            return None
+        return found
+
+    folder = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(protocol_master, "read_states", lose)
+        train(conf(router, checkpoint_dir=str(folder), checkpoint_every=2, checkpoints_kept=100))
+    assert all(lost) and caplog.text.count("of which a state was lost") == 3
+    checkpoints = CheckpointStore(folder)
+    assert all(checkpoints.states(checkpoints.load(version)[0]) for version in checkpoints.versions())
 
 
 def test_a_checkpoint_whose_states_are_damaged_is_passed_over(stopped, caplog) -> None:
@@ -126,10 +147,7 @@ def test_states_are_deleted_with_their_checkpoints(stopped) -> None:
 def test_validations_leave_states_alone(router: str) -> None:
     """The run ends in the same bits with validations in between as without."""
     validated = conf(router, workers=2)
-    data = ListDataSetIterator(TRAIN, 4, seed=9)
-    with ActorNetworkRunner("master", data, validation=ListDataSetIterator(TRAIN, 4, shuffle=False)) as runner:
-        runner.setup(validated)
-        result = runner.train(deadline=60)
+    result = train(validated, validation=data(validated, shuffle=False))
     assert result.head.scores is not None
     assert bits(result) == bits(train(validated))
 
