@@ -35,11 +35,14 @@ class Task:
     slots: int
     hidden: tuple[int, ...] = (8,)
     n_in: int = 8
+    n_out: int = 2
     batch: int = 8
     batches: int = 1
     min_workers: int = 4
     deadline: float = 300.0
     updater: str = "sgd"
+    router: str = "iterative-reduce"
+    router_args: dict[str, Any] = field(default_factory=dict)
     notes: bool = True  # of each job; they take memory
 
 
@@ -186,7 +189,7 @@ def memory() -> tuple[int, int]:
 
 
 def be_master(where: dict[str, Any]) -> None:
-    from dl4jlegacy import training
+    from dl4jlegacy import run_data, training
     from dl4jlegacy.cluster.address import ClusterAddress
     from dl4jlegacy.cluster.master import run_master
     from dl4jlegacy.run import resolve
@@ -224,7 +227,7 @@ def be_master(where: dict[str, Any]) -> None:
     )
     address = ClusterAddress(where["zookeeper"], measured.SECRET.encode(), where["run"])
     print(json.dumps({"head": (time.time(), -1, -1, *memory())}), flush=True)
-    ready = training.Data(data, None)
+    ready = run_data.Data(data, None)
     run = resolve(conf, training.batches(conf, ready), local_workers=0, on_cluster=True)
     report = run_master(run, ready, address)
     print(json.dumps({"report": report.fields, "issued": issued}), flush=True)
@@ -271,7 +274,7 @@ def conf_of(task: Task) -> Any:
 
     sizes = (task.n_in, *task.hidden)
     layers = [DenseLayer(n_in=n_in, n_out=n_out) for n_in, n_out in itertools.pairwise(sizes)]
-    output = OutputLayer(n_in=sizes[-1], n_out=2, activation="softmax")
+    output = OutputLayer(n_in=sizes[-1], n_out=task.n_out, activation="softmax")
     updater = {"sgd": Sgd, "adagrad": AdaGrad}[task.updater](learning_rate=0.01)
     conf = NeuralNetConfiguration(activation="relu", updater=updater)
     return Conf(
@@ -281,6 +284,8 @@ def conf_of(task: Task) -> Any:
         workers=4,
         jobs_per_round=task.slots,
         averaging_frequency=task.batches,
+        router=task.router,
+        router_args=task.router_args,
         min_workers=task.min_workers,
     )
 
@@ -293,8 +298,9 @@ def invented(task: Task) -> Any:
 
     rng = np.random.default_rng(1)
     x = rng.random((task.batch * task.batches * task.slots, task.n_in), dtype=np.float32)
-    train = DataSet.of_classes(x, (x.sum(axis=1) > task.n_in / 2).astype(int), 2)
-    return DataSource("invented", train, train.rows(0, task.batch), ("less", "more"))
+    parts = np.linspace(0, task.n_in, task.n_out + 1)[1:-1]
+    train = DataSet.of_classes(x, np.digitize(x.sum(axis=1), parts, right=True), task.n_out)
+    return DataSource("invented", train, train.rows(0, task.batch), tuple(map(str, range(task.n_out))))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 Three parts, each with both sides in one run:
 
 - ``encoding``: finding the elements to send in a vector as long as Strom's network (2015), taking their quanta off it,
-  and packing the message, against one addition to a vector of that length in place; ratios are medians of turns.
+  and packing the message, on one thread and on four; and unpacking and adding it to a model. Against one addition to a
+  vector of that length in place; ratios are medians of turns.
 - ``messages``: jobs of a network of that size: the bytes of each update's frame against those of its parameters
   as float32, and of its payload against the fewest bits that its elements can do with (``entropy_bits``).
 - ``accuracy``: what a smaller network knows after as many examples with messages (``"average": true``) and without
@@ -41,7 +42,7 @@ from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.networks import build_network
 from dl4jlegacy.nn.updaters import Sgd
 from dl4jlegacy.scaleout.aggregate import PARAMS, aggregate
-from dl4jlegacy.scaleout.codec import entropy_bits, pack
+from dl4jlegacy.scaleout.codec import entropy_bits, pack, unpack
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import DataSetJobIterator, Job, Result
 from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, first_model, perform_in_slot
@@ -63,54 +64,43 @@ SMALLER_GOAL, ENTROPY_GOAL, ACCURACY_GOAL = 600.0, 1.05, 0.2  # times, times, pe
 # -- encoding ----------------------------------------------------------------------------------------------------------
 
 
-def encode_in_parts(residual: Array, tau: float, codes: Array, pool: ThreadPoolExecutor, parts: int) -> int:
-    """Encode as ``threshold_encode`` does, a part of the vector on each thread of the pool; return how many codes."""
-    kernels, bounds = load_kernels(None), [residual.size * part // parts for part in range(parts + 1)]
-
-    def encode(low: int, high: int) -> int:
-        found = kernels.threshold_encode(residual[low:high], tau, codes[low:high])
-        part = codes[low : low + found]
-        part += np.where(part > 0, low, -low).astype(np.int32)
-        return found
-
-    total = 0
-    for low, found in zip(bounds, list(pool.map(encode, bounds, bounds[1:])), strict=False):
-        codes[total : total + found] = codes[low : low + found]
-        total += found
-    return total
-
-
 def timed(step: Callable[[], object]) -> float:
     began = time.perf_counter()
     step()
     return time.perf_counter() - began
 
 
-def encoders(
-    values: Array, sparsities: Sequence[float], pool: ThreadPoolExecutor | None
-) -> dict[str, Callable[[], float]]:
+def encoders(values: Array, sparsities: Sequence[float], pool: ThreadPoolExecutor) -> dict[str, Callable[[], float]]:
     """Return what takes turns, by its name: each returns the seconds that it took, once it had a vector to encode."""
     kernels, sizes = load_kernels(None), np.sort(np.abs(values))
     residual, codes = values.copy(), np.zeros(values.size, np.int32)
 
-    def encode(tau: float, parts: int) -> float:
+    def encode(tau: float, pool: ThreadPoolExecutor | None) -> float:
         residual[:] = values
         began = time.perf_counter()
-        if parts > 1 and pool is not None:
-            count = encode_in_parts(residual, tau, codes, pool, parts)
-        else:
-            count = kernels.threshold_encode(residual, tau, codes)
+        count = kernels.threshold_encode(residual, tau, codes, pool)
         pack(codes[:count], residual.size, tau)
         return time.perf_counter() - began
+
+    def decode(tau: float) -> Callable[[], float]:
+        residual[:] = values
+        count = kernels.threshold_encode(residual, tau, codes)
+        format_, payload = pack(codes[:count], values.size, tau)
+
+        def unpack_and_add() -> None:
+            found = unpack(format_, payload, count=count, size=values.size, tau=tau)
+            kernels.threshold_decode(found, tau, residual)
+
+        return lambda: timed(unpack_and_add)
 
     total = values.copy()
     made: dict[str, Callable[[], float]] = {"addition": lambda: timed(lambda: np.add(total, values, out=total))}
     for sparsity in sparsities:
         count = max(1, round(sparsity * values.size))
         tau = float(sizes[-count])
-        made[f"{sparsity:.2%} sent, one thread"] = lambda tau=tau: encode(tau, 1)
-        if pool is not None:
-            made[f"{sparsity:.2%} sent, {THREADS} threads"] = lambda tau=tau: encode(tau, THREADS)
+        made[f"{sparsity:.2%} sent, one thread"] = lambda tau=tau: encode(tau, None)
+        made[f"{sparsity:.2%} sent, {THREADS} threads"] = lambda tau=tau: encode(tau, pool)
+        made[f"{sparsity:.2%} decoded and added"] = decode(tau)
         if command_line.is_installed("torch"):
             made[f"{sparsity:.2%} sent, PyTorch's topk"] = torch_topk(values, count)
     return made
@@ -127,20 +117,21 @@ def torch_topk(values: Array, count: int) -> Callable[[], float]:
 
 def measure_encoding(report: measured.Report, arguments: Any) -> None:
     values = np.random.default_rng(1).standard_normal(arguments.elements, np.float32)
-    threads = THREADS if measured.cores() >= THREADS else 0
-    pool = ThreadPoolExecutor(threads) if threads else None
-    contenders = encoders(values, arguments.sparsity or [1e-4, 1e-3, 1e-2], pool)
-    for contender in contenders.values():
-        contender()  # compile, touch memory
-    taken = measured.take_turns(contenders, arguments.turns)
-    if pool is None:
-        report.say(f"{THREADS} threads: not measured, there are {measured.cores()} cores; in a run each worker has one")
+    with ThreadPoolExecutor(THREADS) as pool:
+        contenders = encoders(values, arguments.sparsity or [1e-4, 1e-3, 1e-2], pool)
+        for contender in contenders.values():
+            contender()  # compile, touch memory
+        taken = measured.take_turns(contenders, arguments.turns)
+    goals = {"one thread": ONE_THREAD_GOAL}
+    if measured.cores() >= THREADS:
+        goals[f"{THREADS} threads"] = THREADS_GOAL
     else:
-        pool.shutdown()
+        report.say(f"{THREADS} threads have {measured.cores()} cores, too few for their goal, {THREADS_GOAL} additions")
+    milliseconds = 1000 * statistics.median(taken["addition"])
+    report.say(f"an addition takes {milliseconds:.2f} ms, the median of {arguments.turns}")
     for name in list(contenders)[1:]:
-        goal = None if "topk" in name else ONE_THREAD_GOAL if "one thread" in name else THREADS_GOAL
-        ratio = measured.median_ratio(taken[name], taken["addition"])
-        report.add(name, ratio, "additions", goal)
+        goal = goals.get(name.partition(", ")[2])
+        report.add(name, measured.median_ratio(taken[name], taken["addition"]), "additions", goal)
 
 
 # -- jobs one after the other ------------------------------------------------------------------------------------------

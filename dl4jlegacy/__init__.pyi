@@ -5,8 +5,10 @@ from .datasets import (
     DataSet as DataSet,
     DataSetIterator as DataSetIterator,
     DigitsDataSetIterator as DigitsDataSetIterator,
+    ImageRecordReader as ImageRecordReader,
     IrisDataSetIterator as IrisDataSetIterator,
     ListDataSetIterator as ListDataSetIterator,
+    MapDataSetIterator as MapDataSetIterator,
     MnistDataSetIterator as MnistDataSetIterator,
     NormalizerMinMaxScaler as NormalizerMinMaxScaler,
     NormalizerStandardize as NormalizerStandardize,
@@ -80,10 +82,12 @@ from .scaleout.history import HistoryEntry as HistoryEntry
 from .scaleout.hazelcast.store import HazelcastStateTracker as HazelcastStateTracker
 from .scaleout.observers import ModelSaver as ModelSaver
 from .scaleout.outcome import TrainingResult as TrainingResult
+from .scaleout.phases import EventStats as EventStats
+from .scaleout.stats import TrainingStats as TrainingStats
 from .scaleout.zookeeper import (
     ZooKeeperConfigurationRegister as ZooKeeperConfigurationRegister,
     ZookeeperConfigurationRetriever as ZookeeperConfigurationRetriever,
 )
 from .seeding import Stream as Stream
-from .storage import read_history as read_history
+from .storage import read_history as read_history, read_stats as read_stats
 from .version import __version__ as __version__

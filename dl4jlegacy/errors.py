@@ -36,6 +36,7 @@ from typing import ClassVar
 
 __all__ = [
     "CaptureError",
+    "CellError",
     "CheckpointError",
     "CloudError",
     "ConfError",
@@ -113,6 +114,10 @@ class DataError(Dl4jError):
 
     code = "DL4J-DATA"
     exit_status = 3
+
+
+class CellError(DataError):
+    """A cell of a table is no number; a schema may say what to do with it."""
 
 
 class DownloadError(DataError):

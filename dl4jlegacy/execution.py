@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
 import pykka
 from threadpoolctl import threadpool_limits
 
@@ -38,7 +39,6 @@ from dl4jlegacy.nn.networks import Network, build_network
 from dl4jlegacy.progress import shown
 from dl4jlegacy.run import Run, TrainingData, job_iterator, open_checkpoints, resolve
 from dl4jlegacy.scaleout import actors, protocol
-from dl4jlegacy.scaleout.actors import Ticker
 from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, JobAggregator
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.compute import ARITHMETIC, MIXED, RunArithmetic, check_same_arithmetic, host_kernels
@@ -50,9 +50,12 @@ from dl4jlegacy.scaleout.observers import ModelSaver, Observers
 from dl4jlegacy.scaleout.outcome import End, Outcome, RunStatus, TrainingResult, failure_of
 from dl4jlegacy.scaleout.parts import PerformerFactory, checked, find_router
 from dl4jlegacy.scaleout.perform import first_model
+from dl4jlegacy.scaleout.phases import NO_PHASES, Phases
 from dl4jlegacy.scaleout.protocol.failures import messages
 from dl4jlegacy.scaleout.records import Failure, Head
+from dl4jlegacy.scaleout.stats import NOT_COLLECTED, MasterStats, TrainingStats
 from dl4jlegacy.scaleout.strategies import WorkRouter, aggregator_of
+from dl4jlegacy.scaleout.ticker import Ticker
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker, drive
 from dl4jlegacy.scaleout.worker_pool import (
     WorkerPool,
@@ -112,6 +115,7 @@ class RunExecution:
         monitor: of a cluster's master, entered by the caller.
         listeners, saver: as for ``Observers``.
         worker_listeners: as for ``MultiLayerNetworkPerformer``, of all workers in this process.
+        stop_if: as for ``Scoring``.
     """
 
     def __init__(
@@ -126,14 +130,16 @@ class RunExecution:
         listeners: Sequence[TrainingListener] = (),
         saver: ModelSaver | None = None,
         worker_listeners: Sequence[TrainingListener] = (),
+        stop_if: Callable[[int, float], str] | None = None,
     ) -> None:
         self._listeners, self._saver, self._worker_listeners = tuple(listeners), saver, tuple(worker_listeners)
         self._seen: Any = None
         self._iterator = iterator
         self._tracker, self._performer = tracker, performer
         self._aggregator, self._first_model = aggregator, first_model
-        self._monitor = monitor
+        self._monitor, self._stop_if = monitor, stop_if
         self._parts: _Parts | None = None
+        self._stats: MasterStats | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -306,12 +312,22 @@ class RunExecution:
         """Start the actors, the recipients of messages before their senders."""
         conf, tracker, outcome, monitor = parts.run.conf, parts.tracker, parts.outcome, self._monitor
         name = process_name() if monitor is None else monitor.source
-        if conf.checkpoint_dir:
-            parts.history = History(storage.open_folder(conf.checkpoint_dir), parts.run.plan, tracker.clock)
+        folder = storage.open_folder(conf.checkpoint_dir) if conf.checkpoint_dir else None
+        if folder is not None:
+            parts.history = History(folder, parts.run.plan, tracker.clock)
+        if conf.collect_training_stats:
+            self._stats = MasterStats(name, tracker.clock, None if monitor is None else monitor.stats, folder)
         observers = Observers(outcome, self._listeners, self._saver, lambda model: self._observed(parts, model))
-        saver = actors.ModelSavingActor.start(outcome, parts.checkpoints, self._checkpoint_failed, observers.keep)
+        saver = actors.ModelSavingActor.start(
+            outcome, parts.checkpoints, self._checkpoint_failed, observers.keep, self._phases("saver")
+        )
         batch = actors.BatchActor.start(
-            outcome, tracker, parts.jobs, binds_model=parts.router.binds_model, by_reference=parts.by_reference
+            outcome,
+            tracker,
+            parts.jobs,
+            binds_model=parts.router.binds_model,
+            by_reference=parts.by_reference,
+            phases=self._phases("batch"),
         )
         parts.master = self._master(parts, name)
         master = actors.MasterActor.start(
@@ -321,6 +337,7 @@ class RunExecution:
             batch=batch,
             saver=saver,
             checkpoint_every=conf.checkpoint_every,
+            keeps_states=parts.checkpoints is not None,
             monitor=monitor,
             on_version=lambda event: self._new_version(parts, observers, event),
         )
@@ -336,12 +353,23 @@ class RunExecution:
             jobs=parts.jobs if parts.by_reference else None,
             on_job_failed=(lambda event, failure: None) if monitor is None else monitor.journal.job_failed,
         )
+        parts.workers.recorder = None if self._stats is None else self._stats.recorder
         beats = parts.workers.start(name, parts.run.local_workers)
         # The master looks for late jobs whenever it is polled.
         parts.ticker = Ticker([(conf.limits.poll / 4, master, actors.Poll()), *beats])
         parts.ticker.start()
         if monitor is not None:
             monitor.begin(lambda: tell(master, actors.Poll()), outcome.fail)
+
+    def _phases(self, thread: str) -> Phases:
+        return NO_PHASES if self._stats is None else self._stats.recorder.thread(thread)
+
+    @property
+    def stats(self) -> TrainingStats:
+        """What the phases of the rounds took, as far as it is known here; as for ``ActorNetworkRunner.stats``."""
+        if self._stats is None:
+            raise UsageError(f"no statistics were collected; {NOT_COLLECTED}")
+        return self._stats.collector.stats()
 
     def _new_version(self, parts: _Parts, observers: Observers, event: protocol.NewModel) -> None:
         """Tell all who follow the run of a new version; called on the master's thread."""
@@ -367,8 +395,9 @@ class RunExecution:
                 lambda head: None if parts.checkpoints is None else parts.checkpoints.states(head),
                 lambda: monitor is None or monitor.leadership.check_begin(),
             ),
-            scoring=conf.scoring,
+            scoring=msgspec.structs.replace(conf.scoring, stop_if=self._stop_if),
             limits=conf.limits,
+            phases=self._phases("master"),
             is_gone=(lambda worker: False) if monitor is None else monitor.is_gone,
             on_progress=parts.outcome.progressed,
             on_set_aside=lambda worker, failures: self._set_aside(parts, worker, failures),
@@ -478,6 +507,8 @@ class RunExecution:
         finally:
             if parts.history is not None:
                 parts.history.close()
+            if self._stats is not None:
+                self._stats.close()
             if parts.checkpoints is not None:
                 parts.checkpoints.release()
             if self._tracker is None:
@@ -551,7 +582,10 @@ def _best_known(parts: _Parts, head: Head) -> Any:
 def _save_unfinished(parts: _Parts) -> None:
     """Save where a run is that was given up, failed, or was stopped."""
     head, checkpoints = parts.tracker.head(), parts.checkpoints
-    if checkpoints is None or head is None or head.status == "done" or head.version in checkpoints.versions():
+    if checkpoints is None or head is None or head.status == "done":
+        return
+    head = protocol.rewound(head, parts.run.plan) if head.logged else head
+    if head.version in checkpoints.versions():
         return
     frame = drive(protocol.read_frame(parts.tracker.store, head.model))
     states = drive(protocol.states_of(parts.tracker.store, head))

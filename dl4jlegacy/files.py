@@ -38,7 +38,7 @@ __all__ = [
 
 PathLike = str | os.PathLike[str]
 Kind = Literal["file", "folder", "device, pipe or socket"]
-_S3 = re.compile(r"s3:(/|$)", re.IGNORECASE)
+_ELSEWHERE = re.compile(r"(s3|https?):(/|$)", re.IGNORECASE)
 _LONGEST_NAME = 40  # characters of a file's name in that of its temporary file; the system allows 255 bytes
 
 
@@ -69,17 +69,21 @@ def expand(path: PathLike) -> Path:
     """Return the path with ``~`` and ``~user`` replaced.
 
     Raises:
-        OSError: there is no such user, or the path looks like one in S3, which is none of this machine's.
+        OSError: there is no such user, or the path looks like one in S3 or of the Web, which is none of this machine's.
     """
     with _in_words(path):
-        return Path(_refuse_s3(path)).expanduser()
+        return Path(_refuse_elsewhere(path)).expanduser()
 
 
-def _refuse_s3(path: PathLike) -> PathLike:
-    """Return the path; raises ``OSError`` for ``s3:``, ``s3:/x`` and the like, which nobody means as a folder here."""
+def _refuse_elsewhere(path: PathLike) -> PathLike:
+    """Return the path; raises ``OSError`` for ``s3:/x``, ``https://x`` and the like, which nobody means as folders."""
     text = os.fsdecode(path) if isinstance(path, (str, os.PathLike)) else ""
-    if _S3.match(text):
+    if _ELSEWHERE.match(text):
         reason = "it is no path of this machine; places in S3 are written s3://bucket/key, where they are taken"
+        if text[0] in "hH":
+            reason = (
+                "it is no path of this machine; files of the Web, https://host/name, are only read, as data or models"
+            )
         raise OSError(errno.EINVAL, reason, text)
     return path
 
@@ -203,7 +207,7 @@ def check_replaceable(path: PathLike) -> None:
 def _target(path: PathLike) -> Path:
     """Return what is to be replaced: ``path`` with symbolic links followed, if it is a regular file or nothing yet."""
     with _in_words(path):
-        target = Path(os.path.realpath(_refuse_s3(path)))
+        target = Path(os.path.realpath(_refuse_elsewhere(path)))
         with contextlib.suppress(FileNotFoundError):
             _check_regular(os.stat(target).st_mode, path)
     if not target.name:

@@ -5,6 +5,7 @@ A network that learned to reconstruct its input has no accuracy; for it the loss
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,9 @@ from threadpoolctl import threadpool_limits
 from dl4jlegacy import storage
 from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.datasets import DataSet, DataSource, load
+from dl4jlegacy.datasets.image_files import ImageRecordReader
 from dl4jlegacy.datasets.normalizers import Normalizer
+from dl4jlegacy.datasets.transform_process import TransformProcess
 from dl4jlegacy.errors import ModelError, ShapeError, counted
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn import zoo
@@ -27,7 +30,14 @@ from dl4jlegacy.nn.batch_evaluation import (
     is_classified,
     merge_evaluations,
 )
-from dl4jlegacy.nn.dl4j.serializer import restore_label_names, restore_model, restore_normalizer
+from dl4jlegacy.nn.dl4j.serializer import (
+    restore_images,
+    restore_label_names,
+    restore_model,
+    restore_normalizer,
+    restore_stratified,
+    restore_transform,
+)
 from dl4jlegacy.nn.evaluation.classification import Evaluation
 from dl4jlegacy.nn.networks import Network, input_type_of
 
@@ -37,6 +47,7 @@ __all__ = [
     "TrainedModel",
     "evaluate_model",
     "evaluate_network",
+    "evaluation_in_units",
     "read_model",
     "score_examples",
     "source_for_model",
@@ -57,7 +68,7 @@ def source_for_model(source: DataSource, model: str) -> DataSource:
     if model not in zoo.ZOO or not zoo.ZOO[model].reconstructs:
         return source
     train, test = with_features_as_labels(source.train), with_features_as_labels(source.test)
-    return DataSource(source.name, train, test, source.label_names)
+    return dataclasses.replace(source, train=train, test=test)
 
 
 def evaluate_network(
@@ -123,6 +134,9 @@ def evaluate_model(
         data_dir=storage.local(data_dir) or None,
         n_classes=network.n_out,
         label_names=model.label_names or None,
+        transform=model.transform,
+        images=model.images,
+        stratify=model.stratified,
     )
     parts = {"test": (source.test,), "train": (source.train,), "all": (source.train, source.test)}[split]
     examples = DataSet.merge(parts) if len(parts) > 1 else parts[0]
@@ -136,7 +150,7 @@ def evaluate_model(
             "is it the right data set?"
         )
     examples = model.normalize(examples)
-    evaluation = evaluate(network, examples, source.label_names)
+    evaluation = model.in_units(evaluate(network, examples, source.label_names))
     then(network, examples)
     fields = {
         "model": model.name,
@@ -146,6 +160,13 @@ def evaluate_model(
         **evaluation.fields(full=True),
     }
     return evaluation, fields
+
+
+def evaluation_in_units(evaluation: NetworkEvaluation, transform: TransformProcess | None) -> NetworkEvaluation:
+    """Return an evaluation in the units of the numbers that are predicted, which a network learns standardized."""
+    if transform is None or not transform.regression:
+        return evaluation
+    return evaluation.in_units(transform.label_scales, transform.label_shifts, transform.label_names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,31 +179,60 @@ class TrainedModel:
         normalizer: what its training data were scaled with; None: they were not.
         label_names: what its outputs stand for; () if nobody has said.
         name: what messages call it, such as the path of its file.
+        transform: what made its examples of the columns of a table; None: nothing did.
+        images: what made its examples of image files; None: nothing did.
+        stratified: whether what was held out of its data has its share of every class.
     """
 
     network: Network
     normalizer: Normalizer | None = None
     label_names: tuple[str, ...] = ()
     name: str = "the model"
+    transform: TransformProcess | None = None
+    images: ImageRecordReader | None = None
+    stratified: bool = False
 
     def output(self, features: Any) -> Array:
         """Return the outputs, ``(examples, n_out)`` on the host, for features as the data came, before any scaling.
 
-        A classifier's are the probabilities of its classes.
+        A classifier's are the probabilities of its classes. A model with a ``transform`` takes the features that it
+        makes (``transform.features``), and answers in the units of the label.
 
         Raises:
             ShapeError: the model takes other features. NotFiniteError: an output is NaN or infinite; names its row.
         """
         examples = DataSet(features)
         self.check_width(examples.n_in, "the given data")
-        return np.asarray(to_host(self.network.output(self.normalize(examples).features)))
+        return self.in_label_units(np.asarray(to_host(self.network.output(self.normalize(examples).features))))
+
+    @property
+    def predicts_numbers(self) -> bool:
+        """Whether its outputs are numbers that it predicts, not classes; a model without ``transform`` has classes."""
+        return self.transform is not None and self.transform.regression
+
+    @property
+    def is_multi_label(self) -> bool:
+        """Whether its outputs are those of labels that do not exclude each other: the probability of each."""
+        return self.transform is not None and self.transform.multi_label
+
+    def in_label_units(self, outputs: Array) -> Array:
+        """Return the network's outputs in the units of the numbers that it predicts."""
+        return outputs if self.transform is None else self.transform.in_units(outputs)
+
+    def in_units(self, evaluation: NetworkEvaluation) -> NetworkEvaluation:
+        """Return an evaluation of the network in the units of the numbers that it predicts."""
+        return evaluation_in_units(evaluation, self.transform)
 
     def predict(self, features: Any) -> Array:
         """Return the number of the most probable class of each example, ``(examples,)``; errors as for ``output``.
 
-        ``label_names`` has the names of these numbers.
+        ``label_names`` has the names of these numbers. Of a model of several labels that do not exclude each other, 0
+        or 1 for each of them, ``(examples, labels)``.
         """
-        classes: Array = self.output(features).argmax(axis=1)
+        outputs = self.output(features)
+        if self.is_multi_label:
+            return (outputs > 0.5).astype(np.intp)
+        classes: Array = outputs.argmax(axis=1)
         return classes
 
     def evaluate(self, examples: DataSet) -> Evaluation:
@@ -194,6 +244,10 @@ class TrainedModel:
     def normalize(self, examples: DataSet) -> DataSet:
         """Return examples scaled as those that the network was trained on."""
         return examples if self.normalizer is None else self.normalizer.transform(examples)
+
+    def output_names(self, n_in: int) -> tuple[str, ...]:
+        """Return the name of the column that is predicted, else ``class_names``, and raise as that does."""
+        return self.label_names if self.predicts_numbers or self.is_multi_label else self.class_names(n_in)
 
     def class_names(self, n_in: int) -> tuple[str, ...]:
         """Return a name for each output: their numbers if they have none.
@@ -228,4 +282,12 @@ def read_model(path: str, kernels: Kernels | None = None) -> TrainedModel:
     """Return the model in a file, here or in S3; errors as for ``restore_model``."""
     file = storage.local(path)
     network = restore_model(file, load_updater=False, kernels=kernels)
-    return TrainedModel(network, restore_normalizer(file), restore_label_names(file), name=path)
+    return TrainedModel(
+        network,
+        restore_normalizer(file),
+        restore_label_names(file),
+        path,
+        restore_transform(file),
+        restore_images(file),
+        restore_stratified(file),
+    )

@@ -33,6 +33,7 @@ from dl4jlegacy.scaleout.aggregate import PARAMS, STATE
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.outcome import RunStatus
 from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.protocol import rewound
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker
 
 __all__ = ["ParallelWrapper"]
@@ -220,8 +221,9 @@ class ParallelWrapper:
     def _adopt(self, tracker: StateTracker, plan: Plan, data: Any) -> None:
         """Give the network the newest model of a run that has ended, if it has come to one."""
         head, model = tracker.head(), tracker.get_current()
-        if head is None or model is None or head.version == 0:
+        if head is None or model is None or head.version == head.logged:
             return
+        head = rewound(head, plan) if head.logged else head
         self._network.set_params(model.arrays[PARAMS])
         self._network.set_updater_state(model.arrays[STATE])
         self._network.iteration = plan.first_iteration + head.round * plan.averaging_frequency

@@ -11,13 +11,17 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+import numpy as np
 from threadpoolctl import threadpool_limits
 
 from dl4jlegacy import files, storage
 from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.datasets.csv_files import read_csv_blocks
+from dl4jlegacy.datasets.image_files import find_images, is_image
+from dl4jlegacy.datasets.svmlight_schema import features_only
+from dl4jlegacy.datasets.table_files import is_svmlight
 from dl4jlegacy.errors import DataError, NotFiniteError, OutputError
 from dl4jlegacy.inference import TrainedModel
 from dl4jlegacy.machine import check_threads
@@ -31,6 +35,7 @@ __all__ = [
     "Predict",
     "PredictedRows",
     "blocks_of",
+    "images_of",
     "named_rows",
     "predict_blocks",
     "replicas",
@@ -40,6 +45,7 @@ __all__ = [
 
 Predict = Callable[[Array], Array]
 """Returns the outputs ``(rows, n_out)`` for the features ``(rows, n_in)`` of a block."""
+_YES = 0.5  # the probability above which a label is there, as for ``EvaluationBinary``
 _AHEAD = 2  # blocks for each worker that wait or are done before those in front of them
 
 
@@ -105,23 +111,53 @@ def predict_blocks(workers: Sequence[Predict], blocks: Iterable[Array]) -> Gener
         yield from _predicted_by_threads(workers, blocks)
 
 
-def blocks_of(model: TrainedModel, file: str) -> Iterator[Array]:
-    """Yield the features in a CSV file, ``ROWS`` rows at a time, for a model.
+def images_of(model: TrainedModel, file: str) -> tuple[Path, ...]:
+    """Return the files that a model, which learned from images, is to be given: one image, or those in a folder.
+
+    None if it did not, or ``file`` is no image, but standard input or a table.
+
+    Raises:
+        DataError: the folder has no images, or cannot be read.
+    """
+    if model.images is None or file == "-":
+        return ()
+    with files.errors_as(DataError, f"cannot read {file}"):
+        place = files.expand(storage.local(file))
+        if not (is_image(place.name) or files.is_folder(place)):
+            return ()
+    return tuple(find_images(place))
+
+
+def blocks_of(model: TrainedModel, file: str, images: Sequence[Path] = ()) -> Iterator[Array]:
+    """Yield the features in a table, or of images, ``ROWS`` rows at a time, for a model.
 
     Args:
         model: that they must fit.
         file: here or in S3; ``-``: standard input.
+        images: the files in its place, as ``images_of`` returns them.
 
     Raises:
         DataError: names file, line, column and value. ShapeError: the model takes other features.
     """
+    if images and model.images is not None:
+        yield from model.images.blocks(images, rows=ROWS)
+        return
     name = "standard input" if file == "-" else file
     with files.errors_as(DataError, f"cannot read {name}"):
         # Its own file: a thread that still waits for standard input must not hold up the end of the process.
         opened = os.fdopen(os.dup(0), "rb") if file == "-" else files.open_to_read(storage.local(file))
-    for rows in read_csv_blocks(opened, name, rows=ROWS):
+    for rows in _features_of(model, opened, name):
         model.check_width(rows.shape[1], name)
         yield rows
+
+
+def _features_of(model: TrainedModel, file: BinaryIO, name: str) -> Iterator[Array]:
+    transform = model.transform
+    if transform is None and is_svmlight(name):
+        transform = features_only(model.network.n_in)
+    if transform is None:
+        return read_csv_blocks(file, name, rows=ROWS)
+    return (transform.features(table, new_rows=True) for table in transform.blocks(file, name, rows=ROWS))
 
 
 def _predicted_by_threads(workers: Sequence[Predict], blocks: Iterable[Array]) -> Generator[PredictedRows, None, None]:
@@ -197,13 +233,15 @@ class Form:
     """How predictions are written.
 
     Attributes:
-        name: ``text``, a line for each row: the number of its class, and its name; ``jsonl``, a JSON object for each
-            row; ``json``, one object for all of them, which is in memory until the end.
+        name: ``text``, a line for each row: the number of its class, and its name, or the number that is predicted;
+            ``jsonl``, a JSON object for each row; ``json``, one for all of them, which is in memory until the end.
         with_outputs: in text, the outputs stand behind each class, after tabs.
+        files: that the rows were read from, one each, which then come first; none: they are rows of one file.
     """
 
     name: str = "text"
     with_outputs: bool = False
+    files: tuple[str, ...] = ()
 
 
 def texts_of(model: TrainedModel, predicted: Iterable[PredictedRows], form: Form) -> Iterator[str]:
@@ -213,15 +251,19 @@ def texts_of(model: TrainedModel, predicted: Iterable[PredictedRows], form: Form
         ModelError: the model's names are not one for each class.
     """
     if form.name == "json":
-        yield to_json(_as_object(model, list(predicted)))
+        yield to_json({**_as_object(model, list(predicted)), **({"files": form.files} if form.files else {})})
         return
     names: tuple[str, ...] = ()
     for rows in predicted:
-        names = names or model.class_names(rows.n_in)
-        if form.name == "jsonl":
-            yield "\n".join(to_json(fields) for fields in _each_row(rows, names))
+        names = names or model.output_names(rows.n_in)
+        if model.is_multi_label:
+            yield _as_answers(rows, names, form)
+        elif model.predicts_numbers:
+            yield _as_numbers(model, rows, as_json=form.name == "jsonl")
+        elif form.name == "jsonl":
+            yield "\n".join(to_json(fields) for fields in _each_row(rows, names, form.files))
         else:
-            yield _as_lines(rows, names, with_outputs=form.with_outputs)
+            yield _as_lines(rows, names, form)
 
 
 def write_texts(path: Path, texts: Iterable[str]) -> None:
@@ -231,22 +273,73 @@ def write_texts(path: Path, texts: Iterable[str]) -> None:
             file.write(f"{text}\n".encode())
 
 
-def _as_lines(rows: PredictedRows, names: Sequence[str], *, with_outputs: bool) -> str:
+def _as_lines(rows: PredictedRows, names: Sequence[str], form: Form) -> str:
     numbered = all(name == str(number) for number, name in enumerate(names))
     words = [str(number) if numbered else f"{number} {name}" for number, name in enumerate(names)]
-    if not with_outputs:
-        return "\n".join([words[number] for number in rows.classes])
+    lines = [words[number] for number in rows.classes]
+    if form.files:
+        lines = [f"{form.files[rows.first + index]}\t{line}" for index, line in enumerate(lines)]
+    if not form.with_outputs:
+        return "\n".join(lines)
     columns = ["\t".join([f"{value:.6f}" for value in row]) for row in rows.outputs.tolist()]
-    return "\n".join([f"{words[number]}\t{row}" for number, row in zip(rows.classes, columns, strict=True)])
+    return "\n".join([f"{line}\t{row}" for line, row in zip(lines, columns, strict=True)])
 
 
-def _each_row(rows: PredictedRows, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _each_row(rows: PredictedRows, names: Sequence[str], files: Sequence[str]) -> Iterator[dict[str, Any]]:
     for index, (number, row) in enumerate(zip(rows.classes, rows.outputs.tolist(), strict=True)):
         probabilities = [round(value, 6) for value in row]
-        yield {"row": rows.first + index, "class": number, "label_name": names[number], "probabilities": probabilities}
+        place = {"file": files[rows.first + index]} if files else {}
+        fields = {"row": rows.first + index, **place, "class": number, "label_name": names[number]}
+        yield {**fields, "probabilities": probabilities}
+
+
+def _number(value: Any) -> float:
+    """Return an output as the shortest decimal number that is it in float32."""
+    return float(str(np.float32(value)))
+
+
+def _as_numbers(model: TrainedModel, rows: PredictedRows, *, as_json: bool) -> str:
+    """Return the numbers that a model predicts for some rows, a row a line, with tabs between several."""
+    values, columns = [[_number(value) for value in row] for row in rows.outputs], model.output_names(rows.n_in)
+    if not as_json:
+        return "\n".join("\t".join(map(repr, row)) for row in values)
+    if len(columns) > 1:
+        named = (dict(zip(columns, row, strict=True)) for row in values)
+        return "\n".join(to_json({"row": rows.first + i, "values": row}) for i, row in enumerate(named))
+    column = columns[0]
+    return "\n".join(to_json({"row": rows.first + i, "column": column, "value": x}) for i, [x] in enumerate(values))
+
+
+def _as_answers(rows: PredictedRows, names: Sequence[str], form: Form) -> str:
+    """Return the labels that are there in some rows, a row a line, with commas between them; ``-`` for none."""
+    lines = []
+    for index, row in enumerate(rows.outputs.tolist()):
+        found = [name for name, value in zip(names, row, strict=True) if value > _YES]
+        if form.name == "jsonl":
+            likely = {name: round(value, 6) for name, value in zip(names, row, strict=True)}
+            lines.append(to_json({"row": rows.first + index, "labels": found, "probabilities": likely}))
+            continue
+        values = [f"{value:.6f}" for value in row] if form.with_outputs else []
+        lines.append("\t".join([",".join(found) or "-", *values]))
+    return "\n".join(lines)
 
 
 def _as_object(model: TrainedModel, blocks: list[PredictedRows]) -> dict[str, Any]:
+    if model.predicts_numbers:
+        numbers = [[_number(value) for value in row] for rows in blocks for row in rows.outputs]
+        names, fields = model.output_names(blocks[0].n_in), {"model": model.name, "examples": len(numbers)}
+        if len(names) > 1:
+            return {**fields, "columns": list(names), "predictions": numbers}
+        return {**fields, "column": names[0], "predictions": [x for [x] in numbers]}
+    if model.is_multi_label:
+        outputs = [row for rows in blocks for row in rows.outputs.tolist()]
+        return {
+            "model": model.name,
+            "examples": len(outputs),
+            "label_names": list(model.output_names(blocks[0].n_in)),
+            "predictions": [[int(value > _YES) for value in row] for row in outputs],
+            "probabilities": [[round(value, 6) for value in row] for row in outputs],
+        }
     return {
         "model": model.name,
         "examples": sum(len(rows.classes) for rows in blocks),

@@ -172,7 +172,7 @@ class PredictionRun(InferenceRun):
     """The predictions of a model for the rows of a spool, as a run."""
 
     def __init__(self, model: TrainedModel, spool: Spool) -> None:
-        self._spool, self._is_wanted = spool, threading.Event()
+        self._model, self._spool, self._is_wanted = model, spool, threading.Event()
         self._outputs = _Aggregator(self._is_wanted)
         super().__init__(model.network, performer=PREDICT, jobs=_Jobs(model, spool), aggregator=self._outputs)
 
@@ -212,7 +212,8 @@ class PredictionRun(InferenceRun):
             while (item := self._outputs.outputs.get()) is not None:
                 if isinstance(item, BaseException):
                     raise item
-                yield PredictedRows(first, self._spool.n_in, item, item.argmax(axis=1).tolist())
+                outputs = self._model.in_label_units(item)
+                yield PredictedRows(first, self._spool.n_in, outputs, outputs.argmax(axis=1).tolist())
                 first += len(item)
             if first != self._spool.rows:
                 raise TrainingError(f"{first} of {self._spool.rows} rows were answered; this is a bug")

@@ -9,8 +9,12 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
+import numpy as np
+
 from dl4jlegacy import storage
+from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets import (
+    AugmentedDataSetIterator,
     DataSet,
     DataSetIterator,
     ExportedDataSetIterator,
@@ -21,9 +25,17 @@ from dl4jlegacy.datasets.fingerprint import fingerprint
 from dl4jlegacy.datasets.validation import ValidatedData, in_batches, split_off
 from dl4jlegacy.errors import CheckpointError, ConfError, DataError, MissingPartError, ShapeError
 from dl4jlegacy.machine import check_threads
-from dl4jlegacy.nn.batch_evaluation import ROWS, is_classified
+from dl4jlegacy.nn.batch_evaluation import (
+    CLASS_METRICS,
+    NUMBER_METRICS,
+    ROWS,
+    answers_each,
+    is_classified,
+    predicts_numbers,
+)
+from dl4jlegacy.nn.class_weights import balanced_weights, class_counts, named_weights, output_layer, weigh_classes
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
-from dl4jlegacy.nn.networks import Network, build_network
+from dl4jlegacy.nn.networks import Network, NetworkConfiguration, build_network
 from dl4jlegacy.nn.training.data_checks import check_data
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity, check_same_data, with_fingerprint
 from dl4jlegacy.scaleout.compute import Compute, host_kernels, resolve_compute
@@ -106,9 +118,14 @@ def resolve(
     if conf.network_conf is not None and isinstance(jobs, DataSetJobIterator):
         network = _build(conf)
         check_data(network, jobs.iterator)
+        if conf.augment is not None and not isinstance(jobs.iterator, AugmentedDataSetIterator):
+            raise ConfError(
+                "Conf.augment is for images that dl4j loads; in a program give the runner an AugmentedDataSetIterator"
+            )
         if jobs.validation is not None:
             _check_validation(network, jobs.validation)
         check_threads(workers, 3 * int(network.params.nbytes))
+        conf = _with_class_weights(conf, jobs.iterator)
     checkpoints = _checkpoints_to_resume(conf, jobs.plan) if resume else None
     whole = data.training if isinstance(data, ValidatedData) else data
     conf = with_fingerprint(conf, whole, checkpoints, resume=resume)
@@ -138,6 +155,37 @@ def _with_place_of_data(conf: Conf, data: TrainingData) -> Conf:
             "validate on; give validation.fraction, or leave data_by_reference and export_directory out"
         )
     return conf.replace(data_by_reference=by_reference)
+
+
+def _with_class_weights(conf: Conf, training: BatchIterator) -> Conf:
+    """Return the Conf with the weights of its classes in the network; of ``training``, those that it learns from.
+
+    Raises:
+        ConfError: the network tells no classes apart, or the weights name others. DataError: nor do the labels.
+    """
+    network, weights = conf.network_conf, conf.class_weights
+    if weights is None or network is None:
+        return conf
+    if isinstance(training, ListMultiDataSetIterator):
+        raise ConfError("Conf.class_weights is for a DataSet, whose labels are classes; leave it out for MultiDataSets")
+    n_classes = output_layer(network).n_out
+    if isinstance(weights, str):
+        found = balanced_weights(_class_counts(training, n_classes))
+    else:
+        known = getattr(training, "label_names", ())
+        found = named_weights(weights, known if len(known) == n_classes else tuple(map(str, range(n_classes))))
+    weighed = weigh_classes(network, found)
+    field = "multi_layer_conf" if conf.multi_layer_conf is not None else "computation_graph_conf"
+    return conf.replace(**{field: weighed})
+
+
+def _class_counts(training: DataSetIterator, n_classes: int) -> Array:
+    """Return how many examples of each class an epoch of the training data has, ``(n_classes,)``."""
+    whole = getattr(training, "dataset", None)
+    if isinstance(whole, DataSet):
+        return class_counts(whole, n_classes)
+    counts = [class_counts(training.batch(0, index), n_classes) for index in range(training.total_batches)]
+    return np.asarray(np.sum(counts, axis=0))
 
 
 def _check_validation(network: Network, validation: BatchIterator) -> None:
@@ -183,11 +231,9 @@ def job_iterator(conf: Conf, data: TrainingData) -> JobIterator:
     if conf.network_conf is None:
         raise ConfError("Conf.multi_layer_conf is missing; a run over data sets needs the network to train")
     classifies = validation is None or is_classified(conf.network_conf, _whole(validation))
-    if conf.validation is not None and not classifies and conf.validation.metric != "loss":
-        raise ConfError(
-            f"validation.metric is {conf.validation.metric!r}, and nothing is classified: the labels are the features; "
-            "give 'loss'"
-        )
+    if conf.validation is not None and validation is not None:
+        _check_metric(conf.validation.metric, conf.network_conf, _whole(validation), classifies=classifies)
+    transform = conf.transform
     return DataSetJobIterator(
         training,
         jobs_per_round=conf.jobs_per_round,
@@ -196,9 +242,28 @@ def job_iterator(conf: Conf, data: TrainingData) -> JobIterator:
         validation=validation,
         validate_every=0 if conf.validation is None else conf.validation.every_rounds,
         classifies=classifies,
+        label_scales=() if transform is None else transform.label_scales,
         first_epoch=conf.first_epoch,
         first_iteration=conf.first_iteration,
     )
+
+
+def _check_metric(
+    metric: str, network: NetworkConfiguration, examples: DataSet | MultiDataSet, *, classifies: bool
+) -> None:
+    """Raise ``ConfError`` if a validation does not come to this metric."""
+    is_answered = not classifies and answers_each(network) and isinstance(examples, DataSet)
+    if metric in CLASS_METRICS and not classifies and not is_answered:
+        has_numbers = predicts_numbers(network, examples)
+        remedy = f"'loss', or one of {', '.join(NUMBER_METRICS)}" if has_numbers else "'loss'"
+        what = "numbers to predict" if has_numbers else "the features, or numbers to predict"
+        raise ConfError(
+            f"validation.metric is {metric!r}, and nothing is classified: the labels are {what}; give {remedy}"
+        )
+    if metric in NUMBER_METRICS and (classifies or not predicts_numbers(network, examples)):
+        what = "the labels are classes" if classifies else "the network has no loss of one that predicts numbers"
+        remedy = f"'loss', or one of {', '.join(CLASS_METRICS)}" if classifies else "'loss'"
+        raise ConfError(f"validation.metric is {metric!r}, and no number is predicted: {what}; give {remedy}")
 
 
 def _parts(conf: Conf, data: TrainingData) -> tuple[BatchIterator | JobIterator, BatchIterator | None]:
@@ -215,7 +280,7 @@ def _parts(conf: Conf, data: TrainingData) -> tuple[BatchIterator | JobIterator,
     elif not isinstance(data, DataSetIterator | ListMultiDataSetIterator):
         raise ConfError("Conf.validation is given, and the jobs are no network's, which cannot be evaluated")
     elif given.fraction:
-        parts = split_off(data, given.fraction, conf.seed)
+        parts = split_off(data, given.fraction, conf.seed, stratify=conf.stratify)
     else:
         raise ConfError(
             "Conf.validation names no data; give fraction=0.1, or the runner the data (ActorNetworkRunner(..., "

@@ -31,6 +31,7 @@ from dl4jlegacy.datasets import (
     MultiDataSet,
 )
 from dl4jlegacy.datasets.exported import batches_of, export, one_epoch
+from dl4jlegacy.datasets.map_style import MapDataSetIterator, gives_examples
 from dl4jlegacy.datasets.validation import ValidatedData
 from dl4jlegacy.errors import ConfError, DataError, UsageError, nearest
 from dl4jlegacy.execution import RunExecution
@@ -44,6 +45,7 @@ from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.observers import ModelSaver
 from dl4jlegacy.scaleout.outcome import RunStatus, TrainingResult
 from dl4jlegacy.scaleout.parts import PerformerFactory
+from dl4jlegacy.scaleout.stats import NOT_COLLECTED, TrainingStats
 from dl4jlegacy.scaleout.tracker import StateTracker
 
 if TYPE_CHECKING:
@@ -70,10 +72,12 @@ class ActorNetworkRunner:
         type: ``"master"``, ``"standby"`` or ``"worker"``.
         iterator: the data, for a master and a standby: a ``DataSetIterator``; any iterable of batches, such as a list
             of ``DataSet``s or a generator of pairs of features and labels; DL4J's classic iterator (``has_next``,
-            ``next``, ``reset``); or a ``JobIterator`` for jobs that are no network's. Batches that cannot be asked for
-            by their number are read once, in ``setup``, and kept in files of the temporary folder until ``shutdown``;
-            every epoch has them in that order. With ``Conf.export_directory`` any iterator's batches are kept there,
-            once, and stay; the path of such a folder, or its place in S3, may take the place of the iterator.
+            ``next``, ``reset``); a data set of PyTorch's or Hugging Face's kind, whose examples ``MapDataSetIterator``
+            deals out in batches of the Conf's size, by its seed; or a ``JobIterator`` for jobs that are no network's.
+            Batches that cannot be asked for by their number are read once, in ``setup``, and kept in files of the
+            temporary folder until ``shutdown``; every epoch has them in that order. With ``Conf.export_directory`` any
+            iterator's batches are kept there, once, and stay; the path of such a folder, or its place in S3, may take
+            the place of the iterator.
         tracker: ``"hazelcast://host:port[,host:port]"``, or a state tracker in this process, which stays open; None:
             the members that the Conf names, else one in this process, which ``shutdown`` closes.
         zookeeper: ``"host:port"``, where the run is registered; "": the run is in this process.
@@ -95,6 +99,8 @@ class ActorNetworkRunner:
             network, and the iterations counted in each phase, from 0 or from ``Conf.first_iteration``. On the worker's
             thread, which waits for them.
         saver: gets every ``checkpoint_every``-th version and the last: ``save(head, model)``.
+        stop_if: asked after every score of a run that has any, on the master's thread, with the round and the score,
+            for the reason why the run ends here (``TrainingResult.stopped_by``); "": it goes on.
         validation: data that the model is scored by while it is trained, as ``Conf.validation`` says, or else after
             every epoch: a data set, or batches like the training data's, in a fixed order.
 
@@ -121,6 +127,7 @@ class ActorNetworkRunner:
         worker_listeners: Sequence[TrainingListener] = (),
         saver: ModelSaver | None = None,
         validation: DataSet | MultiDataSet | DataSetIterator | ListMultiDataSetIterator | Iterable[Any] | None = None,
+        stop_if: Callable[[int, float], str] | None = None,
     ) -> None:
         if type not in _TYPES:
             raise UsageError(f"ActorNetworkRunner type {type!r}{nearest(type, _TYPES)}")
@@ -136,7 +143,7 @@ class ActorNetworkRunner:
         if zookeeper and isinstance(tracker, StateTracker):
             raise UsageError("with zookeeper, give the tracker as 'hazelcast://host:port'; it is opened here")
         masters: dict[str, Any] = {"tracker": tracker, "aggregator": aggregator, "first_model": first_model}
-        masters |= {"saver": saver, "validation": validation}
+        masters |= {"saver": saver, "validation": validation, "stop_if": stop_if}
         given = [name for name, value in {**masters, "listeners": listeners or None}.items() if value is not None]
         if type == "worker" and given:
             raise UsageError(f"ActorNetworkRunner of type 'worker' takes no {', '.join(given)}: they are the master's")
@@ -151,6 +158,7 @@ class ActorNetworkRunner:
             "listeners": listeners,
             "worker_listeners": worker_listeners,
             "saver": saver,
+            "stop_if": stop_if,
         }
         self._cluster: ClusterProgram | None = None
         if zookeeper:
@@ -160,6 +168,7 @@ class ActorNetworkRunner:
             self._cluster = ClusterProgram.at(zookeeper, id, named, cluster_name, bind=bind, workers=workers)
         self._conf: Conf | None = None
         self._execution: RunExecution | None = None
+        self._executed: RunExecution | None = None
         self._stack = contextlib.ExitStack()
         self._led: LedRun | None = None
         self._show: Tick = _show_nothing
@@ -276,6 +285,20 @@ class ActorNetworkRunner:
         """Return a glance at the run. May be called from any thread while it runs."""
         return self._ready().status()
 
+    @property
+    def stats(self) -> TrainingStats:
+        """What each phase of the rounds took, of the master and of all workers, with ``Conf.collect_training_stats``.
+
+        As far as it is known here yet: whole after ``shutdown``, or at the end of the ``with``. The newest events only,
+        200,000 of them; ``stats.jsonl`` in ``Conf.checkpoint_dir`` has all (``read_stats``). From any thread.
+
+        Raises:
+            UsageError: nothing was collected here: the Conf does not say so, or this is a worker, whose master has it.
+        """
+        if self._executed is None:
+            raise UsageError(f"no statistics were collected here; {NOT_COLLECTED}")
+        return self._executed.stats
+
     def shutdown(self, timeout: float = 30.0) -> None:
         """Stop everything and wait for it; workers finish and commit their job first. May be called more than once.
 
@@ -325,6 +348,8 @@ class ActorNetworkRunner:
             conf: says where to keep what is read.
             again: for a run that another process has begun, which has kept its data.
         """
+        if gives_examples(self._iterator):
+            self._iterator = MapDataSetIterator(self._iterator, conf.batch_size, seed=conf.seed)
         training = self._exported(conf, again=again) or cast(TrainingData, self._iterator)
         self._read = training
         if self._validation is not None:
@@ -401,7 +426,7 @@ class ActorNetworkRunner:
         tracker, monitor = (self._tracker, None) if led is None else (led.tracker, led.monitor)
         execution = RunExecution(self._data_of_run(), tracker=tracker, monitor=monitor, **self._own_parts)
         self._conf = execution.setup(run)
-        self._execution = execution
+        self._execution = self._executed = execution
 
 
 def _show_nothing(status: RunStatus) -> None:

@@ -44,4 +44,8 @@ def load_model(path: str | os.PathLike[str], *, kernels: Kernels | None = None) 
             if not files.is_folder(files.expand(folder)):
                 return read_model(place, kernels)
     kept = read_checkpoint(folder, version, kernels)
-    return TrainedModel(kept.network, kept.data.normalizer, kept.data.source.label_names, name=place)
+    source = kept.data.source
+    normalizer, transform = kept.data.normalizer, source.transform
+    return TrainedModel(
+        kept.network, normalizer, source.label_names, place, transform, source.images, source.stratified
+    )

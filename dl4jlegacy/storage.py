@@ -1,6 +1,7 @@
 """Where a path may also be ``s3://bucket/key``: models, checkpoints, data sets. Below launch, runner and command line.
 
-Nothing of AWS is imported for a path of this machine.
+What is only read, data sets and models, may be a file of the Web, too: ``https://host/name``. Nothing of AWS is
+imported for a path of this machine.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from pathlib import Path
 
 from dl4jlegacy import files
 from dl4jlegacy.datasets import ExportedDataSetIterator
+from dl4jlegacy.datasets.web import fetch_file, is_web, spoken
 from dl4jlegacy.errors import CheckpointError, ConfError, Dl4jError, ModelError
 from dl4jlegacy.folders import Folder, LocalFolder
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity
 from dl4jlegacy.scaleout.history import HistoryEntry, HistoryFile
+from dl4jlegacy.scaleout.stats import StatsFile, TrainingStats
 
 __all__ = [
     "Output",
@@ -32,14 +35,15 @@ __all__ = [
     "open_folder",
     "open_output",
     "read_history",
+    "read_stats",
 ]
 
 _SCHEME = "s3://"
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path is one in S3."""
-    return path.startswith(_SCHEME)
+    """Whether a path is one in S3, or of the Web."""
+    return path.startswith(_SCHEME) or is_web(path)
 
 
 def absolute(path: str) -> str:
@@ -53,11 +57,13 @@ def _expand(path: str) -> Path:
 
 
 def local(path: str) -> str:
-    """Return the path of a copy on this machine: of an object, or of all objects below a prefix.
+    """Return the path of a copy on this machine: of an object, of all objects below a prefix, or of a file of the Web.
 
     Raises:
-        DataError: there is nothing there. CloudError and its like: what AWS says.
+        DataError: there is nothing there. DownloadError: not now. CloudError and its like: what AWS says.
     """
+    if is_web(path):
+        return str(fetch_file(path))
     if not is_remote(path):
         return path
     from dl4jlegacy.aws.s3_cache import fetch
@@ -71,6 +77,10 @@ def open_folder(path: str) -> Folder:
     Raises:
         ConfError: it can be none.
     """
+    if is_web(path):
+        raise ConfError(
+            f"{spoken(path)} is of the Web, and no folder that can be kept: give one of this machine, or in S3"
+        )
     if not is_remote(path):
         return LocalFolder(path)
     from dl4jlegacy.aws.locations import Location
@@ -91,6 +101,24 @@ def read_history(folder: str | Path) -> list[HistoryEntry]:
         CheckpointError: there is none, or it cannot be read. CloudError and its like: what AWS says.
     """
     return HistoryFile(open_folder(str(folder))).read()
+
+
+def read_stats(place: str | Path) -> TrainingStats:
+    """Return the statistics of a run, from the folder of its checkpoints, here or in S3, or from a file of them.
+
+    What is whole in a file that was cut short is returned, with how many lines are not.
+
+    Raises:
+        CheckpointError: there are none, or they cannot be read. CloudError and its like: what AWS says.
+    """
+    if not is_remote(str(place)):
+        with files.errors_as(CheckpointError, f"{place} cannot be looked into"):
+            path = files.expand(place)
+            if files.kind_of(path) is None:
+                raise CheckpointError(f"{path}: there is nothing of that name; give what --checkpoint-dir was")
+            if not files.is_folder(path):
+                return StatsFile.read_alone(path)
+    return StatsFile(open_folder(str(place))).read()
 
 
 def open_exported(folder: str) -> ExportedDataSetIterator:
@@ -164,6 +192,8 @@ def open_output(path: str) -> Output:
         ModelError: there is no such folder, a file system that refuses, or no regular file to replace. CloudError and
             its like: what AWS says.
     """
+    if is_web(path):
+        raise ModelError(f"{spoken(path)} is of the Web, where nothing is written; choose another --out")
     if is_remote(path):
         from dl4jlegacy.aws.s3_cache import open_upload
 

@@ -6,7 +6,6 @@ same.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable
@@ -19,21 +18,32 @@ import numpy as np
 
 from dl4jlegacy import files, storage
 from dl4jlegacy.backend import Array
-from dl4jlegacy.datasets import DataSet, DataSource, ListDataSetIterator, load
-from dl4jlegacy.datasets.normalizers import Normalizer, NormalizerMinMaxScaler
+from dl4jlegacy.datasets import AugmentedDataSetIterator, DataSet, ListDataSetIterator, load
+from dl4jlegacy.datasets.image_files import ImageRecordReader
 from dl4jlegacy.datasets.sources import NAMES
+from dl4jlegacy.datasets.table_files import is_pattern
 from dl4jlegacy.datasets.validation import ValidatedData
-from dl4jlegacy.errors import CheckpointError, ConfError, DataError, ModelError, TrackerLostError, counted
+from dl4jlegacy.errors import CheckpointError, ConfError, DataError, ModelError, ShapeError, TrackerLostError, counted
 from dl4jlegacy.execution import RunExecution, trained_network
-from dl4jlegacy.inference import NetworkEvaluation, evaluate_network, source_for_model, with_features_as_labels
+from dl4jlegacy.inference import (
+    NetworkEvaluation,
+    evaluate_network,
+    evaluation_in_units,
+    source_for_model,
+    with_features_as_labels,
+)
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn import zoo
-from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration
+from dl4jlegacy.nn.batch_evaluation import answers_each
+from dl4jlegacy.nn.class_weights import output_layer
+from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration
 from dl4jlegacy.nn.conf.text import decode_json
 from dl4jlegacy.nn.dl4j.serializer import write_model
+from dl4jlegacy.nn.input_type import InputTypeConvolutional, InputTypeConvolutionalFlat
 from dl4jlegacy.nn.networks import Network, NetworkConfiguration
 from dl4jlegacy.nn.updaters import create_updater, with_learning_rate
 from dl4jlegacy.run import Run, resolve
+from dl4jlegacy.run_data import Data, data_of, new_data
 from dl4jlegacy.scaleout.compute import host_kernels, resolve_compute
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import Result
@@ -44,14 +54,12 @@ from dl4jlegacy.scaleout.tracker import StateTracker
 
 __all__ = [
     "Checkpoint",
-    "Data",
     "Report",
     "batches",
     "check_classes",
     "export_model",
     "few_updates",
-    "first_examples",
-    "load_data",
+    "model_writer",
     "params_sha256",
     "prepare",
     "read_checkpoint",
@@ -62,16 +70,9 @@ __all__ = [
     "with_network",
 ]
 
+_IMAGE_SIZES = {"digits": 8, "mnist": 28}  # pixels of a row, and rows, of the data sets that are images by name
 USUAL_JOBS = 4
 """Jobs of a round that the models' default numbers of epochs allow for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Data:
-    """A data set made ready: by ``normalizer`` its features are between 0 and 1; None: they are as they came."""
-
-    source: DataSource
-    normalizer: Normalizer | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,29 +91,6 @@ class Report:
     misplaced: ModelError | None = None
 
 
-def load_data(name: str, data_dir: str = "", *, scale: bool = True) -> Data:
-    """Return the data set of that name; raises ``DataError``.
-
-    With ``scale`` features that go beyond 0 to 1 are scaled to it, each by its smallest and largest training value.
-    """
-    source = dataclasses.replace(load(storage.local(name), data_dir=storage.local(data_dir) or None), name=name)
-    low, high = float(source.train.features.min()), float(source.train.features.max())
-    if not scale or (low >= 0.0 and high <= 1.0):
-        return Data(source, None)
-    normalizer = NormalizerMinMaxScaler().fit(source.train)
-    train, test = normalizer.transform(source.train), normalizer.transform(source.test)
-    return Data(DataSource(source.name, train, test, source.label_names), normalizer)
-
-
-def first_examples(data: Data, count: int) -> Data:
-    """Return the data with only the first ``count`` training examples."""
-    if count < 1:
-        raise ConfError(f"{counted(count, 'example')} cannot be trained on; give at least 1")
-    source = data.source
-    train = source.train.rows(0, min(count, source.train.num_examples))
-    return Data(DataSource(source.name, train, source.test, source.label_names), data.normalizer)
-
-
 def prepare(
     conf: Conf,
     given: frozenset[str],
@@ -120,6 +98,9 @@ def prepare(
     learning_rate: float | None = None,
     updater: str | None = None,
     examples_per_update: int | None = None,
+    label: str = "",
+    regression: bool = False,
+    multi_label: bool = False,
     local_workers: int | None = None,
     on_cluster: bool = False,
 ) -> tuple[Run, Data]:
@@ -131,6 +112,7 @@ def prepare(
             ``workers`` the number of GPUs.
         learning_rate, updater: replace those of the network.
         examples_per_update: examples behind one update of the model: the batches get a share of them for each job.
+        label, regression, multi_label: as for ``new_data``.
         local_workers, on_cluster: as for ``run.resolve``.
 
     Raises:
@@ -139,7 +121,7 @@ def prepare(
     conf, compute = resolve_compute(with_absolute_paths(conf), local=local_workers != 0)
     if compute.on_gpu and "workers" not in given:
         conf, given = conf.replace(workers=len(compute.devices)), given | {"workers"}
-    data = load_data(conf.dataset, conf.data_dir, scale=conf.scale_features)
+    conf, data = new_data(conf, label=label, regression=regression, multi_label=multi_label)
     conf = with_network(conf, data, given, learning_rate=learning_rate, updater=updater)
     if examples_per_update is not None:
         conf = with_examples_per_update(conf, examples_per_update)
@@ -197,18 +179,76 @@ def with_network(
         defaults = {k: v for k, v in model.defaults(train.num_examples).items() if k not in given}
         conf = conf.replace(model=model.name, multi_layer_clazz=model.clazz, **defaults)
         train = source_for_model(data.source, model.name).train
-        network = model.build(train.n_in, train.n_out, seed=conf.seed)
+        built = _built(model, train, conf.seed, data.source.images)
+        network = built
+        if _is_regression(data):
+            network = zoo.for_regression(model, built)
+        elif _is_multi_label(data):
+            network = zoo.for_multi_label(model, built)
+    elif _is_regression(data):
+        _check_predicts_numbers(network)
+    elif _is_multi_label(data):
+        _check_multi_label(network)
     if updater is not None or learning_rate is not None:
         base = create_updater(updater) if updater else network.conf.updater
         chosen = with_learning_rate(base, learning_rate)
         network = msgspec.structs.replace(network, conf=msgspec.structs.replace(network.conf, updater=chosen))
-    if network.backprop and train.labels is data.source.train.labels:
+    if (
+        network.backprop
+        and train.labels is data.source.train.labels
+        and not (_is_regression(data) or _is_multi_label(data))
+    ):
         check_classes(data)
     network = network.with_sizes(train.n_in, train.n_out)
     network.validate()
     field = "computation_graph_conf" if isinstance(network, ComputationGraphConfiguration) else "multi_layer_conf"
     # The fingerprint is that of another run's data, if the Conf was taken from one.
     return conf.replace(**{field: network}, dataset=conf.dataset or data.source.name, data_fingerprint="")
+
+
+def _is_regression(data: Data) -> bool:
+    return data.source.transform is not None and data.source.transform.regression
+
+
+def _is_multi_label(data: Data) -> bool:
+    return data.source.transform is not None and data.source.transform.multi_label
+
+
+def _check_multi_label(network: NetworkConfiguration) -> None:
+    """Raise ``ConfError`` if the network that somebody gave does not say yes or no for each label."""
+    if not answers_each(network):
+        raise ConfError(
+            "the labels do not exclude each other (multi-label), and the network's last layer tells classes apart, or "
+            "predicts numbers; give it activation 'sigmoid' and loss 'xent'"
+        )
+
+
+def _built(model: zoo.ZooModel, train: DataSet, seed: int, images: ImageRecordReader | None) -> MultiLayerConfiguration:
+    """Return a network of the zoo, which is told only how many values an image has; raises ``ShapeError``."""
+    if images is None:
+        return model.build(train.n_in, train.n_out, seed=seed)
+    size = f"{images.height}x{images.width}"
+    try:
+        network = model.build(train.n_in, train.n_out, seed=seed)
+    except ShapeError as exc:
+        raise ShapeError(f"{exc} (the images are {size}: --image-size makes others of them)") from exc
+    taken = getattr(network, "input_type", None)
+    if isinstance(taken, InputTypeConvolutionalFlat) and (taken.height, taken.width) != (images.height, images.width):
+        raise ShapeError(
+            f"model {model.name} takes square images, and these are {size}; give --image-size {images.width}, or a "
+            "configuration file with the right input_type"
+        )
+    return network
+
+
+def _check_predicts_numbers(network: NetworkConfiguration) -> None:
+    """Raise ``ConfError`` if the network that somebody gave tells classes apart, and the data have a number."""
+    activation = getattr(network.layers[-1], "activation", "") if hasattr(network, "layers") else ""
+    if activation in ("softmax", "sigmoid"):
+        raise ConfError(
+            f"the network's last layer has activation {activation!r}, which has no output beyond 0 to 1, and the label "
+            "is a number to predict, standardized; give it activation 'identity' and loss 'mse'"
+        )
 
 
 def check_classes(data: Data) -> None:
@@ -227,7 +267,29 @@ def check_classes(data: Data) -> None:
 
 def batches(conf: Conf, data: Data) -> ListDataSetIterator:
     """Return the training examples in the run's batches."""
-    return ListDataSetIterator(source_for_model(data.source, conf.model).train, conf.batch_size, seed=conf.seed)
+    train, names = source_for_model(data.source, conf.model).train, data.source.label_names
+    names = names if len(names) == train.n_out else ()
+    if conf.augment is None:
+        return ListDataSetIterator(train, conf.batch_size, seed=conf.seed, label_names=names)
+    if train.labels is not data.source.train.labels:
+        raise ConfError(f"Conf.augment is given, and model {conf.model} learns the images themselves; leave it out")
+    shape = _image_shape(conf, data)
+    return AugmentedDataSetIterator(train, conf.batch_size, conf.augment, shape, seed=conf.seed, label_names=names)
+
+
+def _image_shape(conf: Conf, data: Data) -> tuple[int, int, int]:
+    """Return channels, height and width of the images of a data set; raises ``ConfError`` if they are none."""
+    read, taken = data.source.images, getattr(conf.multi_layer_conf, "input_type", None)
+    if read is not None:
+        return read.channels, read.height, read.width
+    if isinstance(taken, InputTypeConvolutionalFlat | InputTypeConvolutional):
+        return taken.channels, taken.height, taken.width
+    if conf.dataset in _IMAGE_SIZES:
+        return 1, _IMAGE_SIZES[conf.dataset], _IMAGE_SIZES[conf.dataset]
+    raise ConfError(
+        f"Conf.augment is for images, and data set {conf.dataset!r} has none that are known: it is no folder of them, "
+        "and the network has no convolutional input_type, which would say their height, width and channels"
+    )
 
 
 def training_data(conf: Conf, data: Data) -> ListDataSetIterator | ValidatedData:
@@ -244,6 +306,8 @@ def training_data(conf: Conf, data: Data) -> ListDataSetIterator | ValidatedData
         data_dir=storage.local(conf.data_dir) or None,
         n_classes=len(data.source.label_names) or None,
         label_names=data.source.label_names or None,
+        transform=data.source.transform,
+        images=data.source.images,
     )
     whole = DataSet.merge((source.train, source.test))
     whole = whole if data.normalizer is None else data.normalizer.transform(whole)
@@ -252,8 +316,9 @@ def training_data(conf: Conf, data: Data) -> ListDataSetIterator | ValidatedData
 
 
 def _exists(path: str) -> bool:
+    """Return whether a data set is a path: of what is there, or a pattern for several files."""
     with files.errors_as(DataError, f"data set {path!r} cannot be read"):
-        return files.kind_of(files.expand(path)) is not None
+        return is_pattern(path) or files.kind_of(files.expand(path)) is not None
 
 
 def with_absolute_paths(conf: Conf) -> Conf:
@@ -307,10 +372,23 @@ def train(
         network = execution.network(result, best=result.best is not None)
     path, misplaced = "", None
     if output is not None:
-        path, misplaced = output.save_or_keep(_writer(network, data))  # before the evaluation, which may fail
-    evaluation = evaluate_network(network, test, label_names)
+        path, misplaced = output.save_or_keep(model_writer(network, data))  # before the evaluation, which may fail
+    transform = data.source.transform
+    evaluation = evaluation_in_units(evaluate_network(network, test, label_names), transform)
+    fields = _fields(result, network, evaluation, path or None)
+    if transform is not None:
+        fields["label"] = transform.label or list(transform.labels)
+    if data.source.images is not None:
+        fields["images"] = msgspec.to_builtins(data.source.images)
+    if run.conf.augment is not None:
+        fields["augment"] = msgspec.to_builtins(run.conf.augment)
+    if run.conf.stratify:
+        fields["stratified"] = data.source.stratified
+    if run.conf.class_weights is not None and run.conf.network_conf is not None:
+        weights = output_layer(run.conf.network_conf).loss_weights or ()
+        fields["class_weights"] = dict(zip(label_names, weights, strict=True))
     return Report(
-        {**_fields(result, network, evaluation, path or None), "scaled_features": data.normalizer is not None},
+        {**fields, "scaled_features": data.normalizer is not None},
         evaluation,
         result.warnings,
         trained_on=run.plan.examples,
@@ -360,7 +438,7 @@ def read_checkpoint(
                 "--patience have a run scored"
             )
         frame = of_best
-    data = load_data(conf.dataset, conf.data_dir, scale=conf.scale_features)
+    data = data_of(conf)
     network = trained_network(conf, Result.decode(frame), kernels or host_kernels(conf.kernels))
     return Checkpoint(conf, found[0], network, data)
 
@@ -383,7 +461,7 @@ def export_model(folder: str, out: str, *, best: bool = False) -> dict[str, Any]
     output = storage.open_output(out)
     kept = read_checkpoint(folder, best=best)
     conf, head, network = kept.conf, kept.head, kept.network
-    output.save(_writer(network, kept.data))
+    output.save(model_writer(network, kept.data))
     return {
         "run": conf.run,
         "model": conf.model,
@@ -406,13 +484,22 @@ def _keep_unfinished(network: Network | None, data: Data) -> str:
     """Write the model of a run that was given up to a file of its own; return where that is, to end a message with."""
     if network is None:
         return ""
-    kept = storage.keep(_writer(network, data))
+    kept = storage.keep(model_writer(network, data))
     return f"; the model of then is in {kept}" if kept else ""
 
 
-def _writer(network: Network, data: Data) -> Callable[[Path], None]:
+def model_writer(network: Network, data: Data) -> Callable[[Path], None]:
     """Return what writes the network to a file, with the scaling and the names of the data that it was trained on."""
-    return functools.partial(write_model, network, normalizer=data.normalizer, label_names=data.source.label_names)
+    source = data.source
+    return functools.partial(
+        write_model,
+        network,
+        normalizer=data.normalizer,
+        label_names=source.label_names,
+        transform=source.transform,
+        images=source.images,
+        stratified=source.stratified,
+    )
 
 
 def _fields(
@@ -461,8 +548,8 @@ def _scored(result: TrainingResult, network: Network) -> dict[str, Any]:
         where = {"round": best.round, "epoch": best.epoch, "version": best.version}
         said = {**where, "metric": conf.scoring.metric, "score": best.score}
         said["params_sha256"] = params_sha256(network.params)
-        said["figures"] = None if best.figures is None else msgspec.to_builtins(best.figures)
-    validation = None if result.validation is None else msgspec.to_builtins(result.validation)
+        said["figures"] = None if best.figures is None else best.figures.fields()
+    validation = None if result.validation is None else result.validation.fields()
     return {"best": said, "validation": validation, "stopped_by": result.stopped_by or None}
 
 

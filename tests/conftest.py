@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from hypothesis import settings
 from dl4jlegacy import devices
 from dl4jlegacy.datasets import read_mnist
 from dl4jlegacy.errors import DataError, DeviceError
-from tests.support import REPOSITORY
+from tests.support import REPOSITORY, open_sockets
 from tests.support.aws_fixtures import aws, aws_environment, fault_proxy, image, moto_server, session_proxy  # noqa: F401  # fixtures for every test
 from tests.support.cluster_commands import cluster, on_own, servers  # noqa: F401  # fixtures for every test
 from tests.support.cluster_fixtures import (  # noqa: F401  # fixtures for every test
@@ -33,6 +34,12 @@ from tests.support.standin import device_arrays  # noqa: F401  # a fixture for e
 
 settings.register_profile("default", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("default")
+
+# where bytecode is not to be written, each of some thousand commands would compile the whole package anew
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+os.environ["SCIPY_ARRAY_API"] = "1"  # or scikit-learn leaves some of its checks of estimators out
 
 for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if (
@@ -106,10 +113,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.line(not_run)
 
 
-def _sockets() -> set[int]:
-    return {c.fd for c in psutil.Process().net_connections(kind="all")}
-
-
 def _children() -> set[psutil.Process]:
     """Return the child processes and theirs; mostly there are none, which the kernel says at once."""
     try:
@@ -122,7 +125,7 @@ def _children() -> set[psutil.Process]:
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     """Fail a test that leaves a thread, a child process or a socket."""
-    threads, sockets = set(threading.enumerate()), _sockets()
+    threads, sockets = set(threading.enumerate()), open_sockets()
     children = _children()
     yield
     left = [t for t in threading.enumerate() if t not in threads]
@@ -132,7 +135,7 @@ def nothing_left_behind() -> Iterator[None]:
     assert not left, f"threads left behind: {left}"
     _, alive = psutil.wait_procs(_children() - children, timeout=60)
     assert not alive, f"processes left behind: {alive}"
-    assert _sockets() <= sockets, "sockets left behind"
+    assert open_sockets() <= sockets, "sockets left behind"
 
 
 @pytest.fixture(scope="session")

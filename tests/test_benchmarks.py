@@ -79,6 +79,7 @@ def test_every_script_has_help_that_needs_no_contender(repository: Path, scripts
 
 def test_a_missing_contender_is_named_with_what_to_type(repository: Path) -> None:
     needs = {"mlp_cpu.py": "sklearn", "rbm_cpu.py": "sklearn", "round.py": "psutil", "soak.py": "psutil"}
+    needs |= {"ddp.py": "torch"}
     runs = [[name] for name in needs] + [["nn_losses_torch.py", "vae", "given.npz"]]
     for run, (status, out, err) in zip(runs, run_all(repository, runs), strict=True):
         module = needs.get(run[0], "torch")

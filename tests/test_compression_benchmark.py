@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import statistics
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -112,23 +111,16 @@ def test_its_runs_are_the_runners_bit_for_bit(script: ModuleType, router: str) -
     assert len(trained.frames) == 2 * 4 * 2 and not np.array_equal(params, began)
 
 
-def test_parts_on_threads_are_the_whole(script: ModuleType) -> None:
-    x = np.random.default_rng(1).standard_normal(1003, np.float32)
-    residual, whole = x.copy(), x.copy()
-    codes, expected = np.full(1003, 77, np.int32), np.full(1003, 77, np.int32)
-    with ThreadPoolExecutor(4) as pool:
-        count = script.encode_in_parts(residual, 1.5, codes, pool, 4)
-    assert count == load_kernels(None).threshold_encode(whole, 1.5, expected) > 50
-    assert codes[:count].tolist() == expected[:count].tolist() and residual.tobytes() == whole.tobytes()
-
-
 @pytest.mark.parametrize("cores", [2, 4])
-def test_encoding_is_timed_on_as_many_threads_as_there_are_cores(
+def test_encoding_on_four_threads_has_a_goal_where_there_are_four_cores(
     script: ModuleType, cores: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(script.measured, "cores", lambda: cores)
     _, figures = measured(script, capsys, "--part", "encoding")
     goals = {name: figure["goal"] for name, figure in figures.items() if "topk" not in name}
-    alone = {"1.00% sent, one thread": 1.3}
-    assert goals == (alone if cores == 2 else alone | {"1.00% sent, 4 threads": 0.45})
+    assert goals == {
+        "1.00% sent, one thread": 1.3,
+        "1.00% sent, 4 threads": 0.45 if cores == 4 else None,
+        "1.00% decoded and added": None,
+    }
     assert all(figure["value"] > 0 and figure["unit"] == "additions" for figure in figures.values())

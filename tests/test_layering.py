@@ -45,7 +45,7 @@ nn.summary nn.network_svg
 nn.training
 nn
 scaleout.liveness
-scaleout.foreign scaleout.lines
+scaleout.foreign scaleout.lines scaleout.phases
 scaleout.plan scaleout.secret scaleout.store scaleout.records scaleout.job scaleout.aggregate scaleout.codec
 scaleout.strategies
 scaleout.scoring
@@ -62,13 +62,14 @@ run progress
 execution
 inference inference_run
 evaluation_run prediction
-prediction_run
+prediction_run run_data
 training
 saved_model
 services
 cluster
 runner
 parallel_wrapper
+sklearn tuning
 cli
 __main__
 tools
@@ -83,6 +84,7 @@ ORDER = {
     for name in line.split()
 }
 LIBRARIES = {  # where each library may be imported
+    "PIL": ("dl4jlegacy.datasets.image_files",),
     "boto3": ("dl4jlegacy.aws.session",),
     "botocore": ("dl4jlegacy.aws",),
     "cryptography": ("dl4jlegacy.aws.provision",),
@@ -98,14 +100,19 @@ LIBRARIES = {  # where each library may be imported
     "msgspec": ("dl4jlegacy", "tools"),
     "numba": ("dl4jlegacy.kernels",),
     "numpy": ("dl4jlegacy",),
+    "optuna": ("dl4jlegacy.tuning",),
     "paramiko": ("dl4jlegacy.aws",),
+    "pyarrow": ("dl4jlegacy.datasets.arrow_files", "dl4jlegacy.datasets.csv_chunks"),
     "pykka": (
         "dl4jlegacy.scaleout.actors",
         "dl4jlegacy.execution",
+        "dl4jlegacy.scaleout.ticker",
         "dl4jlegacy.scaleout.worker_pool",
     ),
     "rich": ("dl4jlegacy.console", "dl4jlegacy.cli.progress"),
     "safetensors": ("dl4jlegacy.scaleout.checkpoint",),
+    "sklearn": ("dl4jlegacy.sklearn",),
+    "sqlalchemy": ("dl4jlegacy.tuning.search",),
     "threadpoolctl": (
         *(
             "dl4jlegacy.execution",
@@ -113,6 +120,7 @@ LIBRARIES = {  # where each library may be imported
             "dl4jlegacy.prediction",
             "dl4jlegacy.cluster.worker",
             "dl4jlegacy.kernels.arithmetic",
+            "dl4jlegacy.sklearn",
         ),
     ),
     "typer": ("dl4jlegacy.cli",),

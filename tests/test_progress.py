@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dl4jlegacy import training
+from dl4jlegacy import run_data, training
 from dl4jlegacy.datasets import DataSet, DataSource, ListDataSetIterator
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.progress import ProgressLine
@@ -107,7 +107,7 @@ def test_a_training_from_its_data_to_its_report_shows_the_line_once_or_not_at_al
     arguments: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    given = training.Data(DataSource("mine", data(), data(), ()), None)
+    given = run_data.Data(DataSource("mine", data(), data(), ()), None)
     training.train(resolve(CONF, training.batches(CONF, given)), given, **arguments)  # type: ignore[arg-type]
     assert ("\r\x1b[K" in terminal.getvalue()) == (not arguments)
 

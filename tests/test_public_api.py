@@ -15,7 +15,7 @@ import pytest
 
 import dl4jlegacy
 
-HEAVY = {"numba", "llvmlite", "numpy", "msgspec", "pykka", "rich", "typer", "yaml", "safetensors", "sklearn"}
+HEAVY = {"numba", "llvmlite", "numpy", "msgspec", "pykka", "rich", "typer", "yaml", "safetensors", "sklearn", "optuna"}
 SERVERS = {"hazelcast", "kazoo", "boto3", "cupy", "starlette", "uvicorn", "pyspark"}
 PACKAGES = [
     "dl4jlegacy",
@@ -88,7 +88,7 @@ def test_import_loads_nothing_heavy() -> None:
 
 def test_the_public_names_load_no_compiler_and_no_terminal_library() -> None:
     loaded = in_a_fresh_process("from dl4jlegacy import *; import sys, json; print(json.dumps(sorted(sys.modules)))")
-    assert not ({"numba", "llvmlite", "rich", "typer", "sklearn"} | SERVERS) & set(loaded)
+    assert not ({"numba", "llvmlite", "rich", "typer", "sklearn", "optuna"} | SERVERS) & set(loaded)
 
 
 def test_import_takes_less_of_the_processor_than_that_of_asyncio() -> None:

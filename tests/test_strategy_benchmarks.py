@@ -14,6 +14,7 @@ import pytest
 from dl4jlegacy.kernels import load as load_kernels
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.networks import build_network
+from dl4jlegacy.nn.updaters import Sgd
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.perform import first_model
 from dl4jlegacy.scaleout.strategies import STRATEGIES
@@ -78,6 +79,23 @@ def test_a_run_whose_numbers_become_infinite_has_no_accuracy_and_all_is_the_same
     svg = ElementTree.parse(tmp_path / "plot.svg")
     names = [text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")]
     assert names[-5:] == [row["strategy"] + ("" if row["rate"] == "-" else f", {row['rate']}") for row in rows]
+
+
+@pytest.mark.parametrize("script", ["ddp"], indirect=True)
+def test_what_is_raced_against_ddp_is_the_same_network_with_as_many_batches(script: ModuleType) -> None:
+    assert [(mode.task.router, mode.task.batches, mode.goal) for mode in script.MODES] == [
+        ("iterative-reduce", 1, 2.0),
+        ("gradient-sharing", 1, 2.0),
+        ("iterative-reduce", 5, 2.6),
+    ]
+    for mode in (script.rounds_of(mode, 100) for mode in script.MODES):
+        task = mode.task
+        conf, data = script.conf_of(task), script.invented(task)
+        assert [(layer.n_in, layer.n_out) for layer in conf.network_conf.layers] == [(784, 500), (500, 250), (250, 10)]
+        assert isinstance(conf.network_conf.conf.updater, Sgd)
+        assert (conf.batch_size, conf.jobs_per_round, conf.averaging_frequency) == (128, 4, task.batches)
+        assert (task.rounds - script.WARM) * task.batches == 100
+        assert data.train.features.shape == (4 * 128 * task.batches, 784) and data.train.labels.shape[1] == 10
 
 
 @pytest.mark.parametrize("script", ["strategies"], indirect=True)

@@ -55,6 +55,7 @@ SUITES: Mapping[str, tuple[Benchmark, ...]] = {
         Benchmark("tracker", "models through Hazelcast against a bare transfer", _SERVERS),
         Benchmark("round", "the time and memory that a round costs beside training", (*_SERVERS, "psutil")),
         Benchmark("straggler", "one slow worker of four against an undisturbed run", _SERVERS),
+        Benchmark("ddp", "four workers against PyTorch's DistributedDataParallel", (*_SERVERS, "torch")),
         Benchmark("goodput", "workers killed one after the other against an undisturbed run", _SERVERS),
     ),
 }

@@ -69,6 +69,9 @@ def train_on_cluster(options: TrainOptions, *, local_workers: int | None) -> Non
         learning_rate=options.learning_rate,
         updater=options.updater,
         examples_per_update=options.examples_per_update,
+        label=options.label or "",
+        regression=options.regression,
+        multi_label=options.multi_label,
         local_workers=local_workers,
         on_cluster=True,
     )

@@ -33,6 +33,8 @@ from dl4jlegacy.errors import UsageError
 from dl4jlegacy.strict_json import to_json
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dl4jlegacy.datasets import DataSet
     from dl4jlegacy.inference import Evaluate, TrainedModel
     from dl4jlegacy.nn.networks import Network
@@ -114,7 +116,11 @@ class PredictOptions(WhereOptions):
 
     model: Annotated[str, _Model]
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="A CSV file, one example a row, features only; -: standard input.")
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="A table, one example a row, without labels; -: standard input; or an image, or a folder of them.",
+        ),
     ]
     out: Annotated[
         str | None, option("--out", metavar="FILE", help="Write the predictions to this file.", read=not_empty)
@@ -178,19 +184,23 @@ def _evaluate_by(options: EvaluateOptions) -> Evaluate:
 
 
 def predict(options: PredictOptions) -> None:
-    """Print the class that a saved model gives each row of a CSV file, which may be larger than memory."""
+    """Print what a saved model says of each row of a table, or each image: its class, or a number.
+
+    The file may be huge.
+    """
     from dl4jlegacy import storage
     from dl4jlegacy.cli.progress import use_device_and_report
-    from dl4jlegacy.prediction import Form, texts_of, write_texts
+    from dl4jlegacy.prediction import Form, images_of, texts_of, write_texts
     from dl4jlegacy.saved_model import load_model
 
     cluster = _cluster(options)
     output = None if options.out is None else storage.open_output(options.out)
     with use_device_and_report(options.device) as (kernels, _):
         model = load_model(options.model, kernels=kernels)
-        model.class_names(model.network.n_in)  # a model whose names are wrong is the cause of whatever the data say
-        found = _predicted(model, options, cluster)
-        texts = texts_of(model, found, Form(options.format, options.probabilities))
+        model.output_names(model.network.n_in)  # a model whose names are wrong is the cause of whatever the data say
+        images = images_of(model, options.file)
+        found = _predicted(model, options, cluster, images)
+        texts = texts_of(model, found, Form(options.format, options.probabilities, tuple(map(str, images))))
         with contextlib.closing(found):
             if output is None:
                 for text in texts:
@@ -205,12 +215,12 @@ def predict(options: PredictOptions) -> None:
 
 
 def _predicted(
-    model: TrainedModel, options: PredictOptions, cluster: dict[str, Any] | None
+    model: TrainedModel, options: PredictOptions, cluster: dict[str, Any] | None, images: tuple[Path, ...]
 ) -> Generator[PredictedRows, None, None]:
     """Return the predictions, by this thread, by several, or by a cluster."""
     from dl4jlegacy.prediction import blocks_of, predict_blocks, replicas
 
-    blocks = blocks_of(model, options.file)
+    blocks = blocks_of(model, options.file, images)
     if cluster is not None:
         from dl4jlegacy.cluster.inference import predict_on_cluster
 

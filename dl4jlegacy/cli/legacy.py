@@ -24,8 +24,8 @@ from dl4jlegacy.console import run_guarded
 from dl4jlegacy.errors import ConfError, UsageError, nearest
 
 if TYPE_CHECKING:
+    from dl4jlegacy.run_data import Data
     from dl4jlegacy.scaleout.conf import Conf
-    from dl4jlegacy.training import Data
 
 __all__ = ["main"]
 
@@ -167,7 +167,7 @@ def _dataset(args: argparse.Namespace) -> str:
 
 
 def _run(arguments: list[str]) -> None:
-    from dl4jlegacy import training
+    from dl4jlegacy import run_data, training
     from dl4jlegacy.cli.next_steps import RunLocation
     from dl4jlegacy.cli.progress import show_training
     from dl4jlegacy.nn import zoo
@@ -179,10 +179,10 @@ def _run(arguments: list[str]) -> None:
     if args.t == "worker":
         _work(args)
         return
-    data = training.load_data(_dataset(args))
+    data = run_data.load_data(_dataset(args))
     training.check_classes(data)
     if args.e >= 0:
-        data = training.first_examples(data, args.e)
+        data = run_data.first_examples(data, args.e)
     train = data.source.train
     for flag, given, has in (("-i", args.i, train.n_in), ("-o", args.o, train.n_out)):
         if given not in (0, has):

@@ -13,9 +13,10 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from dl4jlegacy.cli import cluster, inference, inspect, runs, summary, train
+from dl4jlegacy.cli import cluster, inference, inspect, runs, stats, summary, train, tune
 from dl4jlegacy.cli.aws import aws_app
 from dl4jlegacy.cli.bench import bench_app
+from dl4jlegacy.cli.data import data_app
 from dl4jlegacy.cli.options import variable_of
 from dl4jlegacy.cli.services import services_app
 from dl4jlegacy.console import emit, run_guarded
@@ -25,8 +26,8 @@ from dl4jlegacy.version import __version__
 __all__ = ["app", "main"]
 
 _COMMANDS = (
-    *("train", "resume", "evaluate", "predict", "export", "summary", "services", "master", "worker"),
-    *("status", "logs", "stop", "runs", "aws", "bench"),
+    *("train", "resume", "evaluate", "predict", "tune", "export", "summary", "data", "services", "master", "worker"),
+    *("status", "logs", "stats", "stop", "runs", "aws", "bench"),
 )
 
 
@@ -49,7 +50,8 @@ app = typer.Typer(
 app.add_typer(services_app)
 app.add_typer(aws_app)
 app.add_typer(bench_app)
-for module in (cluster, inspect, runs, summary, train, inference):
+app.add_typer(data_app)
+for module in (cluster, inspect, runs, stats, summary, train, tune, inference):
     module.add_commands(app)
 
 

@@ -84,8 +84,12 @@ def _where_the_model_is(fields: Mapping[str, object], location: RunLocation) -> 
         model, dataset = shlex.quote(saved), shlex.quote(str(fields["dataset"]))
         there = ("--data-dir", shlex.quote(location.data_dir)) if location.data_dir and dataset == "mnist" else ()
         yield f"Evaluate the saved model again: {command('evaluate', model, '--dataset', dataset, *there)}"
-        if fields["accuracy"] is not None and not str(fields["dataset"]).endswith((".txt", "sonnets")):
+        if "images" in fields:
+            yield f"Predict the classes of other images: {command('predict', model, 'IMAGE_OR_FOLDER')}"
+        elif fields["accuracy"] is not None and not str(fields["dataset"]).endswith((".txt", "sonnets")):
             yield f"Predict the classes of rows without labels: {command('predict', model, 'FILE.csv')}"
+        elif "r2" in fields:
+            yield f"Predict {fields['label']} for rows without it: {command('predict', model, 'FILE.csv')}"
     elif folder and location.can_save:
         resume = command("resume", shlex.quote(folder), "--out", _MODEL_FILE)
         yield f"The model was not saved to a file; without training again: {resume}"

@@ -17,14 +17,19 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from dl4jlegacy.cli.values import json_object, not_empty, one_of, rate, seconds, text_or_json, whole_number
+from dl4jlegacy.cli.declarations import count_option as _number
+from dl4jlegacy.cli.declarations import number_option, option, variable_of
+from dl4jlegacy.cli.declarations import text_option as _text
+from dl4jlegacy.cli.values import class_weights, json_object, not_empty, one_of, rate, seconds, text_or_json
 from dl4jlegacy.errors import UsageError
 
 if TYPE_CHECKING:
     from dl4jlegacy.cluster.address import ClusterAddress
+    from dl4jlegacy.datasets.transform_process import TransformProcess
     from dl4jlegacy.scaleout.conf import Conf
 
 __all__ = [
+    "METRICS",
     "MODELS",
     "UPDATERS",
     "ClusterName",
@@ -33,7 +38,10 @@ __all__ = [
     "Device",
     "Format",
     "Id",
+    "Label",
     "LogFormat",
+    "MultiLabel",
+    "Regression",
     "ReportFormat",
     "ResumeOptions",
     "Tracker",
@@ -51,6 +59,12 @@ MODELS = "mlp, dbn, sda, lenet, alexnet-small, char-lstm, deep-autoencoder or va
 """The models of the zoo, for the help; written down here, since it must not wait for the zoo's imports."""
 UPDATERS = "sgd, nesterovs, adagrad, rmsprop, adam, adamax, nadam, amsgrad, adadelta, adabelief or none"
 """The updaters, for the help."""
+
+METRICS = (
+    *("loss", "accuracy", "precision", "recall", "f1", "matthews_correlation"),
+    *("mse", "rmse", "mae", "r2", "pc"),
+)
+"""What a run can be scored by."""
 
 T = TypeVar("T")
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,100}")
@@ -73,61 +87,17 @@ def _memory_limit(label: str, text: str) -> str:
 
 
 def _metric(label: str, text: str) -> str:
-    return one_of(label, text, ("loss", "accuracy", "f1"))
+    return one_of(label, text, METRICS)
+
+
+def _path(label: str, text: str) -> Path:
+    return Path(not_empty(label, text))
 
 
 def _precision(label: str, text: str) -> str:
     from dl4jlegacy.devices import PRECISIONS
 
     return one_of(label, not_empty(label, text), PRECISIONS)
-
-
-# -- declaring an option -----------------------------------------------------------------------------------------------
-
-
-def option(
-    *names: str,
-    metavar: str,
-    help: str,
-    read: Callable[[str, str], Any] | None = None,
-    variable: str | None = None,
-    show_variable: bool = False,
-) -> Any:
-    """Return the declaration of an option.
-
-    Args:
-        names: of the option; errors use the first.
-        metavar, help: as the help shows them.
-        read: makes the value of (label, text); None: the text is the value.
-        variable: the environment variable that stands in for it; ``show_variable``: the help names it.
-    """
-
-    def parse(value: Any) -> Any:
-        text = str(value)
-        label = variable if variable is not None and os.environ.get(variable) == text else names[0]
-        return text if read is None else read(label, text)
-
-    return typer.Option(*names, metavar=metavar, help=help, envvar=variable, show_envvar=show_variable, parser=parse)
-
-
-def number_option(*names: str, metavar: str = "N", help: str, least: int, variable: str | None = None) -> Any:
-    """Return the declaration of an option that takes a whole number of at least ``least``."""
-    return option(
-        *names, metavar=metavar, help=help, read=lambda label, text: whole_number(label, text, least), variable=variable
-    )
-
-
-def variable_of(flag: str) -> str:
-    """Return the environment variable that stands in for an option: ``DL4J_BATCH_SIZE`` for ``--batch-size``."""
-    return f"DL4J_{flag.removeprefix('--').replace('-', '_').upper()}"
-
-
-def _text(flag: str, metavar: str, help: str, read: Callable[[str, str], Any] | None = not_empty) -> Any:
-    return option(flag, metavar=metavar, help=help, read=read, variable=variable_of(flag))
-
-
-def _number(flag: str, help: str, *, least: int = 1) -> Any:
-    return number_option(flag, help=help, least=least, variable=variable_of(flag))
 
 
 Bind = Annotated[str, _text("--bind", "HOST", "Where a cluster's master listens for signs of life (127.0.0.1).", None)]
@@ -138,7 +108,7 @@ ClusterName = Annotated[
 DataDir = Annotated[
     str | None, _text("--data-dir", "DIR", "Folder of MNIST's files, which are downloaded to it if missing.")
 ]
-Dataset = _text("--dataset", "NAME", "digits, iris, mnist, sonnets, a CSV or .txt file, or a folder.")
+Dataset = _text("--dataset", "NAME", "digits, iris, mnist, sonnets, a table, a .txt file or a folder.")
 Device = Annotated[
     str | None, _text("--device", "cpu|gpu|gpu:N|auto", "What to compute on (cpu); gpu: all GPUs.", _device)
 ]
@@ -148,6 +118,10 @@ Format = Annotated[
 Id = Annotated[
     str | None,
     option("--id", metavar="ID", help="The run's id in Zookeeper (master).", variable="DL4J_ID", show_variable=True),
+]
+Label = Annotated[
+    str | None,
+    _text("--label", "COLUMN[,COLUMN]", "The column of a table to learn, by name or number (the last); or several."),
 ]
 LogFormat = Annotated[
     str, option("--log-format", metavar="text|json", help="Events as text or as JSON lines.", read=text_or_json)
@@ -167,6 +141,15 @@ DataByReference = Annotated[
         help="Let a cluster's workers read the data set themselves, each on its machine (it goes with the jobs).",
     ),
 ]
+CollectTrainingStats = Annotated[
+    bool,
+    typer.Option(
+        "--collect-training-stats",
+        envvar="DL4J_COLLECT_TRAINING_STATS",
+        show_envvar=False,
+        help="Record what takes time, in --checkpoint-dir; dl4j stats DIR shows it.",
+    ),
+]
 MixedDevices = Annotated[
     bool,
     typer.Option(
@@ -176,10 +159,14 @@ MixedDevices = Annotated[
         help="Let CPUs and GPUs of any kind train together; the answer is then not the same bit by bit.",
     ),
 ]
+MultiLabel = Annotated[
+    bool, typer.Option("--multi-label", help="The labels are 0 or 1 each, and do not exclude each other.")
+]
 Out = Annotated[str | None, _text("--out", "FILE", "Save the trained model to this zip file.")]
 ProgressFormat = Annotated[
     str, _text("--log-format", "text|json", "Progress as text, or as lines of JSON.", text_or_json)
 ]
+Regression = Annotated[bool, typer.Option("--regression", help="The label is a number to predict, and not a class.")]
 ReportFormat = Annotated[str, _text("--format", "text|json", "Results as text, or as one JSON object.", text_or_json)]
 Workers = Annotated[int | None, _number("--workers", "Worker threads (4).")]
 WorkerWait = Annotated[
@@ -231,11 +218,50 @@ Zookeeper = Annotated[
 class TrainOptions:
     """The options of ``dl4j train`` and ``dl4j master``; None: not given."""
 
-    conf: Annotated[Path | None, typer.Argument(metavar="CONF", help="A Conf file, JSON or YAML.")] = None
+    conf: Annotated[
+        str | None,
+        typer.Argument(metavar="CONF|DATA", help="A Conf file, JSON or YAML; or a table, or a folder, to learn."),
+    ] = None
     model: Annotated[str | None, _text("--model", "NAME", f"{MODELS}; default mlp.")] = None
     dataset: Annotated[str | None, Dataset] = None
     data_dir: DataDir = None
     data_by_reference: DataByReference = False
+    label: Label = None
+    regression: Regression = False
+    multi_label: MultiLabel = False
+    schema: Annotated[
+        Path | None,
+        _text(
+            "--schema", "FILE", "What is made of the columns, as dl4j data inspect --out writes it (guessed).", _path
+        ),
+    ] = None
+    stratify: Annotated[
+        bool, typer.Option("--stratify", help="Give each part of the data its share of every class.")
+    ] = False
+    class_weights: Annotated[
+        Any,
+        _text(
+            "--class-weights",
+            "balanced|NAME=X,...",
+            "What an example of each class counts for in the loss (1).",
+            class_weights,
+        ),
+    ] = None
+    image_size: Annotated[
+        str | None, _text("--image-size", "HEIGHTxWIDTH", "Of images in folders (their own, if they are alike).")
+    ] = None
+    image_channels: Annotated[str | None, _text("--image-channels", "1|3", "Gray, or colours (3 if any has some).")] = (
+        None
+    )
+    image_fit: Annotated[str | None, _text("--image-fit", "resize|crop", "How images get that size (resize).")] = None
+    augment: Annotated[
+        str | None,
+        _text(
+            "--augment",
+            "HOW",
+            "Change images at random while learning: flip,rotate=10,crop=2,brightness=0.2,color=0.1.",
+        ),
+    ] = None
     workers: Workers = None
     jobs_per_round: Annotated[
         int | None, _number("--jobs-per-round", "Jobs between two averagings (as many as workers).")
@@ -276,7 +302,7 @@ class TrainOptions:
         int | None, _number("--validate-every", "Rounds of training between two validations (an epoch).")
     ] = None
     metric: Annotated[
-        str | None, _text("--metric", "loss|accuracy|f1", "What the model is scored by (loss).", _metric)
+        str | None, _text("--metric", "NAME", f"What the model is scored by (loss): {', '.join(METRICS)}.", _metric)
     ] = None
     patience: Annotated[int | None, _number("--patience", "Stop after so many scores in a row that are no better.")] = (
         None
@@ -333,6 +359,7 @@ class TrainOptions:
     checkpoint_every: Annotated[int | None, _number("--checkpoint-every", "Rounds between two checkpoints (10).")] = (
         None
     )
+    collect_training_stats: CollectTrainingStats = False
     out: Out = None
     format: ReportFormat = "text"
     log_format: ProgressFormat = "text"
@@ -344,8 +371,11 @@ class TrainOptions:
             ConfError: the file cannot be read, or a value is not allowed.
             UsageError: two options contradict each other.
         """
+        from dl4jlegacy.cli.images import image_changes, is_folder
         from dl4jlegacy.cli.scoring import scoring_changes
+        from dl4jlegacy.datasets.table_files import is_table
         from dl4jlegacy.scaleout.conf import Conf
+        from dl4jlegacy.storage import is_remote
 
         if self.examples_per_update is not None and self.batch_size is not None:
             raise UsageError("--examples-per-update sets the batch size; leave --batch-size out")
@@ -361,23 +391,34 @@ class TrainOptions:
                 "checkpoint_every",
                 "min_workers",
             ),
-            *("device", "precision", "device_memory_limit"),
+            *("device", "precision", "device_memory_limit", "class_weights"),
         )
         given = _given(self, names)
-        if self.mixed_devices:
-            given["mixed_devices"] = True
-        if self.data_by_reference:
-            given["data_by_reference"] = True
+        for name in ("mixed_devices", "data_by_reference", "collect_training_stats"):
+            if getattr(self, name):
+                given[name] = True
         if self.no_scaling:
             given["scale_features"] = False
+        if self.stratify:
+            given["stratify"] = True
         if (kernels := os.environ.get("DL4J_KERNELS")) is not None:
             given["kernels"] = not_empty("DL4J_KERNELS", kernels)
-        base = Conf() if self.conf is None else Conf.read(self.conf)
-        given |= _deadlines(self, base) | scoring_changes(self, base)
-        named = frozenset(given) | (frozenset() if self.conf is None else Conf.named_in(self.conf))
+        file = None if self.conf is None else Path(self.conf)
+        if file is not None and (is_remote(str(self.conf)) or is_table(file.name) or is_folder(file)):
+            if self.dataset is not None:
+                raise UsageError(f"{self.conf} and --dataset {self.dataset} are two data sets; leave one out")
+            given["dataset"], file = self.conf, None
+        base = Conf() if file is None else Conf.read(file)
+        if self.schema is not None:
+            given["transform"] = _read_schema(self.schema)
+        given |= _deadlines(self, base) | scoring_changes(self, base) | image_changes(self, base)
+        named = frozenset(given) | (frozenset() if file is None else Conf.named_in(file))
         if "model" in given:
             given |= {"multi_layer_conf": None, "computation_graph_conf": None}  # it replaces the file's network
-        return base.replace(**given), named
+        conf = base.replace(**given)
+        if self.collect_training_stats and not conf.checkpoint_dir:
+            raise UsageError("--collect-training-stats writes beside the run's checkpoints; give --checkpoint-dir")
+        return conf, named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -466,6 +507,21 @@ class WorkerOptions:
     ] = None
     use: Use = None
     log_format: LogFormat = "text"
+
+
+def _read_schema(path: Path) -> TransformProcess:
+    """Return the schema in a file, JSON or YAML; raises ``ConfError``, which names the file."""
+    from dl4jlegacy import files
+    from dl4jlegacy.datasets.transform_process import TransformProcess
+    from dl4jlegacy.errors import ConfError
+    from dl4jlegacy.nn.conf.text import decode_json, decode_yaml
+
+    with files.errors_as(ConfError, f"schema {path} cannot be read"):
+        text = files.read(files.expand(path))
+    try:
+        return (decode_yaml if path.suffix in (".yaml", ".yml") else decode_json)(text, TransformProcess)
+    except ConfError as exc:
+        raise ConfError(f"{path}: {exc}") from exc
 
 
 def _deadlines(options: TrainOptions | ResumeOptions, conf: Conf) -> dict[str, Any]:

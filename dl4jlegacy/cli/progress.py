@@ -307,7 +307,10 @@ def _where_it_stopped(status: RunStatus | None, location: RunLocation) -> str:
     if location.address is not None and not has_begun:
         return " before it began; nothing is left of it"
     if resume := location.resume_command():
-        return f"{where}; `{resume}` goes on from there"
+        since = "there"
+        if location.address is None and status is not None and status.head is not None and status.head.logged:
+            since = f"round {status.head.round - status.head.logged} or later, where it was stored last"
+        return f"{where}; `{resume}` goes on from {since}"
     return f"{where}; nothing is kept: with --checkpoint-dir a run can go on later"
 
 
@@ -332,6 +335,11 @@ def _report_text(report: Report) -> str:
         f"examples  {fields['examples']:,} in {fields['seconds']:.1f} s ({fields['examples_per_second']:,.0f}/s)",
         f"batches   {fields['batches']:,}, lost {fields['batches_lost']}, duplicated {fields['batches_duplicated']}",
         *_scored(fields),
+        *(
+            [f"r2        {fields['r2']:.4f}, mse {fields['mse']:.6g}, mae {fields['mae']:.6g}"]
+            if "r2" in fields
+            else []
+        ),
         *([] if fields["accuracy"] is None else [f"accuracy  {fields['accuracy']:.4f}, f1 {fields['f1']:.4f}"]),
         *(
             ["features  scaled to 0..1 by their training values, and so are those of predict; --no-scaling leaves them"]

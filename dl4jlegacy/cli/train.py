@@ -45,6 +45,9 @@ def train(options: TrainOptions) -> None:
         learning_rate=options.learning_rate,
         updater=options.updater,
         examples_per_update=options.examples_per_update,
+        label=options.label or "",
+        regression=options.regression,
+        multi_label=options.multi_label,
     )
     show_training(
         lambda display: training.train(run, data, out=options.out or "", tick=display.tick),
@@ -79,7 +82,7 @@ def resume(options: ResumeOptions) -> None:
 
 def _resume_folder(options: ResumeOptions, content: bytes) -> None:
     """Continue a run from its checkpoints, in this process; ``content`` is that of its ``conf.json``."""
-    from dl4jlegacy import files, storage, training
+    from dl4jlegacy import files, run_data, storage, training
     from dl4jlegacy.cli.next_steps import RunLocation
     from dl4jlegacy.cli.progress import ProgressDisplay, show_training
     from dl4jlegacy.run import resolve
@@ -87,7 +90,7 @@ def _resume_folder(options: ResumeOptions, content: bytes) -> None:
     folder = options.run if storage.is_remote(options.run) else str(files.expand(options.run))
     begun = training.read_run(folder, content)
     conf = begun.replace(**options.conf_changes(begun), checkpoint_dir=folder)
-    data = training.load_data(conf.dataset, conf.data_dir, scale=conf.scale_features)
+    data = run_data.data_of(conf)
 
     def start(display: ProgressDisplay) -> Report:
         run = resolve(conf, training.training_data(conf, data), resume=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from dl4jlegacy.errors import UsageError, nearest
 
-__all__ = ["json_object", "not_empty", "one_of", "rate", "seconds", "text_or_json", "whole_number"]
+__all__ = ["class_weights", "json_object", "not_empty", "one_of", "rate", "seconds", "text_or_json", "whole_number"]
 
 
 def whole_number(label: str, text: str, least: int) -> int:
@@ -69,6 +69,21 @@ def not_empty(label: str, text: str) -> str:
     if not text.strip():
         raise UsageError(f"{label} is empty; give a value or leave it out")
     return text
+
+
+def class_weights(label: str, text: str) -> dict[str, float] | str:
+    """Return ``balanced``, or the weights in ``NAME=X,NAME=X``; raises ``UsageError``."""
+    if not_empty(label, text) == "balanced":
+        return text
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        name, equals, weight = part.rpartition("=")
+        if not equals or not name.strip():
+            raise UsageError(f"{label} is {text!r}; give balanced, or weights such as yes=5,no=1")
+        if name.strip() in found:
+            raise UsageError(f"{label} is {text!r}; it names {name.strip()!r} twice")
+        found[name.strip()] = rate(f"{label} {name.strip()}", weight)
+    return found
 
 
 def json_object(label: str, text: str) -> dict[str, Any]:

@@ -30,6 +30,7 @@ __all__ = [
     "MASTER",
     "Access",
     "ClusterAddress",
+    "NotDefinedError",
     "check_fits",
     "check_versions",
     "closing",
@@ -220,14 +221,22 @@ def find_registered(address: ClusterAddress) -> Conf | None:
         return ZookeeperConfigurationRetriever(*address.split(), address.id, session=session).find()
 
 
+class NotDefinedError(TrackerError):
+    """A registered run has nothing in the tracker: it was lost, or another run takes its place just now."""
+
+
 def defined(tracker: StateTracker, key: str, conf: Conf) -> Any:
-    """Return a global of the run, which its master defines before it registers, and restores if others damage it."""
+    """Return a global of the run, which its master defines before it registers, and restores if others damage it.
+
+    Raises:
+        NotDefinedError: it has not been there for a while.
+    """
     value, deadline = tracker.get(key), Deadline(_RESTORED_SECONDS)
     while value is None and not deadline.passed():
         time.sleep(0.1)
         value = tracker.get(key)
     if value is None:
-        raise TrackerError(
+        raise NotDefinedError(
             f"run {conf.run} has no {key} in the tracker at {conf.state_tracker_connection_string}: it has ended, or "
             f"the member was restarted; resume it (dl4j resume {conf.run}) or start its master again"
         )

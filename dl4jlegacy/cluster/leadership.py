@@ -330,7 +330,9 @@ def _leading(
         with contextlib.suppress(TrackerError):  # what cannot be reached cannot be cleared up
             head = tracker.head()
             if _is_over(head, began=display.began or bool(takes_over), is_finished=led.is_finished):
-                registration.clear_up(monitor.is_gone)
+                registration.clear_up(monitor.is_gone, gather=monitor.gather_stats)
+        if monitor.stats is not None:
+            monitor.stats.close()
 
 
 def _place_of_model(conf: Conf, own: str, tracker: HazelcastStateTracker) -> str:
@@ -369,21 +371,26 @@ def _outlives_master(
     """
     host, port = candidate.address.split()
     registered = ZookeeperConfigurationRetriever(host, port, candidate.address.id, session=candidate.session)
-    stands_by, version = False, 0
+    stands_by, seen = False, None
     while not candidate.election.wait(0.5):
         head = tracker.head()
         if head is None and _is_cleared_up(conf, registered):
             return None
         if head is not None and head.status == "failed":  # it stays for `dl4j resume`
             return None
-        version = version if head is None else head.version
+        seen = head or seen
         if not stands_by:
             stands_by = True
             on_stand_by()
     head = tracker.head()
     there = registered.find()
+    if head is None and there == conf and seen is not None and drive(protocol.restore_end(tracker.store, seen)):
+        logger.warning("the head of run %s, which is done, was lost with its master; it is there again", conf.run)
+        head = seen
     if head is None:  # over and cleared up, or lost with its member, or not begun
-        return version if there == conf else None
+        if there != conf:
+            return None
+        return 0 if seen is None else seen.version
     if head.status == "failed":
         return None
     if head.status == "stopped" or (head.status == "done" and there is None):  # its master died while clearing up
@@ -441,7 +448,7 @@ def _where_it_continues(conf: Conf, tracker: HazelcastStateTracker, version: int
 def _head_in_grid(tracker: HazelcastStateTracker) -> tuple[Head | None, bool]:
     """Return the head, and whether its model is there: an earlier master that was only cut off may still go on."""
     head = tracker.head()
-    while head is not None and drive(protocol.read_frame(tracker.store, head.model)) is None:
+    while head is not None and not drive(protocol.is_model_there(tracker.store, head)):
         before, head = head, tracker.head()
         if head == before:
             return head, False

@@ -20,8 +20,9 @@ from dl4jlegacy.cluster.leadership import (
 )
 from dl4jlegacy.errors import ConfError, ModelError
 from dl4jlegacy.run import Run
+from dl4jlegacy.run_data import Data, data_of
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training import Data, Report, load_data, train, training_data
+from dl4jlegacy.training import Report, train, training_data
 
 __all__ = ["resume_from_checkpoints", "resume_run", "run_master", "stand_by"]
 
@@ -85,7 +86,7 @@ def _load(conf: Conf) -> Data:
             f"run {conf.run} is led by a program of its own, and its Conf names no data: start that program again, "
             'with ActorNetworkRunner("standby", ...) or setup(conf, resume=True)'
         )
-    return load_data(conf.dataset, conf.data_dir, scale=conf.scale_features)
+    return data_of(conf)
 
 
 def _train(led: LedRun, data: Data) -> Report:

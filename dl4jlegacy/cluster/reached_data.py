@@ -14,10 +14,11 @@ from dl4jlegacy.datasets import DataSetIterator
 from dl4jlegacy.datasets.fingerprint import fingerprint
 from dl4jlegacy.errors import DataError, Dl4jError
 from dl4jlegacy.run import job_iterator
+from dl4jlegacy.run_data import data_of
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import JobIterator
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.training import batches, load_data
+from dl4jlegacy.training import batches
 
 __all__ = ["jobs_by_reference"]
 
@@ -57,7 +58,7 @@ def _open(conf: Conf, data_dir: str) -> tuple[DataSetIterator, str]:
         if conf.export_directory:
             data: DataSetIterator = storage.open_exported(place)
         else:
-            data = batches(conf, load_data(place, data_dir or conf.data_dir, scale=conf.scale_features))
+            data = batches(conf, data_of(conf, data_dir))
     except Dl4jError as exc:
         remedy = "share that folder with this host by the same path, or take one in S3"
         if not conf.export_directory:

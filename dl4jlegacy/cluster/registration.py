@@ -203,16 +203,21 @@ class MasterRegistration:
         """Put name and Conf back if the grid lost them or a stranger was there; not if this may not be the master.
 
         Nor if the run has ended while this process stood still, of which neither server has anything then: it must not
-        look as if it were under way.
+        look as if it were under way. As long as Zookeeper does not say what it has, it may be so. It may also end
+        between the question and what follows: then the node is gone by which this process led when it asked.
         """
-        if not self._election.is_leader or (self._tracker.head() is None and self._find() == "nothing"):
+        fence = self._election.fence
+        if fence is None or not self._election.is_leader:
             return
-        self.keep_name()
+        if self._tracker.head() is None and self._find() in (None, "nothing"):
+            return
         try:
-            if self._register.restore():
+            if self._register.restore(fence):
                 logger.warning("the Conf of run %s was gone or damaged in Zookeeper; it is there again", self._conf.run)
         except (TrackerError, NotAuthorisedError) as exc:
             logger.debug("the Conf of run %s cannot be put back now: %s", self._conf.run, exc)
+        if self._ask(lambda: self._session.exists(fence)) is not False:
+            self.keep_name()
 
     def check(self) -> None:
         """Raise ``TrackerError`` if another process is master; not if Zookeeper does not answer."""
@@ -244,8 +249,12 @@ class MasterRegistration:
             )
         return registered is not None
 
-    def clear_up(self, is_gone: Callable[[str], bool] = lambda worker: False) -> None:
+    def clear_up(
+        self, is_gone: Callable[[str], bool] = lambda worker: False, *, gather: Callable[[], None] = lambda: None
+    ) -> None:
         """Remove the Conf, give the workers a few seconds to see the end, and delete the run's entries in the grid.
+
+        ``gather`` is called in between: it takes what the workers have left there.
 
         Raises:
             TrackerError: another process leads the run, which is left to that one; or a server cannot be reached, and
@@ -256,6 +265,7 @@ class MasterRegistration:
             self._register.remove()
         finally:
             _await(lambda: all(is_gone(record.id) for record in self._tracker.workers()))
+            gather()
             self._name.release()  # first: what is left of a run without its name hinders nobody
             _destroy(self._tracker)
             self._name.unlist()

@@ -16,12 +16,20 @@ from threadpoolctl import threadpool_limits
 import dl4jlegacy.evaluation_run
 import dl4jlegacy.prediction_run  # noqa: F401  # both register their performers
 from dl4jlegacy.clock import Deadline
-from dl4jlegacy.cluster.address import ClusterAddress, check_fits, closing, defined, find_conf, open_tracker, versions
+from dl4jlegacy.cluster.address import (
+    ClusterAddress,
+    NotDefinedError,
+    check_fits,
+    closing,
+    defined,
+    find_conf,
+    open_tracker,
+    versions,
+)
 from dl4jlegacy.cluster.reached_data import jobs_by_reference
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, JobError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.nn.listeners import TrainingListener
-from dl4jlegacy.scaleout.actors import Ticker
 from dl4jlegacy.scaleout.compute import Compute, check_same_arithmetic, compute_for_worker
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker, HazelcastStore
@@ -33,7 +41,9 @@ from dl4jlegacy.scaleout.outcome import Outcome, failure_of
 from dl4jlegacy.scaleout.parts import PerformerFactory, checked, find_router
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import WENT_BACK, Head
+from dl4jlegacy.scaleout.stats import sending
 from dl4jlegacy.scaleout.strategies import WorkRouter
+from dl4jlegacy.scaleout.ticker import Ticker
 from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.scaleout.worker_pool import WorkerPool, performer_of, process_name
 from dl4jlegacy.scaleout.zookeeper import (
@@ -78,20 +88,23 @@ def run_worker(
     workers read their data themselves; "": ``DL4J_DATA_DIR``.
 
     A worker whose run has given way to another under the same id goes over to that one; one that comes to a run that
-    has failed waits for somebody to resume it.
+    has failed, or has nothing in the tracker, waits for somebody to resume it or to take its place.
 
     Raises:
         TrackerError: nothing to be reached, no run registered or resumed in time, or its master gone for too long.
+        NotDefinedError: the run that is registered has had nothing in the tracker for ``wait_seconds``.
         DeviceError: the device cannot be had, or is not of the run's kind.
         VersionError: this process does not match. NotAuthorisedError: the secret is another one.
         MissingPartError: the run needs a performer or router that this process does not have.
         DataError: this process was to read the run's data itself, and they are not here, or are others.
         TrainingError: the run failed; or it has set all workers of this process aside, and goes on without them.
     """
-    head = None
+    conf: Conf | None = None
+    head, patience = None, Deadline(wait_seconds)
     while head is None:
-        conf = find_conf(address, wait_seconds=wait_seconds)
-        address.warn_unsigned(conf.run)
+        before, conf = conf, find_conf(address, wait_seconds=wait_seconds)
+        if conf != before:
+            address.warn_unsigned(conf.run)
         with (
             ZooKeeperSession(address.zookeeper, secret=address.secret, session_seconds=conf.session_seconds) as session,
             closing(open_tracker(conf, address, registered=True, takes_part=True)) as tracker,
@@ -101,18 +114,26 @@ def run_worker(
             router = find_router(conf)  # who lacks one of these has no say in the rest
             make = performer_of(conf, listeners) if performer is None else checked(performer)
             compute = compute_for_worker(conf, device, device_memory_limit)
-            head = _work(
-                conf,
-                address,
-                tracker=tracker,
-                session=session,
-                compute=compute,
-                workers=workers or len(compute.devices),
-                router=router,
-                performer=make,
-                data_dir=data_dir,
-                on_event=on_event,
-            )
+            try:
+                head = _work(
+                    conf,
+                    address,
+                    tracker=tracker,
+                    session=session,
+                    compute=compute,
+                    workers=workers or len(compute.devices),
+                    router=router,
+                    performer=make,
+                    data_dir=data_dir,
+                    on_event=on_event,
+                )
+            except NotDefinedError as exc:
+                if patience.passed():
+                    raise
+                if conf != before:
+                    logger.warning("%s; this worker waits for that, or for another run to take its place", exc)
+                continue
+        patience = Deadline(wait_seconds)
         if head is None and not _is_followed(address, min(wait_seconds, _FOLLOWED_SECONDS)):
             logger.warning("run %s was over before this worker saw its end, and no other one has followed", conf.run)
             return None
@@ -184,6 +205,8 @@ def _work(
     pool = _pool(
         conf, tracker, compute, outcome, plan=plan, jobs=jobs, journal=journal, router=router, performer=performer
     )
+    if conf.collect_training_stats:
+        pool.send_stats(name, sending(tracker))
     journal.watch_refusals()
     on_event("joined", {"run": conf.run, "worker": name, "threads": workers})
     for index, text, device in compute.describe(workers):

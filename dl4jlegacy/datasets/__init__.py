@@ -6,7 +6,11 @@ from dl4jlegacy.datasets.csv_files import CsvDataSetIterator, read_csv
 from dl4jlegacy.datasets.dataset import DataSet, SplitTestAndTrain, one_hot
 from dl4jlegacy.datasets.exported import ExportedDataSetIterator, export
 from dl4jlegacy.datasets.idx import read_idx
+from dl4jlegacy.datasets.image_files import ImageRecordReader, Images
+from dl4jlegacy.datasets.image_transforms import AugmentedDataSetIterator, ImageTransform
+from dl4jlegacy.datasets.inspection import guess_schema, inspect_csv
 from dl4jlegacy.datasets.iterator import DataSetIterator, ListDataSetIterator
+from dl4jlegacy.datasets.map_style import MapDataSetIterator
 from dl4jlegacy.datasets.mnist import MnistDataSetIterator, data_directory, read_mnist
 from dl4jlegacy.datasets.multi_dataset import ListMultiDataSetIterator, MultiDataSet
 from dl4jlegacy.datasets.normalizers import (
@@ -17,9 +21,11 @@ from dl4jlegacy.datasets.normalizers import (
     normalizer_from_json,
 )
 from dl4jlegacy.datasets.sources import NAMES, DataSource, load
+from dl4jlegacy.datasets.transform_process import TransformProcess
 
 __all__ = [
     "NAMES",
+    "AugmentedDataSetIterator",
     "CharacterIterator",
     "CsvDataSetIterator",
     "DataSet",
@@ -28,18 +34,25 @@ __all__ = [
     "DigitsDataSetIterator",
     "ExportedDataSetIterator",
     "ImagePreProcessingScaler",
+    "ImageRecordReader",
+    "ImageTransform",
+    "Images",
     "IrisDataSetIterator",
     "ListDataSetIterator",
     "ListMultiDataSetIterator",
+    "MapDataSetIterator",
     "MnistDataSetIterator",
     "MultiDataSet",
     "Normalizer",
     "NormalizerMinMaxScaler",
     "NormalizerStandardize",
     "SplitTestAndTrain",
+    "TransformProcess",
     "character_windows",
     "data_directory",
     "export",
+    "guess_schema",
+    "inspect_csv",
     "load",
     "normalizer_from_json",
     "one_hot",

@@ -1,4 +1,4 @@
-"""Reader of CSV files: numeric features and one label column of class numbers or names.
+"""Reader of tables as plain numbers: numeric features and one label column of class numbers or names.
 
 Every problem is named with file, line and column as a text editor counts them, from 1. Follows
 ``org.deeplearning4j.datasets.iterator.CSVDataSetIterator``, which had no header, no names and no messages.
@@ -6,16 +6,13 @@ Every problem is named with file, line and column as a text editor counts them, 
 
 from __future__ import annotations
 
-import csv
-import io
-import itertools
 import logging
 import math
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import BinaryIO
 
 import numpy as np
 
@@ -23,17 +20,21 @@ from dl4jlegacy import files
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
 from dl4jlegacy.datasets.iterator import ListDataSetIterator
-from dl4jlegacy.errors import DataError, counted
+from dl4jlegacy.datasets.table_files import TextRows, opened_rows
+from dl4jlegacy.datasets.text_files import MISSING, is_number, is_plain
+from dl4jlegacy.errors import CellError, DataError, counted
 
-__all__ = ["CsvDataSetIterator", "read_csv", "read_csv_blocks", "read_csv_files"]
+__all__ = [
+    "LABEL_HEADERS",
+    "CsvDataSetIterator",
+    "read_csv",
+    "read_csv_blocks",
+    "read_csv_files",
+]
 
 logger = logging.getLogger(__name__)
 
-_MISSING = ("", "?", "n/a", "na", "nan", "none", "null")
-_LABEL_HEADERS = ("label", "class", "target")
-_DELIMITERS = ",;\t"
-_LONGEST_LINE = 1 << 24
-"""Characters; what has no line breaks at all is no CSV file, and must not fill the memory."""
+LABEL_HEADERS = ("label", "class", "target")
 _GAPS = 10  # class numbers that may be missing beyond as many as occur; more looks like a typing error
 
 
@@ -60,7 +61,9 @@ class _Table:
     """A file as it was read; ``lines`` are the line numbers of the rows."""
 
     name: str
+    unit: str = "line"
     width: int = 0
+    header: list[str] | None = None
     label_column: int | None = None
     values: array[float] = field(default_factory=lambda: array("d"))
     labels: list[str] = field(default_factory=list)
@@ -107,6 +110,7 @@ def read_csv_files(
 ) -> tuple[list[DataSet], tuple[str, ...]]:
     """Return one DataSet per file, all with the same columns and the same classes; see ``read_csv``."""
     tables = [_read(path, labelled) for path in paths]
+    _check_alike(tables)
     features = [_features(table, "the file") for table in tables]
     for table, x in zip(tables, features, strict=True):
         if x.shape[1] != features[0].shape[1]:
@@ -119,6 +123,25 @@ def read_csv_files(
         return [DataSet(x) for x in features], ()
     classes, names = _classes(tables, n_classes, label_names)
     return [DataSet(x, one_hot(y, len(names))) for x, y in zip(features, classes, strict=True)], names
+
+
+def _check_alike(tables: Sequence[_Table]) -> None:
+    """Raise ``DataError`` if files with names above their columns do not have the same ones, in the same order."""
+    first = tables[0]
+    for table in tables[1:]:
+        if first.header is None or table.header is None or first.header == table.header:
+            continue
+        for mine, other in ((first, table), (table, first)):
+            for name in mine.header or ():
+                if name not in (other.header or ()):
+                    raise DataError(
+                        f"{other.name} has no column {name!r}, which {mine.name} has; files of one data set must have "
+                        "the same columns"
+                    )
+        raise DataError(
+            f"{table.name} has its columns in another order than {first.name}; files of one data set must have the "
+            "same order, or be read by a schema or with --label"
+        )
 
 
 def read_csv_blocks(file: BinaryIO, name: str, *, rows: int) -> Iterator[Array]:
@@ -136,30 +159,26 @@ def read_csv_blocks(file: BinaryIO, name: str, *, rows: int) -> Iterator[Array]:
         DataError: names file, line, column and value, after the blocks before it were yielded.
     """
     table, is_empty = _Table(name), True
-    with files.errors_as(DataError, f"cannot read {name}"), io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
-        for line, row in _rows(text, table):
-            if _is_header(table, line, row, labelled=False):
-                continue
+    with opened_rows(file, name) as found:
+        for line, row in _examples(table, found, labelled=False):
             _append(table, line, row)
             if len(table.lines) == rows:
-                yield _features(table, f"lines {table.lines[0]} to {line}")
+                yield _features(table, f"{table.unit}s {table.lines[0]} to {line}")
                 table.clear()
                 is_empty = False
     if table.lines:
-        yield _features(table, f"lines {table.lines[0]} to {table.lines[-1]}")
+        yield _features(table, f"{table.unit}s {table.lines[0]} to {table.lines[-1]}")
     elif is_empty:
         raise _no_examples(name)
 
 
 def _read(path: Path, labelled: bool) -> _Table:
     table = _Table(str(path))
-    try:
-        with io.TextIOWrapper(files.open_to_read(path), encoding="utf-8-sig", newline="") as file:
-            for line, row in _rows(file, table):
-                if not _is_header(table, line, row, labelled=labelled):
-                    _append(table, line, row)
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+    with files.errors_as(DataError, f"cannot read {path}"):
+        file = files.open_to_read(path)
+    with opened_rows(file, str(path)) as found:
+        for line, row in _examples(table, found, labelled=labelled):
+            _append(table, line, row)
     if not table.lines:
         raise _no_examples(str(path))
     return table
@@ -169,69 +188,60 @@ def _no_examples(name: str) -> DataError:
     return DataError(f"{name} holds no examples; expected one per line, features first and the label last")
 
 
-def _rows(file: TextIO, table: _Table) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows that are not empty, each with the number of its line; the first line decides on the delimiter."""
-    line = 0
-    try:
-        lines = _lines(file, table.name)
-        head = next(lines, "")
-        delimiter = max(_DELIMITERS, key=head.count)
-        reader = csv.reader(itertools.chain([head], lines), delimiter=delimiter, strict=True)
-        for row in reader:
-            line = reader.line_num
-            if any(map(str.strip, row)):
-                yield line, row
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise DataError(f"{table.name} is not a CSV file in UTF-8: {error} (near line {line + 1})") from error
-
-
-def _lines(file: TextIO, name: str) -> Iterator[str]:
-    """Yield the lines of a file; raises ``DataError`` for one that is too long: a part of it would pass for a row."""
-    for number in itertools.count(1):
-        line = file.readline(_LONGEST_LINE + 1)
-        if len(line) > _LONGEST_LINE:
-            raise DataError(
-                f"{name}, line {number} has more than {counted(_LONGEST_LINE, 'character')}; is it a CSV file?"
-            )
-        if not line:
-            return
-        yield line
+def _examples(table: _Table, found: TextRows, *, labelled: bool) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows without the header, which says which column is the label."""
+    table.unit = found.unit
+    if found.names is not None:
+        _find_label(table, 1, found.names, labelled=labelled)
+        table.header = found.names
+    for line, row in found.rows:
+        if not table.width and _is_header(table, line, row, labelled=labelled):
+            table.header = [cell.strip() for cell in row]
+            continue
+        yield line, row
 
 
 def _is_header(table: _Table, line: int, row: list[str], *, labelled: bool) -> bool:
-    """Return whether a row is the header; the first one says how many columns there are, and which is the label."""
-    if table.width:
+    """Return whether the first row is the header; it says how many columns there are, and which is the label."""
+    is_named = _find_label(table, line, row, labelled=labelled)
+    if not is_named and any(map(is_number, row)):
         return False
+    _check_header(table.name, line, [cell.strip().lower() for cell in row])
+    return True
+
+
+def _find_label(table: _Table, line: int, row: list[str], *, labelled: bool) -> bool:
+    """Keep how many columns there are, and which is the label; return whether it has the name of one."""
     table.width = len(row)
     header = [cell.strip().lower() for cell in row]
-    named = [column for column, cell in enumerate(header) if cell in _LABEL_HEADERS]
+    named = [column for column, cell in enumerate(header) if cell in LABEL_HEADERS]
     table.label_column = named[-1] if named else len(row) - 1 if labelled else None
     if len(row) - (table.label_column is not None) < 1:
-        raise DataError(f"{table.name}, line {line}: only {len(row)} column; expected features and a label")
-    if not named and any(map(_is_number, row)):
-        return False
-    _check_header(table.name, line, header)
-    return True
+        raise DataError(f"{table.name}, {table.unit} {line}: only {len(row)} column; expected features and a label")
+    return bool(named)
 
 
 def _append(table: _Table, line: int, row: list[str]) -> None:
     """Append a row that is no header."""
     if len(row) != table.width:
-        raise DataError(f"{table.name}, line {line}: {counted(len(row), 'column')}, the first line has {table.width}")
+        raise DataError(
+            f"{table.name}, {table.unit} {line}: {counted(len(row), 'column')}, "
+            f"the first {table.unit} has {table.width}"
+        )
     if table.label_column is not None:
         table.labels.append(row.pop(table.label_column).strip())
     try:
         table.values.extend(map(float, row))
-        if not _is_plain("".join(row)):
+        if not is_plain("".join(row)):
             raise ValueError
     except ValueError:
-        raise DataError(_not_a_number(table, line, row)) from None
+        raise CellError(_not_a_number(table, line, row)) from None
     table.lines.append(line)
 
 
 def _check_header(name: str, line: int, header: Sequence[str]) -> None:
     """Warn if a row that is taken for a header may be an example: it has numbers, gaps, or a name twice."""
-    if len(set(header)) < len(header) or any(cell in _MISSING or _is_number(cell) for cell in header):
+    if len(set(header)) < len(header) or any(cell in MISSING or is_number(cell) for cell in header):
         logger.warning(
             "%s, line %s is taken for a header, not for an example: %s; write a header above it if it is one",
             name,
@@ -240,23 +250,8 @@ def _check_header(name: str, line: int, header: Sequence[str]) -> None:
         )
 
 
-def _is_plain(text: str) -> bool:
-    """Return whether numbers in ``text`` are written as everywhere; Python also reads ``1_000`` and other digits."""
-    return text.isascii() and "_" not in text
-
-
-def _is_number(cell: str) -> bool:
-    if not _is_plain(cell):
-        return False
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
-
-
 def _not_a_number(table: _Table, line: int, row: list[str]) -> str:
-    index = next(index for index, cell in enumerate(row) if not _is_number(cell))
+    index = next(index for index, cell in enumerate(row) if not is_number(cell))
     what = f"{row[index]!r} is not a number" if row[index].strip() else "the cell is empty"
     return f"{_place(table, line, index)}: {what}; features must be numbers"
 
@@ -264,7 +259,7 @@ def _not_a_number(table: _Table, line: int, row: list[str]) -> str:
 def _place(table: _Table, line: int, feature: int) -> str:
     """Return where feature ``feature`` of the row in ``line`` stands in the file."""
     shifted = table.label_column is not None and table.label_column <= feature
-    return f"{table.name}, line {line}, column {feature + 1 + shifted}"
+    return f"{table.name}, {table.unit} {line}, column {feature + 1 + shifted}"
 
 
 def _features(table: _Table, whole: str) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
@@ -277,7 +272,7 @@ def _features(table: _Table, whole: str) -> np.ndarray[tuple[int, int], np.dtype
     if wrong.any():
         row, column = divmod(int(np.argmax(wrong)), columns)
         value = float(values[row, column])
-        raise DataError(
+        raise CellError(
             f"{_place(table, table.lines[row], column)}: {value} is not a finite number in float32; "
             f"{int(wrong.sum())} values of {whole} are not: remove or impute them"
         )
@@ -288,10 +283,10 @@ def _classes(
     tables: Sequence[_Table], n_classes: int | None, label_names: Sequence[str] | None
 ) -> tuple[list[list[int]], tuple[str, ...]]:
     """Return the class number of every row of every table, and the names of the classes."""
-    numbered = all(map(_is_number, label_names)) if label_names else _is_number(tables[0].labels[0])
+    numbered = all(map(is_number, label_names)) if label_names else is_number(tables[0].labels[0])
     for table in tables:
         for line, label in zip(table.lines, table.labels, strict=True):
-            if _is_number(label) is not numbered or not label:
+            if is_number(label) is not numbered or not label:
                 kinds = ("names", "numbers") if not numbered else ("numbers", "names")
                 raise DataError(f"{_label_place(table, line)}: label {label!r} among labels that are {kinds[0]}")
     if numbered:
@@ -323,8 +318,8 @@ def _numbers(
                 raise DataError(
                     f"{_label_place(table, line)}: label {label!r} is a real number, and labels of CSV files are "
                     "classes, whole numbers from 0 or names. Is another column the label (call it label in the "
-                    "header)? To predict numbers (regression), train from Python: give DataSet the features and the "
-                    "numbers, and the network an OutputLayer with activation 'identity' and loss 'mse'"
+                    "header, or give --label)? To predict numbers, give dl4j train --regression; from Python, give "
+                    "DataSet the numbers, and the network an OutputLayer with activation 'identity' and loss 'mse'"
                 )
             if not 0 <= number < limit:
                 raise DataError(
@@ -337,4 +332,4 @@ def _numbers(
 
 
 def _label_place(table: _Table, line: int) -> str:
-    return f"{table.name}, line {line}, column {(table.label_column or 0) + 1}"
+    return f"{table.name}, {table.unit} {line}, column {(table.label_column or 0) + 1}"

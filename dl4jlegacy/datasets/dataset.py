@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dl4jlegacy.backend import Array
+from dl4jlegacy.datasets.splitting import class_numbers, split_order, stratified
 from dl4jlegacy.errors import DataError, counted
 from dl4jlegacy.seeding import Stream
 
-__all__ = ["DataSet", "SplitTestAndTrain", "one_hot"]
+__all__ = ["DataSet", "SplitTestAndTrain", "one_hot", "split_order", "stored_data_set"]
 
 _LARGEST_LABELS = 1 << 31  # values
 _NAMES = ("features", "labels", "features_mask", "labels_mask")
@@ -128,23 +129,27 @@ class DataSet:
         """Return the same rows in the order that ``stream`` draws."""
         return self.take(stream.generator().permutation(self.num_examples))
 
-    def split_test_and_train(self, fraction: float, seed: int | None = None) -> SplitTestAndTrain:
+    def split_test_and_train(
+        self, fraction: float, seed: int | None = None, *, stratify: bool = False
+    ) -> SplitTestAndTrain:
         """Return the first ``fraction`` of the rows as train and the rest as test.
 
         Args:
             fraction: the share of the *training* part, as in DL4J, between 0 and 1 and rounded to whole rows;
                 neither part is ever empty.
             seed: shuffles the rows first; None keeps their order.
+            stratify: both parts have the same shares of the classes; one with a single row is in the training part.
+
+        Raises:
+            DataError: there are too few rows; or ``stratify``, and the labels are not one class for each row.
         """
-        if not 0 < fraction < 1:
-            raise DataError(f"the training part was to be {fraction} of the data set; it must lie between 0 and 1")
-        if len(self) < 2:
-            raise DataError(
-                f"a data set of {counted(len(self), 'example')} cannot be split into train and test; it needs 2"
-            )
-        whole = self if seed is None else self.shuffle(Stream.of(seed).at(purpose="split"))
-        cut = min(max(round(len(self) * fraction), 1), len(self) - 1)
-        return SplitTestAndTrain(whole.rows(0, cut), whole.rows(cut, len(self)))
+        first, second = split_order(len(self), fraction, seed)
+        if stratify:
+            first, second = stratified(class_numbers(self.labels), (first, second))
+        if seed is None and not stratify:
+            return SplitTestAndTrain(self.rows(0, len(first)), self.rows(len(first), len(self)))
+        whole = self.take(np.concatenate([first, second]))
+        return SplitTestAndTrain(whole.rows(0, len(first)), whole.rows(len(first), len(self)))
 
     @staticmethod
     def merge(parts: Iterable[DataSet]) -> DataSet:
@@ -219,6 +224,11 @@ def _trusted(
     dataset = object.__new__(DataSet)
     _set(dataset, features, labels, features_mask, labels_mask)
     return dataset
+
+
+def stored_data_set(features: Array, labels: Array) -> DataSet:
+    """Return a DataSet of float32 arrays in files, checked when they were written: they are not read here."""
+    return _trusted(features, labels)
 
 
 def _set(dataset: DataSet, *arrays: Array | None) -> None:

@@ -15,10 +15,17 @@ from dl4jlegacy.datasets.bundled import DIGITS_NAMES, IRIS_NAMES, read_digits, r
 from dl4jlegacy.datasets.characters import LENGTH, alphabet_of, character_windows, read_sonnets, read_text
 from dl4jlegacy.datasets.csv_files import read_csv, read_csv_files
 from dl4jlegacy.datasets.dataset import DataSet
+from dl4jlegacy.datasets.image_files import ImageRecordReader, holds_images, read_parts
 from dl4jlegacy.datasets.mnist import find_idx_files, read_idx_dataset, read_mnist
+from dl4jlegacy.datasets.splitting import Split, class_numbers, stratified
+from dl4jlegacy.datasets.stored_tables import is_large, stored_tables
+from dl4jlegacy.datasets.svmlight_schema import svmlight_schema
+from dl4jlegacy.datasets.table import Table
+from dl4jlegacy.datasets.table_files import KINDS, check_one_kind, is_pattern, is_svmlight, is_table, tables_like
+from dl4jlegacy.datasets.transform_process import TransformedTables, TransformProcess
 from dl4jlegacy.errors import DataError, counted, nearest
 
-__all__ = ["NAMES", "SPLIT_SEED", "DataSource", "load"]
+__all__ = ["NAMES", "SPLIT_SEED", "DataSource", "load", "svmlight_files_of", "table_files_of"]
 
 NAMES = ("digits", "iris", "mnist", "sonnets")
 SPLIT_SEED = 123
@@ -33,12 +40,18 @@ class DataSource:
         train: the examples to learn from.
         test: the examples held out.
         label_names: one name per outcome.
+        transform: what made the examples of the columns of a table, fitted to the training part; None: nothing did.
+        images: what made the examples of image files, and makes examples of this size of others; None: nothing did.
+        stratified: whether both parts were given the same shares of the classes.
     """
 
     name: str
     train: DataSet
     test: DataSet
     label_names: tuple[str, ...]
+    transform: TransformProcess | None = None
+    images: ImageRecordReader | None = None
+    stratified: bool = False
 
 
 def load(
@@ -49,56 +62,165 @@ def load(
     seed: int = SPLIT_SEED,
     n_classes: int | None = None,
     label_names: Sequence[str] | None = None,
+    transform: TransformProcess | None = None,
+    images: ImageRecordReader | None = None,
+    stratify: bool = False,
 ) -> DataSource:
     """Return the data set called ``name_or_path``.
 
     Args:
-        name_or_path: digits, iris, mnist, sonnets; a CSV file; a text (.txt), of which windows of characters are
-            taken whose labels are the characters that follow; or a folder with four IDX files under MNIST's names (read
-            without comparing checksums), with train.csv and test.csv, or with other CSV files.
+        name_or_path: digits, iris, mnist, sonnets; a table (CSV, JSON lines, Parquet, Arrow, Feather or SVMLight, by
+            its ending, CSV by default); a pattern such as ``part-*.csv`` for parts of a table; a text (.txt), of which
+            windows of characters are taken whose labels are the characters that follow; or a folder with four IDX files
+            under MNIST's names (read without comparing checksums), with a table called train and one called test, with
+            other tables, or with a folder of images for each class (or with these in folders train and test).
         data_dir: where MNIST is looked for and stored.
         test_fraction: the share held out where the data set does not come in two parts.
         seed: of the shuffling before that split.
-        n_classes: the range of class numbers in CSV and IDX files, when the files alone do not tell.
-        label_names: the classes of CSV files in order, where they are known: a file may not hold all of them; the
-            characters of texts.
+        n_classes: the range of class numbers in tables and IDX files, when the files alone do not tell.
+        label_names: the classes of tables and images in order, where they are known: a file, or folder, may not hold
+            all of them; the characters of texts.
+        transform: what is to be made of the columns of tables, which is fitted to the training part unless it is
+            already; None: their columns are numbers and a class (SVMLight files get a schema without steps).
+        images: how images in folders are read; None: in their own size, which must be the same for all.
+        stratify: a part that is held out, by ``test_fraction``, gets its share of every class.
 
     Raises:
-        DataError: unknown, missing or damaged; the message names what was searched for and where.
+        DataError: unknown, missing or damaged; the message names what was searched for and where. With ``stratify``:
+            labels are no classes, or one of these has a single example, unless they are known already.
     """
-    name = str(name_or_path)
+    name, split = str(name_or_path), Split(test_fraction, seed, stratify, allows_lone=label_names is not None)
+    if transform is not None:
+        return _load_tables(name, transform, split)
     if name == "mnist":
         names = tuple(str(digit) for digit in range(10))
         return DataSource(name, read_mnist("train", data_dir=data_dir), read_mnist("t10k", data_dir=data_dir), names)
     if name == "digits":
-        return _split(name, read_digits(), DIGITS_NAMES, test_fraction, seed)
+        return _split(name, read_digits(), DIGITS_NAMES, split)
     if name == "iris":
-        return _split(name, read_iris(), IRIS_NAMES, test_fraction, seed)
+        return _split(name, read_iris(), IRIS_NAMES, split)
     if name == "sonnets":
-        return _text(name, read_sonnets(), test_fraction, label_names)
+        return _text(name, read_sonnets(), split, label_names)
+    path, kind = _path_of(name)
+    if kind is not None and (found := svmlight_files_of(name)):
+        known = svmlight_schema(found, n_classes=n_classes, label_names=label_names)
+        return _load_tables(name, known, split)
+    if kind == "file" and path.suffix.lower() == ".txt":
+        return _text(name, read_text(path), split, label_names)
+    if (
+        kind == "folder"
+        and holds_images(path)
+        and (images is not None or not (find_idx_files(path) or _tables_in(path)))
+    ):
+        train, test, names, reader = read_parts(path, images, label_names, split)
+        return DataSource(name, train, test, names, images=reader, stratified=split.stratify)
+    if kind == "pattern":
+        return _load_parts(name, tables_like(name), split, n_classes, label_names)
+    if kind == "folder":
+        return _load_folder(name, path, split, n_classes=n_classes, known=label_names)
+    if kind is not None:
+        dataset, names = read_csv(path, n_classes=n_classes, label_names=label_names)
+        return _split(name, dataset, names, split)
+    raise _unknown(name, path)
+
+
+def _path_of(name: str) -> tuple[Path, str | None]:
+    """Return what may be a path, and what kind of thing is there."""
     with files.errors_as(DataError, f"data set {name!r} cannot be read"):
         path = files.expand(name)
         kind = files.kind_of(path) if name else None
-    if kind == "file" and path.suffix.lower() == ".txt":
-        return _text(name, read_text(path), test_fraction, label_names)
-    if kind == "folder":
-        return _load_folder(name, path, test_fraction=test_fraction, seed=seed, n_classes=n_classes, known=label_names)
-    if kind is not None:
-        dataset, names = read_csv(path, n_classes=n_classes, label_names=label_names)
-        return _split(name, dataset, names, test_fraction, seed)
+        return path, "pattern" if kind is None and is_pattern(name) else kind
+
+
+def _unknown(name: str, path: Path) -> DataError:
     if _looks_like_path(name):
-        known = f"{', '.join(NAMES)}, a CSV or .txt file or a folder"
+        known = f"{', '.join(NAMES)}, a table ({KINDS}), a .txt file or a folder"
         hint = f"; there is no such file or folder ({path.absolute()}); give {known}"
     else:
-        hint = f"{nearest(name, NAMES)}; or the path of a CSV or .txt file or a folder"
-    raise DataError(f"unknown data set {name!r}{hint}")
+        hint = f"{nearest(name, NAMES)}; or the path of a table ({KINDS}), of a .txt file or of a folder"
+    return DataError(f"unknown data set {name!r}{hint}")
 
 
-def _text(name: str, text: str, test_fraction: float, alphabet: Sequence[str] | None) -> DataSource:
+def table_files_of(name: str) -> list[Path]:
+    """Return the tables that a data set consists of; none if it is no path, or another kind of thing.
+
+    A folder's train file comes first, then its test file, or all its files in the order of their names.
+
+    Raises:
+        DataError: there is no such thing.
+    """
+    if name in NAMES:
+        return []
+    path, kind = _path_of(name)
+    if kind is None:
+        raise _unknown(name, path)
+    if kind == "pattern":
+        return _in_order(tables_like(name))
+    if kind == "file":
+        return [] if path.suffix.lower() == ".txt" else [path]
+    if kind != "folder" or find_idx_files(path):
+        return []
+    return _in_order(_tables_in(path))
+
+
+def svmlight_files_of(name: str) -> list[Path]:
+    """Return the SVMLight files that a data set consists of; none if it is another one. Raises as above."""
+    found = table_files_of(name)
+    return found if found and is_svmlight(found[0].name) else []
+
+
+def _in_order(tables: list[Path]) -> list[Path]:
+    """Return the file called train and the one called test, if there are such, else all as they are."""
+    parts = {_stem(file): file for file in tables}
+    return [parts["train"], parts["test"]] if {"train", "test"} <= parts.keys() else tables
+
+
+def _tables_in(folder: Path) -> list[Path]:
+    with files.errors_as(DataError, f"cannot read folder {folder}"):
+        found = [folder / file for file in files.names_in(folder)]
+        tables = [file for file in found if is_table(file.name) and files.is_file(file)]
+    check_one_kind(tables, f"folder {folder}")
+    return tables
+
+
+def _stem(file: Path) -> str:
+    return file.name.lower().partition(".")[0]
+
+
+def _load_tables(name: str, transform: TransformProcess, split: Split) -> DataSource:
+    """Return the tables of a data set, made ready by a schema."""
+    found = table_files_of(name)
+    if not found:
+        raise DataError(
+            f"data set {name!r} has no columns to choose from: a schema is for tables ({KINDS}), and it is none"
+        )
+    parted = [_stem(path) for path in found] == ["train", "test"]
+    if is_large(found, len(transform.columns)):
+        ready = stored_tables(transform, found, split, parted=parted)
+        names = ready.process.label_names
+        return DataSource(name, ready.train, ready.test, names, ready.process, stratified=split.stratify)
+    tables = [transform.read(path) for path in found]
+    if parted:
+        train, test = tables
+    else:
+        whole = Table.merge(tables)
+        if split.stratify:
+            transform = transform.with_classes_of([whole])  # a class with a single row is an error there
+            order = stratified(transform.class_numbers(whole), split.parts(len(whole)))
+        else:
+            order = split.parts(len(whole))
+        train, test = whole.take(order[0]), whole.take(order[1])
+    ready = TransformedTables.of(transform, train, test)
+    names = ready.process.label_names
+    return DataSource(name, ready.train, ready.test, names, ready.process, stratified=split.stratify)
+
+
+def _text(name: str, text: str, split: Split, alphabet: Sequence[str] | None) -> DataSource:
     """Return windows of a text; its end is held out, so that no character is in both parts."""
-    _check_fraction(test_fraction)
+    if split.stratify:
+        raise DataError(f"data set {name!r} is a text, whose end is held out, whatever it holds; leave --stratify out")
     letters = tuple(alphabet) if alphabet is not None else alphabet_of(text)
-    cut = round(len(text) * (1 - test_fraction))
+    cut = round(len(text) * (1 - split.test_fraction))
     train = character_windows(text[:cut], alphabet=letters, stride=LENGTH // 2)
     return DataSource(name, train, character_windows(text[cut:], alphabet=letters), letters)
 
@@ -107,41 +229,50 @@ def _looks_like_path(name: str) -> bool:
     return "/" in name or "." in name
 
 
-def _check_fraction(test_fraction: float) -> None:
-    if not 0 < test_fraction < 1:
-        raise DataError(f"test fraction is {test_fraction}; it must lie between 0 and 1 (exclusive)")
-
-
-def _split(name: str, dataset: DataSet, label_names: tuple[str, ...], test_fraction: float, seed: int) -> DataSource:
-    _check_fraction(test_fraction)
-    train, test = dataset.split_test_and_train(1 - test_fraction, seed)
-    return DataSource(name, train, test, label_names)
+def _split(name: str, dataset: DataSet, label_names: tuple[str, ...], split: Split) -> DataSource:
+    if not split.stratify:
+        train, test = dataset.split_test_and_train(1 - split.test_fraction, split.seed)
+        return DataSource(name, train, test, label_names)
+    learned, held_out = split.parts_of(class_numbers(dataset.labels), label_names, f"data set {name!r}")
+    return DataSource(name, dataset.take(learned), dataset.take(held_out), label_names, stratified=True)
 
 
 def _load_folder(
-    name: str, path: Path, *, test_fraction: float, seed: int, n_classes: int | None, known: Sequence[str] | None
+    name: str, path: Path, split: Split, *, n_classes: int | None, known: Sequence[str] | None
 ) -> DataSource:
-    """Return what ``path`` holds: IDX files first, then CSV files."""
+    """Return what ``path`` holds: IDX files first, then tables."""
     if find_idx_files(path):
         train = read_idx_dataset(path, "train", n_classes)
         test = read_idx_dataset(path, "t10k", train.n_out)  # a class that was never learned is an error
         if test.n_in != train.n_in:
             raise DataError(f"{path}: training images have {counted(train.n_in, 'pixel')}, test images {test.n_in}")
         return DataSource(name, train, test, tuple(str(number) for number in range(train.n_out)))
-    with files.errors_as(DataError, f"cannot read folder {path}"):
-        found = [path / file for file in files.names_in(path)]
-        tables = [file for file in found if file.suffix.lower() == ".csv" and files.is_file(file)]
-    parts = {file.stem.lower(): file for file in tables}
-    if {"train", "test"} <= parts.keys():
-        train, label_names = read_csv(parts["train"], n_classes=n_classes, label_names=known)
-        test, _ = read_csv(parts["test"], label_names=label_names)
-        if test.n_in != train.n_in:
-            raise DataError(f"{parts['train']} has {counted(train.n_in, 'feature')}, {parts['test']} has {test.n_in}")
-        return DataSource(name, train, test, label_names)
+    tables = _tables_in(path)
     if tables:
-        datasets, label_names = read_csv_files(tables, n_classes=n_classes, label_names=known)
-        return _split(name, DataSet.merge(datasets), label_names, test_fraction, seed)
+        return _load_parts(name, tables, split, n_classes, known)
+    with files.errors_as(DataError, f"cannot read folder {path}"):
+        found = files.names_in(path)
     raise DataError(
-        f"folder {path} holds no data set: looked for four IDX files under MNIST's names and for CSV files, "
-        f"found {', '.join(file.name for file in found[:5]) or 'nothing'}{' ...' if len(found) > 5 else ''}"
+        f"folder {path} holds no data set: looked for four IDX files under MNIST's names, for tables ({KINDS}), "
+        f"and for a folder of images for each class; found {', '.join(found[:5]) or 'nothing'}"
+        f"{' ...' if len(found) > 5 else ''}"
     )
+
+
+def _load_parts(
+    name: str,
+    tables: list[Path],
+    split: Split,
+    n_classes: int | None,
+    known: Sequence[str] | None,
+) -> DataSource:
+    """Return tables of numbers and a class: one to learn from and one held out, by their names, or parts of one."""
+    found = _in_order(tables)
+    if [_stem(path) for path in found] == ["train", "test"]:
+        train, label_names = read_csv(found[0], n_classes=n_classes, label_names=known)
+        test, _ = read_csv(found[1], label_names=label_names)
+        if test.n_in != train.n_in:
+            raise DataError(f"{found[0]} has {counted(train.n_in, 'feature')}, {found[1]} has {test.n_in}")
+        return DataSource(name, train, test, label_names)
+    datasets, label_names = read_csv_files(found, n_classes=n_classes, label_names=known)
+    return _split(name, DataSet.merge(datasets), label_names, split)

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
 
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.iterator import DataSetIterator, ListDataSetIterator
 from dl4jlegacy.datasets.multi_dataset import ListMultiDataSetIterator, MultiDataSet
-from dl4jlegacy.errors import ConfError, counted
+from dl4jlegacy.datasets.splitting import class_numbers, lone_rows, stratified
+from dl4jlegacy.errors import ConfError, DataError, counted
 from dl4jlegacy.seeding import Stream
 
 __all__ = ["ValidatedData", "in_batches", "split_off"]
 
+logger = logging.getLogger(__name__)
+_SHOWN = 9  # classes that a message names
+
 Batches = DataSetIterator | ListMultiDataSetIterator
+Rows = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +32,12 @@ class ValidatedData:
     validation: Batches | DataSet | MultiDataSet
 
 
-def split_off(training: Batches, fraction: float, seed: int) -> ValidatedData:
+def split_off(training: Batches, fraction: float, seed: int, *, stratify: bool = False) -> ValidatedData:
     """Return the data in two parts: ``fraction`` of the examples, which ``seed`` draws, to validate on.
 
-    The training part has the batch size, the shuffling and the pre-processing that the whole has.
+    The training part has the batch size, the shuffling and the pre-processing that the whole has. With ``stratify``
+    both parts have the same shares of the classes; one with a single example stays in the training part, which is
+    logged.
 
     Raises:
         ConfError: the data cannot be split.
@@ -41,10 +52,35 @@ def split_off(training: Batches, fraction: float, seed: int) -> ValidatedData:
         raise ConfError(f"{counted(len(whole), 'example')} cannot be split into training and validation data")
     order = Stream.of(seed).at(purpose="validation").generator().permutation(len(whole))
     cut = min(max(1, round(len(whole) * fraction)), len(whole) - 1)
+    learned, held = order[cut:], order[:cut]
+    if stratify:
+        learned, held = _stratified(training, learned, held)
     if isinstance(training, ListDataSetIterator):
-        held_out = training.pre_processed(training.dataset.take(order[:cut]))
-        return ValidatedData(training.over(training.dataset.take(order[cut:])), held_out)
-    return ValidatedData(training.over(training.dataset.take(order[cut:])), training.dataset.take(order[:cut]))
+        held_out = training.pre_processed(training.dataset.take(held))
+        return ValidatedData(training.over(training.dataset.take(learned)), held_out)
+    return ValidatedData(training.over(training.dataset.take(learned)), training.dataset.take(held))
+
+
+def _stratified(training: Batches, learned: Rows, held: Rows) -> tuple[Rows, Rows]:
+    """Return which examples are trained on, and which validate, class by class; raises ``ConfError``."""
+    if not isinstance(training, ListDataSetIterator):
+        raise ConfError(
+            f"stratify is for a data set with one label for each example, and this is a {type(training).__name__}; "
+            "leave it out"
+        )
+    try:
+        classes = class_numbers(training.dataset.labels)
+        order = stratified(classes, (learned, held))
+    except DataError as exc:
+        raise ConfError(f"the validation part: {exc}") from exc
+    if lone := lone_rows(classes):
+        named = [training.label_names[number] if training.label_names else str(number) for number in lone]
+        logger.warning(
+            "%s with a single example to learn from, which the validation therefore has none of: %s",
+            counted(len(lone), "class", "classes"),
+            ", ".join(named[:_SHOWN]),
+        )
+    return order
 
 
 def in_batches(data: Batches | DataSet | MultiDataSet, rows: int) -> Batches:

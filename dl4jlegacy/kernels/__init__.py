@@ -17,7 +17,7 @@ from typing import cast
 from dl4jlegacy.errors import ConfError, VersionError, how_to_install, nearest
 from dl4jlegacy.kernels.protocol import Kernels
 
-__all__ = ["load"]
+__all__ = ["load", "load_for_host"]
 
 _CPU = ("numba", "numpy")
 
@@ -71,6 +71,23 @@ def load(name: str | None = None, device: int = 0, precision: str = "float32") -
         raise ConfError(f"DL4J_KERNELS=cupy: the variable names kernels for CPUs, {_CPU}; ask for a GPU with --device")
     if chosen:
         return _load(chosen)
+    return _best()
+
+
+def load_for_host() -> Kernels:
+    """Return kernels for arrays in the host's memory, in a process that may compute on a GPU.
+
+    ``DL4J_KERNELS`` decides between those for CPUs, and does not matter if it names a GPU's.
+
+    Raises:
+        ConfError, VersionError: as for ``load``.
+    """
+    chosen = os.environ.get("DL4J_KERNELS", "")
+    return _load(chosen) if chosen and chosen != "cupy" else _best()
+
+
+def _best() -> Kernels:
+    """Return the compiled kernels where Numba can be imported, else NumPy's."""
     if find_spec("numba") is None:
         return _load("numpy")
     try:

@@ -219,12 +219,13 @@ class Kernels(Protocol):
         """Return whether ``x`` holds neither NaN nor infinity; on a GPU this waits for the device."""
 
     # -- threshold codec: what is sent of a vector is one quantum +-tau for each element of at least that size ---------
-    def threshold_encode(self, residual: Array, tau: float, codes: Array) -> int:
+    def threshold_encode(self, residual: Array, tau: float, codes: Array, pool: Executor | None = None) -> int:
         """Subtract one quantum from every element with ``|x| >= tau`` and write its code; return how many.
 
         In ascending order of the index ``i``, ``+(i + 1)`` or ``-(i + 1)`` goes to ``codes`` (int32), and
         ``sign(x) tau`` off ``residual (n,)``; only the first ``codes.size`` qualify, the others wait for the next time.
-        On a GPU this waits for the device.
+        Large vectors are cut into blocks handed to ``pool`` if all their codes fit; the bits do not depend on it, but
+        what is then behind the codes that count is undefined. On a GPU this waits for the device.
 
         Raises:
             ConfError: ``tau`` is not positive.
@@ -239,6 +240,23 @@ class Kernels(Protocol):
         Raises:
             ConfError: ``tau`` is not positive.
             ShapeError: codes do not ascend in absolute value, or lie outside; nothing was added then.
+        """
+
+    def rice_encode(self, codes: Array, size: int) -> Array:
+        """Return the smallest Golomb-Rice message of codes that ``threshold_encode`` wrote for ``size`` elements.
+
+        Codes ``(count,)``, int32, and message ``(bytes,)``, uint8, are in the host's memory with every kernels; see
+        ``numpy.rice`` for the format.
+
+        Raises:
+            ShapeError: codes do not ascend in absolute value, or lie outside.
+        """
+
+    def rice_decode(self, payload: Array, count: int, size: int) -> Array:
+        """Return the codes ``(count,)``, int32, of such a message; takes memory in proportion to its bytes.
+
+        Raises:
+            WireError: it is no message of so many codes of so many elements; says which value differs.
         """
 
 

@@ -8,6 +8,7 @@ A network that learned to reconstruct its input has no accuracy; for it the loss
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,23 +19,36 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets import DataSet, MultiDataSet
 from dl4jlegacy.errors import NotFiniteError
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
+from dl4jlegacy.nn.evaluation.binary import EvaluationBinary
 from dl4jlegacy.nn.evaluation.classification import Evaluation
 from dl4jlegacy.nn.evaluation.evaluate import evaluate_batch, label_mask
+from dl4jlegacy.nn.evaluation.regression import RegressionEvaluation, regression_state
 from dl4jlegacy.nn.layers.variational import VariationalAutoencoder
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.networks import Network, NetworkConfiguration
 from dl4jlegacy.seeding import Stream
 
 __all__ = [
+    "CLASS_METRICS",
+    "NUMBER_METRICS",
     "ROWS",
     "BatchEvaluation",
     "NetworkEvaluation",
+    "answers_each",
     "evaluate_batches",
     "example_scores",
     "is_classified",
     "merge_evaluations",
+    "predicts_numbers",
 ]
 
+CLASS_METRICS = ("accuracy", "precision", "recall", "f1", "matthews_correlation")
+NUMBER_METRICS = ("mse", "rmse", "mae", "r2", "pc")
+_REGRESSION = NUMBER_METRICS[:4]
+_REAL_LOSSES = frozenset(
+    {"mse", "squared_loss", "l1", "l2", "mae", "mean_absolute_error", "mape", "mean_absolute_percentage_error"}
+    | {"msle", "mean_squared_logarithmic_error", "poisson"}
+)
 ROWS = 1024
 """Examples that are computed at a time, by whoever does it, since the bits of a result may depend on their number."""
 
@@ -47,21 +61,58 @@ class NetworkEvaluation:
         loss: the mean loss of an example, without regularization: of the output layer, or of the last pretrained layer
             if nothing else was trained. The loss of a sequence is the sum over its time steps.
         classification: accuracy and the like; None if the network does not classify.
+        regression: how far it is from the numbers that it predicts; None if it predicts none.
+        binary: how well it tells whether each of several labels is there that do not exclude each other; None if there
+            are none.
     """
 
     loss: float
     classification: Evaluation | None
+    regression: RegressionEvaluation | None = None
+    binary: EvaluationBinary | None = None
 
     def fields(self, *, full: bool = False) -> dict[str, Any]:
-        """Return ``accuracy``, ``f1`` (``full``: also ``precision``, ``recall``) and ``loss``, as reports have them."""
+        """Return ``accuracy``, ``f1`` (``full``: also ``precision``, ``recall``) and ``loss``, as reports have them.
+
+        Of numbers that are predicted there are ``mse``, ``rmse``, ``mae`` and ``r2`` besides, means over the columns.
+        Of labels that do not exclude each other there are means over them, and ``labels`` has the figures of each.
+        """
         names = ("accuracy", "precision", "recall", "f1") if full else ("accuracy", "f1")
-        found = self.classification
-        return {name: None if found is None else getattr(found, name)() for name in names} | {"loss": self.loss}
+        if self.binary is not None:
+            means = {name: value for name, value in self.metrics().items() if name in names}
+            return means | {"loss": self.loss, "labels": _of_each(self.binary)}
+        found, real = self.classification, self.regression
+        fields = {name: None if found is None else getattr(found, name)() for name in names} | {"loss": self.loss}
+        return fields if real is None else fields | {name: real.average(name) for name in _REGRESSION}
+
+    def metrics(self) -> dict[str, float]:
+        """Return by name all that a run can be scored by, besides the loss."""
+        if self.classification is not None:
+            return {name: getattr(self.classification, name)() for name in CLASS_METRICS}
+        if self.binary is not None:
+            return {name: self.binary.average(getattr(self.binary, name)) for name in CLASS_METRICS}
+        return {} if self.regression is None else {name: self.regression.average(name) for name in NUMBER_METRICS}
+
+    def in_units(
+        self, scale: float | Sequence[float], shift: float | Sequence[float], names: Sequence[str]
+    ) -> NetworkEvaluation:
+        """Return the evaluation of predicted numbers that are ``output * scale + shift``, in columns of these names.
+
+        ``scale`` and ``shift`` are those of all columns, or one for each. The loss stays that of the network's own
+        outputs.
+        """
+        if self.regression is None:
+            return self
+        return dataclasses.replace(self, regression=self.regression.scaled(scale, shift, names))
 
     def text(self) -> str:
         """Return the evaluation as text for people."""
         if self.classification is not None:
             return self.classification.stats()
+        if self.binary is not None:
+            return self.binary.stats()
+        if self.regression is not None:
+            return self.regression.stats()
         return f"mean loss of an example that was held out: {self.loss:.4f}\n"
 
 
@@ -73,11 +124,16 @@ class BatchEvaluation:
         losses: the sum of the losses of each batch.
         examples: how many examples all of them have.
         confusion: counts ``(actual class, predicted class)``, int64, of all of them; None if nothing is classified.
+        regressions: the state of the ``RegressionEvaluation`` of each batch; () if no numbers are predicted.
+        binary: the counts of an ``EvaluationBinary``, ``(4, labels)`` int64, of all of them; None if labels exclude
+            each other.
     """
 
     losses: tuple[float, ...]
     examples: int
     confusion: Array | None
+    regressions: tuple[Array, ...] = ()
+    binary: Array | None = None
 
 
 def is_classified(conf: NetworkConfiguration, examples: DataSet | MultiDataSet) -> bool:
@@ -86,8 +142,66 @@ def is_classified(conf: NetworkConfiguration, examples: DataSet | MultiDataSet) 
         return False
     if isinstance(examples, MultiDataSet):
         return True
+    if _are_features(examples) or _are_numbers(conf, examples.labels):
+        return False
+    return not (answers_each(conf) and _are_answers(examples.labels))
+
+
+def answers_each(conf: NetworkConfiguration) -> bool:
+    """Return whether a network's outputs are a probability for each label: sigmoids with binary cross-entropy."""
+    last = _last_layer(conf)
+    return (getattr(last, "loss", ""), getattr(last, "activation", "")) == ("xent", "sigmoid")
+
+
+def _last_layer(conf: NetworkConfiguration) -> Any:
+    """Return the layer of a network's only output; None if it has several, or was only pretrained."""
+    if isinstance(conf, MultiLayerConfiguration):
+        return conf.layers[-1] if conf.backprop else None
+    if len(conf.network_outputs) > 1:
+        return None
+    return next(node.vertex for node in conf.vertices if node.name == conf.network_outputs[0])
+
+
+def _are_answers(labels: Array) -> bool:
+    """Return whether labels are 0 and 1 that do not exclude each other: not one class for each example."""
+    if labels.ndim != 2 or not bool(((labels == 0) | (labels == 1)).all()):
+        return False
+    return labels.shape[1] == 1 or not bool((labels.sum(axis=1) == 1).all())
+
+
+def _of_each(binary: EvaluationBinary) -> dict[str, dict[str, float]]:
+    """Return what there is to say of each label."""
+    names = binary.label_names or tuple(map(str, range(binary.num_labels)))
+    metrics = ("accuracy", "precision", "recall", "f1", "matthews_correlation", "true_positives", "true_negatives")
+    every = (*metrics, "false_positives", "false_negatives")
+    return {name: {metric: getattr(binary, metric)(i) for metric in every} for i, name in enumerate(names)}
+
+
+def _are_features(examples: DataSet) -> bool:
+    """Return whether the labels are the features, which the network learns to reconstruct."""
     features, labels = examples.features, examples.labels
-    return labels is not features and not (labels.shape == features.shape and bool((labels == features).all()))
+    return labels is features or (labels.shape == features.shape and bool((labels == features).all()))
+
+
+def _predicts_numbers(conf: NetworkConfiguration) -> bool:
+    """Return whether a network has the loss of one that predicts numbers."""
+    last = _last_layer(conf)
+    return getattr(last, "loss", "") in _REAL_LOSSES
+
+
+def _are_numbers(conf: NetworkConfiguration, labels: Array) -> bool:
+    """Return whether labels are numbers that a network predicts: real ones, or 0 and 1 for an output without bounds."""
+    if labels.ndim != 2 or not _predicts_numbers(conf):
+        return False
+    if not bool(((labels == 0) | (labels == 1)).all()):
+        return True
+    last = _last_layer(conf)
+    return labels.shape[1] == 1 and getattr(last, "activation", "") == "identity"
+
+
+def predicts_numbers(conf: NetworkConfiguration, examples: DataSet | MultiDataSet) -> bool:
+    """Return whether a network predicts the numbers that are the labels of these examples."""
+    return isinstance(examples, DataSet) and _predicts_numbers(conf) and not _are_features(examples)
 
 
 def evaluate_batches(
@@ -117,11 +231,25 @@ def evaluate_batches(
             continue
         losses, y, own = network.scored_output(batch)
         loss, evaluation = _finite_sum(losses, index * batch_size), Evaluation()
+        regressions: tuple[Array, ...] = ()
+        binary = None
         if classifies:
             first_output = MultiDataSet.of(batch)
             labels, mask = first_output.labels[0], first_output.labels_masks[0]
             evaluate_batch(evaluation, labels, y, label_mask(labels, mask, own))
-        yield BatchEvaluation((loss,), batch.num_examples, evaluation.confusion if classifies else None)
+        elif isinstance(batch, DataSet) and predicts_numbers(network.conf, batch):
+            regressions = (regression_state(batch.labels, y, label_mask(batch.labels, batch.labels_mask, own)),)
+        elif isinstance(batch, DataSet) and batch.labels.ndim == 2 and answers_each(network.conf):
+            binary = None if _are_features(batch) else _binary_counts(batch, y)
+        confusion = evaluation.confusion if classifies else None
+        yield BatchEvaluation((loss,), batch.num_examples, confusion, regressions, binary)
+
+
+def _binary_counts(batch: DataSet, y: Array) -> Array:
+    """Return the counts of an ``EvaluationBinary``, ``(4, labels)``."""
+    evaluation = EvaluationBinary()
+    evaluate_batch(evaluation, batch.labels, y, batch.labels_mask)
+    return evaluation.counts
 
 
 def example_scores(network: Network, batch: DataSet, *, first: int = 0) -> Array:
@@ -163,7 +291,13 @@ def merge_evaluations(parts: Sequence[BatchEvaluation], label_names: Sequence[st
         confusion = np.asarray(np.sum(counts, axis=0, dtype=np.int64))
         names = list(label_names) if len(label_names) == len(confusion) else None
         classification = Evaluation.from_dict({"confusion": confusion, "label_names": names})
-    return NetworkEvaluation(total / sum(part.examples for part in parts), classification)
+    states = [state for part in parts for state in part.regressions]
+    regression = RegressionEvaluation.of_states(states) if states else None
+    answers = [part.binary for part in parts if part.binary is not None]
+    binary = None
+    if answers:
+        binary = EvaluationBinary.of_counts(np.asarray(np.sum(answers, axis=0, dtype=np.int64)), label_names)
+    return NetworkEvaluation(total / sum(part.examples for part in parts), classification, regression, binary)
 
 
 def _pretrained_losses(network: MultiLayerNetwork, batch: DataSet, index: int) -> Array:

@@ -1,9 +1,9 @@
-"""The actors: ``MasterActor``, ``BatchActor``, ``WorkerActor``, ``ModelSavingActor``, ``HeartbeatActor``; the ticker.
+"""The actors: ``MasterActor``, ``BatchActor``, ``WorkerActor``, ``ModelSavingActor``, ``HeartbeatActor``.
 
 Every actor owns its state and works on its own thread; actors communicate only by ``tell`` with frozen messages. The
 protocol's roles are generators (``protocol``): their actors run them from one ``Wait`` to the next, and are woken by
-hints from the store or, at the latest, by the ticker's ``Poll``. Actors never wait and have no timers of their own. A
-bug in an actor ends the run with its traceback; an error in a job is data.
+hints from the store or, at the latest, by the ``Poll`` of the ``ticker``. Actors never wait and have no timers of their
+own. A bug in an actor ends the run with its traceback; an error in a job is data.
 
 Legacy: ``org.deeplearning4j.scaleout.actor.core.actor.*`` on Akka. There the heartbeat stopped while a worker trained,
 one performer served all workers, and a failed job was cleared and never issued again.
@@ -17,14 +17,13 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 import pykka
 
-from dl4jlegacy.clock import RUNNING, SLICE_SECONDS
 from dl4jlegacy.errors import Dl4jError, JobError, NotFiniteError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.scaleout import protocol
@@ -34,6 +33,7 @@ from dl4jlegacy.scaleout.liveness.quorum import WORKER_TOPIC
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
 from dl4jlegacy.scaleout.outcome import Outcome
 from dl4jlegacy.scaleout.perform import WorkerPerformer, perform_in_slot
+from dl4jlegacy.scaleout.phases import NO_PHASES, Phases
 from dl4jlegacy.scaleout.plan import SlotPlan
 from dl4jlegacy.scaleout.protocol.failures import messages
 from dl4jlegacy.scaleout.records import Failure, Head, JobRecord, Manifest, WorkerRecord
@@ -49,7 +49,6 @@ __all__ = [
     "ModelSavingActor",
     "Poll",
     "SaveModel",
-    "Ticker",
     "WorkerActor",
     "Working",
 ]
@@ -177,6 +176,7 @@ class MasterActor(_ProtocolActor):
         saver: pykka.ActorRef[ModelSavingActor],
         *,
         checkpoint_every: int = 1,
+        keeps_states: bool = True,
         monitor: ClusterMonitor | None = None,
         on_version: Callable[[protocol.NewModel], None] | None = None,
     ) -> None:
@@ -186,7 +186,7 @@ class MasterActor(_ProtocolActor):
         self._held: protocol.MoreWork | None = None
         self._steps = protocol.master_steps(master)
         self._ended = self._due = self._saving = False
-        master.is_to_be_saved = self._is_to_be_saved
+        master.is_to_be_saved = self._is_to_be_saved if keeps_states else lambda head: False  # without checkpoints
 
     def _drive(self) -> None:
         if self._monitor is not None and not self._monitor.check_in():
@@ -226,7 +226,7 @@ class MasterActor(_ProtocolActor):
             super().on_receive(message)
 
     def _new_model(self, event: protocol.NewModel) -> None:
-        """Send every k-th version to the saving actor; if it is busy, send the next version instead."""
+        """Send every k-th version to the saving actor; if it is busy, or that one is not stored, the next that is."""
         self._outcome.progressed()
         if self._on_version is not None:
             self._on_version(event)
@@ -237,17 +237,25 @@ class MasterActor(_ProtocolActor):
             self._due, self._saving = False, True
 
     def _is_to_be_saved(self, head: Head) -> bool:
-        return head.status == "done" or ((self._due or head.version % self._every == 0) and not self._saving)
+        is_due = self._due or head.version % self._every == 0
+        return head.status == "done" or (is_due and not head.logged and not self._saving)
 
 
 class BatchActor(_Actor):
     """Issues jobs: makes them from the slots of a round and the work in the ``JobIterator``."""
 
     def __init__(
-        self, outcome: Outcome, tracker: StateTracker, jobs: JobIterator, *, binds_model: bool, by_reference: bool
+        self,
+        outcome: Outcome,
+        tracker: StateTracker,
+        jobs: JobIterator,
+        *,
+        binds_model: bool,
+        by_reference: bool,
+        phases: Phases = NO_PHASES,
     ) -> None:
         super().__init__(outcome)
-        self._tracker, self._jobs = tracker, jobs
+        self._tracker, self._jobs, self._phases = tracker, jobs, phases
         self._binds_model, self._by_reference = binds_model, by_reference
         self._put_ahead: dict[int, Manifest] = {}
 
@@ -255,17 +263,16 @@ class BatchActor(_Actor):
         """Issue the jobs that the master asks for."""
         if not isinstance(message, protocol.MoreWork):
             raise TypeError(f"BatchActor does not know the message {message!r}")
-        load = None if self._by_reference else self._load
-        drive(
-            protocol.issue_jobs(
-                self._tracker.store,
-                self._jobs.plan,
-                message,
-                binds_model=self._binds_model,
-                load=load,
-                put_ahead=self._put_ahead,
-            )
+        steps = protocol.issue_jobs(
+            self._tracker.store,
+            self._jobs.plan,
+            message,
+            binds_model=self._binds_model,
+            load=None if self._by_reference else self._load,
+            put_ahead=self._put_ahead,
         )
+        with self._phases.phase("MasterIssue", (message.head.round, None)):
+            drive(steps)
 
     def _load(self, slot: SlotPlan) -> Any:
         return encode_work(self._jobs.work(slot))
@@ -279,6 +286,7 @@ class ModelSavingActor(_Actor):
         saver: the run's checkpoints; None: it keeps none.
         on_failed: called when a checkpoint cannot be written.
         keep: gets the versions too: a saver of the program's own.
+        phases: where this thread says what it does.
     """
 
     def __init__(
@@ -287,9 +295,10 @@ class ModelSavingActor(_Actor):
         saver: CheckpointStore | None,
         on_failed: Callable[[str], None] = lambda message: None,
         keep: Callable[[Head, Buffer], None] | None = None,
+        phases: Phases = NO_PHASES,
     ) -> None:
         super().__init__(outcome)
-        self._saver, self._on_failed, self._keep = saver, on_failed, keep
+        self._saver, self._on_failed, self._keep, self._phases = saver, on_failed, keep, phases
         self._failed = 0
 
     def on_receive(self, message: Any) -> None:
@@ -314,7 +323,8 @@ class ModelSavingActor(_Actor):
             logger.warning("no checkpoint is made of version %s, of which a state was lost", event.head.version)
             return
         try:
-            saver.save(event.head, event.frame, event.best, event.states)
+            with self._phases.phase("MasterCheckpoint", (event.head.round - 1, None)):
+                saver.save(event.head, event.frame, event.best, event.states)
         except Dl4jError as exc:
             self._failed += 1
             if self._failed == 1:
@@ -353,6 +363,9 @@ class WorkerActor(_ProtocolActor):
         self._answer: Any = None
         self._ended = False
         self._done = 0
+        self._lease: tuple[SlotPlan | None, int | None] = (None, None)
+        self._begun = 0
+        """The performer's progress when it took this lease."""
         self._head_changed = threading.Event()
         self._looked = 0.0
         """When the head was last looked at during a job."""
@@ -371,7 +384,7 @@ class WorkerActor(_ProtocolActor):
                 self._leave(stop.value)
                 return
             if isinstance(event, protocol.Perform):
-                self._tell(event.plan, event.record)
+                self._tell(event.job, event.record)
                 self._answer = self._perform(event)
                 self._hint()  # commit with the next message, so that a stop in between is noticed
                 return
@@ -401,7 +414,11 @@ class WorkerActor(_ProtocolActor):
         return answer
 
     def _tell(self, slot: SlotPlan | None, record: JobRecord | None) -> None:
-        begun = self._performer.progress
+        """Tell the heartbeat what is done now. Jobs that are done again count for the one that they are done for."""
+        lease = (slot, None if record is None else record.token)
+        if lease != self._lease:
+            self._lease, self._begun = lease, self._performer.progress
+        begun = self._begun
         try:
             self._heartbeat.tell(
                 Working(self._worker, slot, record, lambda: self._performer.progress - begun, self._done)
@@ -424,10 +441,12 @@ class WorkerActor(_ProtocolActor):
             )
             strategy = slot_strategy(self._worker.router, plan, event.plan.round)
             model, state = Result.decode(event.model), None if event.state is None else Result.decode(event.state)
-            results = perform_in_slot(self._performer, strategy, job, model, state, self._kernels)
+            phases = self._worker.phases
+            results = perform_in_slot(self._performer, strategy, job, model, state, self._kernels, phases)
             if results is None:
                 return protocol.ABANDONED
-            frames = [result.encode() for result in results]
+            with phases.phase("WorkerEncode", event.plan[:2]):
+                frames = [result.encode() for result in results]
         except Exception as exc:  # noqa: BLE001  # becomes a Failure that reaches the master
             code = exc.code if isinstance(exc, Dl4jError) else type(exc).__name__
             text = f"{exc}" if isinstance(exc, Dl4jError) else f"{type(exc).__name__}: {exc}"
@@ -439,7 +458,7 @@ class WorkerActor(_ProtocolActor):
             self._failures = (*self._failures[-9:], failure)
             self._on_job_failed(event, failure)
             return failure
-        self._done += 1
+        self._done += event.leased is None
         return frames[0] if strategy is None else protocol.Performed(*frames)
 
     def _is_wanted(self, event: protocol.Perform) -> bool:
@@ -453,7 +472,7 @@ class WorkerActor(_ProtocolActor):
             head, worker = self._tracker.head(), self._worker
         except Dl4jError:  # the store is unreachable: continue, the commit decides
             return True
-        number = worker.plan.number(event.plan.round, event.plan.slot)
+        number = worker.plan.number(event.job.round, event.job.slot)
         return head is None or protocol.is_wanted(worker.router, worker.plan, head, number, event.record)
 
     def _work(self, event: protocol.Perform) -> Any:
@@ -550,40 +569,3 @@ class HeartbeatActor(_Actor):
                 device=self._device(name),
             )
         )
-
-
-class Ticker:
-    """The one timer of a process: sends messages to actors at fixed intervals.
-
-    Args:
-        entries: (interval in seconds, actor, message) of each.
-
-    Legacy: a scheduler for every actor; the workers' schedulers ran the training, so no heartbeat left meanwhile.
-    """
-
-    def __init__(self, entries: Sequence[tuple[float, pykka.ActorRef[Any], Any]]) -> None:
-        self._entries = entries
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="dl4j-ticker", daemon=True)
-
-    def start(self) -> None:
-        """Start ticking."""
-        self._thread.start()
-
-    def stop(self, timeout: float = 5.0) -> None:
-        """Stop ticking and wait for the thread."""
-        self._stopped.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout)
-
-    def _run(self) -> None:
-        left = [interval for interval, _, _ in self._entries]
-        pause = min([*left, SLICE_SECONDS])
-        while not self._stopped.wait(pause):
-            RUNNING.now()  # which must be read often: a longer gap is one in which this process was stopped
-            for index, (interval, actor, message) in enumerate(self._entries):
-                left[index] -= pause
-                if left[index] <= 0:
-                    left[index] = interval
-                    if actor.is_alive() and actor.actor_inbox.empty():  # ticks must not pile up before a stop
-                        actor.tell(message)

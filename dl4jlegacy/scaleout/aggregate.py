@@ -312,7 +312,15 @@ class CollectedEvaluations:
 
 
 class ValidationAggregation(CollectedEvaluations):
-    """Merges the evaluations of a validation round; the model stays as it is."""
+    """Merges the evaluations of a validation round; the model stays as it is.
+
+    Args:
+        label_scales: as for ``Validation``.
+    """
+
+    def __init__(self, label_scales: tuple[float, ...] = ()) -> None:
+        super().__init__()
+        self._label_scales = label_scales
 
     def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
         """Not to be called: there is no new model."""
@@ -321,16 +329,20 @@ class ValidationAggregation(CollectedEvaluations):
     def figures(self) -> Figures:
         """Return what all updates together say."""
         merged = merge_evaluations(self.parts)
-        fields = merged.fields()
-        examples = sum(part.examples for part in self.parts)
-        return Figures(loss=merged.loss, examples=examples, accuracy=fields["accuracy"], f1=fields["f1"])
+        if self._label_scales:
+            merged = merged.in_units(self._label_scales, 0.0, ())
+        return Figures(loss=merged.loss, examples=sum(part.examples for part in self.parts), **merged.metrics())
 
 
 def evaluation_in(result: Result) -> BatchEvaluation:
     """Return the evaluation in the result of a validation job."""
     losses = tuple(float(loss) for loss in result.values["losses"])
     confusion = result.arrays.get("confusion")
-    return BatchEvaluation(losses, int(result.values["examples"]), None if confusion is None else confusion.copy())
+    regressions = tuple(state.copy() for state in result.arrays.get("regressions", ()))
+    confusion = None if confusion is None else confusion.copy()
+    binary = result.arrays.get("binary")
+    binary = None if binary is None else binary.copy()
+    return BatchEvaluation(losses, int(result.values["examples"]), confusion, regressions, binary)
 
 
 def result_of(parts: Sequence[BatchEvaluation]) -> Result:
@@ -338,6 +350,12 @@ def result_of(parts: Sequence[BatchEvaluation]) -> Result:
     counts = [part.confusion for part in parts if part.confusion is not None]
     losses = [loss for part in parts for loss in part.losses]
     arrays = {"confusion": np.asarray(np.sum(counts, axis=0, dtype=np.int64))} if counts else {}
+    states = [state for part in parts for state in part.regressions]
+    if states:
+        arrays["regressions"] = np.stack(states)
+    answers = [part.binary for part in parts if part.binary is not None]
+    if answers:
+        arrays["binary"] = np.asarray(np.sum(answers, axis=0, dtype=np.int64))
     return Result({"losses": losses, "examples": sum(part.examples for part in parts)}, arrays)
 
 

@@ -12,7 +12,8 @@ The elements come as codes of ``Kernels.threshold_encode``: ``+(i + 1)`` or ``-(
 
 The first two are DL4J's (``EncodingHandler``), which also puts half quanta into a bitmap: ``bitmap_encode`` does, while
 ``pack`` and ``unpack`` know only whole ones. Source of the third: Golomb 1966; Rice and Plaunt 1971; for gradients
-Strom 2015. All functions are pure but for the arrays that they are said to change, and may run on any thread.
+Strom 2015. It is read and written by kernels for this CPU, all of which make the same bytes. All functions are pure but
+for the arrays that they are said to change, and may run on any thread.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ import numpy as np
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, WireError, counted, nearest
+from dl4jlegacy.kernels import load_for_host
+from dl4jlegacy.kernels.numpy.rice import codes_at, places_of, wrong_message
 from dl4jlegacy.kernels.numpy.threshold import threshold_decode, threshold_encode
 
 __all__ = [
@@ -45,7 +48,6 @@ FLEXIBLE, BITMAP, RICE = "flexible", "bitmap", "rice"
 FORMATS = (FLEXIBLE, BITMAP, RICE)
 
 _HEADER = 4  # words
-_LARGEST_K = 30  # the gaps of a vector of fewer than 2^31 elements have no more bits
 _LARGEST_TAU = float(np.finfo(np.float32).max)
 
 
@@ -86,10 +88,10 @@ def unpack(format: str, payload: Array, *, count: int, size: int, tau: float) ->
     bits = _checked_claims(format, count, size, tau)
     _check_payload(format, payload)
     if format == RICE:
-        return _unrice(payload, count, size)
+        return load_for_host().rice_decode(payload, count, size)
     words, header = _checked_header(format, payload, size)
     if header != bits:
-        raise _wrong(format, f"a threshold of {_from_bits(header)!r} in its header, where {tau!r} is expected")
+        raise wrong_message(format, f"a threshold of {_from_bits(header)!r} in its header, where {tau!r} is expected")
     return _unflexible(words, count, size) if format == FLEXIBLE else _unbitmap(words, count, size)
 
 
@@ -210,18 +212,11 @@ def _pack_as(format: str, codes: Array, size: int, tau: float) -> Array:
             f"{list(codes.shape)} codes of {codes.dtype} for {counted(size, 'element')}; "
             "they must be a flat vector of int32, for fewer than 2^31 elements"
         )
-    places = np.abs(codes)  # -2^31 stays as it is, and does not ascend
-    if codes.size and not (places[0] > 0 and places[-1] <= size and np.all(places[1:] > places[:-1])):
-        raise ShapeError(
-            f"the codes do not fit a vector of {counted(size, 'element')}; they must ascend in absolute value, "
-            f"every one between 1 and {size}"
-        )
+    if format == RICE:
+        return load_for_host().rice_encode(codes, size)
+    places = places_of(codes, size)
     if format == FLEXIBLE:
         return np.concatenate([np.array([codes.size, size, bits, 0], np.int32), codes])
-    if format == RICE:
-        gaps = np.diff(places, prepend=np.int32(0))
-        gaps -= 1
-        return _rice(gaps, codes < 0)
     low, high = np.zeros(size, bool), np.zeros(size, bool)
     low[places - 1], high[places - 1] = True, codes < 0
     return _bitmap(size, bits, low, high)
@@ -242,87 +237,27 @@ def _bitmap(size: int, bits: int, low: Array, high: Array) -> Array:
 def _planes(words: Array, size: int) -> tuple[Array, Array]:
     """Return the low and the high bits of a bitmap's elements, both of shape ``(size,)``, bool."""
     if words.size != size // 16 + 5:
-        raise _wrong(BITMAP, f"{words.size} words, where {size // 16 + 5} are expected for {counted(size, 'element')}")
+        raise wrong_message(
+            BITMAP, f"{words.size} words, where {size // 16 + 5} are expected for {counted(size, 'element')}"
+        )
     body, planes = words[_HEADER:].view(np.uint32), []
     for half in (body & 0xFFFF, body >> 16):
         bits = np.unpackbits(half.astype("<u2").view(np.uint8), bitorder="little")
         if bits[size:].any():
-            raise _wrong(BITMAP, f"bits that are not zero after its last element, {size}")
+            raise wrong_message(BITMAP, f"bits that are not zero after its last element, {size}")
         planes.append(bits[:size].view(bool))
     return planes[0], planes[1]
-
-
-def _rice(gaps: Array, negative: Array) -> Array:
-    """Return the payload for gaps of shape ``(count,)``, int32, and the signs."""
-    if not gaps.size:
-        return np.zeros(1, np.uint8)
-    k = _best_k(gaps)
-    ends = np.cumsum((gaps >> k) + 1, dtype=np.int64)
-    ends -= 1
-    ones = np.zeros(int(ends[-1]) + 1, np.uint8)
-    ones[ends] = 1
-    low = gaps.astype(np.min_scalar_type((1 << k) - 1))  # cut off: the k low bits are what the planes take
-    planes = np.empty((k + 1, gaps.size), np.uint8)
-    for row in range(k):
-        planes[row] = low >> (k - 1 - row) & 1
-    planes[k] = negative
-    return np.concatenate([np.array([k], np.uint8), np.packbits(ones), np.packbits(planes)])
-
-
-def _best_k(gaps: Array) -> int:
-    """Return the parameter for which the message is smallest.
-
-    One more k costs a bit per element and saves ``sum(ceil((gap >> k) / 2))`` zeros, ever fewer; so it pays until it
-    does not for the first time. It pays as long as the mean of the gaps is more than 3 * 2^k, where the search begins.
-    Gaps of elements that are spread at random need a k near log2(0.69 * mean), some steps from there.
-    """
-    total = int(np.sum(gaps))
-    k = max(0, (total // (3 * gaps.size)).bit_length() - 1)
-    zeros = int(np.sum(gaps >> k))
-    while zeros - (fewer := int(np.sum(gaps >> (k + 1)))) > gaps.size:
-        k, zeros = k + 1, fewer
-    return k
-
-
-def _unrice(payload: Array, count: int, size: int) -> Array:
-    """Return the codes of a payload that is of bytes."""
-    if not payload.size:
-        raise _wrong(RICE, "no bytes at all")
-    k = int(payload[0])
-    if k > _LARGEST_K:
-        raise _wrong(RICE, f"the parameter {k}; the largest is {_LARGEST_K}")
-    planes = -(-count * (k + 1) // 8)
-    least, most = (-(-bits // 8) for bits in (count, count + (size >> k if count else 0)))
-    middle = payload.size - 1 - planes
-    if not least <= middle <= most:
-        raise _wrong(
-            RICE,
-            f"{counted(payload.size, 'byte')}, where {counted(count, 'code')} of {counted(size, 'element')} take "
-            f"{1 + least + planes} to {1 + most + planes} with the parameter {k}",
-        )
-    ones = np.unpackbits(payload[1 : 1 + middle])
-    if (found := int(np.count_nonzero(ones))) != count or (count and not ones[-8:].any()):
-        raise _wrong(RICE, f"{counted(found, 'gap')}, where {count} are expected that end in byte {middle}")
-    bits = np.unpackbits(payload[1 + middle :])
-    if bits[count * (k + 1) :].any():
-        raise _wrong(RICE, "bits that are not zero after the last of its signs")
-    gaps = np.diff(np.flatnonzero(ones), prepend=-1) - 1
-    rows = bits[: count * (k + 1)].reshape(k + 1, count)
-    for row in rows[:k]:
-        gaps <<= 1
-        gaps |= row
-    return _codes(RICE, np.cumsum(gaps + 1), rows[k].view(bool), size)
 
 
 def _unflexible(words: Array, count: int, size: int) -> Array:
     """Return the codes of a message with a header that is right."""
     if words[0] != count or words.size != _HEADER + count:
-        raise _wrong(
+        raise wrong_message(
             FLEXIBLE,
             f"{counted(int(words[0]), 'code')} by its header and {words.size - _HEADER} in it, "
             f"where {count} are expected",
         )
-    return _codes(FLEXIBLE, np.abs(words[_HEADER:].astype(np.int64)), words[_HEADER:] < 0, size)
+    return codes_at(FLEXIBLE, np.abs(words[_HEADER:].astype(np.int64)), words[_HEADER:] < 0, size)
 
 
 def _unbitmap(words: Array, count: int, size: int) -> Array:
@@ -330,22 +265,13 @@ def _unbitmap(words: Array, count: int, size: int) -> Array:
     low, high = _planes(words, size)
     halves = int(np.count_nonzero(high & ~low))
     if halves:
-        raise _wrong(BITMAP, f"{counted(halves, 'element')} of half a quantum (DL4J's -tau/2), which are no codes")
+        raise wrong_message(
+            BITMAP, f"{counted(halves, 'element')} of half a quantum (DL4J's -tau/2), which are no codes"
+        )
     places = np.flatnonzero(low) + 1
     if places.size != count:
-        raise _wrong(BITMAP, f"{counted(places.size, 'element')}, where {count} are expected")
-    return _codes(BITMAP, places, high[low], size)
-
-
-def _codes(format: str, places: Array, negative: Array, size: int) -> Array:
-    """Return the codes for elements counted from 1, which must ascend and not be more than ``size``."""
-    if places.size and not (places[0] > 0 and places[-1] <= size and np.all(places[1:] > places[:-1])):
-        raise _wrong(
-            format,
-            f"codes from {places[0]} to {places[-1]}; "
-            f"they must ascend in absolute value, every one between 1 and {size}",
-        )
-    return np.where(negative, -places, places).astype(np.int32)
+        raise wrong_message(BITMAP, f"{counted(places.size, 'element')}, where {count} are expected")
+    return codes_at(BITMAP, places, high[low], size)
 
 
 def _checked_claims(format: str, count: object, size: object, tau: object) -> int:
@@ -353,21 +279,21 @@ def _checked_claims(format: str, count: object, size: object, tau: object) -> in
     if format not in FORMATS:
         raise WireError(f"a gradient message has the unknown format {format!r}{nearest(str(format), FORMATS)}")
     if not isinstance(count, numbers.Integral) or not isinstance(size, numbers.Integral) or not 0 <= int(size) < 2**31:
-        raise _wrong(format, f"{count!r} codes of {size!r} elements; both must be whole numbers less than 2^31")
+        raise wrong_message(format, f"{count!r} codes of {size!r} elements; both must be whole numbers less than 2^31")
     if not 0 <= int(count) <= int(size):
-        raise _wrong(format, f"{counted(int(count), 'code')}, and the vector {counted(int(size), 'element')}")
+        raise wrong_message(format, f"{counted(int(count), 'code')}, and the vector {counted(int(size), 'element')}")
     if not isinstance(tau, numbers.Real):
-        raise _wrong(format, f"the threshold {tau!r}, which is no number")
+        raise wrong_message(format, f"the threshold {tau!r}, which is no number")
     try:
         return _bits_of(float(tau))
     except (ConfError, OverflowError) as exc:
-        raise _wrong(format, f"the threshold {tau!r}; it must be positive, and a float32") from exc
+        raise wrong_message(format, f"the threshold {tau!r}; it must be positive, and a float32") from exc
 
 
 def _check_payload(format: str, payload: Array) -> None:
     kind = np.dtype(np.uint8 if format == RICE else np.int32)
     if payload.ndim != 1 or payload.dtype != kind:
-        raise _wrong(
+        raise wrong_message(
             format, f"a payload of shape {list(payload.shape)} and type {payload.dtype}; it must be flat, of {kind}"
         )
 
@@ -375,20 +301,16 @@ def _check_payload(format: str, payload: Array) -> None:
 def _checked_header(format: str, payload: Array, size: int) -> tuple[Array, int]:
     """Return the words, one after another in memory, and the bits of the threshold, which is a positive number."""
     if payload.size < _HEADER:
-        raise _wrong(format, f"{counted(payload.size, 'word')}, fewer than its header")
+        raise wrong_message(format, f"{counted(payload.size, 'word')}, fewer than its header")
     words = np.ascontiguousarray(payload)
     sizes, bits, kind = {int(words[1])}, int(words[2]), int(words[3])
     if format == BITMAP:
         sizes.add(int(words[0]))
     if sizes != {size}:
         found = " and ".join(map(str, sorted(sizes)))
-        raise _wrong(format, f"the size {found} in its header, where {size} is expected")
+        raise wrong_message(format, f"the size {found} in its header, where {size} is expected")
     if kind != (format == BITMAP):
-        raise _wrong(format, f"the type {kind} in its header, where {int(format == BITMAP)} is expected")
+        raise wrong_message(format, f"the type {kind} in its header, where {int(format == BITMAP)} is expected")
     if not 0 < _from_bits(bits) <= _LARGEST_TAU:
-        raise _wrong(format, f"the threshold {_from_bits(bits)!r} in its header; it must be positive and finite")
+        raise wrong_message(format, f"the threshold {_from_bits(bits)!r} in its header; it must be positive and finite")
     return words, bits
-
-
-def _wrong(format: str, text: str) -> WireError:
-    return WireError(f"a gradient message of the format {format} has {text}")

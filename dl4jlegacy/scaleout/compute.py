@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from dl4jlegacy.devices import Device, choose, limit_memory, memory_limit, memory_text, used_memory
 from dl4jlegacy.errors import DeviceError, DeviceMemoryError, TrackerError, VersionError
-from dl4jlegacy.kernels import load
+from dl4jlegacy.kernels import load, load_for_host
 from dl4jlegacy.kernels.arithmetic import cpu_arithmetic
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.scaleout.conf import Conf
@@ -318,15 +318,7 @@ def host_kernels(name: str) -> Kernels:
 
     All CPU kernels average to the same bits.
     """
-    if name != GPU_KERNELS:
-        return load(name)
-    chosen = os.environ.get("DL4J_KERNELS", "")
-    if chosen and chosen != GPU_KERNELS:
-        return load(chosen)
-    try:
-        return load("numba")
-    except VersionError:
-        return load("numpy")
+    return load_for_host() if name == GPU_KERNELS else load(name)
 
 
 def _compute(conf: Conf, name: str, devices: tuple[Device, ...]) -> Compute:

@@ -17,9 +17,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import msgspec
 
 from dl4jlegacy import files
+from dl4jlegacy.datasets.image_files import ImageRecordReader
+from dl4jlegacy.datasets.image_transforms import ImageTransform
+from dl4jlegacy.datasets.transform_process import TransformProcess
 from dl4jlegacy.devices import PRECISIONS, check_choice, memory_limit
 from dl4jlegacy.errors import ConfError, NotFiniteError, UsageError, nearest
 from dl4jlegacy.nn.arguments import Described
+from dl4jlegacy.nn.class_weights import check_class_weights
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration
 from dl4jlegacy.nn.conf.text import decode_json, decode_yaml, encode_json, load_yaml
 from dl4jlegacy.nn.network.dbn import DBN, StackedDenoisingAutoEncoder
@@ -52,7 +56,7 @@ FREE_FIELDS = frozenset(
         *("checkpoint_dir", "checkpoint_every", "checkpoints_kept", "state_tracker_connection_string", "cluster_name"),
         *("limits", "heartbeat_seconds", "stuck_seconds", "min_workers", "worker_wait_seconds"),
         *("tracker_wait_seconds", "session_seconds"),
-        *("kernels", "device", "device_memory_limit"),
+        *("kernels", "device", "device_memory_limit", "collect_training_stats"),
         "epochs",  # a run may be given more of them at its end
     }
 )
@@ -79,6 +83,15 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         data_fingerprint: of the training data (``datasets.fingerprint``), written down at ``setup``; a run goes on only
             with data that have it.
         scale_features: whether ``dl4j`` scales features that go beyond 0 to 1 to it.
+        transform: what ``dl4j`` makes of the columns of the data set's CSV files, in the place of that; fitted at
+            ``setup`` to the training part, unless it is already.
+        images: how ``dl4j`` reads the images of a data set that are in folders; their size is set at ``setup``.
+        augment: how ``dl4j`` changes the images of a data set while they are learned from; None: not at all.
+        stratify: whether the parts of the data that are held out, for the evaluation at the end (by ``dl4j``) and as
+            ``validation.fraction``, get their share of every class.
+        class_weights: what an example of each class counts for in the loss, by the classes' names (those that are not
+            named: 1); ``"balanced"``: n / (k * count) of n training examples in k classes. ``setup`` makes them the
+            ``loss_weights`` of the output layer.
         batch_size: examples of a batch (legacy ``split``).
         epochs, pretrain_epochs: passes over the data in the finetune phase, and for every pretrained layer.
         first_epoch, first_iteration: passes over the data, and updates, that the network has behind it where the run
@@ -115,6 +128,8 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         validation_fingerprint: like ``data_fingerprint``, of validation data that came apart from the training data.
         early_stopping: when the run ends before its last epoch; None: it does not.
         device_memory_limit: how much of each GPU's memory a process of the run may take (``8GiB``, ``80%``); "": all.
+        collect_training_stats: whether it is recorded how long each phase of each round takes, on all its machines:
+            ``ActorNetworkRunner.stats``, and ``stats.jsonl`` in ``checkpoint_dir``. It changes no result.
     """
 
     positional: ClassVar[tuple[str, ...]] = ()
@@ -131,6 +146,11 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     data_dir: str = ""
     data_fingerprint: str = ""
     scale_features: bool = True
+    transform: TransformProcess | None = None
+    images: ImageRecordReader | None = None
+    augment: ImageTransform | None = None
+    stratify: bool = False
+    class_weights: dict[str, float] | str | None = None
     batch_size: int = 32
     epochs: int = 1
     pretrain_epochs: int = 1
@@ -167,6 +187,7 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     validation: ValidationConf | None = None
     validation_fingerprint: str = ""
     early_stopping: EarlyStopping | None = None
+    collect_training_stats: bool = False
 
     def __post_init__(self) -> None:
         clazz: Any = self.multi_layer_clazz
@@ -197,6 +218,8 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if self.multi_layer_clazz not in NETWORK_CLASSES:
             known = nearest(self.multi_layer_clazz, list(NETWORK_CLASSES))
             raise ConfError(f"Conf.multi_layer_clazz is {self.multi_layer_clazz!r}{known}")
+        if self.class_weights is not None:
+            check_class_weights(self.class_weights, "Conf.class_weights")
         self._check_devices()
         self._check_scoring()
 
@@ -277,8 +300,8 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if self.validation is not None and self.validation.every_rounds:
             free -= {"epochs"}  # with more of them there would not be a validation where the last one was
         body = {name: value for name, value in msgspec.to_builtins(unmixed).items() if name not in free}
-        later = ("validation", "early_stopping", "router_args", "first_epoch", "first_iteration")
-        for name in later:  # as before there were any
+        later = ("transform", "images", "validation", "early_stopping", "router_args", "first_epoch", "first_iteration")
+        for name in (*later, "stratify", "class_weights", "augment"):  # as before there were any
             if not body[name]:
                 del body[name]
         return hashlib.sha256(msgspec.json.encode(body, order="sorted")).hexdigest()

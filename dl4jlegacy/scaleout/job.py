@@ -84,7 +84,7 @@ class DataSetJobIterator:
         iterator: the training data.
         jobs_per_round, averaging_frequency, phases: as for ``Plan``.
         validation: the validation data, whose first epoch counts; None: nothing is validated.
-        validate_every, classifies: as for ``Validation``.
+        validate_every, classifies, label_scales: as for ``Validation``.
         first_epoch, first_iteration: as for ``Plan``.
     """
 
@@ -98,6 +98,7 @@ class DataSetJobIterator:
         validation: BatchIterator | None = None,
         validate_every: int = 0,
         classifies: bool = True,
+        label_scales: tuple[float, ...] = (),
         first_epoch: int = 0,
         first_iteration: int = 0,
     ) -> None:
@@ -117,6 +118,7 @@ class DataSetJobIterator:
                 batch_size=validation.batch_size,
                 every=validate_every,
                 classifies=classifies,
+                label_scales=label_scales,
             ),
             first_epoch=first_epoch,
             first_iteration=first_iteration,

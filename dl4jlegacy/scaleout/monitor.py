@@ -8,6 +8,7 @@ Legacy: ``MasterActor``'s clean-up of stale workers, which ran every 120 s.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -46,6 +47,7 @@ from dl4jlegacy.scaleout.liveness.server import LivenessServer
 from dl4jlegacy.scaleout.protocol.failures import messages
 from dl4jlegacy.scaleout.protocol.watch import ReissueReason
 from dl4jlegacy.scaleout.records import Failure, Keys, WorkerRecord
+from dl4jlegacy.scaleout.stats import StatsCollector
 from dl4jlegacy.scaleout.tracker import StateTracker
 
 __all__ = ["GONE", "LIVENESS", "WAITING", "ClusterMonitor", "Leadership"]
@@ -155,6 +157,8 @@ class ClusterMonitor:
         self._last_written: dict[tuple[str, ReissueReason], float] = {}
         self._reader = JournalReader(tracker)
         self._folder = folder
+        self.stats = StatsCollector(folder) if conf.collect_training_stats else None
+        """Where the statistics of all processes come together; None: none are collected."""
         self._keeper: LinesKeeper[JournalEntry] | None = None
         self._news: deque[JournalEntry] = deque(maxlen=MOST_ENTRIES)
         self._has_begun = False
@@ -231,6 +235,12 @@ class ClusterMonitor:
         """Note that a worker gets no more jobs; called on the master's thread."""
         self._set_aside.append((worker, failures))
         self._wakeup.set()
+
+    def gather_stats(self) -> None:
+        """Take the statistics that are still in the tracker, when the workers have left; called after this was left."""
+        if self.stats is not None:
+            with contextlib.suppress(Dl4jError):  # they are lost
+                self.stats.gather(self._tracker)
 
     def end(self) -> None:
         """Write the end of the run into the journal, if the run has ended."""
@@ -317,6 +327,8 @@ class ClusterMonitor:
         self.leadership.restore()
         keys = self._tracker.store.keys("")
         self._read_journal(keys)
+        if self.stats is not None:
+            self.stats.gather(self._tracker, keys)
         self._remove_foreign(keys)
 
     def _is_still_master(self) -> bool:

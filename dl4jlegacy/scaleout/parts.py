@@ -167,9 +167,12 @@ def find_performer(name: str, wanted_by: str) -> PerformerFactory:
 def find_router(conf: Conf) -> WorkRouter:
     """Return the router of a run; raises ``MissingPartError`` if this process does not have it."""
     if conf.router in strategies.STRATEGIES:
+        kind: Any = strategies.STRATEGIES[conf.router]
+        # Devices that round differently cannot do each other's jobs again.
+        unlike = {"state_every": 1} if conf.mixed_devices and hasattr(kind, "is_logged") and kind.is_logged else {}
         return strategies.create_router(
             conf.router,
-            conf.router_args,
+            {**conf.router_args, **unlike},
             window=conf.window,
             jobs_per_round=conf.jobs_per_round or conf.workers,
             weighted_average=conf.weighted_average,

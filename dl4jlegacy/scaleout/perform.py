@@ -23,6 +23,7 @@ from dl4jlegacy.nn.listeners import TrainingListener
 from dl4jlegacy.nn.networks import Network, TrainableNetwork
 from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, result_of
 from dl4jlegacy.scaleout.job import Job, Result
+from dl4jlegacy.scaleout.phases import NO_PHASES, Phases
 from dl4jlegacy.scaleout.plan import VALIDATE
 from dl4jlegacy.scaleout.strategies import SlotStrategy
 from dl4jlegacy.seeding import Stream
@@ -64,6 +65,7 @@ def perform_in_slot(
     model: Result,
     state: Result | None,
     kernels: Kernels,
+    phases: Phases = NO_PHASES,
 ) -> tuple[Result, ...] | None:
     """Perform a job that begins with a model and what its slot's last job has left; on the worker's thread.
 
@@ -71,6 +73,7 @@ def perform_in_slot(
         strategy: None: jobs leave nothing.
         state: None: it is the slot's first job of its phase, or there is no strategy.
         kernels: for host memory.
+        phases: where the worker's thread says what it does.
 
     Returns:
         The update, and with a strategy the state that the job leaves; None if it was not wanted any more.
@@ -88,7 +91,8 @@ def perform_in_slot(
     if result is None:
         return None
     _check_arrays(strategy, f"the result of {type(performer).__name__}", result, {strategy.shares, STATE})
-    return strategy.settle(model, state, result, kernels)
+    with phases.phase("WorkerEncode", job.slot[:2]):
+        return strategy.settle(model, state, result, kernels)
 
 
 def _check_arrays(strategy: SlotStrategy, what: str, found: Result, wanted: set[str]) -> None:

@@ -42,6 +42,8 @@ class Validation(msgspec.Struct, frozen=True, kw_only=True):
         every: after so many rounds of training, pretraining apart; 0: after every epoch. The last one is always
             followed by a validation.
         classifies: whether the network tells classes apart there, so that they are counted.
+        label_scales: what the numbers that the network predicts are multiplied by to be in the units of the labels, for
+            each column; (): they are.
     """
 
     batches: int
@@ -49,6 +51,7 @@ class Validation(msgspec.Struct, frozen=True, kw_only=True):
     batch_size: int
     every: int = 0
     classifies: bool = True
+    label_scales: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("batches", "examples", "batch_size"):
@@ -245,6 +248,28 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Return whether the training after a round, which goes on in ``following``, belongs to another phase."""
         following += self.is_validation(following)
         return following < self.total_rounds and self.phase_of(following) != self.phase_of(round_)
+
+    def goes_on_in(self, round_: int) -> int | None:
+        """Return the round of training that follows a round in its phase; None if it is the last one of it."""
+        following = round_ + 1 + self.is_validation(round_ + 1)
+        is_last = following >= self.total_rounds or self.phase_of(following) != self.phase_of(round_)
+        return None if is_last else following
+
+    def unbroken(self, round_: int, most: int) -> int:
+        """Return the last of at most ``most`` rounds of training from one on, up to a validation or a phase's end."""
+        last = round_
+        while last - round_ < most - 1 and self.goes_on_in(last) == last + 1:
+            last += 1
+        return last
+
+    def left_in_epoch(self, round_: int) -> int:
+        """Return how many rounds of training its epoch has from a round on, that one among them."""
+        return self.rounds_per_epoch - self.training_round(round_) % self.rounds_per_epoch
+
+    def is_last_until(self, number: int, until: int) -> bool:
+        """Return whether a job is the last one of its slot up to the round ``until``; short rounds leave slots out."""
+        round_, slot = self.at(number)
+        return not any(slot < self.slots(later) for later in range(round_ + 1, until + 1))
 
     def epochs_before(self, round_: int) -> int:
         """Return how many epochs, pretraining apart, are trained on when a round begins."""

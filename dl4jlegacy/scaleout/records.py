@@ -24,9 +24,11 @@ __all__ = [
     "Best",
     "Failure",
     "Figures",
+    "Folded",
     "Head",
     "JobRecord",
     "Keys",
+    "LogEntry",
     "Manifest",
     "Scores",
     "SlotState",
@@ -59,8 +61,9 @@ _NUMBER = "(?:0|[1-9][0-9]{0,17})"
 _KEY = re.compile(
     rf"head|job/(?P<job>{_NUMBER})/{_NUMBER}|(?:data/(?P<data>{_NUMBER})/{_NUMBER}|"
     rf"update/(?P<update>{_NUMBER})/{_NUMBER}/.+|model/(?P<model>{_NUMBER})/.+|"
-    rf"state/(?P<state>{_NUMBER})/{_NUMBER}/.+|snapshot/(?P<snapshot>{_NUMBER})/.+)/{_NUMBER}|"
-    r"(?:worker|counter|global)/.+|log/[0-9]{20}/.+"
+    rf"state/(?P<state>{_NUMBER})/{_NUMBER}/.+|snapshot/(?P<snapshot>{_NUMBER})/.+|"
+    rf"entry/(?P<entry>{_NUMBER})/.+)/{_NUMBER}|"
+    r"(?:worker|counter|global|stats)/.+|log/[0-9]{20}/.+"
 )
 
 
@@ -83,13 +86,29 @@ class Failure(msgspec.Struct, frozen=True):
     fatal: bool = False
 
 
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What a validation has found, of ``examples``: see ``NetworkEvaluation``. None where nothing is classified."""
+class Figures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a validation has found, of ``examples``: see ``NetworkEvaluation.metrics``.
+
+    Those of classes are None where nothing is classified, and those of numbers where none is predicted.
+    """
 
     loss: float
     examples: int
     accuracy: float | None = None
     f1: float | None = None
+    precision: float | None = None
+    recall: float | None = None
+    matthews_correlation: float | None = None
+    mse: float | None = None
+    rmse: float | None = None
+    mae: float | None = None
+    r2: float | None = None
+    pc: float | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """Return what there is, for people and JSON; ``accuracy`` and ``f1`` always, as reports have them."""
+        fields: dict[str, Any] = {"accuracy": None, "f1": None} | msgspec.to_builtins(self)
+        return fields
 
 
 class Best(msgspec.Struct, frozen=True):
@@ -134,6 +153,33 @@ class Snapshot(msgspec.Struct, frozen=True):
     states: dict[int, SlotState] = {}
 
 
+class Folded(msgspec.Struct, frozen=True, kw_only=True):
+    """A job of a ``LogEntry``: its number, its worker, the key and frame of its update, its data if it had them.
+
+    ``saved`` is the state that it has left, if it was one to be saved.
+    """
+
+    number: int
+    worker: str
+    key: str
+    update: bytes
+    data: Manifest | None = None
+    saved: Manifest | None = None
+
+
+class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """What leads from one model version to the next: the updates that are folded, in their order.
+
+    ``version`` is the one that it leads to, and ``before`` the ``Head.identity`` that it leads from. ``previous`` are
+    entries before this one, newest first, back to the model that is stored as a whole, ``PREVIOUS`` at most.
+    """
+
+    version: int
+    before: str
+    folded: tuple[Folded, ...]
+    previous: tuple[Manifest, ...] = ()
+
+
 class Head(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a run. It changes only by compare-and-set, each head computed from the one before.
 
@@ -162,9 +208,20 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     stopped_by: str = ""
     """The condition that ended the run before its plan, for people; "": none."""
     snapshot: Manifest | None = None
-    """The ``Snapshot`` that belongs to this version; None if no slot has a state."""
+    """The ``Snapshot`` that belongs to the version of ``model``; None if no slot has a state there."""
     replay_round: int = 0
-    """The first round whose jobs left a state that the snapshot names."""
+    """The first round whose jobs left a state that the snapshot names, or may have to be done again."""
+    entry: Manifest | None = None
+    """The ``LogEntry`` that leads to this version; None if it is known by its model alone."""
+    keeps: int = 0
+    """The round at whose end the model and the states of all slots are stored next, if slots have any."""
+    logged: int = 0
+    """By how many versions this one is ahead of ``model``, which is stored as a whole: so many entries lead to it."""
+
+    @property
+    def identity(self) -> str:
+        """What this version is: a key, which nobody writes twice, so equal identities mean equal bits."""
+        return self.model.key if self.entry is None else self.entry.key
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,6 +234,9 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     lease was extended, so that its record changes as long as somebody works on the job. Of a job that is done,
     ``seconds`` is how long it took, by the clock of its worker, and ``version`` that of the model it began with.
     ``saved`` is the state that it has left in its slot, which counts only together with the update.
+
+    ``home`` is the worker that has the state of the slot in memory; others leave it the job for ``reserved`` seconds.
+    ``behind`` is how many earlier jobs of the slot the worker that holds the lease has to do again first.
     """
 
     state: Literal["ready", "leased", "done", "failed"]
@@ -192,6 +252,9 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     update: Manifest | None = None
     failure: Failure | None = None
     saved: Manifest | None = None
+    home: str = ""
+    reserved: float = 0.0
+    behind: int = 0
 
 
 class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -242,6 +305,11 @@ class Keys:
         return f"snapshot/{version}/{writer}"
 
     @staticmethod
+    def entry(version: int, writer: str) -> str:
+        """Key of the ``LogEntry`` that leads to a version; ``writer`` as for ``model``."""
+        return f"entry/{version}/{writer}"
+
+    @staticmethod
     def model(version: int, writer: str) -> str:
         """Key of a model version; ``writer`` separates the chunks of two masters."""
         return f"model/{version}/{writer}"
@@ -260,8 +328,9 @@ class Keys:
     def is_useless(key: str, head: Head) -> bool:
         """Return whether a key is no longer needed: jobs of rounds before the last, models before the last two.
 
-        States are needed as long as a snapshot may name them, and the best model to the end.
-        False for foreign keys, which say nothing.
+        States are needed as long as a snapshot may name them, data as long as their job may be done again, entries as
+        long as their versions are ahead of the stored model, and the best model to the end. False for foreign keys,
+        which say nothing.
         """
         match = _KEY.fullmatch(key) if len(key) <= 1000 else None
         if match is None or match.lastgroup is None:
@@ -271,7 +340,12 @@ class Keys:
             frames = (head.model, head.snapshot, None if head.best is None else head.best.model)
             needed = [frame for frame in frames if frame is not None]
             return number < head.version - 1 and not any(key.startswith(f"{frame.key}/") for frame in needed)
-        if match.lastgroup == "state" and head.snapshot is not None:
+        if match.lastgroup == "entry":
+            return number < head.version - max(1, head.logged)
+        replays = (match.lastgroup == "state" and head.snapshot is not None) or (
+            match.lastgroup == "data" and head.logged > 0
+        )
+        if replays:
             return number < min(head.round - 1, head.replay_round)
         return number < head.round - 1
 

@@ -8,16 +8,19 @@ Legacy: ``EarlyStoppingConfiguration`` and its conditions, which lived in one pr
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import msgspec
 
 from dl4jlegacy.errors import ConfError, NotFiniteError, nearest
+from dl4jlegacy.nn.batch_evaluation import CLASS_METRICS, NUMBER_METRICS
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Best, Failure, Figures, Head, Scores
 
 __all__ = ["METRICS", "EarlyStopping", "Scoring", "ValidationConf"]
 
-METRICS = {"loss": False, "accuracy": True, "f1": True}
+METRICS = {"loss": False, **dict.fromkeys(CLASS_METRICS, True), **dict.fromkeys(NUMBER_METRICS[:3], False)}
+METRICS |= dict.fromkeys(NUMBER_METRICS[3:], True)
 """What a model can be scored by, and whether larger is better."""
 
 
@@ -28,7 +31,10 @@ class ValidationConf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         fraction: this part of the training data, more than 0 and less than 1, is split off by the run's seed; 0: the
             validation data are given to the runner, or named by ``dataset``.
         dataset: a data set's name or file; all its examples count, and it is read like the training data.
-        metric: the score: ``"loss"`` (smaller is better), ``"accuracy"`` or ``"f1"`` (larger is better).
+        metric: the score: ``"loss"`` (smaller is better); of classes ``"accuracy"``, ``"precision"``, ``"recall"``,
+            ``"f1"`` or ``"matthews_correlation"`` (larger is better), as ``Evaluation`` has them; of numbers to predict
+            ``"mse"``, ``"rmse"``, ``"mae"`` (smaller is better), ``"r2"`` or Pearson's ``"pc"`` (larger is better),
+            means of ``RegressionEvaluation``'s columns, in the units of the labels.
         every_rounds: after so many rounds of training; 0: after every epoch. The last is always followed by one.
     """
 
@@ -97,10 +103,13 @@ class Scoring(msgspec.Struct, frozen=True, kw_only=True):
         metric: the score of a validation, one of ``METRICS``.
         stopping: the conditions; None: the run goes on to the end of its plan. Without a validation in the plan they
             judge the training score of the last round of every epoch.
+        stop_if: asked after every score, with its round and itself, for the reason why the run ends; "": it goes on.
+            On the thread that closes the round, which may ask again about the same one.
     """
 
     metric: str = "loss"
     stopping: EarlyStopping | None = None
+    stop_if: Callable[[int, float], str] | None = None
 
     @property
     def counts_seconds(self) -> bool:
@@ -120,6 +129,8 @@ class Scoring(msgspec.Struct, frozen=True, kw_only=True):
         if score is not None:
             after = self._scored(plan, before, after, score, figures)
         reason = self._reason(plan, after, score)
+        if not reason and score is not None and self.stop_if is not None:
+            reason = self.stop_if(before.round, score)
         if not reason or after.round >= plan.total_rounds:
             return after
         return msgspec.structs.replace(after, status="done", stopped_by=reason)

@@ -113,7 +113,7 @@ class StateTracker:
         return protocol.parse_record(self.store, HEAD, self._read(HEAD), Head)
 
     def get_current(self) -> Result | None:
-        """Return the current model; None before the run has begun."""
+        """Return the newest model that is stored as a whole (see ``Head.logged``); None before the run has begun."""
         for _ in range(100):  # the model may be replaced and deleted between the two reads
             head = self.head()
             if head is None:

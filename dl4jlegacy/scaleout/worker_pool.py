@@ -27,12 +27,15 @@ from dl4jlegacy.scaleout import actors, protocol
 from dl4jlegacy.scaleout.compute import Compute, OnDevice, host_kernels
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import JobIterator
+from dl4jlegacy.scaleout.measured import MeasuredJobs, MeasuredPerformer
 from dl4jlegacy.scaleout.outcome import Outcome
 from dl4jlegacy.scaleout.parts import PerformerFactory, checked, find_performer, find_router
 from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, WorkerPerformer
+from dl4jlegacy.scaleout.phases import NO_PHASES, EventStats, PhaseRecorder
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Failure
-from dl4jlegacy.scaleout.strategies import SlotStrategy, WorkRouter
+from dl4jlegacy.scaleout.stats import StatsSender
+from dl4jlegacy.scaleout.strategies import SlotStrategy, WorkRouter, aggregator_of
 from dl4jlegacy.scaleout.tracker import StateTracker
 
 __all__ = [
@@ -123,6 +126,14 @@ class WorkerPool:
         self._lock = threading.Lock()
         self.names: tuple[str, ...] = ()
         """The names of the workers that have not been set aside."""
+        self.recorder: PhaseRecorder | None = None
+        """Of this process, if statistics are collected; set before ``start``."""
+        self._sender: StatsSender | None = None
+
+    def send_stats(self, process: str, send: Callable[[Sequence[EventStats]], None]) -> None:
+        """Collect statistics of this process from ``start`` on, for ``send``."""
+        self.recorder = PhaseRecorder(process, self._tracker.clock)
+        self._sender = StatsSender(self.recorder, send)
 
     def start(self, name: str, count: int) -> Beats:
         """Start ``count`` workers called ``name-0 ...``; return the entries for the process's ticker."""
@@ -134,13 +145,24 @@ class WorkerPool:
             kernels=self._compute.name,
             device=lambda worker: self._compute.memory(int(worker.rpartition("-")[2])),
         )
-        self._heartbeat = heartbeat
+        self._heartbeat, kernels = heartbeat, host_kernels(self._compute.name)
         self.names = tuple(f"{name}-{index}" for index in range(count))
         for index, worker_name in enumerate(self.names):
+            phases = NO_PHASES if self.recorder is None else self.recorder.thread(f"worker-{index}")
             worker = protocol.Worker(
-                worker_name, tracker.store, tracker.clock, self._plan, self._router, limits=conf.limits
+                worker_name,
+                tracker.store,
+                tracker.clock,
+                self._plan,
+                self._router,
+                aggregator=aggregator_of(self._router, kernels, weighted_average=conf.weighted_average),
+                limits=conf.limits,
+                phases=phases,
             )
-            performer = self._make_performer(index)
+            performer, jobs = self._make_performer(index), self._jobs
+            if self.recorder is not None:
+                performer = MeasuredPerformer(performer, phases)
+                jobs = None if jobs is None else MeasuredJobs(jobs, phases)
             self._workers.append(
                 actors.WorkerActor.start(
                     self._outcome,
@@ -148,13 +170,15 @@ class WorkerPool:
                     worker,
                     performer,
                     heartbeat=heartbeat,
-                    jobs=self._jobs,
-                    kernels=host_kernels(self._compute.name),
+                    jobs=jobs,
+                    kernels=kernels,
                     ends_run=self._ends_run,
                     on_job_failed=self._on_job_failed,
                     on_set_aside=functools.partial(self._set_aside, worker_name),
                 )
             )
+        if self._sender is not None:
+            self._sender.start()
         polls: Beats = [(conf.limits.poll, ref, actors.Poll()) for ref in self._workers]
         return [*polls, (conf.heartbeat_seconds, heartbeat, actors.Beat())]
 
@@ -175,6 +199,8 @@ class WorkerPool:
 
     def stop(self, timeout: float) -> list[str]:
         """Stop the workers, which first finish and commit their job; return the names of actors that did not stop."""
+        if self._sender is not None:
+            self._sender.close()  # while the master sees that these workers are still there
         late = stop_actors(self._workers, timeout)
         return late + stop_actors([] if self._heartbeat is None else [self._heartbeat], timeout)
 

@@ -18,7 +18,7 @@ from tests.support import REPOSITORY, aws_failures
 from tests.support.aws_failures import left_with_our_tag
 from tests.support.aws_fixtures import IMAGE, Fault, FaultProxy
 
-SEEDS = int(os.environ.get("DL4J_AWS_SEEDS", "200"))
+SEEDS = int(os.environ.get("DL4J_AWS_SEEDS", "100"))
 
 
 @pytest.mark.long

@@ -129,8 +129,8 @@ def test_a_bad_environment_variable_is_named_instead_of_the_flag(dl4j, monkeypat
     ("content", "words"),
     [
         ("a,b,label\n1,2,0\n3,x,1\n", ("bad.csv, line 3, column 2", "'x' is not a number")),
-        ("1,2,0\n,2,1\n", ("bad.csv, line 2, column 1", "empty")),
-        ("1,2,0\n3,nan,1\n", ("bad.csv, line 2, column 2", "nan")),
+        ("a,b,label\n1,2,0\n3,,1\nx,1,1\n", ("bad.csv, line 4, column 'a' (1)", "'x' is not a number")),
+        ("1,,0\n3,inf,1\n4,5,0\n", ("bad.csv, line 2, column 'column 2' (2)", "'inf' is not a number")),
         ("1,inf,0\n3,4,1\n", ("bad.csv, line 1, column 2", "inf")),
         ("1,1e60,0\n3,4,1\n", ("bad.csv, line 1, column 2", "1e+60", "float32")),
         ("1,2,0\n3,4,-1\n", ("bad.csv, line 2, column 3", "label '-1' is out of range")),

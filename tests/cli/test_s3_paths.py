@@ -17,18 +17,22 @@ IRIS = ("--dataset", "iris", "--epochs", "1")
 UP = ("aws", "up", "digits", "--allow", "203.0.113.7", "--dry-run", "--out", "s3://bucket/m.zip")
 COMMANDS = [
     ("logs", "@"),
+    ("stats", "@"),
+    *(("stats", "folder", flag, "@") for flag in ("--html", "--trace")),
     ("summary", "@"),
     ("summary", "mlp", "--dataset", "@"),
     ("summary", "mlp", "--svg", "@"),
     ("train", "@"),
     ("train", "conf.json"),
     ("train", "--dataset", "@"),
-    *(("train", *IRIS, flag, "@") for flag in ("--data-dir", "--checkpoint-dir", "--out")),
+    *(("train", *IRIS, flag, "@") for flag in ("--data-dir", "--checkpoint-dir", "--out", "--schema")),
     ("master", "@", *GRID),
     ("master", "conf.json", *GRID),
     ("master", "--dataset", "@", *GRID),
-    *(("master", *IRIS, *GRID, flag, "@") for flag in ("--data-dir", "--checkpoint-dir", "--out")),
+    *(("master", *IRIS, *GRID, flag, "@") for flag in ("--data-dir", "--checkpoint-dir", "--out", "--schema")),
     ("worker", *GRID[2:], "--data-dir", "@"),
+    *(("tune", *words) for words in (("@",), ("conf.json",), ("conf.json", "--storage", "@"))),
+    *(("tune", "conf.json", flag, "@") for flag in ("--out", "--out-conf")),
     ("resume", "@"),
     ("resume", "@", *GRID),
     ("resume", "run", "--data-dir", "@"),
@@ -42,13 +46,14 @@ COMMANDS = [
     ("predict", "@", "file"),
     ("predict", "mlp", "@"),
     ("predict", "mlp", "file", "--out", "@"),
+    ("data", "inspect", "table.csv", "--out", "@"),
     *(("services", command, "--folder", "@") for command in ("up", "status", "down")),
     (*UP[:-1], "@"),
     *((*UP, flag, "@") for flag in ("-wscript", "-mscript", "--wheel", "--requirements")),
     (*UP, "-kp", "pair", "-kpath", "@"),
     *(("aws", command, "digits", "-kpath", "@") for command in ("status", "scale", "ssh", "logs")),
 ]
-PATHS = {"CONF", "DIR", "FILE", "MODEL", "RUN|DIR", "S3"}
+PATHS = {"CONF", "DIR", "DIR|FILE", "FILE", "MODEL", "RUN|DIR", "S3"}
 """The metavars of what takes a path; ``--dataset`` takes one beside names."""
 QUIET = {("aws", "ssh"), ("aws", "logs")}
 """They have no ``--format``."""
@@ -67,7 +72,7 @@ def test_every_command_that_takes_a_path_is_tried() -> None:
     tried = set()
     for command in COMMANDS:
         at = command.index("@") if "@" in command else command.index("conf.json")
-        words = command[:2] if command[0] in ("aws", "services") else command[:1]
+        words = command[:2] if command[0] in ("aws", "services", "data") else command[:1]
         before = command[at - 1]
         tried.add((words, before if before.startswith("-") and before not in GRID else at - len(words)))
     for words, option in takers(typer.main.get_command(main.app)):

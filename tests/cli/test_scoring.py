@@ -9,11 +9,15 @@ import pytest
 from typer.testing import CliRunner
 
 from dl4jlegacy import EarlyStopping, ValidationConf, load_model
+from dl4jlegacy.cli import options
 from dl4jlegacy.cli.main import app
 from dl4jlegacy.cli.options import TrainOptions
 from dl4jlegacy.errors import CheckpointError, Dl4jError
+from dl4jlegacy.run_data import load_data
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training import batches, export_model, load_data, params_sha256
+from dl4jlegacy.scaleout.records import Figures
+from dl4jlegacy.scaleout.scoring import METRICS
+from dl4jlegacy.training import batches, export_model, params_sha256
 
 IRIS = ["--model", "mlp", "--dataset", "iris", "--workers", "2", "--jobs-per-round", "4", "--batch-size", "8"]
 
@@ -65,6 +69,20 @@ def test_options_change_what_the_conf_file_says(tmp_path):
 def test_options_that_make_no_sense_are_refused(given, said):
     with pytest.raises(Dl4jError, match=said):
         TrainOptions(**given).read_conf()
+
+
+def test_each_metric_is_offered_and_has_a_figure():
+    assert tuple(METRICS) == options.METRICS
+    assert set(METRICS) < set(Figures.__struct_fields__)
+
+
+@pytest.mark.parametrize("metric", ["precision", "recall", "matthews_correlation"])
+def test_classes_are_scored_by_any_metric_that_evaluation_has(metric: str) -> None:
+    scored = ["--validation", "0.5", "--metric", metric, "--epochs", "2", "--format", "json"]
+    done = CliRunner().invoke(app, ["train", *IRIS, *scored])
+    assert done.exit_code == 0, done.output
+    best = json.loads(done.stdout)["best"]
+    assert best["metric"] == metric and best["score"] == best["figures"][metric] != best["figures"]["loss"]
 
 
 def test_a_metric_that_is_none_is_named_with_the_nearest_that_is():

@@ -15,12 +15,17 @@ from pathlib import Path
 import psutil
 import pytest
 
+from dl4jlegacy.cli.next_steps import RunLocation
+from dl4jlegacy.cli.progress import _where_it_stopped
+from dl4jlegacy.cluster.address import ClusterAddress
+from dl4jlegacy.kernels import load
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.outcome import RunStatus
 from dl4jlegacy.scaleout.plan import Phase, Plan
 from dl4jlegacy.scaleout.protocol.frames import write_frame
-from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys, decode_record, encode_record
-from dl4jlegacy.scaleout.strategies import create_router
+from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys, Manifest, decode_record, encode_record
+from dl4jlegacy.scaleout.strategies import aggregator_of, create_router
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, drive
 from tests.support import REPOSITORY
 from tests.support.progress_lines import without_progress
@@ -37,7 +42,9 @@ def test_a_worker_that_gives_a_lease_back_pauses_so_that_its_actor_can_stop_ther
     store.put(HEAD, encode_record(Head(run="r", version=0, round=0, model=model)))
     for slot in range(4):
         store.put(Keys.job(0, slot), encode_record(JobRecord(state="ready", model=model.key)))
-    steps = protocol.worker_steps(protocol.Worker("w", store, clock, plan, create_router("iterative-reduce")))
+    router = create_router("iterative-reduce")
+    worker = protocol.Worker("w", store, clock, plan, router, aggregator=aggregator_of(router, load("numpy")))
+    steps = protocol.worker_steps(worker)
     performed = next(event for event in steps if event is not None)
     assert isinstance(performed, protocol.Perform)
     after = next(event for event in steps if event is not None)  # the answer is None: not performed
@@ -228,3 +235,20 @@ def test_nohup_keeps_a_run_from_ending_at_a_hangup() -> None:
     code = "import signal; from dl4jlegacy.console import run_guarded as r; import sys, os; " \
         "signal.signal(1, signal.SIG_IGN); sys.exit(r(lambda: os.kill(os.getpid(), 1)))"  # fmt: skip
     assert subprocess.run([sys.executable, "-c", code], timeout=60, env=environment(), check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("logged", "address", "goes_on"),
+    [
+        (0, None, "there"),
+        (3, None, "round 4 or later, where it was stored last"),
+        (3, ClusterAddress("127.0.0.1:2181"), "there"),  # the grid has the messages since then
+    ],
+)
+def test_who_stops_a_run_is_told_from_where_it_goes_on(
+    logged: int, address: ClusterAddress | None, goes_on: str
+) -> None:
+    plan = Plan(phases=(Phase(epochs=9),), batches=4, examples=4, batch_size=1, jobs_per_round=4)
+    head = Head(run="run", version=7, round=7, model=Manifest("m", 1, 1), logged=logged)
+    said = _where_it_stopped(RunStatus(plan, head, 3.0, ()), RunLocation("kept", "run", address))
+    assert said.startswith(" in round 7/9; `dl4j resume ") and said.endswith(f"` goes on from {goes_on}")

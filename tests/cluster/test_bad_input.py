@@ -118,7 +118,7 @@ def test_who_takes_over_with_other_data_is_refused_and_the_run_goes_on(cluster: 
     file, rows = tmp_path / "data.csv", [f"{i},{i % 7},{i % 3}" for i in range(60)]
     file.write_text("\n".join(rows))
     run = ["--model", "mlp", "--dataset", str(file), "--jobs-per-round", "2", "--seed", "7"]
-    master = cluster.master("--epochs", "800", "--run", "r1", run=run)
+    master = cluster.master("--epochs", "200", "--run", "r1", run=run)
     cluster.worker()
     cluster.wait_for_round(1)
     file.write_text("\n".join([*rows[:7], "7,0,2", *rows[8:]]))  # it was 7,0,1

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dl4jlegacy import read_history
-from tests.support.cluster_commands import LONG, RUN, SHORTER, Cluster, error, freeze, same, until
+from tests.support.cluster_commands import LONG, RUN, SHORTER, WATCHED, Cluster, error, freeze, same, until
 
 pytestmark = pytest.mark.cluster
 
@@ -50,7 +50,7 @@ def test_killed_workers_change_nothing(cluster: Cluster) -> None:
 
 @pytest.mark.long
 def test_a_killed_master_is_replaced_by_its_standby(cluster: Cluster, tmp_path: Path) -> None:
-    master = cluster.master("--epochs", SHORTER, "--checkpoint-dir", str(tmp_path / "c"))
+    master = cluster.master("--epochs", WATCHED, "--checkpoint-dir", str(tmp_path / "c"))
     for _ in range(2):
         cluster.worker()
     cluster.wait_for_round(3)
@@ -60,7 +60,7 @@ def test_a_killed_master_is_replaced_by_its_standby(cluster: Cluster, tmp_path: 
     assert (shown["master"]["pid"], [known["pid"] for known in shown["standbys"]]) == (master.pid, [standby.pid])
     cluster.wait_for_round(10)
     master.process.kill()
-    report = same(standby, int(SHORTER))
+    report = same(standby, int(WATCHED))
     assert "this standby takes over" in standby.err()
     assert cluster.left_over() == []
     history = read_history(tmp_path / "c")

@@ -31,7 +31,7 @@ from tools.chaos.junk import VALUES, keys
 
 pytestmark = pytest.mark.cluster
 
-EPOCHS = 12
+EPOCHS = 10
 GARBAGE = b"\x80\x04" + bytes(range(256)) * 4
 
 

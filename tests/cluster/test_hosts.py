@@ -16,7 +16,7 @@ import pytest
 
 from dl4jlegacy.services import Services, ServicesState
 from tests.support import REPOSITORY
-from tests.support.cluster_commands import RUN, SHORTER, Command, embedded, until
+from tests.support.cluster_commands import RUN, Command, embedded, until
 from tests.support.cluster_fixtures import stopped_at_the_end
 from tests.support.hosts import Host, Wire, hosts
 from tests.support.pages import blocks, commands
@@ -25,6 +25,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 TRACKER, ZOOKEEPER = "hazelcast://10.7.0.1:5701", "10.7.0.1:2181"
 SERVED = "dl4j services up --host 10.7.0.1\n"
+EPOCHS = "10"
+"""Those of a run that is disturbed, and has then to come to its end."""
 ENOUGH = "20"
 """Epochs of a run that one worker goes on with until the other is known to be gone, also on a busy machine."""
 LED = f"--tracker {TRACKER} --zookeeper {ZOOKEEPER} --format json"
@@ -116,7 +118,7 @@ def test_a_standby_goes_on_when_the_host_of_the_master_and_its_servers_vanishes(
             machines.done(name, line)
         lead, stand_by, work = recipe("dl4j master --model dbn --dataset digits --tracker hazelcast://10.7.0.1:5701,")
         led = machines.type(
-            "first", f"exec {lead} {' '.join(RUN[4:])} --epochs {SHORTER} --format json --log-format json"
+            "first", f"exec {lead} {' '.join(RUN[4:])} --epochs {EPOCHS} --format json --log-format json"
         )
         standby = machines.type("second", f"exec {stand_by} --format json")
         workers = [machines.type(host, f"exec {work}") for host in ("second", "third")]
@@ -136,7 +138,7 @@ def machines(served: tuple[Machines, str]) -> Iterator[Machines]:
     served[0].end()
 
 
-def master(machines: Machines, host: str = "first", epochs: str = SHORTER) -> Command:
+def master(machines: Machines, host: str = "first", epochs: str = EPOCHS) -> Command:
     """Start a master; on another host than that of the servers it is told their cluster's name."""
     state = Services.status(machines.home("first") / "services")
     assert state is not None
@@ -162,7 +164,7 @@ def happened(master: Command, event: str, count: int = 1) -> None:
         raise AssertionError(f"{exc}; the master says {master.err()}") from None
 
 
-def is_right(command: Command, epochs: str = SHORTER) -> None:
+def is_right(command: Command, epochs: str = EPOCHS) -> None:
     """Wait for the end of a master; its answer must be that of one process, with every batch counted once."""
     assert command.wait(400) == 0, command.err()
     report, expected = json.loads(command.out()), embedded(int(epochs))

@@ -10,7 +10,7 @@ import pytest
 from dl4jlegacy.cluster.address import find_incarnation
 from dl4jlegacy.cluster.registration import MasterRegistration, RunName
 from dl4jlegacy.errors import NotAuthorisedError, TrackerError
-from dl4jlegacy.scaleout.records import HEAD, JobRecord, Keys, decode_record, encode_record
+from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys, decode_record, encode_record
 from dl4jlegacy.scaleout.zookeeper import ZooKeeperConfigurationRegister
 from tests.support.cluster_commands import until
 from tests.support.places import SECRET, Place, head
@@ -161,7 +161,9 @@ def test_a_master_that_has_its_id_back_leaves_the_conf_of_a_run_that_came_betwee
 # --- Zookeeper without its data ---------------------------------------------------------------------------------------
 
 
-def test_a_master_that_stood_still_while_zookeeper_lost_its_data_puts_its_conf_back(place: Place) -> None:
+def test_a_master_that_stood_still_while_zookeeper_lost_its_data_puts_its_conf_back(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     master, election, tracker = place.master(place.conf())
     master.register(takes_over=False)
     tracker.store.put(HEAD, head(4))
@@ -181,6 +183,36 @@ def test_a_master_that_stood_still_while_zookeeper_lost_its_data_puts_its_conf_b
             master.check_begin()
     master.restore()  # no head: somebody else has ended the run
     assert place.registered() is None
+    monkeypatch.setattr(master, "_ask", lambda question: None)  # nor does Zookeeper answer just now
+    master.restore()
+    assert place.registered() is None
+
+
+def test_a_master_that_stood_still_after_it_had_looked_puts_nothing_back(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It saw its run under way; then another ended it and cleared it up, and it was elected once more."""
+    conf = place.conf()
+    master, election, tracker = place.master(conf)
+    master.claim_name(takes_over=False)
+    master.register(takes_over=False)
+    tracker.store.put(HEAD, head(4))
+    look = tracker.head
+
+    def stand_still() -> Head | None:
+        found = look()
+        election.resign()
+        standby, leads, _ = place.master(conf)
+        standby.clear_up()
+        leads.resign()
+        _, again, _ = place.master(conf)
+        master._election, master._register._fence = again, lambda: again.fence
+        return found
+
+    monkeypatch.setattr(master._tracker, "head", stand_still)
+    master.restore()
+    assert place.registered() is None
+    assert find_incarnation(tracker.store, place.name) == ""
 
 
 def test_a_conf_that_another_run_has_registered_since_then_is_not_replaced(place: Place) -> None:

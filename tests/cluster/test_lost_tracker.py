@@ -13,6 +13,13 @@ from tests.support.cluster_commands import LONG, SHORTER, Cluster, Command, erro
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
+HASTY = """
+import dl4jlegacy.scaleout.hazelcast.store as module
+for tracker in (module.HazelcastStore, module.HazelcastStateTracker):
+    tracker.__init__.__kwdefaults__["deadline_seconds"] = 3.0
+"""
+"""For who asks a member that is gone for ever: 20 seconds are long for a test."""
+
 
 def stand_by(cluster: Cluster) -> Command:
     standby = cluster.start("master", "--standby", "--zookeeper", cluster.zookeeper, "--format", "json")
@@ -44,13 +51,18 @@ def test_a_run_whose_member_is_gone_for_ever_is_removed_once_it_has_no_master(
     on_own.wait_for_round(3)
     os.kill(servers.pids["hazelcast-1"], signal.SIGKILL)
     master.says("does not answer")
-    error(on_own.ask("stop", "--lost-grid"), 4, "another master holds the id", f"pid {master.pid}")
+    error(on_own.ask("stop", "--lost-grid", patch=HASTY), 4, "another master holds the id", f"pid {master.pid}")
     master.process.kill()
     master.wait()
-    error(on_own.ask("stop"), 4, "no state tracker could be reached", "--lost-grid` removes the run from Zookeeper")
-    listed = on_own.ask("runs", "--clean").out()
+    error(
+        on_own.ask("stop", patch=HASTY),
+        4,
+        "no state tracker could be reached",
+        "--lost-grid` removes the run from Zookeeper",
+    )
+    listed = on_own.ask("runs", "--clean", patch=HASTY).out()
     assert "r (" in listed and "--lost-grid` removes it" in listed
-    assert "it is not registered any more" in on_own.ask("stop", "--lost-grid").out()
+    assert "it is not registered any more" in on_own.ask("stop", "--lost-grid", patch=HASTY).out()
     worker.process.kill()
     worker.wait()
     assert on_own.ask("runs").out() == "there are no runs\n"

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dl4jlegacy import training
+from dl4jlegacy import run_data, training
 from dl4jlegacy.cli.options import ResumeOptions
 from dl4jlegacy.cluster.leadership import MasterOptions
 from dl4jlegacy.cluster.master import resume_from_checkpoints, resume_run, run_master, stand_by
@@ -25,7 +25,7 @@ from dl4jlegacy.scaleout.protocol import write_frame
 from dl4jlegacy.scaleout.records import HEAD, Keys, Manifest, encode_record
 from dl4jlegacy.scaleout.tracker import drive
 from dl4jlegacy.scaleout.zookeeper import MasterElection
-from tests.support.cluster_commands import RUN, SHORTER, Cluster, error, same, until
+from tests.support.cluster_commands import RUN, WATCHED, Cluster, error, same, until
 from tests.support.places import Place, head
 
 pytestmark = pytest.mark.cluster
@@ -147,7 +147,7 @@ def test_what_the_grid_has_of_the_same_run_is_newer_and_counts(place, stopped, r
 def test_a_killed_run_goes_on_elsewhere_with_workers_that_join(cluster: Cluster, tmp_path: Path) -> None:
     """With processes: killed on this machine without any cluster, it goes on in one, is killed there, and once more."""
     folder = tmp_path / "checkpoints"
-    flags = ("--epochs", SHORTER, "--workers", "2", "--checkpoint-dir", str(folder), "--checkpoint-every", "2")
+    flags = ("--epochs", WATCHED, "--workers", "2", "--checkpoint-dir", str(folder), "--checkpoint-every", "2")
     first = cluster.start("train", *RUN, *flags, "--run", "r1")
     until(lambda: CheckpointStore(folder).versions(), what="a checkpoint")
     first.process.send_signal(signal.SIGKILL)
@@ -160,7 +160,7 @@ def test_a_killed_run_goes_on_elsewhere_with_workers_that_join(cluster: Cluster,
     second.process.kill()
     second.wait()
     third = cluster.start(*again, "--workers", "0")  # with the worker that waits for it
-    assert same(third, int(SHORTER))["run"] == "r1"
+    assert same(third, int(WATCHED))["run"] == "r1"
     assert worker.wait() == 0
     events = [json.loads(line)["event"] for line in (folder / "journal.jsonl").read_text().splitlines()]
     assert events.count("master_took_over") == 2
@@ -248,7 +248,7 @@ def test_folders_are_registered_so_that_they_mean_the_same_elsewhere(place, tmp_
     conf = conf.replace(
         state_tracker_connection_string=place.servers.hazelcast, cluster_name=place.servers.cluster_name
     )
-    data = training.load_data("iris")
+    data = run_data.load_data("iris")
     conf = training.with_network(conf, data, frozenset({"epochs", "workers"}))
     run = resolve(conf, training.batches(conf, data), on_cluster=True)
     run_master(run, data, place.address("a"))

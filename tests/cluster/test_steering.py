@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from dl4jlegacy.cluster.address import find_incarnation
 from dl4jlegacy.scaleout.journal import Journal
 from dl4jlegacy.services import Services, ServicesState
-from tests.support.cluster_commands import LONG, SHORTER, Cluster, error, same, until
+from tests.support.cluster_commands import LONG, SHORTER, WATCHED, Cluster, error, same, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
@@ -127,15 +128,29 @@ def test_what_a_failed_run_leaves_makes_room(how: str, cluster: Cluster) -> None
     assert cluster.left_over() == []
 
 
+def test_a_worker_that_meets_a_run_which_is_just_replaced_works_for_the_next(cluster: Cluster) -> None:
+    """It finds the Conf of the old one, whose entries the next master has taken away already."""
+    master, failing = cluster.master("--epochs", SHORTER, "--run", "r1"), cluster.worker(patch=FAILS_ALWAYS)
+    assert (master.wait(), failing.wait()) == (1, 1)
+    with cluster.grid() as names:
+        names.sibling("r1", find_incarnation(names, "r1")).destroy()
+    error(cluster.worker("--wait", "1"), 4, "run r1 has no versions in the tracker", "dl4j resume r1")
+    waiting = cluster.worker()
+    waiting.says("this worker waits for that, or for another run to take its place")
+    same(cluster.master("--epochs", "2", "--run", "r1"), 2)
+    assert waiting.wait() == 0, waiting.err()
+    assert cluster.left_over() == []
+
+
 def test_a_worker_that_fails_in_every_job_is_set_aside_and_says_why(cluster: Cluster) -> None:
     """With any of its threads; the run takes no harm."""
-    master, healthy = cluster.master("--epochs", LONG, "--run", "r1"), cluster.worker()
+    master, healthy = cluster.master("--epochs", WATCHED, "--run", "r1"), cluster.worker()
     cluster.wait_for_round(1)
     sick = cluster.worker("--workers", "2", patch=FAILS_ALWAYS.replace("RuntimeError", "MemoryError"))
     assert sick.wait() == 1
     said = re.search(r"error \[DL4J-JOB\]: worker \S+ gets no more jobs of run r1: .*\n", sick.err())
     assert said and "MemoryError: the disk is on fire" in said[0] and "goes on without it" in said[0], sick.err()
-    same(master, int(LONG))
+    same(master, int(WATCHED))
     told = [line for line in master.err().splitlines() if line.startswith("worker set aside: ")]
     assert len(told) == 2
     assert all(f"-{sick.pid}-" in line and "MemoryError: the disk is on fire" in line for line in told)
@@ -186,13 +201,13 @@ def test_a_run_whose_name_is_taken_is_refused(cluster: Cluster) -> None:
 
 
 def test_a_run_whose_master_was_killed_is_resumed_by_name_with_the_workers_it_has(cluster: Cluster) -> None:
-    master = cluster.master("--epochs", LONG, "--run", "r1")
+    master = cluster.master("--epochs", WATCHED, "--run", "r1")
     worker = cluster.worker()
     cluster.wait_for_round(5)
     error(cluster.start("resume", "r1", "--zookeeper", cluster.zookeeper), 4, "another master holds the id")
     master.process.kill()
     resumed = cluster.start("resume", "r1", "--zookeeper", cluster.zookeeper, "--format", "json")
-    report = same(resumed, int(LONG))
+    report = same(resumed, int(WATCHED))
     assert report["run"] == "r1"
     assert worker.wait() == 0
     assert cluster.left_over() == []

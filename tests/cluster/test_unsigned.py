@@ -122,7 +122,7 @@ def test_a_forged_conf_that_names_a_tracker_elsewhere_makes_nobody_touch_a_file(
     def touched(*given: object, **more: object) -> NoReturn:
         pytest.fail(f"a file that the Conf names was looked for: {given}")
 
-    monkeypatch.setattr(master, "load_data", touched)
+    monkeypatch.setattr(master, "data_of", touched)
     address, options = ClusterAddress(HERE), leadership.MasterOptions()
     run: Any = OnlyConf(FORGED)
     data: Any = None
@@ -148,7 +148,7 @@ def test_whoever_takes_part_in_a_run_without_a_secret_is_warned(unsigned, monkey
             call()
         return "run theirs is not signed" in caplog.text and "DL4J_SECRET_FILE" in caplog.text
 
-    monkeypatch.setattr(master, "load_data", lambda *given, **more: data)
+    monkeypatch.setattr(master, "data_of", lambda *given, **more: data)
     monkeypatch.setattr(leadership, "_resolve_registered", lambda *given, **more: run)
     calls = [
         lambda address: master.run_master(run, data, address),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
 
+from dl4jlegacy.cluster import worker
+from dl4jlegacy.cluster.address import ClusterAddress, NotDefinedError
 from dl4jlegacy.cluster.worker import _MasterWatch
 from dl4jlegacy.errors import ConfError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.scaleout.conf import Conf
@@ -67,3 +70,43 @@ def test_a_running_worker_ignores_a_conf_that_cannot_be_read(raised: type[Except
     tracker = InMemoryStateTracker()
     put_head(tracker, 1)
     assert look(watching(tracker, find, state="alive", holder={"host": "h"}))
+
+
+@pytest.fixture
+def meeting(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[Head | None]], Iterator[Head | None]]:
+    """Let a worker meet a run in which it finds nothing as often as there is None, and then comes to the head."""
+
+    def meets(outcomes: list[Head | None]) -> Iterator[Head | None]:
+        left = iter(outcomes)
+
+        def work(conf: Conf, *given: object, **more: object) -> Head:
+            head = next(left)
+            if head is None:
+                raise NotDefinedError(f"run {conf.run} has no versions in the tracker")
+            return head
+
+        nothing: Any = SimpleNamespace(shutdown=lambda: None)
+        monkeypatch.setattr(worker, "find_conf", lambda *given, **more: Conf(run="r"))
+        monkeypatch.setattr(worker, "ZooKeeperSession", lambda *given, **more: contextlib.nullcontext())
+        monkeypatch.setattr(worker, "open_tracker", lambda *given, **more: nothing)
+        monkeypatch.setattr(worker, "_goes_on", lambda *given: True)
+        monkeypatch.setattr(worker, "_work", work)
+        return left
+
+    return meets
+
+
+def test_a_worker_looks_again_where_a_run_has_nothing_in_the_tracker_and_says_so_once(meeting, caplog) -> None:
+    """Another run takes its place just now: the Conf was read a moment too early."""
+    done = Head(run="r", version=1, round=1, model=Manifest("m", 1, 1), status="done")
+    meeting([None, None, done])
+    assert worker.run_worker(ClusterAddress("127.0.0.1:1")) == done
+    assert caplog.text.count("run r has no versions in the tracker; this worker waits for that") == 1
+    assert caplog.text.count("run r is not signed") == 1
+
+
+def test_a_worker_gives_up_a_run_that_has_nothing_in_the_tracker(meeting) -> None:
+    left = meeting([None, None])
+    with pytest.raises(NotDefinedError, match="has no versions"):
+        worker.run_worker(ClusterAddress("127.0.0.1:1"), wait_seconds=0.0)
+    assert list(left) == [None]

@@ -11,13 +11,13 @@ import pytest
 from dl4jlegacy.datasets import (
     CsvDataSetIterator,
     MnistDataSetIterator,
-    csv_files,
     data_directory,
     load,
     mnist,
     read_csv,
     read_idx,
     read_mnist,
+    text_files,
 )
 from dl4jlegacy.errors import CloudError, DataError
 
@@ -360,7 +360,7 @@ def test_binary_files_are_refused(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_line_that_is_too_long_is_refused_and_not_cut_into_rows(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(csv_files, "_LONGEST_LINE", 10)
+    monkeypatch.setattr(text_files, "_LONGEST_LINE", 10)
     assert len(read_csv(csv_file(tmp_path, "111,222,1\n333,444,0\n"))[0]) == 2
     with pytest.raises(DataError, match="line 2 has more than 10 characters"):
         read_csv(csv_file(tmp_path, "111,222,1\n1111,2222,1\n"))

@@ -7,6 +7,7 @@ here (debootstrap, systemd-nspawn) is unpacked from Debian's packages.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
@@ -34,6 +35,8 @@ growpart: {mode: 'off'}
 resize_rootfs: false
 """
 """What concerns disks and the network, which a container shares; all else is as in Debian's images for clouds."""
+_BYTECODE = "[Service]\nEnvironment=PYTHONPYCACHEPREFIX=/var/lib/dl4j/bytecode\n"
+"""With ``PIP_COMPILE`` pip leaves out most of its work, and the services compile once what they import."""
 _REACHES = re.compile(r"PIP_(?!FIND_LINKS)|SSL_CERT_|REQUESTS_CA|(https?|no)_proxy$", flags=re.I)
 _TRUSTED = Path("/usr/local/share/ca-certificates")
 
@@ -108,10 +111,29 @@ def _command_line(number: int) -> str:
 
 @pytest.fixture(scope="session")
 def debian(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with ``root``, Debian 12 as in a cloud's image, and ``nspawn``, which boots it."""
-    folder = tmp_path_factory.mktemp("debian")
+    """A folder with ``root``, Debian 12 as in a cloud's image, and ``nspawn``, which boots it.
+
+    Made once for all processes of the suite; who comes later waits for whoever makes it.
+    """
     if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"]).returncode != 0:
         pytest.skip("not run: only root, with namespaces, can boot a machine in a container")
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "debian"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the process, however that ends
+        refused = folder / "refused"
+        if not refused.is_file():
+            shutil.rmtree(folder / "root", ignore_errors=True)  # of a process that did not come to its end
+            refused.write_text(_make(folder), encoding="utf-8")
+    why = refused.read_text(encoding="utf-8")
+    if why:
+        pytest.skip(f"not run: no machine can be booted in a container here: {why}")
+    return folder
+
+
+def _make(folder: Path) -> str:
+    """Fill the folder of the fixture; return why nothing can be booted, or nothing."""
     debootstrap, nspawn = (_program(name, folder / name) for name in ("debootstrap", "systemd-container"))
     root = folder / "root"
     path = f"{os.environ['PATH']}:{debootstrap / 'usr/bin'}"  # it may need a wget of its own
@@ -122,11 +144,10 @@ def debian(tmp_path_factory: pytest.TempPathFactory) -> Path:
     inside = ["chroot", str(root), "env", "DEBIAN_FRONTEND=noninteractive"]
     _run([*inside, "apt-get", "install", "--yes", "-qq", "--no-install-recommends", *_PACKAGES])
     (root / "etc/cloud/cloud.cfg.d/99_container.cfg").write_text(_CLOUD, encoding="utf-8")
+    (folder / "nspawn").unlink(missing_ok=True)
     (folder / "nspawn").symlink_to(nspawn)
     trial = subprocess.run([*_container(root, nspawn), "/bin/true"], capture_output=True, text=True, timeout=300)
-    if trial.returncode != 0:
-        pytest.skip(f"not run: no machine can be booted in a container here: {trial.stderr.strip()[-300:]}")
-    return folder
+    return trial.stderr.strip()[-300:] or "it says nothing" if trial.returncode != 0 else ""
 
 
 def _program(package: str, folder: Path) -> Path:
@@ -191,9 +212,13 @@ def _container(root: Path, nspawn: Path) -> list[str]:
 
 
 def _give(root: Path, environment: Mapping[str, str]) -> None:
-    """Give every service this environment, and how this machine reaches package indexes."""
+    """Give every service this environment, how this machine reaches package indexes, and what spares it work."""
     passed = {name: value for name, value in os.environ.items() if _REACHES.match(name)}
-    words = " ".join(f'"{name}={value}"' for name, value in {**passed, **environment}.items()).replace("%", "%%")
+    given = {**passed, "PIP_COMPILE": "0", **environment}
+    words = " ".join(f'"{name}={value}"' for name, value in given.items()).replace("%", "%%")
     folder = root / "etc/systemd/system.conf.d"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "environment.conf").write_text(f"[Manager]\nDefaultEnvironment={words}\n", encoding="utf-8")
+    units = root / "etc/systemd/system/dl4j-.service.d"  # of all units whose names begin so
+    units.mkdir()
+    (units / "bytecode.conf").write_text(_BYTECODE, encoding="utf-8")

@@ -381,18 +381,21 @@ def test_importing_the_package_does_not_import_numba():
 @pytest.mark.long
 def test_a_kernel_is_compiled_once_and_cached_and_the_log_says_so(tmp_path):
     code = """
-import logging, numpy as np, dl4jlegacy.kernels as k
+import logging, sys, numpy as np, dl4jlegacy.kernels as k
 logging.basicConfig(level=logging.INFO)
 k.load("numba").bias_activation(np.zeros((2, 3), np.float32), np.zeros(3, np.float32), "tanh")
+print("numba.np.linalg" in sys.modules)  # one of the compiler's modules
 """
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-    files, said = [], []
+    files, said, compiler = [], [], []
     for _ in range(2):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+        compiler.append(done.stdout.strip())
         files.append({path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.nbc")})
         said.append(done.stderr)
     assert files[0] and files[1] == files[0]
     assert "tanh_lanes: compiling it for this processor" in said[0] and "tanh_lanes: ready after" in said[0]
+    assert compiler == ["True", "False"]  # which takes half a second to import
 
 
 def test_compiled_code_is_kept_under_a_name_that_every_source_file_changes(tmp_path):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,12 @@ def kernels(request: pytest.FixtureRequest) -> Kernels:
     if request.param == "cupy":
         request.getfixturevalue("device_arrays")
     return load(request.param)
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(3) as made:
+        yield made
 
 
 def up(kernels: Kernels, x: np.ndarray) -> Any:
@@ -77,6 +85,37 @@ def test_message_and_residual_add_up_to_what_was_there(
     np.testing.assert_allclose(sent + residual, x, rtol=1e-6, atol=1e-6 * tau)
     twice = decode(kernels, codes, tau, sent)
     np.testing.assert_array_equal(twice, 2 * sent)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    n=st.one_of(st.integers(0, 300), st.sampled_from([1024, 1025, 5000])),
+    block=st.sampled_from([1, 63, 64, 100, 1024]),
+    tau=st.sampled_from([1e-9, 1.0, 2.5, 9.0]),
+    room=st.sampled_from([0.5, 1.0]),
+    char=st.sampled_from("fd"),
+)
+def test_blocks_on_threads_make_the_same_codes_and_residual(
+    pool: ThreadPoolExecutor, n: int, block: int, tau: float, room: float, char: str
+) -> None:
+    x = np.random.default_rng(n).standard_normal(n).astype(char)
+    expected, whole = encode(load("numba"), x, tau, math.ceil(n * room))
+    residual, codes = x.copy(), np.zeros(math.ceil(n * room), np.int32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dl4jlegacy.kernels.numba.kernels._ENCODED", block)
+        count = load("numba").threshold_encode(residual, tau, codes, pool)
+    assert codes[:count].tolist() == expected.tolist()
+    assert residual.tobytes() == whole.tobytes()
+
+
+def test_a_large_vector_is_cut_and_a_pool_is_optional_everywhere(pool: ThreadPoolExecutor) -> None:
+    x = np.random.default_rng(1).standard_normal(2_200_000, np.float32)
+    answers = []
+    for name, given_pool in (("numba", None), ("numba", pool), ("numpy", pool)):
+        residual, codes = x.copy(), np.empty(x.size, np.int32)
+        count = load(name).threshold_encode(residual, 2.0, codes, given_pool)
+        answers.append((codes[:count].tobytes(), residual.tobytes()))
+    assert answers[0] == answers[1] == answers[2] and len(answers[0][0]) > 4 * 90_000
 
 
 def test_what_is_no_number_is_not_sent_and_infinity_stays(kernels: Kernels) -> None:

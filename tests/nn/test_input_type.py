@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dl4jlegacy import training
+from dl4jlegacy import run_data, training
 from dl4jlegacy.datasets import DataSet, DataSource, ListDataSetIterator, NormalizerMinMaxScaler
 from dl4jlegacy.errors import ConfError, DataError, ShapeError
 from dl4jlegacy.kernels import load
@@ -216,7 +216,7 @@ def normalized() -> MultiLayerConfiguration:
 
 
 def test_running_statistics_are_averaged_and_do_not_depend_on_the_number_of_workers() -> None:
-    data = training.first_examples(training.load_data("digits", ""), 300)
+    data = run_data.first_examples(run_data.load_data("digits", ""), 300)
     hashes = set()
     for workers in (1, 3):
         conf = Conf(multi_layer_conf=normalized(), dataset="digits", workers=workers, jobs_per_round=3, batch_size=20,
@@ -240,7 +240,7 @@ def test_running_statistics_are_saved_and_training_goes_on_as_if_nothing_had_bee
 
 
 def test_data_sources_of_images_train_through_the_launcher() -> None:
-    data = training.load_data("digits", "")
+    data = run_data.load_data("digits", "")
     assert isinstance(data.source, DataSource)
     conf = training.with_network(Conf(multi_layer_conf=normalized()), data, frozenset())
     assert conf.multi_layer_conf is not None and conf.multi_layer_conf.input_type == InputType.convolutional_flat(

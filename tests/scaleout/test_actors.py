@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from types import SimpleNamespace
+
+import pykka
+
 from dl4jlegacy.kernels import load as load_kernels
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.actors import LOOK_SECONDS, WorkerActor
@@ -10,6 +15,7 @@ from dl4jlegacy.scaleout.outcome import Outcome
 from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Manifest, encode_record
 from dl4jlegacy.scaleout.store import MemoryStore
 from dl4jlegacy.scaleout.strategies import create_router
+from dl4jlegacy.scaleout.ticker import Ticker
 from dl4jlegacy.scaleout.tracker import StateTracker
 from tests.scaleout.protocol.test_protocol import SetClock, network_work
 
@@ -36,7 +42,8 @@ def test_a_worker_leaves_a_job_that_nobody_wants_though_no_hint_came():
     work, store, clock = network_work(), MemoryStore(), SetClock()
     tracker = StateTracker(store, clock)
     store.put(HEAD, encode_record(Head(run="run", version=1, round=1, model=Manifest("model/1/m", 0, 0))))
-    worker = protocol.Worker("w", store, clock, work.plan, create_router("iterative-reduce"))
+    router = create_router("iterative-reduce")
+    worker = protocol.Worker("w", store, clock, work.plan, router, aggregator=work.aggregator(router.name))
     performer, record = LongJob(clock), JobRecord(state="leased", model="model/0/m", token=1, worker="w")
     actor = WorkerActor(
         Outcome(clock), tracker, worker, performer, heartbeat=None, jobs=None, kernels=load_kernels("numpy")
@@ -44,3 +51,21 @@ def test_a_worker_leaves_a_job_that_nobody_wants_though_no_hint_came():
     event = protocol.Perform(work.plan.slot(0, 0), record, 0, work.first_model(), work.load(work.plan.slot(0, 0)))
     assert actor._perform(event) is protocol.ABANDONED
     assert performer.progress == LOOK_SECONDS
+
+
+def test_an_actor_that_stops_just_when_it_is_to_be_told_something_ends_no_timer():
+    told = threading.Event()
+
+    def stopped(message):
+        raise pykka.ActorDeadError("it stopped after it had been asked whether it is alive")
+
+    actors = [
+        SimpleNamespace(is_alive=lambda: True, actor_inbox=SimpleNamespace(empty=lambda: True), tell=tell)
+        for tell in (stopped, lambda message: told.set())
+    ]
+    ticker = Ticker([(0.001, actor, "tick") for actor in actors])
+    ticker.start()
+    try:
+        assert told.wait(10)
+    finally:
+        ticker.stop()

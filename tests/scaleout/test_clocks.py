@@ -31,6 +31,7 @@ TIMES_OF_DAY = {
     "dl4jlegacy.scaleout.actors": {"time.time"},  # when a heartbeat was sent, for people
     "dl4jlegacy.scaleout.history": {"time.time"},  # when a version was made, for people
     "dl4jlegacy.scaleout.journal": {"time.time", "time.time_ns"},  # when something happened; the order of entries
+    "dl4jlegacy.scaleout.phases": {"time.time"},  # when phases began, for people
 }
 """Which modules may ask what time of day it is, and why."""
 CLOCKS = {"time.time", "time.time_ns", "time.clock_gettime", "time.ctime", "time.asctime"} | {

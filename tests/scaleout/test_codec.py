@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dl4jlegacy.errors import ConfError, ShapeError, WireError
 from dl4jlegacy.kernels import load
+from dl4jlegacy.kernels.numpy.rice import best_k
 from dl4jlegacy.scaleout import codec
 from dl4jlegacy.scaleout.codec import (
     BITMAP,
@@ -106,7 +107,10 @@ def test_no_other_parameter_would_make_it_smaller(message: tuple[np.ndarray, int
     for gaps in (spread, heaps, np.array([2**31 - 2])):
         if gaps.size:
             bits = [int(np.sum(gaps >> k)) + k * gaps.size for k in range(31)]
-            assert codec._best_k(gaps) == bits.index(min(bits))
+            assert best_k(gaps.size, int(np.sum(gaps)), lambda k, gaps=gaps: int(np.sum(gaps >> k))) == (
+                k := bits.index(min(bits)),
+                int(np.sum(gaps >> k)),
+            )
 
 
 def test_rice_is_what_is_written_down() -> None:
@@ -438,3 +442,12 @@ def test_a_residual_that_is_none_is_refused() -> None:
             encode(np.ones((2, 2), np.float32), TAU)
         with pytest.raises(ConfError, match="positive number"):
             encode(np.ones(3, np.float32), 0.0)
+
+
+def test_where_the_kernels_are_a_gpus_messages_are_packed_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = np.array([1, -5, 9], np.int32)
+    format_, payload = pack(codes, 1000, 0.5)
+    monkeypatch.setenv("DL4J_KERNELS", "cupy")
+    again = pack(codes, 1000, 0.5)
+    assert again[0] == format_ and again[1].tobytes() == payload.tobytes()
+    assert unpack(format_, payload, count=3, size=1000, tau=0.5).tolist() == codes.tolist()

@@ -9,6 +9,7 @@ import pytest
 
 from dl4jlegacy.clock import RunningClock
 from dl4jlegacy.errors import NotAuthorisedError, TrackerClosedError
+from dl4jlegacy.kernels import load
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
 from dl4jlegacy.scaleout.job import Result
@@ -24,7 +25,7 @@ from dl4jlegacy.scaleout.records import (
     encode_record,
 )
 from dl4jlegacy.scaleout.store import MemoryStore
-from dl4jlegacy.scaleout.strategies import create_router
+from dl4jlegacy.scaleout.strategies import aggregator_of, create_router
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker, drive
 
 PLAN = Plan(phases=(Phase(),), batches=8, examples=8, batch_size=1, jobs_per_round=4)
@@ -136,7 +137,9 @@ def test_of_many_who_claim_a_job_exactly_one_wins(tracker):
     router = create_router("iterative-reduce")
 
     def claim(index):
-        me = protocol.Worker(f"w{index}", tracker.store, tracker.clock, PLAN, router)
+        me = protocol.Worker(
+            f"w{index}", tracker.store, tracker.clock, PLAN, router, aggregator=aggregator_of(router, load("numpy"))
+        )
         steps = protocol.worker_steps(me)
         event = next(event for event in steps if event is not protocol.STEP)
         return event.plan.slot if isinstance(event, protocol.Perform) else None
@@ -157,7 +160,9 @@ def test_of_many_who_commit_a_job_exactly_one_is_accepted_and_the_rest_are_count
 
     def hold(index):
         """Take slot 0, whose lease then counts as expired, so that the next one takes it too."""
-        me = protocol.Worker(f"w{index}", tracker.store, tracker.clock, PLAN, create_router("iterative-reduce"))
+        router = create_router("iterative-reduce")
+        aggregator = aggregator_of(router, load("numpy"))
+        me = protocol.Worker(f"w{index}", tracker.store, tracker.clock, PLAN, router, aggregator=aggregator)
         steps = protocol.worker_steps(me)
         event = next(event for event in steps if event is not protocol.STEP)
         assert isinstance(event, protocol.Perform) and event.plan.slot == 0

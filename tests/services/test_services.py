@@ -36,7 +36,7 @@ from dl4jlegacy.services.grid import grid_of
 from dl4jlegacy.services.jars import Jar, fetch_jars, pinned_jars
 from dl4jlegacy.services.ports import free_ports
 from dl4jlegacy.services.processes import ServerProcess, spawn, stop
-from dl4jlegacy.services.settings import member_settings, zookeeper_settings
+from dl4jlegacy.services.settings import HOST, member_command, member_settings, zookeeper_settings
 from tests.support import REPOSITORY
 from tests.support.cluster_commands import freeze
 from tests.support.cluster_fixtures import stopped_at_the_end
@@ -629,6 +629,19 @@ def client(
         cluster_connect_timeout=seconds,
         smart_routing=smart_routing,
     )
+
+
+@pytest.mark.cluster
+def test_both_servers_leave_the_processor_to_the_workers(session_services: ServicesState) -> None:
+    """Java's thorough compiler would take it for the first minutes of a run."""
+    for pid in session_services.pids.values():
+        assert "-XX:TieredStopAtLevel=1" in psutil.Process(pid).cmdline()
+
+
+def test_a_member_that_serves_other_machines_is_compiled_for_large_values_too() -> None:
+    some = java.Java(Path("java"), 21)
+    here, there = (member_command(some, [], Path("m.json"), "1g", host) for host in (HOST, "192.0.2.7"))
+    assert "-XX:TieredStopAtLevel=1" in here and "-XX:TieredStopAtLevel=1" not in there
 
 
 @pytest.mark.cluster

@@ -24,7 +24,7 @@ from urllib.parse import parse_qs, urlencode
 import pytest
 
 from dl4jlegacy.aws.cluster_spec import BOUNDARY
-from tests.support import REPOSITORY
+from tests.support import REPOSITORY, open_sockets
 
 __all__ = [
     "IMAGE",
@@ -376,8 +376,10 @@ def aws_environment(fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, tm
         monkeypatch.setenv(name, value)
     # the descriptions of AWS's services are megabytes of JSON, read once and not by every session anew
     monkeypatch.setattr("botocore.session.create_loader", shared_loader)
+    before = open_sockets()
     yield fault_proxy
-    gc.collect()  # the traceback of a connection that was reset holds its socket
+    if open_sockets() - before:  # looking through all objects takes longer than many a test
+        gc.collect()  # the traceback of a connection that was reset holds its socket
 
 
 class FakeClock:

@@ -30,16 +30,18 @@ from tests.support import REPOSITORY
 from tests.support.progress_lines import without_progress
 
 __all__ = [
-    *("LONG", "RUN", "SECRET", "SHORTER", "Cluster", "Command"),
+    *("LONG", "RUN", "SECRET", "SHORTER", "WATCHED", "Cluster", "Command"),
     *("cluster", "embedded", "error", "freeze", "nodes_below", "on_own", "same", "servers", "until"),
 ]
 
 COMMAND = [sys.executable, "-m", "dl4jlegacy"]
 RUN = ["--model", "dbn", "--dataset", "digits", "--jobs-per-round", "4", "--seed", "7", "--pretrain-epochs", "2"]
 LONG = "30"
-"""Epochs of a run that lasts long enough to be disturbed."""
-SHORTER = "10"
-"""Epochs of a run that is disturbed at once and then has only to come to its end: hundreds of rounds all the same."""
+"""Epochs of a run that somebody ends: more than it ever gets to."""
+SHORTER = "5"
+"""Epochs of a run that is disturbed at once and then has only to come to its end: some 200 rounds all the same."""
+WATCHED = "10"
+"""Epochs of a run beside which commands are started, one after the other, before it is disturbed."""
 SECRET = "a secret of this test"
 
 
@@ -151,9 +153,9 @@ class Cluster:
     def worker(self, *flags: str, patch: str = "", env: dict[str, str] | None = None) -> Command:
         return self.start("worker", "--zookeeper", self.zookeeper, *flags, patch=patch, env=env)
 
-    def ask(self, command: str, *flags: str, seconds: float = 180.0) -> Command:
+    def ask(self, command: str, *flags: str, seconds: float = 180.0, patch: str = "") -> Command:
         """Run ``status``, ``logs``, ``stop`` or ``resume`` to its end."""
-        started = self.start(command, *flags, "--zookeeper", self.zookeeper)
+        started = self.start(command, *flags, "--zookeeper", self.zookeeper, patch=patch)
         started.wait(seconds)
         return started
 

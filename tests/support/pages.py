@@ -70,6 +70,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         ends_all: whatever went on ends by itself soon after it.
         writes: files that are there afterwards.
         given: what the page takes for granted has happened before.
+        variables: set for this command only, so that a training is shorter and its line stays as it is.
     """
 
     run: str
@@ -82,6 +83,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ends_all: bool = False
     writes: tuple[str, ...] = ()
     given: tuple[Command, ...] = ()
+    variables: dict[str, str] = {}
 
 
 class Elsewhere(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -262,7 +264,8 @@ class Shell:
             text = text.replace(placeholder, value)
         goes_on = command.stays or bool(command.gets)
         kept = f"\nstatus=$?; pwd > {self._notes}/folder; env -0 > {self._notes}/variables; exit $status"
-        running = Running(f"exec {text}" if goes_on else text + kept, self._folder, self._environment)
+        shorter = self._environment | command.variables
+        running = Running(f"exec {text}" if goes_on else text + kept, self._folder, shorter)
         if goes_on:
             try:
                 running.wait_for(command.prints)
@@ -277,15 +280,16 @@ class Shell:
             running.send(signal.Signals[command.gets])
         status = running.end()
         if not goes_on:
-            self._keep_folder_and_variables()
+            self._keep_folder_and_variables(command.variables)
         self._check(command, status, running.printed)
         if command.ends_all:
             self._end_all(by_itself=True)
 
-    def _keep_folder_and_variables(self) -> None:
+    def _keep_folder_and_variables(self, shorter: Mapping[str, str]) -> None:
         self._folder = Path((self._notes / "folder").read_text(encoding="utf-8").rstrip("\n"))
         variables = (self._notes / "variables").read_text(encoding="utf-8").split("\0")
-        self._environment = dict(line.split("=", 1) for line in variables if line)
+        kept = dict(line.split("=", 1) for line in variables if line)
+        self._environment = {name: value for name, value in kept.items() if name not in shorter}
 
     def _check(self, command: Command, status: int, printed: str) -> None:
         assert status == command.exit, f"exit status {status}, {command.exit} is expected; printed was:\n{printed}"

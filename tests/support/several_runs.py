@@ -31,6 +31,7 @@ ROLES = tuple(f"{role}{id}" for id in IDS for role in ("m0", "m1", "w0", "w1"))
 """Two masters and two workers of each id, each on a machine of its own."""
 LEASE, SESSION = 60.0, 60.0
 LIMITS = protocol.Limits(lease=LEASE, poll=8.0, attempts=1_000_000, straggler_least=LEASE / 2)
+AGGREGATOR = CollectingAggregator(lambda total, value: [*total, value])
 JOBS = CollectionJobIterator(list(range(9)), jobs_per_round=3)
 KILLS, FREEZES = 0.004, 0.004
 
@@ -230,7 +231,7 @@ class World:
             clock,
             JOBS.plan,
             self.router,
-            aggregator=CollectingAggregator(lambda total, value: [*total, value]),
+            aggregator=AGGREGATOR,
             start=protocol.RunStart(NAME, lambda: first, restore),
             limits=LIMITS,
         )
@@ -273,7 +274,9 @@ class World:
                 continue
             self.born += 1
             name, clock = f"{role}.{self.born}", self.clock()
-            worker = protocol.Worker(name, self.space(begun), clock, JOBS.plan, self.router, limits=LIMITS)
+            worker = protocol.Worker(
+                name, self.space(begun), clock, JOBS.plan, self.router, aggregator=AGGREGATOR, limits=LIMITS
+            )
             steps, answer = protocol.worker_steps(worker), None
             while self.zookeeper.conf.get(id) == begun:
                 try:

@@ -29,7 +29,7 @@ from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.aggregate import JobAggregator, ValidationAggregation, aggregate
 from dl4jlegacy.scaleout.foreign import ForeignValues
 from dl4jlegacy.scaleout.plan import Plan, SlotPlan
-from dl4jlegacy.scaleout.protocol import watch
+from dl4jlegacy.scaleout.protocol import closing, watch
 from dl4jlegacy.scaleout.protocol.frames import keys_of
 from dl4jlegacy.scaleout.records import HEAD, Best, Failure, Head, Manifest, account, advance, decode_record
 from dl4jlegacy.scaleout.scoring import Scoring
@@ -66,12 +66,14 @@ class Scenario:
     """A role whose every job fails. Its process is never killed, so that it is one worker all the time."""
     garbles: bool = False
     """Whether its jobs do not fail, but come to updates that do not fit the model."""
+    replay: float = 1e12
+    """Seconds of replay that states are saved for (``LONGEST_REPLAY``): so much that there are long logs."""
     is_resumed: bool = False
     """Whether somebody resumes the run whenever it fails."""
 
 
 HOSTILE = Scenario()
-LONG_ROUNDS = Scenario(batches=300, patience=900.0, hostility=0.1)
+LONG_ROUNDS = Scenario(batches=300, patience=900.0, hostility=0.1, replay=closing.LONGEST_REPLAY)
 """Rounds that last longer than a run may stand still."""
 SICK_WORKER = Scenario(failures=0.0, attempts=3, sick="w2")
 GARBLING_WORKER = dataclasses.replace(SICK_WORKER, garbles=True)
@@ -203,12 +205,17 @@ class Machines:
             self._wall[at] += self._random.choice(STEP_SECONDS)
 
 
+def args_of(router: str, seed: int) -> dict[str, Any]:
+    """Return the options of a strategy: how often states are saved changes nothing in the result."""
+    return {"state_every": (3, 1, 64, 2)[seed // 2 % 4]} if router == "gradient-sharing" else {}
+
+
 class World:
     def __init__(self, work: Work, router: str, seed: int, losses: bool, scenario: Scenario = HOSTILE) -> None:
         self.work, self.losses, self.seed, self.scenario = work, losses, seed, scenario
         self.rng = random.Random(seed)
         self.store = SimulatedStore(work.chunk_nbytes)
-        self.router = create_router(router, jobs_per_round=work.plan.jobs_per_round)
+        self.router = create_router(router, args_of(router, seed), jobs_per_round=work.plan.jobs_per_round)
         self.limits = msgspec.structs.replace(LIMITS, attempts=scenario.attempts)
         self.time = 0.0
         self.machines = Machines(MASTERS + WORKERS, seed)
@@ -226,6 +233,8 @@ class World:
         """The names of killed workers."""
         self.set_aside: list[str] = []
         self.resumed = 0
+        self.replayed = 0
+        """How often a job was done again for a later one of its slot."""
         self.born = 0
 
     def clock(self) -> Clock:
@@ -239,7 +248,7 @@ class World:
     def save(self, event: protocol.NewModel) -> None:
         """An atomic write: the newest model replaces the checkpoint, every third version (and the last)."""
         self.versions.append(self.time)
-        if event.last or event.head.version % 3 == 0:
+        if event.last or (event.head.version % 3 == 0 and not event.head.logged):
             if event.head.snapshot is not None and not event.states:
                 return  # one was lost just now
             self.checkpoint = (event.head, event.frame)
@@ -317,7 +326,16 @@ class World:
     def worker(self, name: str) -> Iterator[float]:
         block = (16, 2, 1)[self.seed % 3]  # all of a round at once, or one of each block first
         clock = self.clock()
-        me = protocol.Worker(name, self.store, clock, self.work.plan, self.router, limits=self.limits, block=block)
+        me = protocol.Worker(
+            name,
+            self.store,
+            clock,
+            self.work.plan,
+            self.router,
+            aggregator=self.work.aggregator(self.router.name),
+            limits=self.limits,
+            block=block,
+        )
         steps = protocol.worker_steps(me)
         answer: Any = None
         while True:
@@ -330,7 +348,7 @@ class World:
                 for batch in range(self.rng.randrange(self.scenario.batches)):
                     yield 0.0
                     if self.rng.random() < 0.3:
-                        for _ in protocol.extend_lease(me, event.plan, event.record, batch + 1):
+                        for _ in protocol.extend_lease(me, event.job, event.record, batch + 1):
                             yield 0.0
                     if batch % LOOK == LOOK - 1 and not self.wants(event):
                         break
@@ -347,6 +365,7 @@ class World:
             return None  # a worker that is told to leave gives its lease back
         if not self.wants(event):
             return protocol.ABANDONED
+        self.replayed += event.leased is not None
         done = self.work.perform(event.plan, event.version, event.model, event.data, self.router, event.state)
         return protocol.Performed(done.state, done.state) if is_sick else done
 
@@ -355,7 +374,7 @@ class World:
         raw = self.store.now.get(HEAD)
         if raw is None or self.rng.random() < 0.5:
             return True
-        number = self.work.plan.number(event.plan.round, event.plan.slot)
+        number = self.work.plan.number(event.job.round, event.job.slot)
         return protocol.is_wanted(self.router, self.work.plan, decode_record(raw, Head), number, event.record)
 
     def start(self, role: str) -> Iterator[float]:
@@ -372,7 +391,9 @@ def run(
 ) -> World:
     """Run one schedule to its end and return the world; raises AssertionError naming the seed."""
     world = World(work, router, seed, losses, scenario)
-    with mock.patch.object(watch, "GROUP_NBYTES", GROUPS[seed // 2 % len(GROUPS)]), world.machines.shown():
+    long_logs = mock.patch.object(closing, "LONGEST_REPLAY", scenario.replay)
+    groups = mock.patch.object(watch, "GROUP_NBYTES", GROUPS[seed // 2 % len(GROUPS)])
+    with groups, long_logs, world.machines.shown():
         return _run(world)
 
 

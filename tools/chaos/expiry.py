@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 import struct
 
+from dl4jlegacy.clock import Deadline
 from dl4jlegacy.errors import TrackerError
 
 __all__ = ["expire_session", "session_password"]
@@ -34,22 +35,43 @@ def session_password(session: int) -> bytes:
 def expire_session(address: str, session: int, *, deadline_seconds: float = 5.0) -> None:
     """End ``session`` at the server ``address`` (``host:port``); its owner is told that it has expired.
 
+    Its owner may take it back before it is closed, and lives on with it; then it is taken over once more.
+
     Raises:
-        TrackerError: the server does not answer, or knows no such session.
+        TrackerError: the server does not answer, or knows no such session; or it is taken back again and again.
     """
-    host, _, port = address.rpartition(":")
-    request = _CONNECT.pack(0, 0, 10_000, session, 16, session_password(session), False)
+    deadline, was_taken_back = Deadline(deadline_seconds), False
     try:
-        with socket.create_connection((host, int(port)), timeout=deadline_seconds) as connection:
-            connection.sendall(struct.pack(">i", len(request)) + request)
-            answer = _frame(connection)
-            granted = struct.unpack_from(">i", answer, 4)[0]
-            if granted <= 0:
-                raise TrackerError(f"Zookeeper at {address} knows no session {session:#x}")
-            connection.sendall(struct.pack(">iii", 8, 1, _CLOSE))
-            _frame(connection)
+        while (outcome := _take_over_and_close(address, session, deadline_seconds)) == "taken back":
+            was_taken_back = True
+            if deadline.passed():
+                raise TrackerError(
+                    f"the session {session:#x} at Zookeeper {address} was not ended in {deadline_seconds:g} s: its "
+                    "owner takes it back every time"
+                )
     except (OSError, struct.error) as exc:
         raise TrackerError(f"the session {session:#x} at Zookeeper {address} could not be ended: {exc}") from exc
+    if outcome == "unknown" and not was_taken_back:
+        raise TrackerError(f"Zookeeper at {address} knows no session {session:#x}")
+
+
+def _take_over_and_close(address: str, session: int, seconds: float) -> str:
+    """Return whether the session was "closed", or "taken back" before that, or is "unknown" there."""
+    host, _, port = address.rpartition(":")
+    request = _CONNECT.pack(0, 0, 10_000, session, 16, session_password(session), False)
+    with socket.create_connection((host, int(port)), timeout=seconds) as connection:
+        connection.sendall(struct.pack(">i", len(request)) + request)
+        granted = struct.unpack_from(">i", _frame(connection), 4)[0]
+        if granted <= 0:
+            return "unknown"
+        try:
+            connection.sendall(struct.pack(">iii", 8, 1, _CLOSE))
+            _frame(connection)
+        except TimeoutError:
+            raise
+        except OSError:  # the server leaves whoever had a session when somebody takes it over
+            return "taken back"
+    return "closed"
 
 
 def _frame(connection: socket.socket) -> bytes:

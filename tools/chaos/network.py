@@ -7,6 +7,7 @@ elsewhere, and are gone when it ends, however it ends. A process behind the link
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import selectors
 import shutil
@@ -49,8 +50,9 @@ def child_environment(**more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": f"{checkout}:{before}" if before else checkout, **more}
 
 
+@functools.cache
 def why_no_lossy_link() -> str:
-    """Return why there can be no link between namespaces on this machine; "" if there can be one."""
+    """Return why there can be no link between namespaces on this machine; "" if there can be one. It is tried once."""
     if sys.platform != "linux":
         return f"network namespaces are Linux's; this is {sys.platform}"
     if os.geteuid() != 0:

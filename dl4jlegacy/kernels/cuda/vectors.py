@@ -9,6 +9,7 @@ from concurrent.futures import Executor
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.kernels.cuda.launch import BLOCK, Launcher
+from dl4jlegacy.kernels.numpy import rice
 from dl4jlegacy.kernels.numpy.threshold import check_encode, check_tau, wrong_codes
 from dl4jlegacy.kernels.numpy.tiles import lanes as tile_lanes
 from dl4jlegacy.kernels.philox import LANES
@@ -108,7 +109,7 @@ class Vectors(Launcher):
         return int(bad[0]) == 0
 
     # -- threshold codec ----------------------------------------------------------------------------------------------
-    def threshold_encode(self, residual: Array, tau: float, codes: Array) -> int:
+    def threshold_encode(self, residual: Array, tau: float, codes: Array, pool: Executor | None = None) -> int:
         """See ``Kernels``; reads ``residual`` twice at most, and waits for the device to tell the count."""
         check_encode(residual, tau, codes)
         self._contiguous("threshold_encode", codes, "int32")
@@ -132,3 +133,11 @@ class Vectors(Launcher):
         if int(bad[0]):
             raise wrong_codes(target.size)
         self.launch("threshold", "threshold_decode", char, n, codes, n, float(tau), target)
+
+    def rice_encode(self, codes: Array, size: int) -> Array:
+        """See ``Kernels``; on the host, where messages are."""
+        return rice.rice_encode(codes, size)
+
+    def rice_decode(self, payload: Array, count: int, size: int) -> Array:
+        """See ``Kernels``; on the host, where messages are."""
+        return rice.rice_decode(payload, count, size)

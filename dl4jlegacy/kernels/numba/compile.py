@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core.runtime.nrt import rtsys
 
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.compilation import report_compilation
@@ -41,11 +42,12 @@ _SCALARS = {"f": numba.types.float64, "i": numba.types.int64, "u": numba.types.u
 
 def _argument(role: str, char: str) -> Any:
     """Numba's type of a role: m, M flat and 2-d array written to, r, R only read; A, W flat uint64, float64; C, c flat
-    int32 written to, only read; f i u."""
+    int32 written to, only read; B, b likewise of uint8; f i u."""
     if role in _SCALARS:
         return _SCALARS[role]
-    if role in "Cc":
-        return numba.types.Array(numba.types.int32, 1, "C", readonly=role == "c")
+    if role in "CcBb":
+        whole = {"c": numba.types.int32, "b": numba.types.uint8}[role.lower()]
+        return numba.types.Array(whole, 1, "C", readonly=role.islower())
     if role in "AW":
         return numba.types.Array(_SCALARS["u" if role == "A" else "f"], 1, "C")
     element = {"f": numba.types.float32, "d": numba.types.float64}[char]
@@ -57,7 +59,11 @@ def compile_cached(signature: tuple[Any, ...], function: Callable[..., Any], opt
     function.__qualname__ = f"{function.__name__}_{_SOURCES}"  # names the files in the cache
     with report_compilation(function.__name__.strip("_")):
         try:
-            return _njit(signature, cache=True, **options)(function)
+            dispatcher = _njit(cache=True, **options)(function)
+            _load_without_compiler(dispatcher)
+            dispatcher.compile(signature)
+            dispatcher.disable_compile()
+            return dispatcher
         except (
             RuntimeError,
             OSError,
@@ -66,8 +72,21 @@ def compile_cached(signature: tuple[Any, ...], function: Callable[..., Any], opt
             return _njit(signature, **options)(function)
 
 
+def _load_without_compiler(dispatcher: Any) -> None:
+    """Let a dispatcher look into its cache without importing all that Numba can compile.
+
+    That takes longer than all else together that a process does before its first batch, and where SciPy is installed it
+    imports that, too. Code from the cache needs the runtime only; when there is none, the compiler sets itself up.
+    """
+    cache = dispatcher._cache
+    load = getattr(cache, "_load_overload", None)
+    if load is not None:  # else a version of Numba that looks otherwise: it does what it always does
+        rtsys.initialize(dispatcher.targetctx)
+        cache.load_overload = load
+
+
 class Kernel:
-    """A function that compiles itself for the dtype of its first argument."""
+    """A function that compiles itself for the dtype of its first argument, which is that of all floats it is given."""
 
     __slots__ = ("_compiled", "_fastmath", "_function", "_roles")
 
@@ -87,7 +106,7 @@ class Kernel:
             raise self._misused(args) from refused
 
     def _compile(self, char: str) -> Callable[..., Any]:
-        if char not in "fd":
+        if char not in "fd" and not set(self._roles).isdisjoint("mMrR"):
             raise ConfError(f"kernel {self._function.__name__} works on float32 and float64, not on dtype {char!r}")
         signature = tuple(_argument(role, char) for role in self._roles)
         options = {"nogil": True, "error_model": "numpy", "fastmath": set(self._fastmath)}

@@ -9,16 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from functools import partial
 
 import numpy as np
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
-from dl4jlegacy.kernels.numba import layers, sampling, threshold, updaters
+from dl4jlegacy.kernels.numba import layers, rice, sampling, threshold, updaters
 from dl4jlegacy.kernels.numba import vectors as numba_vectors
 from dl4jlegacy.kernels.numba.pooling import channel_backward, pool_backward, pool_forward, tile, untile
 from dl4jlegacy.kernels.numba.recurrent import lstm_backward, lstm_forward
 from dl4jlegacy.kernels.numba.tiles import conv_backward_input, conv_backward_weights, conv_forward, lanes
+from dl4jlegacy.kernels.numpy import rice as numpy_rice
 from dl4jlegacy.kernels.numpy.kernels import binary_cross_entropy, box_muller, column_sums, embedding_gradient, matmul
 from dl4jlegacy.kernels.numpy.threshold import check_encode, check_tau, wrong_codes
 
@@ -55,6 +57,8 @@ __all__ = [
     "noop",
     "pool_backward",
     "pool_forward",
+    "rice_decode",
+    "rice_encode",
     "rmsprop",
     "sgd",
     "sigmoid_bias",
@@ -73,6 +77,7 @@ __all__ = [
 name = "numba"
 xp = np
 _SPAN = 1 << 19  # elements that one task of the pool sums: 2 MB of float32
+_ENCODED = 1 << 20  # elements that one task of the pool encodes
 _STREAMED = 1 << 22  # elements from which a sum is written past the caches: 16 MB do not stay in them anyway
 _FORWARD = {
     "identity": layers.forward_identity,
@@ -323,13 +328,28 @@ def all_finite(x: Array) -> bool:
     return bool(numba_vectors.finite(_flat(x)))
 
 
-def threshold_encode(residual: Array, tau: float, codes: Array) -> int:
+def threshold_encode(residual: Array, tau: float, codes: Array, pool: Executor | None = None) -> int:
     """See ``Kernels``."""
     check_encode(residual, tau, codes)
-    if residual.dtype.char != "f":
-        return int(threshold.threshold_encode(residual, codes, tau, 0, 0))
-    found = threshold.threshold_encode_lines(residual, codes, tau)
-    return int(threshold.threshold_encode(residual, codes, tau, residual.size // 64 * 64, found))
+    if pool is None or residual.size <= _ENCODED or codes.size < residual.size:
+        return _encode_span(residual, codes, tau, 0, residual.size, 0)
+    starts = range(0, residual.size, _ENCODED)
+    spans = [(start, min(start + _ENCODED, residual.size)) for start in starts]
+    tasks = [pool.submit(_encode_span, residual, codes, tau, *span, span[0]) for span in spans]
+    found = 0
+    for start, task in zip(starts, tasks, strict=True):  # each has written where its elements are
+        part = codes[start : task.result()]
+        codes[found : found + part.size] = part
+        found += part.size
+    return found
+
+
+def _encode_span(residual: Array, codes: Array, tau: float, start: int, stop: int, found: int) -> int:
+    """Encode one span; return where its codes end, which begin at ``codes[found]``."""
+    lines = start + (stop - start) // 64 * 64 if residual.dtype.char == "f" else start
+    if start < lines:
+        found = threshold.threshold_encode_lines(residual, codes, tau, start, lines, found)
+    return int(threshold.threshold_encode(residual, codes, tau, lines, stop, found)) if lines < stop else int(found)
 
 
 def threshold_decode(codes: Array, tau: float, target: Array) -> None:
@@ -337,3 +357,38 @@ def threshold_decode(codes: Array, tau: float, target: Array) -> None:
     check_tau(tau)
     if not threshold.threshold_decode(target, codes, tau):
         raise wrong_codes(target.size)
+
+
+def rice_encode(codes: Array, size: int) -> Array:
+    """See ``Kernels``."""
+    codes = np.ascontiguousarray(codes)
+    gaps = np.empty_like(codes)
+    if not codes.size or not rice.gaps_between(codes, gaps, size):
+        return numpy_rice.rice_encode(codes, size)  # which says what is wrong
+    k, zeros = numpy_rice.best_k(codes.size, abs(int(codes[-1])) - codes.size, partial(rice.zeros_with, gaps))
+    planes = 1 - (-(zeros + codes.size) // 8)  # the byte in which they begin
+    payload = np.zeros(planes - (-codes.size * (k + 1) // 8), np.uint8)
+    payload[0] = k
+    rice.write_gaps(gaps, payload, k, 1)
+    rice.write_planes(gaps, codes, payload, k, planes)
+    return payload
+
+
+def rice_decode(payload: Array, count: int, size: int) -> Array:
+    """See ``Kernels``."""
+    codes = _rice_codes(np.ascontiguousarray(payload), count, size)
+    return numpy_rice.rice_decode(payload, count, size) if codes is None else codes  # which says what is wrong
+
+
+def _rice_codes(payload: Array, count: int, size: int) -> Array | None:
+    """Return the codes, or None if the message has other ones."""
+    k, middle = numpy_rice.sections(payload, count, size)
+    planes, filled = 1 + middle, count * (k + 1) % 8
+    if filled and payload[-1] & 255 >> filled:
+        return None
+    gaps, low, codes = np.empty(count, np.int32), np.zeros(count, np.int32), np.zeros(count, np.int32)
+    if not rice.read_gaps(payload, gaps, 1, planes, size >> k):
+        return None
+    rice.read_planes(payload, low, planes, 0, k)
+    rice.read_planes(payload, codes, planes, k, k + 1)
+    return codes if rice.read_codes(gaps, low, codes, k, size) else None

@@ -24,6 +24,7 @@ __all__ = [
     "below",
     "exp",
     "fence",
+    "highest",
     "load",
     "lowest",
     "mul",
@@ -240,6 +241,15 @@ def _lowest(typingctx: Any, bits: Any) -> Any:
     return types.int64(types.uint64), generate
 
 
+def _highest(typingctx: Any, bits: Any) -> Any:
+    """Return how many bits are zero above the highest that is set; ``bits`` must not be zero."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ctlz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), generate
+
+
 def _pointer(typingctx: Any, address: Any, like: Any) -> Any:
     """Return ``address`` as a pointer to elements of the dtype of the array ``like`` (for ``numba.carray``)."""
 
@@ -304,6 +314,7 @@ def _uniform_block(typingctx: Any, block: Any, key: Any, address: Any) -> Any:
 fence: Any = intrinsic(_fence)
 load: Any = intrinsic(_load)
 lowest: Any = intrinsic(_lowest)
+highest: Any = intrinsic(_highest)
 reach: Any = intrinsic(_reach)
 splat: Any = intrinsic(_splat_float)
 stream: Any = intrinsic(_stream)

@@ -14,11 +14,11 @@ from dl4jlegacy.kernels.numba.compile import kernel
 __all__ = ["threshold_decode", "threshold_encode", "threshold_encode_lines"]
 
 
-@kernel("mCfii")
-def threshold_encode(residual: Array, codes: Array, tau: float, start: int, found: int) -> int:
-    """From element ``start`` on, write the codes behind the ``found`` there are, and take their quanta off."""
+@kernel("mCfiii")
+def threshold_encode(residual: Array, codes: Array, tau: float, low: int, high: int, found: int) -> int:
+    """Of elements ``low`` to ``high`` write the codes from ``codes[found]`` on, and take their quanta off."""
     quantum = residual.dtype.type(tau)
-    for i in range(start, residual.size):
+    for i in range(low, high):
         if found == codes.size:
             break
         if abs(residual[i]) >= quantum:
@@ -40,15 +40,15 @@ def _reaching(address: Any, bound: Any) -> Any:
 _reaching_jit: Any = numba.njit(_reaching)
 
 
-@kernel("mCf")
-def threshold_encode_lines(residual: Array, codes: Array, tau: float) -> int:
-    """float32: the same for all whole stretches of 64, of which most hold no code, or very few."""
-    quantum, found = residual.dtype.type(tau), 0
+@kernel("mCfiii")
+def threshold_encode_lines(residual: Array, codes: Array, tau: float, low: int, high: int, found: int) -> int:
+    """float32: the same for whole stretches of 64, of which most hold no code, or very few."""
+    quantum = residual.dtype.type(tau)
     bound, address = lanes.splat(quantum), np.uint64(residual.ctypes.data)
-    for low in range(0, residual.size // 64 * 64, 64):
-        bits = _reaching_jit(address + np.uint64(4 * low), bound)
+    for line in range(low, high, 64):
+        bits = _reaching_jit(address + np.uint64(4 * line), bound)
         while bits and found < codes.size:
-            i = low + lanes.lowest(bits)
+            i = line + lanes.lowest(bits)
             codes[found] = i + 1 if residual[i] > 0 else -(i + 1)
             residual[i] -= quantum if residual[i] > 0 else -quantum
             found += 1

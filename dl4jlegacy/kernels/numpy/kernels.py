@@ -14,6 +14,7 @@ import numpy as np
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels.numpy.recurrent import lstm_backward, lstm_forward
+from dl4jlegacy.kernels.numpy.rice import rice_decode, rice_encode
 from dl4jlegacy.kernels.numpy.threshold import threshold_decode, threshold_encode
 from dl4jlegacy.kernels.numpy.tiles import (
     conv_backward_input,
@@ -61,6 +62,8 @@ __all__ = [
     "noop",
     "pool_backward",
     "pool_forward",
+    "rice_decode",
+    "rice_encode",
     "rmsprop",
     "sgd",
     "sigmoid_bias",

@@ -8,6 +8,7 @@ in the form that DL4J's encoder gave it (its format FLEXIBLE, without the header
 from __future__ import annotations
 
 import math
+from concurrent.futures import Executor
 
 import numpy as np
 
@@ -51,7 +52,7 @@ def check_codes(codes: Array, size: int) -> Array:
     return indices
 
 
-def threshold_encode(residual: Array, tau: float, codes: Array) -> int:
+def threshold_encode(residual: Array, tau: float, codes: Array, pool: Executor | None = None) -> int:
     """See ``Kernels``."""
     check_encode(residual, tau, codes)
     found = np.flatnonzero(np.abs(residual) >= tau)[: codes.size]

@@ -22,14 +22,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from dl4jlegacy import files
 from dl4jlegacy.backend import Array, to_host
+from dl4jlegacy.datasets.image_files import ImageRecordReader
 from dl4jlegacy.datasets.normalizers import Normalizer, normalizer_from_json
+from dl4jlegacy.datasets.transform_process import TransformProcess
 from dl4jlegacy.errors import ConfError, DataError, ModelError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration
+from dl4jlegacy.nn.conf.text import decode_json
 from dl4jlegacy.nn.dl4j import nd4j
 from dl4jlegacy.nn.dl4j.graph import graph_from_dl4j, graph_to_dl4j
 from dl4jlegacy.nn.dl4j.json import Version, to_dl4j
@@ -41,10 +45,13 @@ from dl4jlegacy.strict_json import to_json
 
 __all__ = [
     "restore_computation_graph",
+    "restore_images",
     "restore_label_names",
     "restore_model",
     "restore_multi_layer_network",
     "restore_normalizer",
+    "restore_stratified",
+    "restore_transform",
     "write_model",
 ]
 
@@ -83,6 +90,9 @@ def write_model(
     save_updater: bool = True,
     normalizer: Normalizer | None = None,
     label_names: Sequence[str] = (),
+    transform: TransformProcess | None = None,
+    images: ImageRecordReader | None = None,
+    stratified: bool = False,
     dl4j_version: Version = "0.9.1",
 ) -> None:
     """Save ``network`` to ``path``, replacing what is there in one step.
@@ -93,6 +103,9 @@ def write_model(
         save_updater: without it training can continue only with a fresh updater.
         normalizer: saved with the model, for ``restore_normalizer``.
         label_names: what the outputs stand for, for ``restore_label_names``.
+        transform: what made its examples of a table's columns, fitted, for ``restore_transform``.
+        images: what made its examples of image files, for ``restore_images``.
+        stratified: whether what was held out of its data has its share of every class, for ``restore_stratified``.
         dl4j_version: "0.9.1" is read by all later versions; "1.0.0" lets that version train on exactly as here. Graphs
             are read only by the version whose shape they have: 1.0.0 does not read those of 0.9.1.
 
@@ -105,6 +118,12 @@ def write_model(
         own["normalizer"] = json.loads(normalizer.to_json())
     if label_names:
         own["label_names"] = list(label_names)
+    if transform is not None:
+        own["transform"] = json.loads(transform.to_json())
+    if images is not None:
+        own["images"] = msgspec.to_builtins(images)
+    if stratified:
+        own["stratified"] = True
     if isinstance(network, ComputationGraph):
         tree = graph_to_dl4j(network.conf, iteration=network.iteration, version=dl4j_version)
     else:
@@ -187,6 +206,43 @@ def restore_normalizer(path: str | os.PathLike[str]) -> Normalizer | None:
         if _NORMALIZER in archive.namelist():
             return read_normalizer(_read(archive, _NORMALIZER, _MAX_JSON_BYTES))
     return None
+
+
+def restore_transform(path: str | os.PathLike[str]) -> TransformProcess | None:
+    """Return what made the examples of the model at ``path`` of a table's columns, or None if nothing did.
+
+    Raises:
+        ModelError: the file cannot be read.
+    """
+    with _opened(path) as archive:
+        saved = _own(archive).get("transform") if _OWN in archive.namelist() else None
+        if saved is None:
+            return None
+        transform = TransformProcess.from_json(to_json(saved))
+        if not transform.is_fitted:
+            raise ModelError(f"entry {_OWN} has a transform that was not fitted to any data")
+        return transform
+
+
+def restore_images(path: str | os.PathLike[str]) -> ImageRecordReader | None:
+    """Return what made the examples of the model at ``path`` of image files, or None if nothing did.
+
+    Raises:
+        ModelError: the file cannot be read.
+    """
+    with _opened(path) as archive:
+        saved = _own(archive).get("images") if _OWN in archive.namelist() else None
+        return None if saved is None else decode_json(to_json(saved), ImageRecordReader)
+
+
+def restore_stratified(path: str | os.PathLike[str]) -> bool:
+    """Return whether what was held out of the data of the model at ``path`` has its share of every class.
+
+    Raises:
+        ModelError: the file cannot be read.
+    """
+    with _opened(path) as archive:
+        return _OWN in archive.namelist() and _own(archive).get("stratified") is True
 
 
 def restore_label_names(path: str | os.PathLike[str]) -> tuple[str, ...]:

@@ -90,6 +90,18 @@ class EvaluationBinary:
             raise ConfError("this EvaluationBinary has no data yet; evaluate a batch first")
         return self._counts
 
+    @property
+    def counts(self) -> Array:
+        """The counts, ``(4, outputs)`` int64: true positives and negatives, false positives and negatives; a copy."""
+        return self._table().copy()
+
+    @classmethod
+    def of_counts(cls, counts: Array, label_names: Sequence[str] = ()) -> Self:
+        """Return the evaluation with such counts; the names are left out if they are not one for each output."""
+        evaluation = cls(label_names if len(label_names) == counts.shape[1] else None)
+        evaluation._counts = np.array(counts, np.int64)
+        return evaluation
+
     # -- counts and metrics ------------------------------------------------------------------------------------------
 
     @property

@@ -44,16 +44,7 @@ class RegressionEvaluation:
             ShapeError: the shapes do not agree with each other or with earlier batches.
             NotFiniteError: the output holds NaN.
         """
-        actual, found, single = unmasked_rows(labels, output, mask, per_output=True)
-        x, y = actual.astype(np.float64), found.astype(np.float64)
-        w = np.ones(x.shape) if single is None else single
-        y = np.where(w != 0, y, 0)
-        count = w.sum(axis=0)
-        divisor = np.maximum(count, 1)
-        mean, mean_output = (x * w).sum(axis=0) / divisor, (y * w).sum(axis=0) / divisor
-        dx, dy, error = (x - mean) * w, (y - mean_output) * w, (y - x) * w
-        sums = [(a * b).sum(axis=0) for a, b in ((dx, dx), (dy, dy), (dx, dy), (error, error))]
-        self._add(np.stack([count, mean, mean_output, *sums, np.abs(error).sum(axis=0)]))
+        self._add(regression_state(labels, output, mask))
 
     def merge(self, other: RegressionEvaluation) -> Self:
         """Add what ``other`` has counted; raises ``ShapeError`` for another number of columns."""
@@ -61,6 +52,29 @@ class RegressionEvaluation:
             self.columns = self.columns or other.columns
             self._add(other._state)
         return self
+
+    @classmethod
+    def of_states(cls, states: Sequence[Array]) -> Self:
+        """Return the evaluation of batches whose ``regression_state`` it is given, merged in their order."""
+        evaluation = cls()
+        for state in states:
+            evaluation._add(state)
+        return evaluation
+
+    def scaled(
+        self, scale: float | Sequence[float], shift: float | Sequence[float], columns: Sequence[str] | None = None
+    ) -> RegressionEvaluation:
+        """Return the evaluation of the same labels and outputs, each ``value * scale + shift``, under other names.
+
+        ``scale`` and ``shift`` are those of all columns, or one for each.
+        """
+        evaluation = RegressionEvaluation(columns or self.columns, digits=self.digits)
+        if self._state is not None:
+            by, plus = (np.broadcast_to(np.asarray(given, float), self.num_columns) for given in (scale, shift))
+            one, none = np.ones_like(by), np.zeros_like(by)
+            factors = np.stack([one, by, by, *[by**2] * 4, np.abs(by)])
+            evaluation._state = self._state * factors + np.stack([none, plus, plus, *[none] * 5])
+        return evaluation
 
     def _add(self, part: Array) -> None:
         if self._state is None:
@@ -169,3 +183,17 @@ class RegressionEvaluation:
             cells = (f"{java_scientific(getattr(self, metric)(i), self.digits):<{width}}" for metric in _METRICS)
             lines.append(f"{name:<{label}}" + "".join(cells))
         return "\n".join([*lines, ""])
+
+
+def regression_state(labels: Array, output: Array, mask: Array | None = None) -> Array:
+    """Return what an evaluation keeps of one batch, ``(8, columns)`` float64; args and errors as for ``eval``."""
+    actual, found, single = unmasked_rows(labels, output, mask, per_output=True)
+    x, y = actual.astype(np.float64), found.astype(np.float64)
+    w = np.ones(x.shape) if single is None else single
+    y = np.where(w != 0, y, 0)
+    count = w.sum(axis=0)
+    divisor = np.maximum(count, 1)
+    mean, mean_output = (x * w).sum(axis=0) / divisor, (y * w).sum(axis=0) / divisor
+    dx, dy, error = (x - mean) * w, (y - mean_output) * w, (y - x) * w
+    sums = [(a * b).sum(axis=0) for a, b in ((dx, dx), (dy, dy), (dx, dy), (error, error))]
+    return np.stack([count, mean, mean_output, *sums, np.abs(error).sum(axis=0)])

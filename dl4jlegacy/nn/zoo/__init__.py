@@ -1,6 +1,6 @@
 """The model zoo: networks with their training defaults, by the names that ``--model`` takes."""
 
-from dl4jlegacy.nn.zoo.catalogue import ZOO, ZooModel, dbn, mlp, sda, select
+from dl4jlegacy.nn.zoo.catalogue import ZOO, ZooModel, dbn, for_multi_label, for_regression, mlp, sda, select
 from dl4jlegacy.nn.zoo.images import alexnet_small, lenet
 from dl4jlegacy.nn.zoo.models import char_lstm, deep_autoencoder, vae
 
@@ -11,6 +11,8 @@ __all__ = [
     "char_lstm",
     "dbn",
     "deep_autoencoder",
+    "for_multi_label",
+    "for_regression",
     "lenet",
     "mlp",
     "sda",

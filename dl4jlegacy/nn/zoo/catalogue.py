@@ -22,7 +22,7 @@ from dl4jlegacy.nn.updaters import AdaGrad, Adam
 from dl4jlegacy.nn.zoo.images import alexnet_small, lenet
 from dl4jlegacy.nn.zoo.models import char_lstm, deep_autoencoder, vae
 
-__all__ = ["ZOO", "ZooModel", "dbn", "mlp", "sda", "select"]
+__all__ = ["ZOO", "ZooModel", "dbn", "for_multi_label", "for_regression", "mlp", "sda", "select"]
 
 _LARGE = 256  # inputs from which the large sizes are taken
 _MANY = 10_000  # examples from which the settings for large data are taken
@@ -170,6 +170,32 @@ ZOO: Mapping[str, ZooModel] = {
         ),
     )
 }
+
+
+def for_regression(model: ZooModel, network: MultiLayerConfiguration) -> MultiLayerConfiguration:
+    """Return the network of a zoo model with an output for numbers: no activation, squared error, no drop-out there.
+
+    Raises:
+        ConfError: it learns something else than the labels, or a label for each time step.
+    """
+    last = network.layers[-1]
+    if model.reconstructs or type(last) is not OutputLayer:
+        raise ConfError(f"model {model.name!r} predicts no numbers; for them take mlp, dbn or sda")
+    output = msgspec.structs.replace(last, activation="identity", loss="mse", drop_out=0.0)
+    return network.replace(layers=(*network.layers[:-1], output))
+
+
+def for_multi_label(model: ZooModel, network: MultiLayerConfiguration) -> MultiLayerConfiguration:
+    """Return the network of a zoo model with a probability for each label: sigmoids, and binary cross-entropy.
+
+    Raises:
+        ConfError: it learns something else than the labels, or a label for each time step.
+    """
+    last = network.layers[-1]
+    if model.reconstructs or type(last) is not OutputLayer:
+        raise ConfError(f"model {model.name!r} learns no labels that do not exclude each other; take mlp, dbn or sda")
+    output = msgspec.structs.replace(last, activation="sigmoid", loss="xent")
+    return network.replace(layers=(*network.layers[:-1], output))
 
 
 def select(name: str) -> ZooModel:

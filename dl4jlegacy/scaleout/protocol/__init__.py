@@ -38,7 +38,8 @@ from dl4jlegacy.scaleout.protocol.frames import (
     read_many,
     write_frame,
 )
-from dl4jlegacy.scaleout.protocol.master import Master, RunStart, master_steps, reopen
+from dl4jlegacy.scaleout.protocol.log import is_model_there, rewound
+from dl4jlegacy.scaleout.protocol.master import Master, RunStart, master_steps, reopen, restore_end
 from dl4jlegacy.scaleout.protocol.names import (
     NAMES,
     RunRecord,
@@ -80,6 +81,7 @@ __all__ = [
     "delete_many",
     "extend_lease",
     "increment",
+    "is_model_there",
     "is_wanted",
     "issue_jobs",
     "keep_name",
@@ -93,7 +95,9 @@ __all__ = [
     "read_many",
     "release_name",
     "reopen",
+    "restore_end",
     "restore_name",
+    "rewound",
     "states_of",
     "unlist_run",
     "worker_steps",

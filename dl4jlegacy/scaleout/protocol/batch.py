@@ -30,7 +30,9 @@ def issue_jobs(
         put_ahead: manifests of data written in advance, by slot number; updated here. Each is used once: when a job
             is issued again, its data is written again, since it may be what was lost.
     """
-    model = work.head.model.key if binds_model or plan.is_validation(work.head.round) else ""
+    if load is not None and work.again:
+        yield from write_frames(store, _frames(plan, work.again, load))
+    model = work.head.identity if binds_model or plan.is_validation(work.head.round) else ""
     found = yield from read_many(store, [Keys.job(*plan.at(number)) for number in work.numbers], clears=True)
     numbers = [number for number, raw in zip(work.numbers, found, strict=True) if raw is None]
     data: dict[int, Manifest | None] = dict.fromkeys(numbers)
@@ -39,10 +41,12 @@ def issue_jobs(
         written = yield from write_frames(store, _frames(plan, lacking, load))
         data |= dict(zip(lacking, written, strict=True))
         data |= {number: put_ahead.pop(number) for number in numbers if number in put_ahead}
-    yield from put_many_if_absent(
-        store,
-        [(Keys.job(*plan.at(n)), encode_record(JobRecord(state="ready", model=model, data=data[n]))) for n in numbers],
-    )
+    records = []
+    for number in numbers:
+        home, reserved = work.homes.get(number, ("", 0.0))
+        record = JobRecord(state="ready", model=model, data=data[number], home=home, reserved=reserved)
+        records.append((Keys.job(*plan.at(number)), encode_record(record)))
+    yield from put_many_if_absent(store, records)
     store.publish(JOB_TOPIC)
     if load is not None:
         for number in [n for n in put_ahead if n not in work.ahead]:

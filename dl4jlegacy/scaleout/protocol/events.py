@@ -51,11 +51,17 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class MoreWork:
-    """Issue the jobs with these numbers, which belong to ``head``; the jobs of ``ahead`` will be next."""
+    """Issue the jobs with these numbers, which belong to ``head``; the jobs of ``ahead`` will be next.
+
+    ``homes`` are the workers that some of them are reserved for, with for how many seconds. The data of the jobs in
+    ``again``, which are folded and may have to be done again, are written again if jobs carry their data.
+    """
 
     head: Head
     numbers: tuple[int, ...]
     ahead: tuple[int, ...] = ()
+    homes: Mapping[int, tuple[str, float]] = field(default_factory=dict)
+    again: tuple[int, ...] = ()
 
 
 class SavedState(NamedTuple):
@@ -89,7 +95,8 @@ class Perform:
     """Perform a job, and send back the update's frame, a ``Failure``, ``ABANDONED``, or None to return the lease.
 
     ``state`` is what the slot's last job has left; None if it is the first, or jobs leave nothing. For a strategy that
-    keeps states, ``Performed`` is sent back instead of the update's frame.
+    keeps states, ``Performed`` is sent back instead of the update's frame. ``leased`` is the slot's job that the lease
+    of ``record`` is for, if this is an earlier one that is done again for it.
     """
 
     plan: SlotPlan
@@ -98,6 +105,12 @@ class Perform:
     model: Buffer
     data: Buffer | None
     state: Buffer | None = None
+    leased: SlotPlan | None = None
+
+    @property
+    def job(self) -> SlotPlan:
+        """The job that the lease is for."""
+        return self.plan if self.leased is None else self.leased
 
 
 class Performed(NamedTuple):

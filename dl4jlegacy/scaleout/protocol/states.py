@@ -15,11 +15,11 @@ import msgspec
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import SavedState, Steps
 from dl4jlegacy.scaleout.protocol.frames import parse_record, read_frame, read_frames, write_frame
-from dl4jlegacy.scaleout.records import Head, JobRecord, Keys, Manifest, SlotState, Snapshot, encode_record
+from dl4jlegacy.scaleout.records import Head, Keys, Manifest, SlotState, Snapshot, encode_record
 from dl4jlegacy.scaleout.store import Store
 
 __all__ = [
-    "following_snapshot",
+    "names_snapshot",
     "read_snapshot",
     "read_states",
     "states_of",
@@ -29,17 +29,9 @@ __all__ = [
 ]
 
 
-def following_snapshot(before: Snapshot, plan: Plan, folded: Mapping[int, JobRecord]) -> Snapshot:
-    """Return the snapshot after jobs were folded, whose records are given by their numbers.
-
-    A slot that none of them belongs to, since the round was a short one, keeps its state.
-    """
-    states = dict(before.states)
-    for number, record in folded.items():
-        round_, slot = plan.at(number)
-        if record.saved is not None:
-            states[slot] = SlotState(number, round_, record.saved)
-    return Snapshot(dict(sorted(states.items())))
+def names_snapshot(head: Head, key: str) -> bool:
+    """Return whether a snapshot is the one that a head names."""
+    return head.snapshot is not None and head.snapshot.key == key
 
 
 def with_snapshot(head: Head, snapshot: Snapshot, manifest: Manifest) -> Head:

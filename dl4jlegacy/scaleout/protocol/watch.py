@@ -17,6 +17,7 @@ import msgspec
 from dl4jlegacy.clock import Clock
 from dl4jlegacy.errors import WireError
 from dl4jlegacy.scaleout.aggregate import Aggregation, JobAggregator, ValidationAggregation
+from dl4jlegacy.scaleout.phases import Phases
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import DROPPED, JOB_TOPIC, STEP, Limits, MoreWork, Steps, Wait
 from dl4jlegacy.scaleout.protocol.failures import Suspects, add_failure, is_hopeless
@@ -79,6 +80,8 @@ class OpenSlots:
     """The slots that the aggregation was begun for, in the order in which they are folded."""
     folded: list[int] = field(default_factory=list)
     """The first of them, which have been folded."""
+    updates: dict[int, Buffer] = field(default_factory=dict)
+    """The updates of the folded slots, if the next version is one of a log."""
     aggregation: Aggregation | None = None
     failure: Failure | None = None
     sick: str = ""
@@ -103,6 +106,7 @@ class Watcher(Protocol):
     router: WorkRouter
     aggregator: JobAggregator
     limits: Limits
+    phases: Phases
     durations: dict[bool, list[float]]
     must_reread_model: bool
     suspects: Suspects
@@ -145,7 +149,8 @@ def watch(me: Watcher, slots: OpenSlots) -> Steps[bool]:
         if slots.missing and now - slots.requested >= me.limits.poll:
             slots.requested = now
             yield MoreWork(slots.head, tuple(slots.missing))
-        yield Wait(now + me.limits.poll)
+        with me.phases.phase("MasterWait", (slots.head.round, None)):
+            yield Wait(now + me.limits.poll)
     return False
 
 
@@ -159,9 +164,10 @@ def _read_slots(me: Watcher, slots: OpenSlots) -> Steps[bool]:
             numbers, window = undone[:window], 2 * window
         else:
             numbers, slots.searched = undone, now
-        found = yield from read_many(
-            me.store, [HEAD, DROPPED, *(Keys.job(*me.plan.at(n)) for n in numbers)], clears=True
-        )
+        with me.phases.phase("MasterWatch", (slots.head.round, None)):
+            found = yield from read_many(
+                me.store, [HEAD, DROPPED, *(Keys.job(*me.plan.at(n)) for n in numbers)], clears=True
+            )
         if found[0] != slots.raw:
             return False
         slots.dropped = parse_count(me.store, DROPPED, found[1])
@@ -220,12 +226,15 @@ def _note_progress(me: Watcher, slots: OpenSlots, number: int, record: JobRecord
 
 def _reissued(me: Watcher, slots: OpenSlots, number: int, record: JobRecord, raw: Buffer) -> JobRecord | None:
     """Return the record made ready again if its job must be reissued or retried; else None."""
-    model = slots.head.model.key if router_of(me.router, me.plan, slots.head).binds_model else ""
+    model = slots.head.identity if router_of(me.router, me.plan, slots.head).binds_model else ""
     if record.model != model:  # a record from before the run was restored
         return JobRecord(state="ready", model=model, token=record.token, data=record.data)
-    ready = msgspec.structs.replace(record, state="ready", worker="", failure=None, update=None, saved=None)
-    if record.state == "done" and record.saved is None and _slot_strategy(me, slots) is not None:
+    ready = msgspec.structs.replace(record, state="ready", worker="", failure=None, update=None, saved=None, home="")
+    saves = _slot_strategy(me, slots) is not None and me.plan.is_last_until(number, slots.head.keeps)
+    if record.state == "done" and record.saved is None and saves:
         return ready  # its slot would begin anew
+    if record.state == "ready" and record.home and (me.is_gone(record.home) or record.home not in me.present()):
+        return ready  # nobody else has the state of its slot
     if record.state == "leased":
         return ready if _is_late(me, slots, number, record, raw) else None
     if record.state != "failed" or record.failure is None:
@@ -260,7 +269,8 @@ def _reissue_reason(me: Watcher, slots: OpenSlots, lease: Lease, record: JobReco
         return "gone"
     if now - lease.changed > me.limits.lease:
         return "expired"
-    return "slow" if now - lease.since > _straggler_seconds(me, _durations(me, slots)) else None
+    patience = _straggler_seconds(me, _durations(me, slots)) * (1 + record.behind)
+    return "slow" if now - lease.since > patience else None
 
 
 def _durations(me: Watcher, slots: OpenSlots) -> list[float]:
@@ -285,18 +295,24 @@ def _fold(me: Watcher, slots: OpenSlots, ready: Sequence[int], *, announced: lis
     """
     if slots.aggregation is None or announced != slots.announced:
         slots.announced, slots.folded = announced, []
+        slots.updates.clear()
         slots.aggregation = _aggregation(me, slots)
+    at = slots.head.round, None
     for group in _groups(slots, ready[len(slots.folded) :]):
         manifests = [slots.records[number].update or NOTHING for number in group]
-        frames = yield from read_frames(me.store, manifests)
+        with me.phases.phase("MasterReadUpdates", at):
+            frames = yield from read_frames(me.store, manifests)
         whole = [frame for frame in frames if frame is not None]
         if len(whole) < len(group):
             yield from _reopen(me, slots, [n for n, f in zip(group, frames, strict=True) if f is None])
             return False
         if (yield from _refuse_unfit(me, slots, group, whole)):
             return False
-        slots.aggregation.add(whole)
+        with me.phases.phase("MasterAggregate", at):
+            slots.aggregation.add(whole)
         slots.folded += group
+        if (strategy := _slot_strategy(me, slots)) is not None and strategy.is_logged:
+            slots.updates |= zip(group, whole, strict=True)
         del frames, whole  # frees memory before the next are fetched
     return True
 
@@ -333,7 +349,7 @@ def _refuse_unfit(me: Watcher, slots: OpenSlots, numbers: Sequence[int], updates
 def _aggregation(me: Watcher, slots: OpenSlots) -> Aggregation:
     """Begin to fold the announced slots."""
     if me.plan.is_validation(slots.head.round):
-        return ValidationAggregation()
+        return ValidationAggregation(() if me.plan.validation is None else me.plan.validation.label_scales)
     examples = [me.plan.examples_of(number) for number in slots.announced]
     return me.aggregator.begin(slots.model, version=slots.head.version, examples=examples)
 

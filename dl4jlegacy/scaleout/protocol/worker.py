@@ -5,11 +5,13 @@ from __future__ import annotations
 import zlib
 from bisect import bisect_left
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from dl4jlegacy.clock import Clock
+from dl4jlegacy.scaleout.aggregate import JobAggregator
+from dl4jlegacy.scaleout.phases import NO_PHASES, Phases
 from dl4jlegacy.scaleout.plan import Plan, SlotPlan
 from dl4jlegacy.scaleout.protocol.events import (
     ABANDONED,
@@ -33,7 +35,7 @@ from dl4jlegacy.scaleout.protocol.frames import (
     read_many,
     write_frame,
 )
-from dl4jlegacy.scaleout.protocol.states import read_snapshot
+from dl4jlegacy.scaleout.protocol.inputs import Claim, HeldState, Lost, Ready, WorkerMemory, prepare
 from dl4jlegacy.scaleout.records import (
     HEAD,
     MODEL_LOST,
@@ -41,13 +43,10 @@ from dl4jlegacy.scaleout.records import (
     Head,
     JobRecord,
     Keys,
-    Manifest,
-    SlotState,
-    Snapshot,
     encode_record,
 )
 from dl4jlegacy.scaleout.store import Buffer, Store, is_batch_store
-from dl4jlegacy.scaleout.strategies import WorkRouter, router_of, slot_strategy
+from dl4jlegacy.scaleout.strategies import WorkRouter, router_of
 
 __all__ = ["Worker", "extend_lease", "is_wanted", "worker_steps"]
 
@@ -71,7 +70,7 @@ Free = tuple[int, JobRecord, Buffer]
 
 @dataclass(slots=True)
 class Worker:
-    """The state of a worker; ``name`` is unique to this process and run."""
+    """The state of a worker; ``name`` is unique to this process and run. ``aggregator`` is that of its masters."""
 
     name: str
     store: Store
@@ -79,7 +78,9 @@ class Worker:
     plan: Plan
     router: WorkRouter
     _: KW_ONLY
+    aggregator: JobAggregator
     limits: Limits = field(default_factory=Limits)
+    phases: Phases = NO_PHASES
     block: int = BLOCK
     written: int = 0
     raw: Buffer | None = None
@@ -105,13 +106,12 @@ class Worker:
     """Whether there was a commit since then."""
     searched: float = float("-inf")
     """When all records of a head were last searched without success."""
-    model: tuple[str, Buffer] | None = None
-    """The key and frame of the model that was last read."""
-    snapshot: tuple[str, Snapshot] | None = None
-    """The key of the snapshot that was last read, and what it says."""
-    states: dict[int, tuple[str, Buffer]] = field(default_factory=dict)
-    """The key and frame of the state that this worker's last job in a slot has left, by slot. It is known by its key
-    alone, which nobody writes twice."""
+    seen: dict[int, float] = field(default_factory=dict)
+    """When a job of this head was first seen that is reserved for another worker."""
+    memory: WorkerMemory = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.memory = WorkerMemory(self.name, self.store, self.plan, self.router, self.aggregator, self.phases)
 
     def hint(self) -> None:
         """Announce the commits."""
@@ -129,30 +129,15 @@ class Worker:
         if raw != self.raw:
             self.raw, self.head = raw, parse_record(self.store, HEAD, raw, Head)
             self.closed.clear()
+            self.seen.clear()
             self.spare.clear()
             self.fetched.clear()
-
-
-class Claim(NamedTuple):
-    """A leased job: its number, its record, the record's bytes as written, and when that was by the worker's clock."""
-
-    number: int
-    record: JobRecord
-    raw: bytes
-    since: float
-
-
-class Inputs(NamedTuple):
-    """What a job needs: the model, what its slot's last job has left, and the data if it carries them."""
-
-    model: Buffer
-    state: Buffer | None
-    data: Buffer | None
 
 
 def worker_steps(me: Worker) -> Steps[Head]:
     """Run a worker's role until the run has ended, or this worker is set aside; return the last head seen."""
     while True:
+        searching = me.phases.begin()
         claim = yield from _claim(me)
         if me.head is not None and (me.head.status != "running" or me.name in me.head.set_aside):
             if claim is not None:
@@ -161,74 +146,34 @@ def worker_steps(me: Worker) -> Steps[Head]:
         if claim is None or me.head is None:
             if me.owes_hint:
                 me.hint()
-            yield Wait(me.searched + me.limits.poll)
+            with me.phases.phase("WorkerWait"):
+                yield Wait(me.searched + me.limits.poll)
             continue
         head, (number, record, _, _) = me.head, claim
-        inputs = yield from _inputs(me, head, claim)
-        if inputs is None:
+        searching.end("WorkerGetJob", me.plan.at(number))
+        result = yield from prepare(me.memory, head, claim, me.fetched.pop(number, None))
+        if isinstance(result, Ready):
+            if result.replayed:
+                claim = result.claim._replace(since=me.clock.now())
+            plan = me.plan.slot(*me.plan.at(number))
+            result = yield Perform(plan, record, head.version, result.model, result.data, result.state)
+        if isinstance(result, Lost):
+            yield from _cannot_read(me, number, record, result.text)
             yield Wait(me.clock.now() + me.limits.poll)
-            continue
-        plan = me.plan.slot(*me.plan.at(number))
-        result = yield Perform(plan, record, head.version, inputs.model, inputs.data, inputs.state)
-        if result is None:
+        elif result is None:
             yield from _give_back(me, number, record)
             yield Wait(me.clock.now() + me.limits.poll)  # a worker that is stopping ends here, before the next lease
         elif isinstance(result, Failure):
             yield from _report(me, number, record, result)
         elif result is not ABANDONED:
-            yield from _commit(me, claim, result, head.version)
-
-
-def _inputs(me: Worker, head: Head, claim: Claim) -> Steps[Inputs | None]:
-    """Read what a job needs and is not in memory; None if something was lost, which is then reported."""
-    number, record, _, _ = claim
-    saved = yield from _saved_state(me, head, number)
-    if isinstance(saved, str):
-        yield from _cannot_read(me, number, record, saved)
-        return None
-    data, model = me.fetched.pop(number, None), me.model if me.model and me.model[0] == head.model.key else None
-    wanted: dict[str, Manifest] = {}
-    if model is None:
-        wanted["model"] = head.model
-    if record.data is not None and data is None:
-        wanted["data"] = record.data
-    held = me.states.get(me.plan.at(number)[1])
-    state = held[1] if held is not None and saved is not None and held[0] == saved.state.key else None
-    if saved is not None and state is None:
-        wanted["state"] = saved.state
-    frames = dict(zip(wanted, (yield from read_frames(me.store, list(wanted.values()))), strict=True)) if wanted else {}
-    if model is None and (frame := frames["model"]) is not None:
-        model = me.model = head.model.key, frame
-    state, data = frames.get("state", state), frames.get("data", data)
-    if model is None:
-        yield from _cannot_read(me, number, record, f"model {record.model or 'version'}")
-    elif saved is not None and state is None:
-        yield from _cannot_read(me, number, record, f"state {saved.state.key}")
-    elif record.data is not None and data is None:
-        yield from _cannot_read(me, number, record)
-    else:
-        return Inputs(model[1], state, data)
-    return None
-
-
-def _saved_state(me: Worker, head: Head, number: int) -> Steps[SlotState | str | None]:
-    """Return where the state is that a job begins with; None if there is none; what was lost, as text."""
-    if head.snapshot is None or slot_strategy(me.router, me.plan, head.round) is None:
-        return None
-    if me.snapshot is None or me.snapshot[0] != head.snapshot.key:
-        found = yield from read_snapshot(me.store, head.snapshot)
-        if found is None:
-            return f"snapshot {head.snapshot.key}"
-        me.snapshot = head.snapshot.key, found
-        named = {slot: saved.state.key for slot, saved in found.states.items()}
-        me.states = {slot: held for slot, held in me.states.items() if held[0] == named.get(slot)}
-    return me.snapshot[1].states.get(me.plan.at(number)[1])
+            with me.phases.phase("WorkerSend", me.plan.at(number)):
+                yield from _commit(me, claim, result, head)
 
 
 def is_wanted(router: WorkRouter, plan: Plan, head: Head, number: int, record: JobRecord) -> bool:
     """Return whether a job's update would still count under this head."""
     binds = router_of(router, plan, head).binds_model
-    if head.status != "running" or (binds and record.model != head.model.key):
+    if head.status != "running" or (binds and record.model != head.identity):
         return False
     return number in router.open_slots(plan, head)
 
@@ -349,14 +294,14 @@ def _search_order(me: Worker) -> list[list[int]]:
         me.cursor = numbers[zlib.crc32(f"{me.name} {numbers[0]}".encode()) % len(numbers)]
     turn = bisect_left(numbers, me.cursor)
     numbers = [*numbers[turn:], *numbers[:turn]]
-    if me.states:  # first the slots whose state need not be read
-        numbers.sort(key=lambda number: me.plan.at(number)[1] not in me.states)
+    if states := me.memory.states:  # first the slots whose state need not be read
+        numbers.sort(key=lambda number: me.plan.at(number)[1] not in states)
     return [numbers[start : start + me.block] for start in range(0, len(numbers), me.block)]
 
 
 def _free(me: Worker, head: Head, block: list[int], raws: list[Buffer | None]) -> list[Free]:
     """Return the ready jobs of a block; add the done jobs to ``me.closed``."""
-    model = head.model.key if _binds_model(me) else ""
+    model = head.identity if _binds_model(me) else ""
     free = []
     for number, raw in zip(block, raws, strict=True):
         record = parse_record(me.store, Keys.job(*me.plan.at(number)), raw, JobRecord)
@@ -364,9 +309,22 @@ def _free(me: Worker, head: Head, block: list[int], raws: list[Buffer | None]) -
             continue
         if record.state == "done" and record.model == model:
             me.closed.add(number)
-        elif record.state == "ready" and record.model == model and _own_failures(me, record) < me.limits.attempts:
+        elif record.state == "ready" and record.model == model and _may_take(me, number, record):
             free.append((number, record, raw))
     return free
+
+
+def _may_take(me: Worker, number: int, record: JobRecord) -> bool:
+    """Return whether this worker may take a job that is ready: it has not failed too often, and it is not reserved."""
+    return _own_failures(me, record) < me.limits.attempts and not _is_reserved(me, number, record)
+
+
+def _is_reserved(me: Worker, number: int, record: JobRecord) -> bool:
+    """Return whether a job is left to the worker that has its slot's state, which is sooner done with it."""
+    if record.home in ("", me.name):
+        return False
+    now = me.clock.now()
+    return now - me.seen.setdefault(number, now) < record.reserved
 
 
 def _binds_model(me: Worker) -> bool:
@@ -382,7 +340,7 @@ def _own_failures(me: Worker, record: JobRecord) -> int:
 def _lease(me: Worker, number: int, record: JobRecord, raw: Buffer) -> Steps[Claim | None]:
     since = me.clock.now()
     lease = msgspec.structs.replace(
-        record, state="leased", token=record.token + 1, worker=me.name, extended=0, progress=0
+        record, state="leased", token=record.token + 1, worker=me.name, extended=0, progress=0, behind=0
     )
     new = encode_record(lease)
     yield STEP
@@ -392,16 +350,16 @@ def _lease(me: Worker, number: int, record: JobRecord, raw: Buffer) -> Steps[Cla
     return Claim(number, lease, new, since)
 
 
-def _commit(me: Worker, claim: Claim, result: Buffer | Performed, version: int) -> Steps[None]:
+def _commit(me: Worker, claim: Claim, result: Buffer | Performed, head: Head) -> Steps[None]:
     """Set the slot to done with this update, unless another worker was first or the slot has a new model.
 
     The commit does not require a valid lease: results are deterministic, so a worker that lost its lease may still be
-    the first to finish. It must never change a record of another model. ``version`` is that of the model it began with.
+    the first to finish. It must never change a record of another model. ``head`` is the one that it began with.
     """
     lease, slot, writer = claim.record, me.plan.at(claim.number), me.writer()
     frame, state = result if isinstance(result, Performed) else (result, None)
     manifest, saved = (yield from write_frame(me.store, Keys.update(*slot, writer), frame)), None
-    if state is not None:
+    if state is not None and me.plan.is_last_until(claim.number, head.keeps):
         saved = yield from write_frame(me.store, Keys.state(*slot, writer), state)
     record: JobRecord | None = lease
     raw: Buffer | None = claim.raw
@@ -411,7 +369,7 @@ def _commit(me: Worker, claim: Claim, result: Buffer | Performed, version: int) 
             state="done",
             worker=me.name,
             seconds=me.clock.now() - claim.since,
-            version=version,
+            version=head.version,
             update=manifest,
             failure=None,
             saved=saved,
@@ -420,8 +378,8 @@ def _commit(me: Worker, claim: Claim, result: Buffer | Performed, version: int) 
         if me.store.replace_if_same(Keys.job(*slot), raw, encode_record(done)):
             me.closed.add(claim.number)
             me.owes_hint = True
-            if saved is not None and state is not None:
-                me.states[slot[1]] = saved.key, state
+            if state is not None:
+                me.memory.states[slot[1]] = HeldState(claim.number, manifest.key, saved.key if saved else "", state)
             if not me.spare or me.clock.now() - me.hinted > me.limits.poll * HINT:
                 me.hint()
             return
@@ -451,7 +409,7 @@ def _change_lease(me: Worker, number: int, lease: JobRecord, **changes: Any) -> 
 
 def _give_back(me: Worker, number: int, lease: JobRecord) -> Steps[None]:
     """Return the lease of a job that was not performed."""
-    yield from _change_lease(me, number, lease, state="ready", worker="")
+    yield from _change_lease(me, number, lease, state="ready", worker="", home="")
     me.store.publish(JOB_TOPIC)
     me.store.publish(UPDATE_TOPIC)
 

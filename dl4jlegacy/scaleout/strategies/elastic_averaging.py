@@ -40,6 +40,8 @@ class ElasticAveragingWorkRouter(IterativeReduceWorkRouter):
     """
 
     name: ClassVar[str] = "easgd"
+    state_every: ClassVar[int] = 1
+    is_logged: ClassVar[bool] = False
     beta: float = 0.9
     jobs_per_round: int = 1
 

@@ -59,10 +59,14 @@ class GradientSharingWorkRouter(IterativeReduceWorkRouter):
         clip_every: after so many messages of a slot.
         average: whether the plain mean of a round's messages is added instead of their sum, which is DL4J's way and
             makes the learning rate count once for every slot.
+        state_every: after how many rounds at most the model and the states of all slots are saved; 1 or more. In
+            between only messages travel, and of a slot whose worker is gone the jobs since then are done again. Where
+            that would take more than half a minute they are saved more often.
     """
 
     name: ClassVar[str] = "gradient-sharing"
     shares: ClassVar[str] = "delta"
+    is_logged: ClassVar[bool] = True
     threshold: str = "adaptive"
     tau: float | None = None
     least_sparsity: float = 1e-4
@@ -72,6 +76,7 @@ class GradientSharingWorkRouter(IterativeReduceWorkRouter):
     clip: float = 5.0
     clip_every: int = 5
     average: bool = False
+    state_every: int = 256
 
     def __post_init__(self) -> None:
         if self.threshold not in THRESHOLDS:
@@ -80,8 +85,9 @@ class GradientSharingWorkRouter(IterativeReduceWorkRouter):
             raise ConfError(f"tau is {self.tau}; it must be a number between 2^-100 and 2^100")
         if self.clip != 0 and not 1 <= self.clip < float("inf"):
             raise ConfError(f"clip is {self.clip}; it must be 0, or 1 or more and finite")
-        if self.clip_every < 1:
-            raise ConfError(f"clip_every is {self.clip_every}; it must be at least 1")
+        for name in ("clip_every", "state_every"):
+            if getattr(self, name) < 1:
+                raise ConfError(f"{name} is {getattr(self, name)}; it must be at least 1")
         for algorithm in (self._adaptive(1.0), self._target(1.0)):  # checks their numbers
             algorithm.first()
 

@@ -83,6 +83,22 @@ class SlotStrategy(Strategy, Protocol):
     the state after it are committed together, so who does a slot's jobs makes no difference.
     """
 
+    @property
+    def state_every(self) -> int:
+        """After how many rounds at most the states of all slots are saved; in between workers have them in memory.
+
+        Of a slot whose state is lost, the jobs since then are done again: they come to the same.
+        """
+        ...
+
+    @property
+    def is_logged(self) -> bool:
+        """Whether versions in between are not written, but follow from the updates of their rounds.
+
+        ``state_every`` must be 1 if not.
+        """
+        ...
+
     def replica(self, model: Result, state: Result | None) -> Result:
         """Return what the worker begins to train from: ``params`` and ``updater_state``, arrays in host memory.
 

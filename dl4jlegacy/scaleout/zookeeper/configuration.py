@@ -154,13 +154,16 @@ class ZooKeeperConfigurationRegister:
             TrackerError: no answer within the deadline; or this process does not lead; or the id is another run's.
         """
         self._change(lambda node, fence: self._written(node, fence, takes_over=takes_over), "written", self.path)
-        if self._session.secret:
-            self._session.ensure(self._guard, guarded=self.path)
+        self._protect()
 
-    def restore(self) -> bool:
-        """Write the Conf again if it is gone or cannot be read, because a stranger was there; return whether it was so.
+    def restore(self, fence: str) -> bool:
+        """Write the Conf again if it is gone or cannot be read, because a stranger was there; return whether it did so.
 
         A Conf that is readable, and signed if there is a secret, stays: who wrote it knows the secret.
+
+        Args:
+            fence: the node that must exist when it is written, so that what the caller knew before still holds; "":
+                none.
 
         Raises:
             NotAuthorisedError, TrackerError: as for ``register``.
@@ -172,7 +175,9 @@ class ZooKeeperConfigurationRegister:
                 return False
         except (ConfError, NotAuthorisedError, VersionError) as exc:
             logger.debug("the Conf is put back: %s", exc)
-        self.register(takes_over=True)
+        if not self._written(node, fence, takes_over=True):
+            return False
+        self._protect()
         return True
 
     def remove(self) -> None:
@@ -207,6 +212,10 @@ class ZooKeeperConfigurationRegister:
                 )
             if fence is None:
                 time.sleep(PAUSE_SECONDS)
+
+    def _protect(self) -> None:
+        if self._session.secret:
+            self._session.ensure(self._guard, guarded=self.path)
 
     def _written(self, node: Node | None, fence: str, *, takes_over: bool) -> bool:
         if node is None:

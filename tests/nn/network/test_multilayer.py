@@ -59,7 +59,7 @@ def test_a_dense_network_learns_the_digits(kernels: str) -> None:
 def test_pretrained_networks_learn_the_digits(kind: type[MultiLayerNetwork], layer: type[RBM]) -> None:
     data = load_data("digits")
     net = kind(configuration(layer(n_in=64, n_out=128), layer(n_out=64), output(), activation="sigmoid"))
-    net.fit(ListDataSetIterator(data.train, 32), epochs=15)
+    net.fit(ListDataSetIterator(data.train, 32), epochs=10)
     assert net.evaluate(data.test).accuracy() >= 0.95
     assert net.pretrain_iterations == {0: net.iteration, 1: net.iteration}
 

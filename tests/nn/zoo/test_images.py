@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dl4jlegacy import training
+from dl4jlegacy import run_data, training
 from dl4jlegacy.datasets import DataSet, DataSource, ListDataSetIterator
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.nn import AdaGrad, MultiLayerNetwork, zoo
@@ -57,7 +57,7 @@ def test_image_networks_learn(name: str) -> None:
 
 
 def test_lenet_comes_out_the_same_for_any_number_of_workers() -> None:
-    data = training.Data(DataSource("bars", bars(300), bars(20), ()), None)
+    data = run_data.Data(DataSource("bars", bars(300), bars(20), ()), None)
     hashes = set()
     for workers in (1, 2, 3, 4):
         conf = Conf(multi_layer_conf=zoo.lenet(784, 4), workers=workers, jobs_per_round=4, batch_size=20, epochs=1,

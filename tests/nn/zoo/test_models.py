@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dl4jlegacy import training
+from dl4jlegacy import run_data, training
 from dl4jlegacy.datasets import DataSource, load
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.inference import evaluate_network, source_for_model
@@ -34,7 +34,7 @@ def dl4j(*arguments: str) -> dict:
 
 def test_char_lstm_gives_the_same_answer_for_any_number_of_workers() -> None:
     source, hashes = load("sonnets"), set()
-    data = training.Data(
+    data = run_data.Data(
         DataSource("some", source.train.rows(0, 120), source.test.rows(0, 8), source.label_names), None
     )
     for workers in (1, 2, 3, 4):

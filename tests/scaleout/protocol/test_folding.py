@@ -9,6 +9,7 @@ import pytest
 
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.phases import NO_PHASES
 from dl4jlegacy.scaleout.plan import Phase, Plan
 from dl4jlegacy.scaleout.protocol import watch as watch_module
 from dl4jlegacy.scaleout.protocol.failures import Suspects
@@ -80,6 +81,7 @@ def test_whatever_is_lost_while_it_is_folded_each_update_is_folded_once(monkeypa
             aggregator=aggregator,
             limits=protocol.Limits(),
             durations={},
+            phases=NO_PHASES,
             must_reread_model=False,
             on_progress=lambda: None,
             suspects=Suspects(3),

@@ -1,6 +1,6 @@
 """The run protocol under hostile schedules, with a tiny real network; and that the simulator would notice if it broke.
 
-Set ``DL4J_SCHEDULES`` to run more schedules than the 600 of the test command (50,000 by hand before a release).
+Set ``DL4J_SCHEDULES`` to run more schedules than the test command does (50,000 by hand before a release).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.job import DataSetJobIterator, Job, Result, decode_work, encode_work
 from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, first_model, perform_in_slot
 from dl4jlegacy.scaleout.plan import Phase
+from dl4jlegacy.scaleout.protocol import closing as closing_module
 from dl4jlegacy.scaleout.protocol import master as master_module
 from dl4jlegacy.scaleout.protocol import watch as watch_module
 from dl4jlegacy.scaleout.protocol import worker as worker_module
@@ -42,7 +43,7 @@ from dl4jlegacy.scaleout.strategies import STRATEGIES, aggregator_of, create_rou
 from dl4jlegacy.scaleout.tracker import drive
 from tests.support import REPOSITORY, simulator
 
-SCHEDULES = int(os.environ.get("DL4J_SCHEDULES", "400"))
+SCHEDULES = int(os.environ.get("DL4J_SCHEDULES", "200"))
 FEW_SCHEDULES = 24
 """So many find every mistake that ``tools/promises.yaml`` makes in the protocol, in seconds."""
 ROUTERS = ["iterative-reduce", "hogwild"]
@@ -373,7 +374,7 @@ def test_leases_that_are_measured_by_the_wall_clock_are_noticed(set_clocks, monk
 
 
 def test_a_head_computed_from_another_than_the_one_compared_is_noticed(monkeypatch):
-    advance = master_module.advance
+    advance = closing_module.advance
 
     def from_the_newest(head, plan, numbers, **changes):
         return advance(newest(head), plan, numbers, **changes)
@@ -394,7 +395,7 @@ def test_a_head_computed_from_another_than_the_one_compared_is_noticed(monkeypat
 
     monkeypatch.setattr(simulator.World, "__init__", remember)
     monkeypatch.setattr(simulator.SimulatedStore, "replace_if_same", compare_with_the_newest)
-    monkeypatch.setattr(master_module, "advance", from_the_newest)
+    monkeypatch.setattr(closing_module, "advance", from_the_newest)
     notices()
 
 
@@ -542,7 +543,9 @@ def test_a_slot_whose_update_was_lost_is_taken_again_by_the_only_worker_although
     )
     more = next(event for event in master if isinstance(event, protocol.MoreWork))
     drive(protocol.issue_jobs(store, work.plan, more, binds_model=True, load=work.load, put_ahead={}))
-    worker = protocol.worker_steps(protocol.Worker("w", store, clock, work.plan, router))
+    worker = protocol.worker_steps(
+        protocol.Worker("w", store, clock, work.plan, router, aggregator=work.aggregator(router.name))
+    )
     answer, done = None, 0
     while not isinstance(event := worker.send(answer), protocol.Wait):
         answer = None
@@ -584,10 +587,14 @@ def test_a_job_that_takes_too_long_is_given_to_an_idle_worker_too():
         on_reissued=lambda slot, worker, why: reissued.append((slot, worker, why)),
     )
     master = protocol.master_steps(me)
-    slow_worker = protocol.Worker("slow", store, clock, work.plan, router, limits=limits)
+    aggregator = work.aggregator("iterative-reduce")
+    slow_worker = protocol.Worker("slow", store, clock, work.plan, router, aggregator=aggregator, limits=limits)
     slow, fast = (
         protocol.worker_steps(worker)
-        for worker in (slow_worker, protocol.Worker("fast", store, clock, work.plan, router, limits=limits))
+        for worker in (
+            slow_worker,
+            protocol.Worker("fast", store, clock, work.plan, router, aggregator=aggregator, limits=limits),
+        )
     )
 
     def lead():
@@ -632,7 +639,9 @@ def test_a_job_that_takes_too_long_is_given_to_an_idle_worker_too():
 @pytest.mark.parametrize(("model", "state", "told"), [("", "ready", 7), ("", "leased", 0), ("older", "ready", 0)])
 def test_progress_is_told_in_a_record_that_was_written_anew(model, state, told):
     work, store, lease = network_work(), MemoryStore(), JobRecord(state="leased", model="", token=3, worker="w")
-    worker = protocol.Worker("w", store, RunningClock(), work.plan, create_router("hogwild"))
+    worker = protocol.Worker(
+        "w", store, RunningClock(), work.plan, create_router("hogwild"), aggregator=work.aggregator("hogwild")
+    )
     store.put(Keys.job(0, 1), encode_record(JobRecord(state=state, model=model, token=0)))  # the store was emptied
     assert not drive(protocol.extend_lease(worker, work.plan.slot(0, 1), lease, progress=7))
     assert decode_record(store.get(Keys.job(0, 1)), JobRecord).progress == told

@@ -18,20 +18,26 @@ from dl4jlegacy.nn.updaters import Nesterovs
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.perform import perform_in_slot
-from dl4jlegacy.scaleout.protocol import master as protocol_master
+from dl4jlegacy.scaleout.protocol import closing as protocol_closing
 from dl4jlegacy.scaleout.records import Head, Keys, Manifest
 from dl4jlegacy.scaleout.strategies import STRATEGIES, SlotStrategy, create_router
 from tests.support.strategy_runs import SLOTS, Copies, bits, conf_of, data, train
 
 ARGS = {"easgd": {"beta": 0.7}, "gradient-sharing": {"tau": 2e-3}}
 NAMES = sorted(name for name in STRATEGIES if isinstance(create_router(name), SlotStrategy))
+EVERY = {"gradient-sharing": [1, 3]}
+"""After how many rounds states are saved, for strategies that have a choice."""
 
 
 def conf(router: str, **fields) -> Conf:
-    return conf_of(router, ARGS[router], **fields)
+    name, _, every = router.partition("/")
+    return conf_of(name, {**ARGS[name], **({"state_every": int(every)} if every else {})}, **fields)
 
 
-@pytest.fixture(params=NAMES)
+ROUTERS = [f"{name}/{every}" if every else name for name in NAMES for every in EVERY.get(name, [""])]
+
+
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.long] * name.endswith("/1")) for name in ROUTERS])
 def router(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -92,7 +98,7 @@ def test_a_run_that_is_interrupted_between_two_checkpoints_keeps_its_states(tmp_
     wanted = conf(router, workers=2, checkpoint_dir=str(tmp_path / "run"), checkpoint_every=1000)
 
     def interrupt(status) -> None:
-        if status.head is not None and status.head.round >= 3:
+        if status.head is not None and status.head.round >= 6:
             raise KeyboardInterrupt
 
     runner = ActorNetworkRunner("master", data(wanted), worker_listeners=[Slow()])
@@ -106,7 +112,7 @@ def test_a_run_that_is_interrupted_between_two_checkpoints_keeps_its_states(tmp_
 
 def test_no_checkpoint_is_made_of_a_version_that_has_lost_a_state(tmp_path: Path, router: str, caplog) -> None:
     """It would be one that nothing can go on from; the run itself goes on, and makes the next."""
-    read, lost = protocol_master.read_states, []
+    read, lost = protocol_closing.read_states, []
 
     def lose(store, snapshot):
         found = yield from read(store, snapshot)
@@ -117,7 +123,7 @@ def test_no_checkpoint_is_made_of_a_version_that_has_lost_a_state(tmp_path: Path
 
     folder = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(protocol_master, "read_states", lose)
+        patch.setattr(protocol_closing, "read_states", lose)
         train(conf(router, checkpoint_dir=str(folder), checkpoint_every=2, checkpoints_kept=100))
     assert all(lost) and caplog.text.count("of which a state was lost") == 3
     checkpoints = CheckpointStore(folder)
@@ -153,9 +159,10 @@ def test_validations_leave_states_alone(router: str) -> None:
 
 
 def test_jobs_that_train_no_network_are_told_what_is_missing(router: str) -> None:
-    strategy, result = create_router(router), Result({}, {"params": np.zeros(3)})
+    name, result = router.partition("/")[0], Result({}, {"params": np.zeros(3)})
+    strategy = create_router(name)
     performer = SimpleNamespace(update=lambda model: None, perform=lambda job: result)
-    words = rf"\['params'\], and {router} needs .*updater_state too; choose another router"
+    words = rf"\['params'\], and {name} needs .*updater_state too; choose another router"
     with pytest.raises(JobError, match=f"the model has the arrays {words}"):
         perform_in_slot(performer, strategy, None, result, None, load_kernels("numpy"))
     whole = Result({}, {"params": np.zeros(3), "updater_state": np.zeros(3)})

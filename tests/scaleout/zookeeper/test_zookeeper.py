@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
 
 from dl4jlegacy.cluster.address import ClusterAddress
 from dl4jlegacy.cluster.registration import MasterRegistration
@@ -45,6 +44,7 @@ from dl4jlegacy.version import __version__
 from tests.support import REPOSITORY, SUPPORT
 from tests.support.cluster_commands import freeze
 from tests.support.waiting import AskedSeconds
+from tools.chaos.expiry import expire_session
 
 DEADLINE = 60.0
 SECRET = b"a secret that nobody may see"
@@ -136,14 +136,6 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 def port_of(session: ZooKeeperSession) -> int:
     return int(session.address.partition(":")[2])
-
-
-def expire(session: ZooKeeperSession) -> None:
-    """End a session as the server would: somebody else takes it over and closes it."""
-    thief = KazooClient(session.address, client_id=session._client.client_id, timeout=5)
-    thief.start(DEADLINE)
-    thief.stop()
-    thief.close()
 
 
 def eventually(condition: Callable[[], object], seconds: float = DEADLINE) -> None:
@@ -494,15 +486,15 @@ def test_the_master_puts_back_its_conf_but_leaves_one_that_can_be_read(
 ) -> None:
     with ZooKeeperConfigurationRegister(Conf(run="mine"), group, "a", 2181, session=session) as register:
         register.register()
-        assert not register.restore()
+        assert not register.restore("")
         session.delete(register.path)
         if junk is not None:
             session.create(register.path, junk)
-        assert register.restore()
+        assert register.restore("")
         retriever = ZookeeperConfigurationRetriever("a", 2181, group, session=session)
         assert retriever.retrieve().run == "mine"
         ZooKeeperConfigurationRegister(Conf(run="another"), group, "a", 2181, session=session).register()
-        assert not register.restore()
+        assert not register.restore("")
         assert retriever.retrieve().run == "another"
         register.remove()
 
@@ -649,7 +641,7 @@ def test_a_worker_that_lost_its_session_registers_again_by_itself(
         with WorkerRegistration(own, "w1", {}, group=group) as registration:
             node, number = session.get(registration.path), own.session_id
             assert node is not None and node.owner == number
-            expire(own)
+            expire_session(zookeeper_address, own.session_id)
             eventually(lambda: own.session_id not in (0, number) and registration.renewed >= 1)
             node = session.get(registration.path)
             assert node is not None and node.owner == own.session_id
@@ -731,7 +723,7 @@ def test_all_is_there_again_after_the_server_has_lost_its_data(
             Services.restart("zookeeper", Path(state.folder))
             eventually(lambda: session.connected)
             eventually(lambda: registered_workers(session, group) == {"w1": {}} and election.is_leader)
-            assert register.restore()
+            assert register.restore(election.fence or "")
             assert ZookeeperConfigurationRetriever("a", 2181, group, session=session).retrieve().run == "mine"
 
 
@@ -827,7 +819,7 @@ def test_a_master_that_lost_its_session_is_not_the_master_and_stands_again(
     ):
         assert told.get(timeout=DEADLINE) == "elected"
         with MasterElection(session, group=group) as standby:
-            expire(own)
+            expire_session(zookeeper_address, own.session_id)
             assert standby.wait(DEADLINE)
             assert told.get(timeout=DEADLINE) in ("session", "unconfirmed")
         assert told.get(timeout=DEADLINE) == "elected"
@@ -859,9 +851,11 @@ def test_when_all_sessions_are_lost_the_master_stays_master(zookeeper_address: s
     ):
         until(lambda: len(other.children(f"/dl4jlegacy/{group}/election") or []) == 2, "both stand")
         before = other.session_id
-        expire(other)  # the standby first, so that it is the first who could stand again
+        expire_session(
+            zookeeper_address, other.session_id
+        )  # the standby first, so that it is the first who could stand again
         until(lambda: other.session_id not in (0, before), "the standby has a new session")
-        expire(ours)
+        expire_session(zookeeper_address, ours.session_id)
         until(lambda: len(other.children(f"/dl4jlegacy/{group}/election") or []) == 2, "both stand again")
         assert master.wait(DEADLINE)
         assert not standby.is_leader

@@ -111,7 +111,7 @@ def started(folder: Path) -> list[psutil.Process]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_run_that_is_interrupted_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
     with subprocess.Popen(
-        [*COMMAND, "--faults", "3", "--seed", "2", "--workers", "2", "--kinds", "worker-kill"],
+        [*COMMAND, "--faults", "3", "--seed", "2", "--workers", "2", "--rounds", "20", "--kinds", "worker-kill"],
         stderr=subprocess.PIPE,
         text=True,
         env=environment(TMPDIR=str(tmp_path)),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -38,6 +42,32 @@ def test_a_session_that_is_ended_from_outside_is_lost_and_its_worker_registers_a
         assert after is not None and after.owner != before.owner
         with pytest.raises(TrackerError, match="knows no session"):
             expire_session(zookeeper_address, before.owner)
+
+
+def test_a_session_that_its_owner_takes_back_is_taken_over_until_it_has_ended() -> None:
+    """A server that leaves the first connection after its first answer, and knows the session no more in the third."""
+    granted, unknown = (struct.pack(">iiiqi16s", 36, 0, time_out, 7, 16, b"") for time_out in (10_000, 0))
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+
+        def answer(answers: Iterable[bytes]) -> int:
+            for number, said in enumerate(answers):
+                connection, _ = server.accept()
+                with connection:
+                    if not connection.recv(4096):
+                        return number
+                    connection.sendall(said)
+            return number + 1
+
+        host, port = server.getsockname()
+        server.settimeout(30)
+        asked = pool.submit(answer, [granted, granted, unknown])
+        expire_session(f"{host}:{port}", 7)
+        assert asked.result(30) == 3
+        asked = pool.submit(answer, itertools.repeat(granted))
+        with pytest.raises(TrackerError, match="its owner takes it back every time"):
+            expire_session(f"{host}:{port}", 7, deadline_seconds=1.0)
+        socket.create_connection((host, port), timeout=30).close()
+        assert asked.result(30) > 1
 
 
 def test_a_server_that_is_not_there_is_named() -> None:

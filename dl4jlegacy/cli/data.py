@@ -1,0 +1,214 @@
+"""``dl4j data``: what is in tables, what is wrong with them, and the schema by which they are learned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dl4jlegacy.cli.options import Format, Label, MultiLabel, Regression, option
+from dl4jlegacy.cli.values import not_empty
+from dl4jlegacy.console import emit, error_fields
+from dl4jlegacy.errors import DataError, OutputError, counted
+from dl4jlegacy.strict_json import to_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dl4jlegacy.datasets.inspection import ColumnSummary, Inspection, Problem
+    from dl4jlegacy.datasets.transform_process import TransformProcess
+
+__all__ = ["data_app", "inspect", "validate"]
+
+_SHOWN = 5  # words of a column
+_MOST_CLASSES = 20
+
+data_app = typer.Typer(
+    name="data", help="Look at tables before they are learned.", no_args_is_help=True, rich_markup_mode=None
+)
+_Path = typer.Argument(metavar="PATH", help="A table: CSV, JSON lines, Parquet or Arrow; or a folder of them.")
+_Data = typer.Argument(metavar="PATH", help="A table, a folder of tables, or one of images by their classes.")
+
+
+@data_app.command()
+def inspect(
+    path: Annotated[str, _Path],
+    label: Label = None,
+    regression: Regression = False,
+    multi_label: MultiLabel = False,
+    out: Annotated[
+        str | None,
+        option("--out", metavar="FILE", help="Write the schema to this file, for --schema of train.", read=not_empty),
+    ] = None,
+    format: Format = "text",
+) -> None:
+    """Print the columns of a table, their types, ranges and gaps, the labels, and the schema of dl4j train.
+
+    A label of real numbers is one to predict, also without --regression.
+    """
+    from dl4jlegacy.datasets.inspection import GUESSED_ROWS, guess_schema, inspect_csv
+
+    file = _files(path)[0]
+    found = inspect_csv(file, label or "")
+    numbers = found.has_numbers(regression=regression, multi_label=multi_label)
+    if multi_label:
+        found.check_answers()
+    start = found if found.rows <= GUESSED_ROWS else inspect_csv(file, label or "", rows=GUESSED_ROWS)
+    schema = guess_schema(start, label=label or "", regression=numbers, multi_label=multi_label)
+    if out is not None:
+        _write(out, schema.to_json())
+    if format == "json":
+        emit(to_json({**_fields(found, schema), "schema_path": out}))
+        return
+    emit("\n".join([*_lines(found, schema), *([f"schema       {out}"] if out else [])]))
+
+
+@data_app.command()
+def validate(
+    path: Annotated[str, _Data],
+    label: Label = None,
+    regression: Regression = False,
+    multi_label: MultiLabel = False,
+    format: Format = "text",
+) -> None:
+    """Count what is missing, invalid or duplicated, with examples; fails if training would refuse the file."""
+    pairs = list(_images(path) or _tables(path, label or "", regression=regression, multi_label=multi_label))
+    refused = [f"{one.name}: {part.what}, {part.count:,}" for one, parts in pairs for part in parts if part.is_refused]
+    error = DataError(f"{'; '.join(refused)}; correct these, or leave them out") if refused else None
+    if format == "json":
+        fields: dict[str, Any] = {"files": [_problems(*pair) for pair in pairs]}
+        emit(to_json(fields if error is None else {**fields, "error": error_fields(error)}))
+    else:
+        emit("\n".join(line for pair in pairs for line in _problem_lines(*pair)))
+    if error is not None:
+        error.is_printed = format == "json"
+        raise error
+
+
+def _images(path: str) -> list[tuple[Inspection, Sequence[Problem]]]:
+    """Return what is wrong with a folder of images; nothing if it is none."""
+    from dl4jlegacy import files
+    from dl4jlegacy.datasets.image_files import holds_images
+    from dl4jlegacy.datasets.image_inspection import inspect_images
+
+    if "://" in path:  # from S3 and the Web come tables
+        return []
+    place = files.expand(path)
+    with files.errors_as(DataError, f"{path} cannot be read"):
+        if not files.is_folder(place):
+            return []
+    if not holds_images(place):
+        return []
+    found = inspect_images(place)
+    return [(found, found.problems)]
+
+
+def _tables(
+    path: str, label: str, *, regression: bool, multi_label: bool
+) -> Iterator[tuple[Inspection, Sequence[Problem]]]:
+    from dl4jlegacy.datasets.inspection import inspect_csv
+
+    every = [inspect_csv(file, label) for file in _files(path)]
+    numbers = every[0].has_numbers(regression=regression, multi_label=multi_label)  # the schema is guessed from it
+    for found in every:
+        yield found, found.all_problems(regression=numbers, multi_label=multi_label, is_whole=len(every) == 1)
+
+
+def _files(path: str) -> list[Path]:
+    from dl4jlegacy import storage
+    from dl4jlegacy.datasets.sources import table_files_of
+
+    found = table_files_of(storage.local(path))
+    if not found:
+        raise DataError(f"{path} is neither a table nor a folder of them")
+    return found
+
+
+def _write(out: str, text: str) -> None:
+    from dl4jlegacy import files
+
+    with files.errors_as(OutputError, f"the schema cannot be written to {out}", "choose another --out"):
+        files.write(files.expand(out), f"{text}\n".encode())
+
+
+def _fields(found: Inspection, schema: TransformProcess) -> dict[str, Any]:
+    import json
+
+    is_class = not (schema.regression or schema.multi_label)
+    return {
+        "path": found.name,
+        "rows": found.rows,
+        "header": found.has_header,
+        "columns": [column.fields() for column in found.columns],
+        "label": schema.label or list(schema.labels),
+        "regression": schema.regression,
+        "multi_label": schema.multi_label,
+        "classes": dict(found.column(schema.label).counts.most_common()) if is_class else None,
+        "ones": {name: _ones(found.column(name)) for name in schema.labels} if schema.multi_label else None,
+        "schema": json.loads(schema.to_json()),
+    }
+
+
+def _lines(found: Inspection, schema: TransformProcess) -> Iterator[str]:
+    header = "with a header" if found.has_header else "without a header"
+    yield f"{found.name}: {counted(found.rows, 'row')} of {counted(len(found.columns), 'column')}, {header}"
+    width = max(len(column.name) for column in found.columns)
+    for column in found.columns:
+        yield f"{column.number:>4}  {column.name:<{width}}  {column.type:<8}  {_summary(column)}"
+    for name in schema.label_columns:
+        yield f"label        {name}, {_label_line(found.column(name), schema)}"
+    for step in schema.steps:
+        yield f"{step.__struct_config__.tag:<11}  {', '.join(step.columns)}"
+
+
+def _label_line(label: ColumnSummary, schema: TransformProcess) -> str:
+    if schema.multi_label:
+        ones = _ones(label)
+        return f"0 or 1 (--multi-label): 1 in {ones:,} of {counted(label.numbers, 'row')} ({ones / label.numbers:.1%})"
+    if schema.labels:
+        return f"a number to predict (--regression): {_summary(label)}"
+    if schema.regression:
+        return "a number to predict (--regression)"
+    return f"{counted(len(label.counts), 'class', 'classes')}: {_words(label, _MOST_CLASSES)}"
+
+
+def _ones(label: ColumnSummary) -> int:
+    """Return how many cells are 1 of a column whose numbers are 0 or 1."""
+    return round(label.total)
+
+
+def _summary(column: ColumnSummary) -> str:
+    parts = []
+    if column.type == "number" and column.numbers:
+        parts.append(f"{column.low:g} .. {column.high:g}, mean {column.mean:.4g}")
+    elif column.counts:
+        more = "more than " if column.is_full else ""
+        parts.append(f"{more}{counted(len(column.counts), 'word')}: {_words(column, _SHOWN)}")
+    parts += [f"{column.missing:,} missing"] if column.missing else []
+    parts += [f"{column.invalid:,} invalid"] if column.invalid else []
+    return "; ".join(parts)
+
+
+def _words(column: ColumnSummary, most: int) -> str:
+    total = max(1, column.numbers + column.words)
+    shown = [f"{word} {count:,} ({count / total:.1%})" for word, count in column.counts.most_common(most)]
+    return ", ".join(shown) + (" ..." if len(column.counts) > most else "")
+
+
+def _problems(found: Inspection, problems: Sequence[Problem]) -> dict[str, Any]:
+    return {
+        "path": found.name,
+        "rows" if found.columns else "images": found.rows,
+        "problems": [
+            {"what": problem.what, "count": problem.count, "examples": list(problem.examples)} for problem in problems
+        ],
+    }
+
+
+def _problem_lines(found: Inspection, problems: Sequence[Problem]) -> Iterator[str]:
+    rows = counted(found.rows, "row" if found.columns else "image")
+    yield f"{found.name}: {rows}, {counted(len(problems), 'kind')} of problems"
+    for problem in problems:
+        more = " ..." if problem.count > len(problem.examples) else ""
+        yield f"  {problem.count:>7,}  {problem.what}: {', '.join(problem.examples)}{more}"

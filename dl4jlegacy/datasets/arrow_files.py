@@ -1,0 +1,226 @@
+"""Parquet, Arrow and Feather files: their columns as numbers and words, some rows at a time; by pyarrow (extra data).
+
+A cell is what it would be in a CSV file: null and NaN are gaps, booleans the words true and false, times the words that
+Arrow writes, decimal numbers the nearest float64.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from dl4jlegacy import files
+from dl4jlegacy.backend import Array
+from dl4jlegacy.datasets.text_files import Row
+from dl4jlegacy.errors import DataError, how_to_install
+
+__all__ = ["ArrowFile", "arrow_rows", "coded_values", "find_pyarrow", "opened_arrow"]
+
+_ROWS = 8192
+_SHOWN = 60  # characters of a value that an error shows
+_ARROW, _STREAM, _FEATHER_1 = b"ARROW1", b"\xff\xff\xff\xff", b"FEA1"
+
+
+@dataclass(frozen=True, slots=True)
+class _PyArrow:
+    """The parts of pyarrow, found when the first file is to be read."""
+
+    arrow: Any
+    compute: Any
+    parquet: Any
+
+
+def find_pyarrow() -> _PyArrow | None:
+    """Return pyarrow; None if it is not installed."""
+    try:
+        import pyarrow
+        import pyarrow.compute
+        import pyarrow.parquet
+    except ImportError:
+        return None
+    return _PyArrow(pyarrow, pyarrow.compute, pyarrow.parquet)
+
+
+def _pyarrow(name: str) -> _PyArrow:
+    found = find_pyarrow()
+    if found is None:
+        raise DataError(f"{name} needs pyarrow, which is not installed: {how_to_install('data')}")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowFile:
+    """An open file: the names of its columns, and its batches of rows."""
+
+    name: str
+    names: tuple[str, ...]
+    _schema: Any
+    _read: Any
+    _pa: _PyArrow
+
+    def batches(self, columns: Sequence[str], rows: int) -> Iterator[Any]:
+        """Yield these columns of the file, so many rows at a time; only the last batch may have fewer.
+
+        Raises:
+            DataError: the file is damaged, or one of the columns holds lists, objects or bytes; names a cell of it.
+        """
+        pending: list[Any] = []
+        waiting = 0
+        with _errors(self.name, self._pa):
+            for batch in self._read(list(columns), rows):
+                pending.append(batch)
+                waiting += len(batch)
+                if waiting >= rows:
+                    whole = self._pa.arrow.Table.from_batches(pending)
+                    used = waiting - waiting % rows
+                    for start in range(0, used, rows):
+                        yield whole.slice(start, rows)
+                    waiting -= used
+                    pending = whole.slice(used).to_batches() if waiting else []
+            if waiting:
+                yield self._pa.arrow.Table.from_batches(pending)
+
+    def check_flat(self, batch: Any, first: int) -> None:
+        """Raise ``DataError`` if a column of the file's first batch holds what is no number and no word."""
+        types = self._pa.arrow.types
+        for field in batch.schema:
+            if types.is_nested(field.type) or _is_binary(types, field.type):
+                values = batch.column(field.name)
+                row = next((i for i in range(len(values)) if values[i].is_valid), 0)
+                shown = repr(values[row].as_py())
+                raise DataError(
+                    f"{self.name}, row {first + row}, column {field.name!r}: "
+                    f"{shown if len(shown) <= _SHOWN else shown[:_SHOWN] + ' ...'} ({field.type}); a cell is one "
+                    "number or text: write each part into a column of its own, or leave the column out"
+                )
+
+    def numbers(self, batch: Any, column: str) -> Array | None:
+        """Return a column as float64, NaN for a gap, ``(rows,)``; None if it holds texts, booleans, times or decimals.
+
+        Infinite values are left as they are.
+        """
+        types, values = self._pa.arrow.types, batch.column(column)
+        kind = values.type
+        if types.is_null(kind):
+            return np.full(len(values), np.nan)
+        if not (types.is_integer(kind) or types.is_floating(kind)):
+            return None
+        found: Array = values.cast(self._pa.arrow.float64(), safe=False).to_numpy()
+        return found
+
+    def texts(self, batch: Any, column: str) -> list[str]:
+        """Return the cells of a column as they would stand in a CSV file, "" for a gap."""
+        codes, words = self.coded(batch, column)
+        with_gap = [*words, ""]
+        return [with_gap[code] for code in codes.tolist()]
+
+    def coded(self, batch: Any, column: str) -> tuple[Array, list[str]]:
+        """Return the number of each cell's text among the different ones, -1 for a gap, ``(rows,)``; and these."""
+        return coded_values(batch.column(column), self._pa)
+
+
+def coded_values(values: Any, pa: _PyArrow) -> tuple[Array, list[str]]:
+    """Return the number of each value's text among the different ones, -1 for a gap, ``(rows,)``; and these."""
+    arrow = pa.arrow
+    if arrow.types.is_null(values.type):
+        return np.full(len(values), -1), []
+    if not arrow.types.is_dictionary(values.type):
+        values = pa.compute.dictionary_encode(values)
+    whole = values.unify_dictionaries()
+    codes = [chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in whole.chunks]
+    return np.concatenate(codes).astype(np.int64), _words(whole.chunk(0).dictionary, pa)
+
+
+def _words(values: Any, pa: _PyArrow) -> list[str]:
+    if pa.arrow.types.is_floating(values.type):
+        return ["" if value is None or math.isnan(value) else repr(float(value)) for value in values.to_pylist()]
+    return [text or "" for text in values.cast(pa.arrow.string()).to_pylist()]
+
+
+def _is_binary(types: Any, kind: Any) -> bool:
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
+
+
+@contextlib.contextmanager
+def _errors(name: str, pa: _PyArrow) -> Iterator[None]:
+    """Raise ``DataError`` for what pyarrow says inside."""
+    try:
+        yield
+    except (pa.arrow.ArrowException, OSError) as exc:
+        said = str(exc).partition("\n")[0][:300]
+        raise DataError(f"cannot read {name}: {said}; is it whole, and what its name says?") from exc
+
+
+@contextlib.contextmanager
+def opened_arrow(file: BinaryIO, name: str) -> Iterator[ArrowFile]:
+    """Yield a Parquet, Arrow or Feather file, told apart by how it begins, ready to be read; it is closed at the end.
+
+    Raises:
+        DataError: pyarrow is not there, it is none of these or damaged, or has two columns of one name, or no rows.
+    """
+    with files.errors_as(DataError, f"cannot read {name}"), file:
+        pa = _pyarrow(name)
+        with _errors(name, pa):
+            start = file.read(6)
+            file.seek(0)
+            if not start:
+                raise DataError(f"{name} is empty; expected a table of rows")
+            if start[:4] == _FEATHER_1:
+                raise DataError(f"{name} is a Feather file of version 1; write it anew, by version 2 or as Parquet")
+            is_arrow = start == _ARROW or start[:4] == _STREAM
+            schema, read = _arrow(file, start, pa) if is_arrow else _parquet(file, pa)
+        names = tuple(schema.names)
+        for column in names:
+            if names.count(column) > 1:
+                raise DataError(
+                    f"{name}: column {column!r} is there {names.count(column)} times; name each differently"
+                )
+        yield ArrowFile(name, names, schema, read, pa)
+
+
+def _parquet(file: BinaryIO, pa: _PyArrow) -> tuple[Any, Any]:
+    source = pa.parquet.ParquetFile(file)
+
+    def read(columns: list[str], rows: int) -> Iterator[Any]:
+        batches: Iterator[Any] = source.iter_batches(batch_size=rows, columns=columns)
+        return batches
+
+    return source.schema_arrow, read
+
+
+def _arrow(file: BinaryIO, start: bytes, pa: _PyArrow) -> tuple[Any, Any]:
+    if start == _ARROW:
+        source = pa.arrow.ipc.open_file(file)
+        count = source.num_record_batches
+    else:
+        source, count = pa.arrow.ipc.open_stream(file), None
+
+    def read(columns: list[str], rows: int) -> Iterator[Any]:
+        found = source if count is None else map(source.get_batch, range(count))
+        for batch in found:
+            yield batch.select(columns)
+
+    return source.schema, read
+
+
+def arrow_rows(file: BinaryIO, name: str) -> Generator[Row, None, None]:
+    """Yield the rows of a file as texts, numbered from 1, after the names of its columns as row 0.
+
+    Raises:
+        DataError: it cannot be read, or a cell is no number and no text; names the cell.
+    """
+    with opened_arrow(file, name) as source:
+        yield 0, list(source.names)
+        count = 0
+        for batch in source.batches(source.names, _ROWS):
+            if not count:
+                source.check_flat(batch, 1)
+            columns = [source.texts(batch, column) for column in source.names]
+            for number, row in enumerate(zip(*columns, strict=True), count + 1):
+                yield number, list(row)
+            count += len(batch)

@@ -1,0 +1,424 @@
+"""Images in folders, of which each is a class: ``photos/cats/*.png``, ``photos/dogs/*.jpg``.
+
+Follows DataVec's ``ImageRecordReader`` with its ``ParentPathLabelGenerator``. Files are decoded by Pillow (extra
+``images``), which nothing else in the package imports.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dl4jlegacy import files
+from dl4jlegacy.backend import Array
+from dl4jlegacy.datasets.dataset import DataSet
+from dl4jlegacy.datasets.splitting import Split
+from dl4jlegacy.errors import ConfError, DataError, counted, how_to_install, nearest
+from dl4jlegacy.machine import check_memory
+
+__all__ = [
+    "ImageRecordReader",
+    "Images",
+    "class_folders",
+    "find_images",
+    "holds_images",
+    "is_image",
+    "parts_of",
+    "read_parts",
+]
+
+logger = logging.getLogger(__name__)
+
+_FORMATS = {  # by the endings of files; what Pillow may take them for is among these, whatever they are called
+    "BMP": (".bmp",),
+    "GIF": (".gif",),
+    "JPEG": (".jpg", ".jpeg"),
+    "PNG": (".png",),
+    "PPM": (".pgm", ".ppm"),
+    "TIFF": (".tif", ".tiff"),
+    "WEBP": (".webp",),
+}
+_ENDINGS = tuple(ending for endings in _FORMATS.values() for ending in endings)
+_GRAY = ("1", "L", "LA", "La")
+_ORIENTATION = 0x0112  # of EXIF
+_BLOCK = 256  # images that threads decode ahead of those that are kept
+_GROUP = 16  # images that a thread decodes at a time: small ones take less time than handing them out
+_MOST_THREADS = 8
+_BYTES = 5  # of a value while a data set is read: one as it is in the file, and four as float32
+_DEPTH = 2  # folders below the one whose images are to be predicted: train and test, and the classes
+
+
+class ImageRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How image files become features: ``(examples, channels * height * width)`` from 0 to 1.
+
+    They are in the order channels, rows, columns, as the networks here take images that lie flat
+    (``InputType.convolutional_flat(height, width, channels)``). Photographs are turned as their EXIF data say; of
+    several pictures in a file the first counts; transparency is left out.
+
+    Attributes:
+        height, width: in pixels; 0: those of the images, which must then be all alike.
+        channels: 1 for gray, 3 for colours (red, green, blue); 0: 3 if any image has colours.
+        fit: what makes images of another size this large: ``resize`` stretches them, ``crop`` keeps their proportions
+            and takes the middle. Both interpolate linearly.
+    """
+
+    height: int = 0
+    width: int = 0
+    channels: int = 0
+    fit: Literal["resize", "crop"] = "resize"
+
+    def __post_init__(self) -> None:
+        if min(self.height, self.width) < 0 or (self.height == 0) != (self.width == 0):
+            raise ConfError(
+                f"images of height {self.height} and width {self.width} cannot be made; give both in pixels, or neither"
+            )
+        if self.channels not in (0, 1, 3):
+            raise ConfError(f"images of {self.channels} channels cannot be made; give 1 for gray or 3 for colours")
+        if self.fit not in ("resize", "crop"):
+            raise ConfError(f"fit is {self.fit!r}{nearest(self.fit, ('resize', 'crop'))}")
+
+    def read(self, paths: Sequence[Path]) -> Array:
+        """Return the pixels of files, bytes ``(images, channels, height, width)``; decoded by several threads.
+
+        Raises:
+            DataError: a file is no image, damaged, of another size than the first one (if no size is given), or larger
+                than Pillow's limit; names it. ConfError: the memory does not suffice.
+        """
+        pixels: list[Array] = []
+        for image in self._decoded(paths):
+            if not pixels:
+                shape = (self.channels or 3, *image.shape[1:])
+                check_memory(_BYTES * len(paths) * int(np.prod(shape)), f"reading {counted(len(paths), 'image')}")
+            elif image.shape[1:] != pixels[0].shape[1:]:
+                raise _uneven(paths, pixels, image)
+            pixels.append(image)
+        gray = sum(len(image) == 1 for image in pixels)
+        if 0 < gray < len(pixels):
+            logger.warning(
+                "%d of %s are gray, the others have colours: all get 3 channels (--image-channels 1 makes them gray)",
+                gray,
+                counted(len(pixels), "image"),
+            )
+            pixels = [np.repeat(image, 3, axis=0) if len(image) == 1 else image for image in pixels]
+        return np.stack(pixels)
+
+    def blocks(self, paths: Sequence[Path], *, rows: int) -> Iterator[Array]:
+        """Yield the features of files, so many at a time; errors as for ``read``."""
+        for start in range(0, len(paths), rows):
+            yield _features(self.read(paths[start : start + rows]))
+
+    def decode(self, path: Path) -> Array:
+        """Return the pixels of one file, bytes ``(channels, height, width)``; raises ``DataError``, which names it."""
+        return self._decode(path, _pillow())
+
+    def of(self, pixels: Array) -> ImageRecordReader:
+        """Return the reader that makes images such as these, of whatever it is given."""
+        channels, height, width = pixels.shape[1:]
+        return msgspec.structs.replace(self, height=height, width=width, channels=channels)
+
+    def _decoded(self, paths: Sequence[Path]) -> Iterator[Array]:
+        pillow = _pillow()
+        threads = min(len(os.sched_getaffinity(0)), _MOST_THREADS, len(paths))
+        with ThreadPoolExecutor(max(1, threads), thread_name_prefix="dl4j-images") as pool:
+            for start in range(0, len(paths), _BLOCK):
+                stop = min(start + _BLOCK, len(paths))
+                groups = [paths[first : min(first + _GROUP, stop)] for first in range(start, stop, _GROUP)]
+                for group in pool.map(lambda group: [self._decode(path, pillow) for path in group], groups):
+                    yield from group
+
+    def _decode(self, path: Path, pillow: _Pillow) -> Array:
+        """Return the pixels of a file, bytes ``(channels, height, width)``; on any thread."""
+        with files.errors_as(DataError, f"image {path} cannot be read"):
+            file = files.open_to_read(path)
+        with file:
+            if not os.fstat(file.fileno()).st_size:
+                raise DataError(f"{path} is empty, and no image; remove it")
+            try:
+                with pillow.image.open(file, formats=tuple(_FORMATS)) as image:
+                    _check(path, image, pillow)
+                    return self._pixels(image, pillow)
+            except DataError:
+                raise
+            except pillow.too_large as exc:
+                raise _too_large(path, str(exc)) from exc
+            except pillow.image.UnidentifiedImageError as exc:
+                kinds = ", ".join(_FORMATS)
+                raise DataError(f"{path} is no image that can be read ({kinds}); remove it or save it anew") from exc
+            except Exception as exc:  # decoders of so many formats raise whatever they like for damaged files
+                raise DataError(f"image {path} is truncated or damaged: {exc}; remove it or save it anew") from exc
+
+    def _pixels(self, image: Any, pillow: _Pillow) -> Array:
+        is_gray = self.channels == 1 or (self.channels == 0 and image.mode in _GRAY)
+        is_turned = image.getexif().get(_ORIENTATION, 1) != 1
+        upright = pillow.ops.exif_transpose(image) if is_turned else image
+        if "transparency" in upright.info:
+            upright = upright.convert("RGBA")  # from which its colours are known
+        if upright.mode != (mode := "L" if is_gray else "RGB"):
+            upright = upright.convert(mode)
+        size = (self.width, self.height)
+        if self.width and upright.size != size:
+            make = pillow.ops.fit if self.fit == "crop" else pillow.image.Image.resize
+            upright = make(upright, size, pillow.image.Resampling.BILINEAR)
+        array = np.asarray(upright)
+        return array[None] if is_gray else np.ascontiguousarray(np.moveaxis(array, -1, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pillow:
+    """The parts of Pillow, found when the first image is to be read."""
+
+    image: Any
+    ops: Any
+
+    @property
+    def too_large(self) -> tuple[type[Exception], ...]:
+        """What it raises for images beyond its limit; its warning, too, where warnings are errors."""
+        return (self.image.DecompressionBombError, self.image.DecompressionBombWarning)
+
+
+def _pillow() -> _Pillow:
+    try:
+        from PIL import Image, ImageOps
+    except ModuleNotFoundError as exc:
+        raise DataError(f"images need Pillow, which is not installed: {how_to_install('images')}") from exc
+    return _Pillow(Image, ImageOps)
+
+
+def _check(path: Path, image: Any, pillow: _Pillow) -> None:
+    """Raise ``DataError`` for an image that is too large, or has no bytes for pixels."""
+    most, (width, height) = pillow.image.MAX_IMAGE_PIXELS, image.size
+    if most is not None and width * height > most:
+        raise _too_large(path, f"it has {counted(width * height, 'pixel')}, more than {most:,}")
+    if image.mode.startswith(("I", "F")):
+        raise DataError(
+            f"image {path} has mode {image.mode} (more than 8 bits a channel), which would lose its range here; save "
+            "it with 8 bits, or read it into an array of your own"
+        )
+
+
+def _too_large(path: Path, why: str) -> DataError:
+    return DataError(f"image {path} is too large: {why} (Pillow's limit); make it smaller, or remove it")
+
+
+def _uneven(paths: Sequence[Path], pixels: list[Array], image: Array) -> DataError:
+    sizes = [f"{array.shape[1]}x{array.shape[2]}" for array in (pixels[0], image)]
+    return DataError(
+        f"images differ in size: {paths[0]} is {sizes[0]} (height x width), {paths[len(pixels)]} is {sizes[1]}; give "
+        "the size that all are to have, such as --image-size 64x64 (with --image-fit crop they keep their proportions)"
+    )
+
+
+def _features(pixels: Array) -> Array:
+    """Return bytes as features from 0 to 1, a row for each image."""
+    x: Array = pixels.reshape(len(pixels), -1).astype(np.float32)
+    x /= 255
+    return x
+
+
+# -- folders -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Images:
+    """The images of a folder.
+
+    Attributes:
+        paths: of the files, sorted: by class, and by name in each.
+        classes: of each, ``(images,)``.
+        label_names: of the classes: the names of their folders, sorted.
+        pixels: bytes, ``(images, channels, height, width)``.
+        reader: that makes such images of other files.
+    """
+
+    paths: tuple[Path, ...]
+    classes: npt.NDArray[np.intp]
+    label_names: tuple[str, ...]
+    pixels: Array
+    reader: ImageRecordReader
+
+    @classmethod
+    def of_folder(
+        cls, folder: Path, reader: ImageRecordReader | None = None, label_names: Sequence[str] | None = None
+    ) -> Images:
+        """Read the images in the folders of a folder.
+
+        Args:
+            folder: each folder in it with images is a class.
+            reader: makes them; None: of their own size, with colours if they have some.
+            label_names: the classes in order, where they are known: a folder may not have all of them.
+
+        Raises:
+            DataError: there are none, or a class is not among those known; and what ``ImageRecordReader.read`` raises.
+        """
+        found = class_folders(folder)
+        if not found:
+            raise DataError(_nothing_in(folder))
+        names = tuple(label_names) if label_names is not None else tuple(found)
+        for name, each in found.items():
+            if name not in names:
+                raise DataError(f"{each[0].parent} is a class that is not known{nearest(name, names)}")
+        paths = tuple(path for each in found.values() for path in each)
+        classes = np.array([names.index(name) for name, each in found.items() for _ in each], np.intp)
+        pixels = (reader or ImageRecordReader()).read(paths)
+        return cls(paths, classes, names, pixels, (reader or ImageRecordReader()).of(pixels))
+
+    def dataset(self, rows: npt.NDArray[np.intp] | None = None) -> DataSet:
+        """Return the examples, or some of them, as features from 0 to 1 with their classes."""
+        pixels, classes = (self.pixels, self.classes) if rows is None else (self.pixels[rows], self.classes[rows])
+        return DataSet.of_classes(_features(pixels), classes, len(self.label_names))
+
+
+def read_parts(
+    folder: Path, reader: ImageRecordReader | None, known: Sequence[str] | None, split: Split
+) -> tuple[DataSet, DataSet, tuple[str, ...], ImageRecordReader]:
+    """Return training and test part, the names of the classes, and the reader that makes others like them.
+
+    The parts are the folders ``train`` and ``test``, each with the folders of the classes in it; or else
+    a part of the images is held out.
+
+    Raises:
+        DataError: as for ``Images.of_folder``; or, unless the classes are known, there are not two classes, or not two
+            images in one.
+    """
+    if _has_parts(folder):
+        first = Images.of_folder(folder / "train", reader, known)
+        _check_classes(folder / "train", first, known, least=1)
+        same = msgspec.structs.replace(reader or ImageRecordReader(), channels=first.reader.channels)
+        second = Images.of_folder(folder / "test", same, first.label_names)
+        _check_alike(folder, first, second)
+        return first.dataset(), second.dataset(), first.label_names, first.reader
+    whole = Images.of_folder(folder, reader, known)
+    _check_classes(folder, whole, known, least=2)
+    if len(whole.paths) == 1:
+        raise DataError(f"{folder} has a single image, {whole.paths[0]}, which cannot be split into train and test")
+    train, test = split.parts_of(whole.classes, whole.label_names, str(folder))
+    lost = sorted(set(whole.classes.tolist()) - set(whole.classes[train].tolist())) if known is None else []
+    if lost:
+        raise DataError(
+            f"all {(whole.classes == lost[0]).sum()} images of class {whole.label_names[lost[0]]!r} in {folder} are "
+            "held out for the evaluation, and none is left to learn from; give more, or folders train and test"
+        )
+    return whole.dataset(train), whole.dataset(test), whole.label_names, whole.reader
+
+
+def _check_classes(folder: Path, found: Images, known: Sequence[str] | None, *, least: int) -> None:
+    """Raise ``DataError`` if there is nothing to tell apart, or a class has too few images."""
+    if known is not None:
+        return
+    if len(found.label_names) == 1:
+        raise DataError(
+            f"{folder} has images of only one class, {found.label_names[0]!r}; a network needs at least two to tell "
+            "apart, each in a folder of its own"
+        )
+    count, number = min((count, number) for number, count in Counter(found.classes.tolist()).items())
+    if count < least:
+        only = found.paths[found.classes.tolist().index(number)]
+        raise DataError(
+            f"class {found.label_names[number]!r} has a single image, {only}; a part to learn from and a part to "
+            f"evaluate with need at least {least}"
+        )
+
+
+def _check_alike(folder: Path, train: Images, test: Images) -> None:
+    if train.pixels.shape[1:] != test.pixels.shape[1:]:
+        sizes = ["x".join(map(str, part.pixels.shape[2:])) for part in (train, test)]
+        raise DataError(
+            f"images in {folder / 'train'} are {sizes[0]} (height x width), those in {folder / 'test'} {sizes[1]}; "
+            f"give the size that all are to have, such as --image-size {sizes[0]}"
+        )
+
+
+def is_image(name: str) -> bool:
+    """Tell whether a file's name ends as those of images do."""
+    return name.lower().endswith(_ENDINGS)
+
+
+def holds_images(folder: Path) -> bool:
+    """Tell whether a folder has images by their classes, or in parts of these; raises ``DataError``."""
+    return _has_parts(folder) or any(_images_in(each) for each in _folders_in(folder))
+
+
+def find_images(place: Path) -> list[Path]:
+    """Return the files of the images in a folder and the folders in it, in the order of their paths; a file alone.
+
+    Raises:
+        DataError: there are none, or the folder cannot be read.
+    """
+    with files.errors_as(DataError, f"{place} cannot be read"):
+        if not files.is_folder(place):
+            return [place]
+        found = list(_walk(place, _DEPTH))
+    if not found:
+        raise DataError(f"folder {place} has no images (files ending in {', '.join(_ENDINGS)})")
+    return found
+
+
+def _walk(folder: Path, depth: int) -> Iterator[Path]:
+    for name in files.names_in(folder):
+        if name.startswith("."):
+            continue
+        if is_image(name):
+            yield folder / name
+        elif depth and files.is_folder(folder / name):
+            yield from _walk(folder / name, depth - 1)
+
+
+def parts_of(folder: Path) -> list[Path]:
+    """Return the folders ``train`` and ``test`` of a folder that has the classes in these; else itself."""
+    return [folder / "train", folder / "test"] if _has_parts(folder) else [folder]
+
+
+def _has_parts(folder: Path) -> bool:
+    """Tell whether there are folders ``train`` and ``test`` with classes in them; these may be classes themselves."""
+    names = {each.name for each in _folders_in(folder)}
+    return {"train", "test"} <= names and any(_images_in(each) for each in _folders_in(folder / "train"))
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    with files.errors_as(DataError, f"cannot read folder {folder}"):
+        found = [folder / name for name in files.names_in(folder) if not name.startswith(".") and not is_image(name)]
+        return [path for path in found if files.is_folder(path)]
+
+
+def _images_in(folder: Path) -> list[Path]:
+    with files.errors_as(DataError, f"cannot read folder {folder}"):
+        return [folder / name for name in files.names_in(folder) if is_image(name) and not name.startswith(".")]
+
+
+def class_folders(folder: Path) -> dict[str, list[Path]]:
+    """Return the images of each class, and say what else there is."""
+    folders = _folders_in(folder)
+    found = {each.name: _images_in(each) for each in folders}
+    left_out = [each.name for each in folders if not found[each.name]]
+    found = {name: paths for name, paths in found.items() if paths}
+    with files.errors_as(DataError, f"cannot read folder {folder}"):
+        known = {each.name for each in folders}
+        left_out += [name for name in files.names_in(folder) if name not in known]
+        for name, paths in found.items():
+            taken = {path.name for path in paths}
+            left_out += [f"{name}/{other}" for other in files.names_in(folder / name) if other not in taken]
+    if found and left_out:
+        some = ", ".join(left_out[:3]) + (" ..." if len(left_out) > 3 else "")
+        what = counted(len(left_out), "file or folder", "files or folders")
+        logger.warning("%s: %s left out, which are hidden or no images of a class: %s", folder, what, some)
+    return found
+
+
+def _nothing_in(folder: Path) -> str:
+    direct = _images_in(folder)
+    if direct:
+        return (
+            f"{folder} has {counted(len(direct), 'image')} ({direct[0].name} ...), but no folders with images: put "
+            "those of each class into a folder of its own, which has the class's name"
+        )
+    return f"folder {folder} has no folders with images (files ending in {', '.join(_ENDINGS)})"

@@ -1,0 +1,542 @@
+"""What is in a table's file: the columns' types and ranges, gaps, classes, what is wrong; and the schema that fits it.
+
+One pass over the file; of each column a few words and sums are in memory, and of each row eight bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from dl4jlegacy import files
+from dl4jlegacy.datasets.csv_files import LABEL_HEADERS
+from dl4jlegacy.datasets.svmlight_files import (
+    LABEL,
+    MOST_COLUMNS,
+    SparseRows,
+    label_column,
+    numbered_columns,
+    survey,
+    word_of,
+)
+from dl4jlegacy.datasets.table import Column, cell_place, column_name, find_columns
+from dl4jlegacy.datasets.table_files import is_svmlight, opened_rows
+from dl4jlegacy.datasets.text_files import MISSING, Row, is_number, is_plain
+from dl4jlegacy.datasets.transform_process import TransformProcess, class_name, no_answer
+from dl4jlegacy.datasets.transforms import CategoricalToOneHot, Impute, RemoveColumns, Standardize, Step
+from dl4jlegacy.errors import ConfError, DataError, counted
+
+__all__ = [
+    "GUESSED_ROWS",
+    "ColumnSummary",
+    "Inspection",
+    "LabelCells",
+    "Problem",
+    "check_one_kind",
+    "guess_schema",
+    "inspect_csv",
+    "inspect_svmlight",
+]
+
+GUESSED_ROWS = 100_000
+"""Rows of a file that a schema is guessed from, the first ones."""
+_GAPS = frozenset(MISSING)
+_MOST_WORDS = 200  # of a column that is made one-hot without being asked
+_FEW_WORDS = 20  # which may be as many as there are rows
+_KEPT_WORDS = 2000
+_EXAMPLES = 5
+_GAP_WORD = "missing"
+
+
+@dataclass(slots=True)
+class ColumnSummary:
+    """What a column holds.
+
+    Attributes:
+        name, number: of the column, the number from 1.
+        missing, numbers, words: how many cells are gaps, numbers, and anything else.
+        alike: how many of the last are like numbers, infinite or in a spelling that only Python reads.
+        low, high, mean: of the numbers.
+        counts: how often each text occurs, up to a few thousand different ones; ``is_full`` says that there are more.
+    """
+
+    name: str
+    number: int
+    missing: int = 0
+    numbers: int = 0
+    words: int = 0
+    alike: int = 0
+    whole: int = 0
+    low: float = math.inf
+    high: float = -math.inf
+    total: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter)
+    is_full: bool = False
+
+    @property
+    def type(self) -> Literal["number", "category"]:
+        """Numbers, if at least half of what is not missing is one: then the others are mistakes."""
+        numbers = self.numbers + self.alike
+        return "number" if numbers and numbers >= self.words - self.alike else "category"
+
+    @property
+    def is_real(self) -> bool:
+        """Whether it holds nothing but numbers, and they are no classes: real ones, or very many."""
+        many = self.is_full or len(self.counts) > _MOST_WORDS
+        return bool(self.numbers) and not self.words and (self.numbers > self.whole or many)
+
+    @property
+    def invalid(self) -> int:
+        """Cells of a column of numbers that are none."""
+        return self.words if self.type == "number" else 0
+
+    @property
+    def mean(self) -> float:
+        """The mean of the numbers."""
+        return self.total / self.numbers if self.numbers else 0.0
+
+    def add(self, cell: str) -> bool:
+        """Count a cell; return whether it is neither a gap nor a number."""
+        text = cell.strip()
+        if text.lower() in _GAPS:
+            self.missing += 1
+            return False
+        if text in self.counts or len(self.counts) < _KEPT_WORDS:
+            self.counts[text] += 1
+        else:
+            self.is_full = True
+        try:
+            value = float(text)
+        except ValueError:
+            self.words += 1
+            return True
+        if not math.isfinite(value) or not is_plain(text):
+            self.words, self.alike = self.words + 1, self.alike + 1
+            return True
+        self.numbers += 1
+        self.whole += value.is_integer()
+        self.low, self.high, self.total = min(self.low, value), max(self.high, value), self.total + value
+        return False
+
+    def fields(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        found: dict[str, Any] = {"name": self.name, "type": self.type, "missing": self.missing, "invalid": self.invalid}
+        if self.type == "number" and self.numbers:
+            return {**found, "min": self.low, "max": self.high, "mean": self.mean}
+        words = dict(self.counts.most_common(_EXAMPLES))
+        return {**found, "categories": len(self.counts), "more_categories": self.is_full, "most_frequent": words}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong with a file: what, how often, and where it was first seen, in words."""
+
+    what: str
+    count: int
+    examples: tuple[str, ...]
+    is_refused: bool = False
+    """Whether training ends with an error because of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelCells:
+    """What is in the columns to learn, row by row.
+
+    Attributes:
+        names: of these columns.
+        partly, wholly: rows that have no value in at least one of them, which are left out, and in none.
+        strange: for each column with cells that are neither a gap nor 0 or 1, these.
+        first: the place of the first such cell, in words, and what stands there; None if there is none.
+    """
+
+    names: tuple[str, ...] = ()
+    partly: Problem | None = None
+    wholly: Problem | None = None
+    strange: Mapping[str, Problem] = field(default_factory=dict)
+    first: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What is in a file.
+
+    Attributes:
+        name: the file's.
+        rows: how many there are, without the header.
+        has_header: whether the first row has the columns' names.
+        columns: in their order.
+        problems: ragged rows, cells that are no numbers in a column of numbers, gaps, duplicated rows.
+        labels: what is in the columns to learn.
+    """
+
+    name: str
+    rows: int
+    has_header: bool
+    columns: tuple[ColumnSummary, ...]
+    problems: tuple[Problem, ...]
+    labels: LabelCells = LabelCells()
+
+    def column(self, name: str) -> ColumnSummary:
+        """Return the summary of the column of that name."""
+        return next(column for column in self.columns if column.name == name)
+
+    def default_label(self) -> str:
+        """Return the column called label, class or target, else the last."""
+        return _default_label([column.name for column in self.columns])
+
+    def has_numbers(self, *, regression: bool = False, multi_label: bool = False) -> bool:
+        """Return whether the labels are numbers to predict: somebody says so, they are several, or real ones.
+
+        Raises:
+            ConfError: both are given. DataError: the labels are not what they are said to be.
+        """
+        check_one_kind(regression=regression, multi_label=multi_label)
+        labels = [self.column(name) for name in self.labels.names]
+        numbers = not multi_label and (regression or len(labels) > 1 or labels[0].is_real)
+        for label in labels:
+            _check_label(self, label, regression=numbers, multi_label=multi_label)
+        return numbers
+
+    def check_answers(self) -> None:
+        """Raise ``DataError`` for the first label that is neither 0 nor 1; its message is that of a training."""
+        if self.labels.first is not None:
+            raise no_answer(*self.labels.first)
+
+    def all_problems(
+        self, *, regression: bool = False, multi_label: bool = False, is_whole: bool = True
+    ) -> tuple[Problem, ...]:
+        """Return the problems, those of the labels among them: gaps, no 0 or 1, one value only, lone classes.
+
+        Args:
+            regression: the labels are numbers to predict (``has_numbers``); multi_label: they are 0 or 1 each.
+            is_whole: there is no other file in which these labels may have other values.
+        """
+        cells, found = self.labels, list(self.problems)
+        if len(cells.names) > 1:
+            found += [self._left_out(part, is_whole) for part in (cells.partly, cells.wholly) if part is not None]
+        if multi_label:
+            known = {f"invalid numbers in {name!r}" for name in cells.strange}  # they are counted among the strange
+            found = [problem for problem in found if problem.what not in known] + list(cells.strange.values())
+        is_refused = is_whole and not multi_label
+        found += self._labels_with_one_value(is_refused=is_refused, are_numbers=regression or multi_label)
+        if not regression and not multi_label:
+            found += _lone_classes(self.column(cells.names[0]))
+        return tuple(found)
+
+    def _left_out(self, rows: Problem, is_whole: bool) -> Problem:
+        """Return the problem that rows have gaps in their labels, which is refused if no other row is left."""
+        return replace(rows, is_refused=is_whole and rows.count == self.rows)
+
+    def _labels_with_one_value(self, *, is_refused: bool, are_numbers: bool) -> list[Problem]:
+        same = []
+        for label in map(self.column, self.labels.names):
+            if are_numbers and label.low == label.high:
+                same.append(f"{label.name!r} is {label.low:g}")
+            elif not are_numbers and not label.is_full and len(set(map(class_name, label.counts))) == 1:
+                same.append(f"{label.name!r} is {next(iter(label.counts))!r}")
+        return [Problem("labels with one value only", len(same), tuple(same[:_EXAMPLES]), is_refused)] if same else []
+
+
+def _default_label(names: Sequence[str]) -> str:
+    named = [name for name in names if name.lower() in LABEL_HEADERS]
+    return named[-1] if named else names[-1]
+
+
+def _lone_classes(label: ColumnSummary) -> list[Problem]:
+    """Return the problem that classes occur once, if some do: they can be trained on or evaluated, but not both."""
+    alone = sorted(text for text, count in label.counts.items() if count == 1)
+    if not alone:
+        return []
+    examples = tuple(map(repr, alone[:_EXAMPLES]))
+    return [Problem(f"classes of {label.name!r} that occur once", len(alone), examples, True)]
+
+
+def check_one_kind(*, regression: bool, multi_label: bool) -> None:
+    """Raise ``ConfError`` if labels are said to be numbers to predict, and 0 or 1 each, too."""
+    if regression and multi_label:
+        raise ConfError("--regression predicts numbers, and --multi-label 0 or 1 for each label; give one of them")
+
+
+class _Seen:
+    """Counts something, and keeps the first examples of where."""
+
+    def __init__(self) -> None:
+        self.count, self.examples = 0, list[str]()
+
+    def add(self, where: str) -> None:
+        self.count += 1
+        if len(self.examples) < _EXAMPLES:
+            self.examples.append(where)
+
+    def problem(self, what: str, *, is_refused: bool = False) -> list[Problem]:
+        return [Problem(what, self.count, tuple(self.examples), is_refused)] if self.count else []
+
+
+class _LabelRows:
+    """Looks at the labels of every row; ``found`` has what there is to say."""
+
+    def __init__(self, name: str, unit: str, names: Sequence[str], labels: Sequence[str]) -> None:
+        self._name, self._unit, self._labels = name, unit, tuple(labels)
+        self._places = [names.index(label) for label in labels]
+        self._partly, self._wholly = _Seen(), _Seen()
+        self._strange = [_Seen() for _ in labels]
+        self._first: tuple[str, str] | None = None
+
+    def add(self, line: int, row: Sequence[str]) -> None:
+        """Look at a row, which has all columns."""
+        gaps = 0
+        for label, place, strange in zip(self._labels, self._places, self._strange, strict=True):
+            cell = row[place].strip()
+            if cell.lower() in _GAPS:
+                gaps += 1
+            elif not (is_number(cell) and float(cell) in (0.0, 1.0)):
+                strange.add(f"{self._unit} {line} has {cell!r}")
+                if self._first is None:
+                    text = f"{float(cell):g}" if is_number(cell) else repr(cell)
+                    self._first = cell_place(self._name, self._unit, line, label, place + 1), text
+        if gaps:
+            self._partly.add(f"{self._unit} {line}")
+        if gaps == len(self._labels):
+            self._wholly.add(f"{self._unit} {line}")
+
+    def found(self) -> LabelCells:
+        """Return what is in the labels of the rows so far."""
+        partly = self._partly.problem("rows without a value in a label, which are left out")
+        wholly = self._wholly.problem("rows without any label")
+        strange = {
+            label: problem
+            for label, seen in zip(self._labels, self._strange, strict=True)
+            for problem in seen.problem(f"labels in {label!r} that are neither 0 nor 1", is_refused=True)
+        }
+        return LabelCells(self._labels, next(iter(partly), None), next(iter(wholly), None), strange, self._first)
+
+
+def inspect_csv(path: Path, label: str = "", *, rows: int | None = None) -> Inspection:
+    """Return what is in a file: CSV or JSON lines, gzipped or not, Parquet, Arrow or Feather, or SVMLight.
+
+    Args:
+        path: the file.
+        label: the column to learn, or several, as for ``guess_schema``. A CSV file has a header if the first row has a
+            name of these, or one such as label or class, or no number.
+        rows: how many are looked at, the first ones; None: all.
+
+    Raises:
+        DataError: it cannot be read, has one column only, or holds nothing, or there is no such label.
+    """
+    if is_svmlight(path.name):
+        return inspect_svmlight([path], label)
+    with files.errors_as(DataError, f"cannot read {path}"):
+        file = files.open_to_read(path)
+    with opened_rows(file, str(path)) as found:
+        named, every = found.names is not None, found.rows
+        first = next(every, None) if found.names is None else (1, found.names)
+        if first is None:
+            raise DataError(f"{path} holds no examples; expected one per line")
+        cells = [cell.strip() for cell in first[1]]
+        has_header = named or _is_header(cells, label)
+        names = cells if has_header else [column_name(number) for number in range(1, len(cells) + 1)]
+        _check_names(str(path), first[0], names)
+        chosen = find_columns(label, names, str(path)) if label else (_default_label(names),)
+        labels = _LabelRows(str(path), found.unit, names, chosen)
+        body = islice(every if has_header else chain([first], every), rows)
+        count, columns, problems = _count(body, names, found.unit, labels)
+    if not count:
+        raise DataError(f"{path} holds no examples; expected one per line below the header")
+    return Inspection(str(path), count, has_header, columns, problems, labels.found())
+
+
+class _SparseColumns:
+    """Counts what the rows of SVMLight files have, piece by piece; what is in no pair is 0."""
+
+    def __init__(self, *, multi_label: bool) -> None:
+        self._is_several, self.labels = multi_label, Counter[float]()
+        self._counts = np.zeros(MOST_COLUMNS + 1, np.int64)
+        self._sums = np.zeros(MOST_COLUMNS + 1)
+        self._low = np.full(MOST_COLUMNS + 1, np.inf)
+        self._high = np.full(MOST_COLUMNS + 1, -np.inf)
+
+    def add(self, block: SparseRows) -> None:
+        labels = block.labels if self._is_several else block.single_labels()
+        found, counts = np.unique(labels, return_counts=True)
+        self.labels.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+        np.add.at(self._counts, block.indices, 1)
+        np.add.at(self._sums, block.indices, block.values)
+        np.minimum.at(self._low, block.indices, block.values)
+        np.maximum.at(self._high, block.indices, block.values)
+
+    def feature(self, column: Column, number: int, rows: int) -> ColumnSummary:
+        index = int(column.name)
+        low, high = float(self._low[index]), float(self._high[index])
+        if self._counts[index] < rows:
+            low, high = min(low, 0.0), max(high, 0.0)
+        return ColumnSummary(
+            column.name, number, numbers=rows, low=low, high=high, total=float(self._sums[index]), whole=rows
+        )
+
+    def label(self, rows: int) -> list[ColumnSummary]:
+        """Return the column of the label; or one for each of several, 0 or 1."""
+        if self._is_several:
+            columns = []
+            for number, (label, count) in enumerate(sorted(self.labels.items()), 1):
+                words = Counter({"1": count, "0": rows - count})
+                column = ColumnSummary(label_column(label), number, 0, rows, whole=rows, counts=words)
+                column.low, column.high, column.total = float(count == rows), 1.0, float(count)
+                columns.append(column)
+            return columns
+        words = Counter({word_of(label): count for label, count in self.labels.most_common(_KEPT_WORDS)})
+        whole = sum(count for label, count in self.labels.items() if label.is_integer())
+        total = sum(label * count for label, count in self.labels.items())
+        bounds = min(self.labels), max(self.labels)
+        return [ColumnSummary(LABEL, 1, 0, rows, 0, 0, whole, *bounds, total, words, len(self.labels) > _KEPT_WORDS)]
+
+
+def inspect_svmlight(paths: Sequence[Path], label: str = "", *, multi_label: bool = False) -> Inspection:
+    """Return what is in the SVMLight files of a data set, which are read once; it is called as the first of them.
+
+    Args:
+        paths: the files.
+        label: the column, or columns, to learn; "": the label of each line, or all of its labels.
+        multi_label: a line may have several labels, of which each becomes a column of 0 and 1.
+
+    Raises:
+        DataError: as ``svmlight_files.survey``, or a line has several labels; names file, line and value.
+    """
+    seen = _SparseColumns(multi_label=multi_label)
+    found = survey(paths, seen.add)
+    labels = seen.label(found.rows)
+    features = enumerate(numbered_columns(found.columns, found.first), len(labels) + 1)
+    columns = (*labels, *(seen.feature(column, number, found.rows) for number, column in features))
+    names = [column.name for column in columns]
+    chosen = find_columns(label, names, str(paths[0])) if label else tuple(names[: len(labels)])
+    return Inspection(str(paths[0]), found.rows, False, columns, (), LabelCells(chosen, None, None, {}, None))
+
+
+def _is_header(cells: Sequence[str], label: str) -> bool:
+    lowered = [cell.lower() for cell in cells]
+    wanted = {part.strip().lower() for part in (label, *label.split(",")) if part.strip() and not is_number(part)}
+    if wanted & set(lowered) or set(LABEL_HEADERS) & set(lowered):
+        return True
+    return not any(map(is_number, cells)) and all(cells)
+
+
+def _check_names(name: str, line: int, names: Sequence[str]) -> None:
+    if len(names) < 2:
+        raise DataError(f"{name}, line {line}: only {counted(len(names), 'column')}; expected features and a label")
+    for number, column in enumerate(names, 1):
+        if not column:
+            raise DataError(f"{name}, line {line}, column {number}: the header has no name there; give it one")
+        if names.count(column) > 1:
+            raise DataError(
+                f"{name}, line {line}: column {column!r} is there twice in the header; name each differently"
+            )
+
+
+def _count(
+    rows: Iterator[Row], names: Sequence[str], unit: str, labels: _LabelRows
+) -> tuple[int, tuple[ColumnSummary, ...], tuple[Problem, ...]]:
+    columns = tuple(ColumnSummary(name, number) for number, name in enumerate(names, 1))
+    ragged, twice = _Seen(), _Seen()
+    gaps, strange = [_Seen() for _ in names], [_Seen() for _ in names]
+    known: set[int] = set()
+    count = 0
+    for line, row in rows:
+        if len(row) != len(names):
+            ragged.add(f"{unit} {line} has {counted(len(row), 'column')}, not {len(names)}")
+            continue
+        count += 1
+        labels.add(line, row)
+        key = hash(tuple(row))
+        if key in known:
+            twice.add(f"{unit} {line}")
+        known.add(key)
+        for index, cell in enumerate(row):
+            before = columns[index].missing
+            if columns[index].add(cell):
+                strange[index].add(f"{unit} {line} has {cell!r}")
+            elif columns[index].missing > before:
+                gaps[index].add(f"{unit} {line}")
+    problems = [*ragged.problem("ragged rows", is_refused=True), *twice.problem("duplicated rows")]
+    for column, gap, odd in zip(columns, gaps, strange, strict=True):
+        problems += gap.problem(f"missing values in {column.name!r}")
+        if column.type == "number":
+            problems += odd.problem(f"invalid numbers in {column.name!r}", is_refused=True)
+    return count, columns, tuple(problems)
+
+
+def guess_schema(
+    found: Inspection, *, label: str = "", regression: bool = False, multi_label: bool = False, scale: bool = True
+) -> TransformProcess:
+    """Return a schema for a file: gaps imputed, numbers standardized, words one-hot; what cannot be used removed.
+
+    Args:
+        found: what is in the file.
+        label: the column to learn, by name or number; "": one called label, class or target, else the last. Several,
+            with commas between them, are numbers to predict, or ``multi_label``.
+        regression: the label is a number to predict.
+        multi_label: the labels are 0 or 1 each, and do not exclude each other.
+        scale: whether numbers are standardized.
+
+    Raises:
+        DataError: there is no such column, or it has no numbers to predict, or they are no classes.
+    """
+    names = [column.name for column in found.columns]
+    labels = find_columns(label, names, found.name) if label else (found.default_label(),)
+    regression = regression or (len(labels) > 1 and not multi_label)
+    for name in labels:
+        _check_label(found, found.column(name), regression=regression, multi_label=multi_label)
+    features = [column for column in found.columns if column.name not in labels]
+    removed = [column.name for column in features if why_removed(column)]
+    numbers = tuple(c.name for c in features if c.type == "number" and c.name not in removed)
+    words = tuple(c.name for c in features if c.type == "category" and c.name not in removed)
+    if not numbers and not words:
+        reasons = ", ".join(f"{column.name!r} {why_removed(column)}" for column in features)
+        raise DataError(f"{found.name} has nothing to learn from besides its label {', '.join(labels)!r}: {reasons}")
+    steps: list[Step] = []
+    if removed:
+        steps.append(RemoveColumns(columns=tuple(removed)))
+    if numbers:
+        steps += [Impute(columns=numbers), *([Standardize(columns=numbers)] if scale else [])]
+    if words:
+        steps += [Impute(columns=words, strategy="constant", constant=_GAP_WORD), CategoricalToOneHot(columns=words)]
+    columns = tuple(Column(column.name, column.type) for column in found.columns)
+    several: dict[str, Any] = {"label": labels[0]}
+    if len(labels) > 1 or multi_label:
+        several = {"labels": labels, "multi_label": multi_label}
+    return TransformProcess(columns=columns, regression=regression, steps=tuple(steps), **several)
+
+
+def why_removed(column: ColumnSummary) -> str:
+    """Return why a guessed schema leaves a column out; "" if it does not."""
+    if not column.numbers and not column.words:
+        return "has no value at all"
+    different, cells = len(column.counts), column.numbers + column.words
+    if column.type == "category" and (different > _MOST_WORDS or different > max(_FEW_WORDS, cells // 2)):
+        more = "more than " if column.is_full else ""
+        return f"has {more}{different:,} different words in {cells:,} rows, names or texts perhaps"
+    return ""
+
+
+def _check_label(found: Inspection, label: ColumnSummary, *, regression: bool, multi_label: bool) -> None:
+    if not label.numbers and not label.words:
+        raise DataError(f"{found.name}: the label {label.name!r} has no value in any row")
+    if (regression or multi_label) and label.type == "category":
+        word = next(iter(label.counts))
+        what = "--regression predicts numbers" if regression else "--multi-label learns 0 or 1 for each label"
+        raise DataError(
+            f"{found.name}: the label {label.name!r} holds words such as {word!r}, and {what}; leave it out, or give "
+            "another --label"
+        )
+    if not regression and not multi_label and label.is_real:
+        real = label.numbers > label.whole
+        what = "real numbers" if real else f"{len(label.counts)} different numbers{' or more' if label.is_full else ''}"
+        raise DataError(
+            f"{found.name}: the label {label.name!r} holds {what}, which are no classes; to predict them, give "
+            "--regression, or another --label"
+        )

@@ -1,0 +1,233 @@
+"""MapDataSetIterator: batches of a data set that gives its examples by number, as PyTorch's and Hugging Face's do.
+
+Nothing of either library is imported: what counts is ``len(dataset)`` and ``dataset[number]``. An example is a pair of
+features and a label, as of a ``torch.utils.data.Dataset``, or a row of named columns, as of a ``datasets.Dataset``. Its
+values are whatever NumPy makes arrays of (tensors among them), or images of Pillow.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.datasets.dataset import DataSet, one_hot
+from dl4jlegacy.datasets.iterator import BatchCursor, ListDataSetIterator
+from dl4jlegacy.errors import DataError, Dl4jError, counted, nearest
+
+__all__ = ["MapDataSetIterator", "gives_examples"]
+
+_LABEL_COLUMNS = ("label", "labels", "target")
+
+
+def gives_examples(data: Any) -> bool:
+    """Tell whether ``data`` are examples by their number, and not batches: as PyTorch's and Hugging Face's are.
+
+    What can be gone through too is taken for batches, unless what it gives first is a row of named columns.
+    """
+    if not _is_map_style(data):
+        return False
+    return not hasattr(data, "__iter__") or (len(data) > 0 and isinstance(data[0], Mapping))
+
+
+def _is_map_style(data: Any) -> bool:
+    if isinstance(data, list | tuple | str | bytes | Mapping) or hasattr(data, "dtype"):
+        return False
+    return hasattr(data, "__len__") and hasattr(data, "__getitem__")
+
+
+class MapDataSetIterator(BatchCursor):
+    """Batches of a map-style data set, in a new order every epoch: the same as ``ListDataSetIterator``'s with its seed.
+
+    An example is read each time that a batch needs it, by one thread at a time; the data set must give the same one for
+    the same number, or runs that resume and jobs that are repeated see other data. Batches are float32.
+
+    Args:
+        dataset: has ``len()`` and gives an example for a number from 0; one with ``__getitems__`` is asked for those of
+            a batch at once.
+        batch_size: examples per batch.
+        features: the columns that are the features, side by side; None: all but the label. Not for pairs.
+        label: the column of the label; None: ``label``, ``labels`` or ``target``, whichever there is. Not for pairs.
+        n_classes: how many classes there are, where labels are their numbers; 0: labels are real numbers to predict;
+            None: what the data set says (``features[label].names`` or ``classes``), else whole numbers are refused.
+        seed, shuffle, drop_last: as for ``ListDataSetIterator``.
+        label_names: names of the outcomes, for reports; by default those that the data set has.
+
+    Attributes:
+        source: the data set.
+
+    Raises:
+        DataError: there is no example, the first one is none, or a column is not there; names the nearest.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int,
+        *,
+        features: str | Sequence[str] | None = None,
+        label: str | None = None,
+        n_classes: int | None = None,
+        seed: int = 123,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        label_names: tuple[str, ...] = (),
+    ) -> None:
+        if not _is_map_style(dataset):
+            raise DataError(
+                f"{type(dataset).__name__} does not give examples by their number (len() and []): a data set that can "
+                "only be gone through is given to ActorNetworkRunner as it is, in batches"
+            )
+        if not len(dataset):
+            raise DataError(f"{type(dataset).__name__} has no example")
+        self.source, self._reading = dataset, threading.Lock()
+        numbers = DataSet(np.arange(len(dataset), dtype=np.float64)[:, None])
+        self._numbers = ListDataSetIterator(numbers, batch_size, seed=seed, shuffle=shuffle, drop_last=drop_last)
+        first = self._examples([0])[0]
+        self._columns = _columns_of(first, features, label)
+        names = _class_names(dataset, self._columns)
+        self._n_classes = len(names) or None if n_classes is None else n_classes
+        self.label_names = tuple(label_names) or names
+        shape = self._batch([0])
+        self.batch_size, self.input_columns, self.total_outcomes = batch_size, shape.n_in, shape.n_out
+
+    @property
+    def total_examples(self) -> int:
+        """Examples per epoch, without those that ``drop_last`` leaves out."""
+        return self._numbers.total_examples
+
+    @property
+    def total_batches(self) -> int:
+        """Batches per epoch."""
+        return self._numbers.total_batches
+
+    def batch(self, epoch: int, index: int) -> DataSet:
+        """Return batch ``index`` of ``epoch``; safe on any thread.
+
+        Raises:
+            DataError: the data set failed, or an example is not like the first; names it.
+        """
+        return self._batch([int(number) for number in self._numbers.batch(epoch, index).features[:, 0]])
+
+    def _batch(self, numbers: list[int]) -> DataSet:
+        pairs = [_pair(example, self._columns) for example in self._examples(numbers)]
+        arrays = [(number, *_arrays(number, pair)) for number, pair in zip(numbers, pairs, strict=True)]
+        with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite, and is then named
+            features = _stacked("features", [(number, x) for number, x, _ in arrays]).astype(np.float32)
+        labelled = [(number, y) for number, _, y in arrays if y is not None]
+        if not labelled:
+            return DataSet(features)
+        if len(labelled) < len(arrays):
+            raise DataError(f"{counted(len(arrays) - len(labelled), 'example')} of a batch have no label")
+        return DataSet(features, self._labels(_stacked("label", labelled), numbers))
+
+    def _labels(self, labels: Array, numbers: list[int]) -> Array:
+        """Return labels ``(examples, n_out)``: class numbers one-hot, all others as they are."""
+        if labels.ndim > 1 and labels[0].size != 1:
+            return labels
+        column = labels.reshape(len(labels))
+        if self._n_classes:
+            try:
+                return one_hot(column, self._n_classes)
+            except DataError as exc:
+                raise DataError(f"examples {numbers[:8]} ...: {exc}") from exc
+        if self._n_classes is None and column.dtype.kind in "biu":
+            raise DataError(
+                f"the label of example {numbers[0]} is {column[0]}, and {type(self.source).__name__} does not say how "
+                "many classes there are: give n_classes=10, or n_classes=0 if it is an amount to predict"
+            )
+        return column[:, None]
+
+    def _examples(self, numbers: list[int]) -> list[Any]:
+        """Return examples by their numbers; what the data set raises names them."""
+        several = getattr(self.source, "__getitems__", None)
+        try:
+            with self._reading:
+                return list(several(numbers)) if callable(several) else [self.source[number] for number in numbers]
+        except Exception as exc:
+            what = str(exc) if isinstance(exc, Dl4jError) else f"{type(exc).__name__}: {exc}"
+            asked = ", ".join(map(str, numbers[:8])) + (" ..." if len(numbers) > 8 else "")
+            raise DataError(f"{type(self.source).__name__} failed at example {asked}: {what}") from exc
+
+
+_Columns = tuple[tuple[str, ...], str | None] | None
+"""The columns of the features and that of the label; None: examples are pairs."""
+
+
+def _columns_of(example: Any, features: str | Sequence[str] | None, label: str | None) -> _Columns:
+    """Return which columns of an example count; raises ``DataError`` if it has no columns, and some are named."""
+    if not isinstance(example, Mapping):
+        if features is not None or label is not None:
+            raise DataError(f"examples are {type(example).__name__} and have no columns; leave features and label out")
+        return None
+    known = [str(name) for name in example]
+    chosen = label if label is not None else next((name for name in _LABEL_COLUMNS if name in known), None)
+    wanted = [features] if isinstance(features, str) else features
+    names = tuple(wanted) if wanted is not None else tuple(name for name in known if name != chosen)
+    for name in (*names, *([chosen] if chosen is not None else [])):
+        if name not in known:
+            raise DataError(f"there is no column {name!r}{nearest(name, known)}")
+    if not names:
+        raise DataError(f"the only column is the label {chosen!r}; name the features")
+    return names, chosen
+
+
+def _class_names(dataset: Any, columns: _Columns) -> tuple[str, ...]:
+    """Return the names of the classes as the data set has them; none if it does not say."""
+    described = getattr(dataset, "features", None)
+    names = None
+    if columns is not None and columns[1] is not None and isinstance(described, Mapping):
+        names = getattr(described.get(columns[1]), "names", None)
+    if names is None and columns is None:
+        names = getattr(dataset, "classes", None)
+    return tuple(str(name) for name in names) if isinstance(names, list | tuple) else ()
+
+
+def _pair(example: Any, columns: _Columns) -> tuple[list[Any], Any]:
+    """Return the parts of an example's features, and its label (None: it has none)."""
+    if columns is None:
+        if isinstance(example, tuple | list) and len(example) == 2:
+            return [example[0]], example[1]
+        return [example], None
+    names, label = columns
+    try:
+        return [example[name] for name in names], None if label is None else example[label]
+    except (KeyError, TypeError) as exc:
+        raise DataError(f"an example has no column {exc}, which the first one has") from exc
+
+
+def _arrays(number: int, pair: tuple[list[Any], Any]) -> tuple[Array, Array | None]:
+    """Return an example's features and label as arrays; several columns side by side."""
+    parts, label = pair
+    values = [_array(f"the features of example {number}", part) for part in parts]
+    x = values[0] if len(values) == 1 else np.concatenate([np.atleast_1d(value).reshape(-1) for value in values])
+    return np.atleast_1d(x), None if label is None else _array(f"the label of example {number}", label)
+
+
+def _array(what: str, value: Any) -> Array:
+    """Return a value as an array of numbers; an image of Pillow as ``(channels, height, width)`` from 0 to 1."""
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError) as exc:
+        raise DataError(f"{what} cannot become an array: {exc}") from exc
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{what} are {type(value).__name__} with dtype {array.dtype}; the data set must give numbers")
+    if not callable(getattr(value, "getbands", None)):
+        return array
+    planes = array[None] if array.ndim == 2 else np.moveaxis(array, -1, 0)
+    return planes.astype(np.float32) / 255 if array.dtype == np.uint8 else planes
+
+
+def _stacked(what: str, arrays: list[tuple[int, Array]]) -> Array:
+    """Return the arrays of a batch as one; raises ``DataError`` naming an example whose shape is another."""
+    (first, expected), *others = arrays
+    for number, array in others:
+        if array.shape != expected.shape:
+            raise DataError(
+                f"the {what} of example {number} have shape {array.shape}, those of example {first} {expected.shape}; "
+                "bring them to one size"
+            )
+    return np.stack([array for _, array in arrays])

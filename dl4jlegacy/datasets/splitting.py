@@ -1,0 +1,136 @@
+"""Which rows of a data set are the training part and which are held out: drawn by a seed, or also class by class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.errors import DataError, counted
+from dl4jlegacy.seeding import Stream
+
+__all__ = ["Split", "class_numbers", "lone_rows", "split_order", "stratified"]
+
+Rows = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How a part of a data set is held out.
+
+    Attributes:
+        test_fraction: its share, between 0 and 1.
+        seed: draws it.
+        stratify: it gets its share of every class.
+        allows_lone: a class may have a single example, which is then learned from: classes were known before.
+    """
+
+    test_fraction: float
+    seed: int
+    stratify: bool = False
+    allows_lone: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.test_fraction < 1:
+            raise DataError(f"test fraction is {self.test_fraction}; it must lie between 0 and 1 (exclusive)")
+
+    def parts(self, rows: int) -> tuple[Rows, Rows]:
+        """Return the rows to learn from and those held out, whatever their classes; raises ``DataError``."""
+        return split_order(rows, 1 - self.test_fraction, self.seed)
+
+    def parts_of(self, classes: Rows, names: Sequence[str], what: str) -> tuple[Rows, Rows]:
+        """Return the same parts for rows of these classes, class by class if this ``stratify`` says so.
+
+        Raises:
+            DataError: a class has a single row, unless that is allowed; names it in ``what``.
+        """
+        parts = self.parts(len(classes))
+        if not self.stratify:
+            return parts
+        if (lone := lone_rows(classes)) and not self.allows_lone:
+            number, row = min(lone.items(), key=lambda item: item[1])
+            raise DataError(
+                f"{what}: class {names[number]!r} has a single example, number {row} (from 0), and a stratified split "
+                "needs two of every class, one to learn from and one to be held out: leave that example out, or "
+                "--stratify"
+            )
+        return stratified(classes, parts)
+
+
+def split_order(rows: int, fraction: float, seed: int | None) -> tuple[Rows, Rows]:
+    """Return which rows are the training part and which the rest.
+
+    Args:
+        rows: how many there are; at least 2.
+        fraction: the share of the training part, between 0 and 1, rounded to whole rows; neither part is ever empty.
+        seed: shuffles the rows first; None keeps their order.
+
+    Raises:
+        DataError: too few rows, or no such share.
+    """
+    if not 0 < fraction < 1:
+        raise DataError(f"the training part was to be {fraction} of the data set; it must lie between 0 and 1")
+    if rows < 2:
+        raise DataError(f"a data set of {counted(rows, 'example')} cannot be split into train and test; it needs 2")
+    order = np.arange(rows)
+    if seed is not None:
+        order = Stream.of(seed).at(purpose="split").generator().permutation(rows)
+    cut = min(max(round(rows * fraction), 1), rows - 1)
+    return order[:cut], order[cut:]
+
+
+def stratified(classes: Rows, parts: tuple[Rows, Rows]) -> tuple[Rows, Rows]:
+    """Return the two parts of a split again, each with its share of every class.
+
+    The second part keeps its size, shared out by the largest remainders (of equal ones the lower class comes first),
+    but it gets at least one row of every class that has two, and never all of one. A class with a single row is left in
+    the first part. Both keep the order that the parts give to all rows.
+
+    Args:
+        classes: of the rows, ``(rows,)``.
+        parts: the rows in two parts, as ``split_order`` draws them.
+
+    Raises:
+        DataError: no class has two rows.
+    """
+    order, wanted = np.concatenate(parts), len(parts[1])
+    _, numbers, counts = np.unique(classes, return_inverse=True, return_counts=True)
+    if counts.max() < 2:
+        raise DataError(
+            f"{counted(len(classes), 'example')} of as many classes cannot be split class by class: each has only one"
+        )
+    shares, remainders = np.divmod(counts * wanted, len(classes))
+    second = np.minimum(np.maximum(shares, 1), counts - 1)
+    for number in np.argsort(-remainders, kind="stable"):
+        if second.sum() < wanted and shares[number] == second[number] < counts[number] - 1:
+            second[number] += 1
+    shuffled = numbers[order]
+    grouped = np.argsort(shuffled, kind="stable")  # by class, in the order of the rows within each
+    places = np.empty_like(grouped)
+    places[grouped] = np.arange(len(order)) - (np.cumsum(counts) - counts)[shuffled[grouped]]
+    is_first = places < (counts - second)[shuffled]
+    return order[is_first], order[~is_first]
+
+
+def lone_rows(classes: Rows) -> dict[int, int]:
+    """Return the only row of every class that has no other, by the class."""
+    found, rows, counts = np.unique(classes, return_index=True, return_counts=True)
+    return {int(found[index]): int(rows[index]) for index in np.flatnonzero(counts == 1)}
+
+
+def class_numbers(labels: Array) -> Rows:
+    """Return the class of every row of labels ``(examples, classes)``.
+
+    Raises:
+        DataError: they do not say one class for each example.
+    """
+    if labels.ndim == 2 and labels.shape[1] > 1 and (labels.max(axis=1) == 1).all() and (labels.sum(axis=1) == 1).all():
+        classes: Rows = labels.argmax(axis=1)
+        return classes
+    raise DataError(
+        f"labels of shape {labels.shape} are not one class for each example, so that their parts cannot have equal "
+        "shares of the classes; leave stratify out"
+    )

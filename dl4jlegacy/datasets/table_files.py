@@ -1,0 +1,142 @@
+"""Which files are tables, by the endings of their names, and their rows as texts: one interface for all kinds."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from dl4jlegacy import files
+from dl4jlegacy.datasets.arrow_files import arrow_rows
+from dl4jlegacy.datasets.text_files import Row, csv_rows, json_rows
+from dl4jlegacy.errors import DataError
+
+__all__ = [
+    "KINDS",
+    "TextRows",
+    "check_one_kind",
+    "is_arrow",
+    "is_csv",
+    "is_pattern",
+    "is_svmlight",
+    "is_table",
+    "kind_of_table",
+    "opened_rows",
+    "tables_like",
+]
+
+_CSV, _JSON, _ARROW, _SVMLIGHT = "CSV", "JSON lines", "Parquet or Arrow", "SVMLight"
+KINDS = "CSV, JSON lines, Parquet, Arrow, Feather or SVMLight"
+"""The kinds of tables, for messages."""
+_ENDINGS = {
+    **dict.fromkeys((".csv", ".csv.gz", ".tsv", ".tsv.gz"), _CSV),
+    **dict.fromkeys((".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz"), _JSON),
+    **dict.fromkeys((".parquet", ".pq", ".arrow", ".feather", ".ipc"), _ARROW),
+    **dict.fromkeys((".svm", ".svmlight", ".libsvm"), _SVMLIGHT),
+    **dict.fromkeys((".svm.gz", ".svmlight.gz", ".libsvm.gz"), _SVMLIGHT),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TextRows:
+    """The rows of a file as texts.
+
+    Attributes:
+        names: of the columns; None: a CSV file, whose first row may have them.
+        rows: without the names, if these are known.
+        unit: what is counted to say where a row stands: ``line`` or ``row``, from 1.
+    """
+
+    names: list[str] | None
+    rows: Iterator[Row]
+    unit: str
+
+
+def kind_of_table(name: str) -> str | None:
+    """Return what kind of table a file is by its name; None: it does not say."""
+    lowered = name.lower()
+    return next((kind for ending, kind in _ENDINGS.items() if lowered.endswith(ending)), None)
+
+
+def is_table(name: str) -> bool:
+    """Return whether a file's name is one of a table."""
+    return kind_of_table(name) is not None
+
+
+def is_arrow(name: str) -> bool:
+    """Return whether a file's columns are typed, and read by pyarrow."""
+    return kind_of_table(name) == _ARROW
+
+
+def is_svmlight(name: str) -> bool:
+    """Return whether a file has a label and ``index:value`` pairs on each line."""
+    return kind_of_table(name) == _SVMLIGHT
+
+
+def is_csv(name: str) -> bool:
+    """Return whether a file is read as CSV: by its name, or since that says nothing."""
+    return kind_of_table(name) in (_CSV, None)
+
+
+@contextlib.contextmanager
+def opened_rows(file: BinaryIO, name: str) -> Iterator[TextRows]:
+    """Yield the rows of a table of any kind; what has no ending of another one is a CSV file. Closes the file.
+
+    Args:
+        file: open for reading; a CSV file and JSON lines may be a pipe.
+        name: the file's, for its kind and for messages.
+
+    Raises:
+        DataError: it cannot be read, or is of another kind; names file, row and value, also while rows are taken.
+    """
+    kind = kind_of_table(name)
+    if kind == _SVMLIGHT:
+        file.close()
+        raise DataError(
+            f"{name} is an SVMLight file, whose rows are no lists of cells; read it with dl4jlegacy.datasets.load"
+        )
+    if kind not in (_JSON, _ARROW):
+        with contextlib.closing(csv_rows(file, name)) as lines:
+            yield TextRows(None, lines, "line")
+        return
+    with contextlib.closing((json_rows if kind == _JSON else arrow_rows)(file, name)) as rows:
+        first = next(rows, None)
+        if first is None:
+            raise DataError(f"{name} holds no examples; expected an object on each line")
+        yield TextRows([column.strip() for column in first[1]], rows, "line" if kind == _JSON else "row")
+
+
+def is_pattern(name: str) -> bool:
+    """Return whether a name stands for several files, such as ``part-*.csv``."""
+    return glob.has_magic(name)
+
+
+def tables_like(pattern: str) -> list[Path]:
+    """Return the files that a pattern stands for, in the order of their names.
+
+    Raises:
+        DataError: there is none, or one of them is no table, or they are of several kinds.
+    """
+    with files.errors_as(DataError, f"data set {pattern!r} cannot be read"):
+        found = [Path(path) for path in sorted(glob.glob(str(files.expand(pattern))))]
+        found = [path for path in found if files.is_file(path)]
+    if not found:
+        raise DataError(f"data set {pattern!r}: there is no file of such a name; is the pattern spelt right?")
+    for path in found:
+        if not is_table(path.name):
+            raise DataError(f"data set {pattern!r}: {path} is no table; expected {KINDS} files by their endings")
+    check_one_kind(found, f"data set {pattern!r}")
+    return found
+
+
+def check_one_kind(tables: list[Path], where: str) -> None:
+    """Raise ``DataError`` if the files of a data set are of several kinds: the same rows twice, perhaps."""
+    other = next((path for path in tables if kind_of_table(path.name) != kind_of_table(tables[0].name)), None)
+    if other is not None:
+        raise DataError(
+            f"{where} has tables of several kinds, {tables[0].name} and {other.name}; keep one kind of files in a "
+            f"folder, or name those to read by a pattern, such as '*{''.join(tables[0].suffixes[-2:])}'"
+        )

@@ -1,0 +1,191 @@
+"""The data that a run's ``Conf`` names, loaded, scaled or transformed: the same for whoever goes on with the run."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from dataclasses import dataclass
+
+import msgspec
+
+from dl4jlegacy import storage
+from dl4jlegacy.datasets import DataSource, load
+from dl4jlegacy.datasets.image_files import ImageRecordReader
+from dl4jlegacy.datasets.inspection import GUESSED_ROWS, Inspection, check_one_kind, guess_schema, inspect_csv
+from dl4jlegacy.datasets.normalizers import Normalizer, NormalizerMinMaxScaler
+from dl4jlegacy.datasets.sources import svmlight_files_of, table_files_of
+from dl4jlegacy.datasets.stored_tables import is_large
+from dl4jlegacy.datasets.svmlight_schema import svmlight_schema
+from dl4jlegacy.datasets.table import find_columns
+from dl4jlegacy.datasets.transform_process import TransformProcess
+from dl4jlegacy.datasets.transforms import RemoveColumns
+from dl4jlegacy.errors import CellError, ConfError, DataError, counted
+from dl4jlegacy.scaleout.conf import Conf
+
+__all__ = ["Data", "data_of", "first_examples", "load_data", "new_data"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A data set made ready: by ``normalizer`` its features are between 0 and 1; None: as they, or a schema, came."""
+
+    source: DataSource
+    normalizer: Normalizer | None
+
+
+def load_data(
+    name: str,
+    data_dir: str = "",
+    *,
+    scale: bool = True,
+    transform: TransformProcess | None = None,
+    images: ImageRecordReader | None = None,
+    stratify: bool = False,
+) -> Data:
+    """Return the data set of that name; raises ``DataError``.
+
+    With ``scale`` features that go beyond 0 to 1 are scaled to it, each by its smallest and largest training value. A
+    ``transform`` makes them of the columns of tables, and scales them or not; ``images`` of images in folders;
+    ``stratify`` holds out a share of every class. A schema without steps of SVMLight files, as they get when nothing is
+    said, leaves the scaling to ``scale``.
+    """
+    place = storage.local(data_dir) or None
+    found = load(storage.local(name), data_dir=place, transform=transform, images=images, stratify=stratify)
+    source = dataclasses.replace(found, name=name)
+    if not scale or (transform is not None and (transform.steps or not _is_sparse(name, transform))):
+        return Data(source, None)
+    low, high = float(source.train.features.min()), float(source.train.features.max())
+    if low >= 0.0 and high <= 1.0:
+        return Data(source, None)
+    normalizer = NormalizerMinMaxScaler().fit(source.train)
+    train, test = normalizer.transform(source.train), normalizer.transform(source.test)
+    return Data(dataclasses.replace(source, train=train, test=test), normalizer)
+
+
+def data_of(conf: Conf, data_dir: str = "") -> Data:
+    """Return the data that a Conf names, with MNIST's files in ``data_dir`` if it is given; raises ``DataError``."""
+    place = data_dir or conf.data_dir
+    return load_data(
+        conf.dataset,
+        place,
+        scale=conf.scale_features,
+        transform=conf.transform,
+        images=conf.images,
+        stratify=conf.stratify,
+    )
+
+
+def new_data(conf: Conf, *, label: str = "", regression: bool = False, multi_label: bool = False) -> tuple[Conf, Data]:
+    """Return the data of a new run, and its Conf with the schema that is fitted to them, or how its images are read.
+
+    Without a schema in the Conf one is guessed for tables if a label is given or something to predict, if they are
+    large, or if their columns are not all numbers.
+
+    Args:
+        conf: names the data.
+        label: the column to learn, by name or number; "": that of the schema; the last one. Several have commas
+            between them, and are numbers to predict, or ``multi_label``.
+        regression: it is a number to predict.
+        multi_label: the labels are 0 or 1 each, and do not exclude each other.
+
+    Raises:
+        DataError: the data cannot be read, or do not fit the schema. ConfError: the schema does not fit itself.
+    """
+    check_one_kind(regression=regression, multi_label=multi_label)
+    named, conf = conf.dataset, conf.replace(dataset=storage.local(conf.dataset))  # what is elsewhere is fetched once
+    if conf.transform is not None:
+        chosen = _with_label(conf.transform, label, regression=regression, multi_label=multi_label)
+        conf = conf.replace(transform=chosen)
+    elif label or regression or multi_label or _is_large(conf):
+        conf = conf.replace(transform=_guessed(conf, label, regression=regression, multi_label=multi_label))
+    try:
+        data = data_of(conf)
+    except CellError:
+        if conf.transform is not None:
+            raise
+        found = _inspected(conf, "")
+        if not any(column.missing or column.type == "category" for column in found.columns):
+            raise
+        conf = conf.replace(transform=guess_schema(found, scale=conf.scale_features))
+        data = data_of(conf)
+    transform = data.source.transform
+    if transform is not None:
+        removed = [name for step in transform.steps if isinstance(step, RemoveColumns) for name in step.columns]
+        if removed:
+            logger.warning("columns that are not learned from: %s (see dl4j data inspect)", ", ".join(removed))
+    if conf.images is not None and data.source.images is None:
+        raise DataError(
+            f"data set {named!r} has no folders of images, which --image-size, --image-channels and --image-fit "
+            "(images in a Conf) are for; leave them out"
+        )
+    source = dataclasses.replace(data.source, name=named)
+    return conf.replace(dataset=named, transform=transform, images=source.images), Data(source, data.normalizer)
+
+
+def _is_large(conf: Conf) -> bool:
+    """Return whether the data are a table that is not held in memory; raises ``DataError`` if there are none."""
+    return conf.images is None and is_large(table_files_of(conf.dataset))
+
+
+def _is_sparse(name: str, transform: TransformProcess) -> bool:
+    """Return whether the data are SVMLight files that are held in memory."""
+    found = svmlight_files_of(storage.local(name))
+    return bool(found) and not is_large(found, len(transform.columns))
+
+
+def _guessed(conf: Conf, label: str, *, regression: bool, multi_label: bool) -> TransformProcess:
+    """Return the schema that fits the tables; raises ``DataError``."""
+    found = svmlight_files_of(conf.dataset)
+    if found and conf.images is None:
+        return svmlight_schema(
+            found, label=label, regression=regression, multi_label=multi_label, scale=conf.scale_features
+        )
+    inspected = _inspected(conf, label)
+    return guess_schema(
+        inspected, label=label, regression=regression, multi_label=multi_label, scale=conf.scale_features
+    )
+
+
+def _inspected(conf: Conf, label: str) -> Inspection:
+    """Return what is in the first table of the data set; raises ``DataError`` if there is none."""
+    found = table_files_of(conf.dataset)
+    if not found:
+        raise DataError(
+            f"data set {conf.dataset!r} has no columns to choose from: --label, --regression and --schema are for "
+            "tables, and it is none"
+        )
+    return inspect_csv(found[0], label, rows=GUESSED_ROWS)
+
+
+def _with_label(transform: TransformProcess, label: str, *, regression: bool, multi_label: bool) -> TransformProcess:
+    """Return a schema with the label, or labels, that somebody has chosen instead."""
+    names = [column.name for column in transform.columns]
+    chosen = find_columns(label, names, "the schema") if label else transform.label_columns
+    several = multi_label or (transform.multi_label and not regression)
+    real = not several and (regression or transform.regression or len(chosen) > 1)
+    if (chosen, real, several) == (transform.label_columns, transform.regression, transform.multi_label):
+        return transform
+    is_one = len(chosen) == 1 and not several
+    return msgspec.structs.replace(
+        transform,
+        label=chosen[0] if is_one else "",
+        labels=() if is_one else chosen,
+        regression=real,
+        multi_label=several,
+        classes=(),
+        label_mean=0.0,
+        label_std=0.0,
+        label_means=(),
+        label_stds=(),
+    )
+
+
+def first_examples(data: Data, count: int) -> Data:
+    """Return the data with only the first ``count`` training examples."""
+    if count < 1:
+        raise ConfError(f"{counted(count, 'example')} cannot be trained on; give at least 1")
+    source = data.source
+    train = source.train.rows(0, min(count, source.train.num_examples))
+    return Data(dataclasses.replace(source, train=train), data.normalizer)

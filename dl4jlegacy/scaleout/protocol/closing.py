@@ -1,0 +1,228 @@
+"""The end of a round: its updates become the next model version, by one compare-and-set of the head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+
+import msgspec
+
+from dl4jlegacy.scaleout.aggregate import ValidationAggregation
+from dl4jlegacy.scaleout.protocol.events import (
+    HEAD_TOPIC,
+    STEP,
+    NewModel,
+    SavedState,
+    Steps,
+)
+from dl4jlegacy.scaleout.protocol.frames import (
+    delete_many,
+    keys_of,
+    write_frame,
+)
+from dl4jlegacy.scaleout.protocol.log import (
+    KnownLog,
+    folded_jobs,
+    saved_in,
+)
+from dl4jlegacy.scaleout.protocol.master_state import Master
+from dl4jlegacy.scaleout.protocol.states import (
+    names_snapshot,
+    read_states,
+    with_snapshot,
+    write_snapshot,
+)
+from dl4jlegacy.scaleout.protocol.watch import OpenSlots
+from dl4jlegacy.scaleout.records import (
+    HEAD,
+    Head,
+    Keys,
+    LogEntry,
+    Manifest,
+    SlotState,
+    Snapshot,
+    advance,
+    encode_record,
+)
+from dl4jlegacy.scaleout.store import Buffer
+from dl4jlegacy.scaleout.strategies import slot_strategy
+
+__all__ = [
+    "LONGEST_REPLAY",
+    "as_a_whole",
+    "close_round",
+    "states_to_save",
+    "with_best",
+    "with_keeps",
+    "with_new_snapshot",
+]
+
+LONGEST_REPLAY = 30.0
+"""Seconds that doing the jobs of a slot again should take at most, whose worker is gone."""
+
+
+def close_round(me: Master, slots: OpenSlots) -> Steps[None]:
+    """Write the folded updates as the next model version and make it current; from that moment the updates count.
+
+    A validation leaves the model as it is, and so may an aggregation; then it is not written again. What either means
+    for the best model and the run's end is in the new head.
+    """
+    head, aggregation, now = slots.head, slots.aggregation, me.clock.now()
+    assert aggregation is not None
+    new = advance(head, me.plan, slots.folded, updates_dropped=max(head.updates_dropped, slots.dropped))
+    if me.scoring.counts_seconds:
+        new = msgspec.structs.replace(new, seconds=head.seconds + now - me.counted[1])
+    figures, frame, before, at = None, slots.model, me.snapshot, (head.round, None)
+    if isinstance(aggregation, ValidationAggregation):
+        figures = aggregation.figures()
+    else:
+        ends_phase = me.plan.ends_phase(head.round, new.round)
+        with me.phases.phase("MasterAggregate", at):
+            frame, score = aggregation.finish(ends_phase=ends_phase)
+        with me.phases.phase("MasterStoreModel", at):
+            new = yield from _stored(me, slots, msgspec.structs.replace(new, score=score), frame, ends_phase=ends_phase)
+    if not new.logged:
+        new = with_keeps(me, new)
+    with me.phases.phase("MasterScore", at):
+        new = me.scoring.closed(me.plan, head, new, figures)
+    if new.status != "running":
+        new = yield from as_a_whole(me, new, frame)
+    yield STEP
+    committing = me.phases.begin()
+    if me.store.replace_if_same(HEAD, slots.raw, encode_record(new)):
+        committing.end("MasterCommit", at)
+        me.store.publish(HEAD_TOPIC)
+        me.known, me.counted = (new, frame), (new.version, now)
+        me.homes |= {me.plan.at(number)[1]: slots.records[number].worker for number in slots.folded}
+        me.log = _known_log(me, slots, new)
+        me.closed_keys += [*_replaced_keys(head, new), *_keys_of_slots(me, slots)]
+        me.closed_keys += _keys_of_states(head, before) if new.snapshot != head.snapshot else []
+        if new.best is not None and not new.best.is_same(head.best):
+            me.closed_keys += [] if head.best is None else keys_of(head.best.model)
+            me.best = (new.best, frame)
+        jobs = {number: slots.records[number] for number in slots.folded}
+        states = yield from states_to_save(me, new)
+        yield NewModel(new, frame, best=me.best_of(new), jobs=jobs, figures=figures, states=states)
+    else:
+        mine = {frame for frame in (new.model, new.entry, new.snapshot) if frame is not None}
+        theirs = {head.model, head.entry, head.snapshot}
+        yield from delete_many(me.store, [key for frame in mine - theirs for key in keys_of(frame)])
+
+
+def _stored(me: Master, slots: OpenSlots, new: Head, frame: Buffer, *, ends_phase: bool) -> Steps[Head]:
+    """Return the new head with its model, which is written: as a whole, as an entry of a log, or as both.
+
+    With an entry a worker that has the model before need not read this one.
+    """
+    head, strategy = slots.head, slot_strategy(me.router, me.plan, slots.head.round)
+    is_logged = strategy is not None and strategy.is_logged and not ends_phase
+    is_whole = not is_logged or head.round >= head.keeps
+    entry, begins = None, new.round if ends_phase else head.replay_round
+    if is_logged:
+        jobs = folded_jobs(slots.folded, slots.records, slots.updates)
+        previous = () if is_whole else me.log.following(head)
+        said = LogEntry(version=new.version, before=head.identity, folded=jobs, previous=previous)
+        entry = yield from write_frame(me.store, Keys.entry(new.version, me.writer()), encode_record(said))
+    if not is_whole:
+        return msgspec.structs.replace(new, entry=entry, logged=head.logged + 1)
+    model = head.model
+    if head.logged or frame is not slots.model:
+        model = yield from write_frame(me.store, me.model_key(new.version), frame)
+    new = msgspec.structs.replace(new, model=model, entry=entry, logged=0, replay_round=begins)
+    return (yield from _with_states(me, slots, new, ends_phase=ends_phase))
+
+
+def _known_log(me: Master, slots: OpenSlots, new: Head) -> KnownLog:
+    """Return the log of a new head after this one."""
+    if not new.logged:
+        return KnownLog(new.identity)
+    before = me.log.saved if slots.head.logged else {}
+    return KnownLog(new.identity, me.log.following(slots.head), {**before, **_saved(me, slots)})
+
+
+def _saved(me: Master, slots: OpenSlots) -> dict[int, SlotState]:
+    """Return the states that the folded jobs have saved, by slot."""
+    return saved_in(me.plan, folded_jobs(slots.folded, slots.records, {}))
+
+
+def _replaced_keys(head: Head, new: Head) -> list[str]:
+    """Return the keys of the model and entry of a head that a new one has replaced."""
+    entry = [] if head.entry is None else keys_of(head.entry)
+    return [*entry, *([] if new.model.key == head.model.key else keys_of(head.model))]
+
+
+def _with_states(me: Master, slots: OpenSlots, new: Head, *, ends_phase: bool) -> Steps[Head]:
+    """Return a new head with the snapshot that belongs to it; states end with their phase."""
+    head = slots.head
+    if slot_strategy(me.router, me.plan, head.round) is None:
+        return new
+    if ends_phase:
+        return msgspec.structs.replace(new, snapshot=None)
+    before = me.snapshot[1] if me.snapshot is not None and names_snapshot(head, me.snapshot[0]) else Snapshot()
+    states = {**before.states, **(me.log.saved if head.logged else {}), **_saved(me, slots)}
+    return (yield from with_new_snapshot(me, new, Snapshot(dict(sorted(states.items())))))
+
+
+def _keys_of_states(head: Head, known: tuple[str, Snapshot] | None) -> list[str]:
+    """Return the keys of a head's snapshot and of the states that it names."""
+    if head.snapshot is None or known is None or not names_snapshot(head, known[0]):
+        return []
+    states = [key for state in known[1].states.values() for key in keys_of(state.state)]
+    return [*keys_of(head.snapshot), *states]
+
+
+def _keys_of_slots(me: Master, slots: OpenSlots) -> list[str]:
+    """Return the keys of the folded slots' records, data and updates."""
+    keys = []
+    for number in slots.folded:
+        record = slots.records[number]
+        keys.append(Keys.job(*me.plan.at(number)))
+        for manifest in (record.data, record.update):
+            keys += [] if manifest is None else keys_of(manifest)
+    return keys
+
+
+def as_a_whole(me: Master, head: Head, model: Buffer) -> Steps[Head]:
+    """Return a head that ends the run, with its model written as a whole: nobody follows the log of such a run."""
+    if not head.logged:
+        return head
+    manifest = yield from write_frame(me.store, me.model_key(head.version), model)
+    return msgspec.structs.replace(head, model=manifest, entry=None, logged=0, snapshot=None)
+
+
+def with_keeps(me: Master, head: Head) -> Head:
+    """Return a head whose model is stored as a whole, with the round that is to be the next one of which that is so.
+
+    A job that must be done again is worth ``LONGEST_REPLAY`` at most: the longer jobs are, the more often states are
+    saved, and with every round as long as it is not known how long they are. Rounds that may bring a score are stored,
+    or a run that goes on from an earlier one would score them twice.
+    """
+    strategy = slot_strategy(me.router, me.plan, head.round)
+    if strategy is None or head.round >= me.plan.total_rounds:
+        return head
+    durations = me.durations.get(False, [])
+    affordable = int(LONGEST_REPLAY / max(median(durations), 1e-9)) if durations else 1
+    most = max(1, min(strategy.state_every, affordable))
+    if me.scoring.stopping is not None:
+        most = min(most, me.plan.left_in_epoch(head.round))
+    return msgspec.structs.replace(head, keeps=me.plan.unbroken(head.round, most))
+
+
+def with_new_snapshot(me: Master, head: Head, snapshot: Snapshot) -> Steps[Head]:
+    """Write a snapshot, and return the head with it."""
+    manifest = yield from write_snapshot(me.store, Keys.snapshot(head.version, me.writer()), snapshot)
+    me.snapshot = manifest.key, snapshot
+    return with_snapshot(head, snapshot, manifest)
+
+
+def with_best(head: Head, model: Manifest) -> Head:
+    """Return the head with its best model stored elsewhere."""
+    assert head.best is not None
+    return msgspec.structs.replace(head, best=msgspec.structs.replace(head.best, model=model))
+
+
+def states_to_save(me: Master, head: Head) -> Steps[Mapping[int, SavedState]]:
+    """Return the states that belong to a version, if it is to be saved; none if one of them has just been lost."""
+    if me.snapshot is None or not names_snapshot(head, me.snapshot[0]) or not me.is_to_be_saved(head):
+        return {}
+    return (yield from read_states(me.store, me.snapshot[1])) or {}

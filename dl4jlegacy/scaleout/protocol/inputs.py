@@ -1,0 +1,277 @@
+"""What a job needs, and how a worker comes to it: the model, the state of the slot, the data.
+
+What a worker holds in memory is a cache that is believed by the keys of what it came from, never by a version or a
+slot. If nobody has saved the state of a slot and the worker that had it is gone, the slot's jobs since it was saved
+last are done again, each from the model that it began with then; they must come to the updates that were folded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dl4jlegacy.scaleout.aggregate import JobAggregator
+from dl4jlegacy.scaleout.phases import NO_PHASES, Phases
+from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.protocol.events import ABANDONED, STEP, Perform, Performed, Steps
+from dl4jlegacy.scaleout.protocol.frames import read_frame, read_frames
+from dl4jlegacy.scaleout.protocol.log import model_after, read_log
+from dl4jlegacy.scaleout.protocol.states import read_snapshot
+from dl4jlegacy.scaleout.records import (
+    Failure,
+    Folded,
+    Head,
+    JobRecord,
+    Keys,
+    Manifest,
+    SlotState,
+    Snapshot,
+    encode_record,
+)
+from dl4jlegacy.scaleout.store import Buffer, Store
+from dl4jlegacy.scaleout.strategies import WorkRouter, slot_strategy
+from dl4jlegacy.wire import digest
+
+__all__ = ["REPLAY_DIFFERS", "Claim", "HeldState", "Lost", "Ready", "WorkerMemory", "prepare"]
+
+REPLAY_DIFFERS = "DL4J-REPLAY"
+"""Code of the ``Failure`` of a job that was done again and came to another update."""
+
+
+class Claim(NamedTuple):
+    """A leased job: its number, its record, the record's bytes as written, and when that was by the worker's clock."""
+
+    number: int
+    record: JobRecord
+    raw: bytes
+    since: float
+
+
+class HeldState(NamedTuple):
+    """A state in a worker's memory, with the number of its job, the key of that job's update, and its own key.
+
+    ``saved`` is "" if the state was not written. Nobody writes a key twice.
+    """
+
+    number: int
+    update: str
+    saved: str
+    frame: Buffer
+
+
+@dataclass(slots=True)
+class WorkerMemory:
+    """What a worker holds. ``aggregator`` is that of its masters. Used by the worker's thread."""
+
+    name: str
+    store: Store
+    plan: Plan
+    router: WorkRouter
+    aggregator: JobAggregator
+    phases: Phases = NO_PHASES
+    model: tuple[str, Buffer] | None = None
+    """The identity and frame of the newest model that was read, or that came from the log."""
+    snapshot: tuple[str, Snapshot] | None = None
+    """The key of the snapshot that was last read, and what it says."""
+    states: dict[int, HeldState] = field(default_factory=dict)
+    """The state that this worker's last job in a slot has left, by slot."""
+    latest: dict[int, tuple[int, str]] = field(default_factory=dict)
+    """By slot: the version that its last job in the log has led to, and the key of that job's update."""
+
+
+class Ready(NamedTuple):
+    """A job with what it needs; ``replayed`` jobs were done again for it, under the lease of ``claim``."""
+
+    claim: Claim
+    model: Buffer
+    state: Buffer | None
+    data: Buffer | None
+    replayed: int = 0
+
+
+class Lost(NamedTuple):
+    """Something cannot be read: what the head refers to, as text; "" for the data of the job itself."""
+
+    text: str
+
+
+class UpdateKey(NamedTuple):
+    """The key of the update of a slot's last job, whose state was not saved."""
+
+    key: str
+
+
+class Earlier(NamedTuple):
+    """What a job began with that is done again: the version, its model, and the state of the slot."""
+
+    version: int
+    model: Buffer
+    state: Buffer | None
+
+
+Begins = SlotState | UpdateKey | None
+"""What the state is known by that a job begins with; None if there is none."""
+
+
+def prepare(me: WorkerMemory, head: Head, claim: Claim, data: Buffer | None = None) -> Steps[Any]:
+    """Return a claimed job as ``Ready``; reads what is not in memory.
+
+    Or ``Lost``; or the answer to the ``Perform`` of a job that had to be done again for it, if it is no ``Performed``.
+
+    Args:
+        data: of the job, if they were fetched in advance.
+    """
+    record, reading = claim.record, me.phases.begin()
+    had_model = me.model is not None and me.model[0] == head.identity
+    lost = yield from _follow(me, head)
+    begins = lost or (yield from _begins_with(me, head, me.plan.at(claim.number)[1]))
+    if isinstance(begins, Lost):
+        return begins
+    model = me.model if me.model and me.model[0] == head.identity else None
+    state = _held(me, claim.number, begins)
+    wanted: dict[str, Manifest] = {}
+    if model is None:
+        wanted["model"] = head.model
+    if record.data is not None and data is None:
+        wanted["data"] = record.data
+    if isinstance(begins, SlotState) and state is None:
+        wanted["state"] = begins.state
+    frames = dict(zip(wanted, (yield from read_frames(me.store, list(wanted.values()))), strict=True)) if wanted else {}
+    if wanted or not had_model:  # one read gets all that is wanted
+        reading.end("WorkerGetData" if had_model else "WorkerGetModel", me.plan.at(claim.number))
+    if model is None and (frame := frames["model"]) is not None:
+        model = me.model = head.identity, frame
+        me.latest.clear()
+    state, data = frames.get("state", state), frames.get("data", data)
+    if model is None:
+        return Lost(f"model {record.model or 'version'}")
+    if isinstance(begins, SlotState) and state is None:
+        return Lost(f"state {begins.state.key}")
+    if record.data is not None and data is None:
+        return Lost("")
+    if isinstance(begins, UpdateKey) and state is None:
+        return (yield from _replayed(me, head, claim, data))
+    return Ready(claim, model[1], state, data)
+
+
+def _begins_with(me: WorkerMemory, head: Head, slot: int) -> Steps[Begins | Lost]:
+    """Return what the state of a slot is known by."""
+    if slot_strategy(me.router, me.plan, head.round) is None:
+        return None
+    if head.logged and (latest := me.latest.get(slot)) is not None and latest[0] > head.version - head.logged:
+        return UpdateKey(latest[1])
+    if head.snapshot is None:
+        return None
+    if me.snapshot is None or me.snapshot[0] != head.snapshot.key:
+        found = yield from read_snapshot(me.store, head.snapshot)
+        if found is None:
+            return Lost(f"snapshot {head.snapshot.key}")
+        me.snapshot = head.snapshot.key, found
+        first = {slot: saved.number for slot, saved in found.states.items()}
+        me.states = {slot: held for slot, held in me.states.items() if held.number >= first.get(slot, 0)}
+    return me.snapshot[1].states.get(slot)
+
+
+def _held(me: WorkerMemory, number: int, begins: Begins) -> Buffer | None:
+    """Return the state that a job begins with if this worker has it."""
+    held = me.states.get(me.plan.at(number)[1])
+    if held is None or begins is None:
+        return None
+    is_it = held.update == begins.key if isinstance(begins, UpdateKey) else held.saved == begins.state.key
+    return held.frame if is_it else None
+
+
+def _follow(me: WorkerMemory, head: Head) -> Steps[Lost | None]:
+    """Bring the model in memory to the version of a head with a log.
+
+    The model that is stored as a whole is only read where no entry leads on from the one that is in memory.
+    """
+    known = "" if me.model is None else me.model[0]
+    if head.entry is None or known == head.identity:
+        return None
+    entries = yield from read_log(me.store, head, known)
+    if entries is None or entries[0].before != known:
+        if not head.logged:
+            return None  # the model of this very version is stored
+        frame = None if entries is None else (yield from read_frame(me.store, head.model))
+        if entries is None or frame is None:
+            return Lost(f"what version {head.version} follows from")
+        me.latest.clear()
+        me.model = entries[0].before, frame
+    identities = [*(entry.before for entry in entries[1:]), head.identity]
+    for entry, identity in zip(entries, identities, strict=True):
+        assert me.model is not None
+        me.model = identity, model_after(me.aggregator, me.plan, me.model[1], entry)
+        me.latest |= {me.plan.at(job.number)[1]: (entry.version, job.key) for job in entry.folded}
+    return None
+
+
+def _replayed(me: WorkerMemory, head: Head, claim: Claim, data: Buffer | None) -> Steps[Any]:
+    """Do the jobs of a slot again since its state was saved last, or is held; return what ``prepare`` does."""
+    slot = me.plan.at(claim.number)[1]
+    entries = yield from read_log(me.store, head)
+    model = yield from read_frame(me.store, head.model)
+    saved = yield from _saved_state(me, head, slot)
+    if entries is None or model is None or isinstance(saved, Lost):
+        return Lost(f"what version {head.version} follows from")
+    state = saved
+    jobs = {entry.version: job for entry in entries for job in entry.folded if me.plan.at(job.number)[1] == slot}
+    held = me.states.get(slot)
+    for version in [version for version, job in jobs.items() if held is not None and job.key == held.update]:
+        assert held is not None
+        state, jobs = held.frame, {after: job for after, job in jobs.items() if after > version}
+    claim = yield from _with_patience(me, claim, len(jobs))
+    for entry in entries:
+        if (job := jobs.get(entry.version)) is not None:
+            done = yield from _done_again(me, claim, job, Earlier(entry.version - 1, model, state))
+            if not isinstance(done, Performed):
+                return done
+            state = done.state
+        model = model_after(me.aggregator, me.plan, model, entry)
+    me.model = head.identity, model
+    return Ready(claim, model, state, data, replayed=len(jobs))
+
+
+def _saved_state(me: WorkerMemory, head: Head, slot: int) -> Steps[Buffer | Lost | None]:
+    """Return the state of a slot that belongs to the model which is stored as a whole; None if it began there."""
+    if head.snapshot is None:
+        return None
+    snapshot = yield from read_snapshot(me.store, head.snapshot)
+    if snapshot is None:
+        return Lost(f"snapshot {head.snapshot.key}")
+    saved = snapshot.states.get(slot)
+    frame = None if saved is None else (yield from read_frame(me.store, saved.state))
+    return Lost(f"state {saved.state.key}") if saved is not None and frame is None else frame
+
+
+def _done_again(me: WorkerMemory, claim: Claim, job: Folded, begun: Earlier) -> Steps[Any]:
+    """Do a folded job again; return ``Performed``, or what ``prepare`` returns instead of ``Ready``."""
+    round_, slot = me.plan.at(job.number)
+    data = None if job.data is None else (yield from read_frame(me.store, job.data))
+    if job.data is not None and data is None:
+        return Lost(f"the data of round {round_}, slot {slot}")
+    plan, leased = me.plan.slot(round_, slot), me.plan.slot(*me.plan.at(claim.number))
+    done = yield Perform(plan, claim.record, begun.version, begun.model, data, begun.state, leased=leased)
+    if not isinstance(done, Performed | Failure) and done is not ABANDONED:
+        return None  # there is no state to go on with
+    if isinstance(done, Performed) and bytes(done.update) != job.update:
+        text = (
+            f"the job of round {round_}, slot {slot} came to another update when worker {me.name} did it again "
+            f"(digest {digest(done.update)[:16]}) than when worker {job.worker} did it ({digest(job.update)[:16]}), "
+            "which is part of the model: they do not compute alike. If that is meant, give the router state_every=1, "
+            "so that nothing has to be done again"
+        )
+        return Failure(REPLAY_DIFFERS, text, me.name)
+    return done
+
+
+def _with_patience(me: WorkerMemory, claim: Claim, behind: int) -> Steps[Claim]:
+    """Tell the master how many jobs are done again for a claim, so that its worker is not taken for a slow one."""
+    record = msgspec.structs.replace(claim.record, behind=behind)
+    new = encode_record(record)
+    yield STEP
+    if not me.store.replace_if_same(Keys.job(*me.plan.at(claim.number)), claim.raw, new):
+        return claim  # extended meanwhile, or lost: the commit decides
+    return claim._replace(record=record, raw=new)

@@ -1,0 +1,124 @@
+"""What a master knows of its run, and what it is given to lead it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+
+from dl4jlegacy.clock import Clock
+from dl4jlegacy.scaleout.aggregate import JobAggregator
+from dl4jlegacy.scaleout.phases import NO_PHASES, Phases
+from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.protocol.events import (
+    Limits,
+    SavedState,
+)
+from dl4jlegacy.scaleout.protocol.failures import Suspects
+from dl4jlegacy.scaleout.protocol.log import (
+    KnownLog,
+)
+from dl4jlegacy.scaleout.protocol.watch import ReissueReason
+from dl4jlegacy.scaleout.records import (
+    Best,
+    Failure,
+    Head,
+    Keys,
+    Snapshot,
+)
+from dl4jlegacy.scaleout.scoring import Scoring
+from dl4jlegacy.scaleout.store import Buffer, Store
+from dl4jlegacy.scaleout.strategies import WorkRouter
+
+__all__ = ["Master", "RunStart"]
+
+SWEEP_VERSIONS = 16
+"""After this many versions the whole store is searched for keys that other processes left behind."""
+
+
+@dataclass(slots=True)
+class RunStart:
+    """How a run starts, or restarts after the store has lost its head or model.
+
+    ``first_model()`` returns version 0, a pure function of the Conf. ``restore()`` returns the newest good checkpoint,
+    or None if there is none; ``best_model(best)`` the frame of a best model, if the checkpoints have it, and
+    ``states(head)`` the states of the slots that belong to a restored head. ``may_begin()`` returns whether this
+    process is the run's master, False if that is unknown now; it raises if it is not, or the run is over.
+    """
+
+    run: str
+    first_model: Callable[[], Buffer]
+    restore: Callable[[], tuple[Head, Buffer] | None]
+    best_model: Callable[[Best], Buffer | None] = lambda best: None
+    states: Callable[[Head], Mapping[int, SavedState] | None] = lambda head: None
+    may_begin: Callable[[], bool] = lambda: True
+
+
+@dataclass(slots=True)
+class Master:
+    """The state of a master; ``name`` is unique to this process and run.
+
+    ``is_gone(worker)`` returns whether a worker's process is known to be dead or frozen; its jobs are then given to
+    other workers immediately. A wrong answer only means that a job is done twice. ``on_reissued(slot, worker, reason)``
+    is called for each job that is also given to another worker, ``on_progress()`` whenever batches were done, be it of
+    a job that is not done yet, ``on_set_aside(worker, failures)`` for a worker that gets no more jobs; they must only
+    enqueue. ``present()`` returns the names of the workers that are there, as far as that is known.
+    ``is_to_be_saved(head)`` returns whether a checkpoint of a new version will be written, which needs its states.
+    """
+
+    name: str
+    store: Store
+    clock: Clock
+    plan: Plan
+    router: WorkRouter
+    _: KW_ONLY
+    aggregator: JobAggregator
+    start: RunStart
+    limits: Limits = field(default_factory=Limits)
+    phases: Phases = NO_PHASES
+    is_gone: Callable[[str], bool] = lambda worker: False
+    on_progress: Callable[[], None] = lambda: None
+    on_reissued: Callable[[tuple[int, int], str, ReissueReason], None] = lambda slot, worker, reason: None
+    on_set_aside: Callable[[str, tuple[Failure, ...]], None] = lambda worker, failures: None
+    present: Callable[[], Collection[str]] = lambda: ()
+    is_to_be_saved: Callable[[Head], bool] = lambda head: True
+    scoring: Scoring = field(default_factory=Scoring)
+    written: int = 0
+    durations: dict[bool, list[float]] = field(default_factory=dict)
+    """How long recent jobs took: those of training, and (True) those of validations."""
+    known: tuple[Head, Buffer] | None = None
+    """The newest head that this master has read or written, and its model: used if the store loses them."""
+    best: tuple[Best, Buffer] | None = None
+    """The best model of the run as this master knows it, likewise."""
+    counted: tuple[int, float] = (-1, 0.0)
+    """The version of the head to which the run's seconds are counted, and when that was."""
+    snapshot: tuple[str, Snapshot] | None = None
+    """The key of the snapshot that this master has read or written last, and what it says."""
+    log: KnownLog = field(default_factory=KnownLog)
+    """The log that this master has read or written last."""
+    homes: dict[int, str] = field(default_factory=dict)
+    """By slot, the worker that has done its last job, whose state it has in memory."""
+    must_reread_model: bool = False
+    """Whether a worker could not read what the head refers to."""
+    must_check_states: bool = False
+    """Whether it may have been a state."""
+    closed_keys: list[str] = field(default_factory=list)
+    """Keys of closed rounds; each is deleted once the head has moved far enough."""
+    swept: int = -SWEEP_VERSIONS
+    suspects: Suspects = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.suspects = Suspects(self.limits.attempts)
+
+    def best_of(self, head: Head) -> Buffer | None:
+        """Return the frame of a head's best model; None if it has none, or this master does not know it."""
+        known = self.best is not None and head.best is not None and head.best.is_same(self.best[0])
+        return self.best[1] if self.best is not None and known else None
+
+    def writer(self) -> str:
+        """Return the part of a key that this master has not used yet."""
+        self.written += 1
+        return f"{self.name}.{self.written}"
+
+    def model_key(self, version: int) -> str:
+        """Return a key prefix that this master has not used yet."""
+        return Keys.model(version, self.writer())

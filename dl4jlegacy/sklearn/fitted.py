@@ -1,0 +1,60 @@
+"""FittedNetwork: a trained network inside an estimator, used from any thread, copied and pickled as plain data."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
+from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
+from dl4jlegacy.nn.updaters import NoOp
+
+__all__ = ["FittedNetwork"]
+
+
+class FittedNetwork:
+    """The configuration and the parameters of a trained network, and what it says of examples.
+
+    It computes in float64, so that what it says of an example does not depend on those beside it, as scikit-learn
+    demands: in float32 a matrix product of other size may round otherwise. A pickle of it holds the configuration as
+    JSON and the parameters as one array, and nothing of what computes with them.
+
+    Attributes:
+        conf: the configuration, with all sizes.
+        params: the flat parameter vector, read-only.
+    """
+
+    def __init__(self, conf: MultiLayerConfiguration, params: Array) -> None:
+        self.conf = conf
+        self.params = np.array(params)
+        self.params.flags.writeable = False
+        exact = conf.conf.replace(dtype="float64", updater=NoOp())  # an updater with state would take memory for it
+        self._network = MultiLayerNetwork(conf.replace(conf=exact))
+        self._network.set_params(self.params)
+        self._using = threading.Lock()  # its work buffers are for one thread, and predict is called by several
+
+    def output(self, x: Array) -> Array:
+        """Return the outputs ``(examples, n_out)`` in float64 for features ``(examples, n_in)``; safe on any thread.
+
+        Raises:
+            NotFiniteError: one is NaN or infinite; names row and layer.
+        """
+        with self._using, threadpool_limits(limits=1, user_api="blas"):  # the same sums whatever the number of cores
+            return np.array(self._network.output(np.asarray(x, np.float64)))
+
+    def network(self) -> MultiLayerNetwork:
+        """Return a new ``MultiLayerNetwork`` with these parameters, as ``write_model`` takes it."""
+        network = MultiLayerNetwork(self.conf)
+        network.set_params(self.params)
+        return network
+
+    def __reduce__(self) -> tuple[object, tuple[str, Array]]:
+        return _restored, (self.conf.to_json(), self.params)
+
+
+def _restored(conf: str, params: Array) -> FittedNetwork:
+    """Return what ``FittedNetwork.__reduce__`` describes."""
+    return FittedNetwork(MultiLayerConfiguration.from_json(conf), params)

@@ -1,0 +1,52 @@
+"""``PruningCallback``: ends a run early when Optuna's pruner has given up its trial."""
+
+from __future__ import annotations
+
+import optuna
+
+__all__ = ["PruningCallback"]
+
+
+class PruningCallback:
+    """Reports every validation of a run to its Optuna trial, and ends the run when that is to be pruned.
+
+    ::
+
+        def objective(trial):
+            pruning = PruningCallback(trial)
+            with ActorNetworkRunner("master", iterator, stop_if=pruning) as runner:
+                runner.setup(conf_of(trial))
+                result = runner.train()
+            pruning.raise_if_pruned(result.stopped_by)
+            return result.best.score
+
+    The steps are the run's validations, counted from 1, whatever the number of rounds between two of them. What it
+    decides follows from the scores alone, so that it is the same for any number of workers. Called on the thread of the
+    run's master.
+
+    Args:
+        trial: of the study; its direction must be that of the run's metric.
+    """
+
+    def __init__(self, trial: optuna.Trial) -> None:
+        self._trial = trial
+        self._reasons: dict[int, str] = {}
+
+    def __call__(self, round: int, score: float) -> str:
+        """Return why the run ends after this validation; "": it goes on."""
+        if round not in self._reasons:  # the master may have to close a round twice
+            step = len(self._reasons) + 1
+            self._trial.report(score, step)
+            pruned = self._trial.should_prune()
+            said = f"Pruned: score {score:.6g} of validation {step} is worse than those of other trials"
+            self._reasons[round] = said if pruned else ""
+        return self._reasons[round]
+
+    def has_pruned(self, stopped_by: str) -> bool:
+        """Return whether it is this callback that has ended the run, given ``TrainingResult.stopped_by``."""
+        return bool(stopped_by) and stopped_by in self._reasons.values()
+
+    def raise_if_pruned(self, stopped_by: str) -> None:
+        """Raise ``optuna.TrialPruned``, if it is this callback that has ended the run."""
+        if self.has_pruned(stopped_by):
+            raise optuna.TrialPruned(stopped_by)

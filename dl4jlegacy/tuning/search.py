@@ -1,0 +1,366 @@
+"""``tune``: tries settings one after the other, each as a run of its own with workers, and keeps the best.
+
+Optuna's TPE sampler chooses them, its pruner ends runs that fall behind, and its study keeps what has been tried.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.exceptions import StorageInternalError
+from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+from dl4jlegacy import files, storage, training
+from dl4jlegacy.datasets.fingerprint import fingerprint
+from dl4jlegacy.errors import (
+    ConfError,
+    DeviceError,
+    DeviceMemoryError,
+    NotFiniteError,
+    OutputError,
+    TrainingError,
+    nearest,
+)
+from dl4jlegacy.inference import evaluate_network, evaluation_in_units, source_for_model
+from dl4jlegacy.nn.conf.text import encode_json, encode_yaml
+from dl4jlegacy.nn.networks import Network
+from dl4jlegacy.run import resolve
+from dl4jlegacy.run_data import Data, new_data
+from dl4jlegacy.runner import ActorNetworkRunner
+from dl4jlegacy.scaleout.compute import Compute, resolve_compute
+from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.outcome import RunStatus, TrainingResult
+from dl4jlegacy.scaleout.scoring import METRICS, ValidationConf
+from dl4jlegacy.tuning.pruning import PruningCallback
+from dl4jlegacy.tuning.space import SearchSpace
+from dl4jlegacy.tuning.trials import FinishedTrial, Trials, digest
+
+__all__ = ["PRUNERS", "VALIDATION_FRACTION", "SearchOptions", "SearchResult", "tune"]
+
+logger = logging.getLogger(__name__)
+
+PRUNERS: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
+    "median": optuna.pruners.MedianPruner,
+    "none": optuna.pruners.NopPruner,
+}
+"""What ends runs early: those whose best score so far is worse than the median of the others' then; none."""
+VALIDATION_FRACTION = 0.2
+"""The part of the training data that trials are scored on, if the Conf does not say."""
+_FAILS = (NotFiniteError, DeviceMemoryError, ConfError)
+"""What a trial may fail by because of what it has drawn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOptions:
+    """How a search goes on.
+
+    Attributes:
+        trials: how many the study is to have in the end, those of earlier calls included.
+        workers: threads of each run; None: the Conf's. The jobs of a round are the Conf's, so that the trials are the
+            same for any number of them.
+        seed: of what is drawn; the runs have the Conf's.
+        storage: an SQLite file, or a storage URL of Optuna's; "": in memory, and gone with the process.
+        study: the search's name there.
+        pruner: one of ``PRUNERS``.
+        out, out_conf: files for the best model and its Conf, written whenever there is a better one; "": none.
+        label, regression, multi_label: as for ``training.prepare``.
+    """
+
+    trials: int = 20
+    workers: int | None = None
+    seed: int = 123
+    storage: str = ""
+    study: str = "search"
+    pruner: str = "median"
+    out: str = ""
+    out_conf: str = ""
+    label: str = ""
+    regression: bool = False
+    multi_label: bool = False
+
+    def __post_init__(self) -> None:
+        if self.trials < 1 or (self.workers is not None and self.workers < 1):
+            raise ConfError(f"a search needs at least 1 trial and 1 worker; it has {self.trials} and {self.workers}")
+        if self.pruner not in PRUNERS:
+            raise ConfError(f"pruner is {self.pruner!r}{nearest(self.pruner, list(PRUNERS))}")
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """What a search has found.
+
+    Attributes:
+        trials: all that have come to their end, by number.
+        best: the one with the best score, and ``conf`` its Conf: training that gives the same model.
+        network: the best model.
+        metric: what the trials were scored by.
+        evaluation: of the best model, on the held-out part of the data, which no trial has seen: a report's fields.
+    """
+
+    trials: list[FinishedTrial]
+    best: FinishedTrial
+    conf: Conf
+    network: Network
+    metric: str
+    evaluation: dict[str, Any]
+
+    @property
+    def start(self) -> FinishedTrial | None:
+        """The trial of the Conf as it was given; None if its values are not in the space."""
+        return next((trial for trial in self.trials if trial.is_start), None)
+
+
+def tune(
+    conf: Conf,
+    space: SearchSpace,
+    options: SearchOptions | None = None,
+    *,
+    given: frozenset[str] | None = None,
+    tick: Callable[[RunStatus], None] | None = None,
+    on_trial: Callable[[FinishedTrial], None] | None = None,
+) -> SearchResult:
+    """Search ``space`` for the settings with the best validation score. Blocks.
+
+    The first trial is ``conf`` as it is, if its values are in the space. Whatever ends the search early, an
+    interrupted trial included, the same call with the same storage goes on, and comes to the same end. One process at a
+    time works on a study.
+
+    Args:
+        given: the names of the Conf's fields that somebody has set, as for ``training.prepare``; None: those that
+            differ from their defaults.
+        tick: as for ``ActorNetworkRunner.train``; on_trial: called with each trial at its end, on this thread.
+
+    Raises:
+        ConfError: the space does not fit the Conf, or the study is of another search, or the storage is none.
+        DataError, DeviceError, ModelError: as for a run.
+        TrainingError: every trial has failed.
+        OutputError: the storage or ``out_conf`` cannot be written.
+    """
+    options = options or SearchOptions()
+    if options.out_conf:
+        with files.errors_as(OutputError, f"the Conf cannot be written to {options.out_conf}", "choose another"):
+            files.check_replaceable(files.expand(options.out_conf))
+    search = _Search.prepared(conf, space, options, _set_fields(conf) if given is None else given)
+    with _quiet(), _opened(options, maximizes=METRICS[search.metric]) as study:
+        search.begin(study)
+        while len(search.trials.finished()) < options.trials:
+            finished = search.try_next(tick)
+            if on_trial is not None:
+                on_trial(finished)
+        return search.result(tick)
+
+
+def _set_fields(conf: Conf) -> frozenset[str]:
+    default = Conf()
+    return frozenset(name for name in Conf.__struct_fields__ if getattr(conf, name) != getattr(default, name))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Have Optuna say nothing but warnings: the trials are told of by ``on_trial``."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        yield
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
+@contextlib.contextmanager
+def _opened(options: SearchOptions, *, maximizes: bool) -> Iterator[optuna.Study]:
+    """Open the study, which need not be there yet; says what is wrong with its storage, then and later."""
+    place = options.storage or "memory"
+    stack, opened = contextlib.ExitStack(), None
+    try:
+        opened, file = _open_storage(options.storage)
+        if file is not None:
+            stack.enter_context(_alone_with(file))
+        yield optuna.create_study(
+            storage=opened,
+            study_name=options.study,
+            load_if_exists=True,
+            pruner=PRUNERS[options.pruner](),
+            direction="maximize" if maximizes else "minimize",
+        )
+    except (StorageInternalError, SQLAlchemyError) as exc:
+        cause = exc.__cause__ or exc
+        raise OutputError(
+            f"the storage {place} cannot be used: {' '.join(str(cause).split())[:300]}; the same command goes on once "
+            "that is mended"
+        ) from exc
+    finally:
+        if isinstance(opened, RDBStorage):
+            opened.remove_session()
+            opened.engine.dispose()
+        stack.close()  # after the database: its own locks of the file are gone with any descriptor that is closed
+
+
+@contextlib.contextmanager
+def _alone_with(file: Path) -> Iterator[None]:
+    """Hold the lock of a storage's file; raises ``ConfError`` if another search does."""
+    with file.open("rb") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            raise ConfError(f"another search is at work in {file}; wait for it, or choose another --storage") from exc
+        yield
+
+
+def _open_storage(place: str) -> tuple[BaseStorage, Path | None]:
+    """Return the storage that a path or URL names, and its file if it is a path; raises ``ConfError``."""
+    if not place:
+        return InMemoryStorage(), None
+    file = None
+    if "://" in place and not storage.is_remote(place.lower()):
+        url = place
+    else:
+        with files.errors_as(ConfError, f"storage {place}"):
+            file = files.expand(Path(place)).absolute()
+        url = f"sqlite:///{file}"
+    try:
+        return RDBStorage(url), file
+    except (ImportError, ValueError, ArgumentError) as exc:
+        raise ConfError(f"storage {place}: {' '.join(str(exc).split())[:300]}") from exc
+
+
+@dataclass(slots=True)
+class _Search:
+    """One call of ``tune``: what all its trials have in common, and the best model that it has trained so far."""
+
+    conf: Conf
+    space: SearchSpace
+    options: SearchOptions
+    data: Data
+    compute: Compute
+    output: storage.Output | None
+    kernels: str
+    _trials: Trials | None = None
+    _best: tuple[int, Conf, Network] | None = field(default=None)
+
+    @classmethod
+    def prepared(cls, conf: Conf, space: SearchSpace, options: SearchOptions, given: frozenset[str]) -> _Search:
+        """Check everything that can be checked before the first trial."""
+        if conf.checkpoint_dir:
+            raise ConfError(
+                f"Conf.checkpoint_dir is {conf.checkpoint_dir}, and a search keeps no checkpoints; leave it out"
+            )
+        output = storage.open_output(options.out) if options.out else None
+        kernels, jobs = conf.kernels, conf.jobs_per_round or conf.workers
+        conf = training.with_absolute_paths(conf)
+        conf, compute = resolve_compute(conf.replace(workers=options.workers or conf.workers, jobs_per_round=jobs))
+        kind = {"regression": options.regression, "multi_label": options.multi_label}
+        conf, data = new_data(conf, label=options.label, **kind)
+        conf = training.with_network(conf, data, given | {"jobs_per_round", "workers"})
+        validation = conf.validation or ValidationConf(fraction=VALIDATION_FRACTION)
+        if not (validation.fraction or validation.dataset):
+            raise ConfError("Conf.validation names no data; give it fraction: 0.2, or a dataset")
+        conf = conf.replace(validation=validation, run="", incarnation="")
+        space = space.fitted_to(conf, lambda one: training.with_network(one, data, _ALL))
+        return cls(conf, space, options, data, compute, output, kernels)
+
+    @property
+    def trials(self) -> Trials:
+        """The trials of the study, once it is open."""
+        assert self._trials is not None, "begin has been called"
+        return self._trials
+
+    @property
+    def metric(self) -> str:
+        """What the trials are scored by."""
+        return self.conf.scoring.metric
+
+    def begin(self, study: optuna.Study) -> None:
+        """Take up a study, new or not."""
+        self._trials = Trials(study, self.space, self.options.seed)
+        common = {"conf": digest(f"{self.conf.digest()} {self.conf.epochs}"), "search section": self.space.to_json()}
+        data = fingerprint(training.batches(self.conf, self.data))
+        chosen = {"seed": self.options.seed, "pruner": self.options.pruner}
+        self.trials.check_same({**common, "data set": data, **chosen})
+        self.trials.begin(self.space.start(self.conf))
+
+    def try_next(self, tick: Callable[[RunStatus], None] | None) -> FinishedTrial:
+        """Run the next trial to its end, keep its model if it is the best; return it."""
+        number, trial = self.trials.ask()
+        try:
+            pruning = PruningCallback(trial)
+            conf = self._conf_of(trial.params)
+            result, network = self._run(conf, number, pruning, tick)
+            best = result.best
+            if best is None:
+                raise NotFiniteError(f"no model was scored: {result.stopped_by}")
+            is_pruned = pruning.has_pruned(result.stopped_by)
+            sha256 = training.params_sha256(network.params)
+            self.trials.tell(trial, best.score, is_pruned=is_pruned, seconds=result.seconds, params_sha256=sha256)
+        except DeviceError:
+            self.trials.try_again(trial.number)
+            raise
+        except _FAILS as exc:
+            self.trials.tell_failed(trial, str(exc))
+        except BaseException:
+            self.trials.try_again(trial.number)
+            raise
+        else:
+            found = self.trials.best()
+            if found is not None and found.number == number:
+                self._best = number, conf, network
+                self._save(conf, network)
+        return next(finished for finished in self.trials.finished() if finished.number == number)
+
+    def result(self, tick: Callable[[RunStatus], None] | None) -> SearchResult:
+        """Return what has been found; a best model that an earlier process trained is trained once more."""
+        best, finished = self.trials.best(), self.trials.finished()
+        if best is None:
+            failed = next((trial for trial in finished if trial.error), None)
+            why = "" if failed is None else f"; trial {failed.number}: {failed.error}"
+            raise TrainingError(f"no trial of {len(finished)} came to its end{why}")
+        if self._best is None or self._best[0] != best.number:
+            conf = self._conf_of(self.trials.drawn(best.number))
+            _, network = self._run(conf, best.number, None, tick)
+            if training.params_sha256(network.params) != best.params_sha256:
+                logger.warning("trial %d, trained again, has come to other parameters than before", best.number)
+            self._best = best.number, conf, network
+            self._save(conf, network)
+        _, conf, network = self._best
+        test = source_for_model(self.data.source, conf.model).test
+        found = evaluate_network(network, test, self.data.source.label_names)
+        evaluation = evaluation_in_units(found, self.data.source.transform).fields()
+        return SearchResult(finished, best, self._written(conf), network, self.metric, evaluation)
+
+    def _conf_of(self, drawn: dict[str, Any]) -> Conf:
+        return training.with_network(self.space.apply(self.conf, drawn), self.data, _ALL)
+
+    def _run(
+        self, conf: Conf, number: int, pruning: PruningCallback | None, tick: Callable[[RunStatus], None] | None
+    ) -> tuple[TrainingResult, Network]:
+        """Train a Conf; return the result, and the network that scored best."""
+        data = training.training_data(conf, self.data)
+        run = resolve(conf.replace(run=f"{self.options.study}-{number}"), data, compute=self.compute)
+        with ActorNetworkRunner("master", data, stop_if=pruning) as runner:
+            runner.setup(run)
+            result = runner.train(tick, progress=False)
+            assert result is not None, "a master has a result"
+            return result, runner.network(result, best=result.best is not None)
+
+    def _written(self, conf: Conf) -> Conf:
+        """Return the Conf for other runs, on any machine."""
+        return conf.replace(kernels=self.kernels, data_fingerprint="")
+
+    def _save(self, conf: Conf, network: Network) -> None:
+        if self.output is not None:
+            self.output.save(training.model_writer(network, self.data))
+        if self.options.out_conf:
+            path = files.expand(self.options.out_conf)
+            encode = encode_yaml if path.suffix in (".yaml", ".yml") else encode_json
+            with files.errors_as(OutputError, f"the Conf cannot be written to {path}", "choose another"):
+                files.write(path, f"{encode(self._written(conf))}\n".encode())
+
+
+_ALL = frozenset(Conf.__struct_fields__)

@@ -1,0 +1,166 @@
+"""The trials of a search as its Optuna study keeps them: which are done, which come next, and which are tried again.
+
+A trial's number is its place in the search and never that of its row in the study: one that was interrupted has several
+rows there. What it draws follows from the search's seed, its number and the trials before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+from dl4jlegacy.errors import ConfError
+from dl4jlegacy.seeding import Stream
+from dl4jlegacy.tuning.space import SearchSpace
+
+__all__ = ["FinishedTrial", "Trials", "digest"]
+
+_NUMBER, _IS_START, _ERROR = "number", "is_start", "error"
+_SECONDS, _PARAMS_SHA256 = "seconds", "params_sha256"
+_ENDED = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
+
+
+def digest(text: str) -> str:
+    """Return the SHA-256 of a text, as hex digits."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedTrial:
+    """What a trial has come to.
+
+    Attributes:
+        number: from 0.
+        state: ``"complete"``, ``"pruned"``, or ``"failed"``, of which ``error`` says why.
+        score: the best of its validations; of a pruned trial so far; None: there was none.
+        params: the values by path.
+        scores: of all its validations.
+        seconds: that its run took.
+        params_sha256: of the model that scored best; "": none.
+        is_start: whether it is the Conf as it was given.
+    """
+
+    number: int
+    state: str
+    score: float | None
+    params: dict[str, Any]
+    scores: tuple[float, ...]
+    seconds: float
+    params_sha256: str
+    error: str = ""
+    is_start: bool = False
+
+
+class Trials:
+    """The trials of one study; used from one thread, beside its pruner's.
+
+    Args:
+        study: one that nobody else works on meanwhile.
+        space: fitted to the Conf.
+        seed: of the search.
+    """
+
+    def __init__(self, study: optuna.Study, space: SearchSpace, seed: int) -> None:
+        self._study, self._space, self._seed = study, space, seed
+        self._maximizes = study.direction is optuna.study.StudyDirection.MAXIMIZE
+
+    def check_same(self, identity: dict[str, Any]) -> None:
+        """Keep what the search is in its study; raises ``ConfError`` if it was begun as another one."""
+        kept = self._study.user_attrs.get("search")
+        if kept is None and self._study.get_trials(deepcopy=False):
+            raise ConfError(f"study {self._study.study_name!r} is of another program; give the search another --study")
+        if kept is None:
+            self._study.set_user_attr("search", identity)
+            return
+        other = [name for name, value in identity.items() if kept.get(name) != value]
+        if other:
+            raise ConfError(
+                f"study {self._study.study_name!r} was begun with another {' and another '.join(other)}; go on with "
+                "the same, or give the new search another --study or --storage"
+            )
+
+    def begin(self, start: dict[str, Any] | None) -> None:
+        """Have ``start`` tried first in a new study; have those tried again whose process died."""
+        trials = self._study.get_trials(deepcopy=False)
+        if not trials and start is not None:
+            self._study.enqueue_trial(start, user_attrs={_NUMBER: 0, _IS_START: True})
+        for trial in trials:
+            if trial.state is TrialState.RUNNING:
+                self.try_again(trial.number)
+
+    def try_again(self, row: int) -> None:
+        """Have the trial of a row that was interrupted tried again, with what it had drawn."""
+        trials = self._study.get_trials(deepcopy=False)
+        trial = trials[row]
+        number = trial.user_attrs.get(_NUMBER)
+        others = [t for t in trials if t.number != row and t.user_attrs.get(_NUMBER) == number and not _was_cut(t)]
+        if number is not None and not others:
+            kept = {name: trial.user_attrs[name] for name in (_NUMBER, _IS_START) if name in trial.user_attrs}
+            self._study.enqueue_trial(trial.params, user_attrs=kept)
+        self._study.tell(row, state=TrialState.FAIL)
+
+    def ask(self) -> tuple[int, optuna.Trial]:
+        """Return the next trial and its number, with everything drawn."""
+        trials = self._study.get_trials(deepcopy=False)
+        waiting = next((t.user_attrs for t in trials if t.state is TrialState.WAITING), None)
+        number = max((t.user_attrs.get(_NUMBER, -1) for t in trials), default=-1) + 1
+        if waiting is not None:
+            number = waiting[_NUMBER]
+        seed = Stream.of(self._seed).at(number, purpose="search").key % 2**32
+        self._study.sampler = optuna.samplers.TPESampler(seed=seed)
+        trial = self._study.ask(self._space.distributions())
+        trial.set_user_attr(_NUMBER, number)
+        return number, trial
+
+    def tell(self, trial: optuna.Trial, score: float, *, is_pruned: bool, seconds: float, params_sha256: str) -> None:
+        """Note a trial's end."""
+        trial.set_user_attr(_SECONDS, round(seconds, 3))
+        trial.set_user_attr(_PARAMS_SHA256, params_sha256)
+        self._study.tell(trial, None if is_pruned else score, state=TrialState.PRUNED if is_pruned else None)
+
+    def tell_failed(self, trial: optuna.Trial, error: str) -> None:
+        """Note that a trial came to nothing by what it had drawn."""
+        trial.set_user_attr(_ERROR, error)
+        self._study.tell(trial, state=TrialState.FAIL)
+
+    def finished(self) -> list[FinishedTrial]:
+        """Return the trials that have come to their end, by number."""
+        rows = self._study.get_trials(deepcopy=False)
+        ended = [row for row in rows if row.state in _ENDED and not _was_cut(row)]
+        return sorted((self._finished(row) for row in ended), key=lambda trial: trial.number)
+
+    def best(self) -> FinishedTrial | None:
+        """Return the complete trial with the best score, the first of them if several have it; None: there is none."""
+        complete = [trial for trial in self.finished() if trial.state == "complete" and trial.score is not None]
+        sign = -1 if self._maximizes else 1
+        return min(complete, key=lambda trial: (sign * (trial.score or 0.0), trial.number), default=None)
+
+    def drawn(self, number: int) -> dict[str, Any]:
+        """Return what Optuna drew for a trial that has come to its end."""
+        rows = self._study.get_trials(deepcopy=False)
+        return next(row.params for row in rows if row.user_attrs.get(_NUMBER) == number and not _was_cut(row))
+
+    def _finished(self, row: FrozenTrial) -> FinishedTrial:
+        scores = tuple(value for _, value in sorted(row.intermediate_values.items()))
+        said = row.user_attrs
+        best = (max if self._maximizes else min)(scores) if scores else None
+        return FinishedTrial(
+            number=said[_NUMBER],
+            state=_ENDED[row.state],
+            score=row.value if row.state is TrialState.COMPLETE else best,
+            params=self._space.values(row.params),
+            scores=scores,
+            seconds=said.get(_SECONDS, 0.0),
+            params_sha256=said.get(_PARAMS_SHA256, ""),
+            error=said.get(_ERROR, ""),
+            is_start=bool(said.get(_IS_START, False)),
+        )
+
+
+def _was_cut(row: FrozenTrial) -> bool:
+    """Return whether a row is of a trial that was interrupted, which has another row since."""
+    return row.state is TrialState.FAIL and _ERROR not in row.user_attrs

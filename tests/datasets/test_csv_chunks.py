@@ -1,0 +1,100 @@
+"""CSV files read in pieces by pyarrow: the same cells, lines and errors as row by row, whatever stands in them."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dl4jlegacy.datasets import csv_chunks
+from dl4jlegacy.datasets.table import Column, Table
+from dl4jlegacy.datasets.table_blocks import table_blocks
+from dl4jlegacy.errors import DataError
+
+COLUMNS = (Column("a"), Column("w", "category"), Column("b"))
+TEXTS = {
+    "plain": "a,w,b\n" + "".join(f"{number / 7!r},w{number % 5},{number}\n" for number in range(99)),
+    "no header, no line break at the end": "1,x,2\n3,y,4\n5,z,6",
+    "carriage returns": "a,w,b\r\n1,x,2\r\n3,y,4\r\n",
+    "old carriage returns": "a,w,b\n1,x,2\r3,y,4\n",
+    "semicolons": "a;w;b\n1;x,y;2\n3;y;4\n",
+    "gaps": "a,w,b\n,x,NA\nnan,?,3\nNaN,None,nULL\n7,N/A,?\n",
+    "spaces": "a,w,b\n 1 , x ,2\n3,y , 4\n",
+    "another order": "b,extra,w,a\n1,2,x,3\n4,5,y,6\n",
+    "rows without a cell": "a,w,b\n1,x,2\n,,\n\n  \n3,y,4\n",
+    "quotes": 'a,w,b\n1,"x, y",2\n3,"two\nlines",4\n5,"a ""b""",6\n7,z,8\n',
+    "a quote in a word": 'a,w,b\n1,5" disk,2\n3,y,4\n',
+    "a word of everything": "a,w,b\n1,ä€😀,2\n3,nan,4\n",
+    "other spellings of numbers": "a,w,b\n+1,x,1e-3\n-0.0,y,.5\n1.,z,1E5\n123456789012345678,u,5e-324\n",
+    "infinite": "a,w,b\n1,x,2\ninf,y,4\n",
+    "too large": "a,w,b\n1,x,2\n1e999,y,4\n",
+    "with an underline": "a,w,b\n1,x,2\n1_0,y,4\n",
+    "a word for a number": "a,w,b\n1,x,2\n3,y,much\n",
+    "a column less": "a,w,b\n1,x,2\n3,y\n",
+    "a column more": "a,w,b\n1,x,2\n3,y,4,5\n",
+    "no text": "a,w,b\n1,\udcff,2\n",
+    "a header alone": "a,w,b\n",
+    "nothing": "",
+    "a column that is not there": "a,w,c\n1,x,2\n",
+    "a quote that never ends": 'a,w,b\n1,"x,2\n3,y,4\n',
+}
+
+
+def outcome(file: Any, rows: int, missing: Any = None) -> Any:
+    named = {} if missing is None else {"missing": missing}
+    try:
+        tables = list(table_blocks(file, "t.csv", COLUMNS, rows=rows, **named))
+    except DataError as error:
+        return str(error).partition(" UTF-8")[0]  # behind it is a position, counted from the piece
+    assert all(len(table) == rows for table in tables[:-1])
+    whole = Table.merge(tables)
+    return {name: [str(value) for value in values] for name, values in whole.columns.items()}, whole.lines.tolist()
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("size", [16, 1 << 20])
+def test_pieces_have_the_cells_lines_and_errors_of_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, size: int
+) -> None:
+    monkeypatch.setattr(csv_chunks, "_CHUNK", size)
+    content = TEXTS[name].encode("utf-8", "surrogateescape")
+    expected = outcome(io.BytesIO(content), 3)  # which is no file, and so is read row by row
+    for ending, stored in (("", content), (".gz", gzip.compress(content)), ("", b"\xef\xbb\xbf" + content)):
+        path = tmp_path / f"t.csv{ending}"
+        path.write_bytes(stored)
+        with path.open("rb") as file:
+            assert outcome(file, 3) == expected
+    for missing in (("", "2", "x"), ("x",)):
+        with path.open("rb") as file:
+            assert outcome(file, 3, missing) == outcome(io.BytesIO(content), 3, missing)
+
+
+@pytest.mark.parametrize("bad", ["x,y,z", "1,y", '1,"y'])
+def test_the_blocks_before_what_is_wrong_come_first(tmp_path: Path, bad: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(csv_chunks, "_CHUNK", 50)
+    path = tmp_path / "t.csv"
+    path.write_text("a,w,b\n" + "1,y,2\n" * 25 + bad + "\n" + "1,y,2\n" * 9, encoding="utf-8")
+    found = []
+    with pytest.raises(DataError), path.open("rb") as file:
+        for table in table_blocks(file, "t.csv", COLUMNS, rows=4):
+            found.append(len(table))
+    assert found == [4] * 6
+
+
+def test_pieces_are_read_by_pyarrow_and_without_it_row_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(TEXTS["plain"], encoding="utf-8")
+    by_rows = list(map(str, range(0)))
+    monkeypatch.setattr(csv_chunks.CsvChunk, "rows", lambda self: by_rows.append("used") or iter(()))
+    with path.open("rb") as file:
+        [table] = table_blocks(file, "t.csv", COLUMNS)
+    assert not by_rows and len(table) == 99
+    np.testing.assert_array_equal(table.columns["a"], [number / 7 for number in range(99)])
+    monkeypatch.setattr(csv_chunks, "find_pyarrow", lambda: None)
+    with path.open("rb") as file:
+        [again] = table_blocks(file, "t.csv", COLUMNS)
+    assert again.columns["a"].tolist() == table.columns["a"].tolist() and again.lines.tolist() == table.lines.tolist()

@@ -1,0 +1,269 @@
+"""Tables that are no CSV files: Parquet, Arrow, Feather, JSON lines, tables in parts; each is read as the CSV is."""
+
+from __future__ import annotations
+
+import builtins
+import datetime
+import decimal
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+
+from dl4jlegacy.datasets import guess_schema, inspect_csv, load, read_csv
+from dl4jlegacy.datasets.inspection import Inspection
+from dl4jlegacy.datasets.sources import table_files_of
+from dl4jlegacy.datasets.table import Column, Table
+from dl4jlegacy.datasets.table_blocks import table_blocks
+from dl4jlegacy.errors import DataError
+
+CARS: dict[str, list[Any]] = {
+    "fuel": ["gas", "oil", None, "gas", " oil", "gas"] * 4,
+    "age": [1, 2, None, 4, 5, 6] * 4,
+    "power": [0.1 + 0.2, 1e-7, 2.5, 3.0, float("nan"), -4.0] * 4,
+    "sold": [True, False, True, True, False, False] * 4,
+}
+COLUMNS = (Column("fuel", "category"), Column("age"), Column("power"), Column("sold", "category"))
+
+
+def as_csv(path: Path, table: dict[str, list[Any]]) -> None:
+    def cell(value: Any) -> str:
+        return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+    rows = [",".join(map(cell, row)) for row in zip(*table.values(), strict=True)]
+    path.write_text("\n".join([",".join(table), *rows]) + "\n", encoding="utf-8")
+
+
+def as_parquet(path: Path, table: dict[str, list[Any]], **options: Any) -> None:
+    pa.parquet.write_table(pa.table(table), path, **options)
+
+
+def as_lines(path: Path, table: dict[str, list[Any]]) -> None:
+    rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+    text = "".join(json.dumps(row).replace("NaN", "null") + "\n" for row in rows)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+
+
+def as_stream(path: Path, table: dict[str, list[Any]]) -> None:
+    whole = pa.table(table)
+    with pa.ipc.new_stream(str(path), whole.schema) as stream:
+        for batch in whole.to_batches(max_chunksize=5):
+            stream.write_batch(batch)
+
+
+WRITERS: dict[str, Callable[[Path, dict[str, list[Any]]], None]] = {
+    "t.csv": as_csv,
+    "t.parquet": lambda path, table: as_parquet(path, table, row_group_size=7, use_dictionary=["fuel"]),
+    "t.feather": lambda path, table: pa.feather.write_feather(pa.table(table), str(path), compression="lz4"),
+    "t.arrow": as_stream,
+    "t.jsonl": as_lines,
+    "t.ndjson.gz": as_lines,
+}
+
+
+def written(folder: Path, name: str, table: dict[str, list[Any]] = CARS) -> Path:
+    WRITERS[name](folder / name, table)
+    return folder / name
+
+
+def blocks(path: Path, columns: Any = COLUMNS, **options: Any) -> list[Table]:
+    with path.open("rb") as file:
+        return list(table_blocks(file, str(path), columns, **options))
+
+
+def listed(values: Any) -> list[Any]:
+    return [None if isinstance(value, float) and np.isnan(value) else value for value in values.tolist()]
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_each_kind_has_the_cells_of_the_csv_file_in_blocks_of_any_size(tmp_path: Path, name: str) -> None:
+    found = blocks(written(tmp_path, name), rows=10)
+    assert [len(table) for table in found] == [10, 10, 4]
+    whole = Table.merge(found)
+    assert listed(whole.columns["fuel"]) == ["gas", "oil", "", "gas", "oil", "gas"] * 4
+    assert listed(whole.columns["age"]) == [1, 2, None, 4, 5, 6] * 4
+    assert listed(whole.columns["power"]) == [0.1 + 0.2, 1e-7, 2.5, 3.0, None, -4.0] * 4
+    assert listed(whole.columns["sold"]) == ["true", "false", "true", "true", "false", "false"] * 4
+    first = 2 if name == "t.csv" else 1
+    assert whole.lines.tolist() == list(range(first, first + 24))
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_each_kind_is_inspected_guessed_and_learned_as_the_csv_file(tmp_path: Path, name: str) -> None:
+    csv, other = inspect_csv(written(tmp_path, "t.csv")), inspect_csv(written(tmp_path, name))
+
+    def fields(found: Inspection) -> list[Any]:
+        return [(column.fields()["type"], column.missing, column.low, column.high) for column in found.columns]
+
+    assert fields(other) == fields(csv) and other.rows == csv.rows == 24
+    schema = guess_schema(csv, label="sold")
+    assert guess_schema(other, label="sold") == schema
+    mine, theirs = load(tmp_path / name, transform=schema), load(tmp_path / "t.csv", transform=schema)
+    assert mine.train == theirs.train and mine.test == theirs.test and mine.label_names == ("false", "true")
+    assert mine.transform == theirs.transform
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_numbers_and_a_class_need_no_schema_in_any_kind(tmp_path: Path, name: str) -> None:
+    table = {"1": [0.5, 1 / 3, 2.0], "b": [1, 2, 3], "label": ["x", "y", "x"]}
+    dataset, names = read_csv(written(tmp_path, name, table))
+    assert names == ("x", "y") and dataset.classes.tolist() == [0, 1, 0]
+    np.testing.assert_array_equal(dataset.features, np.float32([[0.5, 1], [1 / 3, 2], [2, 3]]))
+
+
+def test_types_of_arrow_are_the_cells_of_a_csv_file(tmp_path: Path) -> None:
+    table = {
+        "day": pa.array([datetime.date(2020, 1, 2), None]),
+        "price": pa.array([decimal.Decimal("1.10"), decimal.Decimal("2.25")]),
+        "count": pa.array([2**63, 7], pa.uint64()),
+        "half": pa.array(np.float16([0.5, 2])),
+        "code": pa.array([7, 8], pa.int8()),
+        "word": pa.array(["a", None]).dictionary_encode(),
+        "nothing": pa.nulls(2),
+        "rank": pa.array(["1", None]),
+    }
+    pa.parquet.write_table(pa.table(table), tmp_path / "t.parquet")
+    kinds = dict.fromkeys(("day", "code", "word"), "category")
+    [found] = blocks(tmp_path / "t.parquet", [Column(name, kinds.get(name, "number")) for name in table])  # type: ignore[arg-type]
+    assert {name: listed(values) for name, values in found.columns.items()} == {
+        "day": ["2020-01-02", ""],
+        "price": [1.1, 2.25],
+        "count": [2.0**63, 7],
+        "half": [0.5, 2],
+        "code": ["7", "8"],
+        "word": ["a", ""],
+        "nothing": [None, None],
+        "rank": [1, None],
+    }
+    [found] = blocks(tmp_path / "t.parquet", [Column("price"), Column("half")], missing=("2.25", "2"))
+    assert listed(found.columns["price"]) == [1.1, None] and listed(found.columns["half"]) == [0.5, None]
+
+
+def test_the_parts_of_a_table_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
+    whole = {"a": list(range(30)), "label": ["x", "y", "z"] * 10}
+    as_csv(tmp_path / "whole.csv", whole)
+    (tmp_path / "parts").mkdir()
+    for number, start in ((10, 20), (9, 10), (8, 0)):
+        part = {name: values[start : start + 10] for name, values in whole.items()}
+        as_parquet(tmp_path / "parts" / f"part-{number:02}.parquet", part)
+    expected = load(tmp_path / "whole.csv")
+    for name in ("parts", "parts/part-*.parquet", "parts/*"):
+        found = load(tmp_path / name)
+        assert found.train == expected.train and found.test == expected.test
+    schema = guess_schema(inspect_csv(tmp_path / "whole.csv"))
+    assert (
+        load(tmp_path / "parts/part-*", transform=schema).train == load(tmp_path / "whole.csv", transform=schema).train
+    )
+    assert [path.name for path in table_files_of(f"{tmp_path}/parts/*9.parquet")] == ["part-09.parquet"]
+
+
+def test_a_part_whose_columns_are_others_is_named(tmp_path: Path) -> None:
+    as_parquet(tmp_path / "part-1.parquet", {"a": [1, 2], "b": [1, 2], "label": ["x", "y"]})
+    as_parquet(tmp_path / "part-2.parquet", {"a": [1, 2], "c": [1, 2], "label": ["x", "y"]})
+    schema = guess_schema(inspect_csv(tmp_path / "part-1.parquet"))
+    with pytest.raises(DataError, match=r"part-2\.parquet has no column 'b'; known: a, c, label"):
+        load(tmp_path, transform=schema)
+    with pytest.raises(DataError, match=r"part-2\.parquet has no column 'b', which .*part-1\.parquet has"):
+        load(tmp_path)
+    as_parquet(tmp_path / "part-2.parquet", {"b": [1, 2], "a": [1, 2], "label": ["x", "y"]})
+    with pytest.raises(DataError, match=r"part-2\.parquet has its columns in another order"):
+        load(tmp_path)
+    assert len(load(tmp_path, transform=schema).train) == 3
+    as_csv(tmp_path / "copy.csv", {"a": [1], "label": ["x"]})
+    with pytest.raises(DataError, match=r"tables of several kinds, copy\.csv and part-1\.parquet"):
+        load(tmp_path)
+    with pytest.raises(DataError, match="no file of such a name"):
+        load(tmp_path / "*.feather")
+    (tmp_path / "notes.md").write_text("notes")
+    with pytest.raises(DataError, match=r"notes\.md is no table"):
+        load(tmp_path / "*.md")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"a": 1, "y": 2}\n[1, 2]\n', r"t\.jsonl, line 2: \[1, 2\] is no JSON object"),
+        ('{"a": 1, "y": 2}\n\n{"a": 1\n', r"t\.jsonl, line 3: \{\"a\": 1 is not JSON"),
+        ('{"a": 1, "y": 2}\n{"a": 1}\n', r"line 2: column 'y' is not there, which the first object has"),
+        ('{"a": 1, "y": 2}\n{"a": 1, "y": 2, "b": 3}\n', r"line 2: column 'b' \(3\) is not in the first object"),
+        ('{"a": 1, "y": 2}\n{"a": [1, 2], "y": 2}\n', r"line 2, column 'a': \[1, 2\] is a list"),
+        ('{"a": 1, "y": 2}\n{"a": {"b": 2}, "y": 2}\n', r"line 2, column 'a': \{'b': 2\} is an object"),
+        ('{"a": 1, "y": 2}\n{"a": "much", "y": 2}\n', r"line 2, column 'a' \(1\): 'much' is not a number"),
+        ('{"a": 1, "y": 2}\n{"a": true, "y": 2}\n', r"line 2, column 'a' \(1\): 'true' is not a number"),
+        ('{"a": 1, "y": 2}\n{"a": "1_0", "y": 2}\n', r"'1_0' is not a number"),
+        ("", "holds no examples"),
+        ('{"y": 2}\n', "has no column 'a'"),
+        ('{"a": 1, "y": "\udcff"}\n', "no file of JSON lines in UTF-8"),
+    ],
+)
+def test_bad_json_lines_are_named(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(DataError, match=message):
+        blocks(path, [Column("a"), Column("y")])
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"a": [1.0, float("inf")], "y": [1, 2]}, r"t\.parquet, row 2, column 'a' \(1\): 'inf' is not a number"),
+        ({"a": ["1", "much"], "y": [1, 2]}, r"row 2, column 'a' \(1\): 'much' is not a number"),
+        ({"a": [True, False], "y": [1, 2]}, r"row 1, column 'a' \(1\): 'true' is not a number"),
+        ({"a": [None, [1, 2]], "y": [1, 2]}, r"row 2, column 'a': \[1, 2\] \(list<.*a cell is one"),
+        ({"a": [{"b": 1}, None], "y": [1, 2]}, r"row 1, column 'a': \{'b': 1\} \(struct<"),
+        ({"a": [b"x", None], "y": [1, 2]}, r"row 1, column 'a': b'x' \(binary\)"),
+        ({"b": [1, 2], "y": [1, 2]}, r"t\.parquet has no column 'a'"),
+        ({"a": pa.array([], pa.int8()), "y": pa.array([], pa.int8())}, "holds no examples"),
+    ],
+)
+def test_bad_columns_of_parquet_are_named(tmp_path: Path, table: dict[str, Any], message: str) -> None:
+    as_parquet(tmp_path / "t.parquet", table)
+    with pytest.raises(DataError, match=message):
+        blocks(tmp_path / "t.parquet", [Column("a"), Column("y")])
+    if "row" in message and "list" in message:
+        with pytest.raises(DataError, match=message):
+            inspect_csv(tmp_path / "t.parquet")
+        assert len(blocks(tmp_path / "t.parquet", [Column("y")])) == 1, "what is not named is not read"
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.feather", "t.arrow"])
+def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
+    path = written(tmp_path, name)
+    content = path.read_bytes()
+    for damaged in (content[:-9], content[: len(content) // 2], b"a,b\n1,2\n", content[:4]):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=rf"cannot read .*{name}: .*is it whole"):
+            blocks(path)
+    path.write_bytes(b"")
+    with pytest.raises(DataError, match=rf"{name} is empty"):
+        blocks(path)
+    path.write_bytes(b"FEA1" + bytes(20))
+    with pytest.raises(DataError, match="Feather file of version 1"):
+        blocks(path)
+
+
+def test_a_column_that_is_there_twice_is_named(tmp_path: Path) -> None:
+    pa.parquet.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"]), tmp_path / "t.parquet")
+    with pytest.raises(DataError, match="column 'a' is there 2 times"):
+        blocks(tmp_path / "t.parquet", [Column("a")])
+
+
+def test_without_pyarrow_it_is_said_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, imported = written(tmp_path, "t.parquet"), builtins.__import__
+
+    def without(name: str, *arguments: Any, **named: Any) -> Any:
+        if name.startswith("pyarrow"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return imported(name, *arguments, **named)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(DataError, match=r"t\.parquet needs pyarrow, which is not installed: type '\./install data'"):
+        blocks(path)
+    assert len(blocks(written(tmp_path, "t.jsonl"))[0]) == 24, "JSON lines need nothing"
