@@ -17,16 +17,18 @@ from tests.support.cluster_commands import Cluster, Command, error, until
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 JOBS = 12
-SLOW = """
+HELD = """
 import threading
+from pathlib import Path
 from dl4jlegacy import evaluation_run, prediction_run
 for performer in (evaluation_run.EvaluationPerformer, prediction_run.PredictionPerformer):
     def perform(self, job, perform=performer.perform):
-        threading.Event().wait(1.0)
+        while not Path({gate!r}).exists():
+            threading.Event().wait(0.05)
         return perform(self, job)
     performer.perform = perform
 """
-"""A worker whose jobs last long enough to be seen by its heartbeats."""
+"""A worker that keeps its job until a file is there, so that the run cannot end before, whoever gets the job then."""
 
 
 def save(folder: Path, hidden: int) -> str:
@@ -58,26 +60,37 @@ def wait_for_a_job(cluster: Cluster, master: Command, run: str) -> None:
     assert master.process.poll() is None, master.err()
 
 
+def replace_worker(cluster: Cluster, master: Command, run: str) -> list[Command]:
+    """Kill a worker that has a job, once two others are there; return them."""
+    gate = cluster.folder / "gate"
+    doomed = cluster.worker(patch=HELD.format(gate=str(gate)))
+    wait_for_a_job(cluster, master, run)
+    others = [cluster.worker(patch=HELD.format(gate=str(gate))) for _ in range(2)]
+    for worker in others:
+        worker.says("joined:")
+    doomed.process.kill()
+    gate.touch()
+    return others
+
+
 def test_a_worker_is_killed_with_a_job_and_the_others_find_what_one_process_does(
     cluster: Cluster, evaluation: Command, tmp_path: Path
 ) -> None:
-    doomed = cluster.worker(patch=SLOW)
-    wait_for_a_job(cluster, evaluation, "counts")
-    doomed.process.kill()
-    others = [cluster.worker() for _ in range(2)]
+    others = replace_worker(cluster, evaluation, "counts")
     assert evaluation.wait(120) == 0, evaluation.err()
     found = json.loads(evaluation.out())
     expected = evaluate_model(read_model(str(tmp_path / "m.zip")), str(tmp_path / "d.csv"), split="all")[1]
     assert found == {**expected, "device": "cpu"}
-    assert [worker.wait() for worker in others] == [0, 0]
+    assert [worker.wait() for worker in others] == [0, 0], [worker.err() for worker in others]
     assert not cluster.left_over()
 
 
-def test_an_interrupted_evaluation_leaves_nothing(cluster: Cluster, evaluation: Command) -> None:
-    worker = cluster.worker(patch=SLOW)
+def test_an_interrupted_evaluation_leaves_nothing(cluster: Cluster, evaluation: Command, tmp_path: Path) -> None:
+    worker = cluster.worker(patch=HELD.format(gate=str(tmp_path / "gate")))
     wait_for_a_job(cluster, evaluation, "counts")
     evaluation.process.terminate()
     error(evaluation, 143, "stopped by SIGTERM")
+    (tmp_path / "gate").touch()
     worker.wait()
     assert not cluster.left_over()
 
@@ -89,14 +102,11 @@ def test_rows_are_answered_in_their_order_while_a_worker_is_killed_with_a_job(cl
     model = save(tmp_path, 100)
     words = ("predict", model, str(tmp_path / "rows.csv"))
     master = cluster.start(*words, *cluster.master_flags, "--run", "answers", "--probabilities")
-    doomed = cluster.worker(patch=SLOW)
-    wait_for_a_job(cluster, master, "answers")
-    doomed.process.kill()
-    others = [cluster.worker() for _ in range(2)]
+    others = replace_worker(cluster, master, "answers")
     assert master.wait(120) == 0, master.err()
     alone = cluster.start(*words, "--probabilities")
     assert alone.wait(120) == 0, alone.err()
     assert master.out() == alone.out()
     assert master.out().count("\n") == len(rows)
-    assert [worker.wait() for worker in others] == [0, 0]
+    assert [worker.wait() for worker in others] == [0, 0], [worker.err() for worker in others]
     assert not cluster.left_over()

@@ -57,7 +57,7 @@ def main(batches: str, rows: str, *rest: str) -> None:
     run, where = {"run": "alone", "workers": 2}, {}
     if rest != ("alone",):
         zookeeper, tracker, cluster_name, _, name, *folder = rest
-        run = {"run": name, "export_directory": "".join(folder)}
+        run = {"run": name, "export_directory": "".join(folder), "min_workers": 2}
         where = {"zookeeper": zookeeper, "tracker": tracker, "cluster_name": cluster_name}
     conf = Conf(multi_layer_conf=zoo.mlp(COLUMNS, CLASSES, hidden=(5,), seed=7), jobs_per_round=4, **run)
     with ActorNetworkRunner("master", Generated(int(batches), int(rows)), **where) as runner:
