@@ -3,6 +3,7 @@
 Layer 1. Follows ``org.nd4j.linalg.dataset.api.preprocessor``: ``NormalizerStandardize``, ``NormalizerMinMaxScaler``,
 ``ImagePreProcessingScaler``. Statistics are kept in float64 and merged over batches after Chan, Golub and LeVeque 1983,
 "Algorithms for computing the sample variance"; a column that never varies is shifted and never divided by zero.
+Sequences have one scale a column, for all time steps that no mask leaves out, and those that it does stay 0.
 """
 
 from __future__ import annotations
@@ -188,29 +189,46 @@ def normalizer_from_json(text: str | bytes) -> Normalizer:
 
 
 def _parts(data: DataSet | Iterable[DataSet]) -> Iterator[Array]:
-    """Return the features of every part as float64 rows, one part at a time."""
+    """Return the features of every part as float64 rows, one part at a time; of sequences one row a time step."""
     empty = True
     for part in [data] if isinstance(data, DataSet) else data:
-        if len(part):
+        rows = part.features.reshape(len(part), -1)
+        if _has_time_steps(part):
+            steps = np.moveaxis(part.features, 1, 2)
+            rows = (
+                steps.reshape(-1, part.features.shape[1])
+                if part.features_mask is None
+                else steps[part.features_mask > 0]
+            )
+        if len(rows):
             empty = False
-            yield part.features.reshape(len(part), -1).astype(np.float64)
+            yield rows.astype(np.float64)
     if empty:
         raise DataError("a normalizer was to be fitted to no examples at all")
 
 
+def _has_time_steps(dataset: DataSet) -> bool:
+    return dataset.features.ndim == 3
+
+
 def _fitted(vector: _Vector, dataset: DataSet) -> _Vector:
-    if vector.size != dataset.n_in:
+    columns = dataset.features.shape[1] if _has_time_steps(dataset) else dataset.n_in
+    if vector.size != columns:
         state = f"was fitted to {counted(vector.size, 'column')}" if vector.size else "was not fitted yet"
-        raise DataError(f"a normalizer {state}, the data set has {dataset.n_in}; call fit with the training data first")
+        raise DataError(f"a normalizer {state}, the data set has {columns}; call fit with the training data first")
     return vector
 
 
 def _scaled(dataset: DataSet, scale: Array | float, shift: Array | float) -> DataSet:
-    """Return ``features * scale + shift``, computed in float64 and kept in the features' dtype."""
+    """Return ``features * scale + shift``, computed in float64 and kept in the features' dtype; 0 where masked."""
     x = dataset.features
-    rows = x.reshape(len(dataset), -1) * np.float64(scale) + np.float64(shift)
-    scaled = rows.reshape(x.shape).astype(x.dtype)
-    return DataSet(scaled, dataset.labels, dataset.features_mask, dataset.labels_mask)
+    if _has_time_steps(dataset):
+        scaled = x * np.atleast_1d(np.float64(scale))[:, None] + np.atleast_1d(np.float64(shift))[:, None]
+        if dataset.features_mask is not None:
+            scaled = np.where(dataset.features_mask[:, None] > 0, scaled, 0.0)
+    else:
+        scaled = (x.reshape(len(dataset), -1) * np.float64(scale) + np.float64(shift)).reshape(x.shape)
+    return DataSet(scaled.astype(x.dtype), dataset.labels, dataset.features_mask, dataset.labels_mask)
 
 
 def _check_range(low: float, high: float) -> None:

@@ -73,8 +73,8 @@ def test_json_brings_back_the_same_normalizer(kind: type) -> None:
 
 
 def test_images_are_scaled_pixel_by_pixel() -> None:
-    images = DataSet(np.random.default_rng(0).random((5, 3, 2), np.float32), np.zeros((5, 1)))
-    assert NormalizerStandardize().fit(images).transform(images).features.shape == (5, 3, 2)
+    images = DataSet(np.random.default_rng(0).random((5, 1, 3, 2), np.float32), np.zeros((5, 1)))
+    assert NormalizerStandardize().fit(images).transform(images).features.shape == (5, 1, 3, 2)
 
 
 def test_a_normalizer_that_was_not_fitted_or_to_other_columns_says_so() -> None:
@@ -119,3 +119,25 @@ def test_a_damaged_saved_normalizer_is_a_data_error(text: str | bytes) -> None:
 def test_saved_normalizers_are_canonical_json() -> None:
     text = ImagePreProcessingScaler().to_json()
     assert text == json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
+
+
+@pytest.mark.parametrize("kind", [NormalizerStandardize, NormalizerMinMaxScaler])
+def test_sequences_have_one_scale_a_column_and_padding_counts_nowhere(kind: type) -> None:
+    """As the rows of all time steps in a table; from batches of any length."""
+    rng = np.random.default_rng(4)
+    steps = [rng.normal((1, 50), (1, 9), (count, 2)) for count in (4, 2, 6)]
+    rows = kind().fit(DataSet(np.concatenate(steps)))
+    padded, mask = np.full((2, 2, 4), 0.0), np.zeros((2, 4))
+    for number in range(2):
+        padded[number, :, : len(steps[number])], mask[number, : len(steps[number])] = steps[number].T, 1
+    batches = [DataSet(padded, features_mask=mask), DataSet(steps[2].T[None])]
+    found = kind().fit(batches)
+    learned = json.loads(found.to_json())
+    for name, values in json.loads(rows.to_json()).items():
+        assert learned[name] == (values if name == "type" else pytest.approx(values, rel=1e-5))
+    scaled = found.transform(batches[0])
+    np.testing.assert_allclose(scaled.features[1, :, :2].T, rows.transform(DataSet(steps[1])).features, atol=1e-6)
+    assert not scaled.features[1, :, 2:].any()
+    np.testing.assert_allclose(found.revert(scaled).features, padded, atol=1e-5)
+    with pytest.raises(DataError, match="was fitted to 2 columns, the data set has 3"):
+        found.transform(DataSet(np.zeros((1, 3, 4))))
