@@ -2,6 +2,7 @@
 
 from .datasets import (
     CsvDataSetIterator as CsvDataSetIterator,
+    CsvSequenceDataSetIterator as CsvSequenceDataSetIterator,
     DataSet as DataSet,
     DataSetIterator as DataSetIterator,
     DigitsDataSetIterator as DigitsDataSetIterator,

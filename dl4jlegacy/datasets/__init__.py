@@ -20,6 +20,7 @@ from dl4jlegacy.datasets.normalizers import (
     NormalizerStandardize,
     normalizer_from_json,
 )
+from dl4jlegacy.datasets.sequence_files import CsvSequenceDataSetIterator
 from dl4jlegacy.datasets.sources import NAMES, DataSource, load
 from dl4jlegacy.datasets.transform_process import TransformProcess
 
@@ -28,6 +29,7 @@ __all__ = [
     "AugmentedDataSetIterator",
     "CharacterIterator",
     "CsvDataSetIterator",
+    "CsvSequenceDataSetIterator",
     "DataSet",
     "DataSetIterator",
     "DataSource",

@@ -1,0 +1,396 @@
+"""CsvSequenceDataSetIterator: sequences of time steps from CSV files, one file each, padded and masked batch by batch.
+
+As ``CSVSequenceRecordReader`` and ``SequenceRecordReaderDataSetIterator`` of DataVec and Deeplearning4j.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dl4jlegacy import files
+from dl4jlegacy.backend import Array
+from dl4jlegacy.datasets.dataset import DataSet, one_hot
+from dl4jlegacy.datasets.iterator import BatchCursor, ListDataSetIterator
+from dl4jlegacy.datasets.text_files import csv_rows, is_number
+from dl4jlegacy.errors import DataError, counted, nearest
+from dl4jlegacy.files import PathLike
+
+__all__ = ["Align", "CsvSequenceDataSetIterator"]
+
+Align = Literal["equal", "start", "end"]
+"""Where labels lie along their sequence, as DL4J's ``AlignmentMode``."""
+_SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
+_SHOWN = 60
+
+
+class _File(NamedTuple):
+    """A file as it was when it was looked at first: whoever reads it again wants the same."""
+
+    path: Path
+    sha256: bytes
+
+
+class _Sequence(NamedTuple):
+    features: _File
+    labels: _File | None
+
+
+class _Rows(NamedTuple):
+    """The rows of a file behind the lines that are skipped, with their lines, and the names in the last of those."""
+
+    lines: list[int]
+    cells: list[list[str]]
+    names: list[str]
+
+
+class _Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """How the files of an iterator are read: what its arguments and its first file say."""
+
+    align: Align
+    skip_lines: int
+    n_in: int = 0
+    label: int | None = None
+    """The column of the label in the file of the features; None: labels have files of their own, or there are none."""
+    n_labels: int = 0
+    names: tuple[str, ...] = ()
+    """Those of the classes; none: labels are amounts, or there are none."""
+
+
+class CsvSequenceDataSetIterator(BatchCursor):
+    """Batches of sequences in CSV files: one file a sequence, one row a time step, in a new order every epoch.
+
+    All files are read once at first, to check them and to find the classes; of the data nothing is kept, and a batch
+    reads its files again. They may be gzipped. Sequences of a batch are as long as its longest one: behind the end of
+    the others are zeros, and the masks are 0. Batches are float32.
+
+    Args:
+        features: a folder with the files, in the order of the numbers in their names, or the files in their order.
+        batch_size: sequences per batch.
+        labels: a folder with a file of labels for each file of features, of the same name, or those files in their
+            order. One row a time step, or fewer rows where ``align`` says to which time steps they belong.
+        label: instead of ``labels``, the column of the features' files that is the label: its number from 0 (-1 is the
+            last one), or its name in the last line of ``skip_lines``.
+        align: "equal": as many rows of labels as of features; "start" and "end": they may differ, both begin at the
+            first time step or end at the last one. "end" with a single row is a label of the whole sequence.
+        regression: labels are amounts to predict, else one class a row: a word, or a number from 0.
+        label_names: the classes, if they are known, as those of the training data when the test data are read.
+        skip_lines: lines at the beginning of each file, such as its header.
+        seed, shuffle, drop_last: as for ``ListDataSetIterator``, whose order this is.
+        pre_processor: applied to every batch, for instance ``normalizer.transform``.
+
+    Attributes:
+        label_names: the classes in their order; empty with ``regression`` or without labels.
+
+    Raises:
+        DataError: no file, no rows, different columns or lengths, a cell that is no finite number, an unknown class;
+            names file, line, column and value.
+    """
+
+    def __init__(
+        self,
+        features: PathLike | Sequence[PathLike],
+        batch_size: int,
+        *,
+        labels: PathLike | Sequence[PathLike] | None = None,
+        label: int | str | None = None,
+        align: Align = "equal",
+        regression: bool = False,
+        label_names: Sequence[str] | None = None,
+        skip_lines: int = 0,
+        seed: int = 123,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        pre_processor: Callable[[DataSet], DataSet] | None = None,
+    ) -> None:
+        _check_arguments(labels, label, align, skip_lines)
+        paths = _found(features)
+        of_labels = [] if labels is None else _labels_of(paths, labels)
+        self._layout = _Layout(align=align, skip_lines=skip_lines)
+        self._sequences, classes = self._looked_at(paths, of_labels, label, regression)
+        labelled = labels is not None or label is not None
+        names = _class_names(classes, label_names) if labelled and not regression else ()
+        self._layout = msgspec.structs.replace(self._layout, names=names)
+        self.label_names, self._pre_processor = names, pre_processor
+        numbers = DataSet(np.arange(len(paths), dtype=np.float64)[:, None])
+        self._numbers = ListDataSetIterator(numbers, batch_size, seed=seed, shuffle=shuffle, drop_last=drop_last)
+        first = self._batch([0])
+        self.batch_size, self.input_columns, self.total_outcomes = batch_size, first.features.shape[1], first.n_out
+
+    @property
+    def total_examples(self) -> int:
+        """Sequences per epoch, without those that ``drop_last`` leaves out."""
+        return self._numbers.total_examples
+
+    @property
+    def total_batches(self) -> int:
+        """Batches per epoch."""
+        return self._numbers.total_batches
+
+    def batch(self, epoch: int, index: int) -> DataSet:
+        """Return batch ``index`` of ``epoch``: ``(sequences, columns, time steps)``; safe on any thread.
+
+        Raises:
+            DataError: a file cannot be read, or is another than at first; names it.
+        """
+        return self._batch([int(number) for number in self._numbers.batch(epoch, index).features[:, 0]])
+
+    def _looked_at(
+        self, paths: Sequence[Path], of_labels: Sequence[Path], label: int | str | None, regression: bool
+    ) -> tuple[list[_Sequence], set[str]]:
+        """Read all files once; return them with their digests, and the labels of all rows, as texts."""
+        sequences: list[_Sequence] = []
+        classes: set[str] = set()
+        for number, path in enumerate(paths):
+            file, rows = self._first_look(path)
+            if not number:
+                column = None if label is None else _column(path, label, rows)
+                width = len(rows.cells[0]) - (column is not None)
+                n_labels = 0 if column is None else 1
+                self._layout = msgspec.structs.replace(self._layout, n_in=width, label=column, n_labels=n_labels)
+            features, labels = self._parted(path, rows)
+            _numbers_of(path, features)
+            where, of_labels_file = path, None
+            if of_labels:
+                where = of_labels[number]
+                of_labels_file, labels = self._first_look(where)
+                self._check_labels(where, labels, path, len(rows.cells))
+            if labels is not None and regression:
+                _numbers_of(where, labels)
+            elif labels is not None:
+                classes.update(name for _, name in _named(where, labels))
+            sequences.append(_Sequence(file, of_labels_file))
+        return sequences, classes
+
+    def _first_look(self, path: Path) -> tuple[_File, _Rows]:
+        content = _content(path)
+        return _File(path, hashlib.sha256(content).digest()), _rows_of(path, content, self._layout.skip_lines)
+
+    def _parted(self, path: Path, rows: _Rows) -> tuple[_Rows, _Rows | None]:
+        """Return the features of a file, and the label that is among its columns."""
+        label, wanted = self._layout.label, self._layout.n_in + (self._layout.label is not None)
+        for line, row in zip(rows.lines, rows.cells, strict=True):
+            if len(row) != wanted:
+                raise DataError(
+                    f"{path}, line {line} has {counted(len(row), 'column')}, and the first file {wanted}; all time "
+                    "steps of all sequences have the same columns"
+                )
+        if label is None:
+            return rows, None
+        features = [[*row[:label], *row[label + 1 :]] for row in rows.cells]
+        return rows._replace(cells=features), rows._replace(cells=[[row[label]] for row in rows.cells])
+
+    def _check_labels(self, path: Path, labels: _Rows, features: Path, steps: int) -> None:
+        """Raise ``DataError`` unless labels have the columns of the first ones, and the length that they should."""
+        if not self._layout.n_labels:
+            self._layout = msgspec.structs.replace(self._layout, n_labels=len(labels.cells[0]))
+        for line, row in zip(labels.lines, labels.cells, strict=True):
+            if len(row) != self._layout.n_labels:
+                raise DataError(
+                    f"{path}, line {line} has {counted(len(row), 'column')}, and the first file of labels "
+                    f"{self._layout.n_labels}"
+                )
+        if self._layout.align == "equal" and len(labels.cells) != steps:
+            raise DataError(
+                f"{path} has {counted(len(labels.cells), 'row')} of labels, and {features} has "
+                f"{counted(steps, 'time step')}"
+                '; with align="end" the last label belongs to the last time step, with align="start" the first to the '
+                "first"
+            )
+
+    def _batch(self, numbers: list[int]) -> DataSet:
+        read = [self._read(self._sequences[number]) for number in numbers]
+        steps = [max(len(x), 0 if y is None else len(y)) for x, y in read]
+        ends = self._layout.align == "end"
+        starts_x = [whole - len(x) if ends else 0 for (x, _), whole in zip(read, steps, strict=True)]
+        features, features_mask = _padded([x for x, _ in read], starts_x, max(steps))
+        labels = [y for _, y in read if y is not None]
+        if not labels:
+            batch = DataSet(features, features_mask=features_mask)
+        else:
+            starts_y = [whole - len(y) if ends else 0 for y, whole in zip(labels, steps, strict=True)]
+            y, labels_mask = _padded(labels, starts_y, max(steps))
+            batch = DataSet(features, y, features_mask, labels_mask)
+        return batch if self._pre_processor is None else self._pre_processor(batch)
+
+    def _read(self, sequence: _Sequence) -> tuple[Array, Array | None]:
+        """Return features and labels of a sequence, ``(time steps, columns)``."""
+        path = sequence.features.path
+        features, labels = self._parted(path, _rows_of(path, _unchanged(sequence.features), self._layout.skip_lines))
+        where = path
+        if sequence.labels is not None:
+            where = sequence.labels.path
+            labels = _rows_of(where, _unchanged(sequence.labels), self._layout.skip_lines)
+        x = _numbers_of(path, features)
+        if labels is None:
+            return x, None
+        if not self._layout.names:
+            return x, _numbers_of(where, labels)
+        known = {name: number for number, name in enumerate(self._layout.names)}
+        classes = [_class_number(where, line, name, known) for line, name in _named(where, labels)]
+        return x, one_hot(np.array(classes), len(known))
+
+
+def _check_arguments(labels: object, label: int | str | None, align: Align, skip_lines: int) -> None:
+    if labels is not None and label is not None:
+        raise DataError(f"labels are files of their own, or column {label!r} of the features: give one of the two")
+    if align not in get_args(Align):
+        raise DataError(f"align is {align!r}; expected {', '.join(get_args(Align))}{nearest(align, get_args(Align))}")
+    if skip_lines < 0:
+        raise DataError(f"skip_lines is {skip_lines}; expected at least 0")
+    if isinstance(label, str) and not skip_lines:
+        raise DataError(f"label is {label!r}, a name, and no line of names is skipped: give skip_lines=1, or a number")
+
+
+def _found(given: PathLike | Sequence[PathLike]) -> list[Path]:
+    """Return the files of a folder in the order of the numbers in their names, or those that are given."""
+    if not isinstance(given, str | Path) and isinstance(given, Sequence):
+        paths = [files.expand(path) for path in given]
+        if not paths:
+            raise DataError("there are no files of sequences")
+        return paths
+    folder = files.expand(given)
+    with files.errors_as(DataError, f"cannot read the folder {folder}"):
+        names = [name for name in files.names_in(folder) if name.lower().endswith(_SUFFIXES) and name[0] not in "._"]
+    if not names:
+        raise DataError(f"{folder} has no files of sequences ({', '.join(_SUFFIXES)})")
+    return [folder / name for name in sorted(names, key=_by_numbers)]
+
+
+def _by_numbers(name: str) -> list[tuple[int, str]]:
+    """Return a key by which ``9.csv`` comes before ``10.csv``."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", name)]
+
+
+def _labels_of(paths: Sequence[Path], labels: PathLike | Sequence[PathLike]) -> list[Path]:
+    """Return the file of labels for each file of features."""
+    found = _found(labels)
+    if isinstance(labels, str | Path) or not isinstance(labels, Sequence):
+        by_name = {path.name: path for path in found}
+        for path in paths:
+            if path.name not in by_name:
+                raise DataError(f"{files.expand(labels)} has no labels for {path}: no file {path.name}")
+        return [by_name[path.name] for path in paths]
+    if len(found) != len(paths):
+        raise DataError(
+            f"there are {counted(len(paths), 'file')} of features and {len(found)} of labels; each needs its own"
+        )
+    return found
+
+
+def _rows_of(path: Path, content: bytes, skip_lines: int) -> _Rows:
+    rows = list(csv_rows(io.BytesIO(content), str(path)))
+    skipped, found = rows[:skip_lines], rows[skip_lines:]
+    if not found:
+        raise DataError(f"{path} has no time steps: {counted(len(rows), 'row')}, of which {skip_lines} are skipped")
+    cells = [[cell.strip() for cell in row] for _, row in found]
+    return _Rows([line for line, _ in found], cells, [cell.strip() for cell in skipped[-1][1]] if skipped else [])
+
+
+def _column(path: Path, label: int | str, rows: _Rows) -> int:
+    """Return the number of a label's column, from 0; ``DataError`` if there is none, or no other."""
+    width = len(rows.cells[0])
+    if isinstance(label, str):
+        if label not in rows.names:
+            raise DataError(f"{path} has no column {label!r}{nearest(label, rows.names)}")
+        column = rows.names.index(label)
+    else:
+        column = label + width if label < 0 else label
+    if not 0 <= column < width:
+        raise DataError(f"{path} has {counted(width, 'column')}, and the label was to be column {label}, from 0")
+    if width == 1:
+        raise DataError(f"{path} has one column only, the label; features need others")
+    return column
+
+
+def _numbers_of(path: Path, rows: _Rows) -> Array:
+    """Return rows as float32 ``(time steps, columns)``; ``DataError`` names a cell that is no finite number."""
+    try:
+        with np.errstate(over="ignore"):
+            numbers = np.array(rows.cells, dtype=np.float64).astype(np.float32)
+        if np.isfinite(numbers).all() and all(is_number(cell) for row in rows.cells for cell in row):
+            return numbers
+    except ValueError:
+        pass
+    for line, row in zip(rows.lines, rows.cells, strict=True):
+        for column, cell in enumerate(row, start=1):
+            with np.errstate(over="ignore"):
+                if not is_number(cell) or not np.isfinite(np.float32(float(cell))):
+                    raise DataError(
+                        f"{path}, line {line}, value {column} is {cell[:_SHOWN]!r}, not a finite number; a line of "
+                        "names is left out by skip_lines"
+                    )
+    raise AssertionError(f"{path} has numbers that are none, and no cell of them")
+
+
+def _named(path: Path, labels: _Rows) -> Iterator[tuple[int, str]]:
+    """Yield the line and the class of each row; numbers of classes in their plain form (``2.0`` is ``2``)."""
+    for line, row in zip(labels.lines, labels.cells, strict=True):
+        if len(row) != 1:
+            raise DataError(
+                f"{path}, line {line} has {counted(len(row), 'column')} of labels; a class has one, and amounts need "
+                "regression=True"
+            )
+        if not row[0]:
+            raise DataError(f"{path}, line {line} has no label")
+        is_whole = is_number(row[0]) and float(row[0]).is_integer()
+        yield line, str(int(float(row[0]))) if is_whole else row[0]
+
+
+def _class_names(found: set[str], known: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the names of all classes: those that are known, numbers from 0 to the largest, or words in their order."""
+    if known is not None:
+        return tuple(known)
+    numbers = [int(name) for name in found if re.fullmatch(r"-?[0-9]+", name)]
+    if not numbers:
+        return tuple(sorted(found))
+    if len(numbers) < len(found):
+        words = sorted(name for name in found if not re.fullmatch(r"-?[0-9]+", name))
+        raise DataError(
+            f"classes are both numbers and {words[0][:_SHOWN]!r}; if they are amounts, give regression=True"
+        )
+    if min(numbers) < 0 or max(numbers) >= 10 * len(numbers) + 100:
+        raise DataError(
+            f"classes are numbers from {min(numbers)} to {max(numbers)}; they count from 0. If they are amounts, give "
+            "regression=True"
+        )
+    return tuple(map(str, range(max(numbers) + 1)))
+
+
+def _class_number(path: Path, line: int, name: str, known: dict[str, int]) -> int:
+    if name not in known:
+        raise DataError(f"{path}, line {line}: class {name[:_SHOWN]!r} is none of {', '.join(list(known)[:8])}")
+    return known[name]
+
+
+def _content(path: Path) -> bytes:
+    with files.errors_as(DataError, f"cannot read {path}"):
+        return files.read(path)
+
+
+def _unchanged(file: _File) -> bytes:
+    """Return a file's bytes; ``DataError`` if they are others than at first."""
+    content = _content(file.path)
+    if hashlib.sha256(content).digest() != file.sha256:
+        raise DataError(
+            f"{file.path} has changed since it was looked at first; training needs the same data throughout"
+        )
+    return content
+
+
+def _padded(arrays: Sequence[Array], starts: Sequence[int], steps: int) -> tuple[Array, npt.NDArray[np.float32] | None]:
+    """Return sequences ``(time steps, columns)`` as ``(sequences, columns, steps)``, and a mask if they need one."""
+    padded = np.zeros((len(arrays), arrays[0].shape[1], steps), np.float32)
+    mask = np.zeros((len(arrays), steps), np.float32)
+    for number, (array, start) in enumerate(zip(arrays, starts, strict=True)):
+        padded[number, :, start : start + len(array)] = array.T
+        mask[number, start : start + len(array)] = 1
+    return padded, None if mask.all() else mask
