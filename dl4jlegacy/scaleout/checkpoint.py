@@ -156,7 +156,7 @@ class CheckpointStore:
         """Return a field of the Conf in this folder, as text; "" if it does not say, or there is no Conf."""
         try:
             kept = msgspec.json.decode(self.folder.read("conf.json"), type=dict[str, Any])
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return ""  # an unreadable Conf is reported by whoever reads all of it
         return str(kept.get(field, ""))
 

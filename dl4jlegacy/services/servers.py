@@ -533,5 +533,5 @@ def _read(folder: Path) -> ServicesState | None:
         return msgspec.json.decode(path.read_bytes(), type=described(ServicesState))
     except FileNotFoundError:
         return None
-    except (msgspec.DecodeError, OSError) as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError, OSError) as exc:
         raise TrackerError(f"{path} cannot be read: {exc}; look for servers with ps, stop them, delete it") from exc

@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 
 from dl4jlegacy.cli import main
+from dl4jlegacy.cli.values import json_object
+from dl4jlegacy.errors import UsageError
 from dl4jlegacy.nn import MultiLayerNetwork, write_model, zoo
 
 PATHS = (
@@ -221,3 +223,9 @@ def test_names_in_a_model_do_not_command_the_terminal(hostile):
     (hostile / "x.csv").write_text("1,2\n-3,4\n5,-6\n")
     _, out, _ = run(["predict", "good.zip", "x.csv"])
     assert "\x1b" not in out
+
+
+def test_an_object_with_bytes_that_are_no_utf_8_is_refused() -> None:
+    """As Python hands over such a word of a command line."""
+    with pytest.raises(UsageError, match="give a JSON object"):
+        json_object("--router-args", '{"a": "\udce4"}')

@@ -90,6 +90,14 @@ def test_a_file_is_fetched_once_and_again_when_it_has_changed(site: Site) -> Non
     assert [code for _, code in site.seen] == [200, 304, 200]
 
 
+def test_a_copy_whose_note_is_damaged_is_fetched_again(site: Site) -> None:
+    copy = Path(storage.local(site.url("/table.csv")))
+    [note] = [path for path in copy.parent.iterdir() if path != copy]
+    note.write_bytes(note.read_bytes().replace(b'":"', b'":"\xe4'))
+    assert storage.local(site.url("/table.csv")) == str(copy)
+    assert [code for _, code in site.seen] == [200, 200]
+
+
 def test_addresses_that_differ_after_the_question_mark_are_other_files(site: Site, caplog) -> None:
     one, other = (storage.local(site.url(f"/table.csv?key={key}")) for key in ("first-secret", "second-secret"))
     assert one != other and "secret" not in caplog.text + one + other

@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -218,3 +219,8 @@ def test_who_takes_over_from_a_frozen_process_does_not_wait_for_it_and_locks_the
     third, theirs = begun(tmp_path, "3")
     with pytest.raises(CheckpointError, match="in use"):
         third.keep_conf(theirs)
+
+
+def test_a_kept_conf_that_is_no_text_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "conf.json").write_bytes(b'{"incarnation": "\xe4"}')
+    assert CheckpointStore(tmp_path).kept("incarnation") == ""

@@ -383,8 +383,9 @@ def test_the_usual_ports_are_those_that_everybody_expects() -> None:
     assert (servers.HAZELCAST_PORT, servers.ZOOKEEPER_PORT) == (5701, 2181)
 
 
-def test_a_state_file_that_is_damaged_is_named(tmp_path: Path) -> None:
-    (tmp_path / "services.json").write_text("{")
+@pytest.mark.parametrize("content", [b"{", b'{"folder": "\xe4"}'])
+def test_a_state_file_that_is_damaged_is_named(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "services.json").write_bytes(content)
     with pytest.raises(TrackerError, match=r"services.json cannot be read"):
         Services.status(tmp_path)
 

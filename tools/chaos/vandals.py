@@ -92,7 +92,7 @@ class GridVandal:
         records = self._map(_NAMES)
         for run in [key for key in _answer(records.key_set()) if isinstance(key, str)]:
             value = _answer(records.get(run))
-            with contextlib.suppress(msgspec.MsgspecError, TypeError, KeyError, RecursionError):
+            with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, TypeError, KeyError, RecursionError):
                 incarnation = msgspec.msgpack.decode(value[_ENVELOPE_NBYTES:])["incarnation"]
                 self._names.append(f"{_PREFIX}{run}.{incarnation}")
 

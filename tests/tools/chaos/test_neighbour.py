@@ -99,6 +99,22 @@ def test_a_vandal_finds_the_run_and_does_everything_to_its_map(monkeypatch: pyte
     assert vandal.done["keys"] > 20 * vandal.done["entries deleted"]
 
 
+def test_a_vandal_looks_again_where_it_has_damaged_what_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of a run in which a byte was changed, by itself or by a fault, is text no more."""
+    monkeypatch.setattr("tools.chaos.vandals.time.monotonic", lambda: 0.0)
+    grid = Grid()
+    records = grid.get_map("dl4j.runs")
+    whole = records.values["r"]
+    records.values["r"] = bytearray(bytes(whole).replace(b"abc", b"a\xe4c"))
+    vandal = GridVandal(grid, random.Random(1), "trap")
+    vandal.step()
+    assert set(grid.maps) == {"dl4j.runs"}
+    records.values["r"] = whole
+    for _ in range(20):
+        vandal.step()
+    assert set(grid.maps) == {"dl4j.runs", "dl4j.r.abc"}
+
+
 def test_a_seed_writes_the_same_keys_few_of_which_a_run_could_have() -> None:
     first, again = (list(keys(random.Random(4), 500)) for _ in range(2))
     assert first == again
