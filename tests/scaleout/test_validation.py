@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import shutil
-import threading
 
 import msgspec
 import numpy as np
@@ -19,7 +18,6 @@ from dl4jlegacy.errors import CheckpointError, Dl4jError, NotFiniteError
 from dl4jlegacy.inference import evaluate_network
 from dl4jlegacy.nn import DenseLayer, MultiLayerConfiguration, NeuralNetConfiguration, OutputLayer, Sgd
 from dl4jlegacy.nn.batch_evaluation import ROWS
-from dl4jlegacy.scaleout.actors import MasterActor, ModelSavingActor
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.conf import FREE_FIELDS
 from dl4jlegacy.training import params_sha256
@@ -101,27 +99,6 @@ def test_an_asynchronous_run_is_validated_too_and_counts_every_batch_once():
         best = runner.network(result, best=True)
     local = evaluate_network(best, TEST, (), batch_size=result.plan.validation.batch_size)
     assert result.best.figures.loss.hex() == local.loss.hex()
-
-
-@pytest.fixture
-def unhurried(monkeypatch):
-    """A master that waits with the next round until the version before is saved."""
-    saved = threading.Event()
-    saved.set()
-    new_model, on_receive = MasterActor._new_model, ModelSavingActor.on_receive
-
-    def wait(self, event):
-        assert saved.wait(30)
-        saved.clear()
-        self._saving = False
-        new_model(self, event)
-
-    def save(self, message):
-        on_receive(self, message)
-        saved.set()
-
-    monkeypatch.setattr(MasterActor, "_new_model", wait)
-    monkeypatch.setattr(ModelSavingActor, "on_receive", save)
 
 
 class Copies:

@@ -64,7 +64,7 @@ def test_the_answer_does_not_depend_on_the_number_of_workers() -> None:
     assert ends != {bits(train(conf_of("iterative-reduce")))}
 
 
-def test_a_run_that_is_resumed_has_the_step_with_which_it_stopped(tmp_path) -> None:
+def test_a_run_that_is_resumed_has_the_step_with_which_it_stopped(tmp_path, unhurried) -> None:
     run, kept = tmp_path / "run", tmp_path / "kept"
     wanted = conf(workers=2, checkpoint_dir=str(run), checkpoint_every=4)
     whole = train(wanted, saver=Copies(run, kept))

@@ -65,7 +65,7 @@ def test_it_learns(router: str) -> None:
 
 
 @pytest.fixture
-def stopped(tmp_path: Path, router: str):
+def stopped(tmp_path: Path, router: str, unhurried: None):
     """The folder of a run as it was in its middle, its Conf, and the end that it came to."""
     run, kept = tmp_path / "run", tmp_path / "kept"
     wanted = conf(router, workers=2, checkpoint_dir=str(run), checkpoint_every=2)
