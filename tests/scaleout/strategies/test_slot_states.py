@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -85,13 +86,13 @@ def test_a_run_that_is_resumed_has_the_states_with_which_it_stopped(stopped) -> 
 
 
 class Slow:
-    """Takes its time over each batch, so that a run can be interrupted in its middle."""
+    """Takes its time over each batch, and more of it after ten rounds, so that a run is interrupted in its middle."""
 
     def __init__(self) -> None:
-        self.never = threading.Event()
+        self.never, self.batches = threading.Event(), itertools.count()
 
     def iteration_done(self, network, iteration, score, *, examples=0) -> None:
-        self.never.wait(0.02)
+        self.never.wait(0.02 if next(self.batches) < 10 * SLOTS else 1.0)
 
 
 def test_a_run_that_is_interrupted_between_two_checkpoints_keeps_its_states(tmp_path: Path, router: str) -> None:
