@@ -19,7 +19,7 @@ from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.errors import DataError, counted
 from dl4jlegacy.seeding import Stream
 
-__all__ = ["BatchCursor", "DataSetIterator", "ListDataSetIterator"]
+__all__ = ["BatchCursor", "DataSetIterator", "ListDataSetIterator", "NumberedDataSetIterator"]
 
 
 @runtime_checkable
@@ -233,3 +233,34 @@ class ListDataSetIterator(BatchCursor):
                     self._orders.pop(min(self._orders))
                 self._orders[epoch] = order
             return order
+
+
+class NumberedDataSetIterator(BatchCursor):
+    """Batches of examples that are read by their numbers when needed, in the order of ``ListDataSetIterator``."""
+
+    def __init__(self, examples: int, batch_size: int, *, seed: int, shuffle: bool, drop_last: bool) -> None:
+        numbers = DataSet(np.arange(examples, dtype=np.float64)[:, None])
+        self._numbers = ListDataSetIterator(numbers, batch_size, seed=seed, shuffle=shuffle, drop_last=drop_last)
+        self.batch_size = batch_size
+
+    @property
+    def total_examples(self) -> int:
+        """Examples per epoch, without those that ``drop_last`` leaves out."""
+        return self._numbers.total_examples
+
+    @property
+    def total_batches(self) -> int:
+        """Batches per epoch."""
+        return self._numbers.total_batches
+
+    def batch(self, epoch: int, index: int) -> DataSet:
+        """Return batch ``index`` of ``epoch``; safe on any thread.
+
+        Raises:
+            DataError: an example cannot be read, or is not like the first; names it.
+        """
+        return self._read([int(number) for number in self._numbers.batch(epoch, index).features[:, 0]])
+
+    @abstractmethod
+    def _read(self, numbers: list[int]) -> DataSet:
+        """Return the examples of these numbers as a batch."""

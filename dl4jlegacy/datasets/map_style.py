@@ -15,7 +15,7 @@ import numpy as np
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
-from dl4jlegacy.datasets.iterator import BatchCursor, ListDataSetIterator
+from dl4jlegacy.datasets.iterator import NumberedDataSetIterator
 from dl4jlegacy.errors import DataError, Dl4jError, counted, nearest
 
 __all__ = ["MapDataSetIterator", "gives_examples"]
@@ -39,7 +39,7 @@ def _is_map_style(data: Any) -> bool:
     return hasattr(data, "__len__") and hasattr(data, "__getitem__")
 
 
-class MapDataSetIterator(BatchCursor):
+class MapDataSetIterator(NumberedDataSetIterator):
     """Batches of a map-style data set, in a new order every epoch: the same as ``ListDataSetIterator``'s with its seed.
 
     An example is read each time that a batch needs it, by one thread at a time; the data set must give the same one for
@@ -84,35 +84,16 @@ class MapDataSetIterator(BatchCursor):
         if not len(dataset):
             raise DataError(f"{type(dataset).__name__} has no example")
         self.source, self._reading = dataset, threading.Lock()
-        numbers = DataSet(np.arange(len(dataset), dtype=np.float64)[:, None])
-        self._numbers = ListDataSetIterator(numbers, batch_size, seed=seed, shuffle=shuffle, drop_last=drop_last)
+        super().__init__(len(dataset), batch_size, seed=seed, shuffle=shuffle, drop_last=drop_last)
         first = self._examples([0])[0]
         self._columns = _columns_of(first, features, label)
         names = _class_names(dataset, self._columns)
         self._n_classes = len(names) or None if n_classes is None else n_classes
         self.label_names = tuple(label_names) or names
-        shape = self._batch([0])
-        self.batch_size, self.input_columns, self.total_outcomes = batch_size, shape.n_in, shape.n_out
+        shape = self._read([0])
+        self.input_columns, self.total_outcomes = shape.n_in, shape.n_out
 
-    @property
-    def total_examples(self) -> int:
-        """Examples per epoch, without those that ``drop_last`` leaves out."""
-        return self._numbers.total_examples
-
-    @property
-    def total_batches(self) -> int:
-        """Batches per epoch."""
-        return self._numbers.total_batches
-
-    def batch(self, epoch: int, index: int) -> DataSet:
-        """Return batch ``index`` of ``epoch``; safe on any thread.
-
-        Raises:
-            DataError: the data set failed, or an example is not like the first; names it.
-        """
-        return self._batch([int(number) for number in self._numbers.batch(epoch, index).features[:, 0]])
-
-    def _batch(self, numbers: list[int]) -> DataSet:
+    def _read(self, numbers: list[int]) -> DataSet:
         pairs = [_pair(example, self._columns) for example in self._examples(numbers)]
         arrays = [(number, *_arrays(number, pair)) for number, pair in zip(numbers, pairs, strict=True)]
         with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite, and is then named

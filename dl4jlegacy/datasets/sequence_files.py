@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ import numpy.typing as npt
 from dl4jlegacy import files
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
-from dl4jlegacy.datasets.iterator import BatchCursor, ListDataSetIterator
+from dl4jlegacy.datasets.iterator import NumberedDataSetIterator
 from dl4jlegacy.datasets.text_files import csv_rows, is_number
 from dl4jlegacy.errors import DataError, counted, nearest
 from dl4jlegacy.files import PathLike
@@ -65,7 +66,7 @@ class _Layout(msgspec.Struct, frozen=True, kw_only=True):
     """Those of the classes; none: labels are amounts, or there are none."""
 
 
-class CsvSequenceDataSetIterator(BatchCursor):
+class CsvSequenceDataSetIterator(NumberedDataSetIterator):
     """Batches of sequences in CSV files: one file a sequence, one row a time step, in a new order every epoch.
 
     All files are read once at first, to check them and to find the classes; of the data nothing is kept, and a batch
@@ -83,7 +84,7 @@ class CsvSequenceDataSetIterator(BatchCursor):
             first time step or end at the last one. "end" with a single row is a label of the whole sequence.
         regression: labels are amounts to predict, else one class a row: a word, or a number from 0.
         label_names: the classes, if they are known, as those of the training data when the test data are read.
-        skip_lines: lines at the beginning of each file, such as its header.
+        skip_lines: lines at the beginning of each file, such as its header; empty ones do not count.
         seed, shuffle, drop_last: as for ``ListDataSetIterator``, whose order this is.
         pre_processor: applied to every batch, for instance ``normalizer.transform``.
 
@@ -112,6 +113,7 @@ class CsvSequenceDataSetIterator(BatchCursor):
         pre_processor: Callable[[DataSet], DataSet] | None = None,
     ) -> None:
         _check_arguments(labels, label, align, skip_lines)
+        _check_classes(label_names, regression)
         paths = _found(features)
         of_labels = [] if labels is None else _labels_of(paths, labels)
         self._layout = _Layout(align=align, skip_lines=skip_lines)
@@ -120,28 +122,9 @@ class CsvSequenceDataSetIterator(BatchCursor):
         names = _class_names(classes, label_names) if labelled and not regression else ()
         self._layout = msgspec.structs.replace(self._layout, names=names)
         self.label_names, self._pre_processor = names, pre_processor
-        numbers = DataSet(np.arange(len(paths), dtype=np.float64)[:, None])
-        self._numbers = ListDataSetIterator(numbers, batch_size, seed=seed, shuffle=shuffle, drop_last=drop_last)
-        first = self._batch([0])
-        self.batch_size, self.input_columns, self.total_outcomes = batch_size, first.features.shape[1], first.n_out
-
-    @property
-    def total_examples(self) -> int:
-        """Sequences per epoch, without those that ``drop_last`` leaves out."""
-        return self._numbers.total_examples
-
-    @property
-    def total_batches(self) -> int:
-        """Batches per epoch."""
-        return self._numbers.total_batches
-
-    def batch(self, epoch: int, index: int) -> DataSet:
-        """Return batch ``index`` of ``epoch``: ``(sequences, columns, time steps)``; safe on any thread.
-
-        Raises:
-            DataError: a file cannot be read, or is another than at first; names it.
-        """
-        return self._batch([int(number) for number in self._numbers.batch(epoch, index).features[:, 0]])
+        super().__init__(len(paths), batch_size, seed=seed, shuffle=shuffle, drop_last=drop_last)
+        first = self._read([0])
+        self.input_columns, self.total_outcomes = first.features.shape[1], first.n_out
 
     def _looked_at(
         self, paths: Sequence[Path], of_labels: Sequence[Path], label: int | str | None, regression: bool
@@ -206,8 +189,8 @@ class CsvSequenceDataSetIterator(BatchCursor):
                 "first"
             )
 
-    def _batch(self, numbers: list[int]) -> DataSet:
-        read = [self._read(self._sequences[number]) for number in numbers]
+    def _read(self, numbers: list[int]) -> DataSet:
+        read = [self._sequence(self._sequences[number]) for number in numbers]
         steps = [max(len(x), 0 if y is None else len(y)) for x, y in read]
         ends = self._layout.align == "end"
         starts_x = [whole - len(x) if ends else 0 for (x, _), whole in zip(read, steps, strict=True)]
@@ -221,7 +204,7 @@ class CsvSequenceDataSetIterator(BatchCursor):
             batch = DataSet(features, y, features_mask, labels_mask)
         return batch if self._pre_processor is None else self._pre_processor(batch)
 
-    def _read(self, sequence: _Sequence) -> tuple[Array, Array | None]:
+    def _sequence(self, sequence: _Sequence) -> tuple[Array, Array | None]:
         """Return features and labels of a sequence, ``(time steps, columns)``."""
         path = sequence.features.path
         features, labels = self._parted(path, _rows_of(path, _unchanged(sequence.features), self._layout.skip_lines))
@@ -248,6 +231,15 @@ def _check_arguments(labels: object, label: int | str | None, align: Align, skip
         raise DataError(f"skip_lines is {skip_lines}; expected at least 0")
     if isinstance(label, str) and not skip_lines:
         raise DataError(f"label is {label!r}, a name, and no line of names is skipped: give skip_lines=1, or a number")
+
+
+def _check_classes(label_names: Sequence[str] | None, regression: bool) -> None:
+    if label_names is None:
+        return
+    if regression:
+        raise DataError(f"label_names are {tuple(label_names)}, and regression=True says that labels are amounts")
+    if not label_names or len(set(label_names)) < len(label_names):
+        raise DataError(f"label_names are {tuple(label_names)}; expected the names of all classes, each once")
 
 
 def _found(given: PathLike | Sequence[PathLike]) -> list[Path]:
@@ -291,6 +283,9 @@ def _rows_of(path: Path, content: bytes, skip_lines: int) -> _Rows:
     skipped, found = rows[:skip_lines], rows[skip_lines:]
     if not found:
         raise DataError(f"{path} has no time steps: {counted(len(rows), 'row')}, of which {skip_lines} are skipped")
+    for (before, _), (line, row) in itertools.pairwise(found):
+        if line > before + 1 and not any("\n" in cell or "\r" in cell for cell in row):
+            raise DataError(f"{path}, line {before + 1} is empty, and rows follow; each row is one time step")
     cells = [[cell.strip() for cell in row] for _, row in found]
     return _Rows([line for line, _ in found], cells, [cell.strip() for cell in skipped[-1][1]] if skipped else [])
 
@@ -349,6 +344,11 @@ def _class_names(found: set[str], known: Sequence[str] | None) -> tuple[str, ...
     """Return the names of all classes: those that are known, numbers from 0 to the largest, or words in their order."""
     if known is not None:
         return tuple(known)
+    amounts = sorted(name for name in found if is_number(name) and not re.fullmatch(r"-?[0-9]+", name))
+    if amounts:
+        raise DataError(
+            f"class {amounts[0][:_SHOWN]!r} is no whole number; if labels are amounts, give regression=True"
+        )
     numbers = [int(name) for name in found if re.fullmatch(r"-?[0-9]+", name)]
     if not numbers:
         return tuple(sorted(found))
