@@ -1,17 +1,20 @@
-"""Reading large tables: ``python benchmarks/reading.py [--megabytes 2000] [--part memory] [--format json]``.
+"""Reading tables and images: ``python benchmarks/reading.py [--megabytes 2000] [--part memory] [--format json]``.
 
-Two parts, each with both sides in one run, on tables of random numbers and a label that are made for it:
+Three parts, each with both sides in one run, on tables of random numbers and a label, and images, made for it:
 
 - ``speed``: a CSV and a Parquet file as blocks of columns, against pyarrow's own readers of the same file, in turns.
-- ``memory``: the most memory that a process has (``VmHWM``) which guesses the schema of a CSV file of so many
-  megabytes, makes it ready, and trains on some of its batches; above that of the same process with the same network on
-  a table of a few rows.
+- ``memory``: the most memory that a process has (``VmHWM``) which guesses the schema of a CSV, and of a Parquet, file
+  of so many megabytes, makes it ready, and trains on some of its batches; above that of the same process with the same
+  network on a table of a few rows.
+- ``images``: PNG files of 28 x 28 pixels in ten folders as features, against a loop over them with Pillow, in turns and
+  on one core, by the processor's time.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -28,11 +31,13 @@ import numpy as np
 from dl4jlegacy.datasets.table import Column
 from dl4jlegacy.datasets.table_blocks import table_blocks
 
-PARTS = ("speed", "memory")
+PARTS = ("speed", "images", "memory")
+KINDS = ("csv", "parquet")
 COLUMNS = 40
 ROWS = 20_000  # that are made, and then repeated
 BLOCK = 65_536
-SPEED_GOAL, MEMORY_GOAL = 0.8, 500.0
+GROUP = 1 << 20  # rows, pyarrow's default
+SPEED_GOAL, IMAGE_GOAL, MEMORY_GOAL = 0.8, 0.9, 500.0
 MEGABYTE = 1e6
 
 
@@ -97,24 +102,96 @@ def timed(work: Callable[[], int]) -> tuple[float, int]:
     return time.perf_counter() - start, found
 
 
+def write_images(folder: Path, count: int) -> None:
+    """Write PNG files that compress about as written digits do, in a folder for each of ten classes."""
+    from PIL import Image
+
+    random = np.random.default_rng(1)
+    for number in range(count):
+        pixels = np.zeros((28, 28), np.uint8)
+        pixels[4:24, 8:20] = random.integers(0, 256, (20, 12)) * random.integers(0, 2, (20, 12))
+        path = folder / str(number % 10) / f"{number:06}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+
+
+def measure_images(report: measured.Report, folder: Path, arguments: Any) -> None:
+    """Read a folder of images as features, and do the same by a loop, in turns."""
+    from PIL import Image
+
+    from dl4jlegacy.datasets.image_files import Images
+
+    write_images(folder / "images", arguments.images)
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+    def ours() -> np.ndarray:
+        return Images.of_folder(folder / "images").dataset().features
+
+    def theirs() -> np.ndarray:
+        arrays = []
+        for each in sorted((folder / "images").iterdir()):
+            for path in sorted(each.iterdir()):
+                with Image.open(path) as image:
+                    arrays.append(np.asarray(image))
+        x = np.stack(arrays).reshape(len(arrays), -1).astype(np.float32)
+        x /= 255
+        return x
+
+    if not np.array_equal(ours(), theirs()):
+        raise SystemExit("the two sides read other pixels")
+    times = []
+    for _ in range(arguments.turns):
+        begun = time.process_time()
+        ours()
+        between = time.process_time()
+        theirs()
+        times.append((between - begun, time.process_time() - between))
+    report.add("png: ours", arguments.images / statistics.median(mine for mine, _ in times), "images/s")
+    report.add("png: Pillow's in a loop", arguments.images / statistics.median(other for _, other in times), "images/s")
+    ratio = statistics.median(other / mine for mine, other in times)
+    report.add("png: ours against the loop", ratio, "times", IMAGE_GOAL, at_least=True)
+
+
+def write_parquet(path: Path, nbytes: float) -> None:
+    """Write a Parquet file of about so many bytes, in groups of rows as large as pyarrow makes them."""
+    import pyarrow
+    import pyarrow.parquet
+
+    rows = max(100, min(GROUP, int(nbytes / (8 * COLUMNS))))
+    random = np.random.default_rng(1)
+    values = {f"c{number}": random.normal(size=rows) for number in range(COLUMNS)}
+    table = pyarrow.table({**values, "label": (values["c0"] > 0).astype(np.int64)})
+    with pyarrow.parquet.ParquetWriter(path, table.schema) as writer:
+        writer.write_table(table, row_group_size=rows)
+        size = path.stat().st_size
+        while path.stat().st_size + size / 2 < nbytes:
+            writer.write_table(table, row_group_size=rows)
+
+
 def measure_memory(report: measured.Report, folder: Path, arguments: Any) -> None:
     """Train on a large and on a small table, each in a process of its own."""
-    found = {}
-    for name, nbytes in (("small", 1000), ("large", arguments.megabytes * MEGABYTE)):
-        path = folder / f"{name}.csv"
-        write_csv(path, nbytes)
-        environment = {**measured.ENVIRONMENT, "DL4J_TABLES_CACHE": str(folder / "cache")}
-        command = [sys.executable, __file__, "--child", str(path), "--batches", str(arguments.batches)]
-        said = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        if said.returncode:
-            raise SystemExit(f"the process that trains on {path.name} failed: {said.stderr}")
-        found[name] = json.loads(said.stdout)
-    size = (folder / "large.csv").stat().st_size / MEGABYTE
-    report.add("size of the CSV file", size, "MB", note=f"{found['large']['examples']:,} examples to learn from")
-    report.add("until the first batch", found["large"]["seconds"], "s")
-    above = found["large"]["peak"] - found["small"]["peak"]
-    report.add("peak memory above that of the network", above, "MB", MEMORY_GOAL)
-    report.add("peak memory of the network alone", found["small"]["peak"], "MB")
+    for kind, write in (("csv", write_csv), ("parquet", write_parquet)):
+        if kind not in (arguments.kind or KINDS):
+            continue
+        found = {}
+        for name, nbytes in (("small", 1000), ("large", arguments.megabytes * MEGABYTE)):
+            path = folder / f"{name}.{kind}"
+            write(path, nbytes)
+            environment = {**measured.ENVIRONMENT, "DL4J_TABLES_CACHE": str(folder / "cache")}
+            command = [sys.executable, __file__, "--child", str(path), "--batches", str(arguments.batches)]
+            said = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+            if said.returncode:
+                raise SystemExit(f"the process that trains on {path.name} failed: {said.stderr}")
+            found[name] = json.loads(said.stdout)
+        size = path.stat().st_size / MEGABYTE
+        path.unlink()
+        shutil.rmtree(folder / "cache")
+        examples = f"{found['large']['examples']:,} examples to learn from"
+        report.add(f"{kind}: size of the file", size, "MB", note=examples)
+        report.add(f"{kind}: until the first batch", found["large"]["seconds"], "s")
+        above = found["large"]["peak"] - found["small"]["peak"]
+        report.add(f"{kind}: peak memory above that of the network", above, "MB", MEMORY_GOAL)
+        report.add(f"{kind}: peak memory of the network alone", found["small"]["peak"], "MB")
 
 
 def child(path: str, batches: int) -> int:
@@ -143,19 +220,21 @@ def child(path: str, batches: int) -> int:
 def main(given: list[str] | None = None) -> int:
     """Measure; return the exit status, 1 if a goal was missed."""
     parser = command_line.cluster_parser(__doc__)
-    parser.add_argument("--part", action="append", choices=PARTS, help="what to measure (both)")
-    parser.add_argument("--megabytes", type=float, default=2000, help="of the CSV file for the memory (2000)")
+    parser.add_argument("--part", action="append", choices=PARTS, help="what to measure (all)")
+    parser.add_argument("--kind", action="append", choices=KINDS, help="of the file for the memory (both)")
+    parser.add_argument("--megabytes", type=float, default=2000, help="of each file for the memory (2000)")
     parser.add_argument("--speed-megabytes", type=float, default=200, help="of the CSV file for the speed (200)")
-    parser.add_argument("--turns", type=int, default=5, help="of reading each file (5)")
+    parser.add_argument("--images", type=int, default=10_000, help="that are read (10000)")
+    parser.add_argument("--turns", type=int, default=5, help="of reading each file, or all images (5)")
     parser.add_argument("--batches", type=int, default=500, help="that are trained on (500)")
     parser.add_argument("--child", help="a table to train on; the script starts itself with this")
     arguments = parser.parse_args(given)
     if arguments.child:
         return child(arguments.child, arguments.batches)
     command_line.require("pyarrow")
-    report = measured.Report("reading large tables", arguments.format)
+    report = measured.Report("reading tables and images", arguments.format)
     with tempfile.TemporaryDirectory(prefix="dl4j-bench-", dir=os.environ.get("TMPDIR")) as name:
-        for part, measure in (("speed", measure_speed), ("memory", measure_memory)):
+        for part, measure in (("speed", measure_speed), ("memory", measure_memory), ("images", measure_images)):
             if part in (arguments.part or PARTS):
                 measure(report, Path(name), arguments)
     return report.end()

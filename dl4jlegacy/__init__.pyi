@@ -81,6 +81,7 @@ from .scaleout.actors import (
 )
 from .scaleout.history import HistoryEntry as HistoryEntry
 from .scaleout.hazelcast.store import HazelcastStateTracker as HazelcastStateTracker
+from .scaleout.mesh.configuration import VoidConfiguration as VoidConfiguration
 from .scaleout.observers import ModelSaver as ModelSaver
 from .scaleout.outcome import TrainingResult as TrainingResult
 from .scaleout.phases import EventStats as EventStats

@@ -27,7 +27,6 @@ from dl4jlegacy.errors import (
     ConfError,
     DeadlineError,
     Dl4jError,
-    ShapeError,
     TrackerLostError,
     TrainingError,
     UsageError,
@@ -44,17 +43,19 @@ from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.compute import ARITHMETIC, MIXED, RunArithmetic, check_same_arithmetic, host_kernels
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.history import History
+from dl4jlegacy.scaleout.issue import JobIssuer
 from dl4jlegacy.scaleout.job import JobIterator, Result
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
 from dl4jlegacy.scaleout.observers import ModelSaver, Observers
 from dl4jlegacy.scaleout.outcome import End, Outcome, RunStatus, TrainingResult, failure_of
 from dl4jlegacy.scaleout.parts import PerformerFactory, checked, find_router
-from dl4jlegacy.scaleout.perform import first_model
+from dl4jlegacy.scaleout.perform import begin_with, first_model, trained_network
 from dl4jlegacy.scaleout.phases import NO_PHASES, Phases
+from dl4jlegacy.scaleout.prefetch import prefetched, stop_reading
 from dl4jlegacy.scaleout.protocol.failures import messages
 from dl4jlegacy.scaleout.records import Failure, Head
 from dl4jlegacy.scaleout.stats import NOT_COLLECTED, MasterStats, TrainingStats
-from dl4jlegacy.scaleout.strategies import WorkRouter, aggregator_of
+from dl4jlegacy.scaleout.strategies import WorkRouter, aggregator_of, check_servers
 from dl4jlegacy.scaleout.ticker import Ticker
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker, drive
 from dl4jlegacy.scaleout.worker_pool import (
@@ -66,7 +67,7 @@ from dl4jlegacy.scaleout.worker_pool import (
     tell,
 )
 
-__all__ = ["RunExecution", "RunStatus", "TrainingResult", "trained_network"]
+__all__ = ["RunExecution", "RunStatus", "TrainingResult"]
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +93,7 @@ class _Parts:
     master: protocol.Master | None = None
     started: float = 0.0
     refs: list[pykka.ActorRef[Any]] = field(default_factory=list)
+    models: protocol.SharedModels = field(default_factory=protocol.SharedModels)
     workers: WorkerPool | None = None
     ticker: Ticker | None = None
     history: History | None = None
@@ -183,11 +185,13 @@ class RunExecution:
         if checkpoints is not None:
             checkpoints.keep_conf(conf, takes_over=run.resumes and self._monitor is not None)
         router = find_router(conf)
+        if self._aggregator is not None:
+            check_servers(router, None)
         pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="dl4j-aggregate")
         usual = aggregator_of(router, kernels, weighted_average=conf.weighted_average, pool=pool)
         self._parts = _Parts(
             run=run,
-            jobs=job_iterator(conf, self._iterator),
+            jobs=self._jobs_of(conf),
             tracker=tracker,
             router=router,
             aggregator=self._aggregator or usual,
@@ -200,6 +204,11 @@ class RunExecution:
         )
         return conf
 
+    def _jobs_of(self, conf: Conf) -> JobIterator:
+        """Return the run's jobs, their data read ahead; of a cluster that reads its data itself, those done here."""
+        reads_all = self._monitor is None or not conf.data_by_reference
+        return prefetched(job_iterator(conf, self._iterator), conf.prefetch_buffer, reads_all=reads_all)
+
     def _first_model_of(self, conf: Conf, kernels: Kernels) -> Callable[[], Result]:
         """Return what makes version 0 of the model."""
         given = self._first_model
@@ -209,7 +218,7 @@ class RunExecution:
             return lambda: given
         network = build_network(conf.network_conf, kernels)
         if given is not None:
-            _copy_into(network, given)
+            begin_with(network, given)
             return lambda: first_model(network)
 
         def first() -> Result:
@@ -312,6 +321,8 @@ class RunExecution:
         """Start the actors, the recipients of messages before their senders."""
         conf, tracker, outcome, monitor = parts.run.conf, parts.tracker, parts.outcome, self._monitor
         name = process_name() if monitor is None else monitor.source
+        if monitor is None:  # on a cluster nobody gives a run more epochs once it is done: it is cleared up
+            drive(protocol.extend_run(tracker.store, parts.run.plan))
         folder = storage.open_folder(conf.checkpoint_dir) if conf.checkpoint_dir else None
         if folder is not None:
             parts.history = History(folder, parts.run.plan, tracker.clock)
@@ -321,27 +332,23 @@ class RunExecution:
         saver = actors.ModelSavingActor.start(
             outcome, parts.checkpoints, self._checkpoint_failed, observers.keep, self._phases("saver")
         )
-        batch = actors.BatchActor.start(
-            outcome,
-            tracker,
-            parts.jobs,
-            binds_model=parts.router.binds_model,
-            by_reference=parts.by_reference,
-            phases=self._phases("batch"),
-        )
+        phases = self._phases("master" if parts.by_reference else "batch")
+        issuer = JobIssuer(tracker, parts.jobs, parts.router, by_reference=parts.by_reference, phases=phases)
+        issue, batch = actors.issuing(outcome, issuer)
         parts.master = self._master(parts, name)
         master = actors.MasterActor.start(
             outcome=outcome,
             tracker=tracker,
             master=parts.master,
-            batch=batch,
+            issue=issue,
             saver=saver,
             checkpoint_every=conf.checkpoint_every,
+            keeps=parts.checkpoints is not None or self._saver is not None,
             keeps_states=parts.checkpoints is not None,
             monitor=monitor,
             on_version=lambda event: self._new_version(parts, observers, event),
         )
-        parts.refs = [master, batch, saver]
+        parts.refs = [master, *batch, saver]
         parts.workers = WorkerPool(
             conf=conf,
             plan=parts.run.plan,
@@ -351,10 +358,11 @@ class RunExecution:
             outcome=outcome,
             performer=parts.performer,
             jobs=parts.jobs if parts.by_reference else None,
+            models=parts.models,
             on_job_failed=(lambda event, failure: None) if monitor is None else monitor.journal.job_failed,
         )
         parts.workers.recorder = None if self._stats is None else self._stats.recorder
-        beats = parts.workers.start(name, parts.run.local_workers)
+        beats = parts.workers.start(name, parts.run.local_workers, None if monitor is None else monitor.messages)
         # The master looks for late jobs whenever it is polled.
         parts.ticker = Ticker([(conf.limits.poll / 4, master, actors.Poll()), *beats])
         parts.ticker.start()
@@ -387,6 +395,7 @@ class RunExecution:
             plan=parts.run.plan,
             router=parts.router,
             aggregator=parts.aggregator,
+            folds_network=self._aggregator is None,
             start=protocol.RunStart(
                 conf.run,
                 lambda: parts.first_model().encode(),
@@ -398,6 +407,8 @@ class RunExecution:
             scoring=msgspec.structs.replace(conf.scoring, stop_if=self._stop_if),
             limits=conf.limits,
             phases=self._phases("master"),
+            models=parts.models,
+            pushes_messages=conf.void_configuration is not None,
             is_gone=(lambda worker: False) if monitor is None else monitor.is_gone,
             on_progress=parts.outcome.progressed,
             on_set_aside=lambda worker, failures: self._set_aside(parts, worker, failures),
@@ -429,7 +440,12 @@ class RunExecution:
         stall, waited = conf.stuck_seconds * (conf.limits.attempts + 1), 0.0
         begun = parts.tracker.clock.now()
         while True:
-            end = parts.outcome.wait(0.2, (lambda: tick(self.status())) if tick else None)
+            try:
+                end = parts.outcome.wait(0.2, (lambda: tick(self.status())) if tick else None)
+            except BaseException as exc:
+                if tick is not None and self._monitor is None and not isinstance(exc, Exception):
+                    tick(self.status())  # a signal: the last look may have been before the first round
+                raise
             if end is not None:
                 return end
             elapsed = parts.tracker.clock.now() - begun
@@ -499,6 +515,7 @@ class RunExecution:
         if parts.ticker is not None:
             parts.ticker.stop()
         others = stop_actors(parts.refs, timeout)
+        stop_reading(parts.jobs)
         late = workers + others
         parts.pool.shutdown(wait=not late, cancel_futures=True)
         try:
@@ -517,28 +534,6 @@ class RunExecution:
             raise DeadlineError(f"{', '.join(late)} did not stop within {timeout:.0f} s; the process should end now")
 
 
-def trained_network(conf: Conf, model: Result, kernels: Kernels) -> Any:
-    """Return the network of a run with the parameters of one of its models; raises ``ConfError`` if it has none."""
-    if conf.network_conf is None:
-        raise ConfError("this run trained no network")
-    network = build_network(conf.network_conf, kernels)
-    network.init()
-    network.set_params(model.arrays[PARAMS])
-    network.set_updater_state(model.arrays[STATE])
-    return network
-
-
-def _copy_into(network: Network, given: Result | Network) -> None:
-    """Give a network of the run the parameters and the updater state of the one that the run is to begin with."""
-    if isinstance(given, Result):
-        raise ConfError("first_model is a Result, and the run trains a network: give it the network to begin with")
-    try:
-        network.set_params(given.params)
-        network.set_updater_state(given.updater_state)
-    except ShapeError as exc:
-        raise ConfError(f"first_model is no network of the Conf's: {exc}") from exc
-
-
 def _where(parts: _Parts) -> str:
     """Return how far a run is, what its workers do, and what failed last, in words."""
     total = parts.run.plan.total_rounds
@@ -547,10 +542,9 @@ def _where(parts: _Parts) -> str:
         workers = parts.tracker.workers()
     except Dl4jError as exc:
         return f"where it is of {total} rounds cannot be told: {exc}"
-    said = [f"it is in round {0 if head is None else head.round} of {total}"]
     states = [f"worker {w.id} is {w.state}{w.job and f' on job {w.job}'}" for w in workers[:_SHOWN]]
     failures = [failure for record in records.values() for failure in record.failures[-1:]]
-    said += states or ["it has no worker"]
+    said = [f"it is in round {0 if head is None else head.round} of {total}", *(states or ["it has no worker"])]
     said += [f"worker {failure.worker} has failed: {failure.message}" for failure in failures[:_SHOWN]]
     return "; ".join(said)
 

@@ -16,7 +16,7 @@ import stat
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Literal, overload
 
 from dl4jlegacy.errors import Dl4jError
 
@@ -125,20 +125,46 @@ def names_in(folder: PathLike) -> list[str]:
 
 def open_to_read(path: PathLike) -> BinaryIO:
     """Open a regular file; raises ``OSError``, also for a pipe, on which opening would wait for a writer."""
-    with _in_words(path):
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor, _ = _open(path)
     try:
-        _check_regular(os.fstat(descriptor).st_mode, path)
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
         raise
 
 
-def read(path: PathLike) -> bytes:
-    """Return the contents of a regular file; raises ``OSError``."""
-    with open_to_read(path) as file:
-        return file.read()
+@overload
+def read(path: PathLike) -> bytes: ...
+@overload
+def read(path: PathLike, *, most: int) -> bytes | None: ...
+def read(path: PathLike, *, most: int | None = None) -> bytes | None:
+    """Return the contents of a regular file, None if it has more than ``most`` bytes; raises ``OSError``."""
+    descriptor, size = _open(path)
+    try:
+        if most is not None and size > most:
+            return None
+        content = os.read(descriptor, size + 1)
+        while len(content) != size:  # it has grown or shrunk meanwhile, or is too large for one call
+            more = os.read(descriptor, max(size - len(content), 1 << 20))
+            if not more:
+                break
+            content += more
+        return content
+    finally:
+        os.close(descriptor)
+
+
+def _open(path: PathLike) -> tuple[int, int]:
+    """Open a regular file; return its descriptor and its size in bytes."""
+    with _in_words(path):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        _check_regular(found.st_mode, path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor, found.st_size
 
 
 def _check_regular(mode: int, path: PathLike) -> None:

@@ -18,8 +18,10 @@ from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.datasets import DataSet, DataSource, load
 from dl4jlegacy.datasets.image_files import ImageRecordReader
 from dl4jlegacy.datasets.normalizers import Normalizer
+from dl4jlegacy.datasets.sequence_reader import SequenceRecordReader
+from dl4jlegacy.datasets.texts import TextReader
 from dl4jlegacy.datasets.transform_process import TransformProcess
-from dl4jlegacy.errors import ModelError, ShapeError, counted
+from dl4jlegacy.errors import DataError, ModelError, ShapeError, counted
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.batch_evaluation import (
@@ -35,7 +37,9 @@ from dl4jlegacy.nn.dl4j.serializer import (
     restore_label_names,
     restore_model,
     restore_normalizer,
+    restore_sequences,
     restore_stratified,
+    restore_text,
     restore_transform,
 )
 from dl4jlegacy.nn.evaluation.classification import Evaluation
@@ -48,6 +52,7 @@ __all__ = [
     "evaluate_model",
     "evaluate_network",
     "evaluation_in_units",
+    "local_data",
     "read_model",
     "score_examples",
     "source_for_model",
@@ -99,6 +104,16 @@ def score_examples(network: Network, examples: DataSet) -> Iterator[Array]:
         yield scores
 
 
+def local_data(dataset: str, images: ImageRecordReader | None) -> str:
+    """Return the path of a data set on this machine, a copy of what is elsewhere; raises ``DataError``."""
+    if images is not None and images.column and storage.is_remote(dataset):
+        raise DataError(
+            f"{dataset} is not on this machine, and images that a table lists lie beside it: copy the folder of both "
+            "here, and name the table in it"
+        )
+    return storage.local(dataset)
+
+
 Evaluate = Callable[[Network, DataSet, tuple[str, ...]], NetworkEvaluation]
 """``evaluate_network``, or what does the same with more hands."""
 
@@ -130,13 +145,15 @@ def evaluate_model(
     """
     network = model.network
     source = load(
-        storage.local(dataset),
+        local_data(dataset, model.images),
         data_dir=storage.local(data_dir) or None,
         n_classes=network.n_out,
         label_names=model.label_names or None,
         transform=model.transform,
         images=model.images,
         stratify=model.stratified,
+        text=model.text,
+        sequences=model.sequences,
     )
     parts = {"test": (source.test,), "train": (source.train,), "all": (source.train, source.test)}[split]
     examples = DataSet.merge(parts) if len(parts) > 1 else parts[0]
@@ -182,6 +199,8 @@ class TrainedModel:
         transform: what made its examples of the columns of a table; None: nothing did.
         images: what made its examples of image files; None: nothing did.
         stratified: whether what was held out of its data has its share of every class.
+        text: what made its examples of a text, whose characters or words the ``label_names`` are; None: nothing did.
+        sequences: what made its examples of files of sequences; None: nothing did.
     """
 
     network: Network
@@ -191,6 +210,26 @@ class TrainedModel:
     transform: TransformProcess | None = None
     images: ImageRecordReader | None = None
     stratified: bool = False
+    text: TextReader | None = None
+    sequences: SequenceRecordReader | None = None
+
+    def answer(self, features: Any) -> Array:
+        """Return an answer for each example: its outputs; of a model of texts those behind the last word, or character.
+
+        A model of sequences answers at each time step, ``(examples * time steps, n_out)``, unless it learned a class
+        for each whole one. Args and errors as for ``output``. ``(examples, n_out)``.
+        """
+        outputs = self.output(features)
+        if outputs.ndim != 3 or (self.text is None and self.sequences is None):
+            return outputs
+        if self.sequences is not None and not self.sequences.is_of_whole:
+            return np.ascontiguousarray(outputs.transpose(0, 2, 1)).reshape(-1, outputs.shape[1])
+        return np.ascontiguousarray(outputs[:, :, -1])
+
+    def answers(self, features: Array) -> int:
+        """Return how many answers there are for examples."""
+        steps = 1 if self.sequences is None or self.sequences.is_of_whole else features.shape[2]
+        return len(features) * int(steps)
 
     def output(self, features: Any) -> Array:
         """Return the outputs, ``(examples, n_out)`` on the host, for features as the data came, before any scaling.
@@ -290,4 +329,6 @@ def read_model(path: str, kernels: Kernels | None = None) -> TrainedModel:
         restore_transform(file),
         restore_images(file),
         restore_stratified(file),
+        restore_text(file),
+        restore_sequences(file),
     )

@@ -20,10 +20,14 @@ from dl4jlegacy import files, storage
 from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.datasets.csv_files import read_csv_blocks
 from dl4jlegacy.datasets.image_files import find_images, is_image
+from dl4jlegacy.datasets.image_tables import listed_files
+from dl4jlegacy.datasets.sequence_files import sequence_paths
 from dl4jlegacy.datasets.svmlight_schema import features_only
-from dl4jlegacy.datasets.table_files import is_svmlight
+from dl4jlegacy.datasets.table_files import is_svmlight, is_table
+from dl4jlegacy.datasets.text_files import opened_text
+from dl4jlegacy.datasets.texts import TextReader
 from dl4jlegacy.errors import DataError, NotFiniteError, OutputError
-from dl4jlegacy.inference import TrainedModel
+from dl4jlegacy.inference import TrainedModel, local_data
 from dl4jlegacy.machine import check_threads
 from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.nn.networks import build_network
@@ -39,6 +43,7 @@ __all__ = [
     "named_rows",
     "predict_blocks",
     "replicas",
+    "sequences_of",
     "texts_of",
     "write_texts",
 ]
@@ -89,43 +94,70 @@ def _replica(model: TrainedModel, compute: Compute, index: int) -> Predict:
 
     def predict(rows: Array) -> Array:
         with on_device():
-            return own.output(rows)
+            return own.answer(rows)
 
     return predict
 
 
-def predict_blocks(workers: Sequence[Predict], blocks: Iterable[Array]) -> Generator[PredictedRows, None, None]:
+def predict_blocks(
+    workers: Sequence[Predict], blocks: Iterable[Array], answers: Callable[[Array], int] = len
+) -> Generator[PredictedRows, None, None]:
     """Yield the predictions for each block, in their order, as soon as they and those before them are there.
 
     The numbers do not depend on how many ``workers`` there are. Of what goes wrong in a block the blocks before it are
     yielded first. One worker computes on this thread; more have threads, and the blocks are read on another one.
+    ``answers`` returns how many predictions a block has.
 
     Raises:
         NotFiniteError: an output is NaN or infinite; names the row. And what ``blocks`` raise.
     """
     with threadpool_limits(limits=1, user_api="blas"):  # so that sums are rounded alike for any number of workers
         if len(workers) == 1:
-            for first, rows in _numbered(blocks):
+            for first, rows in _numbered(blocks, answers):
                 yield _predicted(workers[0], first, rows)
             return
-        yield from _predicted_by_threads(workers, blocks)
+        yield from _predicted_by_threads(workers, blocks, answers)
 
 
 def images_of(model: TrainedModel, file: str) -> tuple[Path, ...]:
-    """Return the files that a model, which learned from images, is to be given: one image, or those in a folder.
+    """Return the files that a model, which learned from images, is to be given: one, those in a folder or a table.
 
-    None if it did not, or ``file`` is no image, but standard input or a table.
+    None if it did not, or ``file`` is no image, but standard input, or a table for a model of images in folders.
 
     Raises:
-        DataError: the folder has no images, or cannot be read.
+        DataError: the folder has no images, or cannot be read; or the table names one that is not there.
     """
-    if model.images is None or file == "-":
+    if model.images is None or (file == "-" and not model.images.column):
         return ()
+    if file == "-":
+        raise DataError(
+            f"standard input has no folder in which its images would be looked for, which model {model.name} learned "
+            "from; give the table's file"
+        )
     with files.errors_as(DataError, f"cannot read {file}"):
         place = files.expand(storage.local(file))
+        if model.images.column and model.transform is not None and is_table(place.name) and files.is_file(place):
+            place = files.expand(local_data(file, model.images))
+            return tuple(listed_files(place, model.images, model.transform))
         if not (is_image(place.name) or files.is_folder(place)):
             return ()
     return tuple(find_images(place))
+
+
+def sequences_of(model: TrainedModel, file: str) -> dict[Path, Array]:
+    """Return the sequences that a model, which learned from such files, is to be given: that file, or a folder's.
+
+    Raises:
+        DataError: there is none, or one cannot be read or has other columns; names it.
+    """
+    if model.sequences is None:
+        return {}
+    if file == "-":
+        raise DataError(f"model {model.name} takes sequences in files, one each; give a file, or a folder of them")
+    with files.errors_as(DataError, f"cannot read {file}"):
+        place = files.expand(storage.local(file))
+        paths = sequence_paths(place) if files.is_folder(place) else [place]
+    return {path: model.sequences.features(path) for path in paths}
 
 
 def blocks_of(model: TrainedModel, file: str, images: Sequence[Path] = ()) -> Iterator[Array]:
@@ -136,6 +168,8 @@ def blocks_of(model: TrainedModel, file: str, images: Sequence[Path] = ()) -> It
         file: here or in S3; ``-``: standard input.
         images: the files in its place, as ``images_of`` returns them.
 
+    Of a model of texts each line that is not empty is a block: what follows it is to be predicted.
+
     Raises:
         DataError: names file, line, column and value. ShapeError: the model takes other features.
     """
@@ -143,12 +177,41 @@ def blocks_of(model: TrainedModel, file: str, images: Sequence[Path] = ()) -> It
         yield from model.images.blocks(images, rows=ROWS)
         return
     name = "standard input" if file == "-" else file
-    with files.errors_as(DataError, f"cannot read {name}"):
-        # Its own file: a thread that still waits for standard input must not hold up the end of the process.
-        opened = os.fdopen(os.dup(0), "rb") if file == "-" else files.open_to_read(storage.local(file))
-    for rows in _features_of(model, opened, name):
+    if model.text is not None:
+        yield from _lines(model, file, name)
+        return
+    for rows in _features_of(model, _opened(file, name), name):
         model.check_width(rows.shape[1], name)
         yield rows
+
+
+def _opened(file: str, name: str) -> BinaryIO:
+    with files.errors_as(DataError, f"cannot read {name}"):
+        # Its own file: a thread that still waits for standard input must not hold up the end of the process.
+        return os.fdopen(os.dup(0), "rb") if file == "-" else files.open_to_read(storage.local(file))
+
+
+def _lines(model: TrainedModel, file: str, name: str) -> Iterator[Array]:
+    """Yield each line of a text that is not empty, for a model of texts; raises ``DataError``, which names the line."""
+    assert model.text is not None
+    number, is_empty = 0, True
+    with opened_text(_opened(file, name), name) as lines:
+        try:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    is_empty = False
+                    yield _line(model.text, line.rstrip("\r\n"), model.label_names, f"{name}, line {number}")
+        except UnicodeDecodeError as exc:
+            raise DataError(f"{name} is no text in UTF-8: {exc} (near line {number + 1})") from exc
+    if is_empty:
+        raise DataError(f"{name} holds no text; expected lines, of each of which what follows is to be predicted")
+
+
+def _line(reader: TextReader, line: str, names: Sequence[str], where: str) -> Array:
+    try:
+        return reader.features(line, names)
+    except DataError as exc:
+        raise DataError(f"{where}: {exc}") from exc
 
 
 def _features_of(model: TrainedModel, file: BinaryIO, name: str) -> Iterator[Array]:
@@ -160,7 +223,9 @@ def _features_of(model: TrainedModel, file: BinaryIO, name: str) -> Iterator[Arr
     return (transform.features(table, new_rows=True) for table in transform.blocks(file, name, rows=ROWS))
 
 
-def _predicted_by_threads(workers: Sequence[Predict], blocks: Iterable[Array]) -> Generator[PredictedRows, None, None]:
+def _predicted_by_threads(
+    workers: Sequence[Predict], blocks: Iterable[Array], answers: Callable[[Array], int]
+) -> Generator[PredictedRows, None, None]:
     free: queue.SimpleQueue[Predict] = queue.SimpleQueue()
     for worker in workers:
         free.put(worker)
@@ -177,7 +242,7 @@ def _predicted_by_threads(workers: Sequence[Predict], blocks: Iterable[Array]) -
 
     def read() -> None:
         try:
-            for first, rows in _numbered(blocks):
+            for first, rows in _numbered(blocks, answers):
                 if not is_wanted.is_set():
                     return
                 started.put(pool.submit(perform, first, rows))
@@ -200,12 +265,12 @@ def _predicted_by_threads(workers: Sequence[Predict], blocks: Iterable[Array]) -
                     started.get_nowait()
 
 
-def _numbered(blocks: Iterable[Array]) -> Iterator[tuple[int, Array]]:
+def _numbered(blocks: Iterable[Array], answers: Callable[[Array], int]) -> Iterator[tuple[int, Array]]:
     """Yield each block with the number of its first row."""
     first = 0
     for rows in blocks:
         yield first, rows
-        first += len(rows)
+        first += answers(rows)
 
 
 def _predicted(predict: Predict, first: int, rows: Array) -> PredictedRows:
@@ -243,6 +308,14 @@ class Form:
     with_outputs: bool = False
     files: tuple[str, ...] = ()
 
+    def line(self, row: int, *columns: str) -> str:
+        """Return the line of text of a row."""
+        return "\t".join([self.files[row], *columns] if self.files else columns)
+
+    def place(self, row: int) -> dict[str, Any]:
+        """Return the fields of a JSON object that say which row it is about."""
+        return {"row": row, "file": self.files[row]} if self.files else {"row": row}
+
 
 def texts_of(model: TrainedModel, predicted: Iterable[PredictedRows], form: Form) -> Iterator[str]:
     """Yield the predictions as text, without the last line break of each: block by block, or all of them at once.
@@ -259,9 +332,9 @@ def texts_of(model: TrainedModel, predicted: Iterable[PredictedRows], form: Form
         if model.is_multi_label:
             yield _as_answers(rows, names, form)
         elif model.predicts_numbers:
-            yield _as_numbers(model, rows, as_json=form.name == "jsonl")
+            yield _as_numbers(model, rows, form)
         elif form.name == "jsonl":
-            yield "\n".join(to_json(fields) for fields in _each_row(rows, names, form.files))
+            yield "\n".join(to_json(fields) for fields in _each_row(rows, names, form))
         else:
             yield _as_lines(rows, names, form)
 
@@ -273,23 +346,25 @@ def write_texts(path: Path, texts: Iterable[str]) -> None:
             file.write(f"{text}\n".encode())
 
 
+def _shown(name: str) -> str:
+    """Return the name of a class so that it stays in its line: characters of texts may be line breaks, or spaces."""
+    return name if name.isprintable() and name.strip() else repr(name)
+
+
 def _as_lines(rows: PredictedRows, names: Sequence[str], form: Form) -> str:
     numbered = all(name == str(number) for number, name in enumerate(names))
-    words = [str(number) if numbered else f"{number} {name}" for number, name in enumerate(names)]
-    lines = [words[number] for number in rows.classes]
-    if form.files:
-        lines = [f"{form.files[rows.first + index]}\t{line}" for index, line in enumerate(lines)]
+    words = [str(number) if numbered else f"{number} {_shown(name)}" for number, name in enumerate(names)]
+    lines = [form.line(rows.first + index, words[number]) for index, number in enumerate(rows.classes)]
     if not form.with_outputs:
         return "\n".join(lines)
     columns = ["\t".join([f"{value:.6f}" for value in row]) for row in rows.outputs.tolist()]
     return "\n".join([f"{line}\t{row}" for line, row in zip(lines, columns, strict=True)])
 
 
-def _each_row(rows: PredictedRows, names: Sequence[str], files: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _each_row(rows: PredictedRows, names: Sequence[str], form: Form) -> Iterator[dict[str, Any]]:
     for index, (number, row) in enumerate(zip(rows.classes, rows.outputs.tolist(), strict=True)):
         probabilities = [round(value, 6) for value in row]
-        place = {"file": files[rows.first + index]} if files else {}
-        fields = {"row": rows.first + index, **place, "class": number, "label_name": names[number]}
+        fields = {**form.place(rows.first + index), "class": number, "label_name": names[number]}
         yield {**fields, "probabilities": probabilities}
 
 
@@ -298,16 +373,18 @@ def _number(value: Any) -> float:
     return float(str(np.float32(value)))
 
 
-def _as_numbers(model: TrainedModel, rows: PredictedRows, *, as_json: bool) -> str:
+def _as_numbers(model: TrainedModel, rows: PredictedRows, form: Form) -> str:
     """Return the numbers that a model predicts for some rows, a row a line, with tabs between several."""
     values, columns = [[_number(value) for value in row] for row in rows.outputs], model.output_names(rows.n_in)
-    if not as_json:
-        return "\n".join("\t".join(map(repr, row)) for row in values)
+    if form.name != "jsonl":
+        return "\n".join(form.line(rows.first + i, *map(repr, row)) for i, row in enumerate(values))
     if len(columns) > 1:
         named = (dict(zip(columns, row, strict=True)) for row in values)
-        return "\n".join(to_json({"row": rows.first + i, "values": row}) for i, row in enumerate(named))
+        return "\n".join(to_json({**form.place(rows.first + i), "values": row}) for i, row in enumerate(named))
     column = columns[0]
-    return "\n".join(to_json({"row": rows.first + i, "column": column, "value": x}) for i, [x] in enumerate(values))
+    return "\n".join(
+        to_json({**form.place(rows.first + i), "column": column, "value": x}) for i, [x] in enumerate(values)
+    )
 
 
 def _as_answers(rows: PredictedRows, names: Sequence[str], form: Form) -> str:
@@ -317,10 +394,10 @@ def _as_answers(rows: PredictedRows, names: Sequence[str], form: Form) -> str:
         found = [name for name, value in zip(names, row, strict=True) if value > _YES]
         if form.name == "jsonl":
             likely = {name: round(value, 6) for name, value in zip(names, row, strict=True)}
-            lines.append(to_json({"row": rows.first + index, "labels": found, "probabilities": likely}))
+            lines.append(to_json({**form.place(rows.first + index), "labels": found, "probabilities": likely}))
             continue
         values = [f"{value:.6f}" for value in row] if form.with_outputs else []
-        lines.append("\t".join([",".join(found) or "-", *values]))
+        lines.append(form.line(rows.first + index, ",".join(found) or "-", *values))
     return "\n".join(lines)
 
 

@@ -92,8 +92,8 @@ class Speed:
 
     def add(self, seconds: float, examples: int) -> None:
         """Take down how many examples the run had counted after so many seconds."""
-        if self._seen and seconds < self._seen[-1][0]:
-            self._seen.clear()  # of another run
+        if self._seen and (seconds < self._seen[-1][0] or examples < self._seen[-1][1]):
+            self._seen.clear()  # of another run, or one that went back
         if not self._seen or seconds > self._seen[-1][0]:
             self._seen.append((seconds, examples))
         while len(self._seen) > 2 and self._seen[1][0] <= seconds - _WINDOW_SECONDS:

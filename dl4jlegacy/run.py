@@ -44,6 +44,7 @@ from dl4jlegacy.scaleout.job import BatchIterator, DataSetJobIterator, JobIterat
 from dl4jlegacy.scaleout.parts import find_router
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.scoring import ValidationConf
+from dl4jlegacy.scaleout.strategies import check_servers
 from dl4jlegacy.scaleout.worker_pool import process_name
 
 __all__ = ["Run", "TrainingData", "job_iterator", "open_checkpoints", "resolve"]
@@ -109,7 +110,7 @@ def resolve(
     if on_cluster:
         conf = _with_place_of_data(conf, data)
     try:
-        find_router(conf)
+        router = find_router(conf)
     except MissingPartError as exc:
         raise ConfError(f"Conf.router is {conf.router!r}: {exc}") from exc
     workers = conf.workers if local_workers is None else local_workers
@@ -117,6 +118,7 @@ def resolve(
     jobs = job_iterator(conf, data)
     if conf.network_conf is not None and isinstance(jobs, DataSetJobIterator):
         network = _build(conf)
+        check_servers(router, network.num_params)
         check_data(network, jobs.iterator)
         if conf.augment is not None and not isinstance(jobs.iterator, AugmentedDataSetIterator):
             raise ConfError(
@@ -245,6 +247,8 @@ def job_iterator(conf: Conf, data: TrainingData) -> JobIterator:
         label_scales=() if transform is None else transform.label_scales,
         first_epoch=conf.first_epoch,
         first_iteration=conf.first_iteration,
+        warm_start=conf.warm_start,
+        warm_start_jobs=conf.warm_start_jobs,
     )
 
 

@@ -11,15 +11,19 @@ import msgspec
 from dl4jlegacy import storage
 from dl4jlegacy.datasets import DataSource, load
 from dl4jlegacy.datasets.image_files import ImageRecordReader
+from dl4jlegacy.datasets.image_tables import image_schema
 from dl4jlegacy.datasets.inspection import GUESSED_ROWS, Inspection, check_one_kind, guess_schema, inspect_csv
 from dl4jlegacy.datasets.normalizers import Normalizer, NormalizerMinMaxScaler
+from dl4jlegacy.datasets.sequence_reader import SequenceRecordReader
 from dl4jlegacy.datasets.sources import svmlight_files_of, table_files_of
 from dl4jlegacy.datasets.stored_tables import is_large
 from dl4jlegacy.datasets.svmlight_schema import svmlight_schema
 from dl4jlegacy.datasets.table import find_columns
+from dl4jlegacy.datasets.texts import TextReader
 from dl4jlegacy.datasets.transform_process import TransformProcess
 from dl4jlegacy.datasets.transforms import RemoveColumns
 from dl4jlegacy.errors import CellError, ConfError, DataError, counted
+from dl4jlegacy.inference import local_data
 from dl4jlegacy.scaleout.conf import Conf
 
 __all__ = ["Data", "data_of", "first_examples", "load_data", "new_data"]
@@ -43,18 +47,31 @@ def load_data(
     transform: TransformProcess | None = None,
     images: ImageRecordReader | None = None,
     stratify: bool = False,
+    text: TextReader | None = None,
+    sequences: SequenceRecordReader | None = None,
 ) -> Data:
     """Return the data set of that name; raises ``DataError``.
 
     With ``scale`` features that go beyond 0 to 1 are scaled to it, each by its smallest and largest training value. A
     ``transform`` makes them of the columns of tables, and scales them or not; ``images`` of images in folders;
-    ``stratify`` holds out a share of every class. A schema without steps of SVMLight files, as they get when nothing is
-    said, leaves the scaling to ``scale``.
+    ``stratify`` holds out a share of every class; ``text`` and ``sequences`` say
+    how these are read. A schema without steps of SVMLight files, as they get when nothing is said, leaves the scaling
+    to ``scale``.
     """
     place = storage.local(data_dir) or None
-    found = load(storage.local(name), data_dir=place, transform=transform, images=images, stratify=stratify)
+    found = load(
+        local_data(name, images),
+        data_dir=place,
+        transform=transform,
+        images=images,
+        stratify=stratify,
+        text=text,
+        sequences=sequences,
+    )
     source = dataclasses.replace(found, name=name)
-    if not scale or (transform is not None and (transform.steps or not _is_sparse(name, transform))):
+    if not scale or source.text is not None:
+        return Data(source, None)
+    if transform is not None and (transform.steps or not _is_sparse(name, transform)):
         return Data(source, None)
     low, high = float(source.train.features.min()), float(source.train.features.max())
     if low >= 0.0 and high <= 1.0:
@@ -74,6 +91,8 @@ def data_of(conf: Conf, data_dir: str = "") -> Data:
         transform=conf.transform,
         images=conf.images,
         stratify=conf.stratify,
+        text=conf.text,
+        sequences=conf.sequences,
     )
 
 
@@ -94,10 +113,16 @@ def new_data(conf: Conf, *, label: str = "", regression: bool = False, multi_lab
         DataError: the data cannot be read, or do not fit the schema. ConfError: the schema does not fit itself.
     """
     check_one_kind(regression=regression, multi_label=multi_label)
-    named, conf = conf.dataset, conf.replace(dataset=storage.local(conf.dataset))  # what is elsewhere is fetched once
+    named = conf.dataset
+    conf = conf.replace(dataset=local_data(named, conf.images))  # what is elsewhere is fetched once
+    if conf.sequences is not None:
+        return _new_sequences(conf, named, label, regression=regression, multi_label=multi_label)
     if conf.transform is not None:
         chosen = _with_label(conf.transform, label, regression=regression, multi_label=multi_label)
         conf = conf.replace(transform=chosen)
+    elif conf.images is not None and conf.images.column:
+        listed = _of_images(conf, conf.images.column, label, regression=regression, multi_label=multi_label)
+        conf = conf.replace(transform=listed)
     elif label or regression or multi_label or _is_large(conf):
         conf = conf.replace(transform=_guessed(conf, label, regression=regression, multi_label=multi_label))
     try:
@@ -118,10 +143,32 @@ def new_data(conf: Conf, *, label: str = "", regression: bool = False, multi_lab
     if conf.images is not None and data.source.images is None:
         raise DataError(
             f"data set {named!r} has no folders of images, which --image-size, --image-channels and --image-fit "
-            "(images in a Conf) are for; leave them out"
+            "(images in a Conf) are for; leave them out, or name the column of a table that lists images: --images"
+        )
+    if conf.text is not None and data.source.text is None:
+        raise DataError(
+            f"data set {named!r} is no text, which --tokens and --vocabulary-size (text in a Conf) are for; leave them "
+            "out, or give sonnets or a .txt file"
         )
     source = dataclasses.replace(data.source, name=named)
     return conf.replace(dataset=named, transform=transform, images=source.images), Data(source, data.normalizer)
+
+
+def _new_sequences(conf: Conf, named: str, label: str, *, regression: bool, multi_label: bool) -> tuple[Conf, Data]:
+    """Return sequences of files, and the Conf with how they are read; errors as for ``new_data``."""
+    assert conf.sequences is not None
+    others = ("transform", "images", "text")
+    if regression or multi_label or any(getattr(conf, name) is not None for name in others):
+        raise ConfError(
+            "sequences (--sequences) of files have a class at each time step, or one each: leave --regression, "
+            "--multi-label, --schema, --images and --tokens out; a program reads sequences of numbers to predict by "
+            "CsvSequenceDataSetIterator(..., regression=True)"
+        )
+    if label:
+        conf = conf.replace(sequences=msgspec.structs.replace(conf.sequences, label=label))
+    data = data_of(conf)
+    source = dataclasses.replace(data.source, name=named)
+    return conf.replace(dataset=named, sequences=source.sequences), Data(source, data.normalizer)
 
 
 def _is_large(conf: Conf) -> bool:
@@ -133,6 +180,14 @@ def _is_sparse(name: str, transform: TransformProcess) -> bool:
     """Return whether the data are SVMLight files that are held in memory."""
     found = svmlight_files_of(storage.local(name))
     return bool(found) and not is_large(found, len(transform.columns))
+
+
+def _of_images(conf: Conf, column: str, label: str, *, regression: bool, multi_label: bool) -> TransformProcess | None:
+    """Return the schema of a table that lists images; None if there is no table, which ``load`` says."""
+    found = table_files_of(conf.dataset)
+    if not found:
+        return None
+    return image_schema(found[0], column, label=label, regression=regression, multi_label=multi_label)
 
 
 def _guessed(conf: Conf, label: str, *, regression: bool, multi_label: bool) -> TransformProcess:

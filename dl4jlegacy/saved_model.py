@@ -47,5 +47,13 @@ def load_model(path: str | os.PathLike[str], *, kernels: Kernels | None = None) 
     source = kept.data.source
     normalizer, transform = kept.data.normalizer, source.transform
     return TrainedModel(
-        kept.network, normalizer, source.label_names, place, transform, source.images, source.stratified
+        kept.network,
+        normalizer,
+        source.label_names,
+        place,
+        transform,
+        source.images,
+        source.stratified,
+        source.text,
+        source.sequences,
     )

@@ -24,11 +24,12 @@ from dl4jlegacy.datasets.sources import NAMES
 from dl4jlegacy.datasets.table_files import is_pattern
 from dl4jlegacy.datasets.validation import ValidatedData
 from dl4jlegacy.errors import CheckpointError, ConfError, DataError, ModelError, ShapeError, TrackerLostError, counted
-from dl4jlegacy.execution import RunExecution, trained_network
+from dl4jlegacy.execution import RunExecution
 from dl4jlegacy.inference import (
     NetworkEvaluation,
     evaluate_network,
     evaluation_in_units,
+    local_data,
     source_for_model,
     with_features_as_labels,
 )
@@ -49,6 +50,7 @@ from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
 from dl4jlegacy.scaleout.outcome import RunStatus, TrainingResult
+from dl4jlegacy.scaleout.perform import trained_network
 from dl4jlegacy.scaleout.records import Head
 from dl4jlegacy.scaleout.tracker import StateTracker
 
@@ -175,7 +177,7 @@ def with_network(
     train = source_for_model(data.source, conf.model).train
     network: NetworkConfiguration | None = conf.network_conf
     if network is None:
-        model = zoo.select(conf.model or "mlp")
+        model = zoo.select_for(conf.model, _kind(data))
         defaults = {k: v for k, v in model.defaults(train.num_examples).items() if k not in given}
         conf = conf.replace(model=model.name, multi_layer_clazz=model.clazz, **defaults)
         train = source_for_model(data.source, model.name).train
@@ -199,11 +201,18 @@ def with_network(
         and not (_is_regression(data) or _is_multi_label(data))
     ):
         check_classes(data)
-    network = network.with_sizes(train.n_in, train.n_out)
+    network = network.with_sizes(train.n_in if data.source.sequences is None else train.features.shape[1], train.n_out)
     network.validate()
     field = "computation_graph_conf" if isinstance(network, ComputationGraphConfiguration) else "multi_layer_conf"
     # The fingerprint is that of another run's data, if the Conf was taken from one.
     return conf.replace(**{field: network}, dataset=conf.dataset or data.source.name, data_fingerprint="")
+
+
+def _kind(data: Data) -> str:
+    """Return what the data are, as ``zoo.select_for`` takes it."""
+    if data.source.sequences is not None:
+        return "sequences"
+    return "" if data.source.text is None else data.source.text.tokens
 
 
 def _is_regression(data: Data) -> bool:
@@ -226,7 +235,8 @@ def _check_multi_label(network: NetworkConfiguration) -> None:
 def _built(model: zoo.ZooModel, train: DataSet, seed: int, images: ImageRecordReader | None) -> MultiLayerConfiguration:
     """Return a network of the zoo, which is told only how many values an image has; raises ``ShapeError``."""
     if images is None:
-        return model.build(train.n_in, train.n_out, seed=seed)
+        n_in = train.features.shape[1] if model.of == "sequences" else train.n_in
+        return model.build(n_in, train.n_out, seed=seed)
     size = f"{images.height}x{images.width}"
     try:
         network = model.build(train.n_in, train.n_out, seed=seed)
@@ -302,12 +312,14 @@ def training_data(conf: Conf, data: Data) -> ListDataSetIterator | ValidatedData
     if not name:
         return training
     source = load(
-        storage.local(name),
+        local_data(name, data.source.images),
         data_dir=storage.local(conf.data_dir) or None,
         n_classes=len(data.source.label_names) or None,
         label_names=data.source.label_names or None,
         transform=data.source.transform,
         images=data.source.images,
+        text=data.source.text,
+        sequences=data.source.sequences,
     )
     whole = DataSet.merge((source.train, source.test))
     whole = whole if data.normalizer is None else data.normalizer.transform(whole)
@@ -380,6 +392,10 @@ def train(
         fields["label"] = transform.label or list(transform.labels)
     if data.source.images is not None:
         fields["images"] = msgspec.to_builtins(data.source.images)
+    if data.source.sequences is not None:
+        fields["sequences"] = msgspec.to_builtins(data.source.sequences)
+    if run.conf.text is not None:
+        fields["text"] = {**msgspec.to_builtins(run.conf.text), "classes": len(label_names)}
     if run.conf.augment is not None:
         fields["augment"] = msgspec.to_builtins(run.conf.augment)
     if run.conf.stratify:
@@ -499,6 +515,8 @@ def model_writer(network: Network, data: Data) -> Callable[[Path], None]:
         transform=source.transform,
         images=source.images,
         stratified=source.stratified,
+        text=source.text,
+        sequences=source.sequences,
     )
 
 

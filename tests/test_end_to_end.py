@@ -71,7 +71,7 @@ def test_the_answer_is_the_same_for_one_to_four_workers(model):
 def test_a_run_killed_in_the_middle_resumes_to_the_same_answer(model, tmp_path):
     """SIGKILL as soon as a checkpoint is there, three times over; then ``resume`` with another number of workers."""
     folder = tmp_path / "run"
-    same = ["--model", model, "--dataset", "digits", "--jobs-per-round", "4", "--seed", "7", "--epochs", "14"]
+    same = ["--model", model, "--dataset", "digits", "--jobs-per-round", "4", "--seed", "7", "--epochs", "40"]
     same += ["--pretrain-epochs", "3"]
     undisturbed = dl4j("train", *same, "--workers", "4")
     kept = ["--checkpoint-dir", str(folder), "--checkpoint-every", "3"]

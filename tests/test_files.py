@@ -103,6 +103,30 @@ def test_a_device_is_neither_replaced_nor_read_and_training_says_so_before_it_be
     assert Path("/dev/null").is_char_device()
 
 
+def test_a_file_is_read_whole_or_not_at_all_whatever_its_size_is_said_to_be(tmp_path):
+    path = tmp_path / "x"
+    for content in (b"", b"a", bytes(range(256)) * 9000):
+        path.write_bytes(content)
+        assert files.read(path) == files.read(path, most=len(content)) == content
+        if content:
+            assert files.read(path, most=len(content) - 1) is None
+    assert b"VmPeak" in files.read("/proc/self/status")  # whose size is 0
+
+
+def test_a_file_that_grows_or_shrinks_while_it_is_read_is_read_to_its_end(tmp_path, monkeypatch):
+    path, read = tmp_path / "x", os.read
+    for begun, then in ((b"a" * 10, b"a" * (3 << 20)), (b"a" * 10, b"aaa"), (b"a" * 10, b"")):
+        path.write_bytes(begun)
+
+        def changed(descriptor, nbytes, then=then):
+            monkeypatch.setattr(os, "read", read)
+            path.write_bytes(then)
+            return read(descriptor, nbytes)
+
+        monkeypatch.setattr(os, "read", changed)
+        assert files.read(path) == then
+
+
 def test_a_private_file_is_its_owners_only_whatever_it_was(tmp_path):
     path = tmp_path / "secret"
     path.write_bytes(b"old")

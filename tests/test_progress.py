@@ -17,7 +17,7 @@ import pytest
 from dl4jlegacy import run_data, training
 from dl4jlegacy.datasets import DataSet, DataSource, ListDataSetIterator
 from dl4jlegacy.nn import zoo
-from dl4jlegacy.progress import ProgressLine
+from dl4jlegacy.progress import ProgressLine, Speed
 from dl4jlegacy.run import resolve
 from dl4jlegacy.runner import ActorNetworkRunner
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
@@ -202,3 +202,15 @@ def test_after_ctrl_c_no_thread_is_left_and_the_run_goes_on_where_it_stopped(tmp
     result = runner.train(deadline=120)
     runner.shutdown()
     assert 0 < result.examples_here < result.head.examples == result.plan.total_examples
+
+
+def test_the_speed_is_that_of_the_run_that_is_shown_last() -> None:
+    speed = Speed()
+    for seconds, examples in ((1.0, 100), (2.0, 300), (3.0, 20)):  # the last one is of another run
+        speed.add(seconds, examples)
+    assert speed.now == 0.0
+    speed.add(4.0, 70)
+    assert speed.now == 50.0
+    speed.add(1.0, 90)
+    speed.add(2.0, 100)
+    assert speed.now == 10.0

@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from dl4jlegacy.aws.locations import Location
 from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.uploader import S3Uploader
 from dl4jlegacy.datasets import DataSet, read_csv
+from dl4jlegacy.datasets.iterator import BatchCursor
 from dl4jlegacy.errors import DataError, counted
 from dl4jlegacy.seeding import Stream
 
@@ -42,7 +43,7 @@ def upload_batches(aws: Aws, batches: Iterable[DataSet], bucket: str, prefix: st
     return count
 
 
-class BaseS3DataSetIterator:
+class BaseS3DataSetIterator(BatchCursor):
     """Batches from S3; a ``DataSetIterator``. ``batch`` is safe on any thread.
 
     Args:
@@ -75,8 +76,12 @@ class BaseS3DataSetIterator:
         first = self._load(self._keys[0])
         self.input_columns, self.total_outcomes = first.n_in, first.n_out
         sizes = [first.num_examples, *(self._load(key).num_examples for key in self._keys[1:])]
-        self.batch_size, self.total_examples, self.total_batches = max(sizes), sum(sizes), len(sizes)
-        self._epoch = self._index = 0
+        self.batch_size, self.total_examples, self._batches = max(sizes), sum(sizes), len(sizes)
+
+    @property
+    def total_batches(self) -> int:
+        """Batches per epoch."""
+        return self._batches
 
     def _load(self, key: str) -> DataSet:
         with self._lock:
@@ -113,38 +118,8 @@ class BaseS3DataSetIterator:
 
     def batch(self, epoch: int, index: int) -> DataSet:
         """Return batch ``index`` of ``epoch``, both from 0."""
-        if epoch < 0 or not 0 <= index < self.total_batches:
-            raise DataError(
-                f"no batch {index} of epoch {epoch}: epochs start at 0, batches run from 0 to {self.total_batches - 1}"
-            )
+        self.check(epoch, index, self.total_batches - 1)
         if self._shuffle:
             generator = self._stream.at(epoch, purpose="shuffle").generator()
             index = int(generator.permutation(self.total_batches)[index])
         return self._load(self._keys[index])
-
-    def has_next(self) -> bool:
-        """Tell whether the current epoch has a batch left."""
-        return self._index < self.total_batches
-
-    def next(self) -> DataSet:
-        """Return the batch under the cursor and move on; ``DataError`` at the end of the epoch."""
-        if not self.has_next():
-            raise DataError(f"epoch {self._epoch} has no batch after its {self.total_batches}; call reset() first")
-        self._index += 1
-        return self.batch(self._epoch, self._index - 1)
-
-    def reset(self) -> None:
-        """Go to the start of the next epoch; stay if the current one is untouched."""
-        if self._index:
-            self._epoch, self._index = self._epoch + 1, 0
-
-    def seek(self, epoch: int, index: int) -> None:
-        """Put the cursor before batch ``index`` of ``epoch``; ``total_batches`` means its end."""
-        if epoch < 0 or not 0 <= index <= self.total_batches:
-            raise DataError(f"no place {index} in epoch {epoch}; batches run from 0 to {self.total_batches}")
-        self._epoch, self._index = epoch, index
-
-    def __iter__(self) -> Iterator[DataSet]:
-        self.reset()
-        while self.has_next():
-            yield self.next()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dl4jlegacy.cli.options import Format, Label, MultiLabel, Regression, option
+from dl4jlegacy.cli.options import Format, Images, Label, MultiLabel, Regression, option
 from dl4jlegacy.cli.values import not_empty
 from dl4jlegacy.console import emit, error_fields
 from dl4jlegacy.errors import DataError, OutputError, counted
@@ -27,7 +27,7 @@ _MOST_CLASSES = 20
 data_app = typer.Typer(
     name="data", help="Look at tables before they are learned.", no_args_is_help=True, rich_markup_mode=None
 )
-_Path = typer.Argument(metavar="PATH", help="A table: CSV, JSON lines, Parquet or Arrow; or a folder of them.")
+_Path = typer.Argument(metavar="PATH", help="A table: CSV, JSON lines, Parquet, Arrow or NumPy; or a folder of them.")
 _Data = typer.Argument(metavar="PATH", help="A table, a folder of tables, or one of images by their classes.")
 
 
@@ -37,6 +37,7 @@ def inspect(
     label: Label = None,
     regression: Regression = False,
     multi_label: MultiLabel = False,
+    images: Images = None,
     out: Annotated[
         str | None,
         option("--out", metavar="FILE", help="Write the schema to this file, for --schema of train.", read=not_empty),
@@ -47,15 +48,21 @@ def inspect(
 
     A label of real numbers is one to predict, also without --regression.
     """
+    from dl4jlegacy.datasets.image_tables import image_schema
     from dl4jlegacy.datasets.inspection import GUESSED_ROWS, guess_schema, inspect_csv
 
     file = _files(path)[0]
+    if images is not None:
+        label = _labels_of_images(file, images, label)
     found = inspect_csv(file, label or "")
     numbers = found.has_numbers(regression=regression, multi_label=multi_label)
     if multi_label:
         found.check_answers()
-    start = found if found.rows <= GUESSED_ROWS else inspect_csv(file, label or "", rows=GUESSED_ROWS)
-    schema = guess_schema(start, label=label or "", regression=numbers, multi_label=multi_label)
+    if images is not None:
+        schema = image_schema(file, images, label=label or "", regression=numbers, multi_label=multi_label)
+    else:
+        start = found if found.rows <= GUESSED_ROWS else inspect_csv(file, label or "", rows=GUESSED_ROWS)
+        schema = guess_schema(start, label=label or "", regression=numbers, multi_label=multi_label)
     if out is not None:
         _write(out, schema.to_json())
     if format == "json":
@@ -70,10 +77,13 @@ def validate(
     label: Label = None,
     regression: Regression = False,
     multi_label: MultiLabel = False,
+    images: Images = None,
     format: Format = "text",
 ) -> None:
     """Count what is missing, invalid or duplicated, with examples; fails if training would refuse the file."""
-    pairs = list(_images(path) or _tables(path, label or "", regression=regression, multi_label=multi_label))
+    kind = {"regression": regression, "multi_label": multi_label}
+    pairs = list(_images(path) if images is None else _listed(path, images, label, **kind))
+    pairs = pairs or list(_tables(path, label or "", **kind))
     refused = [f"{one.name}: {part.what}, {part.count:,}" for one, parts in pairs for part in parts if part.is_refused]
     error = DataError(f"{'; '.join(refused)}; correct these, or leave them out") if refused else None
     if format == "json":
@@ -102,6 +112,30 @@ def _images(path: str) -> list[tuple[Inspection, Sequence[Problem]]]:
         return []
     found = inspect_images(place)
     return [(found, found.problems)]
+
+
+def _labels_of_images(file: Path, images: str, label: str | None) -> str:
+    """Return the label, or labels, of a table of images, whose last column may be no label."""
+    from dl4jlegacy.datasets.image_tables import image_columns
+
+    return ",".join(image_columns(file, images, label or "")[1])
+
+
+def _listed(
+    path: str, images: str, label: str | None, *, regression: bool, multi_label: bool
+) -> Iterator[tuple[Inspection, Sequence[Problem]]]:
+    """Yield what is wrong with tables that list images, and with these."""
+    from pathlib import Path
+
+    from dl4jlegacy.datasets.image_inspection import problems_of_listed
+    from dl4jlegacy.datasets.image_tables import image_schema
+
+    file, places = _files(path)[0], dict[Path, str]()
+    label = _labels_of_images(file, images, label)
+    schema = image_schema(file, images, label=label, regression=True)
+    column = schema.columns[0].name
+    for found, problems in _tables(path, label, regression=regression, multi_label=multi_label):
+        yield found, [*problems, *problems_of_listed(Path(found.name), column, schema, places)]
 
 
 def _tables(

@@ -25,7 +25,7 @@ _SIZE = re.compile(r"([1-9][0-9]{0,5})(?:[xX]([1-9][0-9]{0,5}))?")
 
 def image_changes(options: TrainOptions, conf: Conf) -> dict[str, Any]:
     """Return the fields of a Conf that the options change, if they do; raises ``UsageError`` if one is malformed."""
-    changes: dict[str, Any] = {}
+    changes: dict[str, Any] = {} if options.images is None else {"column": options.images}
     if options.image_size is not None:
         changes["height"], changes["width"] = _size(options.image_size)
     if options.image_channels is not None:

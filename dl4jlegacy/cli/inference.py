@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,8 +33,7 @@ from dl4jlegacy.errors import UsageError
 from dl4jlegacy.strict_json import to_json
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from dl4jlegacy.backend import Array
     from dl4jlegacy.datasets import DataSet
     from dl4jlegacy.inference import Evaluate, TrainedModel
     from dl4jlegacy.nn.networks import Network
@@ -119,7 +118,7 @@ class PredictOptions(WhereOptions):
         str,
         typer.Argument(
             metavar="FILE",
-            help="A table, one example a row, without labels; -: standard input; or an image, or a folder of them.",
+            help="A table, one example a row, without labels; an image or a folder of them; a text; -: standard input.",
         ),
     ]
     out: Annotated[
@@ -190,7 +189,7 @@ def predict(options: PredictOptions) -> None:
     """
     from dl4jlegacy import storage
     from dl4jlegacy.cli.progress import use_device_and_report
-    from dl4jlegacy.prediction import Form, images_of, texts_of, write_texts
+    from dl4jlegacy.prediction import Form, blocks_of, images_of, sequences_of, texts_of, write_texts
     from dl4jlegacy.saved_model import load_model
 
     cluster = _cluster(options)
@@ -198,9 +197,11 @@ def predict(options: PredictOptions) -> None:
     with use_device_and_report(options.device) as (kernels, _):
         model = load_model(options.model, kernels=kernels)
         model.output_names(model.network.n_in)  # a model whose names are wrong is the cause of whatever the data say
-        images = images_of(model, options.file)
-        found = _predicted(model, options, cluster, images)
-        texts = texts_of(model, found, Form(options.format, options.probabilities, tuple(map(str, images))))
+        images, sequences = images_of(model, options.file), sequences_of(model, options.file)
+        of_each = [*images, *(path for path, rows in sequences.items() for _ in range(model.answers(rows)))]
+        blocks = sequences.values() if sequences else blocks_of(model, options.file, images)
+        found = _predicted(model, options, cluster, blocks)
+        texts = texts_of(model, found, Form(options.format, options.probabilities, tuple(map(str, of_each))))
         with contextlib.closing(found):
             if output is None:
                 for text in texts:
@@ -215,23 +216,25 @@ def predict(options: PredictOptions) -> None:
 
 
 def _predicted(
-    model: TrainedModel, options: PredictOptions, cluster: dict[str, Any] | None, images: tuple[Path, ...]
+    model: TrainedModel, options: PredictOptions, cluster: dict[str, Any] | None, blocks: Iterable[Array]
 ) -> Generator[PredictedRows, None, None]:
     """Return the predictions, by this thread, by several, or by a cluster."""
-    from dl4jlegacy.prediction import blocks_of, predict_blocks, replicas
+    from dl4jlegacy.prediction import predict_blocks, replicas
 
-    blocks = blocks_of(model, options.file, images)
     if cluster is not None:
+        if model.text is not None or model.sequences is not None:
+            what = "texts" if model.sequences is None else "sequences"
+            raise UsageError(f"--tracker: predictions for {what} are not shared out; leave it out, or give --workers")
         from dl4jlegacy.cluster.inference import predict_on_cluster
 
         return predict_on_cluster(model, blocks, **cluster)
     if options.workers is None or options.workers == 1:
-        return predict_blocks([model.output], blocks)
+        return predict_blocks([model.answer], blocks, model.answers)
     from dl4jlegacy.scaleout.compute import resolve_compute
     from dl4jlegacy.scaleout.conf import Conf
 
     compute = resolve_compute(Conf(device=options.device or ""))[1]
-    return predict_blocks(replicas(model, compute, options.workers), blocks)
+    return predict_blocks(replicas(model, compute, options.workers), blocks, model.answers)
 
 
 def _cluster(options: WhereOptions) -> dict[str, Any] | None:

@@ -84,8 +84,14 @@ def _where_the_model_is(fields: Mapping[str, object], location: RunLocation) -> 
         model, dataset = shlex.quote(saved), shlex.quote(str(fields["dataset"]))
         there = ("--data-dir", shlex.quote(location.data_dir)) if location.data_dir and dataset == "mnist" else ()
         yield f"Evaluate the saved model again: {command('evaluate', model, '--dataset', dataset, *there)}"
-        if "images" in fields:
-            yield f"Predict the classes of other images: {command('predict', model, 'IMAGE_OR_FOLDER')}"
+        if "sequences" in fields:
+            yield f"Predict the classes of other sequences: {command('predict', model, 'FILE_OR_FOLDER')}"
+        elif "images" in fields:
+            label = fields.get("label", "the classes")
+            what = ", ".join(label) if isinstance(label, list) else str(label)
+            yield f"Predict {what} of other images: {command('predict', model, 'IMAGE_OR_FOLDER')}"
+        elif fields["accuracy"] is not None and str(fields["dataset"]).endswith((".txt", "sonnets")):
+            yield f"Predict what follows each line of a text: {command('predict', model, 'FILE.txt')}"
         elif fields["accuracy"] is not None and not str(fields["dataset"]).endswith((".txt", "sonnets")):
             yield f"Predict the classes of rows without labels: {command('predict', model, 'FILE.csv')}"
         elif "r2" in fields:

@@ -20,24 +20,33 @@ import typer
 from dl4jlegacy.cli.declarations import count_option as _number
 from dl4jlegacy.cli.declarations import number_option, option, variable_of
 from dl4jlegacy.cli.declarations import text_option as _text
-from dl4jlegacy.cli.values import class_weights, json_object, not_empty, one_of, rate, seconds, text_or_json
+from dl4jlegacy.cli.values import (
+    class_weights,
+    json_object,
+    not_empty,
+    one_of,
+    rate,
+    read_schema,
+    seconds,
+    text_or_json,
+)
 from dl4jlegacy.errors import UsageError
 
 if TYPE_CHECKING:
     from dl4jlegacy.cluster.address import ClusterAddress
-    from dl4jlegacy.datasets.transform_process import TransformProcess
     from dl4jlegacy.scaleout.conf import Conf
 
 __all__ = [
-    "METRICS",
     "MODELS",
     "UPDATERS",
+    "Bind",
     "ClusterName",
     "DataDir",
     "Dataset",
     "Device",
     "Format",
     "Id",
+    "Images",
     "Label",
     "LogFormat",
     "MultiLabel",
@@ -55,7 +64,7 @@ __all__ = [
     "variable_of",
 ]
 
-MODELS = "mlp, dbn, sda, lenet, alexnet-small, char-lstm, deep-autoencoder or vae"
+MODELS = "mlp, dbn, sda, lenet, alexnet-small, char-lstm, word-lstm, lstm, deep-autoencoder or vae"
 """The models of the zoo, for the help; written down here, since it must not wait for the zoo's imports."""
 UPDATERS = "sgd, nesterovs, adagrad, rmsprop, adam, adamax, nadam, amsgrad, adadelta, adabelief or none"
 """The updaters, for the help."""
@@ -122,6 +131,9 @@ Id = Annotated[
 Label = Annotated[
     str | None,
     _text("--label", "COLUMN[,COLUMN]", "The column of a table to learn, by name or number (the last); or several."),
+]
+Images = Annotated[
+    str | None, _text("--images", "COLUMN", "The column of a table that names images, to be learned from.")
 ]
 LogFormat = Annotated[
     str, option("--log-format", metavar="text|json", help="Events as text or as JSON lines.", read=text_or_json)
@@ -220,9 +232,11 @@ class TrainOptions:
 
     conf: Annotated[
         str | None,
-        typer.Argument(metavar="CONF|DATA", help="A Conf file, JSON or YAML; or a table, or a folder, to learn."),
+        typer.Argument(metavar="CONF|DATA", help="A Conf file, JSON or YAML; or a table, a text or a folder to learn."),
     ] = None
-    model: Annotated[str | None, _text("--model", "NAME", f"{MODELS}; default mlp.")] = None
+    model: Annotated[
+        str | None, _text("--model", "NAME", f"{MODELS}; default mlp, of texts and sequences an LSTM.")
+    ] = None
     dataset: Annotated[str | None, Dataset] = None
     data_dir: DataDir = None
     data_by_reference: DataByReference = False
@@ -247,6 +261,7 @@ class TrainOptions:
             class_weights,
         ),
     ] = None
+    images: Images = None
     image_size: Annotated[
         str | None, _text("--image-size", "HEIGHTxWIDTH", "Of images in folders (their own, if they are alike).")
     ] = None
@@ -262,6 +277,11 @@ class TrainOptions:
             "Change images at random while learning: flip,rotate=10,crop=2,brightness=0.2,color=0.1.",
         ),
     ] = None
+    sequences: Annotated[
+        bool, typer.Option("--sequences", help="Each CSV file in the folder is a sequence, a row a time step.")
+    ] = False
+    tokens: Annotated[str | None, _text("--tokens", "characters|words", "What a text is read by (characters).")] = None
+    vocabulary_size: Annotated[int | None, _number("--vocabulary-size", "Words that are told apart (1000).")] = None
     workers: Workers = None
     jobs_per_round: Annotated[
         int | None, _number("--jobs-per-round", "Jobs between two averagings (as many as workers).")
@@ -277,6 +297,10 @@ class TrainOptions:
     averaging_frequency: Annotated[
         int | None, _number("--averaging-frequency", "Batches that a job trains on before it is averaged.")
     ] = None
+    warm_start: Annotated[
+        float | None, _text("--warm-start", "PART", "Part of the first epoch with narrower rounds (0).", rate)
+    ] = None
+    warm_start_jobs: Annotated[int | None, _number("--warm-start-jobs", "Jobs of such a round (1).")] = None
     examples_per_update: Annotated[
         int | None,
         _number("--examples-per-update", "Examples behind one update, shared out to the jobs; sets --batch-size."),
@@ -291,6 +315,8 @@ class TrainOptions:
     router_args: Annotated[
         dict[str, Any] | None, _text("--router-args", "JSON", "The router's own options.", json_object)
     ] = None
+    mesh: Annotated[str | None, _text("--mesh", "plain|mesh", "Let workers push their messages to each other.")] = None
+    network_mask: Annotated[str | None, _text("--network-mask", "NETWORK", "Where they do so (on loopback).")] = None
     use: Use = None
     validation: Annotated[
         str | None,
@@ -372,7 +398,9 @@ class TrainOptions:
             UsageError: two options contradict each other.
         """
         from dl4jlegacy.cli.images import image_changes, is_folder
+        from dl4jlegacy.cli.mesh import mesh_changes
         from dl4jlegacy.cli.scoring import scoring_changes
+        from dl4jlegacy.cli.texts import is_text, sequence_changes, text_changes
         from dl4jlegacy.datasets.table_files import is_table
         from dl4jlegacy.scaleout.conf import Conf
         from dl4jlegacy.storage import is_remote
@@ -381,37 +409,26 @@ class TrainOptions:
             raise UsageError("--examples-per-update sets the batch size; leave --batch-size out")
         names = (
             *("model", "dataset", "data_dir", "workers", "jobs_per_round", "batch_size", "epochs", "pretrain_epochs"),
-            *(
-                "averaging_frequency",
-                "router",
-                "router_args",
-                "seed",
-                "run",
-                "checkpoint_dir",
-                "checkpoint_every",
-                "min_workers",
-            ),
-            *("device", "precision", "device_memory_limit", "class_weights"),
+            *("averaging_frequency", "warm_start", "warm_start_jobs", "router", "router_args", "seed", "run", "device"),
+            *("checkpoint_dir", "checkpoint_every", "min_workers", "precision", "device_memory_limit", "class_weights"),
         )
         given = _given(self, names)
-        for name in ("mixed_devices", "data_by_reference", "collect_training_stats"):
+        for name in ("mixed_devices", "data_by_reference", "collect_training_stats", "stratify"):
             if getattr(self, name):
                 given[name] = True
-        if self.no_scaling:
-            given["scale_features"] = False
-        if self.stratify:
-            given["stratify"] = True
+        given |= {"scale_features": False} if self.no_scaling else {}
         if (kernels := os.environ.get("DL4J_KERNELS")) is not None:
             given["kernels"] = not_empty("DL4J_KERNELS", kernels)
         file = None if self.conf is None else Path(self.conf)
-        if file is not None and (is_remote(str(self.conf)) or is_table(file.name) or is_folder(file)):
+        if file is not None and (is_remote(str(self.conf)) or is_table(file.name) or is_text(file) or is_folder(file)):
             if self.dataset is not None:
                 raise UsageError(f"{self.conf} and --dataset {self.dataset} are two data sets; leave one out")
             given["dataset"], file = self.conf, None
         base = Conf() if file is None else Conf.read(file)
         if self.schema is not None:
-            given["transform"] = _read_schema(self.schema)
-        given |= _deadlines(self, base) | scoring_changes(self, base) | image_changes(self, base)
+            given["transform"] = read_schema(self.schema)
+        for changes in (_deadlines, scoring_changes, image_changes, text_changes, sequence_changes, mesh_changes):
+            given |= changes(self, base)
         named = frozenset(given) | (frozenset() if file is None else Conf.named_in(file))
         if "model" in given:
             given |= {"multi_layer_conf": None, "computation_graph_conf": None}  # it replaces the file's network
@@ -507,21 +524,6 @@ class WorkerOptions:
     ] = None
     use: Use = None
     log_format: LogFormat = "text"
-
-
-def _read_schema(path: Path) -> TransformProcess:
-    """Return the schema in a file, JSON or YAML; raises ``ConfError``, which names the file."""
-    from dl4jlegacy import files
-    from dl4jlegacy.datasets.transform_process import TransformProcess
-    from dl4jlegacy.errors import ConfError
-    from dl4jlegacy.nn.conf.text import decode_json, decode_yaml
-
-    with files.errors_as(ConfError, f"schema {path} cannot be read"):
-        text = files.read(files.expand(path))
-    try:
-        return (decode_yaml if path.suffix in (".yaml", ".yml") else decode_json)(text, TransformProcess)
-    except ConfError as exc:
-        raise ConfError(f"{path}: {exc}") from exc
 
 
 def _deadlines(options: TrainOptions | ResumeOptions, conf: Conf) -> dict[str, Any]:

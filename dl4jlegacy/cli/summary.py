@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["add_commands", "configuration_of"]
 
 _TEXTS = (".json", ".yaml", ".yml")
+_OF_TEXTS = ("char-lstm", "word-lstm")
 _MNIST = (784, 10)  # known without reading it
 
 
@@ -38,7 +39,7 @@ def summary(
         typer.Option(
             "--dataset",
             metavar="NAME",
-            help="The data set that gives a model of the zoo its sizes (mnist; for char-lstm sonnets).",
+            help="The data set that gives a model of the zoo its sizes (mnist; of texts sonnets).",
         ),
     ] = "",
     batch_size: Annotated[
@@ -81,18 +82,20 @@ def configuration_of(model: str, dataset: str = "") -> NetworkConfiguration:
         raise ModelError(f"{model} is a folder; give a saved model, a configuration file, or a model of the zoo")
     if model not in ZOO:
         raise ModelError(f"{model} is neither a file nor a model of the zoo{nearest(model, list(ZOO))}")
-    n_in, n_out = _sizes(model, dataset or ("sonnets" if model == "char-lstm" else "mnist"))
+    n_in, n_out = _sizes(model, dataset or ("sonnets" if model in _OF_TEXTS else "mnist"))
     return ZOO[model].build(n_in, n_out)
 
 
 def _sizes(model: str, dataset: str) -> tuple[int, int]:
     from dl4jlegacy.datasets import load
+    from dl4jlegacy.datasets.texts import TextReader
     from dl4jlegacy.inference import source_for_model
     from dl4jlegacy.nn.zoo import ZOO
 
     if dataset == "mnist":
         return (_MNIST[0], _MNIST[0]) if ZOO[model].reconstructs else _MNIST
-    train = source_for_model(load(dataset), model).train
+    text = TextReader(tokens="words") if model == "word-lstm" else None
+    train = source_for_model(load(dataset, text=text), model).train
     return train.n_in, train.n_out
 
 

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dl4jlegacy.errors import UsageError, nearest
 
-__all__ = ["class_weights", "json_object", "not_empty", "one_of", "rate", "seconds", "text_or_json", "whole_number"]
+if TYPE_CHECKING:
+    from dl4jlegacy.datasets.transform_process import TransformProcess
+
+__all__ = [
+    "class_weights",
+    "json_object",
+    "not_empty",
+    "one_of",
+    "rate",
+    "read_schema",
+    "seconds",
+    "text_or_json",
+    "whole_number",
+]
 
 
 def whole_number(label: str, text: str, least: int) -> int:
@@ -95,3 +109,18 @@ def json_object(label: str, text: str) -> dict[str, Any]:
     except (msgspec.DecodeError, UnicodeEncodeError) as exc:  # what no UTF-8 is comes in as lone surrogates
         raise UsageError(f"{label} is {text!r}; give a JSON object, such as '{{\"n\": 2}}': {exc}") from exc
     return found
+
+
+def read_schema(path: Path) -> TransformProcess:
+    """Return the schema in a file, JSON or YAML; raises ``ConfError``, which names the file."""
+    from dl4jlegacy import files
+    from dl4jlegacy.datasets.transform_process import TransformProcess
+    from dl4jlegacy.errors import ConfError
+    from dl4jlegacy.nn.conf.text import decode_json, decode_yaml
+
+    with files.errors_as(ConfError, f"schema {path} cannot be read"):
+        text = files.read(files.expand(path))
+    try:
+        return (decode_yaml if path.suffix in (".yaml", ".yml") else decode_json)(text, TransformProcess)
+    except ConfError as exc:
+        raise ConfError(f"{path}: {exc}") from exc

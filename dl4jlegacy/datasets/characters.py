@@ -25,6 +25,7 @@ __all__ = [
     "alphabet_of",
     "character_windows",
     "one_hot_text",
+    "one_hot_windows",
     "read_sonnets",
     "read_text",
 ]
@@ -88,7 +89,7 @@ def character_windows(
     numbers = _numbers(text, letters)
     starts = np.arange(0, len(text) - length, step)
     places = starts[:, None] + np.arange(length)[None, :]
-    return DataSet(*(_one_hot(numbers[places + later], len(letters)) for later in (0, 1)))
+    return DataSet(*(one_hot_windows(numbers[places + later], len(letters)) for later in (0, 1)))
 
 
 class CharacterIterator(ListDataSetIterator):
@@ -135,7 +136,7 @@ def _numbers(text: str, alphabet: Sequence[str]) -> npt.NDArray[np.intp]:
     return np.array([places[letter] for letter in text], np.intp)
 
 
-def _one_hot(numbers: npt.NDArray[np.intp], n: int) -> Array:
+def one_hot_windows(numbers: npt.NDArray[np.intp], n: int) -> Array:
     """Return ``numbers (windows, length)`` as ``(windows, n, length)``."""
     result = np.zeros((numbers.shape[0], n, numbers.shape[1]), np.float32)
     np.put_along_axis(result, numbers[:, None, :], 1, axis=1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,8 @@ from dl4jlegacy import files
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
 from dl4jlegacy.datasets.iterator import ListDataSetIterator
-from dl4jlegacy.datasets.table_files import TextRows, opened_rows
+from dl4jlegacy.datasets.numpy_files import opened_numpy, texts_of
+from dl4jlegacy.datasets.table_files import TextRows, is_numpy, opened_rows
 from dl4jlegacy.datasets.text_files import MISSING, is_number, is_plain
 from dl4jlegacy.errors import CellError, DataError, counted
 
@@ -35,6 +37,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 LABEL_HEADERS = ("label", "class", "target")
+_BLOCK = 8192  # rows of arrays that are read at a time
 _GAPS = 10  # class numbers that may be missing beyond as many as occur; more looks like a typing error
 
 
@@ -107,8 +110,12 @@ def read_csv_files(
     n_classes: int | None = None,
     label_names: Sequence[str] | None = None,
     labelled: bool = True,
+    is_split: bool = False,
 ) -> tuple[list[DataSet], tuple[str, ...]]:
-    """Return one DataSet per file, all with the same columns and the same classes; see ``read_csv``."""
+    """Return one DataSet per file, all with the same columns and the same classes; see ``read_csv``.
+
+    With ``is_split``, for examples of which some are then held out, a class that occurs once is an error, too.
+    """
     tables = [_read(path, labelled) for path in paths]
     _check_alike(tables)
     features = [_features(table, "the file") for table in tables]
@@ -122,6 +129,8 @@ def read_csv_files(
     if not labelled:
         return [DataSet(x) for x in features], ()
     classes, names = _classes(tables, n_classes, label_names)
+    if is_split:
+        _check_lone(tables, classes)
     return [DataSet(x, one_hot(y, len(names))) for x, y in zip(features, classes, strict=True)], names
 
 
@@ -176,12 +185,33 @@ def _read(path: Path, labelled: bool) -> _Table:
     table = _Table(str(path))
     with files.errors_as(DataError, f"cannot read {path}"):
         file = files.open_to_read(path)
+    if is_numpy(path.name):
+        _append_arrays(table, file, labelled=labelled)
+        return table
     with opened_rows(file, str(path)) as found:
         for line, row in _examples(table, found, labelled=labelled):
             _append(table, line, row)
     if not table.lines:
         raise _no_examples(str(path))
     return table
+
+
+def _append_arrays(table: _Table, file: BinaryIO, *, labelled: bool) -> None:
+    """Append the rows of NumPy's arrays, as those of their texts would be."""
+    table.unit = "row"
+    with opened_numpy(file, table.name) as source:
+        table.header = list(source.names)
+        _find_label(table, 1, table.header, labelled=labelled)
+        for block in source.blocks(_BLOCK):
+            columns, first = list(block.values()), len(table.lines) + 1
+            label = None if table.label_column is None else columns.pop(table.label_column)
+            if any(column.dtype.kind in "US" for column in columns):  # row by row: one of them is no number perhaps
+                for line, row in enumerate(zip(*map(texts_of, block.values()), strict=True), first):
+                    _append(table, line, list(row))
+                continue
+            table.labels += [] if label is None else texts_of(label)
+            table.values.frombytes(np.stack(columns, axis=1, dtype=np.float64).tobytes())
+            table.lines.extend(range(first, first + len(columns[0])))
 
 
 def _no_examples(name: str) -> DataError:
@@ -304,6 +334,20 @@ def _classes(
             if label not in number:
                 raise DataError(f"{_label_place(table, line)}: label {label!r} is unknown; known: {', '.join(known)}")
     return [[number[label] for label in table.labels] for table in tables], tuple(known)
+
+
+def _check_lone(tables: Sequence[_Table], classes: Sequence[Sequence[int]]) -> None:
+    """Raise ``DataError`` if a class occurs once in all tables."""
+    counts = Counter(number for part in classes for number in part)
+    if 1 not in counts.values():
+        return
+    for table, part in zip(tables, classes, strict=True):
+        for line, label, number in zip(table.lines, table.labels, part, strict=True):
+            if counts[number] == 1:
+                raise DataError(
+                    f"{_label_place(table, line)}: label {label!r} occurs once, and a class needs two rows at least, "
+                    "one to learn from and one to be judged by: correct it, or leave the row out"
+                )
 
 
 def _numbers(

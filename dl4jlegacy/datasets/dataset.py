@@ -88,6 +88,11 @@ class DataSet:
         return len(self.features)
 
     @property
+    def nbytes(self) -> int:
+        """Bytes that its arrays take."""
+        return sum(array.nbytes for array in self.arrays().values())
+
+    @property
     def n_in(self) -> int:
         """Number of values of one example."""
         return int(np.prod(self.features.shape[1:]))
@@ -153,8 +158,8 @@ class DataSet:
 
     @staticmethod
     def merge(parts: Iterable[DataSet]) -> DataSet:
-        """Return the rows of all ``parts`` in their order."""
-        given = list(parts)
+        """Return the rows of all ``parts`` in their order; shorter sequences end in masked time steps, as in DL4J."""
+        given = _equally_long(list(parts))
         if len({(part.features.shape[1:], part.labels.shape[1:]) for part in given}) != 1:
             shapes = ", ".join(f"{part.features.shape}/{part.labels.shape}" for part in given)
             raise DataError(f"data sets to merge must agree in columns and outcomes; got {shapes or 'none'}")
@@ -252,6 +257,30 @@ def _mask(name: str, array: Array, values: npt.ArrayLike | None) -> Array | None
         raise DataError(f"the {name} mask has shape {mask.shape}, {name} have {array.shape}; expected {wanted}")
     _check_finite(f"{name} mask", mask)
     return mask
+
+
+def _equally_long(parts: list[DataSet]) -> list[DataSet]:
+    """Return parts with sequences of one length, if all have sequences: zeros, and masks, behind the end of others."""
+    if any(part.features.ndim != 3 for part in parts):
+        return parts
+    longest = max((part.features.shape[2] for part in parts), default=0)
+    return [part if part.features.shape[2] == longest else _lengthened(part, longest) for part in parts]
+
+
+def _lengthened(part: DataSet, steps: int) -> DataSet:
+    more = steps - part.features.shape[2]
+
+    def longer(array: Array) -> Array:
+        return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, more)])
+
+    def mask(own: Array | None) -> Array:
+        everything = np.ones((len(part), part.features.shape[2]), part.features.dtype)
+        return longer(everything if own is None else own)
+
+    if part.labels.ndim == 2:
+        return _trusted(longer(part.features), part.labels, mask(part.features_mask), part.labels_mask)
+    of_labels = mask(part.features_mask if part.labels_mask is None else part.labels_mask)
+    return _trusted(longer(part.features), longer(part.labels), mask(part.features_mask), of_labels)
 
 
 def _merged(name: str, parts: list[DataSet]) -> Array | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -181,6 +181,9 @@ def batches_of(data: Any) -> Iterable[Any] | None:
         return None
     if callable(getattr(data, "has_next", None)) and callable(getattr(data, "next", None)):
         return _classic(data)
+    if isinstance(data, Mapping):
+        some = ", ".join(map(repr, list(data)[:5]))
+        raise DataError(f"the training data are {type(data).__name__}, and no batches; give one of what it has: {some}")
     if isinstance(data, Iterable) and not isinstance(data, DataSet | str | bytes):
         return data
     remedy = (
@@ -219,7 +222,14 @@ def _as_batch(item: Any, index: int) -> DataSet:
         try:
             batch = DataSet(*item)
         except DataError as exc:
-            raise DataError(f"batch {index}: {exc}") from exc
+            hint = "; in the place of a DataLoader of PyTorch's give MapDataSetIterator its data set"
+            are_classes = getattr(item[1], "ndim", 0) == 1
+            raise DataError(f"batch {index}: {exc}{hint if are_classes else ''}") from exc
+    elif isinstance(item, Mapping):
+        raise DataError(
+            f"batch {index} is a row of columns ({', '.join(map(str, list(item)[:5]))}), and no batch: give a data set "
+            "that has its rows by number (of Hugging Face's, without streaming), or pairs of features and labels"
+        )
     else:
         raise DataError(
             f"batch {index} is {type(item).__name__}; a batch is a DataSet, or a pair of features and labels"

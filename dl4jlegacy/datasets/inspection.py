@@ -1,6 +1,6 @@
 """What is in a table's file: the columns' types and ranges, gaps, classes, what is wrong; and the schema that fits it.
 
-One pass over the file; of each column a few words and sums are in memory, and of each row eight bytes.
+One pass over the file, which may be larger than memory: of each column a few words and sums are kept.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from dl4jlegacy import files
 from dl4jlegacy.datasets.csv_files import LABEL_HEADERS
+from dl4jlegacy.datasets.duplicates import Duplicates
 from dl4jlegacy.datasets.svmlight_files import (
     LABEL,
     MOST_COLUMNS,
@@ -52,6 +53,7 @@ _MOST_WORDS = 200  # of a column that is made one-hot without being asked
 _FEW_WORDS = 20  # which may be as many as there are rows
 _KEPT_WORDS = 2000
 _EXAMPLES = 5
+_BLOCK = 4096  # rows that are counted at a time
 _GAP_WORD = "missing"
 
 
@@ -124,6 +126,25 @@ class ColumnSummary:
         self.whole += value.is_integer()
         self.low, self.high, self.total = min(self.low, value), max(self.high, value), self.total + value
         return False
+
+    def add_numbers(self, cells: Sequence[str]) -> bool:
+        """Count cells that all are numbers, as ``add`` does one by one, and return True; else do nothing."""
+        try:
+            values = list(map(float, cells))
+        except ValueError:
+            return False
+        if not all(map(math.isfinite, values)) or not is_plain("".join(cells)):
+            return False
+        for text, count in Counter(map(str.strip, cells)).items():
+            if text in self.counts or len(self.counts) < _KEPT_WORDS:
+                self.counts[text] += count
+            else:
+                self.is_full = True
+        self.numbers += len(values)
+        self.whole += sum(map(float.is_integer, values))
+        self.low, self.high = min(self.low, *values), max(self.high, *values)
+        self.total = sum(values, self.total)
+        return True
 
     def fields(self) -> dict[str, Any]:
         """Return it for JSON."""
@@ -442,32 +463,52 @@ def _count(
     rows: Iterator[Row], names: Sequence[str], unit: str, labels: _LabelRows
 ) -> tuple[int, tuple[ColumnSummary, ...], tuple[Problem, ...]]:
     columns = tuple(ColumnSummary(name, number) for number, name in enumerate(names, 1))
-    ragged, twice = _Seen(), _Seen()
-    gaps, strange = [_Seen() for _ in names], [_Seen() for _ in names]
-    known: set[int] = set()
+    ragged, gaps, strange = _Seen(), [_Seen() for _ in names], [_Seen() for _ in names]
     count = 0
-    for line, row in rows:
-        if len(row) != len(names):
-            ragged.add(f"{unit} {line} has {counted(len(row), 'column')}, not {len(names)}")
-            continue
-        count += 1
-        labels.add(line, row)
-        key = hash(tuple(row))
-        if key in known:
-            twice.add(f"{unit} {line}")
-        known.add(key)
-        for index, cell in enumerate(row):
-            before = columns[index].missing
-            if columns[index].add(cell):
-                strange[index].add(f"{unit} {line} has {cell!r}")
-            elif columns[index].missing > before:
-                gaps[index].add(f"{unit} {line}")
-    problems = [*ragged.problem("ragged rows", is_refused=True), *twice.problem("duplicated rows")]
+    refused = "rows that are there twice cannot be counted in the temporary folder"
+    with files.errors_as(DataError, refused), Duplicates() as known:
+        while block := list(islice(rows, _BLOCK)):
+            whole = _whole(block, len(names), unit, ragged)
+            count += len(whole)
+            lines = [line for line, _ in whole]
+            for line, row in whole:
+                labels.add(line, row)
+                known.add(hash(tuple(row)), line)
+            for index, cells in enumerate(zip(*(row for _, row in whole), strict=True)):
+                _count_cells(columns[index], cells, lines, unit, gaps[index], strange[index])
+        duplicated, again = known.found(_EXAMPLES)
+    problems = ragged.problem("ragged rows", is_refused=True)
+    if duplicated:
+        problems.append(Problem("duplicated rows", duplicated, tuple(f"{unit} {line}" for line in again)))
     for column, gap, odd in zip(columns, gaps, strange, strict=True):
         problems += gap.problem(f"missing values in {column.name!r}")
         if column.type == "number":
             problems += odd.problem(f"invalid numbers in {column.name!r}", is_refused=True)
     return count, columns, tuple(problems)
+
+
+def _whole(block: list[Row], width: int, unit: str, ragged: _Seen) -> list[Row]:
+    """Return the rows that have all columns, and note the others."""
+    whole = [item for item in block if len(item[1]) == width]
+    if len(whole) < len(block):
+        for line, row in block:
+            if len(row) != width:
+                ragged.add(f"{unit} {line} has {counted(len(row), 'column')}, not {width}")
+    return whole
+
+
+def _count_cells(
+    column: ColumnSummary, cells: Sequence[str], lines: Sequence[int], unit: str, gap: _Seen, odd: _Seen
+) -> None:
+    """Count the cells of a column, and note the lines of gaps and of what is no number."""
+    if column.add_numbers(cells):
+        return
+    for line, cell in zip(lines, cells, strict=True):
+        before = column.missing
+        if column.add(cell):
+            odd.add(f"{unit} {line} has {cell!r}")
+        elif column.missing > before:
+            gap.add(f"{unit} {line}")
 
 
 def guess_schema(

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dl4jlegacy.datasets.dataset import DataSet
+from dl4jlegacy.datasets.read_ahead import MOST_BATCHES, ReadAhead
 from dl4jlegacy.errors import DataError, counted
 from dl4jlegacy.seeding import Stream
 
@@ -72,7 +73,8 @@ class DataSetIterator(Protocol):
 class BatchCursor(ABC):
     """DL4J's way of walking through batches, for iterators that can give each by its position.
 
-    The cursor belongs to one thread.
+    The cursor belongs to one thread. Going through an epoch (``for batch in iterator``) reads batches that take a while
+    before they are asked for, on threads (``read_ahead``); the batches, their order and the cursor are as without.
     """
 
     _epoch = _index = 0
@@ -115,8 +117,19 @@ class BatchCursor(ABC):
 
     def __iter__(self) -> Iterator[DataSet]:
         self.reset()
-        while self.has_next():
-            yield self.next()
+        ahead = ReadAhead[tuple[int, int], DataSet](lambda place: self.batch(*place), lambda batch: batch.nbytes)
+        try:
+            while self.has_next():
+                part = ahead.get(self.position, self._following)
+                self._index += 1
+                yield part
+        finally:
+            ahead.forget()
+
+    def _following(self) -> Iterator[tuple[int, int]]:
+        """Return the places behind the cursor, those of a few batches of its epoch."""
+        last = min(self.total_batches, self._index + 1 + MOST_BATCHES)
+        return ((self._epoch, index) for index in range(self._index + 1, last))
 
     def __len__(self) -> int:
         return self.total_batches

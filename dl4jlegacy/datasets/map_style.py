@@ -16,7 +16,7 @@ import numpy as np
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
 from dl4jlegacy.datasets.iterator import NumberedDataSetIterator
-from dl4jlegacy.errors import DataError, Dl4jError, counted, nearest
+from dl4jlegacy.errors import DataError, Dl4jError, nearest
 
 __all__ = ["MapDataSetIterator", "gives_examples"]
 
@@ -95,14 +95,16 @@ class MapDataSetIterator(NumberedDataSetIterator):
 
     def _read(self, numbers: list[int]) -> DataSet:
         pairs = [_pair(example, self._columns) for example in self._examples(numbers)]
-        arrays = [(number, *_arrays(number, pair)) for number, pair in zip(numbers, pairs, strict=True)]
+        names = () if self._columns is None else self._columns[0]
+        arrays = [(number, *_arrays(number, pair, names)) for number, pair in zip(numbers, pairs, strict=True)]
         with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite, and is then named
             features = _stacked("features", [(number, x) for number, x, _ in arrays]).astype(np.float32)
         labelled = [(number, y) for number, _, y in arrays if y is not None]
         if not labelled:
             return DataSet(features)
         if len(labelled) < len(arrays):
-            raise DataError(f"{counted(len(arrays) - len(labelled), 'example')} of a batch have no label")
+            number = next(number for number, _, y in arrays if y is None)
+            raise DataError(f"example {number} has no label, and others have one; leave such examples out")
         return DataSet(features, self._labels(_stacked("label", labelled), numbers))
 
     def _labels(self, labels: Array, numbers: list[int]) -> Array:
@@ -180,26 +182,33 @@ def _pair(example: Any, columns: _Columns) -> tuple[list[Any], Any]:
         raise DataError(f"an example has no column {exc}, which the first one has") from exc
 
 
-def _arrays(number: int, pair: tuple[list[Any], Any]) -> tuple[Array, Array | None]:
+def _arrays(number: int, pair: tuple[list[Any], Any], names: tuple[str, ...]) -> tuple[Array, Array | None]:
     """Return an example's features and label as arrays; several columns side by side."""
     parts, label = pair
-    values = [_array(f"the features of example {number}", part) for part in parts]
+    called = [f"column {name!r}" for name in names] or ["the features"]
+    values = [_array(f"{what} of example {number}", part) for what, part in zip(called, parts, strict=True)]
     x = values[0] if len(values) == 1 else np.concatenate([np.atleast_1d(value).reshape(-1) for value in values])
     return np.atleast_1d(x), None if label is None else _array(f"the label of example {number}", label)
 
 
 def _array(what: str, value: Any) -> Array:
     """Return a value as an array of numbers; an image of Pillow as ``(channels, height, width)`` from 0 to 1."""
+    is_image = callable(getattr(value, "getbands", None))
+    if is_image and getattr(value, "mode", "") in ("P", "PA"):
+        value = value.convert("RGB")  # its pixels are numbers of colours in a palette
     try:
         array = np.asarray(value)
-    except (ValueError, TypeError) as exc:
+    except (ValueError, TypeError, RuntimeError) as exc:  # PyTorch's is the last, for a tensor with gradients
         raise DataError(f"{what} cannot become an array: {exc}") from exc
+    if value is None:
+        raise DataError(f"{what} is missing; fill such gaps in, or leave the example out")
     if array.dtype.kind not in "biuf":
         raise DataError(f"{what} are {type(value).__name__} with dtype {array.dtype}; the data set must give numbers")
-    if not callable(getattr(value, "getbands", None)):
+    if not is_image:
         return array
     planes = array[None] if array.ndim == 2 else np.moveaxis(array, -1, 0)
-    return planes.astype(np.float32) / 255 if array.dtype == np.uint8 else planes
+    most = {np.dtype(np.uint8): 255, np.dtype(np.uint16): 65535}.get(array.dtype.newbyteorder("="))
+    return planes if most is None else planes.astype(np.float32) / np.float32(most)
 
 
 def _stacked(what: str, arrays: list[tuple[int, Array]]) -> Array:

@@ -86,6 +86,11 @@ class MultiDataSet:
         """Return the rows at ``indices`` in that order, copied."""
         return self._each(lambda array: array.take(indices, axis=0))
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that its arrays take."""
+        return sum(array.nbytes for array in self.arrays().values())
+
     def arrays(self) -> dict[str, Array]:
         """Return what there is by name: ``features0``, ..., ``labels0``, ..., and masks that are not None."""
         return {

@@ -25,7 +25,7 @@ from dl4jlegacy.datasets.text_files import csv_rows, is_number
 from dl4jlegacy.errors import DataError, counted, nearest
 from dl4jlegacy.files import PathLike
 
-__all__ = ["Align", "CsvSequenceDataSetIterator"]
+__all__ = ["Align", "CsvSequenceDataSetIterator", "Rows", "numbers_of", "read_rows", "sequence_paths"]
 
 Align = Literal["equal", "start", "end"]
 """Where labels lie along their sequence, as DL4J's ``AlignmentMode``."""
@@ -43,9 +43,10 @@ class _File(NamedTuple):
 class _Sequence(NamedTuple):
     features: _File
     labels: _File | None
+    steps: int
 
 
-class _Rows(NamedTuple):
+class Rows(NamedTuple):
     """The rows of a file behind the lines that are skipped, with their lines, and the names in the last of those."""
 
     lines: list[int]
@@ -90,6 +91,7 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
 
     Attributes:
         label_names: the classes in their order; empty with ``regression`` or without labels.
+        longest: the time steps of the longest sequence.
 
     Raises:
         DataError: no file, no rows, different columns or lengths, a cell that is no finite number, an unknown class;
@@ -122,6 +124,7 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
         names = _class_names(classes, label_names) if labelled and not regression else ()
         self._layout = msgspec.structs.replace(self._layout, names=names)
         self.label_names, self._pre_processor = names, pre_processor
+        self.longest = max(sequence.steps for sequence in self._sequences)
         super().__init__(len(paths), batch_size, seed=seed, shuffle=shuffle, drop_last=drop_last)
         first = self._read([0])
         self.input_columns, self.total_outcomes = first.features.shape[1], first.n_out
@@ -140,24 +143,25 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
                 n_labels = 0 if column is None else 1
                 self._layout = msgspec.structs.replace(self._layout, n_in=width, label=column, n_labels=n_labels)
             features, labels = self._parted(path, rows)
-            _numbers_of(path, features)
+            numbers_of(path, features)
             where, of_labels_file = path, None
             if of_labels:
                 where = of_labels[number]
                 of_labels_file, labels = self._first_look(where)
                 self._check_labels(where, labels, path, len(rows.cells))
             if labels is not None and regression:
-                _numbers_of(where, labels)
+                numbers_of(where, labels)
             elif labels is not None:
                 classes.update(name for _, name in _named(where, labels))
-            sequences.append(_Sequence(file, of_labels_file))
+            steps = len(rows.cells) if labels is None else max(len(rows.cells), len(labels.cells))
+            sequences.append(_Sequence(file, of_labels_file, steps))
         return sequences, classes
 
-    def _first_look(self, path: Path) -> tuple[_File, _Rows]:
+    def _first_look(self, path: Path) -> tuple[_File, Rows]:
         content = _content(path)
         return _File(path, hashlib.sha256(content).digest()), _rows_of(path, content, self._layout.skip_lines)
 
-    def _parted(self, path: Path, rows: _Rows) -> tuple[_Rows, _Rows | None]:
+    def _parted(self, path: Path, rows: Rows) -> tuple[Rows, Rows | None]:
         """Return the features of a file, and the label that is among its columns."""
         label, wanted = self._layout.label, self._layout.n_in + (self._layout.label is not None)
         for line, row in zip(rows.lines, rows.cells, strict=True):
@@ -171,7 +175,7 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
         features = [[*row[:label], *row[label + 1 :]] for row in rows.cells]
         return rows._replace(cells=features), rows._replace(cells=[[row[label]] for row in rows.cells])
 
-    def _check_labels(self, path: Path, labels: _Rows, features: Path, steps: int) -> None:
+    def _check_labels(self, path: Path, labels: Rows, features: Path, steps: int) -> None:
         """Raise ``DataError`` unless labels have the columns of the first ones, and the length that they should."""
         if not self._layout.n_labels:
             self._layout = msgspec.structs.replace(self._layout, n_labels=len(labels.cells[0]))
@@ -212,11 +216,11 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
         if sequence.labels is not None:
             where = sequence.labels.path
             labels = _rows_of(where, _unchanged(sequence.labels), self._layout.skip_lines)
-        x = _numbers_of(path, features)
+        x = numbers_of(path, features)
         if labels is None:
             return x, None
         if not self._layout.names:
-            return x, _numbers_of(where, labels)
+            return x, numbers_of(where, labels)
         known = {name: number for number, name in enumerate(self._layout.names)}
         classes = [_class_number(where, line, name, known) for line, name in _named(where, labels)]
         return x, one_hot(np.array(classes), len(known))
@@ -249,7 +253,11 @@ def _found(given: PathLike | Sequence[PathLike]) -> list[Path]:
         if not paths:
             raise DataError("there are no files of sequences")
         return paths
-    folder = files.expand(given)
+    return sequence_paths(files.expand(given))
+
+
+def sequence_paths(folder: Path) -> list[Path]:
+    """Return the CSV files in a folder, in the order of the numbers in their names; ``DataError`` if there are none."""
     with files.errors_as(DataError, f"cannot read the folder {folder}"):
         names = [name for name in files.names_in(folder) if name.lower().endswith(_SUFFIXES) and name[0] not in "._"]
     if not names:
@@ -278,7 +286,22 @@ def _labels_of(paths: Sequence[Path], labels: PathLike | Sequence[PathLike]) -> 
     return found
 
 
-def _rows_of(path: Path, content: bytes, skip_lines: int) -> _Rows:
+def read_rows(path: Path, skip_lines: int) -> Rows:
+    """Return the time steps of a file, behind the lines that are skipped, as texts.
+
+    Raises:
+        DataError: it cannot be read, has no rows, or rows of different lengths; names file and line.
+    """
+    rows = _rows_of(path, _content(path), skip_lines)
+    for line, row in zip(rows.lines, rows.cells, strict=True):
+        if len(row) != len(rows.cells[0]):
+            raise DataError(
+                f"{path}, line {line} has {counted(len(row), 'column')}, and the first row {len(rows.cells[0])}"
+            )
+    return rows
+
+
+def _rows_of(path: Path, content: bytes, skip_lines: int) -> Rows:
     rows = list(csv_rows(io.BytesIO(content), str(path)))
     skipped, found = rows[:skip_lines], rows[skip_lines:]
     if not found:
@@ -287,10 +310,10 @@ def _rows_of(path: Path, content: bytes, skip_lines: int) -> _Rows:
         if line > before + 1 and not any("\n" in cell or "\r" in cell for cell in row):
             raise DataError(f"{path}, line {before + 1} is empty, and rows follow; each row is one time step")
     cells = [[cell.strip() for cell in row] for _, row in found]
-    return _Rows([line for line, _ in found], cells, [cell.strip() for cell in skipped[-1][1]] if skipped else [])
+    return Rows([line for line, _ in found], cells, [cell.strip() for cell in skipped[-1][1]] if skipped else [])
 
 
-def _column(path: Path, label: int | str, rows: _Rows) -> int:
+def _column(path: Path, label: int | str, rows: Rows) -> int:
     """Return the number of a label's column, from 0; ``DataError`` if there is none, or no other."""
     width = len(rows.cells[0])
     if isinstance(label, str):
@@ -306,7 +329,7 @@ def _column(path: Path, label: int | str, rows: _Rows) -> int:
     return column
 
 
-def _numbers_of(path: Path, rows: _Rows) -> Array:
+def numbers_of(path: Path, rows: Rows) -> Array:
     """Return rows as float32 ``(time steps, columns)``; ``DataError`` names a cell that is no finite number."""
     try:
         with np.errstate(over="ignore"):
@@ -326,7 +349,7 @@ def _numbers_of(path: Path, rows: _Rows) -> Array:
     raise AssertionError(f"{path} has numbers that are none, and no cell of them")
 
 
-def _named(path: Path, labels: _Rows) -> Iterator[tuple[int, str]]:
+def _named(path: Path, labels: Rows) -> Iterator[tuple[int, str]]:
     """Yield the line and the class of each row; numbers of classes in their plain form (``2.0`` is ``2``)."""
     for line, row in zip(labels.lines, labels.cells, strict=True):
         if len(row) != 1:

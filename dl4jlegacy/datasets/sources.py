@@ -12,16 +12,19 @@ from pathlib import Path
 
 from dl4jlegacy import files
 from dl4jlegacy.datasets.bundled import DIGITS_NAMES, IRIS_NAMES, read_digits, read_iris
-from dl4jlegacy.datasets.characters import LENGTH, alphabet_of, character_windows, read_sonnets, read_text
+from dl4jlegacy.datasets.characters import read_sonnets, read_text
 from dl4jlegacy.datasets.csv_files import read_csv, read_csv_files
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.image_files import ImageRecordReader, holds_images, read_parts
+from dl4jlegacy.datasets.image_tables import image_schema, read_listed
 from dl4jlegacy.datasets.mnist import find_idx_files, read_idx_dataset, read_mnist
+from dl4jlegacy.datasets.sequence_reader import SequenceRecordReader, read_sequence_parts
 from dl4jlegacy.datasets.splitting import Split, class_numbers, stratified
 from dl4jlegacy.datasets.stored_tables import is_large, stored_tables
 from dl4jlegacy.datasets.svmlight_schema import svmlight_schema
 from dl4jlegacy.datasets.table import Table
 from dl4jlegacy.datasets.table_files import KINDS, check_one_kind, is_pattern, is_svmlight, is_table, tables_like
+from dl4jlegacy.datasets.texts import TextReader
 from dl4jlegacy.datasets.transform_process import TransformedTables, TransformProcess
 from dl4jlegacy.errors import DataError, counted, nearest
 
@@ -43,6 +46,8 @@ class DataSource:
         transform: what made the examples of the columns of a table, fitted to the training part; None: nothing did.
         images: what made the examples of image files, and makes examples of this size of others; None: nothing did.
         stratified: whether both parts were given the same shares of the classes.
+        text: what made the examples of a text, whose characters or words ``label_names`` are; None: it is no text.
+        sequences: what made sequences of files; None: nothing did.
     """
 
     name: str
@@ -52,6 +57,8 @@ class DataSource:
     transform: TransformProcess | None = None
     images: ImageRecordReader | None = None
     stratified: bool = False
+    text: TextReader | None = None
+    sequences: SequenceRecordReader | None = None
 
 
 def load(
@@ -65,31 +72,42 @@ def load(
     transform: TransformProcess | None = None,
     images: ImageRecordReader | None = None,
     stratify: bool = False,
+    text: TextReader | None = None,
+    sequences: SequenceRecordReader | None = None,
 ) -> DataSource:
     """Return the data set called ``name_or_path``.
 
     Args:
-        name_or_path: digits, iris, mnist, sonnets; a table (CSV, JSON lines, Parquet, Arrow, Feather or SVMLight, by
-            its ending, CSV by default); a pattern such as ``part-*.csv`` for parts of a table; a text (.txt), of which
-            windows of characters are taken whose labels are the characters that follow; or a folder with four IDX files
-            under MNIST's names (read without comparing checksums), with a table called train and one called test, with
-            other tables, or with a folder of images for each class (or with these in folders train and test).
+        name_or_path: digits, iris, mnist, sonnets; a table (CSV, JSON lines, Parquet, Arrow, Feather, NumPy or
+            SVMLight, by its ending, CSV by default); a pattern such as ``part-*.csv`` for parts of a table; a text
+            (.txt), of which windows of characters, or words, are taken whose labels are those that follow; or a folder
+            with 4 IDX files under MNIST's names (read without comparing checksums), with a table called train and one
+            called test, with other tables, or with a folder of images for each class (or with these in folders train
+            and test).
         data_dir: where MNIST is looked for and stored.
         test_fraction: the share held out where the data set does not come in two parts.
         seed: of the shuffling before that split.
         n_classes: the range of class numbers in tables and IDX files, when the files alone do not tell.
         label_names: the classes of tables and images in order, where they are known: a file, or folder, may not hold
-            all of them; the characters of texts.
+            all of them; the characters or words of texts.
         transform: what is to be made of the columns of tables, which is fitted to the training part unless it is
             already; None: their columns are numbers and a class (SVMLight files get a schema without steps).
-        images: how images in folders are read; None: in their own size, which must be the same for all.
+        images: how images in folders are read; None: in their own size, which must be the same for all. With a
+            ``column`` they are those that tables list, whose labels ``transform`` says (None: the column that is called
+            label, class or target, or the last one).
         stratify: a part that is held out, by ``test_fraction``, gets its share of every class.
+        text: how texts are read; None: by characters.
+        sequences: how CSV files in a folder are read, each as a sequence; None: they are parts of one table.
 
     Raises:
         DataError: unknown, missing or damaged; the message names what was searched for and where. With ``stratify``:
             labels are no classes, or one of these has a single example, unless they are known already.
     """
     name, split = str(name_or_path), Split(test_fraction, seed, stratify, allows_lone=label_names is not None)
+    if sequences is not None:
+        return _load_sequences(name, sequences, label_names, split)
+    if images is not None and images.column:
+        return _load_listed(name, transform, images, split)
     if transform is not None:
         return _load_tables(name, transform, split)
     if name == "mnist":
@@ -100,13 +118,13 @@ def load(
     if name == "iris":
         return _split(name, read_iris(), IRIS_NAMES, split)
     if name == "sonnets":
-        return _text(name, read_sonnets(), split, label_names)
+        return _text(name, read_sonnets(), split, label_names, text)
     path, kind = _path_of(name)
     if kind is not None and (found := svmlight_files_of(name)):
         known = svmlight_schema(found, n_classes=n_classes, label_names=label_names)
         return _load_tables(name, known, split)
     if kind == "file" and path.suffix.lower() == ".txt":
-        return _text(name, read_text(path), split, label_names)
+        return _text(name, read_text(path), split, label_names, text)
     if (
         kind == "folder"
         and holds_images(path)
@@ -119,8 +137,7 @@ def load(
     if kind == "folder":
         return _load_folder(name, path, split, n_classes=n_classes, known=label_names)
     if kind is not None:
-        dataset, names = read_csv(path, n_classes=n_classes, label_names=label_names)
-        return _split(name, dataset, names, split)
+        return _load_parts(name, [path], split, n_classes, label_names)
     raise _unknown(name, path)
 
 
@@ -215,14 +232,42 @@ def _load_tables(name: str, transform: TransformProcess, split: Split) -> DataSo
     return DataSource(name, ready.train, ready.test, names, ready.process, stratified=split.stratify)
 
 
-def _text(name: str, text: str, split: Split, alphabet: Sequence[str] | None) -> DataSource:
-    """Return windows of a text; its end is held out, so that no character is in both parts."""
+def _load_sequences(name: str, reader: SequenceRecordReader, known: Sequence[str] | None, split: Split) -> DataSource:
+    path, kind = _path_of(name)
+    if kind != "folder":
+        raise DataError(
+            f"data set {name!r} is no folder, and sequences (--sequences, sequences in a Conf) are files in one, a "
+            "sequence each; leave it out, or name their folder"
+        )
+    train, test, names, settled = read_sequence_parts(path, reader, known, split)
+    return DataSource(name, train, test, names, sequences=settled)
+
+
+def _load_listed(name: str, transform: TransformProcess | None, images: ImageRecordReader, split: Split) -> DataSource:
+    """Return images that tables list; or those in folders of the classes, where these are known already."""
+    found = table_files_of(name)
+    path, kind = _path_of(name)
+    if not found and kind == "folder" and transform is not None and transform.classes and holds_images(path):
+        train, test, names, _ = read_parts(path, images, transform.classes, split)
+        return DataSource(name, train, test, names, transform, images, split.stratify)
+    if not found:
+        raise DataError(
+            f"data set {name!r} is no table, and {images.column!r} (--images, images.column in a Conf) is the column "
+            "of one, which names the files of images; leave it out for folders of images"
+        )
+    process = image_schema(found[0], images.column) if transform is None else transform
+    parted = [_stem(file) for file in found] == ["train", "test"]
+    train, test, process, reader = read_listed(found, images, process, split, parted=parted)
+    return DataSource(name, train, test, process.label_names, process, reader, split.stratify)
+
+
+def _text(name: str, text: str, split: Split, known: Sequence[str] | None, reader: TextReader | None) -> DataSource:
+    """Return windows of a text; its end is held out, so that no part of it is in both parts."""
     if split.stratify:
         raise DataError(f"data set {name!r} is a text, whose end is held out, whatever it holds; leave --stratify out")
-    letters = tuple(alphabet) if alphabet is not None else alphabet_of(text)
-    cut = round(len(text) * (1 - split.test_fraction))
-    train = character_windows(text[:cut], alphabet=letters, stride=LENGTH // 2)
-    return DataSource(name, train, character_windows(text[cut:], alphabet=letters), letters)
+    reader = reader or TextReader()
+    train, test, names = reader.parts(text, split.test_fraction, known)
+    return DataSource(name, train, test, names, text=reader)
 
 
 def _looks_like_path(name: str) -> bool:
@@ -274,5 +319,6 @@ def _load_parts(
         if test.n_in != train.n_in:
             raise DataError(f"{found[0]} has {counted(train.n_in, 'feature')}, {found[1]} has {test.n_in}")
         return DataSource(name, train, test, label_names)
-    datasets, label_names = read_csv_files(found, n_classes=n_classes, label_names=known)
+    is_new = n_classes is None and known is None
+    datasets, label_names = read_csv_files(found, n_classes=n_classes, label_names=known, is_split=is_new)
     return _split(name, DataSet.merge(datasets), label_names, split)

@@ -32,7 +32,7 @@ from dl4jlegacy.datasets.splitting import Split, stratified
 from dl4jlegacy.datasets.stored_array import StoredArray
 from dl4jlegacy.datasets.svmlight_files import count_lines, survey
 from dl4jlegacy.datasets.table import Table
-from dl4jlegacy.datasets.table_files import is_arrow, is_svmlight
+from dl4jlegacy.datasets.table_files import is_arrow, is_numpy, is_svmlight
 from dl4jlegacy.datasets.transform_process import TransformedTables, TransformProcess, class_name
 from dl4jlegacy.datasets.transforms import Filter
 from dl4jlegacy.errors import DataError, counted
@@ -74,7 +74,7 @@ def is_large(tables: Sequence[Path], columns: int = 0) -> bool:
     for path in tables:
         with files.errors_as(DataError, f"cannot read {path}"):
             size = path.stat().st_size
-        total += size * _PACKED if is_arrow(path.name) or path.suffix == ".gz" else size
+        total += size * _PACKED if is_arrow(path.name) or is_numpy(path.name) or path.suffix == ".gz" else size
     if total < LARGE and tables and is_svmlight(tables[0].name):
         columns, rows = (columns, _lines(tables)) if columns else _size(tables)
         total = max(total, columns * rows * _NBYTES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, BinaryIO
@@ -11,9 +12,10 @@ import numpy as np
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.arrow_files import ArrowFile, opened_arrow
 from dl4jlegacy.datasets.csv_chunks import CsvChunk, CsvFile, opened_chunks
+from dl4jlegacy.datasets.numpy_files import NumpyFile, opened_numpy, texts_of
 from dl4jlegacy.datasets.svmlight_files import svmlight_tables
 from dl4jlegacy.datasets.table import Column, Table, column_name
-from dl4jlegacy.datasets.table_files import is_arrow, is_csv, is_svmlight, opened_rows
+from dl4jlegacy.datasets.table_files import is_arrow, is_csv, is_numpy, is_svmlight, opened_rows
 from dl4jlegacy.datasets.text_files import MISSING, Row, is_number, is_plain
 from dl4jlegacy.errors import CellError, DataError, counted, nearest
 
@@ -93,6 +95,10 @@ def _tables(
     if is_arrow(name):
         with opened_arrow(file, name) as source:
             yield from _arrow_tables(source, possible[-1], rows, gaps)
+        return
+    if is_numpy(name):
+        with opened_numpy(file, name) as arrays:
+            yield from _numpy_tables(arrays, possible[-1], rows, gaps)
         return
     if is_svmlight(name):
         yield from _in_blocks(svmlight_tables(file, name, possible[0], possible[-1], rows), rows)
@@ -198,25 +204,63 @@ def _in_blocks(tables: Iterator[Table], rows: int) -> Iterator[Table]:
 
 def _arrow_tables(source: ArrowFile, columns: Sequence[Column], rows: int, missing: frozenset[str]) -> Iterator[Table]:
     places = _places_in_header(source.name, list(source.names), columns)
-    numbers_missing = [float(text) for text in missing if is_number(text)]
+    numbers_missing = _numbers_in(missing)
     count = 0
     for batch in source.batches([column.name for column in columns], rows):
         if not count:
             source.check_flat(batch, 1)
         lines = np.arange(count + 1, count + 1 + len(batch), dtype=np.int64)
         empty, found = Table(source.name, {}, lines, places, unit="row"), dict[str, Array]()
-        for column in columns:
-            if column.type == "category":
-                found[column.name] = _coded_words(*source.coded(batch, column.name), missing)
-                continue
-            values = source.numbers(batch, column.name)
-            if values is None:
-                values = _numbers(source.texts(batch, column.name), empty, column.name, missing | {""})
-            else:
-                values = _checked(values, empty, column.name, numbers_missing)
-            found[column.name] = values
+        with np.errstate(all="ignore"):
+            for column in columns:
+                found[column.name] = _arrow_cells(source, batch, column, empty, missing, numbers_missing)
         count += len(batch)
         yield empty.with_columns(found)
+
+
+def _numbers_in(missing: frozenset[str]) -> list[float]:
+    """Return the numbers, other than NaN, that stand for no value."""
+    return [value for text in missing if is_number(text) and not np.isnan(value := float(text))]
+
+
+def _numpy_tables(source: NumpyFile, columns: Sequence[Column], rows: int, missing: frozenset[str]) -> Iterator[Table]:
+    places = _places_in_header(source.name, list(source.names), columns)
+    numbers_missing, count = _numbers_in(missing), 0
+    for block in source.blocks(rows):
+        found, length = dict[str, Array](), len(next(iter(block.values())))
+        empty = Table(source.name, {}, np.arange(count + 1, count + 1 + length, dtype=np.int64), places, unit="row")
+        for column in columns:
+            values = block[column.name]
+            if column.type == "category":
+                words, codes = np.unique(values, return_inverse=True)
+                found[column.name] = _coded_words(codes, texts_of(words), missing)
+            elif values.dtype.kind in "US":
+                found[column.name] = _numbers(texts_of(values), empty, column.name, missing)
+            else:
+                with np.errstate(all="ignore"):
+                    values = np.ascontiguousarray(values, np.float64)
+                    found[column.name] = _checked(values, empty, column.name, numbers_missing)
+        count += length
+        yield empty.with_columns(found)
+
+
+def _arrow_cells(
+    source: ArrowFile,
+    batch: Any,
+    column: Column,
+    table: Table,
+    missing: frozenset[str],
+    numbers_missing: Sequence[float],
+) -> Array:
+    """Return the cells of a column, numbers or words; ``table`` says where they stand."""
+    if column.type == "category":
+        return _coded_words(*source.coded(batch, column.name), missing)
+    values = source.numbers(batch, column.name)
+    if values is None:
+        return _numbers(source.texts(batch, column.name), table, column.name, missing | {""})
+    if column.name in source.finite and not numbers_missing:
+        return values
+    return _checked(values, table, column.name, numbers_missing)
 
 
 def _coded_words(codes: Array, words: list[str], missing: frozenset[str]) -> Array:
@@ -230,6 +274,8 @@ def _checked(values: Array, table: Table, column: str, missing: Sequence[float])
     """Return numbers with gaps in the place of those that stand for none; raises for infinite ones."""
     for value in missing:
         values = np.where(values == value, np.nan, values)
+    if math.isfinite(values.sum()):  # nothing infinite can hide in a sum; much cheaper than asking each
+        return values
     infinite = np.isinf(values)
     if infinite.any():
         row = int(infinite.argmax())

@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 from dl4jlegacy import files
 from dl4jlegacy.datasets.arrow_files import arrow_rows
+from dl4jlegacy.datasets.numpy_files import numpy_rows
 from dl4jlegacy.datasets.text_files import Row, csv_rows, json_rows
 from dl4jlegacy.errors import DataError
 
@@ -20,6 +21,7 @@ __all__ = [
     "check_one_kind",
     "is_arrow",
     "is_csv",
+    "is_numpy",
     "is_pattern",
     "is_svmlight",
     "is_table",
@@ -28,14 +30,15 @@ __all__ = [
     "tables_like",
 ]
 
-_CSV, _JSON, _ARROW, _SVMLIGHT = "CSV", "JSON lines", "Parquet or Arrow", "SVMLight"
-KINDS = "CSV, JSON lines, Parquet, Arrow, Feather or SVMLight"
+_CSV, _JSON, _ARROW, _SVMLIGHT, _NUMPY = "CSV", "JSON lines", "Parquet or Arrow", "SVMLight", "NumPy"
+KINDS = "CSV, JSON lines, Parquet, Arrow, Feather, NumPy or SVMLight"
 """The kinds of tables, for messages."""
 _ENDINGS = {
     **dict.fromkeys((".csv", ".csv.gz", ".tsv", ".tsv.gz"), _CSV),
     **dict.fromkeys((".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz"), _JSON),
     **dict.fromkeys((".parquet", ".pq", ".arrow", ".feather", ".ipc"), _ARROW),
     **dict.fromkeys((".svm", ".svmlight", ".libsvm"), _SVMLIGHT),
+    **dict.fromkeys((".npy", ".npz"), _NUMPY),
     **dict.fromkeys((".svm.gz", ".svmlight.gz", ".libsvm.gz"), _SVMLIGHT),
 }
 
@@ -71,6 +74,11 @@ def is_arrow(name: str) -> bool:
     return kind_of_table(name) == _ARROW
 
 
+def is_numpy(name: str) -> bool:
+    """Return whether a file's columns are arrays of NumPy's."""
+    return kind_of_table(name) == _NUMPY
+
+
 def is_svmlight(name: str) -> bool:
     """Return whether a file has a label and ``index:value`` pairs on each line."""
     return kind_of_table(name) == _SVMLIGHT
@@ -98,11 +106,12 @@ def opened_rows(file: BinaryIO, name: str) -> Iterator[TextRows]:
         raise DataError(
             f"{name} is an SVMLight file, whose rows are no lists of cells; read it with dl4jlegacy.datasets.load"
         )
-    if kind not in (_JSON, _ARROW):
+    readers = {_JSON: json_rows, _ARROW: arrow_rows, _NUMPY: numpy_rows}
+    if kind not in readers:
         with contextlib.closing(csv_rows(file, name)) as lines:
             yield TextRows(None, lines, "line")
         return
-    with contextlib.closing((json_rows if kind == _JSON else arrow_rows)(file, name)) as rows:
+    with contextlib.closing(readers[kind](file, name)) as rows:
         first = next(rows, None)
         if first is None:
             raise DataError(f"{name} holds no examples; expected an object on each line")

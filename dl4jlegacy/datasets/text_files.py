@@ -107,14 +107,19 @@ def rows_of(file: TextIO, name: str, *, delimiter: str = "", before: int = 0) ->
             line = before + reader.line_num
             if any(map(str.strip, row)):
                 yield line, row
-    except (csv.Error, UnicodeDecodeError) as error:
+    except csv.Error as error:
         raise DataError(f"{name} is not a CSV file in UTF-8: {error} (near line {line + 1})") from error
 
 
 def _lines(file: TextIO, name: str, kind: str = "a CSV file", *, before: int = 0) -> Iterator[str]:
-    """Yield the lines of a file; raises ``DataError`` for one that is too long: a part of it would pass for a row."""
+    """Yield the lines of a file; raises ``DataError`` for one that is no UTF-8, or so long that it may be no line."""
     for number in itertools.count(before + 1):
-        line = file.readline(_LONGEST_LINE + 1)
+        try:
+            line = file.readline(_LONGEST_LINE + 1)
+        except UnicodeDecodeError as error:  # of what was read in advance, from this line on
+            wrong = number + error.object.count(b"\n", 0, error.start)
+            said = f"line {wrong} has {error.object[error.start : error.end]!r}, which is no text in UTF-8"
+            raise DataError(f"{name} is not {kind} in UTF-8: {said}; save it in this encoding") from error
         if len(line) > _LONGEST_LINE:
             raise DataError(f"{name}, line {number} has more than {counted(_LONGEST_LINE, 'character')}; is it {kind}?")
         if not line:
@@ -156,18 +161,14 @@ def json_rows(file: BinaryIO, name: str) -> Generator[Row, None, None]:
     """
     names: list[str] | None = None
     with opened_text(file, name) as text:
-        lines, number = _lines(text, name, "one of JSON lines"), 0
-        try:
-            for number, line in enumerate(lines, 1):
-                if not line.strip():
-                    continue
-                found = _json_object(line, f"{name}, line {number}")
-                if names is None:
-                    names = list(found)
-                    yield 0, names
-                yield number, _json_cells(found, names, f"{name}, line {number}")
-        except UnicodeDecodeError as error:
-            raise DataError(f"{name} is no file of JSON lines in UTF-8: {error} (near line {number + 1})") from error
+        for number, line in enumerate(_lines(text, name, "a file of JSON lines"), 1):
+            if not line.strip():
+                continue
+            found = _json_object(line, f"{name}, line {number}")
+            if names is None:
+                names = list(found)
+                yield 0, names
+            yield number, _json_cells(found, names, f"{name}, line {number}")
 
 
 def _json_object(line: str, where: str) -> dict[str, object]:

@@ -336,13 +336,17 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     def arrays(self, done: Table) -> tuple[Array, Array]:
         """Return features ``(rows, n_in)`` and labels ``(rows, n_out)``, float32, of a table that was ``apply``-ed."""
-        x, labels = _matrix(done), _labels_of(done)
+        return _matrix(done), self.targets(done)
+
+    def targets(self, table: Table) -> Array:
+        """Return the labels of a table that was ``read`` as a network learns them, ``(rows, n_out)`` float32."""
         if self.regression:
+            labels = _labels_of(table)
             y = (labels.reshape(len(labels), -1) - self.label_shifts) / self.label_scales
-            return x, y.astype(np.float32)
+            return y.astype(np.float32)
         if self.multi_label:
-            return x, self._checked_answers(done)
-        return x, one_hot(self.class_numbers(done), len(self.classes))
+            return self._checked_answers(table)
+        return one_hot(self.class_numbers(table), len(self.classes))
 
     def _checked_answers(self, table: Table) -> Array:
         """Return the labels, 0 or 1 each, ``(rows, labels)`` float32; raises ``DataError`` for another one."""

@@ -19,6 +19,8 @@ import msgspec
 from dl4jlegacy import files
 from dl4jlegacy.datasets.image_files import ImageRecordReader
 from dl4jlegacy.datasets.image_transforms import ImageTransform
+from dl4jlegacy.datasets.sequence_reader import SequenceRecordReader
+from dl4jlegacy.datasets.texts import TextReader
 from dl4jlegacy.datasets.transform_process import TransformProcess
 from dl4jlegacy.devices import PRECISIONS, check_choice, memory_limit
 from dl4jlegacy.errors import ConfError, NotFiniteError, UsageError, nearest
@@ -29,10 +31,12 @@ from dl4jlegacy.nn.conf.text import decode_json, decode_yaml, encode_json, load_
 from dl4jlegacy.nn.network.dbn import DBN, StackedDenoisingAutoEncoder
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.networks import NetworkConfiguration
+from dl4jlegacy.scaleout.mesh.configuration import VoidConfiguration
 from dl4jlegacy.scaleout.plan import Phase
 from dl4jlegacy.scaleout.protocol import MOST_SECONDS, Limits
 from dl4jlegacy.scaleout.records import keyspace
 from dl4jlegacy.scaleout.scoring import METRICS, EarlyStopping, Scoring, ValidationConf
+from dl4jlegacy.scaleout.strategies import STRATEGIES
 from dl4jlegacy.strict_json import to_json
 
 __all__ = ["NETWORK_CLASSES", "Conf"]
@@ -55,12 +59,14 @@ FREE_FIELDS = frozenset(
         ),
         *("checkpoint_dir", "checkpoint_every", "checkpoints_kept", "state_tracker_connection_string", "cluster_name"),
         *("limits", "heartbeat_seconds", "stuck_seconds", "min_workers", "worker_wait_seconds"),
-        *("tracker_wait_seconds", "session_seconds"),
-        *("kernels", "device", "device_memory_limit", "collect_training_stats"),
+        *("tracker_wait_seconds", "session_seconds", "void_configuration"),
+        *("kernels", "device", "device_memory_limit", "collect_training_stats", "prefetch_buffer"),
         "epochs",  # a run may be given more of them at its end
     }
 )
 """Fields of a ``Conf`` that say where and how a run is computed, and may change while it is under way."""
+FREE_ROUTER_ARGS = frozenset({"parameter_servers"})
+"""Likewise, in ``router_args``: the package's own strategies end in the same bits with any."""
 NETWORK_CLASSES: Mapping[str, type[MultiLayerNetwork]] = {
     clazz.__name__: clazz for clazz in (MultiLayerNetwork, DBN, StackedDenoisingAutoEncoder)
 }
@@ -87,6 +93,8 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             ``setup`` to the training part, unless it is already.
         images: how ``dl4j`` reads the images of a data set that are in folders; their size is set at ``setup``.
         augment: how ``dl4j`` changes the images of a data set while they are learned from; None: not at all.
+        text: how ``dl4j`` reads a text: by characters (also None), or by words.
+        sequences: how ``dl4j`` reads a folder of CSV files as sequences, one each; None: as parts of one table.
         stratify: whether the parts of the data that are held out, for the evaluation at the end (by ``dl4j``) and as
             ``validation.fraction``, get their share of every class.
         class_weights: what an example of each class counts for in the loss, by the classes' names (those that are not
@@ -102,12 +110,16 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             that needs besides, as JSON; ``window`` bounds an asynchronous one (0: its default).
         workers, jobs_per_round: threads that train here; slots of a round (0: the workers at start).
         averaging_frequency: batches that a job trains on between two averagings.
+        warm_start, warm_start_jobs: how much of the first epoch of each phase, from 0 to 1, has rounds of so many slots
+            instead of ``jobs_per_round``: fewer workers have something to do there, and the network learns as with few.
         average_updater_state, weighted_average: whether updater states are averaged too; by examples or plainly.
         data_by_reference: whether jobs name their batches instead of carrying them; workers then read them themselves,
             from ``export_directory``, or from the ``dataset`` that ``dl4j`` was given. None: in one process, and on a
             cluster if there is an ``export_directory``.
         export_directory: the folder in which a program's batches are kept, by its master once; one of this machine, or
             below a prefix in S3. On a cluster all processes reach it by this path. "": a temporary one.
+        prefetch_buffer: batches that each process of the run reads before a job needs them, on threads and within
+            256 MB; 0: none. It changes no result.
         checkpoint_dir, checkpoint_every, checkpoints_kept: where, every how many model versions, and how many.
         state_tracker_connection_string, cluster_name: the Hazelcast members ``host:port[,host:port]`` that keep the
             run's state, and their cluster's name; empty: in the process.
@@ -128,6 +140,8 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         validation_fingerprint: like ``data_fingerprint``, of validation data that came apart from the training data.
         early_stopping: when the run ends before its last epoch; None: it does not.
         device_memory_limit: how much of each GPU's memory a process of the run may take (``8GiB``, ``80%``); "": all.
+        void_configuration: how workers push each other the messages of gradient sharing; None: each gets all of them
+            from the tracker. It changes no result.
         collect_training_stats: whether it is recorded how long each phase of each round takes, on all its machines:
             ``ActorNetworkRunner.stats``, and ``stats.jsonl`` in ``checkpoint_dir``. It changes no result.
     """
@@ -149,6 +163,8 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     transform: TransformProcess | None = None
     images: ImageRecordReader | None = None
     augment: ImageTransform | None = None
+    text: TextReader | None = None
+    sequences: SequenceRecordReader | None = None
     stratify: bool = False
     class_weights: dict[str, float] | str | None = None
     batch_size: int = 32
@@ -163,10 +179,13 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     workers: int = 4
     jobs_per_round: int = 0
     averaging_frequency: int = 1
+    warm_start: float = 0.0
+    warm_start_jobs: int = 1
     average_updater_state: bool = True
     weighted_average: bool = True
     data_by_reference: bool | None = None
     export_directory: str = ""
+    prefetch_buffer: int = 16
     checkpoint_dir: str = ""
     checkpoint_every: int = 10
     checkpoints_kept: int = 3
@@ -187,17 +206,21 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     validation: ValidationConf | None = None
     validation_fingerprint: str = ""
     early_stopping: EarlyStopping | None = None
+    void_configuration: VoidConfiguration | None = None
     collect_training_stats: bool = False
 
     def __post_init__(self) -> None:
         clazz: Any = self.multi_layer_clazz
         if isinstance(clazz, type):
             msgspec.structs.force_setattr(self, "multi_layer_clazz", clazz.__name__)
-        for name in ("batch_size", "workers", "averaging_frequency", "checkpoint_every", "checkpoints_kept"):
+        least_one = ("batch_size", "workers", "averaging_frequency", "warm_start_jobs")
+        for name in (*least_one, "checkpoint_every", "checkpoints_kept"):
             if getattr(self, name) < 1:
                 raise ConfError(f"Conf.{name} is {getattr(self, name)}; it must be at least 1")
+        if not 0 <= self.warm_start <= 1:
+            raise ConfError(f"Conf.warm_start is {self.warm_start}; it must be a fraction of an epoch, from 0 to 1")
         first = ("first_epoch", "first_iteration")
-        for name in ("epochs", "pretrain_epochs", *first, "jobs_per_round", "window", "min_workers"):
+        for name in ("epochs", "pretrain_epochs", *first, "jobs_per_round", "window", "min_workers", "prefetch_buffer"):
             if getattr(self, name) < 0:
                 raise ConfError(f"Conf.{name} is {getattr(self, name)}; it must not be negative")
         seconds = ("worker_wait_seconds", "tracker_wait_seconds", "session_seconds")
@@ -300,8 +323,13 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if self.validation is not None and self.validation.every_rounds:
             free -= {"epochs"}  # with more of them there would not be a validation where the last one was
         body = {name: value for name, value in msgspec.to_builtins(unmixed).items() if name not in free}
+        if self.router in STRATEGIES:
+            body["router_args"] = {k: v for k, v in self.router_args.items() if k not in FREE_ROUTER_ARGS}
         later = ("transform", "images", "validation", "early_stopping", "router_args", "first_epoch", "first_iteration")
-        for name in (*later, "stratify", "class_weights", "augment"):  # as before there were any
+        if not self.warm_start:
+            del body["warm_start_jobs"]
+        others = ("stratify", "class_weights", "augment", "text", "sequences", "warm_start")
+        for name in (*later, *others):  # as before there were any
             if not body[name]:
                 del body[name]
         return hashlib.sha256(msgspec.json.encode(body, order="sorted")).hexdigest()

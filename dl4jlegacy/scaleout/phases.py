@@ -41,6 +41,7 @@ Phase = Literal[
     "WorkerValidate",
     "WorkerEncode",
     "WorkerSend",
+    "WorkerFold",
     "MasterIssue",
     "MasterWait",
     "MasterWatch",

@@ -32,7 +32,7 @@ COMMANDS = [
     *(("master", *IRIS, *GRID, flag, "@") for flag in ("--data-dir", "--checkpoint-dir", "--out", "--schema")),
     ("worker", *GRID[2:], "--data-dir", "@"),
     *(("tune", *words) for words in (("@",), ("conf.json",), ("conf.json", "--storage", "@"))),
-    *(("tune", "conf.json", flag, "@") for flag in ("--out", "--out-conf")),
+    *(("tune", "conf.json", flag, "@") for flag in ("--out", "--out-conf", "--plot")),
     ("resume", "@"),
     ("resume", "@", *GRID),
     ("resume", "run", "--data-dir", "@"),

@@ -13,6 +13,7 @@ import pytest
 from dl4jlegacy.datasets import csv_chunks
 from dl4jlegacy.datasets.table import Column, Table
 from dl4jlegacy.datasets.table_blocks import table_blocks
+from dl4jlegacy.datasets.text_files import csv_rows
 from dl4jlegacy.errors import DataError
 
 COLUMNS = (Column("a"), Column("w", "category"), Column("b"))
@@ -98,3 +99,11 @@ def test_pieces_are_read_by_pyarrow_and_without_it_row_by_row(tmp_path: Path, mo
     with path.open("rb") as file:
         [again] = table_blocks(file, "t.csv", COLUMNS)
     assert again.columns["a"].tolist() == table.columns["a"].tolist() and again.lines.tolist() == table.lines.tolist()
+
+
+@pytest.mark.parametrize("rows", [2, 5000])
+def test_a_byte_that_is_no_text_is_named_by_its_line(rows: int, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"x,y\n" + b"12.5,a\n" * rows + b"3,caf\xe9\n" + b"12.5,a\n" * rows)
+    with pytest.raises(DataError, match=rf"t\.csv is not a CSV file in UTF-8: line {rows + 2} has b.\\xe9"):
+        list(csv_rows(path.open("rb"), str(path)))

@@ -147,10 +147,29 @@ def raising() -> Iterator[DataSet]:
         (lambda: [parts()[5], *parts()[:2]], "batch 1 has 8 examples, the first one 4"),
         (lambda: [*parts(), parts()[0]], "batch 5 has 4 examples, the first one 8; only the last"),
         (lambda: [*parts()[:2], "rows"], "batch 2 is str; a batch is a DataSet, or a pair"),
+        (lambda: [(np.ones((8, 6)), np.arange(8) % 3)], r"batch 0: labels have shape \(8,\).*MapDataSetIterator"),
+        (lambda: [{"pixels": [1, 2], "label": 0}], r"batch 0 is a row of columns \(pixels, label\)"),
+        (
+            lambda: {"train": parts(), "test": parts()},
+            "are dict, and no batches.*: 'train', 'test'",
+        ),
         (lambda: [*parts()[:2], (np.ones((8, 6)), np.full((8, 3), np.nan))], "batch 2: labels.*nan"),
         (lambda: [*parts()[:1], parts()[0].rows(0, 0)], "batch 1 has no example"),
     ],
-    ids=["raises", "empty", "features", "labels", "larger", "smaller", "no batch", "NaN", "no example"],
+    ids=[
+        "raises",
+        "empty",
+        "features",
+        "labels",
+        "larger",
+        "smaller",
+        "no-batch",
+        "class-numbers",
+        "row",
+        "parts",
+        "NaN",
+        "no-example",
+    ],
 )
 def test_a_batch_that_does_not_fit_is_named_with_the_reason(batches: Any, words: str) -> None:
     with ActorNetworkRunner("master", batches()) as runner, pytest.raises(DataError, match=words):

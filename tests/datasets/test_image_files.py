@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import errno
+import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dl4jlegacy.datasets import ImageRecordReader, Images, load
+from dl4jlegacy import files
+from dl4jlegacy.datasets import ImageRecordReader, Images, image_files, load
 from dl4jlegacy.datasets.dataset import split_order
 from dl4jlegacy.datasets.image_files import find_images
 from dl4jlegacy.errors import ConfError, DataError
@@ -167,6 +171,30 @@ def test_what_is_wrong_with_a_file_is_said_with_its_name(photos: Path, name: str
     else:
         path.write_bytes(content)
     with pytest.raises(DataError, match=message):
+        load(photos)
+
+
+def test_a_disk_that_fails_while_a_file_is_read_is_said_with_its_name(photos: Path, monkeypatch) -> None:
+    read, opened = os.read, files.open_to_read
+
+    def failing(descriptor: int, nbytes: int) -> bytes:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("/2.png"):
+            raise OSError(errno.EIO, "Input/output error")
+        return read(descriptor, nbytes)
+
+    class Failing(io.BufferedReader):
+        def read(self, size=-1):
+            raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "read", failing)
+        with pytest.raises(DataError, match=r"image .*/2\.png cannot be read: Input/output error"):
+            load(photos)
+    monkeypatch.setattr(image_files, "_SMALL", 1)  # those that are larger are not read at once
+    monkeypatch.setattr(
+        files, "open_to_read", lambda path: Failing(opened(path).detach()) if path.name == "2.png" else opened(path)
+    )
+    with pytest.raises(DataError, match=r"image .*/2\.png cannot be read: Input/output error"):
         load(photos)
 
 

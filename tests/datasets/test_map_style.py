@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from dl4jlegacy import ActorNetworkRunner, Conf, ParallelWrapper
 from dl4jlegacy.datasets import DataSet, DataSetIterator, ListDataSetIterator, MapDataSetIterator, read_iris
@@ -209,7 +210,28 @@ def test_images_become_planes_from_0_to_1() -> None:
     np.testing.assert_allclose(features[0, 1], pixels[:, :, 1] / 255, rtol=1e-6)
 
 
+def test_images_with_a_palette_have_its_colours_and_deep_ones_are_scaled_too() -> None:
+    """Of Pillow's own: the pixels of the first are numbers of colours, and those of the second go up to 65,535."""
+    colours = Image.new("RGB", (2, 2), (200, 100, 0))
+    colours.putpixel((1, 0), (0, 0, 255))
+    flat = colours.convert("P", palette=Image.Palette.ADAPTIVE)
+    assert flat.mode == "P"
+    features = MapDataSetIterator(Rows(None, image=[flat], label=[1.0]), 1).batch(0, 0).features
+    np.testing.assert_allclose(features[0], np.moveaxis(np.asarray(colours), 2, 0) / 255, atol=0.02)
+    deep = Image.fromarray(np.array([[0, 65535], [13107, 1]], np.uint16))
+    assert deep.mode.startswith("I;16")
+    features = MapDataSetIterator(Rows(None, image=[deep], label=[1.0]), 1).batch(0, 0).features
+    np.testing.assert_allclose(features[0, 0], [[0, 1], [0.2, 1 / 65535]], rtol=1e-6)
+
+
 # --- what is wrong ----------------------------------------------------------------------------------------------------
+
+
+class Learned(Tensor):
+    """A tensor with gradients, which NumPy cannot have."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
 
 
 class Broken(Pairs):
@@ -233,10 +255,12 @@ class Broken(Pairs):
             "features of example 1 have shape (2,), those of example 0 (1,)",
         ),
         (Pairs(["word", "words"], [0.0, 1.0]), {}, "features of example 0 are Tensor with dtype <U4"),
-        (Pairs(np.eye(2), [0.0, None]), {}, "1 example of a batch have no label"),
+        (Pairs(np.eye(2), [0.0, None]), {}, "example 1 has no label, and others have one"),
         (Broken(np.eye(3), [0.0, 1.0, 2.0]), {}, "Broken failed at example 0, 1, 2: OSError: truncated file"),
         (Rows(None, size=[1.0], label=[2.0]), {"features": "sise"}, "no column 'sise'; did you mean 'size'"),
         (Rows(None, size=[1.0], label=[2.0]), {"label": "lable"}, "no column 'lable'; did you mean 'label'"),
+        (Rows(None, size=[1.0], age=[None], label=[2.0]), {}, "column 'age' of example 0 is missing; fill such gaps"),
+        (Rows(None, size=[Learned(1.0)], label=[2.0]), {}, "column 'size' of example 0 cannot become an array: Can't"),
         (Rows(None, label=[2.0]), {}, "the only column is the label 'label'"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from sklearn.model_selection import StratifiedShuffleSplit
 
 from dl4jlegacy.datasets import DataSet, ListDataSetIterator, load
-from dl4jlegacy.datasets.splitting import class_numbers, split_order, stratified
+from dl4jlegacy.datasets.splitting import Split, class_numbers, split_order, stratified
 from dl4jlegacy.datasets.validation import split_off
 from dl4jlegacy.errors import ConfError, DataError
 
@@ -64,8 +64,12 @@ def test_a_data_set_by_name_holds_out_the_same_rows_of_every_class_whenever_it_i
 def test_a_class_with_a_single_example_is_named(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("1,a\n2,a\n3,b\n4,a\n5,a\n")
+    for stratify in (True, False):
+        with pytest.raises(DataError, match=r"t\.csv, line 3, column 2: label 'b' occurs once.*leave the row out"):
+            load(path, stratify=stratify)
+    split, classes = Split(0.2, 1, True), np.array([0, 0, 1, 0, 0])
     with pytest.raises(DataError, match=r"class 'b' has a single example, number 2 \(from 0\).*leave that example out"):
-        load(path, stratify=True)
+        split.parts_of(classes, ("a", "b"), "points")
     known = load(path, stratify=True, label_names=("a", "b"))  # of a model that is only evaluated
     assert known.train.labels.sum(axis=0).tolist() == [3, 1]
     with pytest.raises(DataError, match="5 examples of as many classes"):

@@ -18,6 +18,7 @@ import pyarrow.parquet
 import pytest
 
 from dl4jlegacy.datasets import guess_schema, inspect_csv, load, read_csv
+from dl4jlegacy.datasets.arrow_files import opened_arrow
 from dl4jlegacy.datasets.inspection import Inspection
 from dl4jlegacy.datasets.sources import table_files_of
 from dl4jlegacy.datasets.table import Column, Table
@@ -200,7 +201,7 @@ def test_a_part_whose_columns_are_others_is_named(tmp_path: Path) -> None:
         ('{"a": 1, "y": 2}\n{"a": "1_0", "y": 2}\n', r"'1_0' is not a number"),
         ("", "holds no examples"),
         ('{"y": 2}\n', "has no column 'a'"),
-        ('{"a": 1, "y": "\udcff"}\n', "no file of JSON lines in UTF-8"),
+        ('{"a": 1, "y": "\udcff"}\n', r"not a file of JSON lines in UTF-8: line 1 has b.\\xff"),
     ],
 )
 def test_bad_json_lines_are_named(tmp_path: Path, text: str, message: str) -> None:
@@ -231,6 +232,22 @@ def test_bad_columns_of_parquet_are_named(tmp_path: Path, table: dict[str, Any],
         with pytest.raises(DataError, match=message):
             inspect_csv(tmp_path / "t.parquet")
         assert len(blocks(tmp_path / "t.parquet", [Column("y")])) == 1, "what is not named is not read"
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+@pytest.mark.parametrize("infinite", [float("inf"), float("-inf")])
+def test_what_is_infinite_is_found_in_whatever_group_of_rows_it_is(
+    tmp_path: Path, infinite: float, statistics: bool
+) -> None:
+    path = tmp_path / "t.parquet"
+    columns = {"sound": [1.5, None, 2.5, 3.5], "narrow": pa.array([1, 2, 3, 4], pa.float32()), "whole": [1, 2, 3, 4]}
+    table = pa.table({**columns, "wrong": [1.0, float("nan"), infinite, 2.0], "gap": pa.nulls(4, pa.float64())})
+    pyarrow.parquet.write_table(table, path, row_group_size=2, write_statistics=statistics)
+    with path.open("rb") as file, opened_arrow(file, str(path)) as found:
+        assert found.finite == ({"sound", "narrow"} if statistics else set())
+    assert len(blocks(path, [Column(name) for name in columns])) == 1
+    with pytest.raises(DataError, match=rf"row 3, column 'wrong' \(4\): '{infinite}' is not a number"):
+        blocks(path, [Column(name) for name in (*columns, "wrong")])
 
 
 @pytest.mark.parametrize("name", ["t.parquet", "t.feather", "t.arrow"])

@@ -86,6 +86,15 @@ def test_every_model_of_the_zoo_trains_as_on_the_cpu(name: str) -> None:
         x = np.moveaxis(np.eye(5)[characters], 2, 1).copy()
         network = build_network(model.build(5, 5, hidden=(4,)), load("numpy"))
         labels: Any = np.roll(x, -1, axis=2)
+    elif name == "word-lstm":
+        words = RNG.integers(0, 5, (4, 6))
+        x = words[:, None, :].astype(np.float64)
+        network = build_network(model.build(6, 5, hidden=(4,)), load("numpy"))
+        labels = np.moveaxis(np.eye(5)[np.roll(words, -1, axis=1)], 2, 1).copy()
+    elif name == "lstm":
+        x = RNG.random((4, 3, 6))
+        network = build_network(model.build(3, 2, hidden=(4,)), load("numpy"))
+        labels = np.moveaxis(np.eye(2)[RNG.integers(0, 2, (4, 6))], 2, 1).copy()
     elif name in ("lenet", "alexnet-small"):
         x = RNG.random((3, 784 if name == "lenet" else 3072))
         network, labels = build_network(model.build(x.shape[1], 10), load("numpy")), np.eye(10)[[1, 5, 7]]

@@ -29,6 +29,8 @@ from dl4jlegacy import files
 from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.datasets.image_files import ImageRecordReader
 from dl4jlegacy.datasets.normalizers import Normalizer, normalizer_from_json
+from dl4jlegacy.datasets.sequence_reader import SequenceRecordReader
+from dl4jlegacy.datasets.texts import TextReader
 from dl4jlegacy.datasets.transform_process import TransformProcess
 from dl4jlegacy.errors import ConfError, DataError, ModelError
 from dl4jlegacy.kernels.protocol import Kernels
@@ -50,7 +52,9 @@ __all__ = [
     "restore_model",
     "restore_multi_layer_network",
     "restore_normalizer",
+    "restore_sequences",
     "restore_stratified",
+    "restore_text",
     "restore_transform",
     "write_model",
 ]
@@ -93,6 +97,8 @@ def write_model(
     transform: TransformProcess | None = None,
     images: ImageRecordReader | None = None,
     stratified: bool = False,
+    text: TextReader | None = None,
+    sequences: SequenceRecordReader | None = None,
     dl4j_version: Version = "0.9.1",
 ) -> None:
     """Save ``network`` to ``path``, replacing what is there in one step.
@@ -106,6 +112,8 @@ def write_model(
         transform: what made its examples of a table's columns, fitted, for ``restore_transform``.
         images: what made its examples of image files, for ``restore_images``.
         stratified: whether what was held out of its data has its share of every class, for ``restore_stratified``.
+        text: what made its examples of a text, for ``restore_text``; its characters or words are the ``label_names``.
+        sequences: what made its examples of files of sequences, for ``restore_sequences``.
         dl4j_version: "0.9.1" is read by all later versions; "1.0.0" lets that version train on exactly as here. Graphs
             are read only by the version whose shape they have: 1.0.0 does not read those of 0.9.1.
 
@@ -124,6 +132,10 @@ def write_model(
         own["images"] = msgspec.to_builtins(images)
     if stratified:
         own["stratified"] = True
+    if text is not None:
+        own["text"] = msgspec.to_builtins(text)
+    if sequences is not None:
+        own["sequences"] = msgspec.to_builtins(sequences)
     if isinstance(network, ComputationGraph):
         tree = graph_to_dl4j(network.conf, iteration=network.iteration, version=dl4j_version)
     else:
@@ -233,6 +245,28 @@ def restore_images(path: str | os.PathLike[str]) -> ImageRecordReader | None:
     with _opened(path) as archive:
         saved = _own(archive).get("images") if _OWN in archive.namelist() else None
         return None if saved is None else decode_json(to_json(saved), ImageRecordReader)
+
+
+def restore_sequences(path: str | os.PathLike[str]) -> SequenceRecordReader | None:
+    """Return what made the examples of the model at ``path`` of files of sequences, or None if nothing did.
+
+    Raises:
+        ModelError: the file cannot be read.
+    """
+    with _opened(path) as archive:
+        saved = _own(archive).get("sequences") if _OWN in archive.namelist() else None
+        return None if saved is None else decode_json(to_json(saved), SequenceRecordReader)
+
+
+def restore_text(path: str | os.PathLike[str]) -> TextReader | None:
+    """Return what made the examples of the model at ``path`` of a text, or None if nothing did.
+
+    Raises:
+        ModelError: the file cannot be read.
+    """
+    with _opened(path) as archive:
+        saved = _own(archive).get("text") if _OWN in archive.namelist() else None
+        return None if saved is None else decode_json(to_json(saved), TextReader)
 
 
 def restore_stratified(path: str | os.PathLike[str]) -> bool:

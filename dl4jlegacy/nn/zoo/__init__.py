@@ -1,8 +1,18 @@
 """The model zoo: networks with their training defaults, by the names that ``--model`` takes."""
 
-from dl4jlegacy.nn.zoo.catalogue import ZOO, ZooModel, dbn, for_multi_label, for_regression, mlp, sda, select
+from dl4jlegacy.nn.zoo.catalogue import (
+    ZOO,
+    ZooModel,
+    dbn,
+    for_multi_label,
+    for_regression,
+    mlp,
+    sda,
+    select,
+    select_for,
+)
 from dl4jlegacy.nn.zoo.images import alexnet_small, lenet
-from dl4jlegacy.nn.zoo.models import char_lstm, deep_autoencoder, vae
+from dl4jlegacy.nn.zoo.models import char_lstm, deep_autoencoder, lstm, vae, word_lstm
 
 __all__ = [
     "ZOO",
@@ -14,8 +24,11 @@ __all__ = [
     "for_multi_label",
     "for_regression",
     "lenet",
+    "lstm",
     "mlp",
     "sda",
     "select",
+    "select_for",
     "vae",
+    "word_lstm",
 ]

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.layers.autoencoder import AutoEncoder
 from dl4jlegacy.nn.layers.layer import DenseLayer
@@ -20,9 +20,9 @@ from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.layers.rbm import RBM
 from dl4jlegacy.nn.updaters import AdaGrad, Adam
 from dl4jlegacy.nn.zoo.images import alexnet_small, lenet
-from dl4jlegacy.nn.zoo.models import char_lstm, deep_autoencoder, vae
+from dl4jlegacy.nn.zoo.models import char_lstm, deep_autoencoder, lstm, vae, word_lstm
 
-__all__ = ["ZOO", "ZooModel", "dbn", "for_multi_label", "for_regression", "mlp", "sda", "select"]
+__all__ = ["ZOO", "ZooModel", "dbn", "for_multi_label", "for_regression", "mlp", "sda", "select", "select_for"]
 
 _LARGE = 256  # inputs from which the large sizes are taken
 _MANY = 10_000  # examples from which the settings for large data are taken
@@ -89,7 +89,8 @@ def _first(layers: tuple[Any, ...], n_in: int) -> tuple[Any, ...]:
 class ZooModel:
     """A named network: its builder, its legacy class, and the Conf fields it is best trained with.
 
-    One that ``reconstructs`` learns its features themselves, whatever labels there are.
+    One that ``reconstructs`` learns its features themselves, whatever labels there are; one ``of`` words or sequences
+    takes nothing else, and sequences no other one.
     """
 
     name: str
@@ -98,6 +99,7 @@ class ZooModel:
     small: Mapping[str, int]
     large: Mapping[str, int]
     reconstructs: bool = False
+    of: str = ""
 
     def defaults(self, examples: int) -> dict[str, Any]:
         """Return Conf fields for a training set of that many examples."""
@@ -153,6 +155,22 @@ ZOO: Mapping[str, ZooModel] = {
             {"batch_size": 32, "epochs": 10, "averaging_frequency": 5},
         ),
         ZooModel(
+            "word-lstm",
+            "MultiLayerNetwork",
+            word_lstm,
+            {"batch_size": 16, "epochs": 10, "averaging_frequency": 1},
+            {"batch_size": 32, "epochs": 10, "averaging_frequency": 5},
+            of="words",
+        ),
+        ZooModel(
+            "lstm",
+            "MultiLayerNetwork",
+            lstm,
+            {"batch_size": 16, "epochs": 40, "averaging_frequency": 1},
+            {"batch_size": 32, "epochs": 10, "averaging_frequency": 5},
+            of="sequences",
+        ),
+        ZooModel(
             "deep-autoencoder",
             "MultiLayerNetwork",
             deep_autoencoder,
@@ -203,3 +221,37 @@ def select(name: str) -> ZooModel:
     if name not in ZOO:
         raise ConfError(f"unknown model {name!r}{nearest(name, list(ZOO))}")
     return ZOO[name]
+
+
+def select_for(name: str, kind: str) -> ZooModel:
+    """Return the model called ``name`` for data of a kind: "characters" or "words" of a text, "sequences", or "".
+
+    Without a name: ``mlp``, or the LSTM for such data. Raises as ``select``, and ``ShapeError`` if the model is one of
+    words, or of sequences, and the data are not, or the other way round.
+    """
+    model = select(name or _USUAL[kind])
+    if kind in _ONLY and model.of != kind:
+        does_not, option = _ONLY[kind]
+        raise ShapeError(
+            f"model {model.name} does not take {does_not} (--{option}); take --model {_USUAL[kind]}, or leave "
+            f"--{option.split()[0]} out"
+        )
+    if model.of == "sequences" != kind:
+        raise ShapeError(
+            f"model {model.name} learns sequences of time steps, and the data set is none; give a folder of CSV files, "
+            "one for each, with --sequences"
+        )
+    if model.of == "words" != kind:
+        raise ShapeError(
+            f"model {model.name} predicts the next word of a text, and the data set is "
+            f"{'a text that is read by characters' if kind else 'not a text'}; give sonnets or a .txt file, with "
+            "--tokens words"
+        )
+    return model
+
+
+_USUAL = {"": "mlp", "characters": "char-lstm", "words": "word-lstm", "sequences": "lstm"}
+_ONLY = {
+    "words": ("words, by which the text is read", "tokens words"),
+    "sequences": ("sequences, as which the files are read", "sequences"),
+}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dl4jlegacy.errors import ShapeError, counted
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.input_type import InputType
+from dl4jlegacy.nn.layers.embedding import EmbeddingLayer
 from dl4jlegacy.nn.layers.layer import DenseLayer
 from dl4jlegacy.nn.layers.lstm import LSTM
 from dl4jlegacy.nn.layers.output import OutputLayer
@@ -14,8 +15,9 @@ from dl4jlegacy.nn.layers.rnn_output import RnnOutputLayer
 from dl4jlegacy.nn.layers.variational import VariationalAutoencoder
 from dl4jlegacy.nn.updaters import Adam
 
-__all__ = ["char_lstm", "deep_autoencoder", "vae"]
+__all__ = ["char_lstm", "deep_autoencoder", "lstm", "vae", "word_lstm"]
 
+_WORD_VECTOR = 64
 _LARGE = 256  # inputs from which the large sizes are taken
 
 
@@ -37,6 +39,37 @@ def char_lstm(
         conf=NeuralNetConfiguration(seed=seed, updater=Adam(learning_rate=5e-3), drop_out=drop_out),
         layers=(*lstms, RnnOutputLayer(n_out=n_out, activation="softmax", loss="mcxent")),
         input_type=InputType.recurrent(n_out),
+    )
+
+
+def word_lstm(
+    n_in: int, n_out: int, *, hidden: tuple[int, ...] | None = None, drop_out: float = 0.0, seed: int = 123
+) -> MultiLayerConfiguration:
+    """Return LSTMs that predict the next word of a text, on vectors that they learn for the words.
+
+    ``n_in`` is the length of a window, ``n_out`` the number of words.
+    """
+    lstms = tuple(LSTM(n_out=size, activation="tanh") for size in hidden or (128,))
+    vectors = EmbeddingLayer(n_in=n_out, n_out=_WORD_VECTOR, activation="identity")
+    return MultiLayerConfiguration(
+        conf=NeuralNetConfiguration(seed=seed, updater=Adam(learning_rate=5e-3), drop_out=drop_out),
+        layers=(vectors, *lstms, RnnOutputLayer(n_out=n_out, activation="softmax", loss="mcxent")),
+        input_type=InputType.recurrent(1),
+    )
+
+
+def lstm(
+    n_in: int, n_out: int, *, hidden: tuple[int, ...] | None = None, drop_out: float = 0.0, seed: int = 123
+) -> MultiLayerConfiguration:
+    """Return LSTMs that tell the class of each time step of a sequence, or of the whole one at its end.
+
+    ``n_in`` are the columns of a time step.
+    """
+    lstms = tuple(LSTM(n_out=size, activation="tanh") for size in hidden or (64,))
+    return MultiLayerConfiguration(
+        conf=NeuralNetConfiguration(seed=seed, updater=Adam(learning_rate=5e-3), drop_out=drop_out),
+        layers=(*lstms, RnnOutputLayer(n_out=n_out, activation="softmax", loss="mcxent")),
+        input_type=InputType.recurrent(n_in),
     )
 
 

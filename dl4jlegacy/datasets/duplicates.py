@@ -1,0 +1,88 @@
+"""Which rows of a table occurred before, however many there are: by 64 bits of each, in memory or in a temporary file.
+
+What is in memory at a time is bounded: some millions of rows, or one of the parts into which the file divides them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from array import array
+from collections.abc import Iterator
+from types import TracebackType
+from typing import BinaryIO, Self
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Duplicates"]
+
+_HELD = 1 << 21  # rows, of 16 bytes each
+_PARTS = 64
+_ROW = np.dtype([("key", np.uint64), ("line", np.uint64)])
+
+
+class Duplicates:
+    """Rows by a hash and the number of their line; a context manager, used by one thread.
+
+    Args:
+        held: rows that are in memory; more lie in temporary files.
+
+    Raises:
+        OSError: the disk refuses, in ``add`` and ``found``.
+    """
+
+    def __init__(self, held: int = _HELD) -> None:
+        self._held, self._rows = held, array("Q")
+        self._opened, self._files = contextlib.ExitStack(), list[BinaryIO]()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._opened.close()
+
+    def add(self, key: int, line: int) -> None:
+        """Add a row: a hash of its cells, of which 64 bits count, and where it stands."""
+        self._rows.append(key & 0xFFFFFFFFFFFFFFFF)
+        self._rows.append(line)
+        if len(self._rows) >= 2 * self._held:
+            self._write()
+
+    def found(self, examples: int) -> tuple[int, tuple[int, ...]]:
+        """Return how many rows occurred before, and the lines of the first of these."""
+        count, first = 0, list[int]()
+        for rows in self._parts():
+            order = np.lexsort((rows["line"], rows["key"]))
+            keys = rows["key"][order]
+            again = rows["line"][order][1:][keys[1:] == keys[:-1]]
+            count += len(again)
+            first = sorted([*first, *np.sort(again)[:examples].tolist()])[:examples]
+        return count, tuple(first)
+
+    def _in_memory(self) -> npt.NDArray[np.void]:
+        return np.frombuffer(self._rows, _ROW) if self._rows else np.empty(0, _ROW)
+
+    def _write(self) -> None:
+        """Write what is in memory to the files, each row to that of its key."""
+        if not self._files:
+            for _ in range(_PARTS):
+                self._files.append(self._opened.enter_context(tempfile.TemporaryFile(prefix="dl4j-rows-")))  # noqa: SIM115
+        rows = self._in_memory()
+        parts = (rows["key"] % np.uint64(_PARTS)).astype(np.intp)
+        for part, file in enumerate(self._files):
+            file.write(rows[parts == part].tobytes())
+        del rows  # an array that is looked into cannot become shorter
+        self._rows = array("Q")
+
+    def _parts(self) -> Iterator[npt.NDArray[np.void]]:
+        """Yield all rows, those with the same key together; one part at a time is in memory."""
+        if not self._files:
+            yield self._in_memory()
+            return
+        self._write()
+        for file in self._files:
+            file.seek(0)
+            yield np.frombuffer(file.read(), _ROW)

@@ -1,0 +1,201 @@
+"""NumPy's files (.npy, .npz): arrays with a row for each example, as the columns of a table, some rows at a time.
+
+Nothing is unpickled: an array of objects is refused by what its header says. Files are read as streams, compressed or
+not, so that they may be larger than memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import zipfile
+import zlib
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from typing import IO, Any, BinaryIO
+
+import numpy as np
+from numpy.lib import format as npy
+
+from dl4jlegacy import files
+from dl4jlegacy.backend import Array
+from dl4jlegacy.datasets.text_files import Row
+from dl4jlegacy.errors import DataError, counted
+
+__all__ = ["NumpyFile", "numpy_rows", "opened_numpy", "texts_of"]
+
+_ROWS = 8192
+_LABELS = ("y", "label", "labels", "target", "targets")
+_KINDS = "biufUS"
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """An array in a file: its name, its columns' names, what its header says, and where its rows are read from."""
+
+    name: str
+    columns: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    source: IO[bytes]
+    whole: Array | None = None
+
+    def rows(self, start: int, count: int, where: str) -> Array:
+        """Return the next rows, ``(count, values)``; raises ``DataError`` if the file ends before."""
+        width = math.prod(self.shape[1:])
+        if self.whole is not None:
+            return self.whole[start : start + count].reshape(count, width)
+        return _read(self.source, self.dtype, count * width, where).reshape(count, width)
+
+
+@dataclass(frozen=True, slots=True)
+class NumpyFile:
+    """An open file: the names of its columns, how many rows there are, and these.
+
+    One array of several values a row has the columns ``1``, ``2`` ..., several have their names in front; of one value,
+    its name, and ``label`` if it is called so, or ``y``, ``labels`` or ``target``: that comes last.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    rows: int
+    _arrays: tuple[_Stored, ...]
+
+    def blocks(self, rows: int) -> Iterator[dict[str, Array]]:
+        """Yield the columns, ``(rows,)`` each, so many rows at a time; once. Raises ``DataError``."""
+        with _errors(self.name):
+            for start in range(0, self.rows, rows):
+                count, found = min(rows, self.rows - start), dict[str, Array]()
+                for array in self._arrays:
+                    values = array.rows(start, count, self.name)
+                    if array.dtype.names:
+                        found |= {field: values[field][:, 0] for field in array.dtype.names}
+                    else:
+                        found |= dict(zip(array.columns, values.T, strict=True))
+                yield {name: found[name] for name in self.names}
+
+
+@contextlib.contextmanager
+def opened_numpy(file: BinaryIO, name: str) -> Iterator[NumpyFile]:
+    """Yield a file of NumPy's, ready to be read; it is closed at the end.
+
+    Raises:
+        DataError: it is damaged, has objects or arrays of different lengths, or no rows; names the array.
+    """
+    with files.errors_as(DataError, f"cannot read {name}"), contextlib.ExitStack() as opened:
+        opened.enter_context(file)
+        with _errors(name):
+            start = file.read(len(npy.MAGIC_PREFIX))
+            file.seek(0)
+            if not start:
+                raise DataError(f"{name} is empty; expected arrays of NumPy's, with a row for each example")
+            if start == npy.MAGIC_PREFIX:
+                headers: list[_Header] = [("", *_header(file, name), file)]
+            else:
+                headers = list(_members(opened.enter_context(zipfile.ZipFile(file)), opened, name))
+            yield _file(name, headers)
+
+
+def numpy_rows(file: BinaryIO, name: str) -> Generator[Row, None, None]:
+    """Yield the rows of a file as texts, numbered from 1, after the names of its columns as row 0; raises as above."""
+    with opened_numpy(file, name) as source:
+        yield 0, list(source.names)
+        number = 0
+        for block in source.blocks(_ROWS):
+            for row in zip(*map(texts_of, block.values()), strict=True):
+                number += 1
+                yield number, list(row)
+
+
+def texts_of(values: Array) -> list[str]:
+    """Return the cells of a column as they would stand in a CSV file; truth values are 1 and 0."""
+    if values.dtype.kind in "US":
+        return [str(text) for text in values.astype("U").tolist()]
+    if values.dtype.kind == "f":
+        return [repr(value) for value in values.astype(np.float64).tolist()]
+    return [str(int(value)) for value in values.tolist()]
+
+
+_Header = tuple[str, tuple[int, ...], bool, np.dtype[Any], IO[bytes]]
+
+
+def _members(archive: zipfile.ZipFile, opened: contextlib.ExitStack, name: str) -> Iterator[_Header]:
+    for member in archive.namelist():
+        source = opened.enter_context(archive.open(member))
+        yield (member.removesuffix(".npy"), *_header(source, f"{name}, array {member.removesuffix('.npy')!r}"), source)
+
+
+def _header(source: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, whether it is in Fortran's order, and dtype; raises ``DataError`` for what makes no columns."""
+    version = npy.read_magic(source)
+    reader = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
+    if reader is None:
+        raise DataError(f"{where} is in version {version} of NumPy's format; save it anew, with plain names of fields")
+    shape, fortran, dtype = reader(source)
+    kinds = [dtype[field] for field in dtype.names] if dtype.names else [dtype]
+    for kind in kinds:
+        if kind.kind not in _KINDS or kind.shape:
+            raise DataError(f"{where} has dtype {kind}; expected numbers or texts, one in each place of an array")
+    if not shape:
+        raise DataError(f"{where} is a single value; expected an array with a row for each example")
+    return shape, fortran, dtype
+
+
+def _file(name: str, headers: list[_Header]) -> NumpyFile:
+    if not headers:
+        raise DataError(f"{name} has no arrays")
+    sizes = {array: shape[0] for array, shape, *_ in headers}
+    if len(set(sizes.values())) > 1:
+        found = ", ".join(f"{array!r} {count:,}" for array, count in sizes.items())
+        raise DataError(
+            f"{name}: arrays have different numbers of rows ({found}); keep those that belong together in a file, and "
+            "the parts train.npz and test.npz in a folder"
+        )
+    rows = headers[0][1][0]
+    if not rows:
+        raise DataError(f"{name} holds no examples; expected a row for each")
+    wide = [array for array, shape, *_ in headers if math.prod(shape[1:]) > 1]
+    arrays = tuple(_stored(header, wide, name) for header in headers)
+    names = [column for array in arrays for column in array.columns]
+    for column in names:
+        if names.count(column) > 1:
+            raise DataError(f"{name}: column {column!r} is there {names.count(column)} times; name each differently")
+    return NumpyFile(name, tuple(sorted(names, key=lambda column: column == "label")), rows, arrays)
+
+
+def _stored(header: _Header, wide: list[str], name: str) -> _Stored:
+    array, shape, fortran, dtype, source = header
+    width = math.prod(shape[1:])
+    if dtype.names:
+        if len(shape) > 1:
+            raise DataError(f"{name}: an array with fields has shape {shape}; expected a row for each example")
+        return _Stored(array, tuple(dtype.names), shape, dtype, source)
+    columns: tuple[str, ...]
+    if width == 1:
+        columns = ("label" if array.lower() in _LABELS else array or "1",)
+    else:
+        columns = tuple(str(n) if len(wide) == 1 else f"{array} {n}" for n in range(1, width + 1))
+    whole = None
+    if fortran and len(shape) > 1:  # whose rows do not lie one after the other
+        whole = _read(source, dtype, math.prod(shape), name).reshape(shape, order="F")
+    return _Stored(array, columns, shape, dtype, source, whole)
+
+
+def _read(source: IO[bytes], dtype: np.dtype[Any], count: int, name: str) -> Array:
+    content = source.read(count * dtype.itemsize)
+    if len(content) < count * dtype.itemsize:
+        raise DataError(
+            f"{name} ends early: {counted(len(content), 'byte')} of {count * dtype.itemsize:,}; is it whole?"
+        )
+    found: Array = np.frombuffer(content, dtype)
+    return found
+
+
+@contextlib.contextmanager
+def _errors(name: str) -> Iterator[None]:
+    """Raise ``DataError`` for what NumPy and the archive say inside."""
+    try:
+        yield
+    except (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError, SyntaxError) as exc:
+        said = str(exc).partition("\n")[0][:300]
+        raise DataError(f"cannot read {name}: {said}; is it whole, and what its name says?") from exc

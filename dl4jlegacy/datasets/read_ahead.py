@@ -1,0 +1,150 @@
+"""Values that are read and decoded before they are asked for, on threads of their own, within a bound of memory.
+
+Who asks gets what reading at that moment would have given, errors too: what is read ahead changes no bit of a result.
+A thread ends when nothing is left to read, or no room for it: nothing need be closed, and nothing stays behind.
+
+Legacy: ``AsyncDataSetIterator``, and the ``prefetchBuffer`` of ``ParallelWrapper``.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+__all__ = ["MOST_BATCHES", "ReadAhead"]
+
+MOST_BATCHES = 16
+"""Batches that are read before they are asked for, as DL4J's ``prefetchBuffer``."""
+_MOST_BYTES = 256 << 20
+_THREADS = min(4, os.cpu_count() or 1)
+_WORTHWHILE = 0.0005  # seconds that a value takes; handing it from thread to thread takes a tenth of it
+_WAIT = 1.0  # seconds, after which who waits for a thread looks whether that is still there
+_Key = TypeVar("_Key", bound=Hashable)
+_Value = TypeVar("_Value")
+
+
+@dataclass(slots=True, eq=False)
+class _Reading:
+    """A value that a thread reads, or has read: what came of it, and how large that is."""
+
+    done: threading.Event = field(default_factory=threading.Event)
+    thread: threading.Thread | None = None
+    value: Any = None
+    error: BaseException | None = None
+    nbytes: int = 0
+
+
+class ReadAhead(Generic[_Key, _Value]):
+    """Values by their keys; safe on any thread.
+
+    Values are read ahead from the first one on that took long enough; whoever asks for one that is not read yet reads
+    it.
+
+    Args:
+        read: returns the value of a key; called on several threads at once.
+        nbytes: returns the bytes that a value takes.
+        most: values that are read, or being read, before somebody asks for them.
+        most_bytes: that these take, by the size of the largest one so far where it is not known yet.
+        threads: that read; 0: nothing is read ahead.
+        worthwhile: seconds that reading a value takes at least, to be worth a thread.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[_Key], _Value],
+        nbytes: Callable[[_Value], int],
+        *,
+        most: int = MOST_BATCHES,
+        most_bytes: int = _MOST_BYTES,
+        threads: int = _THREADS,
+        worthwhile: float = _WORTHWHILE,
+    ) -> None:
+        self._read, self._nbytes = read, nbytes
+        self._most, self._most_bytes, self._most_threads = most, most_bytes, threads
+        self._worthwhile = worthwhile
+        self._lock = threading.Lock()
+        self._wanted: list[_Key] = []
+        self._readings: dict[_Key, _Reading] = {}
+        self._largest = self._threads = 0
+        self._seconds = 0.0
+
+    def get(self, key: _Key, following: Callable[[], Iterable[_Key]] = tuple) -> _Value:
+        """Return the value of a key; raises what reading it raises.
+
+        Args:
+            key: of the value.
+            following: returns what will be asked for next, in this order; called under a lock. What was read for
+                anything else is forgotten.
+        """
+        with self._lock:
+            reading = self._readings.pop(key, None)
+            self._expect(following())
+        return self._value(key, reading)
+
+    def forget(self) -> None:
+        """Forget what was read; threads end when they have read what they are about."""
+        with self._lock:
+            self._expect(())
+
+    def _expect(self, keys: Iterable[_Key]) -> None:
+        """Let these be read, and nothing else; the lock is held."""
+        self._wanted = list(dict.fromkeys(keys))
+        for key in self._readings.keys() - set(self._wanted):
+            del self._readings[key]
+        while self._is_worthwhile and self._threads < self._most_threads and (found := self._next()) is not None:
+            reading = self._readings[found] = _Reading()
+            thread = threading.Thread(target=self._work, args=(found, reading), name="dl4j-read-ahead", daemon=True)
+            reading.thread = thread
+            self._threads += 1
+            thread.start()
+
+    def _value(self, key: _Key, reading: _Reading | None) -> _Value:
+        while reading is not None and not reading.done.wait(_WAIT):
+            if reading.thread is None or not reading.thread.is_alive():
+                reading = None
+        if reading is None:
+            reading = _Reading()
+            self._fill(key, reading)
+        if reading.error is not None:
+            raise reading.error
+        found: _Value = reading.value
+        return found
+
+    def _fill(self, key: _Key, reading: _Reading) -> None:
+        """Read a value, or keep what that raises."""
+        begun = time.perf_counter()
+        try:
+            reading.value = self._read(key)
+            reading.nbytes = max(1, self._nbytes(reading.value))
+        except BaseException as error:  # noqa: BLE001  # it is raised where the value is asked for
+            reading.error = error
+        self._seconds = time.perf_counter() - begun
+        self._largest = max(self._largest, reading.nbytes)
+
+    @property
+    def _is_worthwhile(self) -> bool:
+        return self._largest > 0 and self._seconds >= self._worthwhile
+
+    def _next(self) -> _Key | None:
+        """Return what is to be read next; None if nothing is, or there is no room for it; the lock is held."""
+        taken = sum(reading.nbytes or self._largest for reading in self._readings.values())
+        if len(self._readings) >= self._most or taken + self._largest > self._most_bytes:
+            return None
+        return next((key for key in self._wanted if key not in self._readings), None)
+
+    def _work(self, key: _Key, reading: _Reading) -> None:
+        """Read one value after another."""
+        while True:
+            self._fill(key, reading)
+            reading.done.set()
+            with self._lock:
+                following = self._next()
+                if following is None:
+                    self._threads -= 1
+                    return
+                key, reading = following, _Reading(thread=threading.current_thread())
+                self._readings[key] = reading
