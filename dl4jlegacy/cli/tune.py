@@ -9,24 +9,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dl4jlegacy.cli.declarations import count_option
 from dl4jlegacy.cli.next_steps import command
 from dl4jlegacy.cli.options import (
+    Bind,
+    ClusterName,
+    Id,
     Label,
     MultiLabel,
     Regression,
     ReportFormat,
-    Workers,
+    Tracker,
+    Zookeeper,
     add_command,
+    cluster_address,
     number_option,
     option,
 )
 from dl4jlegacy.cli.values import not_empty, one_of, text_or_json
 from dl4jlegacy.console import Stopped, emit, open_console
-from dl4jlegacy.errors import counted
+from dl4jlegacy.errors import UsageError, counted
 from dl4jlegacy.strict_json import to_json
 
 if TYPE_CHECKING:
-    from dl4jlegacy.tuning import FinishedTrial, SearchResult
+    from dl4jlegacy.tuning import FinishedTrial, SearchCluster, SearchResult
 
 __all__ = ["TuneOptions", "add_commands", "tune"]
 
@@ -45,7 +51,11 @@ class TuneOptions:
     trials: Annotated[
         int, number_option("--trials", help="Trials in the end, those of earlier calls included (20).", least=1)
     ] = 20
-    workers: Workers = None
+    workers: Annotated[
+        int | None,
+        count_option("--workers", "Worker threads of all trials together (4); of this process, on a cluster.", least=0),
+    ] = None
+    at_once: Annotated[int, number_option("--at-once", help="Trials that run at the same time (1).", least=1)] = 1
     seed: Annotated[int, number_option("--seed", help="Seed of the search (123).", least=-(2**63))] = _SEED
     storage: Annotated[
         str | None,
@@ -68,6 +78,11 @@ class TuneOptions:
             read=_pruner,
         ),
     ] = "median"
+    tracker: Tracker = None
+    cluster_name: ClusterName = None
+    zookeeper: Zookeeper = None
+    id: Id = None
+    bind: Bind = "127.0.0.1"
     label: Label = None
     regression: Regression = False
     multi_label: MultiLabel = False
@@ -82,6 +97,10 @@ class TuneOptions:
     ] = None
     out: Annotated[
         str | None, option("--out", metavar="FILE", help="Save the best model to this zip file.", read=not_empty)
+    ] = None
+    plot: Annotated[
+        str | None,
+        option("--plot", metavar="FILE", help="Write a page of plots of the search, HTML.", read=not_empty),
     ] = None
     format: ReportFormat = "text"
     log_format: Annotated[
@@ -107,15 +126,18 @@ def tune(options: TuneOptions) -> None:
     chosen = tuning.SearchOptions(
         trials=options.trials,
         workers=options.workers,
+        at_once=options.at_once,
         seed=options.seed,
         storage=options.storage or "",
         study=options.study,
         pruner=options.pruner,
         out=options.out or "",
         out_conf=options.out_conf or "",
+        plot=options.plot or "",
         label=options.label or "",
         regression=options.regression,
         multi_label=options.multi_label,
+        cluster=_cluster(options),
     )
     as_lines = options.log_format == "json"
     console = open_console(json_lines=as_lines)
@@ -134,19 +156,46 @@ def tune(options: TuneOptions) -> None:
     emit(to_json(_report(found, options)) if options.format == "json" else _text(found, options))
 
 
+def _cluster(options: TuneOptions) -> SearchCluster | None:
+    """Return the cluster to train on; None: none is given. Raises ``UsageError``."""
+    from dl4jlegacy import tuning
+
+    if not options.tracker:
+        return None
+    if not options.zookeeper:
+        raise UsageError(
+            f"--zookeeper is missing: a search with --tracker {options.tracker} is registered at its host:port"
+        )
+    address = cluster_address(options.zookeeper, options.id)
+    return tuning.SearchCluster(
+        tracker=options.tracker,
+        zookeeper=address.zookeeper,
+        id=address.id,
+        cluster_name=options.cluster_name or "",
+        bind=options.bind,
+    )
+
+
 def _how_to_go_on(options: TuneOptions) -> str:
     if not options.storage:
         return "; nothing is kept: with --storage FILE a search can go on later"
     words = [shlex.quote(str(options.conf)), "--trials", str(options.trials)]
     values = {
         "--workers": options.workers,
+        "--at-once": None if options.at_once == 1 else options.at_once,
         "--seed": None if options.seed == _SEED else options.seed,
         "--storage": options.storage,
         "--study": None if options.study == "search" else options.study,
         "--pruner": None if options.pruner == "median" else options.pruner,
+        "--tracker": options.tracker,
+        "--cluster-name": options.cluster_name,
+        "--zookeeper": options.zookeeper if options.tracker else None,
+        "--id": options.id if options.tracker else None,
+        "--bind": None if options.bind == "127.0.0.1" else options.bind,
         "--label": options.label,
         "--out-conf": options.out_conf,
         "--out": options.out,
+        "--plot": options.plot,
     }
     for flag, value in values.items():
         words += [] if value is None else [flag, shlex.quote(str(value))]
@@ -195,6 +244,7 @@ def _report(found: SearchResult, options: TuneOptions) -> dict[str, Any]:
         "evaluation": found.evaluation,
         "conf_path": options.out_conf,
         "model_path": options.out,
+        "plot_path": options.plot,
     }
 
 
@@ -225,7 +275,8 @@ def _text(found: SearchResult, options: TuneOptions) -> str:
         f"params    sha256 {found.best.params_sha256}",
     ]
     lines += [f"conf      {options.out_conf}"] if options.out_conf else []
-    return "\n".join([*lines, f"model     {options.out}"] if options.out else lines)
+    lines += [f"model     {options.out}"] if options.out else []
+    return "\n".join([*lines, f"plots     {options.plot}"] if options.plot else lines)
 
 
 def _cells(trial: FinishedTrial, paths: list[str], *, is_best: bool) -> list[str]:

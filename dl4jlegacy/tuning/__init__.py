@@ -21,6 +21,16 @@ except ModuleNotFoundError as exc:
 from dl4jlegacy.tuning.pruning import PruningCallback
 from dl4jlegacy.tuning.search import SearchOptions, SearchResult, tune
 from dl4jlegacy.tuning.space import SearchSpace, read_search
+from dl4jlegacy.tuning.trial_runs import SearchCluster
 from dl4jlegacy.tuning.trials import FinishedTrial
 
-__all__ = ["FinishedTrial", "PruningCallback", "SearchOptions", "SearchResult", "SearchSpace", "read_search", "tune"]
+__all__ = [
+    "FinishedTrial",
+    "PruningCallback",
+    "SearchCluster",
+    "SearchOptions",
+    "SearchResult",
+    "SearchSpace",
+    "read_search",
+    "tune",
+]

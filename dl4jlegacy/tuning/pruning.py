@@ -1,10 +1,16 @@
-"""``PruningCallback``: ends a run early when Optuna's pruner has given up its trial."""
+"""``PruningCallback``: ends a run early when Optuna's pruner has given up its trial; ``BatchPruner`` decides that."""
 
 from __future__ import annotations
 
-import optuna
+from typing import Any, cast
 
-__all__ = ["PruningCallback"]
+import optuna
+from optuna.trial import FrozenTrial
+
+__all__ = ["NUMBER", "BatchPruner", "PruningCallback"]
+
+NUMBER = "number"
+"""The attribute of a trial with its number in the search."""
 
 
 class PruningCallback:
@@ -50,3 +56,34 @@ class PruningCallback:
         """Raise ``optuna.TrialPruned``, if it is this callback that has ended the run."""
         if self.has_pruned(stopped_by):
             raise optuna.TrialPruned(stopped_by)
+
+
+class BatchPruner(optuna.pruners.BasePruner):
+    """Prunes a trial by those of the batches before its own, which are all done: whoever is faster changes nothing.
+
+    Args:
+        pruner: decides, from the trials that it is shown.
+        at_once: trials of a batch.
+    """
+
+    def __init__(self, pruner: optuna.pruners.BasePruner, at_once: int) -> None:
+        self._pruner, self._at_once = pruner, at_once
+
+    def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
+        """Return whether the trial is given up; on the thread of its run."""
+        number = trial.user_attrs.get(NUMBER, trial.number)
+        before = number // self._at_once * self._at_once
+        return self._pruner.prune(cast(optuna.Study, _Earlier(study, before)), trial)
+
+
+class _Earlier:
+    """A study as a pruner sees it, with the trials of smaller numbers than ``before`` only."""
+
+    def __init__(self, study: optuna.Study, before: int) -> None:
+        self._study, self._before = study, before
+        self.direction = study.direction
+
+    def get_trials(self, *args: Any, **options: Any) -> list[FrozenTrial]:
+        """Return those trials, as ``optuna.Study`` does."""
+        found = self._study.get_trials(*args, **options)
+        return [trial for trial in found if trial.user_attrs.get(NUMBER, trial.number) < self._before]

@@ -1,4 +1,4 @@
-"""``tune``: tries settings one after the other, each as a run of its own with workers, and keeps the best.
+"""``tune``: tries settings, one or several at a time, each as a run of its own with workers, and keeps the best.
 
 Optuna's TPE sampler chooses them, its pruner ends runs that fall behind, and its study keeps what has been tried.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import logging
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,16 +34,17 @@ from dl4jlegacy.errors import (
 from dl4jlegacy.inference import evaluate_network, evaluation_in_units, source_for_model
 from dl4jlegacy.nn.conf.text import encode_json, encode_yaml
 from dl4jlegacy.nn.networks import Network
-from dl4jlegacy.run import resolve
 from dl4jlegacy.run_data import Data, new_data
-from dl4jlegacy.runner import ActorNetworkRunner
 from dl4jlegacy.scaleout.compute import Compute, resolve_compute
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.outcome import RunStatus, TrainingResult
+from dl4jlegacy.scaleout.outcome import TrainingResult
 from dl4jlegacy.scaleout.scoring import METRICS, ValidationConf
-from dl4jlegacy.tuning.pruning import PruningCallback
+from dl4jlegacy.tuning.plots import check_plotly
+from dl4jlegacy.tuning.pruning import BatchPruner, PruningCallback
+from dl4jlegacy.tuning.side_by_side import Tick, side_by_side
 from dl4jlegacy.tuning.space import SearchSpace
-from dl4jlegacy.tuning.trials import FinishedTrial, Trials, digest
+from dl4jlegacy.tuning.trial_runs import SearchCluster, TrialRuns, opened_runs
+from dl4jlegacy.tuning.trials import AT_ONCE, FinishedTrial, Trials, digest
 
 __all__ = ["PRUNERS", "VALIDATION_FRACTION", "SearchOptions", "SearchResult", "tune"]
 
@@ -54,6 +57,7 @@ PRUNERS: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
 """What ends runs early: those whose best score so far is worse than the median of the others' then; none."""
 VALIDATION_FRACTION = 0.2
 """The part of the training data that trials are scored on, if the Conf does not say."""
+_ENGINE = {"connect_args": {"timeout": 60.0}}  # seconds that SQLite waits for a file that is written to
 _FAILS = (NotFiniteError, DeviceMemoryError, ConfError)
 """What a trial may fail by because of what it has drawn."""
 
@@ -64,31 +68,42 @@ class SearchOptions:
 
     Attributes:
         trials: how many the study is to have in the end, those of earlier calls included.
-        workers: threads of each run; None: the Conf's. The jobs of a round are the Conf's, so that the trials are the
-            same for any number of them.
+        workers: threads of all runs together, one for each at least; None: the Conf's. The jobs of a round are the
+            Conf's, so that the trials are the same for any number of them.
+        at_once: trials that run at the same time. So many are drawn together, from what those before them have come
+            to, and pruned by these alone: the trials are others for another number, and the same however fast they are.
         seed: of what is drawn; the runs have the Conf's.
         storage: an SQLite file, or a storage URL of Optuna's; "": in memory, and gone with the process.
         study: the search's name there.
         pruner: one of ``PRUNERS``.
         out, out_conf: files for the best model and its Conf, written whenever there is a better one; "": none.
+        plot: a file for a page of the study's plots, HTML, written at the end; "": none.
         label, regression, multi_label: as for ``training.prepare``.
+        cluster: where the trials are runs, with workers of other processes beside those here, of which there may be
+            none then; None: here alone.
     """
 
     trials: int = 20
     workers: int | None = None
+    at_once: int = 1
     seed: int = 123
     storage: str = ""
     study: str = "search"
     pruner: str = "median"
     out: str = ""
     out_conf: str = ""
+    plot: str = ""
     label: str = ""
     regression: bool = False
     multi_label: bool = False
+    cluster: SearchCluster | None = None
 
     def __post_init__(self) -> None:
-        if self.trials < 1 or (self.workers is not None and self.workers < 1):
+        least = 1 if self.cluster is None else 0
+        if self.trials < 1 or (self.workers is not None and self.workers < least):
             raise ConfError(f"a search needs at least 1 trial and 1 worker; it has {self.trials} and {self.workers}")
+        if self.at_once < 1:
+            raise ConfError(f"at_once is {self.at_once}; a search runs at least 1 trial at a time")
         if self.pruner not in PRUNERS:
             raise ConfError(f"pruner is {self.pruner!r}{nearest(self.pruner, list(PRUNERS))}")
 
@@ -124,7 +139,7 @@ def tune(
     options: SearchOptions | None = None,
     *,
     given: frozenset[str] | None = None,
-    tick: Callable[[RunStatus], None] | None = None,
+    tick: Tick | None = None,
     on_trial: Callable[[FinishedTrial], None] | None = None,
 ) -> SearchResult:
     """Search ``space`` for the settings with the best validation score. Blocks.
@@ -142,19 +157,25 @@ def tune(
         ConfError: the space does not fit the Conf, or the study is of another search, or the storage is none.
         DataError, DeviceError, ModelError: as for a run.
         TrainingError: every trial has failed.
-        OutputError: the storage or ``out_conf`` cannot be written.
+        TrackerError, NotEnoughWorkersError, NotAuthorisedError: as for a run on a cluster; the same call goes on.
+        OutputError: the storage, ``out_conf`` or ``plot`` cannot be written.
     """
     options = options or SearchOptions()
-    if options.out_conf:
-        with files.errors_as(OutputError, f"the Conf cannot be written to {options.out_conf}", "choose another"):
-            files.check_replaceable(files.expand(options.out_conf))
+    if options.plot:
+        check_plotly()
+    for what, path in (("Conf", options.out_conf), ("plots", options.plot)):
+        if path:
+            with files.errors_as(OutputError, f"the {what} cannot be written to {path}", "choose another"):
+                files.check_replaceable(files.expand(path))
     search = _Search.prepared(conf, space, options, _set_fields(conf) if given is None else given)
-    with _quiet(), _opened(options, maximizes=METRICS[search.metric]) as study:
-        search.begin(study)
+    with (
+        _quiet(),
+        _opened(options, maximizes=METRICS[search.metric]) as study,
+        opened_runs(options.cluster, options.study, search.compute, search.workers_of_each) as runs,
+    ):
+        search.begin(study, runs)
         while len(search.trials.finished()) < options.trials:
-            finished = search.try_next(tick)
-            if on_trial is not None:
-                on_trial(finished)
+            search.try_batch(tick, on_trial or (lambda trial: None))
         return search.result(tick)
 
 
@@ -187,7 +208,7 @@ def _opened(options: SearchOptions, *, maximizes: bool) -> Iterator[optuna.Study
             storage=opened,
             study_name=options.study,
             load_if_exists=True,
-            pruner=PRUNERS[options.pruner](),
+            pruner=BatchPruner(PRUNERS[options.pruner](), options.at_once),
             direction="maximize" if maximizes else "minimize",
         )
     except (StorageInternalError, SQLAlchemyError) as exc:
@@ -226,9 +247,21 @@ def _open_storage(place: str) -> tuple[BaseStorage, Path | None]:
             file = files.expand(Path(place)).absolute()
         url = f"sqlite:///{file}"
     try:
-        return RDBStorage(url), file
+        # Trials that run at the same time write in turn; a busy disk may take a while.
+        return RDBStorage(url, engine_kwargs=_ENGINE if file is not None else None), file
     except (ImportError, ValueError, ArgumentError) as exc:
         raise ConfError(f"storage {place}: {' '.join(str(exc).split())[:300]}") from exc
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Trained:
+    """What the run of a trial has come to: its best model, and that one's score."""
+
+    conf: Conf
+    network: Network
+    score: float
+    seconds: float
+    is_pruned: bool
 
 
 @dataclass(slots=True)
@@ -242,6 +275,8 @@ class _Search:
     compute: Compute
     output: storage.Output | None
     kernels: str
+    workers: int
+    _runs: TrialRuns | None = None
     _trials: Trials | None = None
     _best: tuple[int, Conf, Network] | None = field(default=None)
 
@@ -255,7 +290,14 @@ class _Search:
         output = storage.open_output(options.out) if options.out else None
         kernels, jobs = conf.kernels, conf.jobs_per_round or conf.workers
         conf = training.with_absolute_paths(conf)
-        conf, compute = resolve_compute(conf.replace(workers=options.workers or conf.workers, jobs_per_round=jobs))
+        workers = conf.workers if options.workers is None else options.workers
+        of_each = max(1, workers // options.at_once)
+        conf, compute = resolve_compute(conf.replace(workers=of_each, jobs_per_round=jobs), local=workers > 0)
+        if compute.on_gpu and options.at_once > 1:
+            raise ConfError(
+                f"{options.at_once} trials at once would share a GPU, and its memory; leave --at-once (at_once) out, "
+                "or compute on the CPU"
+            )
         kind = {"regression": options.regression, "multi_label": options.multi_label}
         conf, data = new_data(conf, label=options.label, **kind)
         conf = training.with_network(conf, data, given | {"jobs_per_round", "workers"})
@@ -264,7 +306,12 @@ class _Search:
             raise ConfError("Conf.validation names no data; give it fraction: 0.2, or a dataset")
         conf = conf.replace(validation=validation, run="", incarnation="")
         space = space.fitted_to(conf, lambda one: training.with_network(one, data, _ALL))
-        return cls(conf, space, options, data, compute, output, kernels)
+        return cls(conf, space, options, data, compute, output, kernels, workers)
+
+    @property
+    def workers_of_each(self) -> int:
+        """Threads of this process that each run has; 0: it has none."""
+        return min(self.workers, self.conf.workers)
 
     @property
     def trials(self) -> Trials:
@@ -277,44 +324,58 @@ class _Search:
         """What the trials are scored by."""
         return self.conf.scoring.metric
 
-    def begin(self, study: optuna.Study) -> None:
-        """Take up a study, new or not."""
-        self._trials = Trials(study, self.space, self.options.seed)
+    def begin(self, study: optuna.Study, runs: TrialRuns) -> None:
+        """Take up a study, new or not, whose trials are trained by ``runs``."""
+        self._runs, self._trials = runs, Trials(study, self.space, self.options.seed)
         common = {"conf": digest(f"{self.conf.digest()} {self.conf.epochs}"), "search section": self.space.to_json()}
         data = fingerprint(training.batches(self.conf, self.data))
-        chosen = {"seed": self.options.seed, "pruner": self.options.pruner}
+        chosen = {"seed": self.options.seed, "pruner": self.options.pruner, AT_ONCE: self.options.at_once}
         self.trials.check_same({**common, "data set": data, **chosen})
         self.trials.begin(self.space.start(self.conf))
 
-    def try_next(self, tick: Callable[[RunStatus], None] | None) -> FinishedTrial:
-        """Run the next trial to its end, keep its model if it is the best; return it."""
-        number, trial = self.trials.ask()
+    def try_batch(self, tick: Tick | None, on_trial: Callable[[FinishedTrial], None]) -> None:
+        """Run the next trials to their ends, keep the model of the best one so far."""
+        under_way = self.trials.ask(self.options.at_once, self.options.trials)
+        tasks = {number: functools.partial(self._train, number, trial) for number, trial in under_way.items()}
         try:
-            pruning = PruningCallback(trial)
-            conf = self._conf_of(trial.params)
-            result, network = self._run(conf, number, pruning, tick)
-            best = result.best
-            if best is None:
-                raise NotFiniteError(f"no model was scored: {result.stopped_by}")
-            is_pruned = pruning.has_pruned(result.stopped_by)
-            sha256 = training.params_sha256(network.params)
-            self.trials.tell(trial, best.score, is_pruned=is_pruned, seconds=result.seconds, params_sha256=sha256)
+            with contextlib.closing(side_by_side(tasks, tick)) as ended:
+                for number, outcome in ended:
+                    self._note(number, under_way[number], outcome)
+                    del under_way[number]
+                    on_trial(next(trial for trial in self.trials.finished() if trial.number == number))
+        except BaseException:
+            for trial in under_way.values():
+                self.trials.try_again(trial.number)
+            raise
+
+    def _train(self, number: int, trial: optuna.Trial, tick: Tick | None) -> _Trained:
+        """Run a trial; on any thread, beside others. Raises what its run raises."""
+        pruning = PruningCallback(trial)
+        conf = self._conf_of(trial.params)
+        result, network = self._run(conf, number, pruning, tick)
+        if result.best is None:
+            raise NotFiniteError(f"no model was scored: {result.stopped_by}")
+        return _Trained(conf, network, result.best.score, result.seconds, pruning.has_pruned(result.stopped_by))
+
+    def _note(self, number: int, trial: optuna.Trial, outcome: Future[_Trained]) -> None:
+        """Keep what a trial has come to; raises what it was ended by, unless that is due to what it has drawn."""
+        try:
+            trained = outcome.result()
         except DeviceError:
-            self.trials.try_again(trial.number)
             raise
         except _FAILS as exc:
             self.trials.tell_failed(trial, str(exc))
-        except BaseException:
-            self.trials.try_again(trial.number)
-            raise
-        else:
-            found = self.trials.best()
-            if found is not None and found.number == number:
-                self._best = number, conf, network
-                self._save(conf, network)
-        return next(finished for finished in self.trials.finished() if finished.number == number)
+            return
+        sha256 = training.params_sha256(trained.network.params)
+        self.trials.tell(
+            trial, trained.score, is_pruned=trained.is_pruned, seconds=trained.seconds, params_sha256=sha256
+        )
+        found = self.trials.best()
+        if found is not None and found.number == number:
+            self._best = number, trained.conf, trained.network
+            self._save(trained.conf, trained.network)
 
-    def result(self, tick: Callable[[RunStatus], None] | None) -> SearchResult:
+    def result(self, tick: Tick | None) -> SearchResult:
         """Return what has been found; a best model that an earlier process trained is trained once more."""
         best, finished = self.trials.best(), self.trials.finished()
         if best is None:
@@ -332,26 +393,22 @@ class _Search:
         test = source_for_model(self.data.source, conf.model).test
         found = evaluate_network(network, test, self.data.source.label_names)
         evaluation = evaluation_in_units(found, self.data.source.transform).fields()
+        self._save_plots()
         return SearchResult(finished, best, self._written(conf), network, self.metric, evaluation)
 
     def _conf_of(self, drawn: dict[str, Any]) -> Conf:
         return training.with_network(self.space.apply(self.conf, drawn), self.data, _ALL)
 
     def _run(
-        self, conf: Conf, number: int, pruning: PruningCallback | None, tick: Callable[[RunStatus], None] | None
+        self, conf: Conf, number: int, pruning: PruningCallback | None, tick: Tick | None
     ) -> tuple[TrainingResult, Network]:
         """Train a Conf; return the result, and the network that scored best."""
-        data = training.training_data(conf, self.data)
-        run = resolve(conf.replace(run=f"{self.options.study}-{number}"), data, compute=self.compute)
-        with ActorNetworkRunner("master", data, stop_if=pruning) as runner:
-            runner.setup(run)
-            result = runner.train(tick, progress=False)
-            assert result is not None, "a master has a result"
-            return result, runner.network(result, best=result.best is not None)
+        assert self._runs is not None, "begin has been called"
+        return self._runs.train(conf, training.training_data(conf, self.data), number, pruning, tick)
 
     def _written(self, conf: Conf) -> Conf:
         """Return the Conf for other runs, on any machine."""
-        return conf.replace(kernels=self.kernels, data_fingerprint="")
+        return conf.replace(kernels=self.kernels, data_fingerprint="", workers=max(1, self.workers))
 
     def _save(self, conf: Conf, network: Network) -> None:
         if self.output is not None:
@@ -361,6 +418,13 @@ class _Search:
             encode = encode_yaml if path.suffix in (".yaml", ".yml") else encode_json
             with files.errors_as(OutputError, f"the Conf cannot be written to {path}", "choose another"):
                 files.write(path, f"{encode(self._written(conf))}\n".encode())
+
+    def _save_plots(self) -> None:
+        if self.options.plot:
+            path = files.expand(self.options.plot)
+            page = self.trials.page(self.options.study, self.metric)
+            with files.errors_as(OutputError, f"the plots cannot be written to {path}", "choose another"):
+                files.write(path, page.encode())
 
 
 _ALL = frozenset(Conf.__struct_fields__)

@@ -35,6 +35,8 @@ _FIXED = (FREE_FIELDS - {"epochs"}) | {
         "transform",
         "images",
         "augment",
+        "text",
+        "sequences",
         "stratify",
         "class_weights",
         "validation",

@@ -15,12 +15,18 @@ from optuna.trial import FrozenTrial, TrialState
 
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.seeding import Stream
+from dl4jlegacy.tuning.plots import study_page
+from dl4jlegacy.tuning.pruning import NUMBER
 from dl4jlegacy.tuning.space import SearchSpace
 
-__all__ = ["FinishedTrial", "Trials", "digest"]
+__all__ = ["AT_ONCE", "FinishedTrial", "Trials", "digest"]
 
-_NUMBER, _IS_START, _ERROR = "number", "is_start", "error"
+_IS_START, _ERROR = "is_start", "error"
+AT_ONCE = "number of trials at once"
+"""What a search is known by, among others; one that was begun before there was a choice has 1."""
 _SECONDS, _PARAMS_SHA256 = "seconds", "params_sha256"
+_SCORED = (TrialState.COMPLETE, TrialState.PRUNED)
+"""States of the trials that a sampler learns from."""
 _ENDED = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 
 
@@ -76,7 +82,7 @@ class Trials:
         if kept is None:
             self._study.set_user_attr("search", identity)
             return
-        other = [name for name, value in identity.items() if kept.get(name) != value]
+        other = [name for name, value in identity.items() if {AT_ONCE: 1, **kept}.get(name) != value]
         if other:
             raise ConfError(
                 f"study {self._study.study_name!r} was begun with another {' and another '.join(other)}; go on with "
@@ -87,7 +93,7 @@ class Trials:
         """Have ``start`` tried first in a new study; have those tried again whose process died."""
         trials = self._study.get_trials(deepcopy=False)
         if not trials and start is not None:
-            self._study.enqueue_trial(start, user_attrs={_NUMBER: 0, _IS_START: True})
+            self._study.enqueue_trial(start, user_attrs={NUMBER: 0, _IS_START: True})
         for trial in trials:
             if trial.state is TrialState.RUNNING:
                 self.try_again(trial.number)
@@ -96,25 +102,49 @@ class Trials:
         """Have the trial of a row that was interrupted tried again, with what it had drawn."""
         trials = self._study.get_trials(deepcopy=False)
         trial = trials[row]
-        number = trial.user_attrs.get(_NUMBER)
-        others = [t for t in trials if t.number != row and t.user_attrs.get(_NUMBER) == number and not _was_cut(t)]
+        number = trial.user_attrs.get(NUMBER)
+        others = [t for t in trials if t.number != row and t.user_attrs.get(NUMBER) == number and not _was_cut(t)]
         if number is not None and not others:
-            kept = {name: trial.user_attrs[name] for name in (_NUMBER, _IS_START) if name in trial.user_attrs}
+            kept = {name: trial.user_attrs[name] for name in (NUMBER, _IS_START) if name in trial.user_attrs}
             self._study.enqueue_trial(trial.params, user_attrs=kept)
         self._study.tell(row, state=TrialState.FAIL)
 
-    def ask(self) -> tuple[int, optuna.Trial]:
-        """Return the next trial and its number, with everything drawn."""
-        trials = self._study.get_trials(deepcopy=False)
-        waiting = next((t.user_attrs for t in trials if t.state is TrialState.WAITING), None)
-        number = max((t.user_attrs.get(_NUMBER, -1) for t in trials), default=-1) + 1
-        if waiting is not None:
-            number = waiting[_NUMBER]
+    def ask(self, at_once: int, stop: int) -> dict[int, optuna.Trial]:
+        """Return the next trials by their numbers, with everything drawn: those of a batch that are not done.
+
+        They follow from the batches before alone, in the order of their numbers, whichever of a batch are done.
+
+        Args:
+            at_once: trials of a batch.
+            stop: trials from this number on are left for another call.
+        """
+        done = {trial.number for trial in self.finished()}
+        first = next(number for number in range(len(done) + 1) if number not in done)
+        batch = first // at_once
+        wanted = set(range(first, min(stop, (batch + 1) * at_once))) - done
+        rows = self._study.get_trials(deepcopy=False)
+        waiting = {row.user_attrs[NUMBER] for row in rows if row.state is TrialState.WAITING}
+        for number in sorted(wanted - waiting):
+            self._study.enqueue_trial(self._drawn(number, batch * at_once), user_attrs={NUMBER: number})
+        asked: dict[int, optuna.Trial] = {}
+        while wanted - asked.keys():
+            trial = self._study.ask(self._space.distributions())
+            asked[trial.user_attrs[NUMBER]] = trial
+        return dict(sorted(asked.items()))
+
+    def _drawn(self, number: int, before: int) -> dict[str, Any]:
+        """Return what the sampler draws for a trial, from those of smaller numbers than ``before``.
+
+        In a study of their own: that of the search has its rows in the order in which trials were begun, or tried
+        again, and what is drawn would depend on it.
+        """
+        rows = [row for row in self._study.get_trials(deepcopy=False) if row.state in _SCORED]
+        known = sorted((row for row in rows if row.user_attrs[NUMBER] < before), key=lambda row: row.user_attrs[NUMBER])
         seed = Stream.of(self._seed).at(number, purpose="search").key % 2**32
-        self._study.sampler = optuna.samplers.TPESampler(seed=seed)
-        trial = self._study.ask(self._space.distributions())
-        trial.set_user_attr(_NUMBER, number)
-        return number, trial
+        sampler = optuna.samplers.TPESampler(seed=seed)
+        study = optuna.create_study(sampler=sampler, direction=self._study.direction)
+        study.add_trials(known)
+        return study.ask(self._space.distributions()).params
 
     def tell(self, trial: optuna.Trial, score: float, *, is_pruned: bool, seconds: float, params_sha256: str) -> None:
         """Note a trial's end."""
@@ -129,9 +159,16 @@ class Trials:
 
     def finished(self) -> list[FinishedTrial]:
         """Return the trials that have come to their end, by number."""
+        return [self._finished(row) for row in self._ended()]
+
+    def page(self, name: str, metric: str) -> str:
+        """Return their plots as HTML."""
+        return study_page(name, metric, self._ended(), self._study.direction)
+
+    def _ended(self) -> list[FrozenTrial]:
         rows = self._study.get_trials(deepcopy=False)
-        ended = [row for row in rows if row.state in _ENDED and not _was_cut(row)]
-        return sorted((self._finished(row) for row in ended), key=lambda trial: trial.number)
+        ended = (row for row in rows if row.state in _ENDED and not _was_cut(row))
+        return sorted(ended, key=lambda row: row.user_attrs[NUMBER])
 
     def best(self) -> FinishedTrial | None:
         """Return the complete trial with the best score, the first of them if several have it; None: there is none."""
@@ -142,14 +179,14 @@ class Trials:
     def drawn(self, number: int) -> dict[str, Any]:
         """Return what Optuna drew for a trial that has come to its end."""
         rows = self._study.get_trials(deepcopy=False)
-        return next(row.params for row in rows if row.user_attrs.get(_NUMBER) == number and not _was_cut(row))
+        return next(row.params for row in rows if row.user_attrs.get(NUMBER) == number and not _was_cut(row))
 
     def _finished(self, row: FrozenTrial) -> FinishedTrial:
         scores = tuple(value for _, value in sorted(row.intermediate_values.items()))
         said = row.user_attrs
         best = (max if self._maximizes else min)(scores) if scores else None
         return FinishedTrial(
-            number=said[_NUMBER],
+            number=said[NUMBER],
             state=_ENDED[row.state],
             score=row.value if row.state is TrialState.COMPLETE else best,
             params=self._space.values(row.params),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -63,9 +64,38 @@ def test_the_table_and_the_json_say_the_same(here: Path, capsys: pytest.CaptureF
     assert json.loads((here / "best.json").read_text())["validation"]["metric"] == "accuracy"
 
 
+def test_the_page_of_plots_has_every_trial_and_needs_no_network(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = "<b>digits</b>"
+    command = ("tune", "conf.yaml", "--storage", "trials.db", "--study", study, "--plot", "search.html")
+    headings = {}
+    for count in ("1", "3"):
+        status, out, err = said(capsys, *command, "--trials", count)
+        assert status == 0, err
+        assert "plots     search.html" in out
+        page = (here / "search.html").read_text(encoding="utf-8")
+        headings[count] = re.findall("<h2>(.*)</h2>", page)
+        assert "<h1>Search &lt;b&gt;digits&lt;/b&gt;</h1>" in page and study not in page
+        assert "plotly.js" in page and not re.search(r"<(script|link)[^>]*(src|href)=", page)
+    assert headings["1"] == ["Best score so far", "Scores while trials were trained"]
+    assert headings["3"][:2] == headings["1"] and "Each setting" in headings["3"]
+    assert all(path in page for path in ("updater.learning_rate", "layers[0].n_out", "accuracy"))
+    found = said(capsys, *command, "--trials", "3", "--format", "json")
+    assert json.loads(found[1])["plot_path"] == "search.html"
+
+
+def test_plots_without_plotly_are_refused_before_anything_is_trained(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+    status, out, err = said(capsys, "tune", "conf.yaml", "--plot", "search.html")
+    assert (status, out) == (3, "") and "plotly, which is not installed" in err and "install tune" in err
+    assert [path.name for path in here.iterdir()] == ["conf.yaml"]
+
+
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
+        (("conf.yaml", "--plot", "nowhere/search.html"), 1, "the plots cannot be written to nowhere/search.html"),
         (("none.yaml",), 3, "none.yaml cannot be read: No such file"),
         (("plain.yaml",), 3, "plain.yaml: there is no section search"),
         (("conf.yaml", "--trials", "0"), 2, "--trials is '0'; it must be a whole number, at least 1"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -195,6 +196,124 @@ def test_a_round_that_is_closed_twice_is_reported_once() -> None:
 
 def median(values: list[float]) -> float:
     return float(np.median(values))
+
+
+def test_trials_at_once_are_the_same_for_any_number_of_workers_and_calls(tmp_path: Path) -> None:
+    """Three are drawn together; the first call ends within the second three, another one in the middle of a run."""
+    whole, place = search(trials=7, workers=1, at_once=3), str(tmp_path / "trials.db")
+    assert whole.conf.workers == 1
+    assert [trial.number for trial in whole.trials] == list(range(7)) and whole.start == whole.trials[0]
+    assert content((more := search(trials=7, workers=6, at_once=3)).trials) == content(whole.trials)
+    assert more.conf.workers == 6, "the best Conf has the share of one trial"
+    search(trials=4, storage=place, at_once=3)
+    seen: list[int] = []
+
+    def halt_after_one_more(status: RunStatus) -> None:
+        if seen:
+            raise _Halt
+
+    with pytest.raises(_Halt):
+        search(trials=7, storage=place, at_once=3, tick=halt_after_one_more, on_trial=lambda t: seen.append(t.number))
+    assert seen and set(seen) <= {4, 5}
+    found = search(trials=7, storage=place, at_once=3, on_trial=lambda t: seen.append(t.number))
+    assert sorted(seen) == [4, 5, 6], "a trial was lost, or done twice"
+    assert content(found.trials) == content(whole.trials)
+    assert found.best == found.trials[whole.best.number]
+    assert training.params_sha256(found.network.params) == whole.best.params_sha256
+
+
+def test_a_trial_at_once_with_others_that_comes_to_nothing_leaves_them_alone() -> None:
+    one, three = (search(written={RATE: [1e38, 0.01]}, trials=6, at_once=3, workers=n).trials for n in (1, 3))
+    assert content(one) == content(three)
+    assert {trial.state for trial in one} == {"complete", "failed"}
+
+
+def test_a_search_with_other_trials_at_once_is_another_search(tmp_path: Path) -> None:
+    place = str(tmp_path / "trials.db")
+    search(trials=1, storage=place)
+    with pytest.raises(ConfError, match="was begun with another number of trials at once; go on"):
+        search(trials=2, storage=place, at_once=2)
+    with pytest.raises(ConfError, match="at_once is 0; a search runs at least 1 trial at a time"):
+        search(at_once=0)
+
+
+def test_a_study_from_before_there_was_a_choice_goes_on_with_one_trial_at_a_time(tmp_path: Path) -> None:
+    place = tmp_path / "trials.db"
+    search(trials=1, storage=str(place))
+    study = optuna.load_study(study_name="search", storage=f"sqlite:///{place}")
+    known = study.user_attrs["search"]
+    assert known.pop("number of trials at once") == 1
+    study.set_user_attr("search", known)
+    study._storage.remove_session()
+    study._storage._backend.engine.dispose()  # type: ignore[attr-defined]
+    assert len(search(trials=2, storage=str(place)).trials) == 2
+    with pytest.raises(ConfError, match="another number of trials at once"):
+        search(trials=3, storage=str(place), at_once=3)
+
+
+@pytest.mark.long
+def test_what_is_drawn_does_not_depend_on_which_of_a_batch_are_tried_again(tmp_path: Path) -> None:
+    """Late enough for TPE to learn from scores: the first of a batch is tried again behind those beside it."""
+    options = {"conf": CONF.replace(epochs=1), "at_once": 3, "workers": 3, "pruner": "none"}
+    whole, place = search(trials=21, **options), tmp_path / "trials.db"
+    search(trials=12, storage=str(place), **options)
+    study = optuna.load_study(study_name="search", storage=f"sqlite:///{place}")
+    kept = {trial.number: trial for trial in whole.trials}
+    batch = [trial for trial in study.get_trials() if trial.user_attrs["number"] >= 9]
+    assert [trial.user_attrs["number"] for trial in batch] == [9, 10, 11]
+    again = optuna.create_study(study_name="again", storage=study._storage, direction=study.direction)
+    again.set_user_attr("search", study.user_attrs["search"])
+    again.add_trials([trial for trial in study.get_trials() if trial.user_attrs["number"] < 9])
+    again.add_trials([batch[2], batch[1]])
+    again.enqueue_trial(batch[0].params, user_attrs={"number": 9})
+    study._storage.remove_session()
+    study._storage._backend.engine.dispose()  # type: ignore[attr-defined]
+    found = search(trials=21, storage=str(place), study="again", **options)
+    assert content(found.trials) == content([kept[number] for number in range(21)])
+
+
+@pytest.mark.long
+def test_a_killed_search_of_several_trials_at_once_loses_and_repeats_none(tmp_path: Path) -> None:
+    conf, place = tmp_path / "search.yaml", tmp_path / "trials.db"
+    conf.write_text(
+        "model: mlp\ndataset: digits\nepochs: 5\njobs_per_round: 2\n"
+        "search:\n  updater.learning_rate: {low: 1e-4, high: 1e-1, log: true}\n"
+    )
+    command = [sys.executable, "-m", "dl4jlegacy", "tune", str(conf), "--trials", "9", "--at-once", "3", "--workers"]
+    command += ["3", "--format", "json", "--log-format", "json"]
+    whole = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    wanted = json.loads(whole.stdout)["trials"]
+    kept = [*command, "--storage", str(place)]
+    ended: list[int] = []
+    for _ in range(3):  # killed after the first, the second and the third trial of its own that ends
+        with subprocess.Popen(kept, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            for line in process.stderr:
+                if '"event": "trial"' in line:
+                    ended.append(json.loads(line)["trial"])
+                    process.kill()
+                    break
+    last = subprocess.run(kept, capture_output=True, text=True, timeout=300, check=True)
+    found = json.loads(last.stdout)["trials"]
+    again = [json.loads(line)["trial"] for line in last.stderr.splitlines() if '"event": "trial"' in line]
+    assert len(set(ended)) == 3 and not set(ended) & set(again), "a trial that was done was done again"
+    differs = ("seconds",)
+    assert [{k: v for k, v in t.items() if k not in differs} for t in found] == [
+        {k: v for k, v in t.items() if k not in differs} for t in wanted
+    ]
+
+
+@pytest.mark.long
+def test_trials_at_once_are_pruned_by_those_of_the_batches_before_alone() -> None:
+    conf = CONF.replace(epochs=6)
+    found = [search(conf, trials=20, at_once=4, workers=workers).trials for workers in (1, 4)]
+    assert content(found[0]) == content(found[1])
+    states = [trial.state for trial in found[0]]
+    assert "pruned" in states and states[:8] == ["complete"] * 8, states
+    whole = search(conf, trials=20, at_once=4, pruner="none").trials
+    for one, other in zip(whole, found[0], strict=False):
+        if other.number < 10 and other.state == "complete":
+            assert content([one]) == content([other])
 
 
 @pytest.mark.long

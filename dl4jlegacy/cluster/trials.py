@@ -1,0 +1,205 @@
+"""A search on a cluster: each trial is a run of its own, and the search's workers are shared out to them (layer 5).
+
+A search has an id as a run has one, under which its process is elected and no ``Conf`` is registered. There it lists
+the trials that are under way; the run of each is registered under an id of its own. Every worker of the search works
+out by itself which trial is its, from what Zookeeper says: nobody assigns anything, so nobody has to take it back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import time
+from collections.abc import Sequence
+from typing import Self
+
+from dl4jlegacy.clock import Deadline
+from dl4jlegacy.cluster.address import ClusterAddress, closing, find_registered, open_tracker
+from dl4jlegacy.cluster.registration import forget
+from dl4jlegacy.errors import ConfError, NotAuthorisedError, TrackerError, VersionError
+from dl4jlegacy.scaleout.zookeeper import (
+    MasterElection,
+    WorkerRegistration,
+    ZookeeperConfigurationRetriever,
+    is_deserted,
+    prune_group,
+    registered_workers,
+)
+from dl4jlegacy.scaleout.zookeeper.membership import ELECTION, TRIALS, group_path, registered_members
+
+__all__ = ["SearchRegistration", "TrialShare", "is_search", "shared_out"]
+
+logger = logging.getLogger(__name__)
+
+_SEARCH = "search"
+"""The field by which a search's candidate differs from a run's."""
+_LOOK_SECONDS = 0.25
+_OVER_SECONDS = 3.0
+"""A search is over if nothing of it has been in Zookeeper for so long, which may lose all and get it back."""
+_AGAIN_SECONDS = 2.0
+"""A trial whose run is over is no longer listed after so long."""
+
+
+class SearchRegistration:
+    """A search that this process leads: its id is taken, and its trials are listed while they are under way.
+
+    A context manager; once it is entered, for any thread.
+
+    Args:
+        address: where, and under which id.
+        study: the search's name, which others are told.
+
+    Raises:
+        TrackerError: a run or another search has the id, or Zookeeper cannot be reached.
+    """
+
+    def __init__(self, address: ClusterAddress, study: str) -> None:
+        self._address, self._study = address, study
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        with self._stack:
+            session = self._stack.enter_context(self._address.session())
+            election = MasterElection(session, group=self._address.id, info={_SEARCH: self._study}).claim()
+            self._stack.callback(election.resign)
+            conf = find_registered(self._address)
+            if conf is not None:
+                raise TrackerError(
+                    f"the id {self._address.id!r} in Zookeeper at {self._address.zookeeper} is that of run {conf.run}, "
+                    f"which has no master; `dl4j resume {conf.run}` goes on with it, `dl4j stop` removes it; or give "
+                    "the search another id"
+                )
+            self._session, self._stack = session, self._stack.pop_all()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    def address_of(self, number: int) -> ClusterAddress:
+        """Return where the run of a trial is registered."""
+        return dataclasses.replace(self._address, id=f"{self._address.id}-{number}")
+
+    def under_way(self, number: int) -> contextlib.AbstractContextManager[object]:
+        """List a trial, whose run is registered, for the search's workers."""
+        info = {"id": self.address_of(number).id}
+        return WorkerRegistration(self._session, f"{number:06d}", info, group=self._address.id, folder=TRIALS)
+
+    def clear(self, number: int) -> None:
+        """Remove what an earlier process, or a run that failed, has left of a trial.
+
+        Raises:
+            TrackerError: its run has a master after all.
+        """
+        address = self.address_of(number)
+        conf = find_registered(address)
+        if conf is None:
+            return
+        with closing(open_tracker(conf, address, registered=True)) as tracker:
+            forget(conf, address, tracker)
+
+
+def is_search(address: ClusterAddress, wait_seconds: float) -> bool:
+    """Wait until there is a run or a search under an id; return whether it is a search.
+
+    Raises:
+        TrackerError: there is neither in time.
+    """
+    deadline = Deadline(wait_seconds)
+    with address.session() as session:
+        registered = ZookeeperConfigurationRetriever(*address.split(), address.id, session=session)
+        election = MasterElection(session, group=address.id)
+        while True:
+            if _SEARCH in (election.holder() or {}):
+                return True
+            try:
+                if registered.find() is not None:
+                    return False
+            except (ConfError, NotAuthorisedError, VersionError):
+                return False  # whoever works for it says what is wrong with it
+            if deadline.passed():
+                raise TrackerError(registered.missing(wait_seconds))
+            time.sleep(_LOOK_SECONDS)
+
+
+def shared_out(me: str, workers: Sequence[str], trials: Sequence[str]) -> str | None:
+    """Return which trial a worker works for: dealt out in turn, so that none has two workers more than another.
+
+    Args:
+        me: its name; whoever is not among ``workers`` yet gets what the first one gets.
+        workers, trials: the names of all, in any order; every process that sees the same deals them out alike.
+    """
+    if not trials:
+        return None
+    place = sorted(workers).index(me) if me in workers else 0
+    return sorted(trials)[place % len(trials)]
+
+
+class TrialShare:
+    """A worker's share in the trials of a search; a context manager, used on one thread.
+
+    Args:
+        address: the search's.
+        name: of this process.
+    """
+
+    def __init__(self, address: ClusterAddress, name: str) -> None:
+        self._address, self._name, self._last = address, name, ""
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        with self._stack:
+            self._session = self._stack.enter_context(self._address.session())
+            self._stack.callback(self._prune)
+            self._stack.enter_context(WorkerRegistration(self._session, self._name, {}, group=self._address.id))
+            self._election = MasterElection(self._session, group=self._address.id)
+            self._stack = self._stack.pop_all()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        with contextlib.suppress(TrackerError):  # whom nobody answers has nothing to remove
+            self._stack.close()
+
+    def _prune(self) -> None:
+        """Remove what a search has left whose process died, unless other workers wait for it."""
+        if is_deserted(self._session, self._address.id):
+            prune_group(self._session, self._address.id)
+
+    def next(self, wait_seconds: float) -> ClusterAddress | None:
+        """Wait for a trial; return where its run is registered, None once the search is over.
+
+        A search that did not end, but whose process is gone, may go on for so long; so may a Zookeeper that is away.
+        The trial of the last call, whose run is over as a rule, is returned again only if it is still listed a moment
+        later.
+
+        Raises:
+            TrackerError: Zookeeper has not answered for ``wait_seconds``.
+        """
+        gone, over, again = Deadline(wait_seconds), Deadline(_OVER_SECONDS), Deadline(_AGAIN_SECONDS)
+        while True:
+            try:
+                trial = self._mine()
+                if trial is not None and (trial != self._last or again.passed()):
+                    self._last = trial
+                    return dataclasses.replace(self._address, id=trial)
+                if self._election.holder() is not None:
+                    gone, over = Deadline(wait_seconds), Deadline(_OVER_SECONDS)
+                elif self._session.exists(group_path(self._address.id, ELECTION)):
+                    over = Deadline(_OVER_SECONDS)
+                if over.passed():
+                    return None
+                if gone.passed():
+                    logger.warning("search %s has had no process for %g s", self._address.id, wait_seconds)
+                    return None
+            except TrackerError:
+                if gone.passed():
+                    raise
+            time.sleep(_LOOK_SECONDS)
+
+    def _mine(self) -> str | None:
+        """Return the id of the trial that is this worker's now."""
+        workers = registered_workers(self._session, self._address.id)
+        trials = registered_members(self._session, self._address.id, TRIALS)
+        chosen = shared_out(self._name, list(workers), list(trials))
+        found = None if chosen is None else trials[chosen].get("id")
+        return found if isinstance(found, str) and found.startswith(f"{self._address.id}-") else None

@@ -1,0 +1,82 @@
+"""Runs of several trials at the same time, each on a thread of its own, watched and ended from this one."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import TypeVar
+
+from threadpoolctl import threadpool_limits
+
+from dl4jlegacy.scaleout.outcome import RunStatus
+
+__all__ = ["Tick", "side_by_side"]
+
+T = TypeVar("T")
+Tick = Callable[[RunStatus], None]
+_LOOK_SECONDS = 0.2
+
+
+class _HaltedError(Exception):
+    """Ends a run because another one, or the whole search, has ended."""
+
+
+class _Watched:
+    """What the runs say of themselves, by the numbers of their trials; they write it, and one thread reads it."""
+
+    def __init__(self) -> None:
+        self._said: dict[int, RunStatus] = {}
+        self.halted = threading.Event()
+
+    def tick_of(self, number: int) -> Tick:
+        """Return the ``tick`` of a run, which ends it when the others are to end."""
+
+        def tick(status: RunStatus) -> None:
+            if self.halted.is_set():
+                raise _HaltedError
+            self._said[number] = status
+
+        return tick
+
+    def of_first(self, numbers: Iterator[int]) -> RunStatus | None:
+        """Return what the first of these trials has said last; None: none has said anything yet."""
+        return next((self._said[number] for number in sorted(numbers) if number in self._said), None)
+
+
+def side_by_side(
+    tasks: Mapping[int, Callable[[Tick | None], T]], tick: Tick | None
+) -> Generator[tuple[int, Future[T]], None, None]:
+    """Yield the number and the future of each task as soon as it is done, whatever it came to; a single one runs here.
+
+    Closing the generator ends the others, and waits for them: a run ends when it ticks next, some times a second.
+
+    Args:
+        tasks: by the numbers of their trials; each gets the tick that its run is to call.
+        tick: called on this thread with the status of the first trial that still runs; what it raises ends all.
+    """
+    if len(tasks) == 1:
+        [(number, task)] = tasks.items()
+        future: Future[T] = Future()
+        try:
+            future.set_result(task(tick))
+        except Exception as exc:  # noqa: BLE001  # whoever takes the result raises it again
+            future.set_exception(exc)
+        yield number, future
+        return
+    watched = _Watched()
+    with contextlib.ExitStack() as opened:
+        # Their own limits are those of the whole process: without one around all of them, the first to end would lift
+        # it for the others, whose sums could then be rounded otherwise.
+        opened.enter_context(threadpool_limits(limits=1, user_api="blas"))
+        pool = opened.enter_context(ThreadPoolExecutor(len(tasks), thread_name_prefix="dl4j-trial"))
+        opened.callback(watched.halted.set)
+        numbers = {pool.submit(task, watched.tick_of(number)): number for number, task in tasks.items()}
+        while numbers:
+            done, _ = wait(numbers, timeout=_LOOK_SECONDS, return_when=FIRST_COMPLETED)
+            for future in sorted(done, key=numbers.__getitem__):
+                yield numbers.pop(future), future
+            status = watched.of_first(iter(numbers.values()))
+            if tick is not None and status is not None:
+                tick(status)
