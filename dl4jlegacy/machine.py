@@ -10,19 +10,28 @@ from pathlib import Path
 
 from dl4jlegacy.errors import ConfError
 
-__all__ = ["check_memory", "check_threads", "most_memory", "most_threads"]
+__all__ = ["check_memory", "check_threads", "free_memory", "most_memory", "most_threads"]
 
-_CGROUP = Path("/sys/fs/cgroup")
+_CGROUP, _MEMINFO = Path("/sys/fs/cgroup"), Path("/proc/meminfo")
 _THREAD_NBYTES = 1 << 20  # resident: its stack, actor and buffers
 _STACK_NBYTES = 8 << 20  # reserved, which counts where the address space is limited
 
 
 def most_memory() -> int | None:
     """Return the bytes of memory that this process may take at most, swap included; None if that is unknown."""
-    swap = _meminfo("SwapTotal") or 0
-    total = _meminfo("MemTotal")
+    swap = _named(_MEMINFO, "SwapTotal:") or 0
+    total = _named(_MEMINFO, "MemTotal:")
     limits = [None if total is None else total + swap, _number(_CGROUP / "memory.max"), _rlimit(resource.RLIMIT_AS)]
     return min((limit for limit in limits if limit is not None), default=None)
+
+
+def free_memory() -> int | None:
+    """Return how many bytes of memory can be taken now without taking anybody's; None if that is unknown."""
+    free = [_named(_MEMINFO, "MemAvailable:")]
+    if (most := _number(_CGROUP / "memory.max")) is not None and (used := _number(_CGROUP / "memory.current")):
+        reclaimed = _named(_CGROUP / "memory.stat", "inactive_file") or 0  # files that were read count as used
+        free.append(most - used + reclaimed)
+    return min((nbytes for nbytes in free if nbytes is not None), default=None)
 
 
 def most_threads(nbytes: int = 0) -> int | None:
@@ -55,11 +64,12 @@ def check_threads(count: int, nbytes: int) -> None:
         )
 
 
-def _meminfo(field: str) -> int | None:
+def _named(path: Path, name: str) -> int | None:
+    """Return the number behind a name at the beginning of a line, in bytes."""
     try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
-    except (OSError, ValueError, StopIteration):
+        fields = [line.split() for line in path.read_text(encoding="ascii").splitlines()]
+        return next(int(found[1]) * (1024 if found[-1] == "kB" else 1) for found in fields if found[0] == name)
+    except (OSError, ValueError, IndexError, StopIteration):
         return None
 
 

@@ -59,8 +59,8 @@ class ParallelWrapper:
         network: a ``MultiLayerNetwork`` or a ``ComputationGraph``, which ``fit`` changes. If it is on a GPU, the
             workers use all GPUs there are, in float32 precision.
         workers: threads that train, each with a copy of the network of its own.
-        prefetch_buffer: DL4J's queue of batches in front of the workers. Checked, and of no effect: a worker reads the
-            batches of its job itself.
+        prefetch_buffer: batches that threads read, within 256 MB, before the workers need them; 0: none. It changes no
+            result, and what is quickly read, such as rows in memory, is not read ahead.
         averaging_frequency: batches that each job trains on between two averagings.
         average_updaters: whether updater states are averaged too; if not, each job starts with one that is zero, and
             that of the network stays as it was.
@@ -95,6 +95,7 @@ class ParallelWrapper:
         _check_count("jobs_per_round", jobs, 1)
         self._router, self._router_args = _router_of(training_mode), dict(router_args or {})
         self._network, self._workers, self._jobs = network, workers, jobs
+        self._prefetch_buffer = prefetch_buffer
         self._frequency, self._average_updaters = averaging_frequency, average_updaters
         self._reports = report_score_after_averaging
         self._listeners: tuple[TrainingListener, ...] = ()
@@ -252,6 +253,7 @@ class ParallelWrapper:
             jobs_per_round=self._jobs,
             averaging_frequency=self._frequency,
             average_updater_state=self._average_updaters,
+            prefetch_buffer=self._prefetch_buffer,
             kernels=network.kernels.name,
         )
 

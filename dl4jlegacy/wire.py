@@ -40,7 +40,20 @@ import numpy.typing as npt
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import WireError
 
-__all__ = ["MAX_HEADER", "VERSION", "Frame", "allocate", "chunks", "decode", "digest", "empty_bytes", "encode", "join"]
+__all__ = [
+    "MAX_HEADER",
+    "VERSION",
+    "Frame",
+    "allocate",
+    "chunks",
+    "decode",
+    "digest",
+    "empty_bytes",
+    "encode",
+    "is_aligned",
+    "join",
+    "replace_header",
+]
 
 Frame = bytes | bytearray | memoryview
 """What is accepted as a frame. Frames made here are writable memoryviews of bytes: they compare equal by content."""
@@ -104,6 +117,20 @@ def allocate(
     return frame, views
 
 
+def replace_header(frame: memoryview, header: Mapping[str, Any]) -> bool:
+    """Write another header into a frame of ``allocate``'s, in place; return False if it has another length.
+
+    For who knows only after the bodies were filled what is to be said of them: numbers of the same type.
+    """
+    packed = _checked_header(frame)
+    other = _packed_header(header, _unpacked_header(packed)[1])
+    if len(other) != len(packed):
+        return False
+    crc = zlib.crc32(other, zlib.crc32(frame[:_CHECKED]))
+    frame[_CHECKED : _PREFIX.size + len(other)] = struct.pack("<I", crc) + other
+    return True
+
+
 def decode(frame: Frame) -> tuple[dict[str, Any], dict[str, Array]]:
     """Return the header and the arrays of ``frame``; the arrays are read-only views into it, not copies.
 
@@ -143,6 +170,12 @@ def join(parts: Iterable[Frame]) -> memoryview:
 def empty_bytes(nbytes: int) -> memoryview:
     """Return uninitialised bytes, aligned for the kernels, to copy the parts of a frame into."""
     return _viewed(_aligned(nbytes))
+
+
+def is_aligned(frame: Frame) -> bool:
+    """Return whether the bytes lie in memory as those of ``allocate`` do, so that kernels can read their arrays."""
+    view = _as_bytes(frame)
+    return not len(view) or np.frombuffer(view, np.uint8).ctypes.data % _ALIGNMENT == 0
 
 
 def digest(frame: Frame) -> str:

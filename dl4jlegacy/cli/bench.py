@@ -56,6 +56,7 @@ SUITES: Mapping[str, tuple[Benchmark, ...]] = {
         Benchmark("round", "the time and memory that a round costs beside training", (*_SERVERS, "psutil")),
         Benchmark("straggler", "one slow worker of four against an undisturbed run", _SERVERS),
         Benchmark("ddp", "four workers against PyTorch's DistributedDataParallel", (*_SERVERS, "torch")),
+        Benchmark("iteration_length", "more workers against one, by how long an iteration takes", _SERVERS),
         Benchmark("goodput", "workers killed one after the other against an undisturbed run", _SERVERS),
     ),
 }

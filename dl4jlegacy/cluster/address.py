@@ -41,12 +41,17 @@ __all__ = [
     "flags_of",
     "open_tracker",
     "versions",
+    "warned_once",
     "zookeeper_servers",
 ]
 
 logger = logging.getLogger(__name__)
 
 _RESTORED_SECONDS = 3.0
+_UNSIGNED = (
+    "run %s is not signed: whoever reaches Zookeeper at %s or its tracker can change it, and choose files that a "
+    "standby or dl4j resume reads and writes; for one that is, %s"
+)
 MASTER = "master"
 """The id of a run that is given none, as the legacy had it."""
 
@@ -130,17 +135,28 @@ class ClusterAddress:
     def warn_unsigned(self, run: str) -> None:
         """Warn if the run has no secret."""
         if self.secret is None:
-            logger.warning(
-                "run %s is not signed: whoever reaches Zookeeper at %s or its tracker can change it, and choose files "
-                "that a standby or dl4j resume reads and writes; for one that is, %s",
-                run,
-                self.zookeeper,
-                MAKE_SECRET,
-            )
+            logger.warning(_UNSIGNED, run, self.zookeeper, MAKE_SECRET)
 
     def flags(self) -> str:
         """Return the flags by which another command finds the run."""
         return flags_of(self.zookeeper, self.id)
+
+
+@contextmanager
+def warned_once() -> Iterator[None]:
+    """Warn of one unsigned run only, in this process: of a search, in which one run follows the other."""
+    said = False
+
+    def is_first(record: logging.LogRecord) -> bool:
+        nonlocal said
+        first, said = not said or record.msg != _UNSIGNED, said or record.msg == _UNSIGNED
+        return first
+
+    logger.addFilter(is_first)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_first)
 
 
 def zookeeper_servers(text: str) -> str:

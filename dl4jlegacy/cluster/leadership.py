@@ -25,6 +25,7 @@ import msgspec
 from dl4jlegacy import storage
 from dl4jlegacy.clock import Deadline
 from dl4jlegacy.cluster.address import ClusterAddress, check_versions, closing, open_tracker, versions
+from dl4jlegacy.cluster.mesh import joined_mesh
 from dl4jlegacy.cluster.registration import MasterRegistration
 from dl4jlegacy.errors import (
     CheckpointError,
@@ -314,7 +315,8 @@ def _leading(
     display = _Display(options.tick, monitor)
     led = LedRun(run, tracker, monitor, display.tick, out)
     try:
-        with monitor:
+        mesh = joined_mesh(conf, address, candidate.session, monitor.source, workers=run.local_workers)
+        with monitor, mesh as monitor.messages:
             registration.register(takes_over=bool(takes_over))
             how = {"takes_over": takes_over} if takes_over else {}
             monitor.journal.write("master_leads", id=address.id, run=conf.run, **how)

@@ -11,7 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
 
@@ -27,11 +27,11 @@ from dl4jlegacy.scaleout.zookeeper import (
     ZooKeeperConfigurationRegister,
     ZookeeperConfigurationRetriever,
     ZooKeeperSession,
-    registered_workers,
+    is_deserted,
+    prune_group,
 )
-from dl4jlegacy.scaleout.zookeeper.membership import group_path
 
-__all__ = ["MasterRegistration", "RunName", "forget", "prune_folders", "unregister"]
+__all__ = ["MasterRegistration", "RunName", "forget", "unregister"]
 
 logger = logging.getLogger(__name__)
 
@@ -81,9 +81,9 @@ class RunName:
         owner = drive(protocol.claim_name(self._names, run, self._record, is_over))
         if owner == self._record:
             drive(protocol.list_run(self._names, run, self._record))
-            for record in over:
-                self._store.sibling(run, record.incarnation).destroy()
-                drive(protocol.unlist_run(self._names, run, record.incarnation))
+            for incarnation in sorted({record.incarnation for record in over} | self._half_cleared_up()):
+                self._store.sibling(run, incarnation).destroy()
+                drive(protocol.unlist_run(self._names, run, incarnation))
             return
         head = self._tracker_of(owner).head()
         if head is not None:
@@ -95,6 +95,17 @@ class RunName:
             f"a run {run} has just been begun on {owner.host}, pid {owner.pid}, with the id {owner.id} in Zookeeper at "
             f"{owner.zookeeper}; give this one another name with --run"
         )
+
+    def _half_cleared_up(self) -> set[str]:
+        """Return the incarnations of runs whose masters gave up this name and died before they had removed the rest."""
+        listed = {each for _, each in protocol.listed_runs(self._names.keys(f"{self._conf.run}/"))}
+        found = set()
+        for incarnation in listed - {self._record.incarnation}:
+            with suppress(NotAuthorisedError):
+                record = drive(protocol.listing(self._names, self._conf.run, incarnation))
+                if record is not None and drive(self._is_over(record)):
+                    found.add(incarnation)
+        return found
 
     def keep(self) -> bool:
         """Put the records back if they are lost, or not of this run's writing; return whether the name is ours."""
@@ -269,8 +280,8 @@ class MasterRegistration:
             self._name.release()  # first: what is left of a run without its name hinders nobody
             _destroy(self._tracker)
             self._name.unlist()
-        _await(lambda: not registered_workers(self._session, self._id))  # those that were killed a moment ago
-        prune_folders(self._session, self._id)
+        _await(lambda: is_deserted(self._session, self._id))  # those that were killed a moment ago
+        prune_group(self._session, self._id)
 
     def _find(self) -> Any:
         """Return the Conf that Zookeeper has under the id, or "nothing"; None as ``_ask``."""
@@ -325,13 +336,7 @@ def unregister(conf: Conf, address: ClusterAddress) -> None:
         ZooKeeperConfigurationRegister(
             conf, address.id, host, port, session=session, fence=lambda: election.fence
         ).remove()
-        prune_folders(session, address.id)
-
-
-def prune_folders(session: ZooKeeperSession, id: str) -> None:
-    """Remove the folders of an id in Zookeeper, as far as nobody is registered there."""
-    for folder in ("workers", "election"):
-        session.prune(group_path(id, folder))
+        prune_group(session, address.id)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from dl4jlegacy.cluster.address import MASTER, Access, ClusterAddress, closing, open_tracker, zookeeper_servers
-from dl4jlegacy.cluster.registration import forget, prune_folders
+from dl4jlegacy.cluster.registration import forget
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, Dl4jError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.scaleout import protocol
@@ -25,7 +25,12 @@ from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
-from dl4jlegacy.scaleout.zookeeper import MasterElection, ZookeeperConfigurationRetriever, ZooKeeperSession
+from dl4jlegacy.scaleout.zookeeper import (
+    MasterElection,
+    ZookeeperConfigurationRetriever,
+    ZooKeeperSession,
+    prune_group,
+)
 from dl4jlegacy.scaleout.zookeeper.membership import ROOT
 
 __all__ = ["FoundRun", "Grid", "Standing", "clean", "find_runs"]
@@ -303,7 +308,7 @@ def _removed(run: FoundRun, access: Access) -> bool:
         if now.conf is None:
             _remove_from_grid(names, now)
             if now.zookeeper:
-                _prune_folders(now, access)
+                _prune_group(now, access)
             return True
     address = _address(now.zookeeper, access, now.id)
     with closing(open_tracker(now.conf, address, registered=True)) as tracker:
@@ -314,12 +319,12 @@ def _removed(run: FoundRun, access: Access) -> bool:
     return True
 
 
-def _prune_folders(run: FoundRun, access: Access) -> None:
+def _prune_group(run: FoundRun, access: Access) -> None:
     with (
         contextlib.suppress(NotAuthorisedError),  # its id is that of another run by now, with a secret of its own
         ZooKeeperSession(run.zookeeper, secret=access.secret) as session,
     ):
-        prune_folders(session, run.id)
+        prune_group(session, run.id)
 
 
 def _remove_from_grid(names: HazelcastStore, run: FoundRun) -> None:

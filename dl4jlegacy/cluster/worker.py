@@ -5,6 +5,7 @@ Legacy: ``ActorNetworkRunner`` of type ``worker``, which waited for ever for a m
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -25,8 +26,11 @@ from dl4jlegacy.cluster.address import (
     find_conf,
     open_tracker,
     versions,
+    warned_once,
 )
+from dl4jlegacy.cluster.mesh import joined_mesh
 from dl4jlegacy.cluster.reached_data import jobs_by_reference
+from dl4jlegacy.cluster.trials import TrialShare, is_search
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, JobError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.nn.listeners import TrainingListener
@@ -40,6 +44,7 @@ from dl4jlegacy.scaleout.monitor import LIVENESS
 from dl4jlegacy.scaleout.outcome import Outcome, failure_of
 from dl4jlegacy.scaleout.parts import PerformerFactory, checked, find_router
 from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.prefetch import prefetched, stop_reading
 from dl4jlegacy.scaleout.records import WENT_BACK, Head
 from dl4jlegacy.scaleout.stats import sending
 from dl4jlegacy.scaleout.strategies import WorkRouter
@@ -64,6 +69,8 @@ _OVER_SECONDS = 3.0
 _FOLLOWED_SECONDS = 10.0
 """A master whose servers have lost everything registers its run again within this time."""
 _LOOK_SECONDS = 1.0
+_TRIAL_SECONDS = 1.0
+"""A run of a search that is over, or has failed, is left after so long: the search has other work."""
 
 
 def run_worker(
@@ -88,7 +95,8 @@ def run_worker(
     workers read their data themselves; "": ``DL4J_DATA_DIR``.
 
     A worker whose run has given way to another under the same id goes over to that one; one that comes to a run that
-    has failed, or has nothing in the tracker, waits for somebody to resume it or to take its place.
+    has failed, or has nothing in the tracker, waits for somebody to resume it or to take its place. If the id is that
+    of a search, it works for one of its trials after the other, until the search ends; trials may fail.
 
     Raises:
         TrackerError: nothing to be reached, no run registered or resumed in time, or its master gone for too long.
@@ -99,6 +107,56 @@ def run_worker(
         DataError: this process was to read the run's data itself, and they are not here, or are others.
         TrainingError: the run failed; or it has set all workers of this process aside, and goes on without them.
     """
+    work = functools.partial(
+        _work_until_over,
+        workers=workers,
+        device=device,
+        device_memory_limit=device_memory_limit,
+        performer=performer,
+        listeners=listeners,
+        data_dir=data_dir,
+        on_event=on_event,
+    )
+    if is_search(address, wait_seconds):
+        return _work_for_search(address, work, wait_seconds)
+    head = work(address, wait_seconds, is_followed=True)
+    if head is not None and head.status == "failed":
+        raise failure_of(head)
+    return head
+
+
+def _work_for_search(address: ClusterAddress, work: Callable[..., Head | None], wait_seconds: float) -> Head | None:
+    """Work for the trials of a search that are this process's share; return the last head that was seen."""
+    last: Head | None = None
+    patience: Deadline | None = None  # with trials that cannot be worked for, since the first of them
+    with warned_once(), TrialShare(address, process_name()) as share:
+        while (trial := share.next(wait_seconds)) is not None:
+            try:
+                last = work(trial, _TRIAL_SECONDS, is_followed=False) or last
+            except TrackerError as exc:  # as a rule it has just ended
+                patience = patience or Deadline(wait_seconds)
+                if patience.passed():
+                    raise
+                logger.debug("a trial of search %s: %s", address.id, exc)
+            else:
+                patience = None
+    return last
+
+
+def _work_until_over(
+    address: ClusterAddress,
+    wait_seconds: float,
+    *,
+    is_followed: bool,
+    workers: int | None,
+    device: str | None,
+    device_memory_limit: str,
+    performer: PerformerFactory | None,
+    listeners: Sequence[TrainingListener],
+    data_dir: str,
+    on_event: OnEvent,
+) -> Head | None:
+    """Work for the run under an id, and for those that take its place; return the last head, of a failed one too."""
     conf: Conf | None = None
     head, patience = None, Deadline(wait_seconds)
     while head is None:
@@ -133,12 +191,12 @@ def run_worker(
                 if conf != before:
                     logger.warning("%s; this worker waits for that, or for another run to take its place", exc)
                 continue
+        if head is None and not is_followed:
+            return None
         patience = Deadline(wait_seconds)
         if head is None and not _is_followed(address, min(wait_seconds, _FOLLOWED_SECONDS)):
             logger.warning("run %s was over before this worker saw its end, and no other one has followed", conf.run)
             return None
-    if head.status == "failed":
-        raise failure_of(head)
     return head
 
 
@@ -197,7 +255,8 @@ def _work(
     """Work for one run; return its last head, or None when it is gone, or another has taken its place."""
     check_fits(tracker, conf, versions(conf.kernels))
     plan = msgspec.convert(defined(tracker, "plan", conf), described(Plan))
-    jobs = jobs_by_reference(conf, plan, data_dir)
+    reached = jobs_by_reference(conf, plan, data_dir)
+    jobs = None if reached is None else prefetched(reached, conf.prefetch_buffer, reads_all=False)
     differs = check_same_arithmetic(tracker, conf, compute)  # after all that, since the first worker decides for all
     outcome, name = Outcome(tracker.clock), process_name()
     journal, (host, port) = Journal(tracker, name), address.split()
@@ -215,10 +274,11 @@ def _work(
     with (
         WorkerRegistration(session, name, {"run": conf.run, "threads": workers}, group=address.id),
         LivenessClient(lambda: tracker.get(LIVENESS), name, run=conf.keyspace, secret=address.secret) as link,
+        joined_mesh(conf, address, session, name) as mesh,
         threadpool_limits(limits=1, user_api="blas"),
     ):
         master = _MasterWatch(conf, tracker, registered, MasterElection(session, group=address.id), link)
-        ticker = Ticker(pool.start(name, workers))
+        ticker = Ticker(pool.start(name, workers, mesh))
         ticker.start()
         announced = {"differs": differs} if differs else {}
         journal.write("worker_joined", worker=name, threads=workers, kernels=compute.name, **announced)
@@ -237,6 +297,7 @@ def _work(
                 journal.write("worker_left", worker=name, status=left)  # before the register says so
             ticker.stop()
             pool.stop(30.0)
+            stop_reading(jobs)
     if head is None:
         _forget(conf, tracker, registered)
     on_event("left", {"run": conf.run, "worker": name, "status": left})

@@ -28,7 +28,8 @@ from dl4jlegacy.errors import Dl4jError, JobError, NotFiniteError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
-from dl4jlegacy.scaleout.job import Job, JobIterator, Result, decode_work, encode_work
+from dl4jlegacy.scaleout.issue import JobIssuer
+from dl4jlegacy.scaleout.job import Job, JobIterator, Result, decode_work
 from dl4jlegacy.scaleout.liveness.quorum import WORKER_TOPIC
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
 from dl4jlegacy.scaleout.outcome import Outcome
@@ -36,7 +37,7 @@ from dl4jlegacy.scaleout.perform import WorkerPerformer, perform_in_slot
 from dl4jlegacy.scaleout.phases import NO_PHASES, Phases
 from dl4jlegacy.scaleout.plan import SlotPlan
 from dl4jlegacy.scaleout.protocol.failures import messages
-from dl4jlegacy.scaleout.records import Failure, Head, JobRecord, Manifest, WorkerRecord
+from dl4jlegacy.scaleout.records import Failure, Head, JobRecord, WorkerRecord
 from dl4jlegacy.scaleout.store import Buffer
 from dl4jlegacy.scaleout.strategies import slot_strategy
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
@@ -51,6 +52,7 @@ __all__ = [
     "SaveModel",
     "WorkerActor",
     "Working",
+    "issuing",
 ]
 
 logger = logging.getLogger(__name__)
@@ -84,7 +86,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Working:
-    """A worker started a job, or stopped working on it (``record`` is None).
+    """What a worker does: a job, or nothing (``record`` is None).
 
     ``progress`` returns the number of batches that are done of the job.
     """
@@ -94,6 +96,14 @@ class Working:
     record: JobRecord | None
     progress: Callable[[], int]
     jobs_done: int
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """A worker is there. ``working`` returns what it does now; callable on any thread."""
+
+    worker: str
+    working: Callable[[], Working]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,24 +175,39 @@ class _ProtocolActor(_Actor):
 
 
 class MasterActor(_ProtocolActor):
-    """Runs the master's role: watches a round, folds it and closes it; asks the other actors to issue and save."""
+    """Runs the master's role: watches a round, folds it and closes it; has others issue jobs and save models.
+
+    Args:
+        outcome: of the run.
+        tracker: of the run.
+        master: of the run.
+        issue: issues jobs; called on the master's thread.
+        saver: gets the versions that are to be saved.
+        checkpoint_every: of them every so many, and the last one.
+        keeps: whether the saver does anything with others than the last.
+        keeps_states: whether it saves checkpoints.
+        monitor: of a cluster's master.
+        on_version: called with every version.
+    """
 
     def __init__(
         self,
         outcome: Outcome,
         tracker: StateTracker,
         master: protocol.Master,
-        batch: pykka.ActorRef[BatchActor],
+        issue: Callable[[protocol.MoreWork], None],
         saver: pykka.ActorRef[ModelSavingActor],
         *,
         checkpoint_every: int = 1,
+        keeps: bool = True,
         keeps_states: bool = True,
         monitor: ClusterMonitor | None = None,
         on_version: Callable[[protocol.NewModel], None] | None = None,
     ) -> None:
         super().__init__(outcome, tracker, (protocol.UPDATE_TOPIC, protocol.HEAD_TOPIC))
         self._on_version = on_version
-        self._batch, self._saver, self._every, self._monitor = batch, saver, checkpoint_every, monitor
+        self._issue_now, self._saver, self._every, self._monitor = issue, saver, checkpoint_every, monitor
+        self._keeps = keeps
         self._held: protocol.MoreWork | None = None
         self._steps = protocol.master_steps(master)
         self._ended = self._due = self._saving = False
@@ -215,7 +240,7 @@ class MasterActor(_ProtocolActor):
         if self._monitor is not None and not self._monitor.quorum.is_met():
             self._held = work
         elif work is not None:
-            self._batch.tell(work)
+            self._issue_now(work)
             self._held = None
 
     def on_receive(self, message: Any) -> None:
@@ -237,45 +262,32 @@ class MasterActor(_ProtocolActor):
             self._due, self._saving = False, True
 
     def _is_to_be_saved(self, head: Head) -> bool:
-        is_due = self._due or head.version % self._every == 0
+        is_due = self._keeps and (self._due or head.version % self._every == 0)
         return head.status == "done" or (is_due and not head.logged and not self._saving)
 
 
 class BatchActor(_Actor):
-    """Issues jobs: makes them from the slots of a round and the work in the ``JobIterator``."""
+    """Issues jobs that carry their data, which takes longer than the master may be away; see ``JobIssuer``."""
 
-    def __init__(
-        self,
-        outcome: Outcome,
-        tracker: StateTracker,
-        jobs: JobIterator,
-        *,
-        binds_model: bool,
-        by_reference: bool,
-        phases: Phases = NO_PHASES,
-    ) -> None:
+    def __init__(self, outcome: Outcome, issuer: JobIssuer) -> None:
         super().__init__(outcome)
-        self._tracker, self._jobs, self._phases = tracker, jobs, phases
-        self._binds_model, self._by_reference = binds_model, by_reference
-        self._put_ahead: dict[int, Manifest] = {}
+        self._issuer = issuer
 
     def on_receive(self, message: Any) -> None:
         """Issue the jobs that the master asks for."""
         if not isinstance(message, protocol.MoreWork):
             raise TypeError(f"BatchActor does not know the message {message!r}")
-        steps = protocol.issue_jobs(
-            self._tracker.store,
-            self._jobs.plan,
-            message,
-            binds_model=self._binds_model,
-            load=None if self._by_reference else self._load,
-            put_ahead=self._put_ahead,
-        )
-        with self._phases.phase("MasterIssue", (message.head.round, None)):
-            drive(steps)
+        self._issuer.issue(message)
 
-    def _load(self, slot: SlotPlan) -> Any:
-        return encode_work(self._jobs.work(slot))
+
+def issuing(
+    outcome: Outcome, issuer: JobIssuer
+) -> tuple[Callable[[protocol.MoreWork], None], list[pykka.ActorRef[Any]]]:
+    """Return what issues a master's jobs, and the actor that does so if they carry their data."""
+    if issuer.by_reference:
+        return issuer.issue, []
+    batch = BatchActor.start(outcome, issuer)
+    return batch.tell, [batch]
 
 
 class ModelSavingActor(_Actor):
@@ -363,6 +375,8 @@ class WorkerActor(_ProtocolActor):
         self._answer: Any = None
         self._ended = False
         self._done = 0
+        self._working: Working | None = None
+        """What this worker does; replaced by its thread, read by the heartbeat's."""
         self._lease: tuple[SlotPlan | None, int | None] = (None, None)
         self._begun = 0
         """The performer's progress when it took this lease."""
@@ -414,20 +428,26 @@ class WorkerActor(_ProtocolActor):
         return answer
 
     def _tell(self, slot: SlotPlan | None, record: JobRecord | None) -> None:
-        """Tell the heartbeat what is done now. Jobs that are done again count for the one that they are done for."""
+        """Show the heartbeat what is done now. Jobs that are done again count for the one that they are done for.
+
+        A message for each job would wake the heartbeat's thread in vain: it looks when it has to.
+        """
         lease = (slot, None if record is None else record.token)
         if lease != self._lease:
             self._lease, self._begun = lease, self._performer.progress
-        begun = self._begun
-        try:
-            self._heartbeat.tell(
-                Working(self._worker, slot, record, lambda: self._performer.progress - begun, self._done)
-            )
-        except pykka.ActorDeadError:
-            logger.debug("worker %s outlives the heartbeat", self._worker.name)
+        begun, joins = self._begun, self._working is None
+        working = Working(self._worker, slot, record, lambda: self._performer.progress - begun, self._done)
+        self._working = working
+        if joins:
+            try:
+                self._heartbeat.tell(Joining(self._worker.name, lambda: self._working or working))
+            except pykka.ActorDeadError:
+                logger.debug("worker %s outlives the heartbeat", self._worker.name)
 
     def _perform(self, event: protocol.Perform) -> Any:
         """Return the update's frame, or a ``Failure``: errors in a job are data and do not stop the actor."""
+        if event.leased is not None and not self._is_wanted(event):
+            return protocol.ABANDONED  # one of many jobs that are done again: the one they are for is done elsewhere
         try:
             plan = self._worker.plan
             job = Job(
@@ -516,34 +536,35 @@ class HeartbeatActor(_Actor):
         super().__init__(outcome)
         self._tracker, self._stuck_seconds, self._kernels, self._device = tracker, stuck_seconds, kernels, device
         self._host, self._pid = socket.gethostname(), os.getpid()
-        self._working: dict[str, tuple[Working, int, float]] = {}
+        self._workers: dict[str, Callable[[], Working]] = {}
+        self._seen: dict[str, tuple[Working, int, float]] = {}
+        """What each worker did when it was last looked at, its progress, and since when both are the same."""
 
     def on_receive(self, message: Any) -> None:
-        """Remember each worker's job; send a heartbeat at every ``Beat``, and immediately for a new worker."""
+        """Send a heartbeat of every worker at every ``Beat``, and immediately of a new one."""
         match message:
-            case Working():
-                name = message.worker.name
-                is_new = name not in self._working
-                self._working[name] = (message, message.progress(), self._tracker.clock.now())
-                if is_new:
-                    self._beat(name)
-                    self._tracker.store.publish(WORKER_TOPIC)
+            case Joining():
+                self._workers[message.worker] = message.working
+                self._beat(message.worker)
+                self._tracker.store.publish(WORKER_TOPIC)
             case Beat():
-                for name in list(self._working):
+                for name in list(self._workers):
                     self._beat(name)
             case Leaving():
-                self._working.pop(message.worker, None)
+                self._workers.pop(message.worker, None)
+                self._seen.pop(message.worker, None)
                 self._tracker.remove_worker(message.worker)
                 self._tracker.store.publish(WORKER_TOPIC)
             case _:
                 raise TypeError(f"HeartbeatActor does not know the message {message!r}")
 
     def _beat(self, name: str) -> None:
-        working, progress, since = self._working[name]
-        now = self._tracker.clock.now()
-        if working.progress() != progress:
-            self._working[name] = (working, working.progress(), now)
+        working, now = self._workers[name](), self._tracker.clock.now()
+        progress = working.progress()
+        before, done, since = self._seen.get(name, (None, 0, now))
+        if working is not before or progress != done:
             since = now
+        self._seen[name] = (working, progress, since)
         stuck = working.record is not None and now - since > self._stuck_seconds
         state = "stuck" if stuck else ("idle" if working.record is None else "working")
         job = "" if working.slot is None else f"{working.slot.round}/{working.slot.slot}"

@@ -9,15 +9,15 @@ was never reset. Here every aggregation starts from the model it is given and re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from dl4jlegacy import wire
 from dl4jlegacy.backend import Array
-from dl4jlegacy.errors import JobError
+from dl4jlegacy.errors import JobError, WireError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.batch_evaluation import BatchEvaluation, merge_evaluations
 from dl4jlegacy.scaleout.job import Result
@@ -30,11 +30,15 @@ __all__ = [
     "CollectedEvaluations",
     "CollectingAggregator",
     "DeltaAggregator",
+    "FollowingAggregator",
+    "GroupAggregator",
     "JobAggregator",
     "ParameterAveragingAggregator",
     "UpdateSum",
     "ValidationAggregation",
     "aggregate",
+    "aggregation_tree",
+    "check_update",
     "evaluation_in",
     "frame_like",
     "result_of",
@@ -70,6 +74,74 @@ class JobAggregator(Protocol):
         ...
 
 
+@runtime_checkable
+class GroupAggregator(JobAggregator, Protocol):
+    """One that can also fold some of a round's updates into one that stands for them, to be folded with others."""
+
+    def begin_group(self, *, examples: Sequence[int]) -> Aggregation:
+        """Start to fold some updates, of so many examples each; what it makes is an update, and no model."""
+        ...
+
+
+@runtime_checkable
+class FollowingAggregator(JobAggregator, Protocol):
+    """One that can go through the rounds of a log at once, without the versions between them."""
+
+    def follow(self, model: Buffer, rounds: Iterable[tuple[Sequence[int], Sequence[Buffer]]]) -> Buffer:
+        """Return what would come of one aggregation after another; of each its ``examples`` and its updates.
+
+        ``model`` stays as it is.
+        """
+        ...
+
+
+def aggregation_tree(count: int, depth: int) -> list[list[range]]:
+    """Return, level by level, which results of the level before are folded together; of the first, which updates.
+
+    The last level has one range. No range is longer than the smallest ``width`` with ``width ** depth >= count``.
+
+    Source: Spark's ``treeAggregate``; legacy: ``ParameterAveragingTrainingMaster.aggregationDepth``.
+    """
+    width = next(width for width in range(1, count + 1) if width**depth >= count)
+    levels, left = [], count
+    while left > width:
+        groups = -(-left // width)
+        levels.append([range(left * index // groups, left * (index + 1) // groups) for index in range(groups)])
+        left = groups
+    return [*levels, [range(left)]]
+
+
+def check_update(update: Buffer, model: Buffer, shares: str, *, is_of_network: bool = True) -> None:
+    """Raise ``WireError`` if an update cannot be folded into a model, as far as what they have in common says.
+
+    Args:
+        update, model: their frames.
+        shares: what updates have, as ``WorkRouter.shares`` says it; "": they are evaluations of a validation.
+        is_of_network: whether a network's updates are folded; an aggregator of one's own may fold other things into its
+            model, too.
+    """
+    found, wanted = Result.decode(update), Result.decode(model).arrays
+    if not shares:
+        return
+    if is_of_network and PARAMS in wanted and shares not in found.arrays:
+        raise WireError(f"it has the arrays {sorted(found.arrays)}, and no {shares}")
+    for name, array in found.arrays.items():
+        like = wanted.get(PARAMS if name == "delta" else name)
+        if like is not None and (array.shape, array.dtype) != (like.shape, like.dtype):
+            raise WireError(f"its {name} has the form {_form(array)}, and that of the model {_form(like)}")
+    values = found.values
+    if "delta" in found.arrays and type(values.get("version")) is not int:
+        raise WireError(f"it says that it began with version {values.get('version')!r}; that must be a whole number")
+    if values.get("score") is not None and not (
+        isinstance(values["score"], int | float) and type(values.get("examples")) is int
+    ):
+        raise WireError(f"it has the score {values['score']!r} of {values.get('examples')!r} examples")
+
+
+def _form(array: Array) -> str:
+    return f"{array.dtype} {list(array.shape)}"
+
+
 def aggregate(
     aggregator: JobAggregator, model: Buffer, updates: Sequence[Buffer], *, version: int, ends_phase: bool
 ) -> tuple[Buffer, float | None]:
@@ -91,6 +163,11 @@ class _Score:
             self._sum += values["score"] * values["examples"]
             self._examples += values["examples"]
 
+    @property
+    def examples(self) -> int:
+        """How many examples the mean is of."""
+        return self._examples
+
     def mean(self) -> float | None:
         return self._sum / self._examples if self._examples else None
 
@@ -111,25 +188,32 @@ class ParameterAveragingAggregator:
         weights = [float(count if self._weighted else 1) / total for count in examples]
         return _Average(self._kernels, self._pool, model, weights)
 
+    def begin_group(self, *, examples: Sequence[int]) -> Aggregation:
+        """See ``GroupAggregator``."""
+        total = sum(examples)
+        return _GroupMean(self._kernels, self._pool, [count / total for count in examples])
 
-class _Average:
-    """The weighted mean; product and sum are rounded separately, so that it can be split between any two updates."""
 
-    def __init__(self, kernels: Kernels, pool: Executor | None, model: Buffer, weights: Sequence[float]) -> None:
-        self._kernels, self._pool, self._model, self._weights = kernels, pool, model, weights
-        start = Result.decode(model)
-        self._frame, self._arrays = frame_like(start.values, start.arrays)
+class _Mean:
+    """The weighted mean of updates; product and sum are rounded separately, so that it can be split between any two."""
+
+    def __init__(self, kernels: Kernels, pool: Executor | None, weights: Sequence[float]) -> None:
+        self._kernels, self._pool, self._weights = kernels, pool, weights
+        self._means: dict[str, Array] = {}
         self._added, self._score = 0, _Score()
-        self._names: frozenset[str] = frozenset()
+
+    def _begun(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Return what the means of the first update's arrays are written to, of those that have one."""
+        return {name: np.empty_like(array) for name, array in arrays.items()}
 
     def add(self, updates: Sequence[Buffer]) -> None:
         """See ``Aggregation``."""
         results = [Result.decode(frame) for frame in updates]
         weights = self._weights[self._added : self._added + len(results)]
         if self._added == 0:
-            self._names = frozenset(results[0].arrays) & frozenset(self._arrays)
-        for name in self._names:
-            out, vectors = self._arrays[name], [r.arrays[name] for r in results]
+            self._means = self._begun(results[0].arrays)
+        for name, out in self._means.items():
+            vectors = [result.arrays[name] for result in results]
             if self._added:
                 self._kernels.weighted_sum([out, *vectors], [1.0, *weights], out, self._pool)
             else:
@@ -138,17 +222,41 @@ class _Average:
             self._score.add(result.values)
         self._added += len(results)
 
-    def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
-        """See ``Aggregation``."""
+    def _check_all(self) -> None:
         if self._added != len(self._weights):
             raise JobError(f"{self._added} updates were folded where {len(self._weights)} were announced")
-        before = Result.decode(self._model).arrays
+
+
+class _Average(_Mean):
+    """The mean as the next model. An ``Aggregation``."""
+
+    def __init__(self, kernels: Kernels, pool: Executor | None, model: Buffer, weights: Sequence[float]) -> None:
+        super().__init__(kernels, pool, weights)
+        self._before = Result.decode(model)
+        self._frame, self._arrays = frame_like(self._before.values, self._before.arrays)
+
+    def _begun(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        return {name: out for name, out in self._arrays.items() if name in arrays}
+
+    def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
+        """See ``Aggregation``."""
+        self._check_all()
         for name, out in self._arrays.items():
             if name == STATE and ends_phase:
                 out[:] = 0
-            elif name not in self._names:
-                out[:] = before[name]
+            elif name not in self._means:
+                out[:] = self._before.arrays[name]
         return self._frame, self._score.mean()
+
+
+class _GroupMean(_Mean):
+    """The mean as an update of all their examples. An ``Aggregation``."""
+
+    def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
+        """Return the update and its score; the phase makes no difference."""
+        self._check_all()
+        values = {"examples": self._score.examples, "score": self._score.mean()}
+        return Result(values, self._means).encode(), self._score.mean()
 
 
 RATES = ("staleness", "constant")
@@ -262,6 +370,10 @@ class UpdateSum:
             result = Result.decode(frame)
             self._add(self._arrays[PARAMS], result)
             self._score.add(result.values)
+
+    def add_by(self, add: Callable[[Array, Result], None]) -> None:
+        """From now on, add updates in this way: those of another round."""
+        self._add = add
 
     def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
         """See ``Aggregation``."""

@@ -56,10 +56,26 @@ class Result:
 
     values: Mapping[str, Any]
     arrays: Mapping[str, Array] = field(default_factory=dict)
+    _frame: memoryview | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def allocate(cls, values: Mapping[str, Any], like: Mapping[str, Array]) -> Result:
+        """Return a result with arrays of these names, types and shapes to be filled, which its frame has already.
+
+        Large arrays that are made just to be encoded need no second copy that way.
+        """
+        frame, arrays = wire.allocate(values, {name: (array.dtype, array.shape) for name, array in like.items()})
+        return cls(values, arrays, frame)
+
+    def with_values(self, values: Mapping[str, Any]) -> Result:
+        """Return this result with other values; of an allocated one it takes the frame, so use only the new one."""
+        if self._frame is None or not wire.replace_header(self._frame, values):
+            return Result(values, self.arrays)
+        return Result(values, self.arrays, self._frame)
 
     def encode(self) -> Buffer:
         """Return the frame of this result."""
-        return wire.encode(self.values, self.arrays)
+        return wire.encode(self.values, self.arrays) if self._frame is None else self._frame
 
     @classmethod
     def decode(cls, frame: Buffer) -> Result:
@@ -85,7 +101,7 @@ class DataSetJobIterator:
         jobs_per_round, averaging_frequency, phases: as for ``Plan``.
         validation: the validation data, whose first epoch counts; None: nothing is validated.
         validate_every, classifies, label_scales: as for ``Validation``.
-        first_epoch, first_iteration: as for ``Plan``.
+        first_epoch, first_iteration, warm_start, warm_start_jobs: as for ``Plan``.
     """
 
     def __init__(
@@ -101,6 +117,8 @@ class DataSetJobIterator:
         label_scales: tuple[float, ...] = (),
         first_epoch: int = 0,
         first_iteration: int = 0,
+        warm_start: float = 0.0,
+        warm_start_jobs: int = 1,
     ) -> None:
         self.iterator, self.validation = iterator, validation
         self.plan = Plan(
@@ -122,6 +140,8 @@ class DataSetJobIterator:
             ),
             first_epoch=first_epoch,
             first_iteration=first_iteration,
+            warm_start=warm_start,
+            warm_start_jobs=warm_start_jobs,
         )
 
     def work(self, slot: SlotPlan) -> list[DataSet | MultiDataSet]:

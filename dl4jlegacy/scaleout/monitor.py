@@ -44,6 +44,7 @@ from dl4jlegacy.scaleout.liveness.failure_detector import (
 )
 from dl4jlegacy.scaleout.liveness.quorum import WORKER_TOPIC, Quorum
 from dl4jlegacy.scaleout.liveness.server import LivenessServer
+from dl4jlegacy.scaleout.mesh.messages import Messages
 from dl4jlegacy.scaleout.protocol.failures import messages
 from dl4jlegacy.scaleout.protocol.watch import ReissueReason
 from dl4jlegacy.scaleout.records import Failure, Keys, WorkerRecord
@@ -159,6 +160,8 @@ class ClusterMonitor:
         self._folder = folder
         self.stats = StatsCollector(folder) if conf.collect_training_stats else None
         """Where the statistics of all processes come together; None: none are collected."""
+        self.messages: Messages | None = None
+        """The committed messages at hand, if this process takes part in the mesh of the run."""
         self._keeper: LinesKeeper[JournalEntry] | None = None
         self._news: deque[JournalEntry] = deque(maxlen=MOST_ENTRIES)
         self._has_begun = False

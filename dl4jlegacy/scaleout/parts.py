@@ -10,6 +10,7 @@ Legacy: ``Configuration`` held the names of classes, which whoever read it insta
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import sys
 from collections.abc import Callable, Collection, Iterable
@@ -165,11 +166,27 @@ def find_performer(name: str, wanted_by: str) -> PerformerFactory:
 
 
 def find_router(conf: Conf) -> WorkRouter:
-    """Return the router of a run; raises ``MissingPartError`` if this process does not have it."""
+    """Return the router of a run.
+
+    Raises:
+        MissingPartError: this process does not have it.
+        ConfError: its options are not allowed, or it has no messages for the mesh of the Conf.
+    """
+    router = _router(conf)
+    if conf.void_configuration is not None and not getattr(router, "is_logged", False):
+        raise ConfError(
+            f"Conf.void_configuration is given with router {conf.router} and router_args {conf.router_args}, and no "
+            "messages of these are pushed from worker to worker; leave it out, or take gradient-sharing in rounds"
+        )
+    return router
+
+
+def _router(conf: Conf) -> WorkRouter:
     if conf.router in strategies.STRATEGIES:
         kind: Any = strategies.STRATEGIES[conf.router]
         # Devices that round differently cannot do each other's jobs again.
-        unlike = {"state_every": 1} if conf.mixed_devices and hasattr(kind, "is_logged") and kind.is_logged else {}
+        has_choice = any(field.name == "state_every" for field in dataclasses.fields(kind))
+        unlike = {"state_every": 1} if conf.mixed_devices and has_choice else {}
         return strategies.create_router(
             conf.router,
             {**conf.router_args, **unlike},

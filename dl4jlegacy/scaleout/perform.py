@@ -16,19 +16,28 @@ import numpy as np
 
 from dl4jlegacy.backend import Array, Scalar, get_array_module, is_on_device, to_host
 from dl4jlegacy.datasets import DataSet, MultiDataSet
-from dl4jlegacy.errors import JobError, NotFiniteError
+from dl4jlegacy.errors import ConfError, JobError, NotFiniteError, ShapeError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.batch_evaluation import evaluate_batches
 from dl4jlegacy.nn.listeners import TrainingListener
-from dl4jlegacy.nn.networks import Network, TrainableNetwork
+from dl4jlegacy.nn.networks import Network, TrainableNetwork, build_network
 from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, result_of
+from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import Job, Result
 from dl4jlegacy.scaleout.phases import NO_PHASES, Phases
 from dl4jlegacy.scaleout.plan import VALIDATE
 from dl4jlegacy.scaleout.strategies import SlotStrategy
 from dl4jlegacy.seeding import Stream
 
-__all__ = ["CheckedPerformer", "MultiLayerNetworkPerformer", "WorkerPerformer", "first_model", "perform_in_slot"]
+__all__ = [
+    "CheckedPerformer",
+    "MultiLayerNetworkPerformer",
+    "WorkerPerformer",
+    "begin_with",
+    "first_model",
+    "perform_in_slot",
+    "trained_network",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +65,32 @@ class WorkerPerformer(Protocol):
 def first_model(network: TrainableNetwork) -> Result:
     """Return version 0 of a network's model: a pure function of its configuration."""
     return Result({}, {PARAMS: to_host(network.params), STATE: to_host(network.updater_state)})
+
+
+def trained_network(conf: Conf, model: Result, kernels: Kernels) -> Any:
+    """Return the network of a run with the parameters of one of its models; raises ``ConfError`` if it has none."""
+    if conf.network_conf is None:
+        raise ConfError("this run trained no network")
+    network = build_network(conf.network_conf, kernels)
+    network.init()
+    network.set_params(model.arrays[PARAMS])
+    network.set_updater_state(model.arrays[STATE])
+    return network
+
+
+def begin_with(network: Network, given: Result | Network) -> None:
+    """Give a network of the run the parameters and the updater state of the one that the run is to begin with.
+
+    Raises:
+        ConfError: that is none, or another one.
+    """
+    if isinstance(given, Result):
+        raise ConfError("first_model is a Result, and the run trains a network: give it the network to begin with")
+    try:
+        network.set_params(given.params)
+        network.set_updater_state(given.updater_state)
+    except ShapeError as exc:
+        raise ConfError(f"first_model is no network of the Conf's: {exc}") from exc
 
 
 def perform_in_slot(
@@ -260,7 +295,8 @@ class MultiLayerNetworkPerformer:
         if self._started is None:
             arrays[PARAMS] = to_host(self._network.params)
         else:
-            arrays["delta"] = to_host(self._network.params - self._started)
+            xp = get_array_module(self._started)  # the parameters before are not needed any more
+            arrays["delta"] = to_host(xp.subtract(self._network.params, self._started, out=self._started))
         if self._shares_state:
             arrays[STATE] = to_host(self._network.updater_state)
         return arrays

@@ -5,6 +5,9 @@ has up to ``jobs_per_round`` slots, and a slot has up to ``averaging_frequency``
 last round of an epoch may be shorter. Every slot has a *number*, counted over all rounds; the head records the numbers
 of the slots that were folded into the model.
 
+With a *warm start* a phase begins with narrower rounds: updates that lack their small elements, or that many average,
+hurt most while a network has learned nothing (Strom 2015). A slot that these rounds leave out begins in a later one.
+
 A *validation round* evaluates the model on the validation data, which its slots share out. It is a round like any
 other, with a number and slots of its own, but nothing is trained in it: the batches and examples of a run are those of
 its training.
@@ -12,9 +15,10 @@ its training.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -79,6 +83,65 @@ class SlotPlan(NamedTuple):
     validates: bool = False
 
 
+class _Epoch(msgspec.Struct, frozen=True, dict=True):
+    """How an epoch's batches are shared out: ``narrow`` rounds of ``few`` slots, and then rounds of ``most``.
+
+    A slot has ``frequency`` batches; in the last round, if it is a short one, they are spread evenly over the slots.
+    """
+
+    batches: int
+    frequency: int
+    most: int
+    few: int = 1
+    narrow: int = 0
+
+    @cached_property
+    def rounds(self) -> int:
+        """Rounds of the epoch."""
+        return self.narrow - (self.narrow * self.few * self.frequency - self.batches) // (self.most * self.frequency)
+
+    @cached_property
+    def slots(self) -> int:
+        """Slots of the epoch."""
+        return self.slots_before(self.rounds - 1) + self.slots_of(self.rounds - 1)
+
+    @cached_property
+    def _last_round(self) -> tuple[tuple[int, int], ...]:
+        """The batch ranges of the last round: those that remain; of a narrow one none."""
+        start = self.slots_before(self.rounds - 1) * self.frequency
+        slots = min(self.batches - start, self.most)
+        bounds = [start + (self.batches - start) * i // slots for i in range(slots + 1)]
+        return tuple(pairwise(bounds)) if self.rounds > self.narrow else ()
+
+    def width(self, inside: int) -> int:
+        """Return how many slots a round has if it is no short one."""
+        return self.few if inside < self.narrow else self.most
+
+    def slots_before(self, inside: int) -> int:
+        """Return how many slots the rounds before the ``inside``-th have, counted from 0."""
+        return min(inside, self.narrow) * self.few + max(0, inside - self.narrow) * self.most
+
+    def slots_of(self, inside: int) -> int:
+        """Return how many slots a round has."""
+        if inside < self.narrow:
+            return self.few
+        return len(self._last_round) if inside == self.rounds - 1 else self.most
+
+    def range_of(self, inside: int, slot: int) -> tuple[int, int]:
+        """Return the batches of a slot: the first, and the one after the last."""
+        if inside >= self.narrow and inside == self.rounds - 1:
+            return self._last_round[slot]
+        first = (self.slots_before(inside) + slot) * self.frequency
+        return first, first + self.frequency
+
+    def at(self, index: int) -> tuple[int, int]:
+        """Return (round, slot) of a slot's place in the epoch."""
+        if index < self.narrow * self.few:
+            return divmod(index, self.few)
+        inside = min(self.narrow + (index - self.narrow * self.few) // self.most, self.rounds - 1)
+        return inside, index - self.slots_before(inside)
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The fixed plan of a run.
 
@@ -88,6 +151,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     A run of a network that was trained before goes on with ``first_epoch`` passes over the data and ``first_iteration``
     updates behind it: its slots have the epochs and the iterations after these, and what is random goes on likewise.
     Pretraining counts its updates from 0.
+
+    The rounds of the first ``warm_start`` (0 to 1) of the first epoch of each phase have ``warm_start_jobs`` slots, and
+    all others ``jobs_per_round``.
     """
 
     phases: tuple[Phase, ...]
@@ -99,6 +165,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     validation: Validation | None = None
     first_epoch: int = 0
     first_iteration: int = 0
+    warm_start: float = 0.0
+    warm_start_jobs: int = 1
 
     def __post_init__(self) -> None:
         for name in ("batches", "examples", "batch_size", "jobs_per_round", "averaging_frequency"):
@@ -107,29 +175,35 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         for name in ("first_epoch", "first_iteration"):
             if getattr(self, name) < 0:
                 raise ConfError(f"{name} is {getattr(self, name)}; it must not be negative")
+        if not 0 <= self.warm_start <= 1:
+            raise ConfError(f"warm_start is {self.warm_start}; it must be a fraction of an epoch, from 0 to 1")
+        if self.warm_start_jobs < 1 or (self.warm_start and self.warm_start_jobs > self.jobs_per_round):
+            raise ConfError(
+                f"warm_start_jobs is {self.warm_start_jobs}; it must be from 1 to jobs_per_round, {self.jobs_per_round}"
+            )
         if not any(phase.epochs > 0 for phase in self.phases):
             raise ConfError("the run has no epoch in any phase; set epochs (or pretrain_epochs) to at least 1")
         if self.validation is not None and not self._validated:
             raise ConfError("the run only pretrains, and what is pretrained cannot be validated; leave validation out")
 
     @cached_property
+    def _epoch(self) -> _Epoch:
+        """An epoch that does not begin a phase."""
+        return _Epoch(self.batches, self.averaging_frequency, self.jobs_per_round)
+
+    @cached_property
+    def _first_epoch(self) -> _Epoch:
+        """The first epoch of a phase."""
+        few, frequency = self.warm_start_jobs, self.averaging_frequency
+        if self.warm_start == 1:
+            return _Epoch(self.batches, frequency, few)
+        narrow = math.ceil(self.warm_start * self.batches / (few * frequency))
+        return _Epoch(self.batches, frequency, self.jobs_per_round, few, min(narrow, self.batches // (few * frequency)))
+
+    @property
     def rounds_per_epoch(self) -> int:
-        """Rounds of training that one epoch takes."""
-        return -(-self.batches // (self.jobs_per_round * self.averaging_frequency))
-
-    @cached_property
-    def slots_per_epoch(self) -> int:
-        """Slots of training that one epoch takes."""
-        return (self.rounds_per_epoch - 1) * self.jobs_per_round + len(self._last_round)
-
-    @cached_property
-    def _last_round(self) -> tuple[tuple[int, int], ...]:
-        """The batch ranges of an epoch's last round: the remaining batches, spread evenly over the slots."""
-        start = (self.rounds_per_epoch - 1) * self.jobs_per_round * self.averaging_frequency
-        left = self.batches - start
-        slots = min(left, self.jobs_per_round)
-        bounds = [start + left * i // slots for i in range(slots + 1)]
-        return tuple(pairwise(bounds))
+        """Rounds of training that an epoch takes, but for the first one of a phase that has a warm start."""
+        return self._epoch.rounds
 
     @cached_property
     def _first_epochs(self) -> tuple[int, ...]:
@@ -140,16 +214,43 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return tuple(firsts)
 
     @cached_property
+    def _first_rounds(self) -> tuple[int, ...]:
+        """The first round of training of every phase, followed by how many there are."""
+        return self._firsts(self._first_epoch.rounds, self._epoch.rounds)
+
+    @cached_property
+    def _first_slots(self) -> tuple[int, ...]:
+        """The first slot of training of every phase, followed by how many there are."""
+        return self._firsts(self._first_epoch.slots, self._epoch.slots)
+
+    def _firsts(self, first: int, other: int) -> tuple[int, ...]:
+        """Return what the phases before each one have, and all, where epochs have so much."""
+        each = [first + (phase.epochs - 1) * other if phase.epochs > 0 else 0 for phase in self.phases]
+        return tuple(accumulate(each, initial=0))
+
+    def _place(self, training_round: int) -> tuple[int, int, int]:
+        """Return the phase of a round of training, the epoch in it, and the round in that."""
+        phase = bisect_right(self._first_rounds, training_round, hi=len(self.phases)) - 1
+        inside, first = training_round - self._first_rounds[phase], self._first_epoch.rounds
+        if inside < first:
+            return phase, 0, inside
+        epoch, inside = divmod(inside - first, self._epoch.rounds)
+        return phase, epoch + 1, inside
+
+    def _epoch_of(self, number: int) -> _Epoch:
+        """Return how the epoch of this number in its phase is shared out."""
+        return self._epoch if number else self._first_epoch
+
+    @cached_property
     def _validated(self) -> tuple[int, ...]:
         """After how many rounds of training each validation round comes, in order."""
         if self.validation is None:
             return ()
         after: list[int] = []
-        for phase, epoch in zip(self.phases, self._first_epochs, strict=False):
+        for phase, (start, end) in zip(self.phases, pairwise(self._first_rounds), strict=True):
             if phase.kind != PRETRAIN and phase.epochs > 0:
-                start, rounds = epoch * self.rounds_per_epoch, phase.epochs * self.rounds_per_epoch
-                every = self.validation.every or self.rounds_per_epoch
-                after += [*range(start + every, start + rounds, every), start + rounds]
+                begins, every = start + (self.validation.every or self._first_epoch.rounds), self.validation.every
+                after += [*range(begins, end, every or self._epoch.rounds), end]
         return tuple(after)
 
     @cached_property
@@ -175,12 +276,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def total_rounds(self) -> int:
         """Rounds of the whole run, those of validation among them."""
-        return self.total_epochs * self.rounds_per_epoch + len(self._validated)
+        return self._first_rounds[-1] + len(self._validated)
 
     @property
     def total_slots(self) -> int:
         """Slots (jobs) of the whole run."""
-        return self.total_epochs * self.slots_per_epoch + len(self._validated) * self._validation_slots
+        return self._first_slots[-1] + len(self._validated) * self._validation_slots
 
     @property
     def total_batches(self) -> int:
@@ -205,29 +306,31 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Return the number of slots of a round."""
         if self.is_validation(round_):
             return self._validation_slots
-        last = self.training_round(round_) % self.rounds_per_epoch == self.rounds_per_epoch - 1
-        return len(self._last_round) if last else self.jobs_per_round
+        _, epoch, inside = self._place(self.training_round(round_))
+        return self._epoch_of(epoch).slots_of(inside)
+
+    def width(self, round_: int) -> int:
+        """Return how many slots a round of training has if it is no short one; of a validation that before it."""
+        _, epoch, inside = self._place(self.training_round(round_) - self.is_validation(round_))
+        return self._epoch_of(epoch).width(inside)
 
     def slot(self, round_: int, slot: int) -> SlotPlan:
         """Return what a slot does; raises ``ConfError`` if the plan has no such slot."""
         if not (0 <= round_ < self.total_rounds and 0 <= slot < self.slots(round_)):
             raise ConfError(f"the plan has no slot {slot} in round {round_} (rounds: {self.total_rounds})")
-        trained, phase, validates = self.training_round(round_), self.phase_of(round_), self.is_validation(round_)
-        epoch, inside = divmod(trained - validates, self.rounds_per_epoch)
+        trained, validates = self.training_round(round_), self.is_validation(round_)
+        phase, epoch, inside = self._place(trained - validates)
         if validates and self.validation is not None:
             first, last = (self.validation.batches * end // self._validation_slots for end in (slot, slot + 1))
-        elif inside == self.rounds_per_epoch - 1:
-            first, last = self._last_round[slot]
         else:
-            first = (inside * self.jobs_per_round + slot) * self.averaging_frequency
-            last = first + self.averaging_frequency
-        done = trained - self._first_epochs[phase] * self.rounds_per_epoch
+            first, last = self._epoch_of(epoch).range_of(inside, slot)
+        done = trained - self._first_rounds[phase]
         before = 0 if self.phases[phase].kind == PRETRAIN else self.first_iteration
         return SlotPlan(
             round=round_,
             slot=slot,
             phase=phase,
-            epoch=self.first_epoch + epoch,
+            epoch=self.first_epoch + self._first_epochs[phase] + epoch,
             first=first,
             last=last,
             iteration=before + done * self.averaging_frequency,
@@ -237,8 +340,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def phase_of(self, round_: int) -> int:
         """Return the index of the phase that a round belongs to; a validation round to that of the round before it."""
-        epoch = (self.training_round(round_) - self.is_validation(round_)) // self.rounds_per_epoch
-        return next(i for i, first in enumerate(self._first_epochs[1:]) if epoch < first)
+        return self._place(self.training_round(round_) - self.is_validation(round_))[0]
 
     def work_of(self, round_: int) -> Phase:
         """Return what is done in a round: that of its phase, or a validation."""
@@ -264,7 +366,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def left_in_epoch(self, round_: int) -> int:
         """Return how many rounds of training its epoch has from a round on, that one among them."""
-        return self.rounds_per_epoch - self.training_round(round_) % self.rounds_per_epoch
+        _, epoch, inside = self._place(self.training_round(round_))
+        return self._epoch_of(epoch).rounds - inside
 
     def is_last_until(self, number: int, until: int) -> bool:
         """Return whether a job is the last one of its slot up to the round ``until``; short rounds leave slots out."""
@@ -273,7 +376,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def epochs_before(self, round_: int) -> int:
         """Return how many epochs, pretraining apart, are trained on when a round begins."""
-        done = self.training_round(round_) // self.rounds_per_epoch
+        phase, epoch, _ = self._place(self.training_round(round_))
+        done = self._first_epochs[phase] + epoch
         firsts = zip(self.phases, self._first_epochs, strict=False)
         return sum(min(max(0, done - first), phase.epochs) for phase, first in firsts if phase.kind != PRETRAIN)
 
@@ -284,18 +388,24 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def _training_number(self, training_round: int) -> int:
         """Return how many slots the rounds of training before one have."""
-        epoch, inside = divmod(training_round, self.rounds_per_epoch)
-        return epoch * self.slots_per_epoch + inside * self.jobs_per_round
+        phase, epoch, inside = self._place(training_round)
+        before = self._first_epoch.slots + (epoch - 1) * self._epoch.slots if epoch else 0
+        return self._first_slots[phase] + before + self._epoch_of(epoch).slots_before(inside)
 
     def at(self, number: int) -> tuple[int, int]:
         """Return (round, slot) of a slot's number; the inverse of ``number``."""
         before = bisect_right(self._validation_numbers, number)
         if before and (slot := number - self._validation_numbers[before - 1]) < self._validation_slots:
             return self._validation_rounds[before - 1], slot
-        epoch, inside = divmod(number - before * self._validation_slots, self.slots_per_epoch)
-        round_in_epoch = min(inside // self.jobs_per_round, self.rounds_per_epoch - 1)
-        round_ = epoch * self.rounds_per_epoch + round_in_epoch + before
-        return round_, inside - round_in_epoch * self.jobs_per_round
+        number -= before * self._validation_slots
+        phase = bisect_right(self._first_slots, number, hi=len(self.phases)) - 1
+        index, epoch, first = number - self._first_slots[phase], 0, self._first_rounds[phase] + before
+        if index >= self._first_epoch.slots:
+            epoch, index = divmod(index - self._first_epoch.slots, self._epoch.slots)
+            first += self._first_epoch.rounds + epoch * self._epoch.rounds
+            epoch += 1
+        inside, slot = self._epoch_of(epoch).at(index)
+        return first + inside, slot
 
     def batches_of(self, number: int) -> int:
         """Return the number of batches that a slot trains on."""

@@ -24,6 +24,7 @@ __all__ = [
     "Best",
     "Failure",
     "Figures",
+    "FoldRecord",
     "Folded",
     "Head",
     "JobRecord",
@@ -59,7 +60,7 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 _NUMBER = "(?:0|[1-9][0-9]{0,17})"
 _KEY = re.compile(
-    rf"head|job/(?P<job>{_NUMBER})/{_NUMBER}|(?:data/(?P<data>{_NUMBER})/{_NUMBER}|"
+    rf"head|job/(?P<job>{_NUMBER})/{_NUMBER}|fold/(?P<fold>{_NUMBER})/{_NUMBER}|(?:data/(?P<data>{_NUMBER})/{_NUMBER}|"
     rf"update/(?P<update>{_NUMBER})/{_NUMBER}/.+|model/(?P<model>{_NUMBER})/.+|"
     rf"state/(?P<state>{_NUMBER})/{_NUMBER}/.+|snapshot/(?P<snapshot>{_NUMBER})/.+|"
     rf"entry/(?P<entry>{_NUMBER})/.+)/{_NUMBER}|"
@@ -67,13 +68,18 @@ _KEY = re.compile(
 )
 
 
-class Manifest(msgspec.Struct, frozen=True):
-    """Where a frame is stored: ``chunks`` values under ``key/0 ...``, ``nbytes`` in total; ``digest`` if required."""
+class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a frame is stored: ``chunks`` values under ``key/0 ...``, ``nbytes`` in total; ``digest`` if required.
+
+    A frame that is stored in slices (``scaleout.slices``) has no chunks of its own, but ``parts``, of ``nbytes``
+    together; then ``key`` only names it.
+    """
 
     key: str
     chunks: int
     nbytes: int
     digest: str = ""
+    parts: tuple[Manifest, ...] = ()
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -156,7 +162,8 @@ class Snapshot(msgspec.Struct, frozen=True):
 class Folded(msgspec.Struct, frozen=True, kw_only=True):
     """A job of a ``LogEntry``: its number, its worker, the key and frame of its update, its data if it had them.
 
-    ``saved`` is the state that it has left, if it was one to be saved.
+    ``saved`` is the state that it has left, if it was one to be saved. ``digest`` stands for the update where that is
+    not in the entry itself.
     """
 
     number: int
@@ -165,6 +172,7 @@ class Folded(msgspec.Struct, frozen=True, kw_only=True):
     update: bytes
     data: Manifest | None = None
     saved: Manifest | None = None
+    digest: str = ""
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,12 +180,14 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     ``version`` is the one that it leads to, and ``before`` the ``Head.identity`` that it leads from. ``previous`` are
     entries before this one, newest first, back to the model that is stored as a whole, ``PREVIOUS`` at most.
+    ``messages`` is where the updates are for those who do not have them at hand; None: they are in the entry.
     """
 
     version: int
     before: str
     folded: tuple[Folded, ...]
     previous: tuple[Manifest, ...] = ()
+    messages: Manifest | None = None
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,6 +227,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     """The round at whose end the model and the states of all slots are stored next, if slots have any."""
     logged: int = 0
     """By how many versions this one is ahead of ``model``, which is stored as a whole: so many entries lead to it."""
+    recent: int = 1
+    """So many versions before this one are kept, since a worker may be about to read them."""
 
     @property
     def identity(self) -> str:
@@ -233,7 +245,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     No time of day is in it, since the clocks of two machines are never compared. ``extended`` counts how often the
     lease was extended, so that its record changes as long as somebody works on the job. Of a job that is done,
     ``seconds`` is how long it took, by the clock of its worker, and ``version`` that of the model it began with.
-    ``saved`` is the state that it has left in its slot, which counts only together with the update.
+    ``saved`` is the state that it has left in its slot, which counts only together with the update. ``begins`` is the
+    key of the state that it began with, if that was saved; "": with none.
 
     ``home`` is the worker that has the state of the slot in memory; others leave it the job for ``reserved`` seconds.
     ``behind`` is how many earlier jobs of the slot the worker that holds the lease has to do again first.
@@ -255,6 +268,42 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     home: str = ""
     reserved: float = 0.0
     behind: int = 0
+    begins: str = ""
+
+
+class FoldRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a fold job: some updates of a round, or one slice of them, to be folded into one frame.
+
+    It is a pure function of ``model``, which is the ``Head.identity`` that the round began with, and of ``updates``,
+    in slot order, and what they count for (``examples``). A record that differs in these is of another history.
+    ``place`` is that of the slice. Of the jobs of a slice the last one ``makes_model``; others make the mean of a
+    group, which is an update like any other.
+
+    Of a job that is done, ``made`` is what it has made, ``score`` the mean score of the updates, and ``seconds`` how
+    long it took by the clock of its worker. ``bad`` are the places in ``updates`` of what the worker of a failed one
+    could not read, or fold. The rest is as in ``JobRecord``.
+    """
+
+    state: Literal["ready", "leased", "done", "failed"] = "ready"
+    model: str
+    updates: tuple[Manifest, ...]
+    examples: tuple[int, ...]
+    place: int
+    makes_model: bool
+    token: int = 0
+    worker: str = ""
+    extended: int = 0
+    seconds: float = 0.0
+    made: Manifest | None = None
+    score: float | None = None
+    failures: tuple[Failure, ...] = ()
+    failure: Failure | None = None
+    bad: tuple[int, ...] = ()
+
+    def is_same_job(self, other: FoldRecord) -> bool:
+        """Return whether both are to be folded from the same, so that they come to the same."""
+        mine = (self.model, self.updates, self.examples, self.place, self.makes_model)
+        return mine == (other.model, other.updates, other.examples, other.place, other.makes_model)
 
 
 class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -283,6 +332,11 @@ class Keys:
     def job(round_: int, slot: int) -> str:
         """Key of a slot's ``JobRecord``."""
         return f"job/{round_}/{slot}"
+
+    @staticmethod
+    def fold(version: int, index: int) -> str:
+        """Key of the ``FoldRecord`` of a job for the model version that is to be made."""
+        return f"fold/{version}/{index}"
 
     @staticmethod
     def data(round_: int, slot: int) -> str:
@@ -326,7 +380,7 @@ class Keys:
 
     @staticmethod
     def is_useless(key: str, head: Head) -> bool:
-        """Return whether a key is no longer needed: jobs of rounds before the last, models before the last two.
+        """Return whether a key is no longer needed: jobs of rounds before the last, models before ``Head.recent``.
 
         States are needed as long as a snapshot may name them, data as long as their job may be done again, entries as
         long as their versions are ahead of the stored model, and the best model to the end. False for foreign keys,
@@ -338,8 +392,10 @@ class Keys:
         number = int(match[match.lastgroup])
         if match.lastgroup in ("model", "snapshot"):
             frames = (head.model, head.snapshot, None if head.best is None else head.best.model)
-            needed = [frame for frame in frames if frame is not None]
-            return number < head.version - 1 and not any(key.startswith(f"{frame.key}/") for frame in needed)
+            needed = [part for frame in frames if frame is not None for part in (frame, *frame.parts)]
+            return number < head.version - head.recent and not any(key.startswith(f"{frame.key}/") for frame in needed)
+        if match.lastgroup == "fold":
+            return number <= head.version
         if match.lastgroup == "entry":
             return number < head.version - max(1, head.logged)
         replays = (match.lastgroup == "state" and head.snapshot is not None) or (

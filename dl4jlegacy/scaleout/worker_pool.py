@@ -26,8 +26,10 @@ from dl4jlegacy.nn.networks import build_network
 from dl4jlegacy.scaleout import actors, protocol
 from dl4jlegacy.scaleout.compute import Compute, OnDevice, host_kernels
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.copies import HostCopies
 from dl4jlegacy.scaleout.job import JobIterator
 from dl4jlegacy.scaleout.measured import MeasuredJobs, MeasuredPerformer
+from dl4jlegacy.scaleout.mesh.messages import MessageCache, Messages
 from dl4jlegacy.scaleout.outcome import Outcome
 from dl4jlegacy.scaleout.parts import PerformerFactory, checked, find_performer, find_router
 from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, WorkerPerformer
@@ -99,6 +101,7 @@ class WorkerPool:
 
     Args:
         compute: the devices, and the kernels that each worker gets.
+        models: of this process, if a master shares them; None: the workers alone do.
         jobs: where workers find the data of jobs that refer to it; None if jobs carry their data.
         ends_run: whether the end of the workers sets ``outcome``, as in a process without a master.
         on_job_failed: called for each job that failed here, on the worker's thread.
@@ -115,9 +118,11 @@ class WorkerPool:
         outcome: Outcome,
         performer: PerformerFactory,
         jobs: JobIterator | None,
+        models: protocol.SharedModels | None = None,
         ends_run: bool = False,
         on_job_failed: Callable[[protocol.Perform, Failure], None] = lambda event, failure: None,
     ) -> None:
+        self._models = models or protocol.SharedModels()
         self._conf, self._plan, self._tracker, self._router = conf, plan, tracker, router
         self._compute, self._outcome, self._performer = compute, outcome, performer
         self._jobs, self._ends_run, self._on_job_failed = jobs, ends_run, on_job_failed
@@ -129,14 +134,18 @@ class WorkerPool:
         self.recorder: PhaseRecorder | None = None
         """Of this process, if statistics are collected; set before ``start``."""
         self._sender: StatsSender | None = None
+        self._copies: HostCopies | None = None
 
     def send_stats(self, process: str, send: Callable[[Sequence[EventStats]], None]) -> None:
         """Collect statistics of this process from ``start`` on, for ``send``."""
         self.recorder = PhaseRecorder(process, self._tracker.clock)
         self._sender = StatsSender(self.recorder, send)
 
-    def start(self, name: str, count: int) -> Beats:
-        """Start ``count`` workers called ``name-0 ...``; return the entries for the process's ticker."""
+    def start(self, name: str, count: int, messages: Messages | None = None) -> Beats:
+        """Start ``count`` workers called ``name-0 ...``; return the entries for the process's ticker.
+
+        ``messages``: those at hand if this process takes part in the mesh of the run; None: those of its own workers.
+        """
         conf, tracker = self._conf, self._tracker
         heartbeat = actors.HeartbeatActor.start(
             self._outcome,
@@ -147,40 +156,52 @@ class WorkerPool:
         )
         self._heartbeat, kernels = heartbeat, host_kernels(self._compute.name)
         self.names = tuple(f"{name}-{index}" for index in range(count))
+        if messages is None and (void := conf.void_configuration) is not None:
+            messages = MessageCache(void.chunks_buffer_size)
+        self._copies = self._make_copies(name)
         for index, worker_name in enumerate(self.names):
-            phases = NO_PHASES if self.recorder is None else self.recorder.thread(f"worker-{index}")
-            worker = protocol.Worker(
-                worker_name,
-                tracker.store,
-                tracker.clock,
-                self._plan,
-                self._router,
-                aggregator=aggregator_of(self._router, kernels, weighted_average=conf.weighted_average),
-                limits=conf.limits,
-                phases=phases,
-            )
-            performer, jobs = self._make_performer(index), self._jobs
-            if self.recorder is not None:
-                performer = MeasuredPerformer(performer, phases)
-                jobs = None if jobs is None else MeasuredJobs(jobs, phases)
-            self._workers.append(
-                actors.WorkerActor.start(
-                    self._outcome,
-                    tracker,
-                    worker,
-                    performer,
-                    heartbeat=heartbeat,
-                    jobs=jobs,
-                    kernels=kernels,
-                    ends_run=self._ends_run,
-                    on_job_failed=self._on_job_failed,
-                    on_set_aside=functools.partial(self._set_aside, worker_name),
-                )
-            )
+            self._start_worker(index, worker_name, heartbeat=heartbeat, kernels=kernels, messages=messages)
         if self._sender is not None:
             self._sender.start()
         polls: Beats = [(conf.limits.poll, ref, actors.Poll()) for ref in self._workers]
         return [*polls, (conf.heartbeat_seconds, heartbeat, actors.Beat())]
+
+    def _start_worker(
+        self, index: int, name: str, *, heartbeat: pykka.ActorRef[Any], kernels: Kernels, messages: Messages | None
+    ) -> None:
+        conf, tracker = self._conf, self._tracker
+        phases = NO_PHASES if self.recorder is None else self.recorder.thread(f"worker-{index}")
+        worker = protocol.Worker(
+            name,
+            tracker.store,
+            tracker.clock,
+            self._plan,
+            self._router,
+            aggregator=aggregator_of(self._router, kernels, weighted_average=conf.weighted_average),
+            limits=conf.limits,
+            phases=phases,
+            models=self._models,
+            messages=messages,
+            copies=self._copies,
+        )
+        performer, jobs = self._make_performer(index), self._jobs
+        if self.recorder is not None:
+            performer = MeasuredPerformer(performer, phases)
+            jobs = None if jobs is None else MeasuredJobs(jobs, phases)
+        self._workers.append(
+            actors.WorkerActor.start(
+                self._outcome,
+                tracker,
+                worker,
+                performer,
+                heartbeat=heartbeat,
+                jobs=jobs,
+                kernels=kernels,
+                ends_run=self._ends_run,
+                on_job_failed=self._on_job_failed,
+                on_set_aside=functools.partial(self._set_aside, name),
+            )
+        )
 
     def _set_aside(self, name: str, error: JobError) -> None:
         """Go on without a worker; without any, a process that has nothing else to do ends with its error."""
@@ -189,6 +210,11 @@ class WorkerPool:
             self.names = tuple(other for other in self.names if other != name)
         if self._ends_run and not self.names:
             self._outcome.fail(error)
+
+    def _make_copies(self, name: str) -> HostCopies | None:
+        """Return the copies of the states of slots, if other processes of this host can take part in the run."""
+        shares = self._conf.incarnation and isinstance(self._router, SlotStrategy)
+        return HostCopies(self._conf.keyspace, name) if shares else None
 
     def _make_performer(self, index: int) -> WorkerPerformer:
         """Return a worker's performer, with kernels of its own if it computes on a GPU."""
@@ -202,6 +228,8 @@ class WorkerPool:
         if self._sender is not None:
             self._sender.close()  # while the master sees that these workers are still there
         late = stop_actors(self._workers, timeout)
+        if self._copies is not None:
+            self._copies.close()
         return late + stop_actors([] if self._heartbeat is None else [self._heartbeat], timeout)
 
 

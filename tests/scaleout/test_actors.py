@@ -53,6 +53,21 @@ def test_a_worker_leaves_a_job_that_nobody_wants_though_no_hint_came():
     assert performer.progress == LOOK_SECONDS
 
 
+def test_a_job_is_not_done_again_for_one_that_nobody_wants_any_more():
+    """It may be one of hundreds, each too short for a look in between."""
+    work, store, clock = network_work(), MemoryStore(), SetClock()
+    store.put(HEAD, encode_record(Head(run="run", version=1, round=1, model=Manifest("model/1/m", 0, 0))))
+    router = create_router("gradient-sharing", jobs_per_round=4)
+    worker = protocol.Worker("w", store, clock, work.plan, router, aggregator=work.aggregator(router.name))
+    actor = WorkerActor(
+        *(Outcome(clock), StateTracker(store, clock), worker, None), heartbeat=None, jobs=None, kernels=None
+    )
+    record = JobRecord(state="leased", model="model/0/m", token=1, worker="w")
+    earlier, leased = work.plan.slot(0, 0), work.plan.slot(1, 0)
+    clock.seconds += LOOK_SECONDS
+    assert actor._perform(protocol.Perform(earlier, record, 0, b"", None, leased=leased)) is protocol.ABANDONED
+
+
 def test_an_actor_that_stops_just_when_it_is_to_be_told_something_ends_no_timer():
     told = threading.Event()
 

@@ -1,5 +1,7 @@
 """The plan: every batch of every epoch exactly once, in slots that depend on the Conf alone."""
 
+import itertools
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -16,13 +18,15 @@ validations = st.builds(
     st.integers(0, 9),
 )
 plans = st.builds(
-    lambda phases, validation, batches, tail, size, jobs, frequency: Plan(
+    lambda phases, validation, batches, tail, size, jobs, frequency, warm, few: Plan(
         phases=phases,
         batches=batches,
         examples=(batches - 1) * size + 1 + tail % size,
         batch_size=size,
         jobs_per_round=jobs,
         averaging_frequency=frequency,
+        warm_start=warm,
+        warm_start_jobs=1 + few % jobs,
         validation=validation if any(phase.kind == "finetune" for phase in phases) else None,
     ),
     st.lists(
@@ -36,6 +40,8 @@ plans = st.builds(
     st.integers(1, 5),
     st.integers(1, 6),
     st.integers(1, 5),
+    st.sampled_from([0.0, 0.0, 0.1, 0.5, 0.99, 1.0]),
+    st.integers(0, 5),
 )
 
 
@@ -74,6 +80,54 @@ def test_rounds_that_are_short_are_spread_evenly_over_their_slots(plan):
             assert max(sizes) - min(sizes) <= 1
 
 
+def rounds_of_epoch(plan, round_):
+    """How many rounds of training the epoch of a round has."""
+    epoch = plan.slot(round_, 0).epoch
+    rounds = [r for r in range(plan.total_rounds) if not plan.is_validation(r)]
+    return sum(plan.slot(r, 0).epoch == epoch for r in rounds)
+
+
+@given(plans)
+def test_a_warm_start_is_a_part_of_each_phases_first_epoch_with_narrower_rounds_and_nothing_else(plan):
+    cold = msgspec.structs.replace(plan, warm_start=0.0)
+    full = plan.averaging_frequency
+    for phase, (first, epochs) in enumerate(itertools.pairwise(plan._first_epochs)):
+        for epoch in range(first, epochs):
+            rounds, usual = (
+                [[p.slot(r, s) for s in range(p.slots(r))] for r in range(p.total_rounds) if is_of(p, r, phase, epoch)]
+                for p in (plan, cold)
+            )
+            if epoch > first:
+                assert [[part[4:6] for part in parts] for parts in rounds] == [[s[4:6] for s in r] for r in usual]
+                continue
+            few = plan.warm_start_jobs
+            narrow = [parts for parts in rounds if plan.width(parts[0].round) == few]
+            assert narrow == rounds[: len(narrow)]
+            if few < plan.jobs_per_round:
+                batches = sum(part.last - part.first for parts in narrow for part in parts)
+                wanted = plan.warm_start * plan.batches
+                assert min(wanted, plan.batches // (few * full) * few * full) <= batches < wanted + few * full
+                assert all(plan.width(parts[0].round) == plan.jobs_per_round for parts in rounds[len(narrow) :])
+                assert all(len(parts) == few for parts in narrow[:-1])
+            assert all(len(parts) <= plan.jobs_per_round for parts in rounds)
+            assert all(len(parts) == plan.jobs_per_round for parts in rounds[len(narrow) : -1])
+
+
+def is_of(plan, round_, phase, epoch):
+    """Whether a round trains in an epoch of a phase."""
+    return not plan.is_validation(round_) and plan.phase_of(round_) == phase and plan.slot(round_, 0).epoch == epoch
+
+
+def test_a_warm_start_of_an_epoch_of_ten_batches():
+    """Half of it by one, then three at a time; the second epoch as always."""
+    plan = Plan(phases=(Phase(epochs=2),), batches=10, examples=10, batch_size=1, jobs_per_round=3, warm_start=0.5)
+    rounds = [[plan.slot(r, s)[3:6] for s in range(plan.slots(r))] for r in range(plan.total_rounds)]
+    assert [len(parts) for parts in rounds] == [1, 1, 1, 1, 1, 3, 2, 3, 3, 3, 1]
+    assert [part for parts in rounds for part in parts] == [(e, b, b + 1) for e in range(2) for b in range(10)]
+    assert [plan.width(r) for r in range(8)] == [1, 1, 1, 1, 1, 3, 3, 3]
+    assert [plan.slot(r, 0).iteration for r in range(11)] == list(range(11))
+
+
 @given(plans)
 def test_a_validation_comes_after_so_many_rounds_and_after_the_last_one(plan):
     trained, since = 0, 0
@@ -82,7 +136,7 @@ def test_a_validation_comes_after_so_many_rounds_and_after_the_last_one(plan):
         if plan.is_validation(round_):
             assert plan.work_of(round_).kind == VALIDATE and not plan.is_validation(round_ - 1)
             assert plan.phase_of(round_) == plan.phase_of(round_ - 1)
-            every = plan.validation.every or plan.rounds_per_epoch
+            every = plan.validation.every or rounds_of_epoch(plan, round_ - 1)
             is_last = round_ + 1 == plan.total_rounds or plan.phase_of(round_ + 1) != plan.phase_of(round_)
             assert since == every or (is_last and 0 < since < every)
             since = 0
@@ -91,7 +145,7 @@ def test_a_validation_comes_after_so_many_rounds_and_after_the_last_one(plan):
             since += plan.work_of(round_).kind == "finetune"
             assert plan.work_of(round_) == plan.phases[plan.phase_of(round_)]
     assert since == 0 or plan.validation is None
-    assert trained == plan.total_epochs * plan.rounds_per_epoch
+    assert trained == plan.total_rounds - len([r for r in range(plan.total_rounds) if plan.is_validation(r)])
     assert plan.epochs_before(plan.total_rounds) == sum(p.epochs for p in plan.phases if p.kind == "finetune")
 
 

@@ -5,6 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
+import numpy as np
 import pytest
 
 from dl4jlegacy.clock import RunningClock
@@ -14,6 +15,7 @@ from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Phase, Plan
+from dl4jlegacy.scaleout.protocol import worker as worker_module
 from dl4jlegacy.scaleout.records import (
     HEAD,
     Head,
@@ -120,6 +122,18 @@ def test_frames_of_any_size_come_back_from_their_chunks(tracker):
     assert drive(protocol.read_frame(tracker.store, manifest)) is None
 
 
+def test_a_frame_in_one_piece_is_read_without_a_copy():
+    store, frame = MemoryStore(), Result({"x": 1}, {"a": np.arange(1000, dtype=np.float32)}).encode()
+    whole = drive(protocol.write_frame(store, "whole", frame))
+    found = drive(protocol.read_frame(store, whole))
+    assert np.shares_memory(np.frombuffer(found, np.uint8), np.frombuffer(frame, np.uint8))
+    store.put("odd/0", memoryview(b"x" + bytes(frame))[1:])
+    copied = drive(protocol.read_frame(store, msgspec.structs.replace(whole, key="odd")))
+    assert bytes(copied) == bytes(frame) and Result.decode(copied).arrays["a"].ctypes.data % 64 == 0
+    for wrong in (msgspec.structs.replace(whole, nbytes=len(frame) - 1), msgspec.structs.replace(whole, digest="0")):
+        assert drive(protocol.read_frame(store, wrong)) is None
+
+
 def race(count, work):
     """Run ``work(i)`` on ``count`` threads at once; return the results in order."""
     barrier = threading.Barrier(count, timeout=60)
@@ -130,6 +144,37 @@ def race(count, work):
 
     with ThreadPoolExecutor(count) as pool:
         return [f.result(timeout=60) for f in [pool.submit(run, i) for i in range(count)]]
+
+
+def issued(tracker, head, numbers, ahead=()):
+    work = protocol.MoreWork(head, tuple(numbers), tuple(ahead))
+    drive(protocol.issue_jobs(tracker.store, PLAN, work, binds_model=True, load=None, put_ahead={}))
+
+
+def test_a_new_round_is_issued_without_looking_and_changes_no_job_that_is_there(tracker, monkeypatch):
+    head = begin(tracker)
+    key = Keys.job(0, 2)
+    raw = tracker.store.get(key)
+    tracker.store.put(key, changed := encode_record(msgspec.structs.replace(decode_record(raw, JobRecord), token=7)))
+    with monkeypatch.context() as patch:
+        patch.setattr(type(tracker.store), "get_many", lambda *_: pytest.fail("it looked"))
+        issued(tracker, head, range(8), ahead=(8,))
+    assert bytes(tracker.store.get(key)) == bytes(changed)
+    assert decode_record(tracker.store.get(Keys.job(1, 3)), JobRecord).state == "ready"
+
+
+def test_a_worker_begins_a_round_where_it_began_the_last_one(tracker):
+    head, router = begin(tracker), create_router("iterative-reduce")
+    me = protocol.Worker(
+        "w", tracker.store, tracker.clock, PLAN, router, aggregator=aggregator_of(router, load("numpy"))
+    )
+    own, other = (PLAN.at(drive(worker_module._claim(me)).number) for _ in range(2))
+    assert own[0] == other[0] == 0 and own != other
+    following = msgspec.structs.replace(head, version=1, round=1, folded=((0, 4),))
+    tracker.store.put(HEAD, encode_record(following))
+    issued(tracker, following, range(4, 8))
+    me.spare.clear()  # those of the last round, which others have done
+    assert PLAN.at(drive(worker_module._claim(me)).number) == (1, own[1])
 
 
 def test_of_many_who_claim_a_job_exactly_one_wins(tracker):

@@ -30,19 +30,33 @@ from tests.support import REPOSITORY
 from tests.support.progress_lines import without_progress
 
 __all__ = [
-    *("LONG", "RUN", "SECRET", "SHORTER", "WATCHED", "Cluster", "Command"),
+    *("LONG", "RUN", "SECRET", "SHORTER", "Cluster", "Command"),
     *("cluster", "embedded", "error", "freeze", "nodes_below", "on_own", "same", "servers", "until"),
 ]
 
 COMMAND = [sys.executable, "-m", "dl4jlegacy"]
 RUN = ["--model", "dbn", "--dataset", "digits", "--jobs-per-round", "4", "--seed", "7", "--pretrain-epochs", "2"]
-LONG = "30"
+LONG = "500"
 """Epochs of a run that somebody ends: more than it ever gets to."""
 SHORTER = "5"
-"""Epochs of a run that is disturbed at once and then has only to come to its end: some 200 rounds all the same."""
-WATCHED = "10"
-"""Epochs of a run beside which commands are started, one after the other, before it is disturbed."""
+"""Epochs of a run that has to come to its end: some 200 rounds. If it must not do so too soon, hold it."""
 SECRET = "a secret of this test"
+HOLDS = """
+import pathlib as held_pathlib, threading as held_threading
+import dl4jlegacy.scaleout.perform as held_module
+unheld, held_from = held_module.MultiLayerNetworkPerformer.perform, held_pathlib.Path({held_from!r})
+def is_held(job):
+    try:
+        return job.slot.round >= int(held_from.read_text())
+    except FileNotFoundError:
+        return False
+def hold(self, job):
+    while is_held(job):
+        held_threading.Event().wait(0.01)
+    return unheld(self, job)
+held_module.MultiLayerNetworkPerformer.perform = hold
+"""
+"""A worker that begins no job of the round in a file, or of a later one, while there is such a file."""
 
 
 def until(condition: Callable[[], object], seconds: float = 180.0, what: str = "") -> float:
@@ -122,7 +136,27 @@ class Cluster:
         self._numbers = itertools.count()
         self._runs: set[str] = set()
         self._seen: set[tuple[str, str]] = set()
+        self._held_from = folder / "held-from"
         self.run = ""
+
+    def hold(self, round_: int) -> None:
+        """Let the runs go on up to this round only, whose jobs wait with their workers until they are let go.
+
+        What has to happen in the middle of a run then does, however fast it is and however slowly what happens to it.
+        It takes workers that are started after the first such call, at any later one or :meth:`let_go` all of them.
+        """
+        whole = self._held_from.with_suffix(".new")
+        whole.write_text(str(round_))
+        whole.replace(self._held_from)
+
+    def hold_in(self, round_: int) -> None:
+        """Let the run that was started last go on up to this round, and wait until it is there."""
+        self.hold(round_)
+        self.wait_for_round(round_)
+
+    def let_go(self) -> None:
+        """Let all runs go on to their end."""
+        self._held_from.unlink()
 
     def start(
         self,
@@ -137,6 +171,8 @@ class Cluster:
             self.run = arguments[arguments.index("--run") + 1]
             self._runs.add(self.run)
         given = {**os.environ, "DL4J_SECRET": SECRET, **(env or {})}
+        if self._held_from.exists():
+            patch += HOLDS.format(held_from=str(self._held_from))
         if patch:
             site = self.folder / f"site-{number}"
             site.mkdir()

@@ -17,23 +17,29 @@ import math
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
 import msgspec
+import numpy as np
 
 from dl4jlegacy.clock import Clock, RunningClock
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.aggregate import JobAggregator, ValidationAggregation, aggregate
+from dl4jlegacy.scaleout.aggregate import JobAggregator, ValidationAggregation, aggregate, aggregation_tree
 from dl4jlegacy.scaleout.foreign import ForeignValues
+from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Plan, SlotPlan
 from dl4jlegacy.scaleout.protocol import closing, watch
 from dl4jlegacy.scaleout.protocol.frames import keys_of
 from dl4jlegacy.scaleout.records import HEAD, Best, Failure, Head, Manifest, account, advance, decode_record
 from dl4jlegacy.scaleout.scoring import Scoring
-from dl4jlegacy.scaleout.strategies import WorkRouter, create_router
+from dl4jlegacy.scaleout.strategies import SlotStrategy, Strategy, WorkRouter, create_router
+from tests.support.chain_observer import ChainObserver
+from tests.support.hostile_copies import HostileCopies
+from tests.support.hostile_mesh import HostileMesh
+from tests.support.scenarios import HOSTILE, SCENARIOS, Scenario
 
 LEASE, POLL = 60.0, 8.0
 KILLS, FREEZES, LOSSES, RESTARTS, STEPS = 0.008, 0.004, 0.002, 0.0002, 0.01
@@ -48,43 +54,6 @@ GROUPS = (watch.GROUP_NBYTES, 1, 600)
 """Sizes of the groups in which a master fetches updates: all at once, one by one, a few at a time."""
 MASTERS, WORKERS = ("m0", "m1"), ("w0", "w1", "w2")
 LIMITS = protocol.Limits(lease=LEASE, poll=POLL, attempts=1_000_000, straggler_least=LEASE / 2)
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """What the jobs of a schedule are like, and how often a process is killed or frozen, or something is lost."""
-
-    batches: int = 4
-    """A job has fewer batches than that, each a step."""
-    patience: float = float("inf")
-    """Seconds without progress after which a master gives up the run."""
-    hostility: float = 1.0
-    failures: float = 0.02
-    """The probability that a job fails."""
-    attempts: int = 1_000_000
-    sick: str = ""
-    """A role whose every job fails. Its process is never killed, so that it is one worker all the time."""
-    garbles: bool = False
-    """Whether its jobs do not fail, but come to updates that do not fit the model."""
-    replay: float = 1e12
-    """Seconds of replay that states are saved for (``LONGEST_REPLAY``): so much that there are long logs."""
-    is_resumed: bool = False
-    """Whether somebody resumes the run whenever it fails."""
-
-
-HOSTILE = Scenario()
-LONG_ROUNDS = Scenario(batches=300, patience=900.0, hostility=0.1, replay=closing.LONGEST_REPLAY)
-"""Rounds that last longer than a run may stand still."""
-SICK_WORKER = Scenario(failures=0.0, attempts=3, sick="w2")
-GARBLING_WORKER = dataclasses.replace(SICK_WORKER, garbles=True)
-FAILING_RUN = Scenario(failures=0.2, attempts=2, is_resumed=True)
-SCENARIOS = {
-    "hostile": HOSTILE,
-    "long-rounds": LONG_ROUNDS,
-    "sick-worker": SICK_WORKER,
-    "garbling-worker": GARBLING_WORKER,
-    "failing-run": FAILING_RUN,
-}
 
 
 class SimulatedStore:
@@ -205,9 +174,33 @@ class Machines:
             self._wall[at] += self._random.choice(STEP_SECONDS)
 
 
-def args_of(router: str, seed: int) -> dict[str, Any]:
-    """Return the options of a strategy: how often states are saved changes nothing in the result."""
-    return {"state_every": (3, 1, 64, 2)[seed // 2 % 4]} if router == "gradient-sharing" else {}
+ASYNCHRONOUS = "-asynchronous"
+"""What the names of strategies end with here whose chains are to be asynchronous."""
+
+
+def strategy_of(router: str, seed: int, plan: Plan, scenario: Scenario = HOSTILE) -> Strategy:
+    """Return a strategy: how often states are saved, and who folds, changes nothing in the result.
+
+    In how many steps they fold does.
+    """
+    name, args = router.removesuffix(ASYNCHRONOUS), {}
+    if router != name:
+        args = {"asynchronous": True, "bound": (1, 0, 2)[seed // 2 % 3]}
+        args |= {"clip": 0.0, "tau": 1e-3} if name == "gradient-sharing" else {}
+    elif scenario.servers:
+        args = {"parameter_servers": (2, 0, 4, 3)[seed // 2 % 4], "aggregation_depth": (1, 2, 2, 3)[seed // 4 % 4]}
+    elif name == "gradient-sharing":
+        args = {"state_every": (3, 1, 64, 2)[seed // 2 % 4]}
+    return create_router(name, args, jobs_per_round=plan.jobs_per_round)
+
+
+def garbled(done: Any, rng: random.Random) -> Any:
+    """Return what no model can use instead of what a job has come to: other arrays, too many numbers, no frame."""
+    if isinstance(done, protocol.Performed):
+        return protocol.Performed(done.state, done.state)
+    result = Result.decode(done)
+    twice = Result(result.values, {name: np.concatenate([array, array]) for name, array in result.arrays.items()})
+    return bytes(twice.encode()) if rng.random() < 0.5 else b"no frame"
 
 
 class World:
@@ -215,7 +208,8 @@ class World:
         self.work, self.losses, self.seed, self.scenario = work, losses, seed, scenario
         self.rng = random.Random(seed)
         self.store = SimulatedStore(work.chunk_nbytes)
-        self.router = create_router(router, args_of(router, seed), jobs_per_round=work.plan.jobs_per_round)
+        self.router = strategy_of(router, seed, work.plan, scenario)
+        self.chains = self._observer()
         self.limits = msgspec.structs.replace(LIMITS, attempts=scenario.attempts)
         self.time = 0.0
         self.machines = Machines(MASTERS + WORKERS, seed)
@@ -233,9 +227,19 @@ class World:
         """The names of killed workers."""
         self.set_aside: list[str] = []
         self.resumed = 0
+        self.mesh = HostileMesh(seed) if scenario.pushes else None
+        self.copies = HostileCopies(seed) if scenario.copies else None
         self.replayed = 0
         """How often a job was done again for a later one of its slot."""
         self.born = 0
+
+    def _observer(self) -> ChainObserver | None:
+        """Return what watches the chains of an asynchronous run; None if it has none."""
+        if self.router.binds_model or not isinstance(self.router, SlotStrategy):
+            return None
+        plan, aggregator = self.work.plan, self.work.aggregator(self.router.name)
+        most = (plan.jobs_per_round - 1) * (2 * self.router.bound + 1)
+        return ChainObserver(self.seed, self.store, plan, self.router, aggregator, most, self.losses)
 
     def clock(self) -> Clock:
         """Return the clock of a process, such as it has from its tracker; here it is read now and then only."""
@@ -287,6 +291,7 @@ class World:
             on_set_aside=lambda worker, failures: self.set_aside.append(worker),
             present=self.present,
             scoring=work.scoring,
+            pushes_messages=self.mesh is not None and name.startswith(MASTERS[0]),
         )
         progressed = [self.time]
         put_ahead: dict[int, Manifest] = {}
@@ -335,6 +340,8 @@ class World:
             aggregator=self.work.aggregator(self.router.name),
             limits=self.limits,
             block=block,
+            messages=None if self.mesh is None or name.startswith(WORKERS[-1]) else self.mesh.join(name),
+            copies=None if name.startswith(WORKERS[-1]) else self.copies,
         )
         steps = protocol.worker_steps(me)
         answer: Any = None
@@ -367,7 +374,10 @@ class World:
             return protocol.ABANDONED
         self.replayed += event.leased is not None
         done = self.work.perform(event.plan, event.version, event.model, event.data, self.router, event.state)
-        return protocol.Performed(done.state, done.state) if is_sick else done
+        if self.chains is not None and isinstance(done, protocol.Performed):
+            number = self.work.plan.number(event.plan.round, event.plan.slot)
+            self.chains.note(number, event, done.update, done.state)
+        return garbled(done, self.rng) if is_sick else done
 
     def wants(self, event: protocol.Perform) -> bool:
         """Whether a worker that looks at the head between two batches goes on."""
@@ -393,7 +403,8 @@ def run(
     world = World(work, router, seed, losses, scenario)
     long_logs = mock.patch.object(closing, "LONGEST_REPLAY", scenario.replay)
     groups = mock.patch.object(watch, "GROUP_NBYTES", GROUPS[seed // 2 % len(GROUPS)])
-    with groups, long_logs, world.machines.shown():
+    watching = nullcontext() if world.chains is None else world.chains.watching()
+    with groups, long_logs, watching, world.machines.shown():
         return _run(world)
 
 
@@ -409,6 +420,8 @@ def _run(world: World) -> World:
     while world.result is None:
         steps += 1
         world.time += 1.0
+        if world.mesh is not None:
+            world.mesh.time = world.time
         assert steps < STEP_LIMIT, f"seed {seed}: no progress after {steps} steps"
         peak = max(peak, len(world.store.now))
         role = rng.choice(roles)
@@ -436,6 +449,8 @@ def _run(world: World) -> World:
         except StopIteration:
             finished.add(role)
         assert world.store.operations - before <= 1, f"seed {seed}: {role} took two store operations in one step"
+        if world.chains is not None:
+            world.chains.look()
     check(world, seed, peak)
     return world
 
@@ -459,7 +474,20 @@ def check(world: World, seed: int, peak: int) -> None:
     assert world.losses or set(best) <= set(world.store.now), f"seed {seed}: the best model is gone from the store"
 
 
-def serial(work: Work, router: str = "iterative-reduce") -> tuple[Head, Any, Any]:
+def fold(aggregator: Any, model: Any, updates: list[Any], depth: int, *, version: int, ends_phase: bool) -> Any:
+    """Return the next model and its score, folded in a tree of this depth."""
+    *groups, _ = aggregation_tree(len(updates), depth)
+    for level in groups:
+        sources, updates = updates, []
+        for places in level:
+            examples = [int(Result.decode(sources[place]).values["examples"]) for place in places]
+            mean = aggregator.begin_group(examples=examples)
+            mean.add([sources[place] for place in places])
+            updates.append(mean.finish(ends_phase=False)[0])
+    return aggregate(aggregator, model, updates, version=version, ends_phase=ends_phase)
+
+
+def serial(work: Work, router: str = "iterative-reduce", depth: int = 1) -> tuple[Head, Any, Any]:
     """Return the last head, the last and the best model of a run without a store, a clock or a second process."""
     plan, aggregator = work.plan, work.aggregator(router)
     strategy = create_router(router, jobs_per_round=plan.jobs_per_round)
@@ -479,7 +507,7 @@ def serial(work: Work, router: str = "iterative-reduce") -> tuple[Head, Any, Any
             figures = aggregation.figures()
         else:
             ends = plan.ends_phase(round_, round_ + 1)
-            model, score = aggregate(aggregator, model, updates, version=round_, ends_phase=ends)
+            model, score = fold(aggregator, model, updates, depth, version=round_, ends_phase=ends)
             states = {} if ends else states
         new = advance(head, plan, [plan.number(round_, slot.slot) for slot in slots], score=score)
         before, head = head, work.scoring.closed(plan, head, new, figures)
@@ -491,13 +519,15 @@ def simulate(
     work: Work, count: int, first: int, router: str = "iterative-reduce", scenario: Scenario = HOSTILE
 ) -> list[World]:
     """Run ``count`` schedules, half of them with losses; synchronous ones must end in the serial run's parameters."""
-    expected = serial(work, router) if create_router(router).binds_model else None
+    known: dict[int, tuple[Head, Any, Any]] = {}
     worlds = []
     for seed in range(first, first + count):
         world = run(work, seed, losses=seed % 2 == 1, router=router, scenario=scenario)
         worlds.append(world)
-        if expected is not None and world.result is not None:
-            check_same(world, seed, *expected)
+        if world.router.binds_model and world.result is not None:
+            depth = getattr(world.router, "aggregation_depth", 1)
+            known[depth] = known.get(depth) or serial(work, router, depth)
+            check_same(world, seed, *known[depth])
     return worlds
 
 

@@ -1,19 +1,35 @@
-"""Short embedded runs on iris, for the tests of strategies."""
+"""Short embedded runs on iris, and a plan, for the tests of strategies."""
 
 from __future__ import annotations
 
+import itertools
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from dl4jlegacy import ActorNetworkRunner, Conf, ListDataSetIterator
 from dl4jlegacy.datasets import load
 from dl4jlegacy.datasets.normalizers import NormalizerMinMaxScaler
 from dl4jlegacy.nn import zoo
+from dl4jlegacy.scaleout.plan import Phase, Plan, Validation
+from dl4jlegacy.scaleout.records import Head, Manifest
 
-__all__ = ["SLOTS", "Copies", "bits", "conf_of", "data", "train"]
+__all__ = ["BEGINNING", "PLAN", "SLOTS", "Copies", "bits", "conf_of", "data", "interrupt", "train"]
 
 SLOTS = 4
+PLAN = Plan(
+    phases=(Phase(kind="pretrain", layer=0), Phase(epochs=3)),
+    batches=18,  # the last round of an epoch has two slots
+    examples=18,
+    batch_size=1,
+    jobs_per_round=SLOTS,
+    validation=Validation(batches=3, examples=3, batch_size=1),
+)
+"""Phases, validations and short rounds: all that a schedule has to keep apart."""
+BEGINNING = Head(run="r", version=0, round=0, model=Manifest("", 0, 0))
 _IRIS = load("iris")
 _TRAIN = NormalizerMinMaxScaler().fit(_IRIS.train).transform(_IRIS.train)
 
@@ -34,6 +50,30 @@ def train(conf: Conf, resume: bool = False, **more: Any) -> Any:
     with ActorNetworkRunner("master", data(conf), **more) as runner:
         runner.setup(conf, resume=resume)
         return runner.train(deadline=60)
+
+
+class _Slow:
+    """Takes its time over each batch, and more of it after ten rounds."""
+
+    def __init__(self) -> None:
+        self.never, self.batches = threading.Event(), itertools.count()
+
+    def iteration_done(self, network: Any, iteration: int, score: float, *, examples: int = 0) -> None:
+        self.never.wait(0.02 if next(self.batches) < 10 * SLOTS else 1.0)
+
+
+def interrupt(conf: Conf) -> None:
+    """Train as far as the sixth round, then interrupt the run in its middle."""
+
+    def is_enough(status: Any) -> None:
+        if status.head is not None and status.head.round >= 6:
+            raise KeyboardInterrupt
+
+    runner = ActorNetworkRunner("master", data(conf), worker_listeners=[_Slow()])
+    runner.setup(conf)
+    with pytest.raises(KeyboardInterrupt):
+        runner.train(is_enough)
+    runner.shutdown()
 
 
 def bits(result: Any) -> bytes:

@@ -70,11 +70,19 @@ class Waker:
 
     def __init__(self) -> None:
         self.reader, self._writer = socket.socketpair()
+        self.reader.setblocking(False)
+        self._writer.setblocking(False)
 
     def wake(self) -> None:
-        """End the current wait and all later ones."""
-        with contextlib.suppress(OSError):  # closed already
+        """End the current wait and all later ones, until ``clear``."""
+        with contextlib.suppress(OSError):  # closed already, or full, so that it is woken anyway
             self._writer.send(b"!")
+
+    def clear(self) -> None:
+        """Let the next wait last again."""
+        with contextlib.suppress(BlockingIOError):
+            while len(self.reader.recv(4096)) == 4096:
+                continue
 
     def close(self) -> None:
         """Close both ends."""

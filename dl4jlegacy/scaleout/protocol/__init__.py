@@ -38,8 +38,8 @@ from dl4jlegacy.scaleout.protocol.frames import (
     read_many,
     write_frame,
 )
-from dl4jlegacy.scaleout.protocol.log import is_model_there, rewound
-from dl4jlegacy.scaleout.protocol.master import Master, RunStart, master_steps, reopen, restore_end
+from dl4jlegacy.scaleout.protocol.log import SharedModels, is_model_there, rewound
+from dl4jlegacy.scaleout.protocol.master import Master, RunStart, extend_run, master_steps, reopen, restore_end
 from dl4jlegacy.scaleout.protocol.names import (
     NAMES,
     RunRecord,
@@ -74,12 +74,14 @@ __all__ = [
     "RunRecord",
     "RunStart",
     "SavedState",
+    "SharedModels",
     "Steps",
     "Wait",
     "Worker",
     "claim_name",
     "delete_many",
     "extend_lease",
+    "extend_run",
     "increment",
     "is_model_there",
     "is_wanted",

@@ -24,6 +24,8 @@ def issue_jobs(
 ) -> Steps[None]:
     """Write a job record for each slot of ``work`` that has none.
 
+    Where jobs are asked for again, or are dear, it looks first what there is; foreign values are cleared then.
+
     Args:
         binds_model: whether the jobs must start from the head's model version; those of a validation always do.
         load: returns the data of a slot; None if jobs refer to their data instead of carrying them.
@@ -33,8 +35,10 @@ def issue_jobs(
     if load is not None and work.again:
         yield from write_frames(store, _frames(plan, work.again, load))
     model = work.head.identity if binds_model or plan.is_validation(work.head.round) else ""
-    found = yield from read_many(store, [Keys.job(*plan.at(number)) for number in work.numbers], clears=True)
-    numbers = [number for number, raw in zip(work.numbers, found, strict=True) if raw is None]
+    numbers = list(work.numbers)
+    if load is not None or not work.ahead:  # else the round is new: its jobs are missing
+        found = yield from read_many(store, [Keys.job(*plan.at(number)) for number in numbers], clears=True)
+        numbers = [number for number, raw in zip(numbers, found, strict=True) if raw is None]
     data: dict[int, Manifest | None] = dict.fromkeys(numbers)
     if load is not None:
         lacking = [number for number in numbers if number not in put_ahead]

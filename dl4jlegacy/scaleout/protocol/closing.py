@@ -17,15 +17,19 @@ from dl4jlegacy.scaleout.protocol.events import (
 )
 from dl4jlegacy.scaleout.protocol.frames import (
     delete_many,
+    in_slices,
     keys_of,
+    read_frame,
     write_frame,
 )
 from dl4jlegacy.scaleout.protocol.log import (
     KnownLog,
     folded_jobs,
     saved_in,
+    write_entry,
 )
 from dl4jlegacy.scaleout.protocol.master_state import Master
+from dl4jlegacy.scaleout.protocol.parameter_servers import FoldedSlices
 from dl4jlegacy.scaleout.protocol.states import (
     names_snapshot,
     read_states,
@@ -35,6 +39,7 @@ from dl4jlegacy.scaleout.protocol.states import (
 from dl4jlegacy.scaleout.protocol.watch import OpenSlots
 from dl4jlegacy.scaleout.records import (
     HEAD,
+    Figures,
     Head,
     Keys,
     LogEntry,
@@ -59,28 +64,21 @@ __all__ = [
 
 LONGEST_REPLAY = 30.0
 """Seconds that doing the jobs of a slot again should take at most, whose worker is gone."""
+RECENT = 4
+"""So many versions are kept beside the newest where jobs begin with whatever is newest: a version may take no longer to
+make than one model to write, and a worker longer to read a model and a state."""
 
 
-def close_round(me: Master, slots: OpenSlots) -> Steps[None]:
+def close_round(me: Master, slots: OpenSlots, served: FoldedSlices | None = None) -> Steps[None]:
     """Write the folded updates as the next model version and make it current; from that moment the updates count.
 
+    What parameter servers have folded is there already, and may be part of another master's head; it is only read.
     A validation leaves the model as it is, and so may an aggregation; then it is not written again. What either means
     for the best model and the run's end is in the new head.
     """
-    head, aggregation, now = slots.head, slots.aggregation, me.clock.now()
-    assert aggregation is not None
-    new = advance(head, me.plan, slots.folded, updates_dropped=max(head.updates_dropped, slots.dropped))
-    if me.scoring.counts_seconds:
-        new = msgspec.structs.replace(new, seconds=head.seconds + now - me.counted[1])
-    figures, frame, before, at = None, slots.model, me.snapshot, (head.round, None)
-    if isinstance(aggregation, ValidationAggregation):
-        figures = aggregation.figures()
-    else:
-        ends_phase = me.plan.ends_phase(head.round, new.round)
-        with me.phases.phase("MasterAggregate", at):
-            frame, score = aggregation.finish(ends_phase=ends_phase)
-        with me.phases.phase("MasterStoreModel", at):
-            new = yield from _stored(me, slots, msgspec.structs.replace(new, score=score), frame, ends_phase=ends_phase)
+    head, now, at = slots.head, me.clock.now(), (slots.head.round, None)
+    before = me.snapshot
+    new, frame, figures = yield from _next_model(me, slots, _advanced(me, slots, now), served)
     if not new.logged:
         new = with_keeps(me, new)
     with me.phases.phase("MasterScore", at):
@@ -89,24 +87,57 @@ def close_round(me: Master, slots: OpenSlots) -> Steps[None]:
         new = yield from as_a_whole(me, new, frame)
     yield STEP
     committing = me.phases.begin()
-    if me.store.replace_if_same(HEAD, slots.raw, encode_record(new)):
-        committing.end("MasterCommit", at)
-        me.store.publish(HEAD_TOPIC)
-        me.known, me.counted = (new, frame), (new.version, now)
-        me.homes |= {me.plan.at(number)[1]: slots.records[number].worker for number in slots.folded}
-        me.log = _known_log(me, slots, new)
-        me.closed_keys += [*_replaced_keys(head, new), *_keys_of_slots(me, slots)]
-        me.closed_keys += _keys_of_states(head, before) if new.snapshot != head.snapshot else []
-        if new.best is not None and not new.best.is_same(head.best):
-            me.closed_keys += [] if head.best is None else keys_of(head.best.model)
-            me.best = (new.best, frame)
-        jobs = {number: slots.records[number] for number in slots.folded}
-        states = yield from states_to_save(me, new)
-        yield NewModel(new, frame, best=me.best_of(new), jobs=jobs, figures=figures, states=states)
-    else:
-        mine = {frame for frame in (new.model, new.entry, new.snapshot) if frame is not None}
+    if not me.store.replace_if_same(HEAD, slots.raw, encode_record(new)):
+        mine = {made for made in (new.model, new.entry, new.snapshot) if made is not None and not made.parts}
         theirs = {head.model, head.entry, head.snapshot}
-        yield from delete_many(me.store, [key for frame in mine - theirs for key in keys_of(frame)])
+        yield from delete_many(me.store, [key for made in mine - theirs for key in keys_of(made)])
+        return
+    committing.end("MasterCommit", at)
+    whole = frame if served is None else (yield from read_frame(me.store, new.model))
+    if whole is None:  # lost since then: the run goes on as with any model that is lost
+        me.known = None
+        me.store.publish(HEAD_TOPIC)
+        return
+    me.known, me.counted = (new, whole), (new.version, now)
+    if new.best is not None and not new.best.is_same(head.best):
+        me.best = (new.best, whole)
+    me.homes |= {me.plan.at(number)[1]: slots.records[number].worker for number in slots.folded}
+    me.log = _known_log(me, slots, new)
+    me.closed_keys += _keys_without_use(me, slots, new, before, served)
+    jobs = {number: slots.records[number] for number in slots.folded}
+    states = yield from states_to_save(me, new)
+    yield NewModel(new, whole, best=me.best_of(new), jobs=jobs, figures=figures, states=states)
+
+
+def _next_model(
+    me: Master, slots: OpenSlots, new: Head, served: FoldedSlices | None
+) -> Steps[tuple[Head, Buffer, Figures | None]]:
+    """Return the new head with what the folded slots come to, the model's frame, and the figures of a validation.
+
+    What parameter servers have folded is not read: the frame is that of the model before.
+    """
+    head, aggregation, at = slots.head, slots.aggregation, (slots.head.round, None)
+    if isinstance(aggregation, ValidationAggregation):
+        return new, slots.model, aggregation.figures()
+    if served is not None:
+        model = in_slices(me.model_key(new.version), served.slices)
+        return msgspec.structs.replace(new, score=served.score, model=model), slots.model, None
+    assert aggregation is not None
+    ends_phase = me.plan.ends_phase(head.round, new.round)
+    with me.phases.phase("MasterAggregate", at):
+        frame, score = aggregation.finish(ends_phase=ends_phase)
+    with me.phases.phase("MasterStoreModel", at):
+        new = yield from _stored(me, slots, msgspec.structs.replace(new, score=score), frame, ends_phase=ends_phase)
+    return new, frame, None
+
+
+def _advanced(me: Master, slots: OpenSlots, now: float) -> Head:
+    """Return the head after the folded slots, before anything of it is stored."""
+    dropped, recent = max(slots.head.updates_dropped, slots.dropped), 1 if me.router.binds_model else RECENT
+    new = advance(slots.head, me.plan, slots.folded, updates_dropped=dropped, recent=recent)
+    if not me.scoring.counts_seconds:
+        return new
+    return msgspec.structs.replace(new, seconds=slots.head.seconds + now - me.counted[1])
 
 
 def _stored(me: Master, slots: OpenSlots, new: Head, frame: Buffer, *, ends_phase: bool) -> Steps[Head]:
@@ -122,9 +153,13 @@ def _stored(me: Master, slots: OpenSlots, new: Head, frame: Buffer, *, ends_phas
         jobs = folded_jobs(slots.folded, slots.records, slots.updates)
         previous = () if is_whole else me.log.following(head)
         said = LogEntry(version=new.version, before=head.identity, folded=jobs, previous=previous)
-        entry = yield from write_frame(me.store, Keys.entry(new.version, me.writer()), encode_record(said))
+        key = Keys.entry(new.version, me.writer())
+        entry, messages = yield from write_entry(me.store, key, said, apart=me.pushes_messages)
+        me.closed_keys += [] if messages is None else keys_of(messages)  # once the log has passed them
     if not is_whole:
-        return msgspec.structs.replace(new, entry=entry, logged=head.logged + 1)
+        new = msgspec.structs.replace(new, entry=entry, logged=head.logged + 1)
+        me.models.put(new.identity, frame)  # before any worker can look for it
+        return new
     model = head.model
     if head.logged or frame is not slots.model:
         model = yield from write_frame(me.store, me.model_key(new.version), frame)
@@ -182,6 +217,23 @@ def _keys_of_slots(me: Master, slots: OpenSlots) -> list[str]:
     return keys
 
 
+def _keys_without_use(
+    me: Master,
+    slots: OpenSlots,
+    new: Head,
+    states: tuple[str, Snapshot] | None,
+    served: FoldedSlices | None,
+) -> list[str]:
+    """Return the keys that are of no use once a new head has replaced this one; ``states`` were known of this one."""
+    head = slots.head
+    keys = [*_replaced_keys(head, new), *_keys_of_slots(me, slots)]
+    keys += [] if served is None else served.keys
+    keys += _keys_of_states(head, states) if new.snapshot != head.snapshot else []
+    if head.best is not None and new.best is not None and not new.best.is_same(head.best):
+        keys += keys_of(head.best.model)
+    return keys
+
+
 def as_a_whole(me: Master, head: Head, model: Buffer) -> Steps[Head]:
     """Return a head that ends the run, with its model written as a whole: nobody follows the log of such a run."""
     if not head.logged:
@@ -202,7 +254,7 @@ def with_keeps(me: Master, head: Head) -> Head:
         return head
     durations = me.durations.get(False, [])
     affordable = int(LONGEST_REPLAY / max(median(durations), 1e-9)) if durations else 1
-    most = max(1, min(strategy.state_every, affordable))
+    most = max(1, min(strategy.state_every, affordable)) if strategy.is_logged else 1
     if me.scoring.stopping is not None:
         most = min(most, me.plan.left_in_epoch(head.round))
     return msgspec.structs.replace(head, keeps=me.plan.unbroken(head.round, most))

@@ -49,13 +49,15 @@ class Suspects:
     def __init__(self, attempts: int) -> None:
         self._attempts = attempts
         self._failures: dict[str, dict[int, Failure]] = {}
+        self._refused: set[str] = set()
 
     def add(self, number: int, record: JobRecord, *, is_checked: bool = True) -> list[str]:
         """Take note that the job of a slot is done, and of who had failed on it; return the sick workers.
 
-        If its update will yet be checked, ``clear`` is to be called then.
+        If its update will yet be checked, and is waited for, ``clear`` is to be called then; so it is with a worker of
+        which an update was refused.
         """
-        if is_checked:
+        if is_checked and record.worker not in self._refused:
             self.clear(record.worker)
         for failure in record.failures:
             if failure.worker != record.worker:
@@ -64,7 +66,12 @@ class Suspects:
 
     def clear(self, worker: str) -> None:
         """Take note that a worker has done a job well."""
+        self._refused.discard(worker)
         self._failures.pop(worker, None)
+
+    def refuse(self, worker: str) -> None:
+        """Take note that an update of a worker fits no model."""
+        self._refused.add(worker)
 
     def pop(self, worker: str) -> tuple[Failure, ...]:
         """Return the failures of a worker that is set aside, and forget them."""

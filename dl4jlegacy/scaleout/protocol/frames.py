@@ -17,22 +17,27 @@ from dl4jlegacy.errors import NotAuthorisedError, WireError
 from dl4jlegacy.scaleout.foreign import shortened
 from dl4jlegacy.scaleout.protocol.events import STEP, Steps
 from dl4jlegacy.scaleout.records import Head, Keys, Manifest, decode_record
+from dl4jlegacy.scaleout.slices import cut, joined
 from dl4jlegacy.scaleout.store import BatchStore, Buffer, Store, is_batch_store
 
 __all__ = [
     "delete_frame",
     "delete_many",
+    "in_slices",
     "increment",
     "keys_of",
+    "manifest_of",
     "parse_count",
     "parse_record",
     "put_many_if_absent",
     "read_frame",
     "read_frames",
     "read_many",
+    "rewrite_frame",
     "sweep",
     "write_frame",
     "write_frames",
+    "write_slices",
 ]
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -59,10 +64,33 @@ def write_frames(store: Store, frames: Iterable[tuple[str, Buffer]]) -> Steps[li
     return manifests
 
 
+def write_slices(store: Store, key: str, frame: Buffer, count: int) -> Steps[Manifest]:
+    """Write a frame in ``count`` slices (``scaleout.slices``), each a frame below ``key``, which no other writes."""
+    slices = ((f"{key}/{index}", cut(frame, index, count)) for index in range(count))
+    return in_slices(key, (yield from write_frames(store, slices)))
+
+
+def in_slices(key: str, parts: Sequence[Manifest]) -> Manifest:
+    """Return the manifest of a frame that is stored in these slices."""
+    return Manifest(key, 0, sum(part.nbytes for part in parts), parts=tuple(parts))
+
+
+def rewrite_frame(store: Store, manifest: Manifest, frame: Buffer) -> Steps[None]:
+    """Write a frame again where it was; the bytes are the same."""
+    count = len(manifest.parts)
+    slices = [(part.key, cut(frame, index, count)) for index, part in enumerate(manifest.parts)]
+    yield from write_frames(store, slices or [(manifest.key, frame)])
+
+
+def manifest_of(store: Store, key: str, frame: Buffer) -> Manifest:
+    """Return the manifest of a frame that is to be written below ``key``."""
+    chunks = -(-len(frame) // store.chunk_nbytes)
+    return Manifest(key, chunks, len(frame), wire.digest(frame) if store.checksums else "")
+
+
 def _cut(store: Store, key: str, frame: Buffer) -> tuple[Manifest, Iterable[tuple[str, Buffer]]]:
-    chunks = wire.chunks(frame, store.chunk_nbytes)
-    manifest = Manifest(key, len(chunks), len(frame), wire.digest(frame) if store.checksums else "")
-    return manifest, zip(keys_of(manifest), chunks, strict=True)
+    manifest = manifest_of(store, key, frame)
+    return manifest, zip(keys_of(manifest), wire.chunks(frame, store.chunk_nbytes), strict=True)
 
 
 def _put(store: Store, items: Iterable[tuple[str, Buffer]]) -> Steps[None]:
@@ -85,14 +113,32 @@ def read_frame(store: Store, manifest: Manifest) -> Steps[Buffer | None]:
 
 
 def read_frames(store: Store, manifests: Sequence[Manifest]) -> Steps[list[Buffer | None]]:
-    """Return the frames of several manifests like ``read_frame``, all fetched at once."""
+    """Return the frames of several manifests like ``read_frame``, all fetched at once; slices are put together."""
+    stored = [part for manifest in manifests for part in manifest.parts or (manifest,)]
+    frames: list[Buffer | None] = []
     if is_batch_store(store):
         yield STEP
-        return _read_at_once(store, manifests)
-    one_by_one: list[Buffer | None] = []
-    for manifest in manifests:
-        one_by_one.append((yield from _read_one_by_one(store, manifest)))
-    return one_by_one
+        frames = _read_at_once(store, stored)
+    else:
+        for manifest in stored:
+            frames.append((yield from _read_one_by_one(store, manifest)))
+    taken = iter(frames)
+    return [
+        _whole(store, manifest, list(islice(taken, len(manifest.parts)))) if manifest.parts else next(taken)
+        for manifest in manifests
+    ]
+
+
+def _whole(store: Store, manifest: Manifest, slices: Sequence[Buffer | None]) -> Buffer | None:
+    """Return the frame of these slices; None if one is missing, or they do not belong together."""
+    there = [each for each in slices if each is not None]
+    if len(there) < len(slices):
+        return None
+    try:
+        return joined(there)
+    except WireError as exc:
+        store.foreign.note(manifest.key, f"the slices of {shortened(manifest.key)} are foreign: {exc}")
+        return None
 
 
 def _read_at_once(store: BatchStore, manifests: Sequence[Manifest]) -> list[Buffer | None]:
@@ -121,17 +167,28 @@ def _is_possible(store: Store, manifest: Manifest) -> bool:
     return manifest.nbytes >= 0 and manifest.chunks == -(-manifest.nbytes // store.chunk_nbytes)
 
 
-def _joined(chunks: Iterator[Buffer | None], manifest: Manifest) -> memoryview | None:
-    """Return the frame made of ``chunks``, each released once copied; None if it is incomplete or damaged."""
+def _joined(chunks: Iterator[Buffer | None], manifest: Manifest) -> Buffer | None:
+    """Return the frame made of ``chunks``, each released once copied; None if it is incomplete or damaged.
+
+    A chunk that is the whole frame, and lies in memory as frames do, is not copied: values never change.
+    """
+    if manifest.chunks == 1:
+        chunk = next(chunks)
+        if chunk is not None and wire.is_aligned(chunk):
+            return _checked(chunk, manifest)
+        chunks = iter((chunk,))
     frame, start, whole = wire.empty_bytes(manifest.nbytes), 0, True
     for chunk in chunks:
         whole = whole and chunk is not None and start + len(chunk) <= manifest.nbytes
         if whole and chunk is not None:
             frame[start : start + len(chunk)] = chunk
             start += len(chunk)
-    if not whole or start != manifest.nbytes or (manifest.digest and wire.digest(frame) != manifest.digest):
-        return None
-    return frame
+    return _checked(frame, manifest) if whole and start == manifest.nbytes else None
+
+
+def _checked(frame: Buffer, manifest: Manifest) -> Buffer | None:
+    is_whole = len(frame) == manifest.nbytes and (not manifest.digest or wire.digest(frame) == manifest.digest)
+    return frame if is_whole else None
 
 
 def read_many(store: Store, keys: Sequence[str], *, clears: bool = False) -> Steps[list[Buffer | None]]:
@@ -222,6 +279,8 @@ def delete_many(store: Store, keys: Iterable[str]) -> Steps[None]:
 
 def keys_of(manifest: Manifest) -> list[str]:
     """Return the keys of a frame's chunks."""
+    if manifest.parts:
+        return [key for part in manifest.parts for key in keys_of(part)]
     return [f"{manifest.key}/{index}" for index in range(manifest.chunks)]
 
 

@@ -1,30 +1,37 @@
 """What a job needs, and how a worker comes to it: the model, the state of the slot, the data.
 
 What a worker holds in memory is a cache that is believed by the keys of what it came from, never by a version or a
-slot. If nobody has saved the state of a slot and the worker that had it is gone, the slot's jobs since it was saved
-last are done again, each from the model that it began with then; they must come to the updates that were folded.
+slot. If nobody has saved the state of a slot and the worker that had it is gone, there may be a copy of it on this
+host. If not, the slot's jobs since it was saved last are done again, each from the model that it began with then; they
+must come to the updates that were folded.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
 
 from dl4jlegacy.scaleout.aggregate import JobAggregator
+from dl4jlegacy.scaleout.copies import StateCopies
+from dl4jlegacy.scaleout.mesh.messages import Messages
 from dl4jlegacy.scaleout.phases import NO_PHASES, Phases
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import ABANDONED, STEP, Perform, Performed, Steps
-from dl4jlegacy.scaleout.protocol.frames import read_frame, read_frames
-from dl4jlegacy.scaleout.protocol.log import model_after, read_log
+from dl4jlegacy.scaleout.protocol.frames import parse_record, read_frame, read_frames, read_many
+from dl4jlegacy.scaleout.protocol.log import SharedModels, model_after, read_log
 from dl4jlegacy.scaleout.protocol.states import read_snapshot
 from dl4jlegacy.scaleout.records import (
+    HEAD,
     Failure,
     Folded,
     Head,
     JobRecord,
     Keys,
+    LogEntry,
     Manifest,
     SlotState,
     Snapshot,
@@ -71,6 +78,11 @@ class WorkerMemory:
     router: WorkRouter
     aggregator: JobAggregator
     phases: Phases = NO_PHASES
+    models: SharedModels = field(default_factory=SharedModels)
+    messages: Messages | None = None
+    """The committed messages at hand of all workers of this process; None: each is read."""
+    copies: StateCopies | None = None
+    """Of the states of workers on this host."""
     model: tuple[str, Buffer] | None = None
     """The identity and frame of the newest model that was read, or that came from the log."""
     snapshot: tuple[str, Snapshot] | None = None
@@ -82,13 +94,17 @@ class WorkerMemory:
 
 
 class Ready(NamedTuple):
-    """A job with what it needs; ``replayed`` jobs were done again for it, under the lease of ``claim``."""
+    """A job with what it needs; ``replayed`` jobs were done again for it, under the lease of ``claim``.
+
+    ``begins`` is the key of ``state``, if that is saved.
+    """
 
     claim: Claim
     model: Buffer
     state: Buffer | None
     data: Buffer | None
     replayed: int = 0
+    begins: str = ""
 
 
 class Lost(NamedTuple):
@@ -118,7 +134,8 @@ Begins = SlotState | UpdateKey | None
 def prepare(me: WorkerMemory, head: Head, claim: Claim, data: Buffer | None = None) -> Steps[Any]:
     """Return a claimed job as ``Ready``; reads what is not in memory.
 
-    Or ``Lost``; or the answer to the ``Perform`` of a job that had to be done again for it, if it is no ``Performed``.
+    Or ``Lost``; or, if other jobs have to be done again for it, ``ABANDONED`` where the round is over by now, or the
+    answer to the ``Perform`` of one of them that is no ``Performed``.
 
     Args:
         data: of the job, if they were fetched in advance.
@@ -153,7 +170,7 @@ def prepare(me: WorkerMemory, head: Head, claim: Claim, data: Buffer | None = No
         return Lost("")
     if isinstance(begins, UpdateKey) and state is None:
         return (yield from _replayed(me, head, claim, data))
-    return Ready(claim, model[1], state, data)
+    return Ready(claim, model[1], state, data, begins=begins.state.key if isinstance(begins, SlotState) else "")
 
 
 def _begins_with(me: WorkerMemory, head: Head, slot: int) -> Steps[Begins | Lost]:
@@ -175,12 +192,12 @@ def _begins_with(me: WorkerMemory, head: Head, slot: int) -> Steps[Begins | Lost
 
 
 def _held(me: WorkerMemory, number: int, begins: Begins) -> Buffer | None:
-    """Return the state that a job begins with if this worker has it."""
-    held = me.states.get(me.plan.at(number)[1])
-    if held is None or begins is None:
-        return None
-    is_it = held.update == begins.key if isinstance(begins, UpdateKey) else held.saved == begins.state.key
-    return held.frame if is_it else None
+    """Return the state that a job begins with if this worker has it, or there is a copy."""
+    slot = me.plan.at(number)[1]
+    held = me.states.get(slot)
+    if isinstance(begins, UpdateKey):
+        return _furthest(me, slot, [begins.key])[1]
+    return held.frame if held is not None and begins is not None and held.saved == begins.state.key else None
 
 
 def _follow(me: WorkerMemory, head: Head) -> Steps[Lost | None]:
@@ -191,7 +208,7 @@ def _follow(me: WorkerMemory, head: Head) -> Steps[Lost | None]:
     known = "" if me.model is None else me.model[0]
     if head.entry is None or known == head.identity:
         return None
-    entries = yield from read_log(me.store, head, known)
+    entries = yield from read_log(me.store, head, known, me.messages)
     if entries is None or entries[0].before != known:
         if not head.logged:
             return None  # the model of this very version is stored
@@ -201,37 +218,56 @@ def _follow(me: WorkerMemory, head: Head) -> Steps[Lost | None]:
         me.latest.clear()
         me.model = entries[0].before, frame
     identities = [*(entry.before for entry in entries[1:]), head.identity]
-    for entry, identity in zip(entries, identities, strict=True):
-        assert me.model is not None
-        me.model = identity, model_after(me.aggregator, me.plan, me.model[1], entry)
+    skipped, frame = me.models.newest_of(identities)
+    assert me.model is not None
+    before = frame if skipped else me.model[1]
+    make = functools.partial(model_after, me.aggregator, me.plan, before, entries[skipped:])
+    me.model = head.identity, me.models.get(head.identity, make)
+    for entry in entries:
         me.latest |= {me.plan.at(job.number)[1]: (entry.version, job.key) for job in entry.folded}
     return None
 
 
 def _replayed(me: WorkerMemory, head: Head, claim: Claim, data: Buffer | None) -> Steps[Any]:
     """Do the jobs of a slot again since its state was saved last, or is held; return what ``prepare`` does."""
+    if not (yield from _is_newest(me, head)):
+        return ABANDONED
     slot = me.plan.at(claim.number)[1]
-    entries = yield from read_log(me.store, head)
+    entries = yield from read_log(me.store, head, at_hand=me.messages)
     model = yield from read_frame(me.store, head.model)
-    saved = yield from _saved_state(me, head, slot)
-    if entries is None or model is None or isinstance(saved, Lost):
+    if entries is None or model is None:
         return Lost(f"what version {head.version} follows from")
-    state = saved
     jobs = {entry.version: job for entry in entries for job in entry.folded if me.plan.at(job.number)[1] == slot}
-    held = me.states.get(slot)
-    for version in [version for version, job in jobs.items() if held is not None and job.key == held.update]:
-        assert held is not None
-        state, jobs = held.frame, {after: job for after, job in jobs.items() if after > version}
+    done, state = _furthest(me, slot, [job.key for job in jobs.values()])
+    if not done:
+        saved = yield from _saved_state(me, head, slot)
+        if isinstance(saved, Lost):
+            return Lost(f"what version {head.version} follows from")
+        state = saved
+    jobs = dict(list(jobs.items())[done:])
     claim = yield from _with_patience(me, claim, len(jobs))
+    since: list[LogEntry] = []
     for entry in entries:
         if (job := jobs.get(entry.version)) is not None:
-            done = yield from _done_again(me, claim, job, Earlier(entry.version - 1, model, state))
-            if not isinstance(done, Performed):
-                return done
-            state = done.state
-        model = model_after(me.aggregator, me.plan, model, entry)
+            model, since = model_after(me.aggregator, me.plan, model, since), []
+            again = yield from _done_again(me, claim, job, Earlier(entry.version - 1, model, state))
+            if not isinstance(again, Performed):
+                return again
+            state = again.state
+        since.append(entry)
+    model = model_after(me.aggregator, me.plan, model, since)
     me.model = head.identity, model
     return Ready(claim, model, state, data, replayed=len(jobs))
+
+
+def _furthest(me: WorkerMemory, slot: int, updates: Sequence[str]) -> tuple[int, Buffer | None]:
+    """Return the state after as many as possible of a slot's updates that is in memory or copied, and how many."""
+    held, count, frame = me.states.get(slot), 0, None
+    if held is not None and held.update in updates:
+        count, frame = updates.index(held.update) + 1, held.frame
+    later = updates[count:]
+    copied = None if me.copies is None or not later else me.copies.find(slot, later)
+    return (count, frame) if copied is None else (count + copied.done, copied.frame)
 
 
 def _saved_state(me: WorkerMemory, head: Head, slot: int) -> Steps[Buffer | Lost | None]:
@@ -265,6 +301,13 @@ def _done_again(me: WorkerMemory, claim: Claim, job: Folded, begun: Earlier) -> 
         )
         return Failure(REPLAY_DIFFERS, text, me.name)
     return done
+
+
+def _is_newest(me: WorkerMemory, head: Head) -> Steps[bool]:
+    """Return whether a head is the one there is now: to come to the model may have taken longer than its round."""
+    raw = (yield from read_many(me.store, [HEAD]))[0]
+    newest = parse_record(me.store, HEAD, raw, Head)
+    return newest is not None and newest.identity == head.identity
 
 
 def _with_patience(me: WorkerMemory, claim: Claim, behind: int) -> Steps[Claim]:

@@ -3,25 +3,32 @@
 A head names the newest model that is stored as a whole, and the entry that leads to its own version; every entry names
 those before it. Whoever holds an earlier version applies the entries after it, and whoever holds none begins with the
 stored model. Masters and workers apply them alike, so all come to the same bits.
+
+An entry has the updates in it; or, if workers push them to each other, their digests, and says where they are. Then who
+has them at hand reads no more than the entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from dl4jlegacy.scaleout.aggregate import JobAggregator
+from dl4jlegacy.scaleout.aggregate import FollowingAggregator, JobAggregator
+from dl4jlegacy.scaleout.mesh.messages import Messages
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import Steps
-from dl4jlegacy.scaleout.protocol.frames import parse_record, read_frame, read_frames
-from dl4jlegacy.scaleout.records import Folded, Head, JobRecord, LogEntry, Manifest, SlotState
+from dl4jlegacy.scaleout.protocol.frames import manifest_of, parse_record, read_frame, read_frames, write_frames
+from dl4jlegacy.scaleout.records import Folded, Head, JobRecord, LogEntry, Manifest, SlotState, encode_record
 from dl4jlegacy.scaleout.store import Buffer, Store
+from dl4jlegacy.wire import digest
 
 __all__ = [
     "PREVIOUS",
     "KnownLog",
+    "SharedModels",
     "folded_jobs",
     "is_model_there",
     "known_log",
@@ -30,18 +37,83 @@ __all__ = [
     "read_log",
     "rewound",
     "saved_in",
+    "write_entry",
 ]
 
+_SHARED = 2
+"""So many models are shared in a process: one that workers still begin with, and the next."""
 PREVIOUS = 32
 """So many entries before it an entry names, so that they can be read at once."""
 
 
-def read_log(store: Store, head: Head, known: str = "") -> Steps[list[LogEntry] | None]:
-    """Return the entries that lead to a head's version, oldest first; None if one of them was lost.
+class _Updates(msgspec.Struct, frozen=True):
+    """The updates of a log entry that does not have them in it, in their order of folding."""
+
+    updates: tuple[bytes, ...]
+
+
+def write_entry(
+    store: Store, key: str, entry: LogEntry, *, apart: bool = False
+) -> Steps[tuple[Manifest, Manifest | None]]:
+    """Write an entry, all at once; return where it is, and where its updates are if they are to be ``apart``."""
+    if not apart:
+        (manifest,) = yield from write_frames(store, [(key, encode_record(entry))])
+        return manifest, None
+    updates = encode_record(_Updates(tuple(job.update for job in entry.folded)))
+    messages = manifest_of(store, f"{key}/messages", updates)
+    folded = tuple(msgspec.structs.replace(job, update=b"", digest=digest(job.update)) for job in entry.folded)
+    said = encode_record(msgspec.structs.replace(entry, folded=folded, messages=messages))
+    _, manifest = yield from write_frames(store, [(messages.key, updates), (key, said)])
+    return manifest, messages
+
+
+def read_log(
+    store: Store, head: Head, known: str = "", at_hand: Messages | None = None
+) -> Steps[list[LogEntry] | None]:
+    """Return the entries that lead to a head's version, oldest first, with their updates; None if one was lost.
 
     They begin at the version whose identity is ``known``, or else at the model that is stored as a whole: that is what
-    ``before`` of the first one says.
+    ``before`` of the first one says. Updates that are ``at_hand`` are not read.
     """
+    entries = yield from _read_entries(store, head, known)
+    return None if entries is None else (yield from _with_updates(store, entries, at_hand))
+
+
+def _with_updates(store: Store, entries: Sequence[LogEntry], at_hand: Messages | None) -> Steps[list[LogEntry] | None]:
+    """Return entries with the updates in them that are elsewhere; None if one was lost."""
+    whole, lacking = list(entries), []
+    for index, entry in enumerate(entries):
+        if entry.messages is None:
+            continue
+        found = [None if at_hand is None else at_hand.find(job.digest) for job in entry.folded]
+        updates = [bytes(update) for update in found if update is not None]
+        if len(updates) == len(found):
+            whole[index] = _filled(entry, updates)
+        else:
+            lacking.append((index, entry.messages))
+    if not lacking:
+        return whole
+    frames = yield from read_frames(store, [manifest for _, manifest in lacking])
+    for (index, manifest), frame in zip(lacking, frames, strict=True):
+        said = parse_record(store, manifest.key, frame, _Updates)
+        if said is None or [digest(update) for update in said.updates] != [job.digest for job in entries[index].folded]:
+            return None
+        whole[index] = _filled(entries[index], said.updates)
+        if at_hand is not None:
+            for update in said.updates:
+                at_hand.add(update)
+    return whole
+
+
+def _filled(entry: LogEntry, updates: Sequence[bytes]) -> LogEntry:
+    folded = zip(entry.folded, updates, strict=True)
+    return msgspec.structs.replace(
+        entry, folded=tuple(msgspec.structs.replace(job, update=update) for job, update in folded)
+    )
+
+
+def _read_entries(store: Store, head: Head, known: str) -> Steps[list[LogEntry] | None]:
+    """Return the entries that ``read_log`` does, as they were written."""
     wanted = [] if head.entry is None else [head.entry]
     entries: list[LogEntry] = []
     while wanted:
@@ -65,12 +137,55 @@ def is_model_there(store: Store, head: Head) -> Steps[bool]:
     return not head.logged or (yield from read_log(store, head)) is not None
 
 
-def model_after(aggregator: JobAggregator, plan: Plan, model: Buffer, entry: LogEntry) -> Buffer:
-    """Return the model after an entry; ``model`` is the one before it and stays as it is."""
-    examples = [plan.examples_of(job.number) for job in entry.folded]
-    begun = aggregator.begin(model, version=entry.version - 1, examples=examples)
-    begun.add([job.update for job in entry.folded])
-    return begun.finish(ends_phase=False)[0]
+def model_after(aggregator: JobAggregator, plan: Plan, model: Buffer, entries: Sequence[LogEntry]) -> Buffer:
+    """Return the model after some entries; ``model`` is the one before them and stays as it is."""
+    rounds = [
+        ([plan.examples_of(job.number) for job in entry.folded], [job.update for job in entry.folded])
+        for entry in entries
+    ]
+    if isinstance(aggregator, FollowingAggregator):
+        return aggregator.follow(model, rounds) if rounds else model
+    for entry, (examples, updates) in zip(entries, rounds, strict=True):
+        begun = aggregator.begin(model, version=entry.version - 1, examples=examples)
+        begun.add(updates)
+        model = begun.finish(ends_phase=False)[0]
+    return model
+
+
+class SharedModels:
+    """The newest models that followed from a log in this process, by their identity: equal ones are the same bits.
+
+    The workers of a process, and its master, come to each version at about the same time; one of them makes it.
+    Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._frames: dict[str, Buffer] = {}
+
+    def get(self, identity: str, make: Callable[[], Buffer]) -> Buffer:
+        """Return the model; whoever comes first makes it, while the others wait."""
+        with self._lock:
+            if identity not in self._frames:
+                self._add(identity, make())
+            return self._frames[identity]
+
+    def newest_of(self, identities: Sequence[str]) -> tuple[int, Buffer]:
+        """Return the last of these models that is there, after how many of them; 0 if there is none."""
+        with self._lock:
+            found = (n for n in range(len(identities), 0, -1) if identities[n - 1] in self._frames)
+            count = next(found, 0)
+            return count, self._frames[identities[count - 1]] if count else b""
+
+    def put(self, identity: str, frame: Buffer) -> None:
+        """Add a model that was made elsewhere."""
+        with self._lock:
+            self._add(identity, frame)
+
+    def _add(self, identity: str, frame: Buffer) -> None:
+        self._frames[identity] = frame
+        for old in list(self._frames)[:-_SHARED]:
+            del self._frames[old]
 
 
 def folded_jobs(

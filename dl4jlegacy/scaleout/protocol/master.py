@@ -32,6 +32,7 @@ from dl4jlegacy.scaleout.protocol.frames import (
     parse_record,
     read_frame,
     read_many,
+    rewrite_frame,
     sweep,
     write_frame,
 )
@@ -43,10 +44,11 @@ from dl4jlegacy.scaleout.protocol.log import (
     read_log,
 )
 from dl4jlegacy.scaleout.protocol.master_state import SWEEP_VERSIONS, Master, RunStart
+from dl4jlegacy.scaleout.protocol.parameter_servers import fold_by_workers
 from dl4jlegacy.scaleout.protocol.states import (
+    lost_states,
     names_snapshot,
     read_snapshot,
-    read_states,
     states_of,
     write_states,
 )
@@ -59,12 +61,13 @@ from dl4jlegacy.scaleout.records import (
     JobRecord,
     Keys,
     Manifest,
+    SlotState,
     encode_record,
 )
 from dl4jlegacy.scaleout.store import Buffer, Store
-from dl4jlegacy.scaleout.strategies import WorkRouter, router_of
+from dl4jlegacy.scaleout.strategies import WorkRouter, router_of, serving
 
-__all__ = ["Master", "RunStart", "master_steps", "reopen", "restore_end"]
+__all__ = ["Master", "RunStart", "extend_run", "master_steps", "reopen", "restore_end"]
 
 logger = logging.getLogger(__name__)
 
@@ -111,13 +114,18 @@ def _work(me: Master, slots: OpenSlots, *, is_new: bool) -> Steps[None]:
     head = slots.head
     yield MoreWork(head, tuple(slots.numbers), _ahead(me, head), homes=_homes(me, slots))
     slots.requested = me.clock.now()
+    if is_new:  # not before there are jobs: workers would look for them in vain
+        me.store.publish(HEAD_TOPIC)
     yield from _tidy(me, head, knows_all=is_new)
     if is_new and router_of(me.router, me.plan, head).binds_model:  # no job can be done yet; the first commit is a hint
         with me.phases.phase("MasterWait", (head.round, None)):
             yield Wait(me.clock.now() + me.limits.poll)
+    is_served = serving(me.router, me.plan, head.round) is not None
     if (yield from watch(me, slots)):
-        yield from close_round(me, slots)
-    elif slots.failure is not None:
+        folded = (yield from fold_by_workers(me, slots)) if is_served else None
+        if folded is not None or not is_served:
+            yield from close_round(me, slots, folded)
+    if slots.failure is not None:
         yield from _fail(me, head, slots.raw, slots.failure)
     elif slots.sick:
         yield from _set_aside(me, slots)
@@ -182,9 +190,8 @@ def _logged_model(me: Master, head: Head) -> Steps[Buffer | None]:
         return None
     me.log = known_log(me.plan, head, entries)
     for entry in entries:
-        model = model_after(me.aggregator, me.plan, model, entry)
         me.homes |= {me.plan.at(job.number)[1]: job.worker for job in entry.folded}
-    return model
+    return model_after(me.aggregator, me.plan, model, entries)
 
 
 def _has_best(me: Master, head: Head, raw: Buffer, model: Buffer) -> Steps[bool]:
@@ -220,11 +227,11 @@ def _has_states(me: Master, head: Head, raw: Buffer) -> Steps[bool]:
     if head.snapshot is None or (snapshot is not None and not me.must_check_states):
         return True
     snapshot = yield from read_snapshot(me.store, head.snapshot)
-    is_whole = snapshot is not None
+    lost: list[SlotState] = []
     if snapshot is not None and me.must_check_states:
-        is_whole = (yield from read_states(me.store, snapshot)) is not None
+        lost = yield from lost_states(me.store, snapshot)
     me.must_check_states = False
-    if snapshot is not None and is_whole:
+    if snapshot is not None and not lost:
         me.snapshot = head.snapshot.key, snapshot
         return True
     logger.warning(
@@ -233,6 +240,8 @@ def _has_states(me: Master, head: Head, raw: Buffer) -> Steps[bool]:
         head.run,
     )
     me.known = None
+    # Where jobs are bound to no model they are still done after the run went back, and would lead here again.
+    yield from delete_many(me.store, [Keys.job(*me.plan.at(state.number)) for state in lost])
     yield from _begin(me, raw)
     return False
 
@@ -297,8 +306,9 @@ def _beginning(me: Master) -> Beginning:
 
 
 def _finish(me: Master, head: Head, raw: Buffer, model: Buffer) -> Steps[Head]:
-    """Set the status to done; return the resulting head."""
+    """Set the status to done, and tell of it; return the resulting head."""
     if head.status == "done":
+        me.store.publish(HEAD_TOPIC)
         return head
     done = msgspec.structs.replace((yield from as_a_whole(me, head, model)), status="done")
     yield STEP
@@ -319,7 +329,7 @@ def _tidy(me: Master, head: Head, *, knows_all: bool) -> Steps[None]:
         keys = yield from sweep(me.store, head)
         best = me.best_of(head)
         if head.best is not None and best is not None and not set(keys_of(head.best.model)) <= set(keys):
-            yield from write_frame(me.store, head.best.model.key, best)  # the same bytes as before
+            yield from rewrite_frame(me.store, head.best.model, best)
 
 
 def _fail(me: Master, head: Head, raw: Buffer, failure: Failure) -> Steps[None]:
@@ -364,6 +374,19 @@ def reopen(store: Store, plan: Plan, router: WorkRouter) -> Steps[bool]:
             store.replace_if_same(key, job, encode_record(again))
     yield STEP
     return store.replace_if_same(HEAD, raw, encode_record(going_on))
+
+
+def extend_run(store: Store, plan: Plan) -> Steps[bool]:
+    """Let a run that is done go on if its plan has more rounds by now; return whether it does.
+
+    For who leads the run, before ``master_steps`` and before there are workers: they leave when they see its end.
+    """
+    raw = (yield from read_many(store, [HEAD], clears=True))[0]
+    head = parse_record(store, HEAD, raw, Head)
+    if raw is None or head is None or head.status != "done" or head.stopped_by or head.round >= plan.total_rounds:
+        return False
+    yield STEP
+    return store.replace_if_same(HEAD, raw, encode_record(msgspec.structs.replace(head, status="running")))
 
 
 def restore_end(store: Store, seen: Head) -> Steps[bool]:

@@ -14,9 +14,7 @@ from dl4jlegacy.scaleout.protocol.events import (
     SavedState,
 )
 from dl4jlegacy.scaleout.protocol.failures import Suspects
-from dl4jlegacy.scaleout.protocol.log import (
-    KnownLog,
-)
+from dl4jlegacy.scaleout.protocol.log import KnownLog, SharedModels
 from dl4jlegacy.scaleout.protocol.watch import ReissueReason
 from dl4jlegacy.scaleout.records import (
     Best,
@@ -63,6 +61,9 @@ class Master:
     a job that is not done yet, ``on_set_aside(worker, failures)`` for a worker that gets no more jobs; they must only
     enqueue. ``present()`` returns the names of the workers that are there, as far as that is known.
     ``is_to_be_saved(head)`` returns whether a checkpoint of a new version will be written, which needs its states.
+    ``models`` are shared with the workers of this process.
+    ``folds_network``: whether ``aggregator`` is the router's, which folds a network's updates, and none of one's own.
+    ``pushes_messages``: whether workers push each other their messages, so that entries of the log name them only.
     """
 
     name: str
@@ -73,8 +74,11 @@ class Master:
     _: KW_ONLY
     aggregator: JobAggregator
     start: RunStart
+    folds_network: bool = True
     limits: Limits = field(default_factory=Limits)
     phases: Phases = NO_PHASES
+    models: SharedModels = field(default_factory=SharedModels)
+    pushes_messages: bool = False
     is_gone: Callable[[str], bool] = lambda worker: False
     on_progress: Callable[[], None] = lambda: None
     on_reissued: Callable[[tuple[int, int], str, ReissueReason], None] = lambda slot, worker, reason: None
@@ -85,6 +89,8 @@ class Master:
     written: int = 0
     durations: dict[bool, list[float]] = field(default_factory=dict)
     """How long recent jobs took: those of training, and (True) those of validations."""
+    fold_seconds: list[float] = field(default_factory=list)
+    """How long recent fold jobs of parameter servers took."""
     known: tuple[Head, Buffer] | None = None
     """The newest head that this master has read or written, and its model: used if the store loses them."""
     best: tuple[Best, Buffer] | None = None

@@ -19,6 +19,7 @@ from dl4jlegacy.scaleout.records import Head, Keys, Manifest, SlotState, Snapsho
 from dl4jlegacy.scaleout.store import Store
 
 __all__ = [
+    "lost_states",
     "names_snapshot",
     "read_snapshot",
     "read_states",
@@ -55,6 +56,13 @@ def read_states(store: Store, snapshot: Snapshot) -> Steps[dict[int, SavedState]
         if frame is not None
     }
     return found if len(found) == len(frames) else None
+
+
+def lost_states(store: Store, snapshot: Snapshot) -> Steps[list[SlotState]]:
+    """Return what a snapshot says of the states that cannot be read."""
+    states = list(snapshot.states.values())
+    frames = yield from read_frames(store, [state.state for state in states])
+    return [state for state, frame in zip(states, frames, strict=True) if frame is None]
 
 
 def states_of(store: Store, head: Head) -> Steps[dict[int, SavedState] | None]:

@@ -16,7 +16,7 @@ import msgspec
 
 from dl4jlegacy.clock import Clock
 from dl4jlegacy.errors import WireError
-from dl4jlegacy.scaleout.aggregate import Aggregation, JobAggregator, ValidationAggregation
+from dl4jlegacy.scaleout.aggregate import Aggregation, JobAggregator, ValidationAggregation, check_update
 from dl4jlegacy.scaleout.phases import Phases
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import DROPPED, JOB_TOPIC, STEP, Limits, MoreWork, Steps, Wait
@@ -30,12 +30,26 @@ from dl4jlegacy.scaleout.records import (
     JobRecord,
     Keys,
     Manifest,
+    Snapshot,
     encode_record,
 )
 from dl4jlegacy.scaleout.store import Buffer, Store
-from dl4jlegacy.scaleout.strategies import SlotStrategy, WorkRouter, router_of, slot_strategy
+from dl4jlegacy.scaleout.strategies import SlotStrategy, WorkRouter, router_of, serving, slot_strategy
 
-__all__ = ["OpenSlots", "ReissueReason", "watch"]
+__all__ = [
+    "GROUP_NBYTES",
+    "NOTHING",
+    "REMEMBERED",
+    "Lease",
+    "OpenSlots",
+    "ReissueReason",
+    "refuse_update",
+    "reissue_reason",
+    "reopen_slots",
+    "seen_lease",
+    "straggler_seconds",
+    "watch",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +93,7 @@ class OpenSlots:
     announced: list[int] = field(default_factory=list)
     """The slots that the aggregation was begun for, in the order in which they are folded."""
     folded: list[int] = field(default_factory=list)
-    """The first of them, which have been folded."""
+    """The first of them, which have been folded; or all that parameter servers fold."""
     updates: dict[int, Buffer] = field(default_factory=dict)
     """The updates of the folded slots, if the next version is one of a log."""
     aggregation: Aggregation | None = None
@@ -105,10 +119,12 @@ class Watcher(Protocol):
     plan: Plan
     router: WorkRouter
     aggregator: JobAggregator
+    folds_network: bool
     limits: Limits
     phases: Phases
     durations: dict[bool, list[float]]
     must_reread_model: bool
+    snapshot: tuple[str, Snapshot] | None
     suspects: Suspects
 
     def present(self) -> Collection[str]:
@@ -131,13 +147,18 @@ class Watcher(Protocol):
 def watch(me: Watcher, slots: OpenSlots) -> Steps[bool]:
     """Wait until the router has updates to fold, and fold them; return False if the head has changed or must change.
 
-    If a model does not fit into one value of the store, its updates are fetched and folded as they arrive, so that the
-    master never holds more than one of them.
+    Those that parameter servers fold are only named, in ``slots.folded``. If a model does not fit into one value of the
+    store, its updates are fetched and folded as they arrive, so that the master never holds more than one of them.
     """
-    streams, router = slots.head.model.chunks > 1, router_of(me.router, me.plan, slots.head)
+    router = router_of(me.router, me.plan, slots.head)
+    is_served = serving(me.router, me.plan, slots.head.round) is not None
+    streams = slots.head.model.chunks > 1 and not is_served
     while (yield from _read_slots(me, slots)):
         done = slots.done()
         chosen = router.send_work(slots.numbers, done)
+        if is_served and chosen:
+            slots.folded = list(chosen)
+            return True
         ready = chosen or (router.fold_ahead(slots.numbers, done) if streams else [])
         announced = list(chosen or slots.numbers)
         is_more = ready and (announced != slots.announced or len(ready) > len(slots.folded))
@@ -231,8 +252,8 @@ def _reissued(me: Watcher, slots: OpenSlots, number: int, record: JobRecord, raw
         return JobRecord(state="ready", model=model, token=record.token, data=record.data)
     ready = msgspec.structs.replace(record, state="ready", worker="", failure=None, update=None, saved=None, home="")
     saves = _slot_strategy(me, slots) is not None and me.plan.is_last_until(number, slots.head.keeps)
-    if record.state == "done" and record.saved is None and saves:
-        return ready  # its slot would begin anew
+    if record.state == "done" and saves and (record.saved is None or not _goes_on(me, slots, number, record)):
+        return ready  # its slot would begin anew, or go on from what is not its last job
     if record.state == "ready" and record.home and (me.is_gone(record.home) or record.home not in me.present()):
         return ready  # nobody else has the state of its slot
     if record.state == "leased":
@@ -246,6 +267,19 @@ def _reissued(me: Watcher, slots: OpenSlots, number: int, record: JobRecord, raw
     return None if record.failure.fatal or is_hopeless(record.failures, able, me.limits.attempts) else ready
 
 
+def _goes_on(me: Watcher, slots: OpenSlots, number: int, record: JobRecord) -> bool:
+    """Return whether a job that is done began with the state that its slot's last folded job has left.
+
+    Jobs that are bound to a model did. One that is not may have begun with a job's state that was folded in a head
+    which is lost: that job is done again then, and comes to another state.
+    """
+    if router_of(me.router, me.plan, slots.head).binds_model:
+        return True
+    states = {} if me.snapshot is None or slots.head.snapshot is None else me.snapshot[1].states
+    before = states.get(me.plan.at(number)[1])
+    return record.begins == ("" if before is None else before.state.key)
+
+
 def _able(me: Watcher, slots: OpenSlots, *others: str) -> set[str]:
     """Return the workers that are present, and ``others`` that must be, without those that are set aside."""
     return {*me.present(), *others} - set(slots.head.set_aside)
@@ -253,23 +287,30 @@ def _able(me: Watcher, slots: OpenSlots, *others: str) -> set[str]:
 
 def _is_late(me: Watcher, slots: OpenSlots, number: int, record: JobRecord, raw: Buffer) -> bool:
     """Update the seen lease; return whether the job must be reissued."""
-    now, lease = me.clock.now(), slots.leases.get(number)
-    if lease is None or lease.token != record.token:
-        lease = Lease(record.token, raw, now, now)
-    elif lease.raw != raw:
-        lease = Lease(record.token, raw, lease.since, now)
-    slots.leases[number] = lease
+    lease = slots.leases[number] = seen_lease(slots.leases.get(number), record.token, raw, me.clock.now())
     return _reissue_reason(me, slots, lease, record) is not None
 
 
 def _reissue_reason(me: Watcher, slots: OpenSlots, lease: Lease, record: JobRecord) -> ReissueReason | None:
     """Return why a leased job must be given to another worker, or None."""
+    patience = straggler_seconds(me.limits, _durations(me, slots)) * (1 + record.behind)
+    return reissue_reason(me, lease, record.worker, patience)
+
+
+def seen_lease(lease: Lease | None, token: int, raw: Buffer, now: float) -> Lease:
+    """Return what is known of a lease after its record was read, and before, if it was."""
+    if lease is None or lease.token != token:
+        return Lease(token, raw, now, now)
+    return lease if lease.raw == raw else Lease(token, raw, lease.since, now)
+
+
+def reissue_reason(me: Watcher, lease: Lease, worker: str, patience: float) -> ReissueReason | None:
+    """Return why what a worker has leased must be given to another one, or None; after ``patience`` s it is slow."""
     now = me.clock.now()
-    if me.is_gone(record.worker):
+    if me.is_gone(worker):
         return "gone"
     if now - lease.changed > me.limits.lease:
         return "expired"
-    patience = _straggler_seconds(me, _durations(me, slots)) * (1 + record.behind)
     return "slow" if now - lease.since > patience else None
 
 
@@ -278,13 +319,13 @@ def _durations(me: Watcher, slots: OpenSlots) -> list[float]:
     return me.durations.setdefault(me.plan.is_validation(slots.head.round), [])
 
 
-def _straggler_seconds(me: Watcher, durations: list[float]) -> float:
+def straggler_seconds(limits: Limits, durations: Sequence[float]) -> float:
     """Return the time after which a job is a straggler, computed from recent durations."""
     if len(durations) < 8:
         return float("inf")
     middle = median(durations)
     spread = median(abs(duration - middle) for duration in durations)
-    return max(me.limits.straggler_factor * middle, middle + 6 * spread, me.limits.straggler_least)
+    return max(limits.straggler_factor * middle, middle + 6 * spread, limits.straggler_least)
 
 
 def _fold(me: Watcher, slots: OpenSlots, ready: Sequence[int], *, announced: list[int]) -> Steps[bool]:
@@ -304,7 +345,7 @@ def _fold(me: Watcher, slots: OpenSlots, ready: Sequence[int], *, announced: lis
             frames = yield from read_frames(me.store, manifests)
         whole = [frame for frame in frames if frame is not None]
         if len(whole) < len(group):
-            yield from _reopen(me, slots, [n for n, f in zip(group, frames, strict=True) if f is None])
+            yield from reopen_slots(me, slots, [n for n, f in zip(group, frames, strict=True) if f is None])
             return False
         if (yield from _refuse_unfit(me, slots, group, whole)):
             return False
@@ -325,25 +366,32 @@ def _slot_strategy(me: Watcher, slots: OpenSlots) -> SlotStrategy | None:
 def _refuse_unfit(me: Watcher, slots: OpenSlots, numbers: Sequence[int], updates: Sequence[Buffer]) -> Steps[bool]:
     """Count updates that do not fit the model as failures of their workers' jobs; return whether there were any."""
     strategy, refused = _slot_strategy(me, slots), False
-    if strategy is None:
-        return False
+    shares = "" if me.plan.is_validation(slots.head.round) else me.router.shares
     for number, update in zip(numbers, updates, strict=True):
-        record, (round_, slot) = slots.records[number], me.plan.at(number)
         try:
-            strategy.check(update, slots.model)
-            me.suspects.clear(record.worker)
+            if strategy is None:
+                check_update(update, slots.model, shares, is_of_network=me.folds_network)
+            else:
+                strategy.check(update, slots.model)
+            me.suspects.clear(slots.records[number].worker)
         except WireError as exc:
-            text = f"the update of worker {record.worker} for round {round_}, slot {slot} was refused: {exc}"
-            failure = Failure(exc.code, text, record.worker)
-            failed = msgspec.structs.replace(
-                record, state="failed", failure=failure, failures=add_failure(record.failures, failure), update=None
-            )
-            logger.warning("%s", failure.message)
-            yield STEP
-            me.store.replace_if_same(Keys.job(round_, slot), encode_record(record), encode_record(failed))
-            slots.records.pop(number)
+            yield from refuse_update(me, slots, number, exc)
             refused = True
     return refused
+
+
+def refuse_update(me: Watcher, slots: OpenSlots, number: int, error: WireError) -> Steps[None]:
+    """Count a slot's update, which does not fit the model, as a failure of its worker's job."""
+    record, (round_, slot) = slots.records.pop(number), me.plan.at(number)
+    text = f"the update of worker {record.worker} for round {round_}, slot {slot} was refused: {error}"
+    failure = Failure(error.code, text, record.worker)
+    failed = msgspec.structs.replace(
+        record, state="failed", failure=failure, failures=add_failure(record.failures, failure), update=None
+    )
+    logger.warning("%s", failure.message)
+    me.suspects.refuse(record.worker)
+    yield STEP
+    me.store.replace_if_same(Keys.job(round_, slot), encode_record(record), encode_record(failed))
 
 
 def _aggregation(me: Watcher, slots: OpenSlots) -> Aggregation:
@@ -369,7 +417,7 @@ def _groups(slots: OpenSlots, numbers: Sequence[int]) -> list[list[int]]:
     return groups
 
 
-def _reopen(me: Watcher, slots: OpenSlots, numbers: Sequence[int]) -> Steps[None]:
+def reopen_slots(me: Watcher, slots: OpenSlots, numbers: Sequence[int]) -> Steps[None]:
     """Make slots ready again because their updates cannot be read."""
     for number in numbers:
         record = slots.records.pop(number)

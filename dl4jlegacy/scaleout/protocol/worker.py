@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import msgspec
 
 from dl4jlegacy.clock import Clock
+from dl4jlegacy.errors import WireError
 from dl4jlegacy.scaleout.aggregate import JobAggregator
+from dl4jlegacy.scaleout.copies import StateCopies
+from dl4jlegacy.scaleout.mesh.messages import Messages
 from dl4jlegacy.scaleout.phases import NO_PHASES, Phases
 from dl4jlegacy.scaleout.plan import Plan, SlotPlan
 from dl4jlegacy.scaleout.protocol.events import (
@@ -34,8 +39,11 @@ from dl4jlegacy.scaleout.protocol.frames import (
     read_frames,
     read_many,
     write_frame,
+    write_slices,
 )
 from dl4jlegacy.scaleout.protocol.inputs import Claim, HeldState, Lost, Ready, WorkerMemory, prepare
+from dl4jlegacy.scaleout.protocol.log import SharedModels
+from dl4jlegacy.scaleout.protocol.parameter_servers import Server, serve
 from dl4jlegacy.scaleout.records import (
     HEAD,
     MODEL_LOST,
@@ -43,10 +51,11 @@ from dl4jlegacy.scaleout.records import (
     Head,
     JobRecord,
     Keys,
+    Manifest,
     encode_record,
 )
 from dl4jlegacy.scaleout.store import Buffer, Store, is_batch_store
-from dl4jlegacy.scaleout.strategies import WorkRouter, router_of
+from dl4jlegacy.scaleout.strategies import WorkRouter, router_of, serving
 
 __all__ = ["Worker", "extend_lease", "is_wanted", "worker_steps"]
 
@@ -81,13 +90,20 @@ class Worker:
     aggregator: JobAggregator
     limits: Limits = field(default_factory=Limits)
     phases: Phases = NO_PHASES
+    models: SharedModels = field(default_factory=SharedModels)
+    """Of this process: its workers, and its master if there is one."""
+    messages: Messages | None = None
+    copies: StateCopies | None = None
     block: int = BLOCK
     written: int = 0
     raw: Buffer | None = None
     head: Head | None = None
     """The head as last read; ``raw`` has its bytes."""
     cursor: int | None = None
-    """The slot at which the search begins: different for each worker, then after the last leased slot."""
+    """The job at which the search begins: of another slot for each worker, then after the last leased job."""
+    home: tuple[int, int] | None = None
+    """The first job leased in a round, as round and slot: that slot is the first to be tried in the next round, too, so
+    that a worker reads the same part of the data."""
     closed: set[int] = field(default_factory=set)
     """Slots of this head that are known to be done."""
     spare: list[Free] = field(default_factory=list)
@@ -111,7 +127,17 @@ class Worker:
     memory: WorkerMemory = field(init=False)
 
     def __post_init__(self) -> None:
-        self.memory = WorkerMemory(self.name, self.store, self.plan, self.router, self.aggregator, self.phases)
+        self.memory = WorkerMemory(
+            self.name,
+            self.store,
+            self.plan,
+            self.router,
+            self.aggregator,
+            phases=self.phases,
+            models=self.models,
+            messages=self.messages,
+            copies=self.copies,
+        )
 
     def hint(self) -> None:
         """Announce the commits."""
@@ -146,19 +172,22 @@ def worker_steps(me: Worker) -> Steps[Head]:
         if claim is None or me.head is None:
             if me.owes_hint:
                 me.hint()
+            if me.head is not None and (yield from serve(me.memory, me.head, Server(me.clock, me.limits, me.writer))):
+                continue
             with me.phases.phase("WorkerWait"):
                 yield Wait(me.searched + me.limits.poll)
             continue
         head, (number, record, _, _) = me.head, claim
         searching.end("WorkerGetJob", me.plan.at(number))
-        result = yield from prepare(me.memory, head, claim, me.fetched.pop(number, None))
+        result, begins = (yield from prepare(me.memory, head, claim, me.fetched.pop(number, None))), ""
         if isinstance(result, Ready):
             if result.replayed:
                 claim = result.claim._replace(since=me.clock.now())
+            begins = result.begins
             plan = me.plan.slot(*me.plan.at(number))
             result = yield Perform(plan, record, head.version, result.model, result.data, result.state)
         if isinstance(result, Lost):
-            yield from _cannot_read(me, number, record, result.text)
+            yield from _cannot_read(me, claim, head, result.text)
             yield Wait(me.clock.now() + me.limits.poll)
         elif result is None:
             yield from _give_back(me, number, record)
@@ -167,7 +196,7 @@ def worker_steps(me: Worker) -> Steps[Head]:
             yield from _report(me, number, record, result)
         elif result is not ABANDONED:
             with me.phases.phase("WorkerSend", me.plan.at(number)):
-                yield from _commit(me, claim, result, head)
+                yield from _commit(me, claim, result, head, begins)
 
 
 def is_wanted(router: WorkRouter, plan: Plan, head: Head, number: int, record: JobRecord) -> bool:
@@ -290,7 +319,9 @@ def _search_order(me: Worker) -> list[list[int]]:
     numbers = [] if me.head is None else [n for n in me.router.open_slots(me.plan, me.head) if n not in me.closed]
     if not numbers:
         return [[]]
-    if me.cursor is None or not numbers[0] <= me.cursor <= numbers[-1]:
+    if (home := _home(me, numbers)) is not None:
+        me.cursor = home
+    elif me.cursor is None or not numbers[0] <= me.cursor <= numbers[-1]:
         me.cursor = numbers[zlib.crc32(f"{me.name} {numbers[0]}".encode()) % len(numbers)]
     turn = bisect_left(numbers, me.cursor)
     numbers = [*numbers[turn:], *numbers[:turn]]
@@ -299,29 +330,47 @@ def _search_order(me: Worker) -> list[list[int]]:
     return [numbers[start : start + me.block] for start in range(0, len(numbers), me.block)]
 
 
+def _home(me: Worker, numbers: list[int]) -> int | None:
+    """Return the job at which the search of a new round begins; None: it has begun, or jobs of several are open."""
+    round_ = me.plan.at(numbers[0])[0]
+    if me.home is None or me.home[0] == round_ or me.plan.at(numbers[-1])[0] != round_:
+        return None
+    found = me.plan.number(round_, me.home[1])
+    return found if numbers[0] <= found <= numbers[-1] else None
+
+
 def _free(me: Worker, head: Head, block: list[int], raws: list[Buffer | None]) -> list[Free]:
     """Return the ready jobs of a block; add the done jobs to ``me.closed``."""
     model = head.identity if _binds_model(me) else ""
-    free = []
+    found: dict[int, JobRecord] = {}
     for number, raw in zip(block, raws, strict=True):
         record = parse_record(me.store, Keys.job(*me.plan.at(number)), raw, JobRecord)
-        if raw is None or record is None:
-            continue
-        if record.state == "done" and record.model == model:
-            me.closed.add(number)
-        elif record.state == "ready" and record.model == model and _may_take(me, number, record):
-            free.append((number, record, raw))
-    return free
+        if record is not None and record.model == model:
+            found[number] = record
+    me.closed |= {number for number, record in found.items() if record.state == "done"}
+    own = {record.home: number for number, record in sorted(found.items(), reverse=True)}
+    ready = {number for number, record in found.items() if record.state == "ready"}
+    return [
+        (number, found[number], raw)
+        for number, raw in zip(block, raws, strict=True)
+        if raw is not None and number in ready and _may_take(me, number, found[number], own)
+    ]
 
 
-def _may_take(me: Worker, number: int, record: JobRecord) -> bool:
+def _may_take(me: Worker, number: int, record: JobRecord, own: Mapping[str, int]) -> bool:
     """Return whether this worker may take a job that is ready: it has not failed too often, and it is not reserved."""
-    return _own_failures(me, record) < me.limits.attempts and not _is_reserved(me, number, record)
+    return _own_failures(me, record) < me.limits.attempts and not _is_reserved(me, number, record, own)
 
 
-def _is_reserved(me: Worker, number: int, record: JobRecord) -> bool:
-    """Return whether a job is left to the worker that has its slot's state, which is sooner done with it."""
+def _is_reserved(me: Worker, number: int, record: JobRecord, own: Mapping[str, int]) -> bool:
+    """Return whether a job is left to the worker that has its slot's state, which is sooner done with it.
+
+    If that has the states of several slots, its ``own`` is the first of them; the others are anybody's who finds copies
+    of them, or one worker would do the jobs of two slots for as long as another one has nothing to do.
+    """
     if record.home in ("", me.name):
+        return False
+    if own[record.home] != number and me.copies is not None and me.copies.is_near(record.home):
         return False
     now = me.clock.now()
     return now - me.seen.setdefault(number, now) < record.reserved
@@ -346,21 +395,26 @@ def _lease(me: Worker, number: int, record: JobRecord, raw: Buffer) -> Steps[Cla
     yield STEP
     if not me.store.replace_if_same(Keys.job(*me.plan.at(number)), raw, new):
         return None
-    me.cursor = number + 1
+    me.cursor, place = number + 1, me.plan.at(number)
+    if me.home is None or me.home[0] != place[0]:
+        me.home = place
     return Claim(number, lease, new, since)
 
 
-def _commit(me: Worker, claim: Claim, result: Buffer | Performed, head: Head) -> Steps[None]:
+def _commit(me: Worker, claim: Claim, result: Buffer | Performed, head: Head, begins: str) -> Steps[None]:
     """Set the slot to done with this update, unless another worker was first or the slot has a new model.
 
     The commit does not require a valid lease: results are deterministic, so a worker that lost its lease may still be
-    the first to finish. It must never change a record of another model. ``head`` is the one that it began with.
+    the first to finish. It must never change a record of another model. ``head`` is the one that it began with, and
+    ``begins`` the key of the state.
     """
     lease, slot, writer = claim.record, me.plan.at(claim.number), me.writer()
     frame, state = result if isinstance(result, Performed) else (result, None)
-    manifest, saved = (yield from write_frame(me.store, Keys.update(*slot, writer), frame)), None
+    manifest, saved = (yield from _write_update(me, Keys.update(*slot, writer), frame, slot[0])), None
     if state is not None and me.plan.is_last_until(claim.number, head.keeps):
         saved = yield from write_frame(me.store, Keys.state(*slot, writer), state)
+    if state is not None and saved is None and me.copies is not None:
+        me.copies.keep(slot[1], manifest.key, state)  # before the commit, so that whoever sees that finds it
     record: JobRecord | None = lease
     raw: Buffer | None = claim.raw
     while raw is not None and record is not None and record.state != "done" and record.model == lease.model:
@@ -373,6 +427,7 @@ def _commit(me: Worker, claim: Claim, result: Buffer | Performed, head: Head) ->
             update=manifest,
             failure=None,
             saved=saved,
+            begins=begins,
         )
         yield STEP
         if me.store.replace_if_same(Keys.job(*slot), raw, encode_record(done)):
@@ -380,6 +435,10 @@ def _commit(me: Worker, claim: Claim, result: Buffer | Performed, head: Head) ->
             me.owes_hint = True
             if state is not None:
                 me.memory.states[slot[1]] = HeldState(claim.number, manifest.key, saved.key if saved else "", state)
+                if me.copies is not None and saved is None:
+                    me.copies.remove_others(slot[1])
+                if me.messages is not None:
+                    me.messages.commit(frame)
             if not me.spare or me.clock.now() - me.hinted > me.limits.poll * HINT:
                 me.hint()
             return
@@ -387,6 +446,17 @@ def _commit(me: Worker, claim: Claim, result: Buffer | Performed, head: Head) ->
         record = parse_record(me.store, Keys.job(*slot), raw, JobRecord)
     yield from delete_many(me.store, [key for written in (manifest, saved) if written for key in keys_of(written)])
     yield from increment(me.store, DROPPED)
+
+
+def _write_update(me: Worker, key: str, frame: Buffer, round_: int) -> Steps[Manifest]:
+    """Write an update: as a whole, or in as many slices as there are parameter servers.
+
+    What cannot be cut is no update; the master refuses it by name.
+    """
+    if (strategy := serving(me.router, me.plan, round_)) is not None:
+        with contextlib.suppress(WireError):
+            return (yield from write_slices(me.store, key, frame, strategy.slices))
+    return (yield from write_frame(me.store, key, frame))
 
 
 def _holds(record: JobRecord, lease: JobRecord) -> bool:
@@ -414,8 +484,18 @@ def _give_back(me: Worker, number: int, lease: JobRecord) -> Steps[None]:
     me.store.publish(UPDATE_TOPIC)
 
 
-def _cannot_read(me: Worker, number: int, lease: JobRecord, lost: str = "") -> Steps[None]:
-    """Return a job of which something was lost: what the head refers to is the master's, data is written again."""
+def _cannot_read(me: Worker, claim: Claim, head: Head, lost: str = "") -> Steps[None]:
+    """Return a job of which something was lost: what the head refers to is the master's, data is written again.
+
+    Where jobs are not bound to a model, others go on meanwhile: if the head is another one by now, what it referred to
+    is deleted, and nothing is lost.
+    """
+    number, lease = claim.number, claim.record
+    if lost and not _binds_model(me):
+        me.update_head((yield from read_many(me.store, [HEAD]))[0])
+        if me.head is not None and me.head.identity != head.identity:
+            yield from _give_back(me, number, lease)
+            return
     if lost:
         failure = Failure(MODEL_LOST, f"{lost} could not be read", me.name)
         yield from _change_lease(me, number, lease, state="failed", failure=failure)

@@ -17,8 +17,8 @@ from dl4jlegacy.errors import ConfError, nearest
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.scaleout.aggregate import RATES, DeltaAggregator, JobAggregator
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.records import Head, covered
-from dl4jlegacy.scaleout.strategies.strategy import open_in_phase, open_round
+from dl4jlegacy.scaleout.records import Head
+from dl4jlegacy.scaleout.strategies.strategy import check_bound, open_chains, open_in_phase
 
 __all__ = ["BoundedStalenessWorkRouter", "HogWildWorkRouter", "SoftSyncWorkRouter"]
 
@@ -124,21 +124,8 @@ class BoundedStalenessWorkRouter(_Asynchronous):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.bound < 0:
-            raise ConfError(f"bound is {self.bound}; it must not be negative")
+        check_bound(self.bound)
 
     def open_slots(self, plan: Plan, head: Head) -> list[int]:
         """Return the first job of each slot that is not folded, if the slot is not too far ahead."""
-        if head.round >= plan.total_rounds:
-            return []
-        if plan.is_validation(head.round):
-            return open_round(plan, head)
-        opened: dict[int, int] = {}
-        for round_ in range(head.round, min(plan.total_rounds, head.round + self.bound + 1)):
-            if plan.is_validation(round_) or plan.phase_of(round_) != plan.phase_of(head.round):
-                break
-            first = plan.number(round_, 0)
-            for slot in range(plan.slots(round_)):
-                if not covered(head.folded, first + slot):
-                    opened.setdefault(slot, first + slot)
-        return sorted(opened.values())
+        return open_chains(plan, head, self.bound)

@@ -9,32 +9,53 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import ClassVar
 
+from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.protocol import Kernels
-from dl4jlegacy.scaleout.aggregate import JobAggregator, ParameterAveragingAggregator
+from dl4jlegacy.scaleout.aggregate import GroupAggregator, ParameterAveragingAggregator
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Head
-from dl4jlegacy.scaleout.strategies.strategy import open_round
+from dl4jlegacy.scaleout.strategies.strategy import all_once_done, done_in_front, open_round
 
 __all__ = ["IterativeReduceWorkRouter"]
+
+MOST_DEPTH = 32
+"""A tree of this depth has two branches at each node, however many slots there are."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class IterativeReduceWorkRouter:
     """Synchronous: all slots of a round are folded together, round by round, in slot order.
 
-    Legacy: ``IterativeReduceWorkRouter``, the default.
+    Legacy: ``IterativeReduceWorkRouter``, the default; ``VoidConfiguration.numberOfShards`` and
+    ``ParameterAveragingTrainingMaster.aggregationDepth``, whose default was 2.
 
     Attributes:
         weighted_average: whether the mean is weighted by examples; that of the original was not.
+        parameter_servers: into how many slices models and updates are cut, each of which a worker folds; 0: the master
+            folds them. The bits are the same for any number.
+        aggregation_depth: in how many steps at most a round's updates are folded. 1: all at once. With more, workers
+            fold the means of groups, several at the same time, and these means in turn; each depth rounds otherwise.
     """
 
     name: ClassVar[str] = "iterative-reduce"
     binds_model: ClassVar[bool] = True
     shares: ClassVar[str] = "params"
     weighted_average: bool = True
+    parameter_servers: int = 0
+    aggregation_depth: int = 1
+
+    def __post_init__(self) -> None:
+        if self.parameter_servers < 0:
+            raise ConfError(f"parameter_servers is {self.parameter_servers}; it must not be negative")
+        if not 1 <= self.aggregation_depth <= MOST_DEPTH:
+            raise ConfError(f"aggregation_depth is {self.aggregation_depth}; it must be from 1 to {MOST_DEPTH}")
+
+    @property
+    def slices(self) -> int:
+        """Into how many slices models and updates are cut; 0: the master folds whole rounds."""
+        return self.parameter_servers or (1 if self.aggregation_depth > 1 else 0)
 
     def open_slots(self, plan: Plan, head: Head) -> list[int]:
         """Return all slots of the head's round."""
@@ -42,12 +63,17 @@ class IterativeReduceWorkRouter:
 
     def send_work(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
         """Return all open slots once all of them are done."""
-        return list(opened) if all(number in done for number in opened) else []
+        return all_once_done(opened, done)
 
     def fold_ahead(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
         """Return the slots before the first one that is not done."""
-        return list(takewhile(lambda number: number in done, opened))
+        return done_in_front(opened, done)
 
-    def aggregator(self, kernels: Kernels, pool: Executor | None = None) -> JobAggregator:
+    def aggregator(self, kernels: Kernels, pool: Executor | None = None) -> GroupAggregator:
         """See ``Strategy``."""
-        return ParameterAveragingAggregator(kernels, weighted=self.weighted_average, pool=pool)
+        weighted = self.weighted_average or self.aggregation_depth > 1  # groups count for what is in them
+        return ParameterAveragingAggregator(kernels, weighted=weighted, pool=pool)
+
+    def weight(self, examples: int) -> int:
+        """Return what an update of so many examples counts for."""
+        return examples if self.weighted_average else 1

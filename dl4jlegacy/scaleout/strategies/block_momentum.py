@@ -16,7 +16,7 @@ import numpy as np
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.protocol import Kernels
-from dl4jlegacy.scaleout.aggregate import PARAMS, Aggregation, JobAggregator, frame_like
+from dl4jlegacy.scaleout.aggregate import PARAMS, Aggregation, GroupAggregator, frame_like
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.store import Buffer
 from dl4jlegacy.scaleout.strategies.averaging import IterativeReduceWorkRouter
@@ -51,6 +51,7 @@ class BlockMomentumWorkRouter(IterativeReduceWorkRouter):
     jobs_per_round: int = 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.block_momentum is not None and not 0 <= self.block_momentum < 1:
             raise ConfError(f"block_momentum is {self.block_momentum}; it must be 0 or more and less than 1")
         if not 0 < self.block_rate < float("inf"):
@@ -61,16 +62,16 @@ class BlockMomentumWorkRouter(IterativeReduceWorkRouter):
         """The block momentum that counts."""
         return 1 - 1 / self.jobs_per_round if self.block_momentum is None else self.block_momentum
 
-    def aggregator(self, kernels: Kernels, pool: Executor | None = None) -> JobAggregator:
+    def aggregator(self, kernels: Kernels, pool: Executor | None = None) -> GroupAggregator:
         """See ``Strategy``."""
         return _Aggregator(super().aggregator(kernels, pool), self, kernels, pool)
 
 
 class _Aggregator:
-    """Averages, and filters the step. A ``JobAggregator``."""
+    """Averages, and filters the step. A ``GroupAggregator``."""
 
     def __init__(
-        self, averaging: JobAggregator, strategy: BlockMomentumWorkRouter, kernels: Kernels, pool: Executor | None
+        self, averaging: GroupAggregator, strategy: BlockMomentumWorkRouter, kernels: Kernels, pool: Executor | None
     ) -> None:
         self._averaging, self._strategy = averaging, strategy
         self._sum = functools.partial(kernels.weighted_sum, pool=pool)
@@ -79,6 +80,10 @@ class _Aggregator:
         """See ``JobAggregator``."""
         average = self._averaging.begin(model, version=version, examples=examples)
         return _Filtered(average, Result.decode(model).arrays, self._strategy, self._sum)
+
+    def begin_group(self, *, examples: Sequence[int]) -> Aggregation:
+        """See ``GroupAggregator``."""
+        return self._averaging.begin_group(examples=examples)
 
 
 class _Filtered:

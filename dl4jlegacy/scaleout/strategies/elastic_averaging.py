@@ -1,7 +1,7 @@
 """EASGD: workers that explore on their own, tied to a common centre by an elastic force.
 
-Source: Zhang, Choromanska and LeCun 2015 (arXiv 1412.6651), the synchronous form. With an updater that has a momentum
-(``Nesterovs``) it is EAMSGD.
+Source: Zhang, Choromanska and LeCun 2015 (arXiv 1412.6651), the synchronous form and the asynchronous one. With an
+updater that has a momentum (``Nesterovs``) it is EAMSGD.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, Aggregation, JobAggregator, UpdateSum
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.store import Buffer
-from dl4jlegacy.scaleout.strategies.averaging import IterativeReduceWorkRouter
+from dl4jlegacy.scaleout.strategies.chains import SlotWorkRouter
 
 __all__ = ["DIFFERENCE", "ElasticAveragingWorkRouter"]
 
@@ -27,25 +27,32 @@ DIFFERENCE = "difference"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ElasticAveragingWorkRouter(IterativeReduceWorkRouter):
+class ElasticAveragingWorkRouter(SlotWorkRouter):
     """Elastic averaging: the model is a centre ``c``, and each slot trains on with a replica ``x`` of its own.
 
     After a job, ``d = beta / jobs_per_round * (x - c)``; the replica becomes ``x - d``, and the centre ``c`` plus the
     sum of the differences ``d`` of all slots, which is ``(1 - beta) c + beta mean(x)``. Replica and updater state
     belong to the slot. At the beginning of a phase every replica is the centre, and its updater state is zero.
 
+    Asynchronous, ``c`` in ``d`` is the centre that the job started with, and each ``d`` is added when it arrives,
+    whole: what the centre gains is what the replica gives, however stale it is.
+
     Attributes:
-        beta: how far the centre goes towards the mean of the replicas in a round; more than 0, at most 1.
+        beta: how far the centre goes towards the mean of the replicas in a round, or in as many jobs; more than 0, at
+            most 1.
         jobs_per_round: of the run.
+        asynchronous, bound: see ``SlotWorkRouter``.
     """
 
     name: ClassVar[str] = "easgd"
+    shares: ClassVar[str] = "params"
     state_every: ClassVar[int] = 1
     is_logged: ClassVar[bool] = False
     beta: float = 0.9
     jobs_per_round: int = 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.beta <= 1:
             raise ConfError(f"beta is {self.beta}; it must be more than 0 and at most 1")
 

@@ -7,7 +7,7 @@ belonged to a worker and was lost with it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +22,7 @@ from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, Aggregation, JobAggrega
 from dl4jlegacy.scaleout.codec import pack, unpack
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.store import Buffer
-from dl4jlegacy.scaleout.strategies.averaging import IterativeReduceWorkRouter
+from dl4jlegacy.scaleout.strategies.chains import SlotWorkRouter
 from dl4jlegacy.scaleout.strategies.thresholds import (
     DENSE,
     AdaptiveThreshold,
@@ -37,16 +37,21 @@ CODES, RESIDUAL = "codes", "residual"
 """The array of a message, and that of a slot's state that has what was not sent yet."""
 THRESHOLDS = ("adaptive", "fixed", "target-sparsity")
 """How the threshold goes on from message to message."""
+STATE_EVERY = 256
+"""After how many rounds at most model and states are saved, unless somebody says otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientSharingWorkRouter(IterativeReduceWorkRouter):
-    """Threshold-encoded updates with a residual in each slot; synchronous, so any number of workers gives equal bits.
+class GradientSharingWorkRouter(SlotWorkRouter):
+    """Threshold-encoded updates with a residual in each slot; in rounds, so any number of workers gives equal bits.
 
     A job's update is what the training of its batches has changed in the parameters: the gradients after the updater.
     It is added to the residual. Each element of the residual that is at least ``tau`` sends one quantum, ``tau`` or
     ``-tau``, which is taken from it; a message has the places and signs of these elements, Golomb-Rice coded. The next
     model is this one with all messages of the round added to it, in slot order.
+
+    Asynchronous, each message is added when it arrives, whole, however stale it is: what is sent is what the residual
+    loses. Then models are written with every version, and states with every job.
 
     Attributes:
         threshold: ``"adaptive"``: tau moves until a message has between ``least_sparsity`` and ``most_sparsity`` of the
@@ -58,15 +63,17 @@ class GradientSharingWorkRouter(IterativeReduceWorkRouter):
         clip: the residual is cut to this multiple of tau, 1 or more; 0: never.
         clip_every: after so many messages of a slot.
         average: whether the plain mean of a round's messages is added instead of their sum, which is DL4J's way and
-            makes the learning rate count once for every slot.
+            makes the learning rate count once for every slot. Asynchronous: whether each is divided by
+            ``jobs_per_round``.
         state_every: after how many rounds at most the model and the states of all slots are saved; 1 or more. In
             between only messages travel, and of a slot whose worker is gone the jobs since then are done again. Where
-            that would take more than half a minute they are saved more often.
+            that would take more than half a minute they are saved more often. Asynchronous: always 1.
+        jobs_per_round: of the run.
+        asynchronous, bound: see ``SlotWorkRouter``.
     """
 
     name: ClassVar[str] = "gradient-sharing"
     shares: ClassVar[str] = "delta"
-    is_logged: ClassVar[bool] = True
     threshold: str = "adaptive"
     tau: float | None = None
     least_sparsity: float = 1e-4
@@ -76,9 +83,11 @@ class GradientSharingWorkRouter(IterativeReduceWorkRouter):
     clip: float = 5.0
     clip_every: int = 5
     average: bool = False
-    state_every: int = 256
+    state_every: int = STATE_EVERY
+    jobs_per_round: int = 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.threshold not in THRESHOLDS:
             raise ConfError(f"threshold is {self.threshold!r}{nearest(self.threshold, list(THRESHOLDS))}")
         if self.tau is not None and not 2.0**-100 <= self.tau <= 2.0**100:
@@ -88,8 +97,18 @@ class GradientSharingWorkRouter(IterativeReduceWorkRouter):
         for name in ("clip_every", "state_every"):
             if getattr(self, name) < 1:
                 raise ConfError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.asynchronous and self.state_every not in (1, STATE_EVERY):
+            raise ConfError(
+                f"state_every is {self.state_every}, and asynchronous is true: states are then saved with every job; "
+                "leave it out"
+            )
         for algorithm in (self._adaptive(1.0), self._target(1.0)):  # checks their numbers
             algorithm.first()
+
+    @property
+    def is_logged(self) -> bool:
+        """See ``SlotStrategy``."""
+        return not self.asynchronous
 
     def _adaptive(self, tau: float) -> AdaptiveThreshold:
         return AdaptiveThreshold(tau, self.least_sparsity, self.most_sparsity, self.decay)
@@ -112,16 +131,22 @@ class GradientSharingWorkRouter(IterativeReduceWorkRouter):
 
     def settle(self, model: Result, state: Result | None, result: Result, kernels: Kernels) -> tuple[Result, Result]:
         """See ``SlotStrategy``."""
-        delta = result.arrays["delta"]
-        residual = delta.copy() if state is None else state.arrays[RESIDUAL] + delta
         tau, sent = (self.algorithm.first(), 0) if state is None else (state.values["tau"], state.values["messages"])
+        delta, steps = result.arrays["delta"], result.arrays[STATE]
+        after = Result.allocate({"tau": tau, "messages": sent + 1}, {RESIDUAL: delta, STATE: steps})
+        residual = after.arrays[RESIDUAL]
+        if state is None:
+            residual[...] = delta
+        else:
+            np.add(state.arrays[RESIDUAL], delta, out=residual)
+        after.arrays[STATE][...] = steps
         step, codes = quantum(tau), np.empty(residual.size, np.int32)
         count = kernels.threshold_encode(residual, step, codes)
         format_, payload = pack(codes[:count], residual.size, step)
         clipped = self._clip(residual, step) if sent and sent % self.clip_every == 0 else 0.0
         values = {"tau": step, "format": format_, "count": count, "clipped": clipped}
         following = self.algorithm.following(tau, min(count / residual.size, DENSE))
-        after = Result({"tau": following, "messages": sent + 1}, {RESIDUAL: residual, STATE: result.arrays[STATE]})
+        after = after.with_values({"tau": following, "messages": sent + 1})
         return Result({**result.values, **values}, {CODES: payload}), after
 
     def _clip(self, residual: Array, step: float) -> float:
@@ -140,24 +165,41 @@ class GradientSharingWorkRouter(IterativeReduceWorkRouter):
 
     def aggregator(self, kernels: Kernels, pool: Executor | None = None) -> JobAggregator:
         """See ``Strategy``."""
-        return _Aggregator(kernels, average=self.average)
+        return _Aggregator(kernels, average=self.average, of=self.jobs_per_round if self.asynchronous else None)
 
 
 class _Aggregator:
-    """Adds the messages to the parameters. A ``JobAggregator``."""
+    """Adds the messages to the parameters. A ``FollowingAggregator``.
 
-    def __init__(self, kernels: Kernels, *, average: bool) -> None:
-        self._kernels, self._average = kernels, average
+    Args:
+        kernels: of the process.
+        average: whether each is divided, by ``of``; None: by how many are added together.
+    """
+
+    def __init__(self, kernels: Kernels, *, average: bool, of: int | None) -> None:
+        self._kernels, self._average, self._of = kernels, average, of
 
     def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
         """See ``JobAggregator``."""
-        count = len(examples) if self._average else 1  # a short round has fewer messages
+        return UpdateSum(model, self._adding(examples))
+
+    def follow(self, model: Buffer, rounds: Iterable[tuple[Sequence[int], Sequence[Buffer]]]) -> Buffer:
+        """See ``FollowingAggregator``."""
+        followed = UpdateSum(model, self._adding(()))
+        for examples, updates in rounds:
+            followed.add_by(self._adding(examples))
+            followed.add(updates)
+        return followed.finish(ends_phase=False)[0]
+
+    def _adding(self, examples: Sequence[int]) -> Callable[[Array, Result], None]:
+        """Return what adds a message of a round to the parameters."""
+        count = (self._of or len(examples)) if self._average else 1  # a short round has fewer messages
 
         def add(params: Array, update: Result) -> None:
             codes, tau = _decoded(update, params.size)
             self._kernels.threshold_decode(codes, tau / count, params)
 
-        return UpdateSum(model, add)
+        return add
 
 
 def _decoded(update: Result, size: int) -> tuple[Array, float]:

@@ -11,6 +11,7 @@ from concurrent.futures import Executor
 from itertools import takewhile
 from typing import Protocol, runtime_checkable
 
+from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.scaleout.aggregate import JobAggregator
 from dl4jlegacy.scaleout.job import Result
@@ -18,7 +19,17 @@ from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Head, covered
 from dl4jlegacy.scaleout.store import Buffer
 
-__all__ = ["SlotStrategy", "Strategy", "WorkRouter", "open_in_phase", "open_round"]
+__all__ = [
+    "SlotStrategy",
+    "Strategy",
+    "WorkRouter",
+    "all_once_done",
+    "check_bound",
+    "done_in_front",
+    "open_chains",
+    "open_in_phase",
+    "open_round",
+]
 
 
 @runtime_checkable
@@ -77,10 +88,11 @@ class Strategy(WorkRouter, Protocol):
 
 @runtime_checkable
 class SlotStrategy(Strategy, Protocol):
-    """A synchronous ``Strategy`` whose slots remember something from one job to the next, within a phase.
+    """A ``Strategy`` whose slots remember something from one job to the next, within a phase.
 
     A job is a pure function of the model, the state that its slot's last job has left, and its batches. The update and
-    the state after it are committed together, so who does a slot's jobs makes no difference.
+    the state after it are committed together, so who does a slot's jobs makes no difference. ``open_slots`` has at most
+    one job of each slot, the first that is not folded.
     """
 
     @property
@@ -95,7 +107,8 @@ class SlotStrategy(Strategy, Protocol):
     def is_logged(self) -> bool:
         """Whether versions in between are not written, but follow from the updates of their rounds.
 
-        ``state_every`` must be 1 if not.
+        If not, states are saved with every job, whatever ``state_every`` says. A strategy whose jobs are not bound to a
+        model must not be logged.
         """
         ...
 
@@ -131,18 +144,57 @@ def open_round(plan: Plan, head: Head) -> list[int]:
     return list(range(first, first + plan.slots(head.round)))
 
 
+def all_once_done(opened: Sequence[int], done: Collection[int]) -> list[int]:
+    """Return all open slots once all of them are done; until then none."""
+    return list(opened) if all(number in done for number in opened) else []
+
+
+def done_in_front(opened: Sequence[int], done: Collection[int]) -> list[int]:
+    """Return the slots before the first one that is not done."""
+    return list(takewhile(lambda number: number in done, opened))
+
+
 def open_in_phase(plan: Plan, head: Head, most: int) -> list[int]:
     """Return the first slots that are not folded, ``most`` of them, up to the end of the phase or the next validation.
 
-    In a validation round these are all of its slots.
+    In a validation round these are all of its slots, and in a warm start two rounds' worth at most.
     """
     if head.round >= plan.total_rounds:
         return []
     if plan.is_validation(head.round):
         return open_round(plan, head)
+    if plan.width(head.round) < plan.jobs_per_round:
+        most = min(most, 2 * plan.width(head.round))
     first = head.folded[0][1] if covered(head.folded, 0) else 0  # its round may have more slots than ``most``
     candidates = range(first, min(plan.total_slots, first + 2 * most))
     phase = plan.phase_of(head.round)
     before = takewhile(lambda n: not plan.is_validation(plan.at(n)[0]), candidates)
     inside = (n for n in before if plan.phase_of(plan.at(n)[0]) == phase)
     return [n for n in inside if not covered(head.folded, n)][:most]
+
+
+def open_chains(plan: Plan, head: Head, bound: int) -> list[int]:
+    """Return the first job of each slot that is not folded, if it is within ``bound`` rounds of the head's.
+
+    So a slot's next job opens when its last one is folded. None is beyond the phase or the next validation; in a
+    validation round these are all of its slots.
+    """
+    if head.round >= plan.total_rounds:
+        return []
+    if plan.is_validation(head.round):
+        return open_round(plan, head)
+    opened: dict[int, int] = {}
+    for round_ in range(head.round, min(plan.total_rounds, head.round + bound + 1)):
+        if plan.is_validation(round_) or plan.phase_of(round_) != plan.phase_of(head.round):
+            break
+        first = plan.number(round_, 0)
+        for slot in range(plan.slots(round_)):
+            if not covered(head.folded, first + slot):
+                opened.setdefault(slot, first + slot)
+    return sorted(opened.values())
+
+
+def check_bound(bound: int) -> None:
+    """Raise ``ConfError`` unless a slot can be so many rounds ahead."""
+    if bound < 0:
+        raise ConfError(f"bound is {bound}; it must not be negative")

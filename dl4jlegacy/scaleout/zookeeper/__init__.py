@@ -10,15 +10,26 @@ from dl4jlegacy.scaleout.zookeeper.configuration import (
     build_path,
 )
 from dl4jlegacy.scaleout.zookeeper.election import MasterElection
-from dl4jlegacy.scaleout.zookeeper.membership import WorkerRegistration, registered_workers
+from dl4jlegacy.scaleout.zookeeper.membership import (
+    MESH,
+    MeshMembers,
+    WorkerRegistration,
+    is_deserted,
+    prune_group,
+    registered_workers,
+)
 from dl4jlegacy.scaleout.zookeeper.session import ZooKeeperSession
 
 __all__ = [
+    "MESH",
     "MasterElection",
+    "MeshMembers",
     "WorkerRegistration",
     "ZooKeeperConfigurationRegister",
     "ZooKeeperSession",
     "ZookeeperConfigurationRetriever",
     "build_path",
+    "is_deserted",
+    "prune_group",
     "registered_workers",
 ]

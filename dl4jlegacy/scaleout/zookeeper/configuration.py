@@ -292,7 +292,7 @@ class ZookeeperConfigurationRetriever:
             if conf is not None:
                 return conf
             if not deadline.wait(appeared.wait):
-                raise TrackerError(self._missing(wait_seconds))
+                raise TrackerError(self.missing(wait_seconds))
 
     def find(self, appeared: Callable[[], None] | None = None) -> Conf | None:
         """Return the Conf like ``retrieve``, or None; in that case ``appeared`` is called once there is one."""
@@ -315,7 +315,8 @@ class ZookeeperConfigurationRetriever:
         if self._own_session:
             self._session.close()
 
-    def _missing(self, wait_seconds: float) -> str:
+    def missing(self, wait_seconds: float) -> str:
+        """Return that no Conf is registered after so long, what is instead, and what to do."""
         waited = f" after {wait_seconds:g} s" if wait_seconds else ""
         found = [
             f"{name} (master with --zookeeper {root})"

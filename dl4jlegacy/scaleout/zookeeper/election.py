@@ -24,7 +24,7 @@ import msgspec
 
 from dl4jlegacy.clock import Deadline
 from dl4jlegacy.errors import NotAuthorisedError, TrackerClosedError, TrackerError
-from dl4jlegacy.scaleout.zookeeper.membership import Info, Member, ensure_group, group_path, read_member
+from dl4jlegacy.scaleout.zookeeper.membership import ELECTION, Info, Member, ensure_group, group_path, read_member
 from dl4jlegacy.scaleout.zookeeper.session import ZooKeeperSession
 
 __all__ = ["MasterElection"]
@@ -67,7 +67,7 @@ class MasterElection:
         """
         self._session = session
         self._group = group
-        self._folder = group_path(group, "election")
+        self._folder = group_path(group, ELECTION)
         self._nonce = uuid.uuid4().hex[:16]
         self._member = Member(
             info={"host": socket.gethostname(), "pid": os.getpid(), **(info or {})}, nonce=self._nonce
@@ -189,7 +189,7 @@ class MasterElection:
             names = self._candidates()
             if not self._names_of_this_session(names):
                 self._lose("session")
-                self._stand_again()
+                self._stand_again(names)
                 return
         except TrackerClosedError:
             return
@@ -236,18 +236,19 @@ class MasterElection:
     def _prefix(self) -> str:
         return f"{self._nonce}-{self._session.session_id & (2**64 - 1):016x}-"
 
-    def _stand_again(self) -> None:
+    def _stand_again(self, others: list[str]) -> None:
         """Stand; if another candidate led last, only after a moment, since it may come back."""
         now = time.monotonic()
         if not self._led_last and not self._yields_until:
             self._yields_until = now + YIELD_SECONDS
         if now >= self._yields_until:
+            self._led_last = not others  # known from now on: this session may be lost before it looks again
             self._stand()
         else:
             self._session.scheduler.schedule(self._look, self._yields_until - now)
 
     def _stand(self) -> None:
-        ensure_group(self._session, self._group, "election")
+        ensure_group(self._session, self._group, ELECTION)
         data = msgspec.json.encode(self._member, order="sorted")
         path = f"{self._folder}/{self._prefix()}"
         self._session.create(path, data, ephemeral=True, sequence=True, late=self._look)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import msgspec
@@ -18,16 +18,31 @@ import msgspec
 from dl4jlegacy.clock import Deadline
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, TrackerError
-from dl4jlegacy.scaleout.zookeeper.session import ZooKeeperSession
+from dl4jlegacy.scaleout.zookeeper.session import Node, ZooKeeperSession
 
-__all__ = ["WorkerRegistration", "group_path", "registered_workers"]
+__all__ = [
+    "MESH",
+    "MeshMembers",
+    "WorkerRegistration",
+    "group_path",
+    "is_deserted",
+    "prune_group",
+    "registered_members",
+    "registered_workers",
+]
 
 logger = logging.getLogger(__name__)
 
 ROOT = "/dl4jlegacy"
 PAUSE_SECONDS = 0.1
+LOOK_SECONDS = 10.0
+"""So often who is there is looked up without a change having been told."""
 
 Info = dict[str, Any]
+
+
+WORKERS, MESH, TRIALS, ELECTION = "workers", "mesh", "trials", "election"
+"""The folders of a group: its workers' processes, those of its mesh, a search's trials, the candidates for master."""
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,25 +70,35 @@ def ensure_group(session: ZooKeeperSession, group: str, folder: str) -> None:
 def read_member(session: ZooKeeperSession, path: str) -> Member | None:
     """Return the content of an ephemeral node; None if it does not exist or has another format."""
     node = session.get(path)
+    return None if node is None else _decoded(session, path, node)
+
+
+def _decoded(session: ZooKeeperSession, path: str, node: Node) -> Member | None:
     try:
-        return None if node is None else msgspec.json.decode(node.data, type=described(Member))
+        return msgspec.json.decode(node.data, type=described(Member))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         logger.warning("%s in Zookeeper at %s is not a node of dl4jlegacy", path, session.address)
         return None
 
 
 class WorkerRegistration:
-    """A worker's ephemeral node, which is restored after lost sessions until ``close``."""
+    """A worker's ephemeral node, which is restored after lost sessions until ``close``; in a folder of its group."""
 
     def __init__(
-        self, session: ZooKeeperSession, worker_id: str, info: Mapping[str, Any], *, group: str = "master"
+        self,
+        session: ZooKeeperSession,
+        worker_id: str,
+        info: Mapping[str, Any],
+        *,
+        group: str = "master",
+        folder: str = WORKERS,
     ) -> None:
         group_path(worker_id, "")
-        self.path = f"{group_path(group, 'workers')}/{worker_id}"
+        self.path = f"{group_path(group, folder)}/{worker_id}"
         self.renewed = 0
         """How often the node was restored."""
         self._session = session
-        self._group = group
+        self._group, self._folder = group, folder
         self._member = Member(info=dict(info), nonce=uuid.uuid4().hex)
         self._data = msgspec.json.encode(self._member, order="sorted")
         self._is_closed = False
@@ -125,7 +150,7 @@ class WorkerRegistration:
             node = None
         if node is not None:
             return False
-        ensure_group(self._session, self._group, "workers")
+        ensure_group(self._session, self._group, self._folder)
         return self._session.create(self.path, self._data, ephemeral=True, late=self._keep)
 
     def _keep(self) -> None:
@@ -159,9 +184,72 @@ class WorkerRegistration:
 
 def registered_workers(session: ZooKeeperSession, group: str = "master") -> dict[str, Info]:
     """Return the information that the registered workers of a group give about themselves, by worker id."""
-    folder = group_path(group, "workers")
-    members = {name: read_member(session, f"{folder}/{name}") for name in session.children(folder) or []}
+    return registered_members(session, group, WORKERS)
+
+
+def registered_members(session: ZooKeeperSession, group: str, folder: str) -> dict[str, Info]:
+    """Return the information of whatever is registered in a folder of a group, by name."""
+    path = group_path(group, folder)
+    members = {name: read_member(session, f"{path}/{name}") for name in session.children(path) or []}
     return {name: member.info for name, member in members.items() if member is not None}
+
+
+def is_deserted(session: ZooKeeperSession, group: str) -> bool:
+    """Return whether no process is registered in a group, neither for its workers nor for the mesh."""
+    return not any(session.children(group_path(group, folder)) for folder in (WORKERS, MESH))
+
+
+def prune_group(session: ZooKeeperSession, group: str) -> None:
+    """Remove the folders of a group, as far as nobody is registered there."""
+    for folder in (WORKERS, MESH, TRIALS, ELECTION):
+        session.prune(group_path(group, folder))
+
+
+class MeshMembers:
+    """The processes of a group's mesh, in the order in which they came: looked up whenever one comes or goes.
+
+    Args:
+        session: with Zookeeper.
+        group: a master's id.
+        on_change: called with the name and the information of each, on the session's scheduler.
+    """
+
+    def __init__(
+        self,
+        session: ZooKeeperSession,
+        *,
+        group: str = "master",
+        on_change: Callable[[Sequence[tuple[str, Info]]], None],
+    ) -> None:
+        self._session, self._folder, self._on_change = session, group_path(group, MESH), on_change
+        self._known: dict[str, tuple[int, Info]] = {}
+        self._is_closed = False
+
+    def __enter__(self) -> Self:
+        self._session.add_listener(self._look)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._is_closed = True
+        self._session.remove_listener(self._look)
+
+    def _look(self) -> None:
+        if self._is_closed or not self._session.connected:
+            return
+        names = self._session.children(self._folder, watch=self._again) or []
+        self._known = {name: known for name, known in self._known.items() if name in names}
+        for name in names:
+            path = f"{self._folder}/{name}"
+            if name not in self._known and (node := self._session.get(path)) is not None:
+                member = _decoded(self._session, path, node)
+                self._known[name] = (node.created, {} if member is None else member.info)
+        came = sorted(self._known.items(), key=lambda item: (item[1][0], item[0]))
+        self._on_change([(name, info) for name, (_, info) in came])
+        self._session.scheduler.schedule(self._look, LOOK_SECONDS)
+
+    def _again(self) -> None:
+        if not self._is_closed:
+            self._session.scheduler.schedule(self._look)
 
 
 def _described(member: Member | None) -> str:

@@ -59,11 +59,13 @@ Errors = type[Exception] | tuple[type[Exception], ...]
 
 
 class Node(NamedTuple):
-    """The content of a node: data, version, and the session that owns it (0 if it is not ephemeral)."""
+    """The content of a node: data, version, the session that owns it (0 if it is not ephemeral), and its place in the
+    order in which all nodes were created."""
 
     data: bytes
     version: int
     owner: int
+    created: int
 
 
 class _KazooLog(logging.Logger):
@@ -212,7 +214,10 @@ class ZooKeeperSession:
     def get(self, path: str, *, watch: Step | None = None) -> Node | None:
         """Return the node at ``path``, or None. ``watch`` is called when that changes; it must only enqueue."""
         found = self._call(path, lambda: self._client.get_async(path, watch=_watcher(watch)), NoNodeError)
-        return None if found is None else Node(found[0] or b"", found[1].version, found[1].ephemeralOwner)
+        if found is None:
+            return None
+        data, stat = found
+        return Node(data or b"", stat.version, stat.ephemeralOwner, stat.czxid)
 
     def exists(self, path: str, *, watch: Step | None = None) -> bool:
         """Return whether ``path`` exists; ``watch`` as for ``get``, also for a node that does not exist yet."""

@@ -6,12 +6,9 @@ import contextlib
 import inspect
 import json
 import logging
-import os
 import queue
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -32,7 +29,7 @@ from dl4jlegacy.scaleout.liveness.handshake import (
     ServerHandshake,
 )
 from dl4jlegacy.scaleout.liveness.server import AWAY, BEAT, BYE, LivenessServer, parsed_address
-from tests.support import REPOSITORY, SUPPORT
+from tests.support.child_process import ChildProcess
 from tests.support.waiting import AskedSeconds
 
 SECRET = b"a secret of this test"
@@ -61,29 +58,14 @@ class Seen:
             pytest.fail(f"{unexpected} was reported")
 
 
-class Child:
+class Child(ChildProcess):
     """A process with one end of the connection in it."""
 
     def __init__(self, *arguments: str) -> None:
-        command = [sys.executable, str(SUPPORT / "liveness_process.py"), *arguments]
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        )
-        self.said: queue.Queue[dict] = queue.Queue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.said.put(json.loads(line))
+        super().__init__("liveness_process.py", *arguments)
 
     def next(self, event: str, seconds: float = PATIENCE) -> dict:
-        said = self.said.get(timeout=seconds)
+        said = json.loads(self.said.get(timeout=seconds))
         assert said["event"] == event, said
         return said
 
@@ -92,16 +74,6 @@ class Child:
         now = time.monotonic()
         self.process.send_signal(number)
         return now
-
-    def end(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGCONT)
-        self.process.kill()
-        self.process.wait(PATIENCE)
-        self._reader.join(PATIENCE)
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            pipe.close()
 
 
 @pytest.fixture

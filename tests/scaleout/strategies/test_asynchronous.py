@@ -12,20 +12,11 @@ from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels import load as load_kernels
 from dl4jlegacy.scaleout.aggregate import DeltaAggregator, aggregate
 from dl4jlegacy.scaleout.job import Result
-from dl4jlegacy.scaleout.plan import Phase, Plan, Validation
-from dl4jlegacy.scaleout.records import Head, Manifest, account, advance
+from dl4jlegacy.scaleout.plan import Phase, Plan
+from dl4jlegacy.scaleout.records import Head, account, advance
 from dl4jlegacy.scaleout.strategies import BoundedStalenessWorkRouter, SoftSyncWorkRouter, create_router
+from tests.support.strategy_runs import BEGINNING, PLAN, SLOTS
 
-SLOTS = 4
-PLAN = Plan(
-    phases=(Phase(kind="pretrain", layer=0), Phase(epochs=3)),
-    batches=18,  # the last round of an epoch has two slots
-    examples=18,
-    batch_size=1,
-    jobs_per_round=SLOTS,
-    validation=Validation(batches=3, examples=3, batch_size=1),
-)
-BEGINNING = Head(run="r", version=0, round=0, model=Manifest("", 0, 0))
 KERNELS = load_kernels("numpy")
 
 
@@ -178,7 +169,7 @@ def test_whoever_waits_for_the_slowest_loses_what_it_takes_longer() -> None:
         ("hogwild", {"rate": "constent"}, "rate is 'constent'; did you mean 'constant'"),
         ("hogwild", {"bound": 1}, "'bound'"),
         ("hogwild", {"window": 1}, "'window'"),
-        ("iterative-reduce", {"n": 1}, "'n'; it takes none"),
+        ("iterative-reduce", {"n": 1}, "'n'; known: aggregation_depth, parameter_servers"),
         ("bmuf", {"block_momentum": 1.0}, "block_momentum is 1.0; it must be 0 or more and less than 1"),
         ("bmuf", {"block_rate": 0}, "block_rate is 0.0; it must be more than 0"),
     ],

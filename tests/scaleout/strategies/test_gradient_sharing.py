@@ -50,6 +50,16 @@ def test_message_and_residual_are_residual_and_update_exactly(kernels: str, args
     assert messages > 30
 
 
+def test_a_state_is_made_in_its_frame_with_the_bytes_of_any_other() -> None:
+    strategy, state = create_router("gradient-sharing", {"tau": 0.05}), None
+    for _ in range(3):
+        _, state = strategy.settle(model_of(np.zeros(SIZE)), state, done(np.ones(SIZE)), load_kernels("numpy"))
+        frame = state.encode()
+        assert np.shares_memory(np.frombuffer(frame, np.uint8), state.arrays["residual"])
+        assert frame == Result(state.values, state.arrays).encode()
+        state = Result.decode(frame)
+
+
 def test_what_clipping_takes_is_told() -> None:
     strategy = create_router("gradient-sharing", {"threshold": "fixed", "tau": 0.5, "clip": 2.0, "clip_every": 2})
     state, taken = None, []
@@ -83,6 +93,23 @@ def test_the_model_gets_the_sum_or_the_mean_of_the_messages(kernels: str) -> Non
             strategy.aggregator(load_kernels(kernels)), model.encode(), updates[:1], version=0, ends_phase=False
         )
         assert Result.decode(short).arrays["params"].tolist() == [10.5, 20, 29.5]  # the mean of one is that one
+
+
+@pytest.mark.parametrize("average", [False, True])
+@pytest.mark.parametrize("kernels", ["numpy", "numba"])
+def test_rounds_that_are_followed_at_once_give_the_bits_of_one_after_another(kernels: str, average: bool) -> None:
+    """Also where a round has fewer messages than the others, of which each then counts for more."""
+    strategy = create_router("gradient-sharing", {"threshold": "fixed", "tau": 0.3, "average": average})
+    rng, loaded, model = np.random.default_rng(1), load_kernels(kernels), model_of([10, 20, 30])
+    rounds = [
+        [bytes(strategy.settle(model, None, done(rng.normal(size=3)), loaded)[0].encode()) for _ in range(count)]
+        for count in (3, 1, 3, 2)
+    ]
+    aggregator, frame = strategy.aggregator(loaded), model.encode()
+    for version, updates in enumerate(rounds):
+        frame = aggregate(aggregator, frame, updates, version=version, ends_phase=False)[0]
+    followed = aggregator.follow(model.encode(), [([32] * len(updates), updates) for updates in rounds])
+    assert bytes(followed) == bytes(frame) != bytes(model.encode())
 
 
 def test_the_threshold_follows_what_was_sent() -> None:

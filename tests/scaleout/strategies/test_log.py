@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,11 @@ from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels import load as load_kernels
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
+from dl4jlegacy.scaleout.copies import Copied
 from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.mesh import wire as mesh_wire
+from dl4jlegacy.scaleout.mesh.configuration import VoidConfiguration
+from dl4jlegacy.scaleout.mesh.messages import HISTORY, MessageCache
 from dl4jlegacy.scaleout.parts import find_router
 from dl4jlegacy.scaleout.protocol import closing, inputs, log, watch
 from dl4jlegacy.scaleout.protocol import worker as worker_module
@@ -35,9 +40,12 @@ from dl4jlegacy.scaleout.records import (
 from dl4jlegacy.scaleout.scoring import EarlyStopping, Scoring
 from dl4jlegacy.scaleout.store import MemoryStore
 from dl4jlegacy.scaleout.strategies import aggregator_of, create_router
+from dl4jlegacy.scaleout.strategies.gradient_sharing import CODES
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
-from tests.scaleout.protocol.test_protocol import network_work
-from tests.support import simulator
+from dl4jlegacy.wire import digest
+from tests.scaleout.protocol.test_protocol import WORKS, network_work
+from tests.support import hostile_mesh, scenarios, simulator
+from tests.support.hostile_copies import HostileCopies
 from tests.support.strategy_runs import bits, conf_of, train
 
 ARGS = {"tau": 2e-3}
@@ -52,6 +60,31 @@ def conf(every: int, **fields) -> Conf:
 @pytest.mark.parametrize("every", [2, 5, 64])
 def test_how_often_states_are_saved_changes_no_bit(every: int) -> None:
     assert bits(train(conf(every, workers=2))) == bits(train(conf(1)))
+
+
+def test_a_version_that_follows_from_the_log_is_made_once_in_a_process(monkeypatch) -> None:
+    made, get = Counter[str](), protocol.SharedModels.get
+
+    def counted(self, identity: str, make):
+        return get(self, identity, lambda: made.update([identity]) or make())
+
+    monkeypatch.setattr(protocol.SharedModels, "get", counted)
+    trained = bits(train(conf(64, workers=3)))
+    assert made.total() < 5  # the master has made them; but for a worker that is far behind
+    made.clear()
+    monkeypatch.setattr(protocol.SharedModels, "put", lambda self, identity, frame: None)
+    assert bits(train(conf(64, workers=3))) == trained
+    assert made.total() < 1.5 * len(made) and len(made) > 40  # by one of the workers, where there is no master
+
+
+def test_of_shared_models_the_newest_are_kept() -> None:
+    models = protocol.SharedModels()
+    for number in range(4):
+        models.put(str(number), bytes([number]))
+    assert models.newest_of(["0", "1", "2"]) == (3, b"\2")
+    assert models.newest_of(["2", "1", "0"]) == (1, b"\2")
+    assert models.newest_of(["0", "1"])[0] == 0
+    assert [models.get(str(number), lambda: b"made") for number in (3, 2, 0)] == [b"\3", b"\2", b"made"]
 
 
 class CountedStore(MemoryStore):
@@ -126,6 +159,18 @@ def test_a_job_that_comes_to_another_update_when_it_is_done_again_fails_and_says
     assert failure.code == inputs.REPLAY_DIFFERS
     for part in ("round 0, slot 1", "worker w0", "worker w1", "state_every=1"):
         assert part in failure.message
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_no_job_is_done_again_for_one_whose_round_is_over(is_over: bool) -> None:
+    """As it is for who needed long to come to the model; there may be hundreds of jobs to be done again."""
+    me = memory()
+    head = Head(run="run", version=5, round=5, model=Manifest("model/5/m", 1, 1), logged=0)
+    newer = msgspec.structs.replace(head, version=6, round=6, model=Manifest("model/6/m", 1, 1))
+    me.store.put(HEAD, encode_record(newer if is_over else head))
+    claim = inputs.Claim(9, JobRecord(state="leased", model=head.identity), b"", 0.0)
+    found = drive(inputs._replayed(me, head, claim, None))
+    assert found == (protocol.ABANDONED if is_over else inputs.Lost("what version 5 follows from"))
 
 
 def test_where_devices_differ_states_are_saved_with_every_round() -> None:
@@ -257,16 +302,40 @@ def test_jobs_are_left_to_the_worker_that_has_the_state_for_as_long_as_doing_its
     worker = protocol.Worker(
         "w1", MemoryStore(), clock, network_work().plan, ROUTER, aggregator=aggregator_of(ROUTER, load_kernels("numpy"))
     )
-    ours, nobodys, theirs, soon = (
-        JobRecord(state="ready", model="m", home=home, reserved=seconds)
-        for home, seconds in (("w1", 1e6), ("", 1e6), ("w0", 1e6), ("w0", 0.0))
-    )
-    assert worker_module._may_take(worker, 0, ours)
-    assert worker_module._may_take(worker, 0, nobodys)
-    assert not worker_module._may_take(worker, 0, theirs)
-    assert worker_module._may_take(worker, 0, soon)
+
+    def may_take(home: str, seconds: float) -> bool:
+        record = JobRecord(state="ready", model="m", home=home, reserved=seconds)
+        return worker_module._may_take(worker, 0, record, {"w0": 0, "w1": 0, "": 0})
+
+    assert may_take("w1", 1e6)
+    assert may_take("", 1e6)
+    assert not may_take("w0", 1e6)
+    assert may_take("w0", 0.0)
     worker.seen[0] = clock.now() - 2e6
-    assert worker_module._may_take(worker, 0, theirs)
+    assert may_take("w0", 1e6)
+
+
+@pytest.mark.parametrize("near", [(), ("w0",)])
+def test_of_several_jobs_that_are_left_to_one_worker_others_take_the_second_if_they_find_its_copies(near) -> None:
+    """Or it would do the jobs of a killed worker for ever, while the one that replaces that has nothing to do."""
+    work = network_work()
+    head = Head(run="run", version=3, round=3, model=Manifest("m", 1, 1), logged=2)
+    numbers = [work.plan.number(3, slot) for slot in range(4)]
+    records = [
+        JobRecord(state=state, model=head.identity, home=home, reserved=1e6)
+        for state, home in (("leased", "w0"), ("ready", "w0"), ("ready", "w2"), ("ready", "w3"))
+    ]
+    worker = protocol.Worker(
+        *("w1", MemoryStore(), RunningClock(), work.plan, ROUTER),
+        aggregator=aggregator_of(ROUTER, load_kernels("numpy")),
+        copies=SimpleNamespace(is_near=lambda worker: worker in near),
+    )
+    worker.head, order = head, [2, 3, 0, 1]
+    for state in ("ready", "leased", "done"):  # whatever that one is doing, its first job is its own
+        records[0] = msgspec.structs.replace(records[0], state=state)
+        raws = [encode_record(records[slot]) for slot in order]
+        free = worker_module._free(worker, head, [numbers[slot] for slot in order], raws)
+        assert [number for number, _, _ in free] == ([numbers[1]] if near else [])
 
 
 @pytest.mark.parametrize(("home", "is_free"), [("here", False), ("dead", True), ("never heard of", True)])
@@ -297,3 +366,265 @@ def test_who_does_jobs_again_is_given_the_time_for_it(behind: int, reason: str |
     record = JobRecord(state="leased", model="m", worker="here", token=1, behind=behind)
     lease = watch.Lease(1, b"", now, me.clock.now())
     assert watch._reissue_reason(me, watch.OpenSlots(head, b"", b"", [12]), lease, record) == reason
+
+
+# -- entries whose updates are elsewhere ------------------------------------------------------------------------------
+
+
+UPDATES = [[b"first of one", b"second of one"], [b"first of two", b"second of two"]]
+
+
+class ReadStore(MemoryStore):
+    """Remembers what was read, in which order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[str] = []
+
+    def get(self, key):
+        self.read.append(key)
+        return super().get(key)
+
+
+def apart(store: MemoryStore) -> tuple[Head, list[Manifest]]:
+    """A head two versions ahead of its model, and where the updates of these are."""
+    head, written, known = Head(run="run", version=5, round=5, model=Manifest("model/5/m", 1, 1)), [], log.KnownLog()
+    for version, updates in zip((6, 7), UPDATES, strict=True):
+        known = log.KnownLog(head.identity, known.previous)
+        folded = [Folded(number=n, worker="w", key=f"update/{version}/{n}", update=u) for n, u in enumerate(updates)]
+        entry = LogEntry(version=version, before=head.identity, folded=folded, previous=known.following(head))
+        manifest, messages = drive(log.write_entry(store, Keys.entry(version, "m.1"), entry, apart=True))
+        known = log.KnownLog(manifest.key, entry.previous)
+        head = msgspec.structs.replace(head, version=version, round=version, entry=manifest, logged=head.logged + 1)
+        written.append(messages)
+    return head, written
+
+
+def updates_of(entries: list[LogEntry]) -> list[list[bytes]]:
+    return [[job.update for job in entry.folded] for entry in entries]
+
+
+def test_updates_that_are_at_hand_are_not_read() -> None:
+    store, cache = ReadStore(), MessageCache()
+    head, _ = apart(store)
+    for update in (*UPDATES[0], *UPDATES[1]):
+        cache.add(update)
+    assert updates_of(drive(log.read_log(store, head, at_hand=cache))) == UPDATES
+    assert store.read == ["entry/7/m.1/0", "entry/6/m.1/0"]
+
+
+@pytest.mark.parametrize("at_hand", [None, 0, 1, 3])
+def test_updates_that_are_not_at_hand_are_read_in_one_frame_of_each_entry(at_hand: int | None) -> None:
+    """And are at hand from then on."""
+    store, cache = ReadStore(), None if at_hand is None else MessageCache()
+    head, messages = apart(store)
+    for update in (*UPDATES[0], *UPDATES[1])[: at_hand or 0]:
+        cache.add(update)
+    assert updates_of(drive(log.read_log(store, head, at_hand=cache))) == UPDATES
+    lacking = messages[1:] if at_hand == 3 else messages
+    assert store.read[2:] == [f"{manifest.key}/0" for manifest in lacking]
+    if cache is not None:
+        store.read.clear()
+        assert updates_of(drive(log.read_log(store, head, at_hand=cache))) == UPDATES
+        assert len(store.read) == 2
+
+
+def test_what_was_lost_of_the_updates_is_known_to_be_lost() -> None:
+    for spoil in (
+        lambda store, key: store.delete(key),
+        lambda store, key: store.put(key, encode_record(log._Updates((b"first of one", b"secund of one")))),
+        lambda store, key: store.put(key, bytes(len(store.get(key)))),
+    ):
+        store = MemoryStore()
+        head, messages = apart(store)
+        spoil(store, f"{messages[0].key}/0")
+        assert drive(log.read_log(store, head)) is None
+        assert not drive(protocol.is_model_there(store, head))
+        cache = MessageCache()
+        for update in UPDATES[0]:
+            cache.add(update)
+        assert updates_of(drive(log.read_log(store, head, at_hand=cache))) == UPDATES  # who has them needs no other
+
+
+def test_updates_are_kept_for_as_long_as_their_entry() -> None:
+    key = f"{Keys.entry(12, 'm.1')}/messages/0"
+    head = Head(run="run", version=20, round=20, model=Manifest("model/12/m", 1, 1), logged=8, replay_round=11)
+    assert Keys.is_of_run(key) and not Keys.is_useless(key, head)
+    assert Keys.is_useless(key, msgspec.structs.replace(head, logged=7))
+
+
+class KeptMessages(RecordedHeads):
+    """Remembers how many frames of messages there were at most when the head changed."""
+
+    most = 0
+
+    def replace_if_same(self, key, expected, value) -> bool:
+        if key == HEAD:
+            self.most = max(self.most, sum("/messages/" in kept for kept in self.keys("entry/")))
+        return super().replace_if_same(key, expected, value)
+
+
+def test_updates_are_deleted_as_soon_as_their_entry_is() -> None:
+    """And not when the store is swept, which is every sixteen versions."""
+    store = KeptMessages()
+    train(conf(2, workers=2, void_configuration=VoidConfiguration()), tracker=StateTracker(store))
+    assert 2 <= store.most <= 6
+
+
+@pytest.mark.parametrize("mode", ["plain", "mesh"])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_run_whose_workers_push_messages_ends_in_the_same_bits(mode: str, workers: int) -> None:
+    void = VoidConfiguration(mesh_build_mode=mode)
+    assert bits(train(conf(64, workers=workers, void_configuration=void))) == bits(train(conf(64)))
+
+
+def test_a_run_goes_on_with_a_mesh_that_began_without_one_and_the_other_way_round(tmp_path: Path) -> None:
+    whole = bits(train(conf(64)))
+    for first, then in ((None, VoidConfiguration()), (VoidConfiguration(), None)):
+        begun = conf(64, void_configuration=first, epochs=3, checkpoint_dir=str(tmp_path / f"{first is None}"))
+        train(begun)
+        later = begun.replace(epochs=6, void_configuration=then)
+        assert bits(train(later, resume=True)) == whole
+
+
+def test_messages_of_the_mesh_that_are_lost_late_doubled_torn_or_forged_change_nothing() -> None:
+    worlds = simulator.simulate(network_work(), 8, 1, "gradient-sharing", scenarios.PUSHES)
+    meshes = [world.mesh for world in worlds]
+    caches = [cache for mesh in meshes for cache in mesh.caches.values()]
+    assert sum(cache.found for cache in caches) > 100 and sum(cache.missed for cache in caches) > 100
+    assert sum(mesh.came for mesh in meshes) > 10 and sum(mesh.refused for mesh in meshes) > 10
+
+
+def test_only_messages_are_pushed_and_no_results_of_validations() -> None:
+    (world,) = simulator.simulate(WORKS["scored"](), 1, 1, "gradient-sharing", scenarios.PUSHES)
+    assert world.mesh.committed
+    assert all(CODES in Result.decode(frame).arrays for frame in world.mesh.committed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scenario", ["hostile", "long-rounds", "failing-run", "sick-worker"])
+def test_in_every_schedule_the_messages_of_the_mesh_change_nothing(scenario: str) -> None:
+    pushed = dataclasses.replace(scenarios.SCENARIOS[scenario], pushes=True)
+    if scenario == "failing-run":  # with all that fails, long logs would hardly ever come to their ends
+        pushed = dataclasses.replace(pushed, replay=scenarios.SHORT_LOGS.replay)
+    count = 10 if scenario == "long-rounds" else 250 if scenario == "hostile" else 60
+    simulator.simulate(network_work(), count, 1000, "gradient-sharing", pushed)
+
+
+def test_messages_that_were_believed_without_their_digest_would_be_noticed(monkeypatch) -> None:
+    class Believing:
+        """Takes every message for what it says that it is."""
+
+        def __init__(self, longest_nbytes: int) -> None:
+            pass
+
+        def feed(self, said: bytes) -> list[tuple[str, bytes]]:
+            _, nbytes, raw = mesh_wire._HEADER.unpack_from(said)
+            message = said[mesh_wire.HEADER_NBYTES :]
+            return [(raw.hex(), message)] if len(message) == nbytes else []
+
+    monkeypatch.setattr(simulator, "STEP_LIMIT", 60_000)
+    monkeypatch.setattr(hostile_mesh, "MessageReader", Believing)
+    with pytest.raises(AssertionError, match=r"parameters differ from the serial run's|no progress"):
+        simulator.simulate(network_work(), 60, 1, "gradient-sharing", scenarios.PUSHES)
+
+
+# -- copies -----------------------------------------------------------------------------------------------------------
+
+
+def test_with_copies_fewer_jobs_are_done_again_and_some_not_at_all() -> None:
+    worlds = {
+        scenario: simulator.simulate(network_work(), 20, 1, "gradient-sharing", scenario)
+        for scenario in (scenarios.HOSTILE, scenarios.COPIES)
+    }
+    copies = [world.copies for world in worlds[scenarios.COPIES]]
+    assert sum(each.found for each in copies) > 50 and sum(each.missed for each in copies) > 50
+    again = {scenario: sum(world.replayed for world in each) for scenario, each in worlds.items()}
+    assert 0 < again[scenarios.COPIES] < 0.7 * again[scenarios.HOSTILE]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_copy_is_there_before_the_commit_and_only_a_commit_makes_others_useless(is_late: bool) -> None:
+    """Or who takes the slot's next job at once would do all its jobs again; or one that was too late would do harm."""
+    happened: list[tuple[str, ...]] = []
+
+    class Store(MemoryStore):
+        def replace_if_same(self, key: str, expected, value) -> bool:
+            done = super().replace_if_same(key, expected, value)
+            happened.append((("committed" if done else "refused"), key))
+            return done
+
+    work, store = network_work(), Store()
+    head = Head(run="run", version=3, round=3, model=Manifest("m", 1, 1), logged=2, keeps=7)
+    number, key = work.plan.number(3, 1), Keys.job(3, 1)
+    lease = JobRecord(state="leased", model=head.identity, token=1, worker="w1")
+    store.put(key, encode_record(lease))
+    claim = inputs.Claim(number, lease, encode_record(lease), 0.0)
+    if is_late:
+        store.put(key, encode_record(msgspec.structs.replace(lease, state="done", worker="w2")))
+    worker = protocol.Worker(
+        *("w1", store, RunningClock(), work.plan, ROUTER),
+        aggregator=aggregator_of(ROUTER, load_kernels("numpy")),
+        copies=SimpleNamespace(
+            keep=lambda slot, update, frame: happened.append(("kept", slot, update.rpartition("/")[0], frame)),
+            remove_others=lambda slot: happened.append(("removed others", slot)),
+        ),
+    )
+    drive(worker_module._commit(worker, claim, protocol.Performed(b"update", b"state"), head, ""))
+    kept = ("kept", 1, "update/3/1", b"state")
+    assert happened == [kept, *([("refused", key)] if is_late else [("committed", key), ("removed others", 1)])]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scenario", ["hostile", "failing-run", "sick-worker"])
+def test_in_every_schedule_copies_change_nothing(scenario: str) -> None:
+    copied = dataclasses.replace(scenarios.SCENARIOS[scenario], copies=True)
+    if scenario == "failing-run":  # with all that fails, long logs would hardly ever come to their ends
+        copied = dataclasses.replace(copied, replay=scenarios.SHORT_LOGS.replay)
+    simulator.simulate(network_work(), 250 if scenario == "hostile" else 60, 1000, "gradient-sharing", copied)
+
+
+def test_copies_that_were_believed_by_slot_would_be_noticed(monkeypatch) -> None:
+    class Believing(HostileCopies):
+        """Takes the first copy of a slot for what is asked for."""
+
+        def find(self, slot: int, updates: list[str]) -> Copied | None:
+            return Copied(len(updates), self.copies[slot][0][1]) if self.copies.get(slot) else None
+
+    monkeypatch.setattr(simulator, "STEP_LIMIT", 60_000)
+    monkeypatch.setattr(simulator, "HostileCopies", Believing)
+    with pytest.raises(AssertionError, match=r"parameters differ from the serial run's|no progress"):
+        simulator.simulate(network_work(), 60, 1, "gradient-sharing", scenarios.COPIES)
+
+
+# -- the messages at hand ---------------------------------------------------------------------------------------------
+
+
+def test_messages_at_hand_are_bounded_in_bytes_and_the_newest_stay() -> None:
+    cache = MessageCache(1000)
+    messages = [bytes([number]) * 300 for number in range(10)]
+    for message in messages:
+        cache.add(message)
+    assert cache.nbytes == 900
+    assert [cache.find(digest(message)) for message in messages] == [None] * 7 + messages[7:]
+    assert (cache.found, cache.missed) == (3, 7)
+    cache.add(bytes(1001))  # longer than all that is kept
+    assert cache.nbytes == 0
+
+
+def test_messages_are_known_among_the_last_ones_only() -> None:
+    cache = MessageCache()
+    messages = [f"{number}".encode() for number in range(HISTORY + 1)]
+    assert all(cache.take(digest(message), message) for message in messages)
+    assert not cache.take(digest(messages[1]), messages[1])
+    assert cache.find(digest(messages[0])) is None
+    assert cache.take(digest(messages[0]), messages[0])
+    assert cache.find(digest(messages[1])) is None
+    assert cache.nbytes == sum(map(len, messages)) - len(messages[1])
+
+
+def test_a_message_that_is_known_and_no_longer_at_hand_is_not_passed_on_again() -> None:
+    cache = MessageCache(10)
+    assert cache.take(digest(b"a message of old"), b"a message of old")
+    assert cache.find(digest(b"a message of old")) is None
+    assert not cache.take(digest(b"a message of old"), b"a message of old")

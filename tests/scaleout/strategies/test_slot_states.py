@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from dl4jlegacy import ActorNetworkRunner, Conf
+from dl4jlegacy import Conf
 from dl4jlegacy.errors import JobError
 from dl4jlegacy.kernels import load as load_kernels
 from dl4jlegacy.nn import zoo
@@ -22,7 +20,7 @@ from dl4jlegacy.scaleout.perform import perform_in_slot
 from dl4jlegacy.scaleout.protocol import closing as protocol_closing
 from dl4jlegacy.scaleout.records import Head, Keys, Manifest
 from dl4jlegacy.scaleout.strategies import STRATEGIES, SlotStrategy, create_router
-from tests.support.strategy_runs import SLOTS, Copies, bits, conf_of, data, train
+from tests.support.strategy_runs import SLOTS, Copies, bits, conf_of, data, interrupt, train
 
 ARGS = {"easgd": {"beta": 0.7}, "gradient-sharing": {"tau": 2e-3}}
 NAMES = sorted(name for name in STRATEGIES if isinstance(create_router(name), SlotStrategy))
@@ -85,28 +83,9 @@ def test_a_run_that_is_resumed_has_the_states_with_which_it_stopped(stopped) -> 
     assert bits(train(wanted.replace(workers=3), resume=True)) == end
 
 
-class Slow:
-    """Takes its time over each batch, and more of it after ten rounds, so that a run is interrupted in its middle."""
-
-    def __init__(self) -> None:
-        self.never, self.batches = threading.Event(), itertools.count()
-
-    def iteration_done(self, network, iteration, score, *, examples=0) -> None:
-        self.never.wait(0.02 if next(self.batches) < 10 * SLOTS else 1.0)
-
-
 def test_a_run_that_is_interrupted_between_two_checkpoints_keeps_its_states(tmp_path: Path, router: str) -> None:
     wanted = conf(router, workers=2, checkpoint_dir=str(tmp_path / "run"), checkpoint_every=1000)
-
-    def interrupt(status) -> None:
-        if status.head is not None and status.head.round >= 6:
-            raise KeyboardInterrupt
-
-    runner = ActorNetworkRunner("master", data(wanted), worker_listeners=[Slow()])
-    runner.setup(wanted)
-    with pytest.raises(KeyboardInterrupt):
-        runner.train(interrupt)
-    runner.shutdown()
+    interrupt(wanted)
     assert 3 <= CheckpointStore(wanted.checkpoint_dir).newest()[0].round < 48
     assert bits(train(wanted.replace(workers=3), resume=True)) == bits(train(conf(router)))
 

@@ -11,8 +11,6 @@ import queue
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 import uuid
@@ -28,12 +26,15 @@ from dl4jlegacy.errors import ConfError, NotAuthorisedError, TrackerClosedError,
 from dl4jlegacy.scaleout import Conf
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
 from dl4jlegacy.scaleout.zookeeper import (
+    MESH,
     MasterElection,
+    MeshMembers,
     WorkerRegistration,
     ZooKeeperConfigurationRegister,
     ZookeeperConfigurationRetriever,
     ZooKeeperSession,
     build_path,
+    election,
     registered_workers,
 )
 from dl4jlegacy.scaleout.zookeeper.membership import group_path
@@ -41,65 +42,37 @@ from dl4jlegacy.scaleout.zookeeper.scheduler import StepScheduler
 from dl4jlegacy.scaleout.zookeeper.session import CLOSE_SECONDS, CONNECT_SECONDS
 from dl4jlegacy.services import Services, ServicesState
 from dl4jlegacy.version import __version__
-from tests.support import REPOSITORY, SUPPORT
+from tests.support.child_process import ChildProcess
 from tests.support.cluster_commands import freeze
 from tests.support.waiting import AskedSeconds
 from tools.chaos.expiry import expire_session
 
 DEADLINE = 60.0
 SECRET = b"a secret that nobody may see"
-SCRIPT = SUPPORT / "zookeeper_process.py"
 
 
-class Child:
+class Child(ChildProcess):
     """A process that says what happens to it, in lines of JSON."""
 
     def __init__(self, role: str, address: str, group: str, name: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), role, address, group, name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        )
-        self._events: queue.Queue[dict[str, Any]] = queue.Queue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._events.put(json.loads(line))
+        super().__init__("zookeeper_process.py", role, address, group, name)
 
     def expect(self, *events: str, seconds: float = DEADLINE) -> dict[str, Any]:
         """The next thing that happens, which must be one of ``events``."""
-        event = self._events.get(timeout=seconds)
+        event = json.loads(self.said.get(timeout=seconds))
         assert event["event"] in events, event
         return event
 
     def says_nothing(self) -> bool:
-        return self._events.empty()
-
-    def tell(self, line: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
+        return self.said.empty()
 
     def stop(self) -> None:
         """End it the kind way and see that it leaves nothing running inside."""
         self.tell("stop")
-        while (event := self._events.get(timeout=DEADLINE))["event"] != "end":
+        while (event := json.loads(self.said.get(timeout=DEADLINE)))["event"] != "end":
             pass
         assert event["threads"] == []
         assert self.process.wait(DEADLINE) == 0
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait(DEADLINE)
-        self._reader.join(DEADLINE)
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None:
-                stream.close()
 
 
 @pytest.fixture
@@ -112,7 +85,7 @@ def child(zookeeper_address: str, group: str) -> Iterator[Callable[..., Child]]:
 
     yield start
     for one in children:
-        one.close()
+        one.end()
 
 
 @pytest.fixture
@@ -649,6 +622,32 @@ def test_a_worker_that_lost_its_session_registers_again_by_itself(
 
 
 @pytest.mark.cluster
+def test_who_is_in_a_mesh_is_told_in_the_order_of_coming_whenever_one_comes_or_goes(
+    session: ZooKeeperSession, group: str
+) -> None:
+    told: queue.Queue[list[tuple[str, dict]]] = queue.Queue()
+
+    def wait_for(*names: str) -> None:
+        found = None
+        while found != [(name, {"address": name}) for name in names]:
+            found = told.get(timeout=60)
+
+    def member(name: str) -> WorkerRegistration:
+        return WorkerRegistration(session, name, {"address": name}, group=group, folder=MESH)
+
+    with member("z"), MeshMembers(session, group=group, on_change=lambda found: told.put(list(found))):
+        wait_for("z")
+        with member("a"):
+            wait_for("z", "a")
+            with member("m"):
+                wait_for("z", "a", "m")
+            wait_for("z", "a")
+            assert registered_workers(session, group) == {}  # these are other folders
+        wait_for("z")
+    assert group not in (session.children("/dl4jlegacy") or [])
+
+
+@pytest.mark.cluster
 def test_a_node_that_somebody_deleted_is_written_again(session: ZooKeeperSession, group: str) -> None:
     with WorkerRegistration(session, "w1", {}, group=group) as registration:
         for times in (1, 2, 3):
@@ -841,7 +840,11 @@ def test_a_restart_of_the_server_elects_nobody_else(own_services: Callable[..., 
 
 
 @pytest.mark.cluster
-def test_when_all_sessions_are_lost_the_master_stays_master(zookeeper_address: str, group: str) -> None:
+def test_when_all_sessions_are_lost_the_master_stays_master(
+    zookeeper_address: str, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are lost one after the other here; so the standby yields for longer, lest a slow machine have it stand."""
+    monkeypatch.setattr(election, "YIELD_SECONDS", 5.0)
     elected: list[str] = []
     with (
         ZooKeeperSession(zookeeper_address) as ours,
@@ -850,6 +853,7 @@ def test_when_all_sessions_are_lost_the_master_stays_master(zookeeper_address: s
         MasterElection(other, group=group, on_elected=lambda: elected.append("standby")) as standby,
     ):
         until(lambda: len(other.children(f"/dl4jlegacy/{group}/election") or []) == 2, "both stand")
+        assert not standby._led_last, "it has stood behind the master, and would not yield if it never looked again"
         before = other.session_id
         expire_session(
             zookeeper_address, other.session_id
