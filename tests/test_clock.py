@@ -362,6 +362,7 @@ def test_a_process_that_is_really_stopped_for_longer_than_its_deadline_hears_the
 READ_BY = {
     "dl4jlegacy.clock": "it is the clock that all others wait by",
     "dl4jlegacy.cli.progress": "what is shown",
+    "dl4jlegacy.datasets.read_ahead": "how long reading took, and so whether a thread is worth it",
     "dl4jlegacy.kernels.compilation": "how long a compilation took, for people",
     "dl4jlegacy.nn.listeners": "how long iterations took, for people",
     "dl4jlegacy.nn.training.early_stopping": "how long a training took, for people",
@@ -393,6 +394,7 @@ SLEEPS = {
     "dl4jlegacy.cluster.leadership": "short slices of a deadline",
     "dl4jlegacy.cluster.registration": "short slices of a deadline",
     "dl4jlegacy.cluster.runs": "what lives makes itself seen meanwhile",
+    "dl4jlegacy.cluster.trials": "short slices of a deadline",
     "dl4jlegacy.cluster.worker": "short slices of a deadline",
     "dl4jlegacy.devices": "short slices of a deadline",
     "dl4jlegacy.scaleout.zookeeper.configuration": "short slices of a deadline",

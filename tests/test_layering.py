@@ -45,8 +45,10 @@ nn.summary nn.network_svg
 nn.training
 nn
 scaleout.liveness
+scaleout.mesh
 scaleout.foreign scaleout.lines scaleout.phases
-scaleout.plan scaleout.secret scaleout.store scaleout.records scaleout.job scaleout.aggregate scaleout.codec
+scaleout.plan scaleout.secret scaleout.store scaleout.records scaleout.slices scaleout.copies
+scaleout.job scaleout.aggregate scaleout.codec
 scaleout.strategies
 scaleout.scoring
 scaleout.envelope
@@ -102,6 +104,7 @@ LIBRARIES = {  # where each library may be imported
     "numpy": ("dl4jlegacy",),
     "optuna": ("dl4jlegacy.tuning",),
     "paramiko": ("dl4jlegacy.aws",),
+    "plotly": ("dl4jlegacy.tuning.plots",),
     "pyarrow": ("dl4jlegacy.datasets.arrow_files", "dl4jlegacy.datasets.csv_chunks"),
     "pykka": (
         "dl4jlegacy.scaleout.actors",
@@ -114,6 +117,7 @@ LIBRARIES = {  # where each library may be imported
     "sklearn": ("dl4jlegacy.sklearn",),
     "sqlalchemy": ("dl4jlegacy.tuning.search",),
     "threadpoolctl": (
+        "dl4jlegacy.tuning.side_by_side",
         *(
             "dl4jlegacy.execution",
             "dl4jlegacy.inference",

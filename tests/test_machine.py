@@ -48,8 +48,21 @@ def test_the_address_space_and_what_each_worker_needs_count(monkeypatch):
         machine.check_memory(5 << 30, "the thing")
 
 
+@pytest.mark.parametrize(("most", "free"), [("max", 5000 << 10), ("9000000", 9000000 - 6000000 + 1500000)])
+def test_memory_is_free_that_nobody_has_or_only_files_that_were_read(most, free, tmp_path, monkeypatch):
+    """In a container, too, whose memory soon looks full of the data that its processes have read."""
+    (tmp_path / "meminfo").write_text("MemTotal:    9000 kB\nMemAvailable:    5000 kB\n")
+    (tmp_path / "memory.max").write_text(f"{most}\n")
+    (tmp_path / "memory.current").write_text("6000000\n")
+    (tmp_path / "memory.stat").write_text("anon 4000000\ninactive_anon 1\ninactive_file 1500000\n")
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    monkeypatch.setattr(machine, "_MEMINFO", tmp_path / "meminfo")
+    assert machine.free_memory() == free
+
+
 def test_what_is_unknown_bounds_nothing(monkeypatch):
-    for name in ("_meminfo", "_number", "_rlimit"):
-        monkeypatch.setattr(machine, name, lambda what: None)
+    for name in ("_named", "_number", "_rlimit"):
+        monkeypatch.setattr(machine, name, lambda *what: None)
+    assert machine.free_memory() is None
     machine.check_threads(10**9, 10**9)
     machine.check_memory(10**30, "it")

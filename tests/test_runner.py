@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import threading
 import time
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import psutil
 import pytest
 
-from dl4jlegacy.datasets import DataSet, ListDataSetIterator
+from dl4jlegacy.datasets import DataSet, IrisDataSetIterator, ListDataSetIterator
 from dl4jlegacy.errors import (
     CheckpointError,
     ConfError,
@@ -35,11 +36,12 @@ from dl4jlegacy.scaleout.aggregate import CollectingAggregator, ParameterAveragi
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import CollectionJobIterator, Result
+from dl4jlegacy.scaleout.outcome import TrainingResult
 from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer
 from dl4jlegacy.scaleout.plan import Phase, Plan
 from dl4jlegacy.scaleout.protocol import Limits
 from dl4jlegacy.scaleout.records import Head, Manifest, account, advance
-from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
+from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker
 from dl4jlegacy.seeding import Stream
 
 QUICK = Limits(lease=1.0, poll=0.05)
@@ -143,6 +145,44 @@ def test_a_worker_that_hangs_loses_its_lease_and_changes_nothing():
         release.set()
     assert hung
     assert params(result) == params(train(conf("dbn")))
+
+
+def test_a_run_that_is_interrupted_before_it_was_looked_at_is_looked_at_once_more():
+    seen = []
+
+    def interrupt(status):
+        seen.append(status)
+        if len(seen) == 1:
+            raise KeyboardInterrupt
+
+    with ActorNetworkRunner("master", iterator()) as run:
+        run.setup(conf("dbn", epochs=2000))
+        with pytest.raises(KeyboardInterrupt):
+            run.train(interrupt)
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize("router", ["iterative-reduce", "bmuf", "easgd", "gradient-sharing", "hogwild"])
+@pytest.mark.parametrize("keeps", [True, False], ids=["checkpoints", "none"])
+def test_a_run_that_is_done_goes_on_in_its_tracker_when_it_is_given_more_epochs(
+    router: str, keeps: bool, tmp_path: Path
+) -> None:
+    def trained(tracker: StateTracker, epochs: int, folder: str, *, resume: bool = False) -> TrainingResult:
+        with ActorNetworkRunner("master", IrisDataSetIterator(16), tracker=tracker) as runner:
+            conf = Conf(multi_layer_conf=zoo.mlp(4, 3), epochs=epochs, workers=2, run="r", router=router)
+            runner.setup(conf.replace(checkpoint_dir=str(tmp_path / folder) if keeps else ""), resume=resume)
+            result = runner.train(deadline=60)
+            assert result is not None and result.batches_lost == 0 == result.batches_duplicated
+            return result
+
+    tracker = InMemoryStateTracker()
+    first = trained(tracker, 1, "cut")
+    longer, whole = trained(tracker, 3, "cut", resume=keeps), trained(InMemoryStateTracker(), 3, "whole")
+    assert (longer.head.round, longer.head.batches) == (3 * first.head.round, 3 * first.head.batches)
+    if router != "hogwild":  # whose bits depend on who is faster
+        assert np.array_equal(longer.model.arrays["params"], whole.model.arrays["params"])
+    again = trained(tracker, 3, "cut", resume=keeps)
+    assert again.head.identity == longer.head.identity
 
 
 def test_an_interrupted_run_resumes_to_the_same_parameters(tmp_path):

@@ -1,22 +1,29 @@
-"""``benchmarks/staleness.py`` and ``benchmarks/strategies.py`` on a tiny setting: what they print is what happened."""
+"""Benchmarks of strategies on a tiny setting, and what others are about: what they print is what happened."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import itertools
 import json
+import math
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from unittest import mock
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
+from dl4jlegacy.datasets import load as load_data
 from dl4jlegacy.kernels import load as load_kernels
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.networks import build_network
 from dl4jlegacy.nn.updaters import Sgd
 from dl4jlegacy.scaleout.job import Result
-from dl4jlegacy.scaleout.perform import first_model
+from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, first_model
 from dl4jlegacy.scaleout.strategies import STRATEGIES
 
 WORKERS, JOBS, BATCH = 12, 144, 4
@@ -98,10 +105,51 @@ def test_what_is_raced_against_ddp_is_the_same_network_with_as_many_batches(scri
         assert data.train.features.shape == (4 * 128 * task.batches, 784) and data.train.labels.shape[1] == 10
 
 
-@pytest.mark.parametrize("script", ["strategies"], indirect=True)
-def test_every_strategy_has_its_row_and_bytes_are_those_of_the_frames(
+@pytest.mark.parametrize("script", ["iteration_length"], indirect=True)
+@pytest.mark.cluster
+@pytest.mark.long
+def test_iterations_of_a_given_length_are_timed_without_the_first_rounds(
     script: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    noted = script.Noted()
+    noted.seen = [(10.0, 1), (11.0, 3), (13.0, 4), (15.0, 7)]  # the third is the first that counts
+    assert noted.rounds_a_second() == (7 - 3) / (15.0 - 11.0)
+    arguments = ["--milliseconds", "50", "--workers", "1,2", "--seconds", "2", "--turns", "1", "--format", "json"]
+    assert script.main(arguments) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [figure["name"] for figure in report["figures"]] == ["50 ms, 1 worker", "50 ms, 2 workers"]
+    alone, both = (figure["value"] for figure in report["figures"])
+    assert 0 < alone < 1 and 0 < both < 2  # a batch takes 50 ms at least, on any machine
+
+
+@contextlib.contextmanager
+def overtaken() -> Iterator[None]:
+    """Let the first job of a run wait for one of the other worker that has a later version: then it is stale."""
+    perform, is_later = MultiLayerNetworkPerformer.perform, threading.Event()
+
+    def wait(self, job):
+        if job.slot[:2] == (0, 0):
+            assert is_later.wait(60), "nobody overtook the first job"
+        elif job.version:
+            is_later.set()
+        return perform(self, job)
+
+    with mock.patch.object(MultiLayerNetworkPerformer, "perform", wait):
+        yield
+    assert is_later.is_set()
+
+
+@pytest.mark.parametrize("script", ["strategies"], indirect=True)
+def test_every_strategy_has_its_row_and_bytes_are_those_of_the_frames(
+    script: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = script.run
+
+    def overlapping(task, conf, runs) -> float:
+        with overtaken() if (conf.router, conf.workers) == ("hogwild", 2) else contextlib.nullcontext():
+            return float(run(task, conf, runs))
+
+    monkeypatch.setattr(script, "run", overlapping)
     arguments = ["--model", "mlp", "--dataset", "digits", "--examples", "160", "--batch", "16", "--turns", "1"]
     rows = rows_of(script, [*arguments, "--workers", "1", "--workers", "2", "--format", "json"], capsys)
     assert [(row["strategy"], row["workers"]) for row in rows] == [(name, n) for name in STRATEGIES for n in (1, 2)]
@@ -119,3 +167,33 @@ def test_every_strategy_has_its_row_and_bytes_are_those_of_the_frames(
         assert averaging["staleness"] == 0
     assert named["iterative-reduce", 1]["speed"] == 1
     assert 0 < named["hogwild", 2]["staleness"] < 4  # two rounds are open at a time
+
+
+@pytest.mark.parametrize("script", ["ddp"], indirect=True)
+def test_workers_in_processes_read_the_same_network_s_data_themselves(script: ModuleType, tmp_path: Path) -> None:
+    mode = script.rounds_of(script.MODES[2], 10)
+    task = script.with_files(mode.task, tmp_path / "data")
+    source = load_data(task.dataset)
+    assert source.train.features.shape == (4 * 128 * 5, 784) and source.train.labels.shape == (4 * 128 * 5, 10)
+    conf = script.conf_of(task)
+    assert (conf.dataset, conf.data_by_reference) == (str(tmp_path / "data"), True)
+
+
+@pytest.mark.parametrize("script", ["goodput"], indirect=True)
+def test_the_network_whose_workers_are_killed_has_the_size_that_is_said(script: ModuleType) -> None:
+    sharing = script.KINDS["sharing"]
+    task = sharing.task
+    widths = (task.n_in, *task.hidden, task.n_out)
+    assert round(sum(n_in * n_out + n_out for n_in, n_out in itertools.pairwise(widths)) / 1e6, 1) == 14.6
+    assert sharing.rounds == math.ceil(60_000 / (task.slots * task.batch)) and sharing.goal == 95
+    assert (task.router, sharing.every) == ("gradient-sharing", 60)
+
+
+@pytest.mark.parametrize("script", ["straggler"], indirect=True)
+def test_a_slow_worker_may_cost_asynchronous_modes_15_percent_of_what_perfect_balance_leaves(
+    script: ModuleType,
+) -> None:
+    for router in script.ROUTERS[1:]:
+        assert script.goal_of(script.Task(1, 16, router=router), 4) == pytest.approx(4 / 3.2 / 0.85)
+        assert script.goal_of(script.Task(1, 8, router=router), 2) == pytest.approx(2 / 1.2 / 0.85)
+    assert script.goal_of(script.Task(1, 16), 4) == 1.35

@@ -40,4 +40,10 @@ def test_every_byte_of_a_run_is_counted_once(script: ModuleType, capsys: pytest.
     assert seldom["gradient-sharing"]["state written"] == 2 / 6 * often["gradient-sharing"]["state written"]
     shared = sum(seldom["gradient-sharing"].values()) / 6
     assert figures["gradient-sharing: MB a round"] == pytest.approx(shared / 1e6)
+    mesh = seldom["gradient-sharing with a mesh"]
+    for kind in ("model written", "state written", "update written", "update read"):
+        assert mesh[kind] == seldom["gradient-sharing"][kind]
+    assert figures["without a mesh / with one"] == pytest.approx(shared / (sum(mesh.values()) / 6))
+    for name in ("gradient-sharing", "gradient-sharing with a mesh"):
+        assert seldom[name]["entry read"] > 0
     assert figures["averaging / gradient sharing"] == pytest.approx(sum(whole.values()) / 3 / shared)

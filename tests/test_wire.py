@@ -106,6 +106,15 @@ def test_a_producer_writes_straight_into_an_allocated_frame() -> None:
     assert frame == wire.encode(HEADER, {"params": np.full(4, 1.5, np.float32), "state": np.eye(2)})
 
 
+def test_a_header_of_the_same_length_is_replaced_in_place() -> None:
+    frame, views = wire.allocate({"tau": 0.5, "count": 1}, {"params": (np.float32, (4,))})
+    views["params"][...] = 1.5
+    assert not wire.replace_header(frame, {"tau": 0.25, "count": 1000})
+    assert wire.decode(frame)[0] == {"tau": 0.5, "count": 1}
+    assert wire.replace_header(frame, {"tau": 0.25, "count": 2})
+    assert frame == wire.encode({"tau": 0.25, "count": 2}, {"params": np.full(4, 1.5, np.float32)})
+
+
 def test_equal_contents_give_equal_frames_whatever_the_order_of_keys() -> None:
     array = np.arange(5, dtype=np.int16)
     first, second = wire.encode({"a": 1, "b": 2}, {"x": array}), wire.encode({"b": 2, "a": 1}, {"x": array.copy()})

@@ -118,7 +118,8 @@ def test_who_takes_over_with_other_data_is_refused_and_the_run_goes_on(cluster: 
     file, rows = tmp_path / "data.csv", [f"{i},{i % 7},{i % 3}" for i in range(60)]
     file.write_text("\n".join(rows))
     run = ["--model", "mlp", "--dataset", str(file), "--jobs-per-round", "2", "--seed", "7"]
-    master = cluster.master("--epochs", "200", "--run", "r1", run=run)
+    cluster.hold(1)
+    master = cluster.master("--epochs", "20", "--run", "r1", run=run)
     cluster.worker()
     cluster.wait_for_round(1)
     file.write_text("\n".join([*rows[:7], "7,0,2", *rows[8:]]))  # it was 7,0,1
@@ -129,6 +130,7 @@ def test_who_takes_over_with_other_data_is_refused_and_the_run_goes_on(cluster: 
     master.process.kill()
     error(cluster.start("resume", "r1", *where), 8, "DL4J-CHECKPOINT", "data.csv of fingerprint")
     file.write_text("\n".join(rows))
+    cluster.let_go()
     resumed = cluster.start("resume", "r1", *where, "--format", "json")
     assert resumed.wait() == 0, resumed.err()
     assert json.loads(resumed.out())["batches_lost"] == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dl4jlegacy import read_history
-from tests.support.cluster_commands import LONG, RUN, SHORTER, WATCHED, Cluster, error, freeze, same, until
+from tests.support.cluster_commands import LONG, RUN, SHORTER, Cluster, error, freeze, same, until
 
 pytestmark = pytest.mark.cluster
 
@@ -37,20 +37,39 @@ def test_the_legacy_runner_is_a_worker_too(cluster: Cluster) -> None:
 
 @pytest.mark.long
 def test_killed_workers_change_nothing(cluster: Cluster) -> None:
+    cluster.hold(5)
     master = cluster.master("--epochs", SHORTER)
     doomed = [cluster.worker(), cluster.worker()]
     cluster.wait_for_round(5)
     doomed[0].process.kill()
     cluster.worker()
-    cluster.wait_for_round(20)
+    cluster.hold_in(20)
     doomed[1].process.send_signal(signal.SIGTERM)
+    cluster.let_go()
+    same(master, int(SHORTER))
+    assert cluster.left_over() == []
+
+
+@pytest.mark.long
+def test_parameter_servers_that_are_killed_with_what_they_fold_change_nothing(cluster: Cluster) -> None:
+    """The bits are those of the embedded tracker, whose master folds alone."""
+    cluster.hold(8)
+    master = cluster.master("--epochs", SHORTER, "--router-args", '{"parameter_servers": 3}')
+    workers = [cluster.worker() for _ in range(3)]
+    for number, doomed in enumerate(workers[:2]):
+        cluster.wait_for_round(8 * (number + 1))
+        cluster.hold(8 * (number + 2))  # it is killed with whatever it has in hand
+        doomed.process.kill()
+        cluster.worker()
+    cluster.let_go()
     same(master, int(SHORTER))
     assert cluster.left_over() == []
 
 
 @pytest.mark.long
 def test_a_killed_master_is_replaced_by_its_standby(cluster: Cluster, tmp_path: Path) -> None:
-    master = cluster.master("--epochs", WATCHED, "--checkpoint-dir", str(tmp_path / "c"))
+    cluster.hold(3)
+    master = cluster.master("--epochs", SHORTER, "--checkpoint-dir", str(tmp_path / "c"))
     for _ in range(2):
         cluster.worker()
     cluster.wait_for_round(3)
@@ -58,9 +77,11 @@ def test_a_killed_master_is_replaced_by_its_standby(cluster: Cluster, tmp_path: 
     standby.says(f"`dl4j status --zookeeper {cluster.zookeeper}` shows both")
     shown = cluster.status()
     assert (shown["master"]["pid"], [known["pid"] for known in shown["standbys"]]) == (master.pid, [standby.pid])
+    cluster.hold(50)
     cluster.wait_for_round(10)
     master.process.kill()
-    report = same(standby, int(WATCHED))
+    cluster.let_go()
+    report = same(standby, int(SHORTER))
     assert "this standby takes over" in standby.err()
     assert cluster.left_over() == []
     history = read_history(tmp_path / "c")
@@ -86,10 +107,12 @@ def test_a_master_that_stood_still_until_the_run_was_over_leaves_without_a_trace
 
 @pytest.mark.long
 def test_a_worker_that_stood_still_until_the_run_was_over_ends_well(cluster: Cluster) -> None:
+    cluster.hold(0)
     master = cluster.master("--epochs", "2")
     worker = cluster.worker()
     worker.says("joined:")
     freeze(worker.pid)
+    cluster.let_go()
     cluster.worker()
     same(master, 2)
     worker.process.send_signal(signal.SIGCONT)

@@ -58,11 +58,13 @@ def test_the_workers_of_dl4j_read_a_data_set_themselves(cluster: Cluster) -> Non
     other = "import dl4jlegacy.datasets.sources as m; m.read_digits, m.DIGITS_NAMES = m.read_iris, m.IRIS_NAMES"
     words = (f"digits on {socket.gethostname()} has data of fingerprint", "and those of run")
     error(cluster.worker(patch=other), 3, "DL4J-DATA", *words)
+    cluster.hold(3)
     workers = [cluster.worker(), cluster.worker()]
     cluster.wait_for_round(3)
     with cluster.tracker(cluster.run) as tracker:
         assert not [key for key in tracker.store.keys("") if key.startswith("data/")]
     workers[0].process.kill()
+    cluster.let_go()
     same(master, 4)
     assert workers[1].wait() == 0
     assert not cluster.left_over()

@@ -88,12 +88,14 @@ def test_gpus_of_another_kind_are_refused_and_the_status_says_what_a_worker_hold
 def test_a_worker_whose_blas_sums_in_another_order_is_refused_and_the_answer_is_that_of_the_others(
     cluster: Cluster,
 ) -> None:
+    cluster.hold(1)
     master = cluster.master("--run", "alike", run=[*FEW, "--epochs", "10"])
     worker = cluster.worker()
     cluster.wait_for_round(1)
     refused = cluster.worker(env={"OPENBLAS_CORETYPE": OTHER_CORE})
     error(refused, 9, "DL4J-VERSION", "run alike cannot be computed on here: BLAS is ", f"{OTHER_CORE} here")
     assert "--mixed-devices" in refused.err() and "docs/cluster.md" in refused.err()
+    cluster.let_go()
     assert master.wait() == 0 == worker.wait(), master.err() + worker.err()
     alone = cluster.start("train", *FEW, "--epochs", "10", "--format", "json")
     assert alone.wait() == 0

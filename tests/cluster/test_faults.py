@@ -31,15 +31,16 @@ from tools.chaos.junk import VALUES, keys
 
 pytestmark = pytest.mark.cluster
 
-EPOCHS = 10
+EPOCHS = 5
 GARBAGE = b"\x80\x04" + bytes(range(256)) * 4
 
 
 class Run:
-    """A master and two workers in the middle of their run."""
+    """A master and two workers in the middle of their run, which goes no further than it has to before its end."""
 
     def __init__(self, servers: ServicesState, cluster: Cluster, tracker: HazelcastStateTracker, name: str) -> None:
         self.servers, self.cluster, self.tracker = servers, cluster, tracker
+        cluster.hold(8)
         self.master = cluster.master("--epochs", str(EPOCHS), "--run", name)
         self.workers = [cluster.worker(), cluster.worker()]
         until(lambda: tracker.head() is not None or self.master.process.poll() is not None, what="the run's beginning")
@@ -51,6 +52,7 @@ class Run:
         head = self.tracker.head()
         assert head is not None
         begin = head.round
+        self.cluster.hold(begin + rounds)
 
         def is_there() -> bool:
             head = self.tracker.head()
@@ -62,6 +64,7 @@ class Run:
 
     def ends(self, *workers: Command) -> None:
         """Assert that the run ends as if nothing had happened, and these workers with it."""
+        self.cluster.let_go()
         same(self.master, EPOCHS)
         for worker in workers:
             assert worker.wait() == 0, worker.err()
@@ -107,6 +110,7 @@ def test_a_killed_worker_a_stopped_member_and_a_killed_master_change_nothing(own
     os.kill(servers.pids["hazelcast-1"], signal.SIGKILL)
     run.advances(5)
     run.master.process.kill()
+    run.cluster.let_go()
     same(standby, EPOCHS)
     assert "this standby takes over" in standby.err()
     for rest in (run.workers[1], worker):
@@ -250,6 +254,7 @@ def test_a_corrupt_frame_over_an_update(session_services, run_on) -> None:
         while not found:
             run.advances(1)
             with frozen(run.master):
+                run.cluster.hold(2**31)
                 found = unseen_updates(run, plan)
                 for manifest in found:
                     write(manifest)

@@ -25,10 +25,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 TRACKER, ZOOKEEPER = "hazelcast://10.7.0.1:5701", "10.7.0.1:2181"
 SERVED = "dl4j services up --host 10.7.0.1\n"
-EPOCHS = "10"
-"""Those of a run that is disturbed, and has then to come to its end."""
-ENOUGH = "20"
-"""Epochs of a run that one worker goes on with until the other is known to be gone, also on a busy machine."""
+EPOCHS = "20"
+"""Those of a run that goes on, also on a busy machine, until somebody is known to be gone, and then to its end."""
 LED = f"--tracker {TRACKER} --zookeeper {ZOOKEEPER} --format json"
 
 
@@ -138,12 +136,12 @@ def machines(served: tuple[Machines, str]) -> Iterator[Machines]:
     served[0].end()
 
 
-def master(machines: Machines, host: str = "first", epochs: str = EPOCHS) -> Command:
+def master(machines: Machines, host: str = "first") -> Command:
     """Start a master; on another host than that of the servers it is told their cluster's name."""
     state = Services.status(machines.home("first") / "services")
     assert state is not None
     grid = f"{LED} --log-format json --cluster-name {state.cluster_name}"
-    return machines.type(host, f"exec dl4j master {' '.join(RUN)} --epochs {epochs} --run r {grid}")
+    return machines.type(host, f"exec dl4j master {' '.join(RUN)} --epochs {EPOCHS} --run r {grid}")
 
 
 def worker(machines: Machines, host: str) -> Command:
@@ -164,10 +162,10 @@ def happened(master: Command, event: str, count: int = 1) -> None:
         raise AssertionError(f"{exc}; the master says {master.err()}") from None
 
 
-def is_right(command: Command, epochs: str = EPOCHS) -> None:
+def is_right(command: Command) -> None:
     """Wait for the end of a master; its answer must be that of one process, with every batch counted once."""
     assert command.wait(400) == 0, command.err()
-    report, expected = json.loads(command.out()), embedded(int(epochs))
+    report, expected = json.loads(command.out()), embedded(int(EPOCHS))
     assert report["params_sha256"] == expected["params_sha256"]
     assert (report["batches_lost"], report["batches_duplicated"]) == (0, 0)
     assert report["examples"] == expected["examples"]
@@ -207,7 +205,7 @@ def test_servers_that_find_their_port_taken_name_who_has_it(served: tuple[Machin
 
 def test_hosts_that_are_cut_off_and_come_back_change_nothing(machines: Machines) -> None:
     """First a worker's, then that of the servers and the master, which is to all workers as if everything were gone."""
-    led = master(machines, epochs=ENOUGH)  # the other worker must not be done before it is noticed
+    led = master(machines)
     workers = [worker(machines, host) for host in ("second", "third")]
     happened(led, "worker_joined", 2)
     until(lambda: re.search(r'"round": [1-9]\d', led.err()), what="ten rounds, so that both are heard of")
@@ -220,7 +218,7 @@ def test_hosts_that_are_cut_off_and_come_back_change_nothing(machines: Machines)
     for each in workers:
         each.says("does not answer")
     machines.cut("first", False)
-    is_right(led, ENOUGH)
+    is_right(led)
     assert [each.wait(180) for each in workers] == [0, 0]
 
 

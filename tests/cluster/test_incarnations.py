@@ -10,8 +10,9 @@ import pytest
 from dl4jlegacy.cluster.address import find_incarnation
 from dl4jlegacy.cluster.registration import MasterRegistration, RunName
 from dl4jlegacy.errors import NotAuthorisedError, TrackerError
+from dl4jlegacy.scaleout.protocol import listed_runs
 from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys, decode_record, encode_record
-from dl4jlegacy.scaleout.zookeeper import ZooKeeperConfigurationRegister
+from dl4jlegacy.scaleout.zookeeper import MESH, WorkerRegistration, ZooKeeperConfigurationRegister
 from tests.support.cluster_commands import until
 from tests.support.places import SECRET, Place, head
 
@@ -54,6 +55,24 @@ def test_a_name_is_free_again_when_its_run_is_over_and_not_before(place: Place) 
         one.claim_name(takes_over=True)
     RunName(first, place.address("a"), place.session(), tracker).release()
     assert find_incarnation(tracker.store, place.name) == second.incarnation
+
+
+def test_what_a_master_left_that_died_while_it_cleared_up_goes_with_the_next_run_of_its_name(place: Place) -> None:
+    died, goes_on = place.conf(), place.conf()
+    trackers = {conf.incarnation: place.tracker(conf) for conf in (died, goes_on)}
+    for conf, status in ((died, "done"), (goes_on, "running")):
+        registration, _, _ = place.master(conf, "a" if conf is died else "b")
+        registration.claim_name(takes_over=False)
+        trackers[conf.incarnation].store.put(HEAD, head(3, status))
+        RunName(conf, place.address("a"), place.session(), trackers[conf.incarnation]).release()
+        registration._election.resign()
+    next_one, _, _ = place.master(place.conf(), "a")
+    next_one.claim_name(takes_over=False)
+    names = trackers[died.incarnation].store.sibling("runs")
+    listed = {incarnation for _, incarnation in listed_runs(names.keys(f"{place.name}/"))}
+    assert listed == {goes_on.incarnation, next_one._conf.incarnation}
+    assert trackers[died.incarnation].store.keys("") == []
+    assert trackers[goes_on.incarnation].head() is not None
 
 
 def test_a_name_that_a_master_took_before_it_died_is_taken_from_it(place: Place) -> None:
@@ -156,6 +175,19 @@ def test_a_master_that_has_its_id_back_leaves_the_conf_of_a_run_that_came_betwee
         again.check_begin()
     again.clear_up()
     assert place.registered() == between._conf
+
+
+@pytest.mark.parametrize("folder", ["workers", MESH])
+def test_a_process_that_was_killed_just_before_the_end_leaves_no_folder_in_zookeeper(place: Place, folder: str) -> None:
+    master, _, _ = place.master(place.conf())
+    master.register(takes_over=False)
+    id = place.address("a").id
+    killed = place.session()
+    WorkerRegistration(killed, "killed", {}, group=id, folder=folder).register()
+    killed._handler.cut()  # without a goodbye: its node stays until its session ends
+    master.clear_up()
+    master._election.resign()
+    assert place.session().children(f"/dl4jlegacy/{id}") is None
 
 
 # --- Zookeeper without its data ---------------------------------------------------------------------------------------

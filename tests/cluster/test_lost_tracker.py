@@ -28,6 +28,7 @@ def stand_by(cluster: Cluster) -> Command:
 
 
 def test_everybody_waits_for_a_frozen_member_says_so_and_goes_on(servers: ServicesState, on_own: Cluster) -> None:
+    on_own.hold(3)
     master, worker = on_own.master("--epochs", SHORTER, "--run", "r"), on_own.worker()
     standby = stand_by(on_own)
     on_own.wait_for_round(3)
@@ -35,6 +36,7 @@ def test_everybody_waits_for_a_frozen_member_says_so_and_goes_on(servers: Servic
     for process in (master, worker, standby):
         process.says("does not answer")
         process.says("this process waits for it, up to 29")  # of 300 seconds
+    on_own.let_go()
     os.kill(servers.pids["hazelcast-1"], signal.SIGCONT)
     for process in (master, worker):
         process.says("answers again, after ")
@@ -77,10 +79,12 @@ def test_who_gives_up_a_killed_member_leaves_and_the_master_has_saved_its_run(
 ) -> None:
     folder = tmp_path / "kept"
     flags = ("--tracker-wait", "5", "--checkpoint-dir", str(folder), "--checkpoint-every", "1000000")
+    on_own.hold(3)
     master, worker = on_own.master("--epochs", SHORTER, "--run", "r", *flags), on_own.worker()
     standby = stand_by(on_own)
     on_own.wait_for_round(3)
     os.kill(servers.pids["hazelcast-1"], signal.SIGKILL)
+    on_own.let_go()
     said = error(master, 4, "within 5 s", f"a checkpoint of that is in {folder}", "the model of then is in ")
     Path(said.rpartition("the model of then is in ")[2].split()[0]).unlink()
     for process in (worker, standby):

@@ -25,7 +25,7 @@ from dl4jlegacy.scaleout.protocol import write_frame
 from dl4jlegacy.scaleout.records import HEAD, Keys, Manifest, encode_record
 from dl4jlegacy.scaleout.tracker import drive
 from dl4jlegacy.scaleout.zookeeper import MasterElection
-from tests.support.cluster_commands import RUN, WATCHED, Cluster, error, same, until
+from tests.support.cluster_commands import RUN, SHORTER, Cluster, error, same, until
 from tests.support.places import Place, head
 
 pytestmark = pytest.mark.cluster
@@ -147,11 +147,13 @@ def test_what_the_grid_has_of_the_same_run_is_newer_and_counts(place, stopped, r
 def test_a_killed_run_goes_on_elsewhere_with_workers_that_join(cluster: Cluster, tmp_path: Path) -> None:
     """With processes: killed on this machine without any cluster, it goes on in one, is killed there, and once more."""
     folder = tmp_path / "checkpoints"
-    flags = ("--epochs", WATCHED, "--workers", "2", "--checkpoint-dir", str(folder), "--checkpoint-every", "2")
+    cluster.hold(5)
+    flags = ("--epochs", SHORTER, "--workers", "2", "--checkpoint-dir", str(folder), "--checkpoint-every", "2")
     first = cluster.start("train", *RUN, *flags, "--run", "r1")
     until(lambda: CheckpointStore(folder).versions(), what="a checkpoint")
     first.process.send_signal(signal.SIGKILL)
     first.wait()
+    cluster.hold(9)
     again = ("resume", str(folder), *cluster.master_flags, "--id", "mine", "--format", "json")
     second = cluster.start(*again)
     worker = cluster.worker("--id", "mine")
@@ -159,8 +161,9 @@ def test_a_killed_run_goes_on_elsewhere_with_workers_that_join(cluster: Cluster,
     until(lambda: (cluster.status("--id", "mine").get("round") or 0) > 8)
     second.process.kill()
     second.wait()
+    cluster.let_go()
     third = cluster.start(*again, "--workers", "0")  # with the worker that waits for it
-    assert same(third, int(WATCHED))["run"] == "r1"
+    assert same(third, int(SHORTER))["run"] == "r1"
     assert worker.wait() == 0
     events = [json.loads(line)["event"] for line in (folder / "journal.jsonl").read_text().splitlines()]
     assert events.count("master_took_over") == 2

@@ -73,6 +73,7 @@ def journal(cluster: Cluster) -> list[dict[str, Any]]:
 def test_a_killed_master_whose_grid_is_lost_too_is_replaced_from_s3(
     servers: ServicesState, on_own: Cluster, way: str
 ) -> None:
+    on_own.hold(45)
     master, worker = on_own.master("--epochs", SHORTER, "--run", "r", *KEPT), on_own.worker()
     until(lambda: len(checkpoints()) == 3 and began(), what="checkpoints and journal in S3")
     takes_over = stand_by(on_own) if way == "standby" else None
@@ -80,6 +81,7 @@ def test_a_killed_master_whose_grid_is_lost_too_is_replaced_from_s3(
     master.process.kill()
     master.wait()
     Services.restart("hazelcast-1", Path(servers.folder))
+    on_own.let_go()
     before = max(checkpoints())
     if way == "resume RUN":
         takes_over = on_own.start("resume", "r", "--zookeeper", on_own.zookeeper, "--format", "json")
@@ -97,10 +99,13 @@ def test_a_killed_master_whose_grid_is_lost_too_is_replaced_from_s3(
 
 def test_a_master_that_was_frozen_changes_nothing_in_s3_when_it_wakes_up(cluster: Cluster) -> None:
     """But for one object that was on its way when it was frozen, of a checkpoint that the run has left behind."""
+    cluster.hold(45)
     master, worker = cluster.master("--epochs", SHORTER, *KEPT), cluster.worker()
     standby = stand_by(cluster)
     until(lambda: len(checkpoints()) == 3, what="checkpoints in S3")
+    cluster.hold(90)  # it is frozen with whatever it has in hand
     freeze(master.pid)
+    cluster.let_go()
     same(standby, int(SHORTER))
     assert worker.wait() == 0, worker.err()
     after = kept()
@@ -124,10 +129,12 @@ def test_another_run_is_refused_the_prefix_of_one_that_is_under_way(cluster: Clu
 
 
 def test_while_s3_is_away_the_run_goes_on_and_says_so(cluster: Cluster, s3: FaultProxy) -> None:
+    cluster.hold(25)
     master = cluster.master("--epochs", SHORTER, *KEPT)
     worker = cluster.worker()
     until(checkpoints, what="a checkpoint in S3")
     s3.judge = lambda request: Fault("reset-before")
+    cluster.let_go()
     master.says(f"could not be written to {PLACE}")
     same(master, int(SHORTER))
     assert worker.wait() == 0, worker.err()

@@ -37,6 +37,7 @@ def test_a_worker_and_the_master_killed_past_the_best_model_change_neither_it_no
     )
     expected = json.loads(alone.stdout)
     out = str(tmp_path / "best.zip")
+    cluster.hold(2)
     master = cluster.master(*SCORED, run=RUN)
     doomed, other = cluster.worker(), cluster.worker()
     cluster.wait_for_round(2)
@@ -44,9 +45,11 @@ def test_a_worker_and_the_master_killed_past_the_best_model_change_neither_it_no
     standby.says("standing by")
     doomed.process.kill()
     cluster.worker()
+    cluster.hold(expected["best"]["round"] + 20)
     with cluster.tracker(cluster.run) as tracker:
         until(lambda: is_past(tracker.head(), expected["best"]["round"]), what="the best model")
         master.process.kill()
+        cluster.let_go()
         killed = tracker.head()
     assert killed is not None and not killed.stopped_by
     assert standby.wait(120) == 0, standby.err()

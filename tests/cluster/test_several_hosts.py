@@ -53,6 +53,7 @@ def test_a_standby_finishes_the_run_when_all_that_was_on_the_masters_host_is_kil
     cluster = Cluster(there.hazelcast, there.zookeeper, there.cluster_name, tmp_path)
     in_another_order = ",".join(reversed(there.zookeeper.split(",")))
     try:
+        cluster.hold(10)
         master = cluster.master("--epochs", EPOCHS, "--bind", lost)
         cluster.start("worker", "--zookeeper", in_another_order, "--workers", "2")
         standby = cluster.start(
@@ -62,6 +63,7 @@ def test_a_standby_finishes_the_run_when_all_that_was_on_the_masters_host_is_kil
         cluster.wait_for_round(10)
         master.process.kill()
         kill_host(there)
+        cluster.let_go()
         same(standby, int(EPOCHS))
         assert "this standby takes over" in standby.err()
         assert cluster.left_over() == []

@@ -15,7 +15,7 @@ import pytest
 from dl4jlegacy.cluster.address import find_incarnation
 from dl4jlegacy.scaleout.journal import Journal
 from dl4jlegacy.services import Services, ServicesState
-from tests.support.cluster_commands import LONG, SHORTER, WATCHED, Cluster, error, same, until
+from tests.support.cluster_commands import LONG, SHORTER, Cluster, error, same, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
@@ -59,9 +59,12 @@ def test_a_failed_job_reaches_the_masters_terminal_and_status_with_its_traceback
     cluster: Cluster, tmp_path: Path
 ) -> None:
     folder = tmp_path / "checkpoints"
+    cluster.hold(1)
     master = cluster.master("--epochs", SHORTER, "--run", "r1", "--checkpoint-dir", str(folder))
     cluster.worker()
     bad = cluster.worker(patch=FAILS_ONCE)
+    bad.says("joined")
+    cluster.hold(60)
     bad.says("failed in round")
     master.says("RuntimeError: the disk is on fire")
     assert master.process.poll() is None, "it was said only at the end"
@@ -73,6 +76,7 @@ def test_a_failed_job_reaches_the_masters_terminal_and_status_with_its_traceback
     line = next(line for line in said.splitlines() if line.startswith("job failed"))
     assert f"pid {bad.pid}" in line and "round" in line and "slot" in line and "host" in line
     assert said.index(line) < said.index("Traceback") < said.index("in fail_once")
+    cluster.let_go()
     same(master, int(SHORTER))
     events = [entry["event"] for entry in journal_of(cluster, folder)]
     assert events[0] == "master_leads" and events[-1] == "run_ended"
@@ -144,13 +148,17 @@ def test_a_worker_that_meets_a_run_which_is_just_replaced_works_for_the_next(clu
 
 def test_a_worker_that_fails_in_every_job_is_set_aside_and_says_why(cluster: Cluster) -> None:
     """With any of its threads; the run takes no harm."""
-    master, healthy = cluster.master("--epochs", WATCHED, "--run", "r1"), cluster.worker()
+    cluster.hold(1)
+    master, healthy = cluster.master("--epochs", "10", "--run", "r1"), cluster.worker()
     cluster.wait_for_round(1)
     sick = cluster.worker("--workers", "2", patch=FAILS_ALWAYS.replace("RuntimeError", "MemoryError"))
+    with cluster.tracker("r1") as tracker:
+        until(lambda: sum(known.pid == sick.pid for known in tracker.workers()) == 2, what="both threads have joined")
+    cluster.let_go()
     assert sick.wait() == 1
     said = re.search(r"error \[DL4J-JOB\]: worker \S+ gets no more jobs of run r1: .*\n", sick.err())
     assert said and "MemoryError: the disk is on fire" in said[0] and "goes on without it" in said[0], sick.err()
-    same(master, int(WATCHED))
+    same(master, 10)
     told = [line for line in master.err().splitlines() if line.startswith("worker set aside: ")]
     assert len(told) == 2
     assert all(f"-{sick.pid}-" in line and "MemoryError: the disk is on fire" in line for line in told)
@@ -201,23 +209,27 @@ def test_a_run_whose_name_is_taken_is_refused(cluster: Cluster) -> None:
 
 
 def test_a_run_whose_master_was_killed_is_resumed_by_name_with_the_workers_it_has(cluster: Cluster) -> None:
-    master = cluster.master("--epochs", WATCHED, "--run", "r1")
+    cluster.hold(5)
+    master = cluster.master("--epochs", SHORTER, "--run", "r1")
     worker = cluster.worker()
     cluster.wait_for_round(5)
     error(cluster.start("resume", "r1", "--zookeeper", cluster.zookeeper), 4, "another master holds the id")
     master.process.kill()
+    cluster.let_go()
     resumed = cluster.start("resume", "r1", "--zookeeper", cluster.zookeeper, "--format", "json")
-    report = same(resumed, int(WATCHED))
+    report = same(resumed, int(SHORTER))
     assert report["run"] == "r1"
     assert worker.wait() == 0
     assert cluster.left_over() == []
 
 
 def test_a_master_that_is_interrupted_says_how_to_go_on_and_so_it_does(cluster: Cluster) -> None:
+    cluster.hold(3)
     master, worker = cluster.master("--epochs", SHORTER, "--run", "r1", "--id", "mine"), cluster.worker("--id", "mine")
     cluster.wait_for_round(3)
     master.process.send_signal(signal.SIGTERM)
     assert master.wait() == 143
+    cluster.let_go()
     last = master.err().splitlines()[-1]
     command = re.search(r"`dl4j (resume r1 --zookeeper \S+ --id mine)` goes on from there", last)
     assert command, last
@@ -236,10 +248,12 @@ def test_a_run_is_resumed_from_its_checkpoints_if_the_member_was_started_anew_to
     try:
         folder = tmp_path / "checkpoints"
         flags = ("--checkpoint-dir", str(folder), "--checkpoint-every", "2")
+        cluster.hold(6)
         master, worker = cluster.master("--epochs", SHORTER, "--run", "r1", *flags), cluster.worker()
         cluster.wait_for_round(6)
         master.process.kill()
         worker.process.kill()
+        cluster.let_go()
         Services.restart("hazelcast-1", Path(state.folder))
         same(cluster.start("resume", "master", "--zookeeper", cluster.zookeeper, "--format", "json"), int(SHORTER))
     finally:
@@ -287,11 +301,13 @@ def test_below_min_workers_the_run_waits_and_counts_down_until_they_are_there(cl
 
 
 def test_a_run_that_has_too_few_workers_for_too_long_ends_with_the_numbers_and_can_be_resumed(cluster: Cluster) -> None:
+    cluster.hold(2)
     master = cluster.master("--epochs", SHORTER, "--min-workers", "2", "--worker-wait", "3", "--run", "r1")
     workers = [cluster.worker(), cluster.worker()]
     cluster.wait_for_round(2)
     workers[0].process.kill()
     error(master, 7, "r1 has waited 3 s", "1 of the 2", "dl4j worker", "--min-workers", "resume")
+    cluster.let_go()
     resumed = cluster.start("resume", "r1", "--zookeeper", cluster.zookeeper, "--min-workers", "1", "--format", "json")
     same(resumed, int(SHORTER))
     assert cluster.left_over() == []

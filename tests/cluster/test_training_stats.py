@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from dl4jlegacy import read_stats
-from tests.support.cluster_commands import SHORTER, Cluster, same
+from dl4jlegacy.errors import CheckpointError
+from tests.support.cluster_commands import SHORTER, Cluster, Command, same, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
@@ -17,10 +18,13 @@ def test_the_statistics_of_all_processes_come_together_and_the_answer_stays_the_
     cluster: Cluster, tmp_path: Path
 ) -> None:
     flags = ("--checkpoint-dir", str(tmp_path / "c"), "--collect-training-stats")
+    cluster.hold(20)
     master = cluster.master("--epochs", SHORTER, *flags)
-    doomed, other = cluster.worker(), cluster.worker()
-    cluster.wait_for_round(10)
+    doomed = cluster.worker()
+    until(lambda: has_said(tmp_path / "c", doomed), what="statistics of the worker that will be killed")
     doomed.process.kill()
+    other = cluster.worker()
+    cluster.let_go()
     same(master, int(SHORTER))
     assert other.wait() == 0, other.err()
     assert cluster.left_over() == []
@@ -41,13 +45,23 @@ def test_the_statistics_of_all_processes_come_together_and_the_answer_stays_the_
     assert max(round_ for round_, _ in sent) == max(rounds)  # to the very end
 
 
+def has_said(folder: Path, worker: Command) -> bool:
+    """Whether statistics of a worker have come to the master's file."""
+    try:
+        return any(f"-{worker.pid}-" in event.process for event in read_stats(folder).events)
+    except CheckpointError:
+        return False  # there is no file yet
+
+
 def test_a_master_that_takes_over_collects_on(cluster: Cluster, tmp_path: Path) -> None:
     flags = ("--checkpoint-dir", str(tmp_path / "c"), "--collect-training-stats")
+    cluster.hold(3)
     master, worker = cluster.master("--epochs", SHORTER, *flags), cluster.worker()
     cluster.wait_for_round(3)
     standby = cluster.start("master", "--standby", "--zookeeper", cluster.zookeeper, "--format", "json")
     standby.says("shows both")
     master.process.kill()
+    cluster.let_go()
     same(standby, int(SHORTER))
     assert worker.wait() == 0, worker.err()
     found = read_stats(tmp_path / "c")

@@ -162,6 +162,7 @@ def test_whoever_takes_part_in_a_run_without_a_secret_is_warned(unsigned, monkey
     def nowhere(*given: object, **more: object) -> NoReturn:
         raise TrackerError("no tracker")
 
+    monkeypatch.setattr(worker, "is_search", lambda *given: False)
     monkeypatch.setattr(worker, "find_conf", lambda *given, **more: here)
     monkeypatch.setattr(worker, "ZooKeeperSession", lambda *given, **more: contextlib.nullcontext())
     monkeypatch.setattr(worker, "open_tracker", nowhere)

@@ -86,6 +86,7 @@ def meeting(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[Head | None]], It
             return head
 
         nothing: Any = SimpleNamespace(shutdown=lambda: None)
+        monkeypatch.setattr(worker, "is_search", lambda *given: False)
         monkeypatch.setattr(worker, "find_conf", lambda *given, **more: Conf(run="r"))
         monkeypatch.setattr(worker, "ZooKeeperSession", lambda *given, **more: contextlib.nullcontext())
         monkeypatch.setattr(worker, "open_tracker", lambda *given, **more: nothing)

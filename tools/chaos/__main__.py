@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from dl4jlegacy.cli.values import json_object
 from dl4jlegacy.console import emit, open_console, run_guarded
 from dl4jlegacy.errors import UsageError, nearest
-from dl4jlegacy.scaleout.strategies import STRATEGIES
+from dl4jlegacy.scaleout.strategies import STRATEGIES, create_router
 from tools.chaos.driver import ChaosOptions, run_chaos
 from tools.chaos.schedule import KINDS, parse_kinds
 
@@ -48,6 +49,7 @@ def parse(arguments: Sequence[str]) -> tuple[ChaosOptions, bool]:
         default="iterative-reduce",
         help=f"{', '.join(STRATEGIES)} (the first); of asynchronous ones the accounting is compared",
     )
+    parser.add_argument("--router-args", metavar="JSON", default="{}", help="options of that, as dl4j train takes them")
     parser.add_argument("--side-by-side", action="store_true", help="let a second run be under way on the same servers")
     parser.add_argument(
         "--hostile-neighbour",
@@ -61,13 +63,16 @@ def parse(arguments: Sequence[str]) -> tuple[ChaosOptions, bool]:
         raise UsageError(f"--format {flags.format}: unknown format{nearest(flags.format, ('text', 'json'))}")
     if flags.router not in STRATEGIES:
         raise UsageError(f"--router {flags.router}: unknown router{nearest(flags.router, tuple(STRATEGIES))}")
+    workers = _whole("--workers", flags.workers, 1)
+    create_router(flags.router, json_object("--router-args", flags.router_args), jobs_per_round=workers)
     options = ChaosOptions(
         faults=_whole("--faults", flags.faults, 1),
         seed=_whole("--seed", flags.seed, -(2**63)),
-        workers=_whole("--workers", flags.workers, 1),
+        workers=workers,
         kinds=parse_kinds(flags.kinds),
         rounds=0 if flags.rounds is None else _whole("--rounds", flags.rounds, 1),
         router=flags.router,
+        router_args=flags.router_args,
         side_by_side=flags.side_by_side,
         hostile_neighbour=flags.hostile_neighbour,
         keep=flags.keep,

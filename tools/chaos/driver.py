@@ -9,6 +9,7 @@ problem that is reported.
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import tempfile
 import time
@@ -42,9 +43,13 @@ _BESIDE_SECONDS = 600.0
 _ACCOUNT = ("batches", "examples", "batches_lost", "batches_duplicated")
 
 
-def compared_fields(router: str) -> tuple[str, ...]:
+def compared_fields(router: str, router_args: str = "{}") -> tuple[str, ...]:
     """Return what of a report must be the embedded tracker's; an asynchronous run's parameters depend on timing."""
-    return ("params_sha256", "rounds", *_ACCOUNT) if create_router(router).binds_model else _ACCOUNT
+    return (
+        ("params_sha256", "rounds", *_ACCOUNT)
+        if create_router(router, json.loads(router_args)).binds_model
+        else _ACCOUNT
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +62,7 @@ class ChaosOptions:
         workers: how many worker processes.
         kinds: which faults; those that this machine does not allow are named in the report.
         rounds: about how many a run has at first; 0: by the number of faults.
-        router: of the runs.
+        router, router_args: of the runs.
         side_by_side: whether a second run is under way on the same servers.
         hostile_neighbour: whether somebody without the secret writes to the servers meanwhile.
         keep: a folder for all logs; a temporary one by default, which stays if anything went wrong.
@@ -69,6 +74,7 @@ class ChaosOptions:
     kinds: tuple[str, ...]
     rounds: int = 0
     router: str = "iterative-reduce"
+    router_args: str = "{}"
     side_by_side: bool = False
     hostile_neighbour: bool = False
     keep: Path | None = None
@@ -105,6 +111,7 @@ def run_chaos(options: ChaosOptions, say: Callable[[str], None]) -> ChaosReport:
             lossy_link=link,
             small_disk=not no_disk,
             router=options.router,
+            router_args=options.router_args,
             hostile_neighbour=options.hostile_neighbour,
             beside=options.side_by_side,
             divisible="member-partition" in runnable,
@@ -118,6 +125,7 @@ def run_chaos(options: ChaosOptions, say: Callable[[str], None]) -> ChaosReport:
         workers=options.workers,
         kinds=tuple(runnable),
         router=options.router,
+        router_args=options.router_args,
         side_by_side=options.side_by_side,
         not_run=not_run,
         schedule=schedule,
@@ -318,7 +326,7 @@ class Driver:
         if not reports:
             self._add_problem(f"run {test_bed.run_name} ended, and no master has reported its result", test_bed)
             return
-        report, compared = reports[-1], compared_fields(test_bed.options.router)
+        report, compared = reports[-1], compared_fields(test_bed.options.router, test_bed.options.router_args)
         result = RunResult(
             run=test_bed.run_name,
             rounds=report["rounds"],

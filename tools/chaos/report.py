@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from statistics import median
 from typing import Any
@@ -64,7 +65,7 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         problems: empty if everything was as it should be.
-        router, side_by_side: of the runs, and whether there were two at a time.
+        router, router_args, side_by_side: of the runs, and whether there were two at a time.
         neighbour: how much the hostile neighbour has done of what; empty if there was none.
     """
 
@@ -79,6 +80,7 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...]
     seconds: float
     router: str = "iterative-reduce"
+    router_args: str = "{}"
     side_by_side: bool = False
     neighbour: dict[str, int] = {}
     folder: str = ""
@@ -89,6 +91,7 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
         kinds = "" if set(self.kinds) == set(KINDS) else f" --kinds {','.join(self.kinds)}"
         count = len(self.schedule)
         beside = f" --router {self.router}" if self.router != "iterative-reduce" else ""
+        beside += f" --router-args {shlex.quote(self.router_args)}" if self.router_args != "{}" else ""
         beside += " --side-by-side" if self.side_by_side else ""
         beside += " --hostile-neighbour" if self.neighbour else ""
         return f"python -m tools.chaos --faults {count} --seed {self.seed} --workers {self.workers}{kinds}{beside}"

@@ -71,6 +71,7 @@ class TestBedOptions:
     lossy_link: bool
     small_disk: bool
     router: str = "iterative-reduce"
+    router_args: str = "{}"
     hostile_neighbour: bool = False
     beside: bool = False
     divisible: bool = False
@@ -82,7 +83,7 @@ class TestBedOptions:
         return [
             *("--model", "mlp", "--dataset", "digits", "--epochs", epochs, "--seed", str(self.seed)),
             *("--workers", str(self.workers), "--jobs-per-round", str(self.workers), "--format", "json"),
-            *("--router", self.router),
+            *("--router", self.router, "--router-args", self.router_args),
         ]
 
 

@@ -14,10 +14,11 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
-from dl4jlegacy.errors import TrackerError, UsageError
+from dl4jlegacy.errors import Dl4jError, TrackerError, UsageError
 from dl4jlegacy.scaleout.strategies import STRATEGIES
 from tools.chaos import driver as chaos_driver
 from tools.chaos import testbed
+from tools.chaos.__main__ import parse
 from tools.chaos.driver import Driver, compared_fields
 from tools.chaos.expiry import session_password
 from tools.chaos.faults import _newest_key
@@ -157,6 +158,15 @@ def test_of_hogwild_the_accounting_is_compared_and_not_the_parameters() -> None:
     assert free.hash_equal
     assert "hogwild's depend on timing" in free.text()
     assert free.replay.endswith("--kinds worker-kill --router hogwild --side-by-side")
+    args = '{"parameter_servers": 2}'
+    assert report(router_args=args).replay.endswith(f"--kinds worker-kill --router-args '{args}'")
+    assert parse(["--router-args", args])[0].router_args == args
+    for wrong, words in (
+        ("[2]", "give a JSON object"),
+        ('{"servers": 2}', "has 'servers'; did you mean 'parameter_servers'"),
+    ):
+        with pytest.raises(Dl4jError, match=words):
+            parse(["--router-args", wrong])
 
 
 class StubTestBed:
