@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ class Task:
     router: str = "iterative-reduce"
     router_args: dict[str, Any] = field(default_factory=dict)
     notes: bool = True  # of each job; they take memory
+    dataset: str = ""  # which workers read themselves, instead of invented data that go with the jobs
 
 
 @dataclass
@@ -64,6 +66,8 @@ class ClusterRun:
     servers: Any
     task: Task
     workers: int = 4
+    host: str = "127.0.0.1"  # the master's address
+    worker_prefix: Sequence[str] = ()  # what starts a worker elsewhere
     heads: list[Head] = field(default_factory=list)
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
     master: subprocess.Popen[str] | None = None
@@ -153,10 +157,11 @@ class ClusterRun:
             "hazelcast": self.servers.hazelcast,
             "cluster_name": self.servers.cluster_name,
             "run": self.run,
+            "host": self.host,
             "task": dataclasses.asdict(self.task),
         }
         return subprocess.Popen(
-            [sys.executable, __file__, role, json.dumps(where)],
+            [*(self.worker_prefix if role == "worker" else ()), sys.executable, __file__, role, json.dumps(where)],
             stdout=output,
             stderr=self._errors,
             text=True,
@@ -191,6 +196,7 @@ def memory() -> tuple[int, int]:
 def be_master(where: dict[str, Any]) -> None:
     from dl4jlegacy import run_data, training
     from dl4jlegacy.cluster.address import ClusterAddress
+    from dl4jlegacy.cluster.leadership import MasterOptions
     from dl4jlegacy.cluster.master import run_master
     from dl4jlegacy.run import resolve
     from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
@@ -198,7 +204,7 @@ def be_master(where: dict[str, Any]) -> None:
     from dl4jlegacy.scaleout.records import Head as HeadRecord
 
     task = Task(**where["task"])
-    data = invented(task)
+    ready = run_data.load_data(task.dataset) if task.dataset else run_data.Data(invented(task), None)
     issued: dict[str, float] = {}
     replace, add = HazelcastStore.replace_if_same, HazelcastStore.put_many_if_absent
 
@@ -227,9 +233,8 @@ def be_master(where: dict[str, Any]) -> None:
     )
     address = ClusterAddress(where["zookeeper"], measured.SECRET.encode(), where["run"])
     print(json.dumps({"head": (time.time(), -1, -1, *memory())}), flush=True)
-    ready = run_data.Data(data, None)
     run = resolve(conf, training.batches(conf, ready), local_workers=0, on_cluster=True)
-    report = run_master(run, ready, address)
+    report = run_master(run, ready, address, MasterOptions(bind=where["host"]))
     print(json.dumps({"report": report.fields, "issued": issued}), flush=True)
 
 
@@ -287,6 +292,7 @@ def conf_of(task: Task) -> Any:
         router=task.router,
         router_args=task.router_args,
         min_workers=task.min_workers,
+        **({"dataset": task.dataset, "data_by_reference": True} if task.dataset else {}),
     )
 
 

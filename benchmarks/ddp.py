@@ -3,8 +3,9 @@
 784-500-250-10, plain SGD, batches of 128 on each of four workers of one thread each, all on this machine. DDP has four
 processes over gloo, which average the gradients of every batch. Ours are measured in both ways in which a run has four
 workers on one machine: "processes" are a master and four workers over a tracker, as ``dl4j master`` and ``dl4j worker``
-make them, "threads" are those of ``ActorNetworkRunner``, as in ``dl4j train --workers 4``. They average parameters
-after each batch (with plain SGD that is what DDP does), share gradients, or average every five batches.
+make them, "threads" are those of ``ActorNetworkRunner``, as in ``dl4j train --workers 4``. All processes, DDP's too,
+have the data in their own memory. They average parameters after each batch (with plain SGD that is what DDP does),
+share gradients, or average every five batches.
 
 A turn runs each once. Processes, DDP's too, are timed from when all of them take part; runs with threads, which have
 nobody to wait for, as a whole. Goals, for machines with a core for every worker: 2x, 2x and 2.6x DDP.
@@ -14,16 +15,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import command_line
 import measured
+import numpy as np
 from cluster_run import ClusterRun, Task, conf_of, invented
 
 WORKERS, BATCH, WARM, DEADLINE = 4, 128, 5, 300.0
@@ -57,6 +62,18 @@ def rounds_of(mode: Mode, batches: int) -> Mode:
 
 
 # -- ours --------------------------------------------------------------------------------------------------------------
+
+
+def with_files(task: Task, folder: Path) -> Task:
+    """Return a task whose workers read their data themselves: features invented for it, as files of MNIST's kind."""
+    train, side = invented(task).train, math.isqrt(task.n_in)
+    images = np.rint(255 * train.features).astype(np.uint8).reshape(-1, side, side)
+    labels = (np.arange(len(images)) % task.n_out).astype(np.uint8)  # each class, or it would not be one
+    folder.mkdir()
+    for kind in ("train", "t10k"):
+        (folder / f"{kind}-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, *images.shape) + images.tobytes())
+        (folder / f"{kind}-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, labels.size) + labels.tobytes())
+    return dataclasses.replace(task, dataset=str(folder))
 
 
 def in_processes(servers: Any, task: Task) -> float:
@@ -114,7 +131,6 @@ def with_ddp(batches: int) -> float:
 
 def be_rank(rank: int, meeting: str, batches: int) -> None:
     """Be one of DDP's processes; print the examples of a second that all of them did."""
-    import numpy as np
     import torch  # optional: the extra "bench"
     from torch import distributed, nn
 
@@ -163,11 +179,12 @@ def compare(report: measured.Report, ways: list[str], batches: int, turns: int) 
     modes = [rounds_of(mode, batches) for mode in MODES]
     contenders: dict[str, Callable[[], float]] = {"DDP": lambda: with_ddp(batches)}
     threads = []
-    with measured.services() as servers:
+    with tempfile.TemporaryDirectory(prefix="dl4j-bench-") as folder, measured.services() as servers:
         try:
             for mode in modes:
                 if "processes" in ways:
-                    contenders[f"{mode.name}, processes"] = lambda task=mode.task: in_processes(servers, task)
+                    stored = with_files(mode.task, Path(folder, mode.name.replace(" ", "-")))
+                    contenders[f"{mode.name}, processes"] = lambda task=stored: in_processes(servers, task)
                 if "threads" in ways:
                     child = measured.Contender(__file__, "--threads", json.dumps(dataclasses.asdict(mode.task)))
                     threads.append(child)

@@ -100,7 +100,7 @@ def cores() -> int:
 
 
 @contextlib.contextmanager
-def services(*, heap: str = "1g", zookeeper: bool = True) -> Iterator[ServicesState]:
+def services(*, heap: str = "1g", zookeeper: bool = True, host: str = "127.0.0.1") -> Iterator[ServicesState]:
     """A Hazelcast member and, with ``zookeeper``, a Zookeeper server, in a folder that goes away with them.
 
     SIGTERM ends the benchmark as Ctrl-C does, so that no server outlives it.
@@ -108,7 +108,7 @@ def services(*, heap: str = "1g", zookeeper: bool = True) -> Iterator[ServicesSt
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="dl4j-bench-") as folder:
         try:
-            state = Services.up(folder=Path(folder), heap=heap, zookeeper=zookeeper)
+            state = Services.up(folder=Path(folder), heap=heap, zookeeper=zookeeper, host=host)
         except TrackerError as exc:  # no Java, no jars
             print(f"there are no servers: {exc}", file=sys.stderr)
             raise SystemExit(exc.exit_status) from exc

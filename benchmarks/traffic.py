@@ -4,7 +4,8 @@ The same network is trained on the same batches with averaging and with gradient
 process. Every byte is counted that anybody reads from the store or writes to it: updates, models, saved states,
 snapshots, the log, records and heartbeats; over Hazelcast the same bytes travel, and their signatures. Data are by
 reference, as on the command line. Gradient sharing has ``--args``, which say how sparse messages are
-and how often states are saved.
+and how often states are saved. It is measured without a mesh and with one: the workers of a process have each other's
+messages at hand then, as those of several processes have that push them to each other.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from compression import conf_of, cut, widths
 
 from dl4jlegacy import ActorNetworkRunner
 from dl4jlegacy.datasets import DataSource, ListDataSetIterator, load
+from dl4jlegacy.scaleout.mesh.configuration import VoidConfiguration
 from dl4jlegacy.scaleout.records import Head
 from dl4jlegacy.scaleout.store import Buffer, MemoryStore
 from dl4jlegacy.scaleout.tracker import StateTracker
 
-SHARING, WHOLE = "gradient-sharing", "iterative-reduce"
+SHARING, WHOLE, MESH = "gradient-sharing", "iterative-reduce", "gradient-sharing with a mesh"
 SPARSE = {"threshold": "target-sparsity", "tau": 1e-3, "sparsity": 3e-3, "clip": 0.0}
 LESS_GOAL = 100.0  # times
 
@@ -65,13 +67,15 @@ class CountingStore(MemoryStore):
         return super().replace_if_same(key, expected, value)
 
 
-def train(source: DataSource, arguments: Any, rounds: int, **strategy: Any) -> tuple[Counter[str], Head]:
+def train(
+    source: DataSource, arguments: Any, rounds: int, void: VoidConfiguration | None = None, **strategy: Any
+) -> tuple[Counter[str], Head]:
     """Train for so many rounds at least; return the bytes by kind, and the last head."""
     batch, slots = arguments.batch, arguments.slots
     source = cut(source, rounds * batch * slots, batch, slots)
     epochs = -(-rounds * batch * slots // source.train.num_examples)
     conf = conf_of(source, arguments.hidden, arguments, **strategy).replace(
-        batch_size=batch, epochs=epochs, workers=arguments.workers
+        batch_size=batch, epochs=epochs, workers=arguments.workers, void_configuration=void
     )
     store = CountingStore()
     with ActorNetworkRunner(
@@ -110,13 +114,22 @@ def main(given: Iterable[str] | None = None) -> int:
     report = measured.Report("what a run sends through its tracker", arguments.format)
     source = load(arguments.dataset)
     report.say(f"{arguments.rounds} rounds of {arguments.slots} jobs, {arguments.workers} workers; {arguments.args}")
-    runs = ((WHOLE, arguments.averaging_rounds, {}), (SHARING, arguments.rounds, {"router_args": arguments.args}))
-    each = {}
-    for name, rounds, strategy in runs:
-        nbytes, head = train(source, arguments, rounds, router=name, **strategy)
+    sharing = {"router": SHARING, "router_args": arguments.args}
+    runs: tuple[tuple[str, int, VoidConfiguration | None, dict[str, Any]], ...] = (
+        (WHOLE, arguments.averaging_rounds, None, {"router": WHOLE}),
+        (SHARING, arguments.rounds, None, sharing),
+        (MESH, arguments.rounds, VoidConfiguration(), sharing),
+    )
+    each, read = {}, {}
+    for name, rounds, void, strategy in runs:
+        nbytes, head = train(source, arguments, rounds, void, **strategy)
         each[name] = report_run(report, name, nbytes, head)
+        read[name] = nbytes["entry read"] / head.round / 1e6
         report.details[name] = dict(nbytes)
     report.add("averaging / gradient sharing", each[WHOLE] / each[SHARING], "x", LESS_GOAL, at_least=True)
+    report.add("the log as workers read it: MB a round", read[SHARING], "MB")
+    report.add("the log as workers read it with a mesh: MB a round", read[MESH], "MB")
+    report.add("without a mesh / with one", each[SHARING] / each[MESH], "x")
     return report.end()
 
 
