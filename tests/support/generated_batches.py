@@ -59,7 +59,9 @@ def main(batches: str, rows: str, *rest: str) -> None:
         zookeeper, tracker, cluster_name, _, name, *folder = rest
         run = {"run": name, "export_directory": "".join(folder), "min_workers": 2}
         where = {"zookeeper": zookeeper, "tracker": tracker, "cluster_name": cluster_name}
-    conf = Conf(multi_layer_conf=zoo.mlp(COLUMNS, CLASSES, hidden=(5,), seed=7), jobs_per_round=4, **run)
+    conf = Conf(
+        multi_layer_conf=zoo.mlp(COLUMNS, CLASSES, hidden=(5,), seed=7), jobs_per_round=4, prefetch_buffer=4, **run
+    )
     with ActorNetworkRunner("master", Generated(int(batches), int(rows)), **where) as runner:
         by_reference = runner.setup(conf).data_by_reference
         result = runner.train()
