@@ -325,7 +325,7 @@ class RunExecution:
             drive(protocol.extend_run(tracker.store, parts.run.plan))
         folder = storage.open_folder(conf.checkpoint_dir) if conf.checkpoint_dir else None
         if folder is not None:
-            parts.history = History(folder, parts.run.plan, tracker.clock)
+            parts.history = History(folder, parts.run.plan, tracker.clock, conf.network_conf)
         if conf.collect_training_stats:
             self._stats = MasterStats(name, tracker.clock, None if monitor is None else monitor.stats, folder)
         observers = Observers(outcome, self._listeners, self._saver, lambda model: self._observed(parts, model))

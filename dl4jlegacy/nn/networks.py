@@ -13,9 +13,17 @@ from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayer
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
 from dl4jlegacy.nn.input_type import AnyInputType
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
+from dl4jlegacy.nn.updaters import AdaDelta, NoOp, with_learning_rate
 from dl4jlegacy.seeding import Stream
 
-__all__ = ["Network", "NetworkConfiguration", "TrainableNetwork", "build_network", "input_type_of"]
+__all__ = [
+    "Network",
+    "NetworkConfiguration",
+    "TrainableNetwork",
+    "build_network",
+    "input_type_of",
+    "learning_rate_at",
+]
 
 Network = MultiLayerNetwork | ComputationGraph
 NetworkConfiguration = MultiLayerConfiguration | ComputationGraphConfiguration
@@ -70,3 +78,26 @@ def build_network(conf: NetworkConfiguration, kernels: Kernels | None = None) ->
 def input_type_of(network: Network) -> AnyInputType:
     """Return the type of the (first) input of a network."""
     return network.input_types[0] if isinstance(network, ComputationGraph) else network.stages[0].input_type
+
+
+def learning_rate_at(network: NetworkConfiguration, iteration: int, pretrained: int = -1) -> float | None:
+    """Return the learning rate of an update: that of the layers without an updater of their own.
+
+    Args:
+        network: the configuration.
+        iteration: updates before it, as ``fit_batch`` and ``pretrain_batch`` take it.
+        pretrained: the layer, whose rate it then is, if the update is one of pretraining; -1: it is none.
+
+    Returns:
+        None if the updater has no rate, or if segments of sequences, of which the batches have unknown numbers, count
+        as updates of a schedule.
+    """
+    updater, rate = network.conf.updater, None
+    if pretrained >= 0 and isinstance(network, MultiLayerConfiguration):
+        layer = network.layers[pretrained]
+        updater, rate = layer.updater or updater, getattr(layer, "pretrain_learning_rate", None)
+    updater = with_learning_rate(updater, rate)
+    if isinstance(updater, AdaDelta | NoOp):
+        return None
+    by_segments = network.backprop_type == "truncated_bptt" and pretrained < 0
+    return None if by_segments and updater.schedule is not None else updater.rate(iteration)

@@ -14,8 +14,9 @@ import msgspec
 from dl4jlegacy.clock import Clock
 from dl4jlegacy.errors import CheckpointError
 from dl4jlegacy.folders import Folder
+from dl4jlegacy.nn.networks import NetworkConfiguration, learning_rate_at
 from dl4jlegacy.scaleout.lines import LinesFile, LinesKeeper
-from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.plan import PRETRAIN, Plan
 from dl4jlegacy.scaleout.protocol import NewModel
 from dl4jlegacy.scaleout.records import Figures
 
@@ -35,6 +36,8 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
             predecessor; 0.0 if the run is synchronous.
         workers: of each worker with jobs in it, the examples per second of these jobs.
         validation: what the validation found that this version is the end of; None: it is of training.
+        learning_rate: with which the last of its jobs began, as for ``learning_rate_at``; None: there is none, or the
+            version is of a validation, or older than this field.
     """
 
     began: float
@@ -48,6 +51,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
     staleness: float
     workers: dict[str, float]
     validation: Figures | None = None
+    learning_rate: float | None = None
 
 
 class HistoryFile(LinesFile[HistoryEntry]):
@@ -90,10 +94,11 @@ class History:
         folder: of the run's checkpoints.
         plan: the run's.
         clock: of running time.
+        network: that is trained; None: the jobs are no network's.
     """
 
-    def __init__(self, folder: Folder, plan: Plan, clock: Clock) -> None:
-        self._plan, self._clock = plan, clock
+    def __init__(self, folder: Folder, plan: Plan, clock: Clock, network: NetworkConfiguration | None = None) -> None:
+        self._plan, self._clock, self._network = plan, clock, network
         self._began, self._last, self._version = time.time(), clock.now(), -1
         self._keeper = LinesKeeper(HistoryFile(folder))
 
@@ -103,14 +108,15 @@ class History:
             return
         now, before = self._clock.now(), self._last
         self._last, self._version = now, event.head.version
-        self._keeper.add([_entry(event, self._plan, began=self._began, seconds=now - before)])
+        rate = None if self._network is None else _learning_rate(event, self._plan, self._network)
+        self._keeper.add([_entry(event, self._plan, began=self._began, seconds=now - before, learning_rate=rate)])
 
     def close(self) -> None:
         """Write what is left."""
         self._keeper.close()
 
 
-def _entry(event: NewModel, plan: Plan, *, began: float, seconds: float) -> HistoryEntry:
+def _entry(event: NewModel, plan: Plan, *, began: float, seconds: float, learning_rate: float | None) -> HistoryEntry:
     """Return the entry of a new version."""
     head, examples, working = event.head, defaultdict[str, int](int), defaultdict[str, float](float)
     for number, job in event.jobs.items():
@@ -130,4 +136,14 @@ def _entry(event: NewModel, plan: Plan, *, began: float, seconds: float) -> Hist
             worker: round(count / working[worker], 1) for worker, count in examples.items() if count and working[worker]
         },
         validation=event.figures,
+        learning_rate=learning_rate,
     )
+
+
+def _learning_rate(event: NewModel, plan: Plan, network: NetworkConfiguration) -> float | None:
+    """Return the learning rate of a new version."""
+    slot = plan.slot(*plan.at(max(event.jobs)))
+    phase = plan.phases[slot.phase]
+    if slot.validates:
+        return None
+    return learning_rate_at(network, slot.iteration, phase.layer if phase.kind == PRETRAIN else -1)

@@ -17,6 +17,8 @@ IRIS = ("--dataset", "iris", "--epochs", "1")
 UP = ("aws", "up", "digits", "--allow", "203.0.113.7", "--dry-run", "--out", "s3://bucket/m.zip")
 COMMANDS = [
     ("logs", "@"),
+    ("plot", "@", "--out", "curves.svg"),
+    ("plot", "folder", "--out", "@"),
     ("stats", "@"),
     *(("stats", "folder", flag, "@") for flag in ("--html", "--trace")),
     ("summary", "@"),

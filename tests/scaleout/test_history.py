@@ -12,16 +12,20 @@ import pytest
 from dl4jlegacy import ActorNetworkRunner, Conf, DigitsDataSetIterator, HistoryEntry, IrisDataSetIterator, read_history
 from dl4jlegacy.cli.main import main
 from dl4jlegacy.errors import CheckpointError
-from dl4jlegacy.nn import zoo
+from dl4jlegacy.nn import AutoEncoder, NeuralNetConfiguration, OutputLayer, zoo
+from dl4jlegacy.nn.networks import learning_rate_at
+from dl4jlegacy.nn.schedules import StepSchedule
+from dl4jlegacy.nn.updaters import AdaDelta, NoOp, Sgd
 from dl4jlegacy.scaleout.history import HistoryFile
 from dl4jlegacy.scaleout.outcome import TrainingResult
 from dl4jlegacy.scaleout.scoring import ValidationConf
 
 
 def trained(
-    folder: Path, *, data=None, classes: int = 3, features: int = 4, resume: bool = False, **conf
+    folder: Path, *, data=None, network=None, classes: int = 3, features: int = 4, resume: bool = False, **conf
 ) -> TrainingResult:
-    given = Conf(multi_layer_conf=zoo.mlp(features, classes), checkpoint_dir=str(folder), workers=2, **conf)
+    network = network or zoo.mlp(features, classes)
+    given = Conf(multi_layer_conf=network, checkpoint_dir=str(folder), workers=2, **conf)
     with ActorNetworkRunner("master", data or IrisDataSetIterator(16)) as runner:
         runner.setup(given, resume=resume)
         return runner.train()
@@ -115,6 +119,50 @@ def test_a_validation_is_a_version_with_what_it_found(tmp_path: Path, capsys: py
     assert dl4j("logs", str(tmp_path / "run"), "--history") == 0
     loss, accuracy = result.validation.loss, result.validation.accuracy
     assert f", validation loss {loss:.4f}, accuracy {accuracy:.4f}, " in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_version_has_the_learning_rate_that_it_was_trained_with(tmp_path: Path) -> None:
+    network = zoo.mlp(4, 3)
+    schedule = StepSchedule(decay_rate=0.5, steps=4)
+    updater = Sgd(learning_rate=0.1, schedule=schedule)
+    network = msgspec.structs.replace(network, conf=msgspec.structs.replace(network.conf, updater=updater))
+    trained(tmp_path / "run", network=network, epochs=2, validation=ValidationConf(fraction=0.2))
+    history = [entry for entry in read_history(tmp_path / "run") if entry.validation is None]
+    assert [entry.learning_rate for entry in history] == [0.1 * 0.5 ** (done // 4) for done in range(len(history))]
+    assert len(history) > 6
+    validated = [entry for entry in read_history(tmp_path / "run") if entry.validation is not None]
+    assert validated and all(entry.learning_rate is None for entry in validated)
+
+
+def test_pretraining_has_the_rate_of_its_layer(tmp_path: Path) -> None:
+    network = NeuralNetConfiguration.builder().learning_rate(0.2).list()
+    network = network.layer(AutoEncoder(n_in=4, n_out=3, pretrain_learning_rate=0.01)).layer(OutputLayer(n_out=3))
+    trained(tmp_path / "run", network=network.pretrain(True).build(), epochs=1, pretrain_epochs=1)
+    history = read_history(tmp_path / "run")
+    assert {entry.learning_rate for entry in history} == {0.01, 0.2}
+    assert [entry.learning_rate for entry in history] == sorted(entry.learning_rate for entry in history)
+
+
+@pytest.mark.parametrize("updater", [AdaDelta(), NoOp()])
+def test_an_updater_without_a_rate_has_none(updater: AdaDelta | NoOp) -> None:
+    network = zoo.mlp(4, 3)
+    conf = msgspec.structs.replace(network.conf, updater=updater)
+    assert learning_rate_at(msgspec.structs.replace(network, conf=conf), 3) is None
+
+
+def test_a_schedule_over_segments_of_sequences_has_no_known_rate() -> None:
+    network = msgspec.structs.replace(zoo.mlp(4, 3), backprop_type="truncated_bptt")
+    assert learning_rate_at(network, 3) == network.conf.updater.rate(3)
+    updater = Sgd(learning_rate=0.1, schedule=StepSchedule(decay_rate=0.5, steps=4))
+    conf = msgspec.structs.replace(network.conf, updater=updater)
+    assert learning_rate_at(msgspec.structs.replace(network, conf=conf), 3) is None
+
+
+def test_a_history_of_before_there_was_a_rate_is_read(tmp_path: Path) -> None:
+    fields = msgspec.to_builtins(entry(1.0, 1))
+    del fields["learning_rate"]
+    (tmp_path / HistoryFile.NAME).write_text(json.dumps(fields))
+    assert read_history(tmp_path) == [entry(1.0, 1)]
 
 
 def test_a_history_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,108 @@
+"""The curves of a run, from its history: training score, validation, learning rate, over examples, rounds or time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from dl4jlegacy.scaleout.history import HistoryEntry
+
+__all__ = ["MEASURES", "OVER", "Column", "Curve", "Over", "RunCurves", "columns_of", "curves_of"]
+
+Over = Literal["examples", "rounds", "seconds"]
+OVER: tuple[Over, ...] = ("examples", "rounds", "seconds")
+"""What a curve may be drawn over: examples trained on, rounds, or seconds in which a process led the run."""
+
+_MOST = 1e300
+"""What is beyond is no figure of a training, and has no place on an axis of such numbers."""
+_Measure = Callable[[HistoryEntry], float | None]
+
+
+def _figure(name: str) -> _Measure:
+    def measure(entry: HistoryEntry) -> float | None:
+        found: float | None = None if entry.validation is None else getattr(entry.validation, name)
+        return found
+
+    return measure
+
+
+MEASURES: dict[str, _Measure] = {
+    "training score": lambda entry: None if entry.validation is not None else entry.score,
+    "validation loss": _figure("loss"),
+    "validation accuracy": _figure("accuracy"),
+    "validation r2": _figure("r2"),
+    "learning rate": lambda entry: entry.learning_rate,
+}
+"""What there may be a curve of; a run has those of which its history has figures."""
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """Points of one measure, in the order of the run's versions: ``xs`` do not fall, and ``ys`` are as many."""
+
+    xs: tuple[float, ...]
+    ys: tuple[float, ...]
+
+    def fields(self) -> dict[str, Any]:
+        """Return where it begins and ends, and between which values it lies, for people and JSON."""
+        return {
+            "points": len(self.ys),
+            "first": self.ys[0],
+            "last": self.ys[-1],
+            "least": min(self.ys),
+            "most": max(self.ys),
+        }
+
+
+class RunCurves(msgspec.Struct, frozen=True, kw_only=True):
+    """The curves of one run, by their names in ``MEASURES``; its ``versions`` had ``examples``, in ``seconds``."""
+
+    name: str
+    versions: int
+    examples: int
+    seconds: float
+    curves: dict[str, Curve]
+
+
+def curves_of(name: str, history: Sequence[HistoryEntry], over: Over = "examples") -> RunCurves:
+    """Return the curves of a run whose history is not empty; ``name`` is what it is called beside others."""
+    seconds = list(accumulate(entry.seconds for entry in history))
+    places = {
+        "examples": [float(entry.examples) for entry in history],
+        "rounds": [float(entry.round) for entry in history],
+        "seconds": seconds,
+    }[over]
+    curves = {}
+    for measure, of in MEASURES.items():
+        points = [(x, y) for x, entry in zip(places, history, strict=True) if (y := of(entry)) is not None]
+        points = [(x, y) for x, y in points if abs(x) <= _MOST and abs(y) <= _MOST]
+        if points:
+            curves[measure] = Curve(tuple(x for x, _ in points), tuple(y for _, y in points))
+    last = history[-1]
+    return RunCurves(name=name, versions=len(history), examples=last.examples, seconds=seconds[-1], curves=curves)
+
+
+class Column(NamedTuple):
+    """Neighbouring points of a curve: their mean place and value, and between which values they lie."""
+
+    x: float
+    y: float
+    least: float
+    most: float
+
+
+def columns_of(points: Iterable[tuple[float, float]], low: float, high: float, most: int) -> list[Column]:
+    """Return a curve of however many points as at most ``most`` columns, equally wide between ``low`` and ``high``."""
+    gathered: dict[int, list[tuple[float, float]]] = {}
+    width = (high - low) / most or 1.0
+    for x, y in points:
+        gathered.setdefault(min(most - 1, int((x - low) / width)), []).append((x, y))
+    return [_column(group) for _, group in sorted(gathered.items())]
+
+
+def _column(points: Sequence[tuple[float, float]]) -> Column:
+    ys = [y for _, y in points]
+    return Column(math.fsum(x for x, _ in points) / len(points), math.fsum(ys) / len(ys), min(ys), max(ys))
