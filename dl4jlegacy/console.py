@@ -46,14 +46,16 @@ class Stopped(BaseException):
         self.hint = ""
 
 
-def emit(text: str) -> bool:
+def emit(text: str, end: str = "\n") -> bool:
     """Print a result on stdout, at once; return whether anybody still reads: one who has left (``| head``) is no error.
+
+    ``end`` comes after it: "" for a part of a line.
 
     Raises:
         OutputError: stdout cannot take it, for instance a full disk.
     """
     try:
-        sys.stdout.write(_printable(text) + "\n")
+        sys.stdout.write(_printable(text) + end)
         sys.stdout.flush()
     except BrokenPipeError:
         _to_nowhere(sys.stdout)

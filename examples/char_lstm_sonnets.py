@@ -7,26 +7,12 @@ import argparse
 
 import numpy as np
 
-from dl4jlegacy import MultiLayerNetwork
+from dl4jlegacy import MultiLayerNetwork, TrainedModel
 from dl4jlegacy.datasets import CharacterIterator, read_sonnets
-from dl4jlegacy.datasets.characters import one_hot_text, read_text
+from dl4jlegacy.datasets.characters import read_text
+from dl4jlegacy.datasets.texts import TextReader
+from dl4jlegacy.generation import generate_text
 from dl4jlegacy.nn.zoo import char_lstm
-from dl4jlegacy.seeding import Stream
-
-
-def sample(
-    network: MultiLayerNetwork, alphabet: tuple[str, ...], beginning: str, count: int, temperature: float
-) -> str:
-    """Let the network go on with ``beginning``; the lower the temperature, the more it keeps to what is probable."""
-    generator = Stream.of(network.conf.conf.seed).at(purpose="sample").generator()
-    network.rnn_clear_previous_state()
-    probabilities = network.rnn_time_step(one_hot_text(beginning, alphabet).T[None])[0, :, -1]
-    drawn = []
-    for _ in range(count):
-        weights = probabilities.astype(float) ** (1 / temperature)
-        drawn.append(alphabet[generator.choice(len(alphabet), p=weights / weights.sum())])
-        probabilities = network.rnn_time_step(one_hot_text(drawn[-1], alphabet))[0]
-    return beginning + "".join(drawn)
 
 
 def main() -> None:
@@ -46,7 +32,11 @@ def main() -> None:
         if epoch % 5 == 4 or epoch == args.epochs - 1:
             nats = network.score(iterator.dataset) / 64
             print(f"epoch {epoch + 1}: {nats:.3f} nats a character, perplexity {np.exp(nats):.1f}")
-    print(sample(network, iterator.alphabet, text[:40], args.characters, args.temperature))
+    model = TrainedModel(network, label_names=iterator.alphabet, text=TextReader())
+    print(text[:40], end="")
+    for character in generate_text(model, text[:40], length=args.characters, temperature=args.temperature):
+        print(character, end="", flush=True)
+    print()
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ storage
 run progress
 execution
 inference inference_run
-evaluation_run prediction
+evaluation_run prediction generation
 prediction_run run_data
 training
 saved_model
@@ -120,6 +120,7 @@ LIBRARIES = {  # where each library may be imported
         "dl4jlegacy.tuning.side_by_side",
         *(
             "dl4jlegacy.execution",
+            "dl4jlegacy.generation",
             "dl4jlegacy.inference",
             "dl4jlegacy.prediction",
             "dl4jlegacy.cluster.worker",

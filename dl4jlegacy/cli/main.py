@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from dl4jlegacy.cli import cluster, explain, inference, inspect, plot, runs, stats, summary, train, tune
+from dl4jlegacy.cli import cluster, explain, generate, inference, inspect, plot, runs, stats, summary, train, tune
 from dl4jlegacy.cli.aws import aws_app
 from dl4jlegacy.cli.bench import bench_app
 from dl4jlegacy.cli.data import data_app
@@ -26,8 +26,9 @@ from dl4jlegacy.version import __version__
 __all__ = ["app", "main"]
 
 _COMMANDS = (
-    *("train", "resume", "evaluate", "predict", "tune", "export", "summary", "data", "services", "master", "worker"),
-    *("status", "logs", "stats", "plot", "stop", "runs", "explain", "aws", "bench"),
+    *("train", "resume", "evaluate", "predict", "generate", "tune", "export", "summary", "data"),
+    *("services", "master", "worker", "status", "logs", "stats", "plot", "stop", "runs"),
+    *("explain", "aws", "bench"),
 )
 
 
@@ -51,7 +52,7 @@ app.add_typer(services_app)
 app.add_typer(aws_app)
 app.add_typer(bench_app)
 app.add_typer(data_app)
-for module in (cluster, explain, inspect, plot, runs, stats, summary, train, tune, inference):
+for module in (cluster, explain, generate, inference, inspect, plot, runs, stats, summary, train, tune):
     module.add_commands(app)
 
 

@@ -48,6 +48,7 @@ COMMANDS = [
     ("predict", "@", "file"),
     ("predict", "mlp", "@"),
     ("predict", "mlp", "file", "--out", "@"),
+    ("generate", "@", "--seed-text", "a"),
     ("data", "inspect", "table.csv", "--out", "@"),
     *(("services", command, "--folder", "@") for command in ("up", "status", "down")),
     (*UP[:-1], "@"),
