@@ -24,7 +24,7 @@ from rich.text import Text
 from dl4jlegacy.errors import Dl4jError, JobError, OutputError
 from dl4jlegacy.strict_json import to_json
 
-__all__ = ["EXIT_INTERNAL", "Stopped", "emit", "error_fields", "open_console", "run_guarded"]
+__all__ = ["EXIT_INTERNAL", "Stopped", "emit", "error_fields", "open_console", "printable", "run_guarded"]
 
 EXIT_INTERNAL = 70
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -55,7 +55,7 @@ def emit(text: str, end: str = "\n") -> bool:
         OutputError: stdout cannot take it, for instance a full disk.
     """
     try:
-        sys.stdout.write(_printable(text) + end)
+        sys.stdout.write(printable(text) + end)
         sys.stdout.flush()
     except BrokenPipeError:
         _to_nowhere(sys.stdout)
@@ -66,7 +66,7 @@ def emit(text: str, end: str = "\n") -> bool:
     return True
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Return ``text`` with control characters spelled out: a name in a file must not command the terminal."""
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
@@ -97,7 +97,7 @@ class _Log(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         level, message = record.levelname.lower(), record.getMessage()
         line = to_json({"event": "log", "level": level, "message": message}) if self._json else f"{level}: {message}"
-        self._console.print(Text(_printable(line)), soft_wrap=True)
+        self._console.print(Text(printable(line)), soft_wrap=True)
 
 
 def open_console(*, json_lines: bool = False) -> Console:
@@ -171,7 +171,7 @@ class _Reporter:
 
 def _say(text: str) -> None:
     try:
-        sys.stderr.write(_printable(text) + "\n")
+        sys.stderr.write(printable(text) + "\n")
         sys.stderr.flush()
     except OSError:
         _to_nowhere(sys.stderr)

@@ -112,7 +112,7 @@ LIBRARIES = {  # where each library may be imported
         "dl4jlegacy.scaleout.ticker",
         "dl4jlegacy.scaleout.worker_pool",
     ),
-    "rich": ("dl4jlegacy.console", "dl4jlegacy.cli.progress"),
+    "rich": ("dl4jlegacy.console", "dl4jlegacy.cli.panel", "dl4jlegacy.cli.progress", "dl4jlegacy.cli.watch"),
     "safetensors": ("dl4jlegacy.scaleout.checkpoint",),
     "sklearn": ("dl4jlegacy.sklearn",),
     "sqlalchemy": ("dl4jlegacy.tuning.search",),

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from dl4jlegacy.cli.options import Format, Id, Zookeeper, cluster_address
+from dl4jlegacy.cli.options import Format, Id, Zookeeper, cluster_address, option
+from dl4jlegacy.cli.values import seconds
 from dl4jlegacy.console import emit, open_console
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import TrackerError, UsageError, counted
@@ -22,10 +23,13 @@ from dl4jlegacy.strict_json import to_json
 if TYPE_CHECKING:
     from dl4jlegacy.cluster.address import ClusterAddress
     from dl4jlegacy.scaleout.conf import Conf
+    from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
     from dl4jlegacy.scaleout.history import HistoryEntry
-    from dl4jlegacy.scaleout.journal import JournalEntry
+    from dl4jlegacy.scaleout.journal import JournalEntry, JournalReader
+    from dl4jlegacy.scaleout.plan import Plan
     from dl4jlegacy.scaleout.records import WorkerRecord
     from dl4jlegacy.scaleout.tracker import StateTracker
+    from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession
 
 __all__ = ["add_commands", "logs", "status", "stop"]
 
@@ -42,18 +46,113 @@ def add_commands(app: typer.Typer) -> None:
 # --- status -----------------------------------------------------------------------------------------------------------
 
 
-def status(zookeeper: Zookeeper = None, id: Id = None, format: Format = "text") -> None:
+def status(
+    zookeeper: Zookeeper = None,
+    id: Id = None,
+    is_watched: Annotated[
+        bool,
+        typer.Option("--watch", "-w", help="Keep it in view until the run ends; with JSON: a line for every look."),
+    ] = False,
+    every: Annotated[
+        float | None, option("--every", metavar="SECONDS", help="Between two looks of --watch (1).", read=seconds)
+    ] = None,
+    format: Format = "text",
+) -> None:
     """Show where a registered run is: its master, its workers, and what last failed."""
     from dl4jlegacy.cluster.address import closing, find_conf, open_tracker
     from dl4jlegacy.scaleout.journal import Journal
 
+    if every is not None and not is_watched:
+        raise UsageError("--every is how often --watch looks; give --watch too, or leave it out")
     address = cluster_address(zookeeper, id)
+    if is_watched:
+        from dl4jlegacy.cli.watch import watch
+
+        look = _Look(address)
+        watch(look, every=1.0 if every is None else every, close=look.close, as_json=format == "json")
+        return
     conf = find_conf(address)
     master, standbys = _candidates(address)
     with closing(open_tracker(conf, address, registered=True)) as tracker:
-        entries = Journal.read(tracker)
-        fields = _status_fields(conf, address, tracker, entries, candidates=(master, standbys))
+        failures = _failures(Journal.read(tracker))
+        fields = _status_fields(conf, address, tracker, failures, candidates=(master, standbys))
     emit(to_json(fields) if format == "json" else "\n".join(_status_lines(fields, address)))
+
+
+class _Look:
+    """Looks at a registered run; its connections are kept, and made anew after what one of them fails at.
+
+    Used by one thread.
+    """
+
+    def __init__(self, address: ClusterAddress) -> None:
+        self._address = address
+        self._session: ZooKeeperSession | None = None
+        self._tracker: HazelcastStateTracker | None = None
+        self._journal: JournalReader
+        self._conf: Conf | None = None
+        self._failures: list[dict[str, Any]] = []
+
+    def __call__(self) -> dict[str, Any] | None:
+        """Return the fields of ``dl4j status``; None: the run that was there is not registered any more.
+
+        Raises:
+            TrackerError: there is no run, or Zookeeper or the tracker does not answer.
+        """
+        try:
+            return self._look()
+        except BaseException:
+            self.close()
+            raise
+
+    def _look(self) -> dict[str, Any] | None:
+        from dl4jlegacy.scaleout.zookeeper import MasterElection, ZookeeperConfigurationRetriever
+
+        session = self._session = self._session or self._address.session()
+        retriever = ZookeeperConfigurationRetriever(*self._address.split(), self._address.id, session=session)
+        conf = retriever.retrieve() if self._conf is None else retriever.find()
+        if conf is None:
+            return None
+        election = MasterElection(session, group=self._address.id)
+        candidates = election.holder(), election.standbys()
+        tracker = self._open(conf)
+        self._failures = [*self._failures, *_failures(self._journal.read())][-_FAILURES:]
+        return _status_fields(conf, self._address, tracker, self._failures, candidates=candidates)
+
+    def _open(self, conf: Conf) -> HazelcastStateTracker:
+        """Return the tracker of the run, which may be another one than before, or have gone elsewhere."""
+        from dl4jlegacy.cluster.address import open_tracker
+        from dl4jlegacy.scaleout.journal import JournalReader
+
+        if self._tracker is None or self._conf is None or _place(conf) != _place(self._conf):
+            self._close_tracker()
+            self._tracker = open_tracker(conf, self._address, registered=True)
+            self._journal = JournalReader(self._tracker)
+        self._conf = conf
+        return self._tracker
+
+    def _close_tracker(self) -> None:
+        tracker, self._tracker, self._failures = self._tracker, None, []
+        if tracker is not None:
+            tracker.shutdown()
+
+    def close(self) -> None:
+        """Close the connections."""
+        session, self._session = self._session, None
+        try:
+            self._close_tracker()
+        finally:
+            if session is not None:
+                session.close()
+
+
+def _place(conf: Conf) -> tuple[str, str, str]:
+    return conf.run, conf.incarnation, conf.state_tracker_connection_string
+
+
+def _failures(entries: Iterable[JournalEntry]) -> list[dict[str, Any]]:
+    """Return the last jobs that failed, as they are shown."""
+    return [_entry_fields(entry) for entry in entries if entry.event == "job_failed"][-_FAILURES:]
 
 
 def _candidates(address: ClusterAddress) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
@@ -69,20 +168,21 @@ def _status_fields(
     conf: Conf,
     address: ClusterAddress,
     tracker: StateTracker,
-    entries: list[JournalEntry],
+    failures: list[dict[str, Any]],
     *,
     candidates: tuple[dict[str, Any] | None, list[dict[str, Any]]],
 ) -> dict[str, Any]:
     master, standbys = candidates
-    head, plan, gone = tracker.head(), tracker.get("plan"), tracker.get("gone") or {}
-    failures = [_entry_fields(entry) for entry in entries if entry.event == "job_failed"][-_FAILURES:]
+    head, found, gone = tracker.head(), tracker.get("plan"), tracker.get("gone") or {}
+    plan = None if found is None else _plan(found)
     return {
         "run": conf.run,
         "id": address.id,
         "state": "not begun" if head is None else head.status,
         "round": None if head is None else head.round,
-        "rounds": None if plan is None else _rounds(plan),
+        "rounds": None if plan is None else plan.total_rounds,
         "examples": None if head is None else head.examples,
+        "total_examples": None if plan is None else plan.total_examples,
         "score": None if head is None else head.score,
         "metric": conf.scoring.metric if conf.validation or conf.early_stopping else None,
         "waiting": tracker.get("waiting") if master else None,
@@ -94,10 +194,10 @@ def _status_fields(
     }
 
 
-def _rounds(plan: Any) -> int:
+def _plan(found: Any) -> Plan:
     from dl4jlegacy.scaleout.plan import Plan
 
-    return msgspec.convert(plan, described(Plan)).total_rounds
+    return msgspec.convert(found, described(Plan))
 
 
 def _worker(record: WorkerRecord, gone: dict[str, str]) -> dict[str, Any]:

@@ -13,12 +13,11 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from rich.console import Console, ConsoleRenderable, RenderHook
-from rich.control import Control
-from rich.segment import ControlType
+from rich.console import Console
 from rich.text import Text
 
 from dl4jlegacy.cli.next_steps import RunLocation, after_training
+from dl4jlegacy.cli.panel import LABEL_WIDTH, Panel, bar, row
 from dl4jlegacy.console import Stopped, emit, error_fields, open_console
 from dl4jlegacy.errors import DeadlineError, DeviceMemoryError, JobError, NotEnoughWorkersError, NotFiniteError, counted
 from dl4jlegacy.kernels.compilation import kernels_being_compiled
@@ -36,10 +35,8 @@ __all__ = ["ProgressDisplay", "show_training", "use_device_and_report"]
 
 _LINE_SECONDS = 5.0
 _HEAD_LINES = 7  # bar, round, examples, speed, score, time, and the terminal's own last line
-_LABEL_WIDTH = 10
 _MAX_WIDTH = 78
 _SHOWN_ELSEWHERE = ("master_leads", "run_began", "run_ended", "checkpoint_failed")  # as log, or by how the run ends
-_DONE, _HALF, _LEFT = "━", "╸", "─"
 
 
 class ProgressDisplay:
@@ -62,7 +59,7 @@ class ProgressDisplay:
     ) -> None:
         self._console, self._json, self._clock = console, json_lines, clock
         self._worker_command = worker_command
-        self._panel: _Panel | None = None
+        self._panel: Panel | None = None
         self._next_line = 0.0
         self._speed = Speed()
         self._traces: set[str] = set()
@@ -72,7 +69,7 @@ class ProgressDisplay:
     def __enter__(self) -> Self:
         self._next_line = self._clock() + _LINE_SECONDS  # short runs stay quiet
         if self._console.is_terminal and not self._console.is_dumb_terminal and not self._json:
-            self._panel = _Panel(self._console)
+            self._panel = Panel(self._console)
             self._panel.start([Text("starting (kernels are compiled on their first use)")])
         return self
 
@@ -125,47 +122,6 @@ class ProgressDisplay:
             self._console.print(Text(trace), soft_wrap=True)
 
 
-class _Panel(RenderHook):
-    """Lines that stay at the bottom of what the console prints, redrawn in place.
-
-    Unlike rich's ``Live`` it has no thread, pads no line, and finds its place again after the terminal was made
-    narrower and has wrapped what stood there.
-    """
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._lines: list[Text] = []
-        self._drawn: list[int] = []
-
-    def start(self, lines: list[Text]) -> None:
-        """Show the first lines."""
-        self._console.show_cursor(False)
-        self._console.push_render_hook(self)
-        self.show(lines)
-
-    def show(self, lines: list[Text]) -> None:
-        """Show ``lines`` instead of the ones before."""
-        self._lines = lines
-        self._console.print(Control())
-
-    def stop(self) -> None:
-        """Take the lines away."""
-        self.show([])
-        self._console.pop_render_hook()
-        self._console.show_cursor(True)
-
-    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        """Put the lines below whatever is printed; rich calls this for every print."""
-        width = self._console.width
-        rows = sum(max(1, -(-drawn // width)) for drawn in self._drawn)
-        lines = [line.copy() for line in self._lines]
-        for line in lines:
-            line.truncate(width - 1)
-        self._drawn = [line.cell_len for line in lines]
-        erase = [(ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)] * rows
-        return [Control(ControlType.CARRIAGE_RETURN, *erase), *renderables, *lines]
-
-
 def _lines(status: RunStatus, speed: float, console: Console, worker_command: str = "") -> list[Text]:
     """Return the display: a label and a value on every line, no more lines than the terminal has."""
     plan, head = status.plan, status.head
@@ -182,25 +138,14 @@ def _lines(status: RunStatus, speed: float, console: Console, worker_command: st
         *hint,
         *workers,
     )
-    width = min(_MAX_WIDTH, console.width - 1) - _LABEL_WIDTH - 2
-    done = _bar(round_ / max(1, plan.total_rounds), width)
-    first = _row(phase(status), done) if status.waiting is None else _row("waiting", Text(_countdown(status.waiting)))
-    return [first, *(_row(label, Text(value)) for label, value in rows)]
+    width = min(_MAX_WIDTH, console.width - 1) - LABEL_WIDTH - 2
+    done = bar(round_ / max(1, plan.total_rounds), width)
+    first = row(phase(status), done) if status.waiting is None else row("waiting", Text(_countdown(status.waiting)))
+    return [first, *(row(label, Text(value)) for label, value in rows)]
 
 
 def _countdown(waiting: Waiting) -> str:
     return waiting.text().removeprefix("waiting ")
-
-
-def _row(label: str, value: Text) -> Text:
-    return Text.assemble((label.ljust(_LABEL_WIDTH + 2), "dim"), value, no_wrap=True, overflow="crop")
-
-
-def _bar(done: float, width: int) -> Text:
-    cells = max(4, width - 6)
-    halves = int(2 * cells * done)
-    full = _DONE * (halves // 2) + _HALF * (halves % 2)
-    return Text.assemble((full, "green"), (_LEFT * (cells - len(full)), "dim"), f"  {done:4.0%}")
 
 
 def _shown(status: RunStatus, lines: int) -> list[tuple[str, str]]:
