@@ -24,6 +24,7 @@
     - CheckpointError            DL4J-CHECKPOINT  8
   x VersionError                 DL4J-VERSION     9
   x MissingPartError             DL4J-PART       10
+  x PreflightError               DL4J-DOCTOR     11
 
 Catch broadly at the root, recover narrowly at the leaf. A message says what happened, to which object, with which
 values, and what to do about it. Errors of other libraries are wrapped where they enter (``raise ... from``).
@@ -53,6 +54,7 @@ __all__ = [
     "NotEnoughWorkersError",
     "NotFiniteError",
     "OutputError",
+    "PreflightError",
     "ShapeError",
     "TrackerClosedError",
     "TrackerError",
@@ -239,6 +241,14 @@ class MissingPartError(Dl4jError):
 
     code = "DL4J-PART"
     exit_status = 10
+
+
+class PreflightError(Dl4jError):
+    """``dl4j doctor`` has found that something does not work that the run which was asked about needs."""
+
+    code = "DL4J-DOCTOR"
+    exit_status = 11
+    is_printed = True
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:

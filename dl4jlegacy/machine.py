@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dl4jlegacy.errors import ConfError
 
-__all__ = ["check_memory", "check_threads", "free_memory", "most_memory", "most_threads"]
+__all__ = ["check_memory", "check_threads", "free_memory", "most_cores", "most_memory", "most_threads"]
 
 _CGROUP, _MEMINFO = Path("/sys/fs/cgroup"), Path("/proc/meminfo")
 _THREAD_NBYTES = 1 << 20  # resident: its stack, actor and buffers
@@ -32,6 +32,15 @@ def free_memory() -> int | None:
         reclaimed = _named(_CGROUP / "memory.stat", "inactive_file") or 0  # files that were read count as used
         free.append(most - used + reclaimed)
     return min((nbytes for nbytes in free if nbytes is not None), default=None)
+
+
+def most_cores() -> float | None:
+    """Return how many cores' time this process's control group may take, 1.5 for instance; None: it has no quota."""
+    try:
+        quota, period = (_CGROUP / "cpu.max").read_text(encoding="ascii").split()
+        return int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):  # "max", or no such file
+        return None
 
 
 def most_threads(nbytes: int = 0) -> int | None:

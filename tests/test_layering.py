@@ -72,6 +72,7 @@ cluster
 runner
 parallel_wrapper
 sklearn tuning
+doctor
 cli
 __main__
 tools
@@ -103,6 +104,7 @@ LIBRARIES = {  # where each library may be imported
     "numba": ("dl4jlegacy.kernels",),
     "numpy": ("dl4jlegacy",),
     "optuna": ("dl4jlegacy.tuning",),
+    "packaging": ("dl4jlegacy.doctor.installation",),
     "paramiko": ("dl4jlegacy.aws",),
     "plotly": ("dl4jlegacy.tuning.plots",),
     "pyarrow": ("dl4jlegacy.datasets.arrow_files", "dl4jlegacy.datasets.csv_chunks"),
@@ -118,6 +120,7 @@ LIBRARIES = {  # where each library may be imported
     "sqlalchemy": ("dl4jlegacy.tuning.search",),
     "threadpoolctl": (
         "dl4jlegacy.tuning.side_by_side",
+        "dl4jlegacy.doctor.capacity",
         *(
             "dl4jlegacy.execution",
             "dl4jlegacy.generation",
@@ -138,6 +141,7 @@ MODULE_LINES, FUNCTION_LINES = 600, 50
 DYNAMIC_IMPORTS = {  # names from a constant in the same file, or from the command line of this very process
     "dl4jlegacy.kernels": "the implementations of the kernels",
     "dl4jlegacy.backend": "CuPy, if it is there",
+    "dl4jlegacy.doctor.checks": "the modules of checks, each by itself",
     "dl4jlegacy.scaleout.parts": "what --use names",
 }
 

@@ -124,6 +124,17 @@ EXPLANATIONS = (
         ),
     ),
     Explanation(
+        "DL4J-DOCTOR",
+        11,
+        "dl4j doctor has found something that does not work and without which a run with these options would not, "
+        "either. The lines that begin with 'failed' say what.",
+        (
+            ("a folder is missing or the kernels' cache is damaged", "dl4j doctor --fix mends these"),
+            ("several checks have failed", "mend the first: others often only follow from it"),
+            ("a server that was named is not reached", "correct --tracker or --zookeeper, or leave it out"),
+        ),
+    ),
+    Explanation(
         "DL4J-DOWNLOAD",
         4,
         "A data set is not here and cannot be downloaded now.",

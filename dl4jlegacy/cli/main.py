@@ -13,7 +13,20 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from dl4jlegacy.cli import cluster, explain, generate, inference, inspect, plot, runs, stats, summary, train, tune
+from dl4jlegacy.cli import (
+    cluster,
+    doctor,
+    explain,
+    generate,
+    inference,
+    inspect,
+    plot,
+    runs,
+    stats,
+    summary,
+    train,
+    tune,
+)
 from dl4jlegacy.cli.aws import aws_app
 from dl4jlegacy.cli.bench import bench_app
 from dl4jlegacy.cli.data import data_app
@@ -28,7 +41,7 @@ __all__ = ["app", "main"]
 _COMMANDS = (
     *("train", "resume", "evaluate", "predict", "generate", "tune", "export", "summary", "data"),
     *("services", "master", "worker", "status", "logs", "stats", "plot", "stop", "runs"),
-    *("explain", "aws", "bench"),
+    *("explain", "doctor", "aws", "bench"),
 )
 
 
@@ -52,7 +65,7 @@ app.add_typer(services_app)
 app.add_typer(aws_app)
 app.add_typer(bench_app)
 app.add_typer(data_app)
-for module in (cluster, explain, generate, inference, inspect, plot, runs, stats, summary, train, tune):
+for module in (cluster, doctor, explain, generate, inference, inspect, plot, runs, stats, summary, train, tune):
     module.add_commands(app)
 
 

@@ -29,7 +29,14 @@ from dl4jlegacy.datasets.idx import parse_idx, read_bytes
 from dl4jlegacy.datasets.iterator import ListDataSetIterator
 from dl4jlegacy.errors import DataError, DownloadError, counted
 
-__all__ = ["MnistDataSetIterator", "data_directory", "find_idx_files", "read_idx_dataset", "read_mnist"]
+__all__ = [
+    "MnistDataSetIterator",
+    "data_directory",
+    "find_idx_files",
+    "missing_mnist_files",
+    "read_idx_dataset",
+    "read_mnist",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +115,18 @@ def read_mnist(
         found = find_idx_files(directory)
     images, labels = (_checked(found[name], name) for name in names)
     return _dataset(images, labels, found[names[0]], num_examples, n_classes=10, binarize=binarize)
+
+
+def missing_mnist_files(data_dir: str | Path | None = None) -> list[str]:
+    """Return the names of MNIST's files that are not in the data directory, having checked those that are.
+
+    Raises:
+        DataError: one is damaged, or is not MNIST's.
+    """
+    found = find_idx_files(data_directory(data_dir))
+    for name, path in found.items():
+        _checked(path, name)
+    return [name for name in _MD5 if name not in found]
 
 
 def read_idx_dataset(directory: Path, part: Part, n_classes: int | None = None) -> DataSet:

@@ -28,7 +28,7 @@ from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import TrackerError, how_to_install
 from dl4jlegacy.files import put_in_place
 
-__all__ = ["Jar", "cache_folder", "fetch_jars", "locked", "pinned_jars"]
+__all__ = ["Jar", "cache_folder", "fetch_jars", "locked", "missing_jars", "pinned_jars"]
 
 _MAVEN_SECONDS = 300.0
 _MAVEN_PLUGIN = "3.8.1"
@@ -61,6 +61,12 @@ def cache_folder() -> Path:
     return (Path(given) if given.startswith("/") else Path.home() / ".cache") / "dl4jlegacy"
 
 
+def missing_jars(jars: Sequence[Jar], folder: Path | None = None) -> list[Jar]:
+    """Return the jars that ``fetch_jars`` would fetch: those that are not in the folder, or are damaged."""
+    kept = folder or cache_folder() / "jars"
+    return [jar for jar in jars if not _has_pinned_digest(kept / jar.file_name, jar)]
+
+
 def fetch_jars(jars: Sequence[Jar], folder: Path | None = None) -> list[Path]:
     """Return the jars' paths, fetching those that are missing or damaged.
 
@@ -75,7 +81,7 @@ def fetch_jars(jars: Sequence[Jar], folder: Path | None = None) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder / ".lock", _MAVEN_SECONDS * 2, "another process is fetching jars"):
-            wanted = [jar for jar in jars if not _has_pinned_digest(folder / jar.file_name, jar)]
+            wanted = missing_jars(jars, folder)
             if wanted:
                 _fetch(wanted, folder)
     except OSError as exc:

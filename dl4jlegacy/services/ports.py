@@ -7,6 +7,7 @@ import http
 import http.client
 import json
 import os
+import re
 import secrets
 import socket
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,15 @@ from pathlib import Path
 from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.services.settings import HOST
 
-__all__ = ["free_ports", "is_free", "listener", "member_answers", "zookeeper_answers", "zookeeper_waits"]
+__all__ = [
+    "free_ports",
+    "is_free",
+    "listener",
+    "member_answers",
+    "zookeeper_answers",
+    "zookeeper_version",
+    "zookeeper_waits",
+]
 
 _FIRST, _LAST = 20_000, 32_000
 """Below the range of outgoing connections, which might take a port before the server does."""
@@ -23,6 +32,7 @@ _FIRST, _LAST = 20_000, 32_000
 _TRIES = 1000
 _ANSWER_SECONDS = 2.0
 _ANSWER_BYTES = 65_536
+_VERSION = re.compile(rb"Zookeeper version: *([0-9]+(?:\.[0-9]+)*)")
 _LISTENING = "0A"
 """The state of a socket in ``/proc/net/tcp``."""
 
@@ -90,6 +100,12 @@ def zookeeper_answers(port: int, host: str = HOST) -> bool:
 def zookeeper_waits(port: int, host: str = HOST) -> bool:
     """Return True if a Zookeeper server runs that serves nobody: it does not see the greater part of its ensemble."""
     return b"not currently serving" in _srvr(port, host)
+
+
+def zookeeper_version(port: int, host: str = HOST) -> str:
+    """Return the version that a Zookeeper server says of itself, such as ``3.9.5``; "" if it says none."""
+    found = _VERSION.search(_srvr(port, host))
+    return found[1].decode() if found else ""
 
 
 def _srvr(port: int, host: str) -> bytes:

@@ -90,7 +90,7 @@ def test_without_a_code_all_are_listed(dl4j) -> None:
     ("given", "words"),
     [
         ("trakcer", "did you mean 'DL4J-TRACKER'"),
-        ("11", "no error ends a command with 11; known are 1, 2, 3, 4,"),
+        ("99", "no error ends a command with 99; known are 1, 2, 3, 4,"),
         ("0", "no error ends a command with 0"),
         ("9" * 5000, "no error ends a command with 9"),
         (" ", "there is no code ''"),

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core import caching
 from numba.core.runtime.nrt import rtsys
 
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.compilation import report_compilation
 
-__all__ = ["EXACT", "ROUNDED", "Kernel", "compile_cached", "kernel", "sources_digest"]
+__all__ = ["EXACT", "ROUNDED", "Kernel", "cache_folder", "compile_cached", "kernel", "sources_digest"]
 
 EXACT: frozenset[str] = frozenset()
 """IEEE arithmetic as written: the same bits as NumPy."""
@@ -37,7 +38,16 @@ def sources_digest(folder: Path) -> str:
 
 _SOURCES = sources_digest(Path(__file__).parent)
 _njit: Any = numba.njit
+_FunctionCache: Any = caching.FunctionCache
 _SCALARS = {"f": numba.types.float64, "i": numba.types.int64, "u": numba.types.uint64}
+
+
+def cache_folder() -> Path | None:
+    """Return the folder in which Numba keeps this package's compiled kernels; None: there is none it can write to."""
+    try:
+        return Path(_FunctionCache(cache_folder).cache_path)
+    except RuntimeError:  # "no locator available": neither beside the sources nor in the user's cache
+        return None
 
 
 def _argument(role: str, char: str) -> Any:

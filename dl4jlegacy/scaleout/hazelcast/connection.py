@@ -132,6 +132,12 @@ class _Client(_Base):  # type: ignore[misc]
         """Return a topic; raises the package's ``ClientOfflineError`` before the first connection."""
         return self._proxy_manager.get_or_create(TOPIC_SERVICE, name, create_on_remote=False)
 
+    def member_version(self) -> str:
+        """Return the version of a member that is connected, such as ``5.7.0``; "" if none is, or it has not said it."""
+        connection = self._connection_manager.get_random_connection()
+        version = -1 if connection is None else int(connection.server_version)  # 50700
+        return "" if version < 0 else f"{version // 10000}.{version // 100 % 100}.{version % 100}"
+
     def remove_map(self, name: str) -> Any:
         """Request that a map be removed with all that is in it; return the package's future."""
         invocation = _Invocation(_destroy_request(name, MAP_SERVICE))

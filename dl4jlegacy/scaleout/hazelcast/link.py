@@ -115,6 +115,10 @@ class HazelcastLink:
         """Whether the client tries; it gives up for good when a cluster of another kind takes the address."""
         return bool(self._client.lifecycle_service.is_running())
 
+    def member_version(self) -> str:
+        """Return the version of a member that is connected, such as ``5.7.0``; "" if it is not known."""
+        return str(self._client.member_version())
+
     def get(self, key: str) -> Reply[memoryview | None]:
         """Request a value; anything but plain bytes comes as an empty view."""
         return self._ask(lambda: self._map.get(key), _bytes_only)

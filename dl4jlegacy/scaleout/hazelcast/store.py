@@ -163,6 +163,10 @@ class HazelcastStore:
 
         return stop
 
+    def member_version(self) -> str:
+        """Return the version of a member that is connected, such as ``5.7.0``; "" if it is not known."""
+        return self._link.member_version()
+
     def close(self) -> None:
         """See ``Store``; what the run has in the grid stays there."""
         self._closed.set()

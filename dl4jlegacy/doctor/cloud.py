@@ -1,0 +1,71 @@
+"""AWS: are there credentials, does it answer, does it accept them, and do they allow what the commands do."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from dl4jlegacy.aws.rights import RIGHTS, denied_actions
+from dl4jlegacy.aws.session import POLICY, Aws
+from dl4jlegacy.doctor.check import Check, Finding, Settings, of_error, ok, skipped, warning
+from dl4jlegacy.errors import CloudError, Dl4jError, NotAuthorisedError, how_to_install
+
+__all__ = ["checks"]
+
+_SECONDS = 60.0
+_ANSWER_SECONDS = 8.0
+_SHOWN = 6
+_NONE = "there are no AWS credentials here"
+
+
+def credentials(settings: Settings) -> Finding:
+    """Ask AWS whose the credentials are, where there are any."""
+    if importlib.util.find_spec("boto3") is None:
+        return skipped("boto3 is not installed, which only AWS and s3:// need", how_to_install("aws"))
+    try:
+        with _session() as aws:
+            reason = aws.why_silent()
+            if reason == _NONE:
+                return skipped(_NONE, "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+            if reason:
+                return warning(reason, "see whether this machine reaches AWS, through which proxy, in which region")
+            account, caller = aws.caller()
+    except Dl4jError as exc:
+        return of_error(exc, "warning")
+    return ok(f"{caller}, account {account}, region {aws.region}")
+
+
+def rights(settings: Settings) -> Finding:
+    """Ask IAM's simulator whether the credentials allow what ``dl4j aws`` does; nothing is made, and nothing costs."""
+    count = sum(len(right.actions) for right in RIGHTS.values())
+    try:
+        with _session() as aws:
+            denied = denied_actions(aws)
+    except NotAuthorisedError as exc:
+        remedy = "allow iam:SimulatePrincipalPolicy for this check, or go on without"
+        return skipped(f"it cannot be asked: {exc}", remedy)
+    except CloudError as exc:
+        return of_error(exc, "warning")
+    if denied:
+        more = f" and {len(denied) - _SHOWN} more" if len(denied) > _SHOWN else ""
+        found = f"{len(denied)} of {count} actions are not allowed: {', '.join(denied[:_SHOWN])}{more}"
+        return warning(found, f"attach the policy in {POLICY} to these credentials' user or role")
+    return ok(f"all {count} actions of dl4j aws are allowed")
+
+
+def _session() -> Aws:
+    return Aws(attempts=1, silent_seconds=_ANSWER_SECONDS)
+
+
+def checks() -> tuple[Check, ...]:
+    """Return the checks of AWS, which nobody asks without credentials."""
+    return (
+        Check(name="AWS credentials", area="AWS", look=credentials, is_waiting=True, seconds=_SECONDS),
+        Check(
+            name="AWS rights",
+            area="AWS",
+            look=rights,
+            is_waiting=True,
+            seconds=_SECONDS,
+            needs=("AWS credentials",),
+        ),
+    )
