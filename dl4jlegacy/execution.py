@@ -46,14 +46,15 @@ from dl4jlegacy.scaleout.history import History
 from dl4jlegacy.scaleout.issue import JobIssuer
 from dl4jlegacy.scaleout.job import JobIterator, Result
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
-from dl4jlegacy.scaleout.observers import ModelSaver, Observers
+from dl4jlegacy.scaleout.observers import ModelSaver, ObservedRun, Observers, RunObserver, RunObservers
 from dl4jlegacy.scaleout.outcome import End, Outcome, RunStatus, TrainingResult, failure_of
 from dl4jlegacy.scaleout.parts import PerformerFactory, checked, find_router
 from dl4jlegacy.scaleout.perform import begin_with, first_model, trained_network
 from dl4jlegacy.scaleout.phases import NO_PHASES, Phases
 from dl4jlegacy.scaleout.prefetch import prefetched, stop_reading
 from dl4jlegacy.scaleout.protocol.failures import messages
-from dl4jlegacy.scaleout.records import Failure, Head
+from dl4jlegacy.scaleout.records import Failure, Head, WorkerRecord
+from dl4jlegacy.scaleout.standing import where_it_is
 from dl4jlegacy.scaleout.stats import NOT_COLLECTED, MasterStats, TrainingStats
 from dl4jlegacy.scaleout.strategies import WorkRouter, aggregator_of, check_servers
 from dl4jlegacy.scaleout.ticker import Ticker
@@ -70,9 +71,6 @@ from dl4jlegacy.scaleout.worker_pool import (
 __all__ = ["RunExecution", "RunStatus", "TrainingResult"]
 
 logger = logging.getLogger(__name__)
-
-_SHOWN = 8
-"""So many workers, and so many failures, are named in a message."""
 
 
 @dataclass(slots=True)
@@ -116,6 +114,7 @@ class RunExecution:
             begins with, as they are at ``setup``; None: a network's configuration draws them.
         monitor: of a cluster's master, entered by the caller.
         listeners, saver: as for ``Observers``.
+        observers: follow the run from beside it.
         worker_listeners: as for ``MultiLayerNetworkPerformer``, of all workers in this process.
         stop_if: as for ``Scoring``.
     """
@@ -131,11 +130,13 @@ class RunExecution:
         monitor: ClusterMonitor | None = None,
         listeners: Sequence[TrainingListener] = (),
         saver: ModelSaver | None = None,
+        observers: Sequence[RunObserver] = (),
         worker_listeners: Sequence[TrainingListener] = (),
         stop_if: Callable[[int, float], str] | None = None,
     ) -> None:
         self._listeners, self._saver, self._worker_listeners = tuple(listeners), saver, tuple(worker_listeners)
         self._seen: Any = None
+        self._followers = RunObservers(observers, self._warn)
         self._iterator = iterator
         self._tracker, self._performer = tracker, performer
         self._aggregator, self._first_model = aggregator, first_model
@@ -324,8 +325,9 @@ class RunExecution:
         if monitor is None:  # on a cluster nobody gives a run more epochs once it is done: it is cleared up
             drive(protocol.extend_run(tracker.store, parts.run.plan))
         folder = storage.open_folder(conf.checkpoint_dir) if conf.checkpoint_dir else None
-        if folder is not None:
+        if folder is not None or self._followers:
             parts.history = History(folder, parts.run.plan, tracker.clock, conf.network_conf)
+        self._followers.begin(ObservedRun(conf, parts.run.plan, name, tracker, lambda: self._known_workers(parts)))
         if conf.collect_training_stats:
             self._stats = MasterStats(name, tracker.clock, None if monitor is None else monitor.stats, folder)
         observers = Observers(outcome, self._listeners, self._saver, lambda model: self._observed(parts, model))
@@ -382,8 +384,9 @@ class RunExecution:
     def _new_version(self, parts: _Parts, observers: Observers, event: protocol.NewModel) -> None:
         """Tell all who follow the run of a new version; called on the master's thread."""
         observers.on_version(event)
-        if parts.history is not None:
-            parts.history.add(event)
+        entry = None if parts.history is None else parts.history.add(event)
+        if entry is not None:
+            self._followers.new_version(entry, event)
 
     def _master(self, parts: _Parts, name: str) -> protocol.Master:
         """Return the protocol's master, called ``name``."""
@@ -430,7 +433,16 @@ class RunExecution:
         if self._monitor is not None:
             self._monitor.worker_set_aside(worker, failures)
 
+    def _warn(self, message: str) -> None:
+        if self._parts is not None:
+            self._parts.outcome.warn(message)
+
+    def _known_workers(self, parts: _Parts) -> Sequence[WorkerRecord]:
+        """Return the run's workers as they are known here; in one process its store is at hand."""
+        return parts.tracker.workers() if self._monitor is None else self._monitor.workers()
+
     def _checkpoint_failed(self, message: str) -> None:
+        self._followers.checkpoint_failed(message)
         if self._monitor is not None:
             self._monitor.journal.write("checkpoint_failed", message=message)
 
@@ -450,7 +462,9 @@ class RunExecution:
                 return end
             elapsed = parts.tracker.clock.now() - begun
             if deadline is not None and elapsed > deadline:
-                raise DeadlineError(f"run {conf.run} was not done after {deadline:.0f} s; {_where(parts)}")
+                raise DeadlineError(
+                    f"run {conf.run} was not done after {deadline:.0f} s; {where_it_is(parts.tracker, parts.run.plan)}"
+                )
             if self._monitor is not None and self._monitor.quorum.waiting is not None:
                 parts.outcome.progressed()  # it has a deadline of its own
             waited, before = parts.tracker.waited_seconds(), waited
@@ -458,9 +472,9 @@ class RunExecution:
                 parts.outcome.progressed()  # so has this
             if parts.outcome.idle_seconds > stall:
                 raise DeadlineError(
-                    f"run {conf.run} has stood still for {parts.outcome.idle_seconds:.0f} s; {_where(parts)}. No batch "
-                    "was done meanwhile: find out why, or, if one takes so long, give the Conf more stuck_seconds than "
-                    f"{conf.stuck_seconds:g}"
+                    f"run {conf.run} has stood still for {parts.outcome.idle_seconds:.0f} s; "
+                    f"{where_it_is(parts.tracker, parts.run.plan)}. No batch was done meanwhile: find out why, or, if "
+                    f"one takes so long, give the Conf more stuck_seconds than {conf.stuck_seconds:g}"
                 )
 
     def _save_known(self, parts: _Parts) -> str:
@@ -492,8 +506,7 @@ class RunExecution:
         """Return a glance at the run. May be called from any thread while it runs."""
         parts = self._ready()
         monitor = self._monitor
-        records = parts.tracker.workers() if monitor is None else monitor.workers()
-        workers = tuple((w.id.rsplit("-", 1)[-1], f"{w.state} {w.job}".strip()) for w in records)
+        workers = tuple((w.id.rsplit("-", 1)[-1], f"{w.state} {w.job}".strip()) for w in self._known_workers(parts))
         seconds = time.monotonic() - parts.started if parts.started else 0.0
         waiting = None if monitor is None else monitor.quorum.waiting
         devices = parts.run.compute.describe(parts.run.local_workers)
@@ -526,27 +539,13 @@ class RunExecution:
                 parts.history.close()
             if self._stats is not None:
                 self._stats.close()
+            self._followers.end()
             if parts.checkpoints is not None:
                 parts.checkpoints.release()
             if self._tracker is None:
                 parts.tracker.shutdown()
         if late:
             raise DeadlineError(f"{', '.join(late)} did not stop within {timeout:.0f} s; the process should end now")
-
-
-def _where(parts: _Parts) -> str:
-    """Return how far a run is, what its workers do, and what failed last, in words."""
-    total = parts.run.plan.total_rounds
-    try:
-        head, records = parts.tracker.head(), parts.tracker.current_jobs(parts.run.plan)
-        workers = parts.tracker.workers()
-    except Dl4jError as exc:
-        return f"where it is of {total} rounds cannot be told: {exc}"
-    states = [f"worker {w.id} is {w.state}{w.job and f' on job {w.job}'}" for w in workers[:_SHOWN]]
-    failures = [failure for record in records.values() for failure in record.failures[-1:]]
-    said = [f"it is in round {0 if head is None else head.round} of {total}", *(states or ["it has no worker"])]
-    said += [f"worker {failure.worker} has failed: {failure.message}" for failure in failures[:_SHOWN]]
-    return "; ".join(said)
 
 
 def _what_is_kept(parts: _Parts, *, in_grid: bool) -> str:

@@ -42,7 +42,7 @@ from dl4jlegacy.run import Run, TrainingData, resolve
 from dl4jlegacy.scaleout.aggregate import JobAggregator
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import Result
-from dl4jlegacy.scaleout.observers import ModelSaver
+from dl4jlegacy.scaleout.observers import ModelSaver, RunObserver
 from dl4jlegacy.scaleout.outcome import RunStatus, TrainingResult
 from dl4jlegacy.scaleout.parts import PerformerFactory
 from dl4jlegacy.scaleout.stats import NOT_COLLECTED, TrainingStats
@@ -99,6 +99,7 @@ class ActorNetworkRunner:
             network, and the iterations counted in each phase, from 0 or from ``Conf.first_iteration``. On the worker's
             thread, which waits for them.
         saver: gets every ``checkpoint_every``-th version and the last: ``save(head, model)``.
+        observers: follow the run from beside it, such as a ``TensorBoardObserver``; a worker's, its own jobs.
         stop_if: asked after every score of a run that has any, on the master's thread, with the round and the score,
             for the reason why the run ends here (``TrainingResult.stopped_by``); "": it goes on.
         validation: data that the model is scored by while it is trained, as ``Conf.validation`` says, or else after
@@ -126,6 +127,7 @@ class ActorNetworkRunner:
         listeners: Sequence[TrainingListener] = (),
         worker_listeners: Sequence[TrainingListener] = (),
         saver: ModelSaver | None = None,
+        observers: Sequence[RunObserver] = (),
         validation: DataSet | MultiDataSet | DataSetIterator | ListMultiDataSetIterator | Iterable[Any] | None = None,
         stop_if: Callable[[int, float], str] | None = None,
     ) -> None:
@@ -158,6 +160,7 @@ class ActorNetworkRunner:
             "listeners": listeners,
             "worker_listeners": worker_listeners,
             "saver": saver,
+            "observers": observers,
             "stop_if": stop_if,
         }
         self._cluster: ClusterProgram | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ from dl4jlegacy.scaleout.compute import host_kernels, resolve_compute
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
+from dl4jlegacy.scaleout.observers import RunObserver
 from dl4jlegacy.scaleout.outcome import RunStatus, TrainingResult
 from dl4jlegacy.scaleout.perform import trained_network
 from dl4jlegacy.scaleout.records import Head
@@ -356,6 +357,7 @@ def train(
     progress: bool = True,
     tracker: StateTracker | None = None,
     monitor: ClusterMonitor | None = None,
+    observers: Sequence[RunObserver] = (),
 ) -> Report:
     """Train a run to its end, evaluate the network on the held-out part of the data, save it; return the report.
 
@@ -366,7 +368,7 @@ def train(
         data: the data that it was resolved with.
         out: the file to save the model to, here or in S3; "": none.
         tick, progress: as for ``RunExecution.train``.
-        tracker, monitor: as for ``RunExecution``.
+        tracker, monitor, observers: as for ``RunExecution``.
 
     Raises:
         ModelError: ``out`` could not be written already before the training.
@@ -375,7 +377,8 @@ def train(
     """
     test, label_names = source_for_model(data.source, run.conf.model).test, data.source.label_names
     output = storage.open_output(out) if out else None
-    with RunExecution(training_data(run.conf, data), tracker=tracker, monitor=monitor) as execution:
+    training = training_data(run.conf, data)
+    with RunExecution(training, tracker=tracker, monitor=monitor, observers=observers) as execution:
         execution.setup(run)
         try:
             result = execution.train(tick, progress=progress)

@@ -61,6 +61,7 @@ scaleout
 aws
 storage
 run progress
+observing
 execution
 inference inference_run
 evaluation_run prediction generation
@@ -118,6 +119,7 @@ LIBRARIES = {  # where each library may be imported
     "safetensors": ("dl4jlegacy.scaleout.checkpoint",),
     "sklearn": ("dl4jlegacy.sklearn",),
     "sqlalchemy": ("dl4jlegacy.tuning.search",),
+    "tensorboardX": ("dl4jlegacy.observing.tensorboard",),
     "threadpoolctl": (
         "dl4jlegacy.tuning.side_by_side",
         "dl4jlegacy.doctor.capacity",

@@ -73,6 +73,7 @@ CODE = {
 }
 LEARNED = {
     "README.md": [("Accuracy", 0.95)],
+    "docs/metrics.md": [("Accuracy", 0.9)],
     "docs/migrating-from-dl4j.md": [("Accuracy", 0.9)],
     "docs/networks.md": [("Accuracy", 0.9)],
     "docs/scikit-learn.md": [("Accuracy", 0.95), ("R2", 0.35)],

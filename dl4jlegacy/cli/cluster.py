@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from dl4jlegacy.cli.observing import ObservedTrainOptions, observing
 from dl4jlegacy.cli.options import (
     ResumeOptions,
     TrainOptions,
@@ -19,7 +20,12 @@ from dl4jlegacy.errors import UsageError
 from dl4jlegacy.strict_json import to_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dl4jlegacy.cli.progress import ProgressDisplay
     from dl4jlegacy.cluster.address import ClusterAddress
+    from dl4jlegacy.cluster.leadership import MasterOptions
+    from dl4jlegacy.scaleout.observers import RunObserver
     from dl4jlegacy.training import Report
 
 __all__ = [
@@ -40,23 +46,31 @@ def add_commands(app: typer.Typer) -> None:
 # --- the master -------------------------------------------------------------------------------------------------------
 
 
-def master(options: TrainOptions) -> None:
+def master(options: ObservedTrainOptions) -> None:
     """Be the master of a run whose workers are other processes (dl4j worker)."""
     import_used(options.use)
-    if options.standby:
-        _stand_by(options)
-    elif options.tracker == "memory":
+    if not options.standby and options.tracker == "memory":
         raise UsageError("dl4j master needs --tracker hazelcast://host:port; dl4j train does without")
-    else:
-        train_on_cluster(options, local_workers=0)
+    with observing(options) as observers:
+        if options.standby:
+            _stand_by(options, observers)
+        else:
+            train_on_cluster(options, observers, local_workers=0)
 
 
-def train_on_cluster(options: TrainOptions, *, local_workers: int | None) -> None:
+def _master_options(
+    options: TrainOptions | ResumeOptions, display: ProgressDisplay, observers: Sequence[RunObserver]
+) -> MasterOptions:
+    from dl4jlegacy.cluster.leadership import MasterOptions
+
+    return MasterOptions(options.out or "", options.bind, display.tick, observers)
+
+
+def train_on_cluster(options: TrainOptions, observers: Sequence[RunObserver], *, local_workers: int | None) -> None:
     """Be the master of a new run; ``local_workers`` are in this process (None: as many as the Conf says)."""
     from dl4jlegacy import training
     from dl4jlegacy.cli.next_steps import RunLocation
     from dl4jlegacy.cli.progress import show_training
-    from dl4jlegacy.cluster.leadership import MasterOptions
     from dl4jlegacy.cluster.master import run_master
     from dl4jlegacy.services.grid import grid_of
 
@@ -76,7 +90,7 @@ def train_on_cluster(options: TrainOptions, *, local_workers: int | None) -> Non
         on_cluster=True,
     )
     show_training(
-        lambda display: run_master(run, data, address, MasterOptions(options.out or "", options.bind, display.tick)),
+        lambda display: run_master(run, data, address, _master_options(options, display, observers)),
         RunLocation(run.conf.checkpoint_dir, run.conf.run, address, run.conf.data_dir),
         warning=training.few_updates(run),
         as_json=options.format == "json",
@@ -90,12 +104,11 @@ def _address(tracker: str, zookeeper: str | None, id: str | None) -> ClusterAddr
     return cluster_address(zookeeper, id)
 
 
-def _stand_by(options: TrainOptions) -> None:
+def _stand_by(options: TrainOptions, observers: Sequence[RunObserver]) -> None:
     """Wait behind the present master, and show its run to the end if it dies."""
     from dl4jlegacy.cli.next_steps import RunLocation, command
-    from dl4jlegacy.cli.progress import ProgressDisplay, show_training
+    from dl4jlegacy.cli.progress import show_training
     from dl4jlegacy.cluster.address import find_conf
-    from dl4jlegacy.cluster.leadership import MasterOptions
     from dl4jlegacy.cluster.master import stand_by
 
     address, as_json = cluster_address(options.zookeeper, options.id), options.format == "json"
@@ -107,7 +120,7 @@ def _stand_by(options: TrainOptions) -> None:
             text = f"standing by: takes over run {conf.run} if its master dies; `{shown}` shows both"
             display.announce("standing_by", text, run=conf.run, id=address.id)
 
-        report = stand_by(conf, address, MasterOptions(options.out or "", options.bind, display.tick), on_stand_by=say)
+        report = stand_by(conf, address, _master_options(options, display, observers), on_stand_by=say)
         if report is None:
             over = {"status": "done", "standby": True}
             emit(to_json(over) if as_json else f"run {conf.run} is over; its master was never gone")
@@ -122,11 +135,11 @@ def _stand_by(options: TrainOptions) -> None:
     )
 
 
-def resume_on_cluster(options: ResumeOptions) -> None:
+def resume_on_cluster(options: ResumeOptions, observers: Sequence[RunObserver]) -> None:
     """Take over a registered run whose master is gone, and show it to the end."""
     from dl4jlegacy.cli.next_steps import RunLocation
     from dl4jlegacy.cli.progress import show_training
-    from dl4jlegacy.cluster.leadership import MasterOptions, find_run
+    from dl4jlegacy.cluster.leadership import find_run
     from dl4jlegacy.cluster.master import resume_run
 
     given = cluster_address(options.zookeeper, options.id)
@@ -135,21 +148,18 @@ def resume_on_cluster(options: ResumeOptions) -> None:
     workers = changes.pop("workers", None)  # of this process; the Conf is that of all
     conf = conf.replace(**changes)
     show_training(
-        lambda display: resume_run(
-            conf, address, MasterOptions(options.out or "", options.bind, display.tick), workers=workers
-        ),
+        lambda display: resume_run(conf, address, _master_options(options, display, observers), workers=workers),
         RunLocation(conf.checkpoint_dir, conf.run, address, conf.data_dir),
         as_json=options.format == "json",
         json_lines=options.log_format == "json",
     )
 
 
-def resume_folder_on_cluster(options: ResumeOptions, content: bytes) -> None:
+def resume_folder_on_cluster(options: ResumeOptions, content: bytes, observers: Sequence[RunObserver]) -> None:
     """Continue a run from its checkpoints on the grid of ``--tracker``; ``content`` is that of its ``conf.json``."""
     from dl4jlegacy import storage, training
     from dl4jlegacy.cli.next_steps import RunLocation
     from dl4jlegacy.cli.progress import show_training
-    from dl4jlegacy.cluster.leadership import MasterOptions
     from dl4jlegacy.cluster.master import resume_from_checkpoints
     from dl4jlegacy.services.grid import grid_of
 
@@ -167,7 +177,7 @@ def resume_folder_on_cluster(options: ResumeOptions, content: bytes) -> None:
     )
     show_training(
         lambda display: resume_from_checkpoints(
-            conf, address, MasterOptions(options.out or "", options.bind, display.tick), workers=workers
+            conf, address, _master_options(options, display, observers), workers=workers
         ),
         RunLocation(conf.checkpoint_dir, conf.run, address, conf.data_dir),
         as_json=options.format == "json",

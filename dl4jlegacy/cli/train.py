@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING
 import typer
 
 from dl4jlegacy.cli import cluster
+from dl4jlegacy.cli.observing import ObservedResumeOptions, ObservedTrainOptions, observing
 from dl4jlegacy.cli.options import ResumeOptions, TrainOptions, add_command, import_used
 from dl4jlegacy.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dl4jlegacy.scaleout.observers import RunObserver
     from dl4jlegacy.training import Report
 
 __all__ = ["add_commands", "resume", "train"]
@@ -18,26 +22,31 @@ __all__ = ["add_commands", "resume", "train"]
 
 def add_commands(app: typer.Typer) -> None:
     """Add this module's commands, and ``dl4j master``, which takes the options of ``dl4j train``."""
-    add_command(app, train, TrainOptions)
-    add_command(app, cluster.master, TrainOptions)
-    add_command(app, resume, ResumeOptions)
+    add_command(app, train, ObservedTrainOptions)
+    add_command(app, cluster.master, ObservedTrainOptions)
+    add_command(app, resume, ObservedResumeOptions)
 
 
-def train(options: TrainOptions) -> None:
+def train(options: ObservedTrainOptions) -> None:
     """Train a model here and evaluate it on held-out examples.
 
     Flags win over DL4J_... environment variables, those over CONF.
     """
+    if options.standby:
+        raise UsageError("--standby belongs to dl4j master")
+    import_used(options.use)
+    with observing(options) as observers:
+        if options.tracker == "memory":
+            _train_here(options, observers)
+        else:
+            cluster.train_on_cluster(options, observers, local_workers=None)
+
+
+def _train_here(options: TrainOptions, observers: Sequence[RunObserver]) -> None:
     from dl4jlegacy import training
     from dl4jlegacy.cli.next_steps import RunLocation
     from dl4jlegacy.cli.progress import show_training
 
-    if options.standby:
-        raise UsageError("--standby belongs to dl4j master")
-    import_used(options.use)
-    if options.tracker != "memory":
-        cluster.train_on_cluster(options, local_workers=None)
-        return
     conf, given = options.read_conf()
     run, data = training.prepare(
         conf,
@@ -50,7 +59,7 @@ def train(options: TrainOptions) -> None:
         multi_label=options.multi_label,
     )
     show_training(
-        lambda display: training.train(run, data, out=options.out or "", tick=display.tick),
+        lambda display: training.train(run, data, out=options.out or "", tick=display.tick, observers=observers),
         RunLocation(run.conf.checkpoint_dir, data_dir=run.conf.data_dir),
         warning=training.few_updates(run),
         as_json=options.format == "json",
@@ -58,7 +67,7 @@ def train(options: TrainOptions) -> None:
     )
 
 
-def resume(options: ResumeOptions) -> None:
+def resume(options: ObservedResumeOptions) -> None:
     """Go on where a run stopped; prints what train would have printed.
 
     A folder of checkpoints continues here, or with --tracker and --zookeeper on any cluster.
@@ -67,20 +76,21 @@ def resume(options: ResumeOptions) -> None:
 
     import_used(options.use)
     content = storage.find_conf(options.run)
-    if content is not None and options.tracker not in (None, "memory"):
-        cluster.resume_folder_on_cluster(options, content)
-    elif content is not None:
-        _resume_folder(options, content)
-    elif options.zookeeper:
-        cluster.resume_on_cluster(options)
-    else:
+    if content is None and not options.zookeeper:
         raise CheckpointError(
             f"{options.run} holds no run: it has no conf.json; give what --checkpoint-dir was, or a name and "
             "--zookeeper"
         )
+    with observing(options) as observers:
+        if content is None:
+            cluster.resume_on_cluster(options, observers)
+        elif options.tracker in (None, "memory"):
+            _resume_folder(options, content, observers)
+        else:
+            cluster.resume_folder_on_cluster(options, content, observers)
 
 
-def _resume_folder(options: ResumeOptions, content: bytes) -> None:
+def _resume_folder(options: ResumeOptions, content: bytes, observers: Sequence[RunObserver]) -> None:
     """Continue a run from its checkpoints, in this process; ``content`` is that of its ``conf.json``."""
     from dl4jlegacy import files, run_data, storage, training
     from dl4jlegacy.cli.next_steps import RunLocation
@@ -94,7 +104,7 @@ def _resume_folder(options: ResumeOptions, content: bytes) -> None:
 
     def start(display: ProgressDisplay) -> Report:
         run = resolve(conf, training.training_data(conf, data), resume=True)
-        return training.train(run, data, out=options.out or "", tick=display.tick)
+        return training.train(run, data, out=options.out or "", tick=display.tick, observers=observers)
 
     show_training(
         start,

@@ -16,7 +16,7 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -42,6 +42,7 @@ from dl4jlegacy.scaleout.compute import ARITHMETIC
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker, HazelcastStore
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
+from dl4jlegacy.scaleout.observers import RunObserver
 from dl4jlegacy.scaleout.outcome import RunStatus
 from dl4jlegacy.scaleout.parts import find_router
 from dl4jlegacy.scaleout.records import Head
@@ -86,6 +87,7 @@ class MasterOptions:
         out: the file to save the model to; "": none, or the one that the run's first master was given.
         bind: the host on which to listen for the workers' signs of life.
         tick: called with the run's status a few times a second.
+        observers: follow the run from beside it.
 
     Raises:
         ConfError: ``out`` can be no path.
@@ -94,6 +96,7 @@ class MasterOptions:
     out: str = ""
     bind: str = "127.0.0.1"
     tick: Tick = field(default=_no_tick)
+    observers: Sequence[RunObserver] = ()
 
     def __post_init__(self) -> None:
         storage.absolute(self.out)

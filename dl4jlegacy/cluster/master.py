@@ -38,8 +38,9 @@ def run_master(run: Run, data: Data, address: ClusterAddress, options: MasterOpt
         NotEnoughWorkersError: too few workers for too long; the run can be resumed. And what ``leading_new_run``
             raises.
     """
-    with leading_new_run(run, address, options or MasterOptions()) as led:
-        return _train(led, data)
+    options = options or MasterOptions()
+    with leading_new_run(run, address, options) as led:
+        return _train(led, data, options)
 
 
 def stand_by(
@@ -52,7 +53,7 @@ def stand_by(
     check_may_take_over(conf, address)  # before a file that it names is touched
     data = _load(conf)
     with leading_after_master(conf, training_data(conf, data), address, options, on_stand_by=on_stand_by) as led:
-        return None if led is None else _train(led, data)
+        return None if led is None else _train(led, data, options)
 
 
 def resume_run(conf: Conf, address: ClusterAddress, options: MasterOptions, *, workers: int | None = None) -> Report:
@@ -63,7 +64,7 @@ def resume_run(conf: Conf, address: ClusterAddress, options: MasterOptions, *, w
     check_may_take_over(conf, address)  # before a file that it names is touched
     data = _load(conf)
     with leading_again(conf, training_data(conf, data), address, options, workers=workers) as led:
-        return _train(led, data)
+        return _train(led, data, options)
 
 
 def resume_from_checkpoints(
@@ -76,7 +77,7 @@ def resume_from_checkpoints(
     check_may_take_over(conf, address)
     data = _load(conf)
     with leading_from_checkpoints(conf, training_data(conf, data), address, options, workers=workers) as led:
-        return _train(led, data)
+        return _train(led, data, options)
 
 
 def _load(conf: Conf) -> Data:
@@ -89,9 +90,17 @@ def _load(conf: Conf) -> Data:
     return data_of(conf)
 
 
-def _train(led: LedRun, data: Data) -> Report:
+def _train(led: LedRun, data: Data, options: MasterOptions) -> Report:
     """Train the run that this process leads; one whose model is not where it was wanted stays in the grid."""
-    report = train(led.run, data, out=led.out, tick=led.tick, tracker=led.tracker, monitor=led.monitor)
+    report = train(
+        led.run,
+        data,
+        out=led.out,
+        tick=led.tick,
+        tracker=led.tracker,
+        monitor=led.monitor,
+        observers=options.observers,
+    )
     led.is_finished = report.misplaced is None
     if led.is_finished:
         return report

@@ -86,34 +86,40 @@ class HistoryFile(LinesFile[HistoryEntry]):
 
 
 class History:
-    """Writes the history of a run as its versions are made. For the master's thread; a thread of its own writes.
+    """Keeps the history of a run as its versions are made. For the master's thread; a thread of its own writes.
 
     What a master that is killed had not written yet, little more than its last moments, is missing in the file.
 
     Args:
-        folder: of the run's checkpoints.
+        folder: of the run's checkpoints; None: it has none, and nothing is written.
         plan: the run's.
         clock: of running time.
         network: that is trained; None: the jobs are no network's.
     """
 
-    def __init__(self, folder: Folder, plan: Plan, clock: Clock, network: NetworkConfiguration | None = None) -> None:
+    def __init__(
+        self, folder: Folder | None, plan: Plan, clock: Clock, network: NetworkConfiguration | None = None
+    ) -> None:
         self._plan, self._clock, self._network = plan, clock, network
         self._began, self._last, self._version = time.time(), clock.now(), -1
-        self._keeper = LinesKeeper(HistoryFile(folder))
+        self._keeper = None if folder is None else LinesKeeper(HistoryFile(folder))
 
-    def add(self, event: NewModel) -> None:
-        """Add a version, once: the last one comes a second time, when the run is done."""
+    def add(self, event: NewModel) -> HistoryEntry | None:
+        """Add a version and return its entry; None if it was added before: the last one comes twice."""
         if not event.jobs or event.head.version <= self._version:
-            return
+            return None
         now, before = self._clock.now(), self._last
         self._last, self._version = now, event.head.version
         rate = None if self._network is None else _learning_rate(event, self._plan, self._network)
-        self._keeper.add([_entry(event, self._plan, began=self._began, seconds=now - before, learning_rate=rate)])
+        entry = _entry(event, self._plan, began=self._began, seconds=now - before, learning_rate=rate)
+        if self._keeper is not None:
+            self._keeper.add([entry])
+        return entry
 
     def close(self) -> None:
         """Write what is left."""
-        self._keeper.close()
+        if self._keeper is not None:
+            self._keeper.close()
 
 
 def _entry(event: NewModel, plan: Plan, *, began: float, seconds: float, learning_rate: float | None) -> HistoryEntry:

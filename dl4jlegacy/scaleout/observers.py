@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
 from dl4jlegacy.nn.listeners import TrainingListener
+from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.history import HistoryEntry
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.outcome import Outcome
+from dl4jlegacy.scaleout.phases import EventStats
+from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol import NewModel
-from dl4jlegacy.scaleout.records import Head
+from dl4jlegacy.scaleout.records import Failure, Head, WorkerRecord
 from dl4jlegacy.scaleout.store import Buffer
+from dl4jlegacy.scaleout.tracker import StateTracker
 
-__all__ = ["ModelSaver", "Observers"]
+__all__ = ["ModelSaver", "ObservedRun", "Observers", "RunObserver", "RunObservers"]
 
 logger = logging.getLogger(__name__)
 
@@ -91,3 +97,116 @@ class Observers:
                 self._failed.add(name)
                 logger.warning("%s failed, and the run goes on without what it does", name, exc_info=True)
                 self._outcome.warn(f"{name} failed, and the run went on: {type(exc).__name__}: {exc}")
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedRun:
+    """What a ``RunObserver`` may look at while a run is under way, from any of its threads.
+
+    Attributes:
+        conf, plan: the run's.
+        process: the name of this process, which no other has.
+        tracker: the run's.
+        workers: returns the workers that are known, without waiting for the tracker. (): in a worker's process.
+    """
+
+    conf: Conf
+    plan: Plan
+    process: str
+    tracker: StateTracker
+    workers: Callable[[], Sequence[WorkerRecord]] = tuple
+
+
+class RunObserver:
+    """Follows a run from beside it, in the process of its master or of its workers; this one does nothing.
+
+    None of its methods may wait for anything, as the run would wait with it. What one of them raises, but for
+    ``begin``, is a warning, told once, and the run goes on. One observer may follow several runs, one after the other.
+    """
+
+    wants_phases: ClassVar[bool] = False
+    """Whether ``phases`` is to be called, which makes the process record them."""
+
+    def begin(self, run: ObservedRun) -> None:
+        """A run is about to begin here; what this raises ends it."""
+
+    def new_version(self, version: HistoryEntry, event: NewModel) -> None:
+        """There is a new version of the model, each once; on the master's thread."""
+
+    def phases(self, events: Sequence[EventStats]) -> None:
+        """These phases of this process have ended; twice a second, on a thread of its own."""
+
+    def job_failed(self, failure: Failure) -> None:
+        """A job failed in this process; on the worker's thread."""
+
+    def job_reissued(self, reason: str) -> None:
+        """A job was given to another worker: its own is ``slow``, or its lease was broken; on the master's thread."""
+
+    def checkpoint_failed(self, message: str) -> None:
+        """A checkpoint could not be written; on the thread that writes them."""
+
+    def end(self) -> None:
+        """The run is over here, or this process leaves it: write what is left, and leave no thread behind."""
+
+
+class RunObservers(RunObserver):
+    """Tells several observers; what one of them raises is told once, and the run goes on.
+
+    Args:
+        observers: whom to tell, in this order.
+        warn: where to tell what they raise, for people.
+    """
+
+    def __init__(self, observers: Sequence[RunObserver], warn: Callable[[str], None]) -> None:
+        self._observers, self._warn = tuple(observers), warn
+        self._begun: list[RunObserver] = []
+        self._failed: set[str] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._observers)
+
+    def follow_phases(self) -> bool:
+        """Return whether any of them wants to know of phases."""
+        return any(observer.wants_phases for observer in self._observers)
+
+    def begin(self, run: ObservedRun) -> None:
+        """See ``RunObserver``."""
+        for observer in self._observers:
+            self._begun.append(observer)
+            observer.begin(run)
+
+    def new_version(self, version: HistoryEntry, event: NewModel) -> None:
+        """See ``RunObserver``."""
+        self._tell(lambda observer: observer.new_version(version, event))
+
+    def phases(self, events: Sequence[EventStats]) -> None:
+        """See ``RunObserver``."""
+        self._tell(lambda observer: observer.phases(events) if observer.wants_phases else None)
+
+    def job_failed(self, failure: Failure) -> None:
+        """See ``RunObserver``."""
+        self._tell(lambda observer: observer.job_failed(failure))
+
+    def job_reissued(self, reason: str) -> None:
+        """See ``RunObserver``."""
+        self._tell(lambda observer: observer.job_reissued(reason))
+
+    def checkpoint_failed(self, message: str) -> None:
+        """See ``RunObserver``."""
+        self._tell(lambda observer: observer.checkpoint_failed(message))
+
+    def end(self) -> None:
+        """See ``RunObserver``; once, and only those that have begun."""
+        self._tell(lambda observer: observer.end())
+        self._begun.clear()
+
+    def _tell(self, call: Callable[[RunObserver], None]) -> None:
+        for observer in self._begun:
+            try:
+                call(observer)
+            except Exception as exc:
+                name = type(observer).__name__
+                if name not in self._failed:
+                    self._failed.add(name)
+                    logger.warning("%s failed, and the run goes on without what it does", name, exc_info=True)
+                    self._warn(f"{name} failed, and the run went on: {type(exc).__name__}: {exc}")

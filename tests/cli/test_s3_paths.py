@@ -15,6 +15,7 @@ from dl4jlegacy.scaleout.conf import Conf
 GRID = ("--tracker", "hazelcast://127.0.0.1:1", "--zookeeper", "127.0.0.1:1")
 IRIS = ("--dataset", "iris", "--epochs", "1")
 UP = ("aws", "up", "digits", "--allow", "203.0.113.7", "--dry-run", "--out", "s3://bucket/m.zip")
+FILES = ("--data-dir", "--checkpoint-dir", "--out", "--schema", "--tensorboard")
 COMMANDS = [
     ("logs", "@"),
     ("plot", "@", "--out", "curves.svg"),
@@ -27,11 +28,11 @@ COMMANDS = [
     ("train", "@"),
     ("train", "conf.json"),
     ("train", "--dataset", "@"),
-    *(("train", *IRIS, flag, "@") for flag in ("--data-dir", "--checkpoint-dir", "--out", "--schema")),
+    *(("train", *IRIS, flag, "@") for flag in FILES),
     ("master", "@", *GRID),
     ("master", "conf.json", *GRID),
     ("master", "--dataset", "@", *GRID),
-    *(("master", *IRIS, *GRID, flag, "@") for flag in ("--data-dir", "--checkpoint-dir", "--out", "--schema")),
+    *(("master", *IRIS, *GRID, flag, "@") for flag in FILES),
     ("worker", *GRID[2:], "--data-dir", "@"),
     *(("tune", *words) for words in (("@",), ("conf.json",), ("conf.json", "--storage", "@"))),
     *(("tune", "conf.json", flag, "@") for flag in ("--out", "--out-conf", "--plot")),
@@ -39,6 +40,7 @@ COMMANDS = [
     ("resume", "@", *GRID),
     ("resume", "run", "--data-dir", "@"),
     ("resume", "run", "--out", "@"),
+    ("resume", "run", "--tensorboard", "@"),
     ("evaluate", "@"),
     ("evaluate", "mlp", "--dataset", "@"),
     ("evaluate", "mlp", "--data-dir", "@"),

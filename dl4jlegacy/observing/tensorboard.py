@@ -1,0 +1,423 @@
+"""A run's curves and histograms as event files, which TensorBoard reads.
+
+The format is TensorFlow's: records with a length and checksums, a protocol buffer in each. tensorboardX brings both
+without TensorFlow; its writer is not used, since its thread ends at the first error, such as a full disk, and whoever
+writes then waits for ever.
+
+Each process that leads a run writes a file of its own. It begins with ``SessionLog.START`` and the first version in it,
+upon which TensorBoard drops what earlier files have from that version on: a run that went on from a checkpoint makes
+some versions anew, and no point is there twice.
+
+Legacy: DL4J's ``StatsListener`` with its ``UIServer``; the names of the charts are that one's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from dl4jlegacy import files
+from dl4jlegacy.backend import Array
+from dl4jlegacy.clock import RUNNING, Clock
+from dl4jlegacy.errors import ConfError, Dl4jError, WireError, how_to_install
+from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration
+from dl4jlegacy.nn.multilayer_updater import MultiLayerUpdater
+from dl4jlegacy.nn.networks import NetworkConfiguration
+from dl4jlegacy.nn.parameters import ParamLayout
+from dl4jlegacy.nn.updaters import Updater
+from dl4jlegacy.scaleout.aggregate import PARAMS
+from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.history import HistoryEntry
+from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.observers import ObservedRun, RunObserver
+from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.protocol import NewModel
+from dl4jlegacy.scaleout.store import Buffer
+
+__all__ = ["MOST_WAITING", "TensorBoardObserver"]
+
+logger = logging.getLogger(__name__)
+
+MOST_WAITING = 10_000
+"""So many points wait at most for a disk that is full or hangs; then the oldest are dropped."""
+_WRITE_SECONDS, _CLOSE_SECONDS = 0.5, 30.0
+_POINT_SECONDS = 0.05
+"""Versions that are closer together are left out, but for validations and the last: TensorBoard shows some 1,000."""
+_LAYERS_SECONDS, _LAYERS_SHARE = 1.0, 0.005
+"""The layers are looked at so often at most, and for no more than this share of the time."""
+_BINS, _MOST_VALUES = 30, 100_000
+"""Bars of a histogram; of more values than that every k-th counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameter:
+    """A parameter by DL4J's name, such as ``0_W``, and where it is in the network's flat vector."""
+
+    name: str
+    place: slice
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """What there is to write of a version: numbers, and the model and the one before, if its layers are to be shown."""
+
+    version: int
+    time: float
+    numbers: Mapping[str, float]
+    model: Buffer | None = None
+    before: Buffer | None = None
+
+
+class TensorBoardObserver(RunObserver):
+    """Writes what happens in a run into ``<folder>/<run>-<incarnation>``, for ``tensorboard --logdir FOLDER``.
+
+    The steps are the versions of the model. What cannot be written is a warning, and is written later.
+
+    Args:
+        folder: of this machine; it is made if it is not there.
+        layers: whether to show the layers' parameters and updates as well, every now and then.
+        clock: of running time.
+
+    Raises:
+        ConfError: tensorboardX is not installed, or the folder cannot be made or written to.
+    """
+
+    def __init__(self, folder: str | Path, *, layers: bool = True, clock: Clock = RUNNING) -> None:
+        self._format = _Format()
+        with files.errors_as(ConfError, f"the folder for TensorBoard, {folder}, cannot be used"):
+            self._folder = files.expand(folder)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            if not os.access(self._folder, os.W_OK | os.X_OK):
+                raise PermissionError(13, "it must not be written to")
+        self._shows_layers, self._clock = layers, clock
+        self._curves: _Curves | None = None
+        self._writer: _Writer | None = None
+
+    def begin(self, run: ObservedRun) -> None:
+        """See ``RunObserver``."""
+        conf = run.conf
+        network = conf.network_conf if self._shows_layers else None
+        place = self._folder / _folder_of(self._folder, conf)
+        layers = None if network is None else _Layers(_parameters(network), self._format, self._clock)
+        self._writer = _Writer(_EventFile(place, self._format), self._format, layers)
+        self._curves = _Curves(conf, run.plan, self._clock, self._writer)
+
+    def new_version(self, version: HistoryEntry, event: NewModel) -> None:
+        """See ``RunObserver``."""
+        if self._curves is not None:
+            self._curves.add(version, event)
+
+    def end(self) -> None:
+        """See ``RunObserver``: write the last version, and end the thread."""
+        curves, writer, self._curves, self._writer = self._curves, self._writer, None, None
+        if curves is not None:
+            curves.end()
+        if writer is not None:
+            writer.close()
+
+
+def _folder_of(folder: Path, conf: Conf) -> str:
+    """Return the name of a run's folder: the one that it has already, since a run may go on under another name."""
+    mark = f"-{conf.incarnation[:8]}"
+    with files.errors_as(ConfError, f"the folder for TensorBoard, {folder}, cannot be looked into"):
+        there = [name for name in files.names_in(folder) if name.endswith(mark)] if files.is_folder(folder) else []
+    return there[0] if there else f"{conf.run}{mark}"
+
+
+class _Curves:
+    """Makes points of a run's versions. For the master's thread."""
+
+    def __init__(self, conf: Conf, plan: Plan, clock: Clock, writer: _Writer) -> None:
+        self._plan, self._clock, self._writer = plan, clock, writer
+        self._rates = _Rates() if conf.network_conf is None else _Rates.of(conf.network_conf)
+        self._examples, self._seconds = 0, 0.0  # since the last point
+        self._written = float("-inf")
+        self._held: tuple[HistoryEntry, NewModel] | None = None
+        self._before: Buffer | None = None
+
+    def add(self, version: HistoryEntry, event: NewModel) -> None:
+        """Have a version written, unless it follows too soon; then it is kept in case that it is the last for now."""
+        self._seconds += version.seconds
+        if version.validation is not None:
+            self.end()
+            self._write(version, event)
+            return
+        self._examples += sum(self._plan.examples_of(number) for number in event.jobs)
+        before, self._before = self._before, event.frame if self._writer.shows_layers else None
+        if self._writer.takes_layers():
+            self._write(version, event, event.frame, before)
+        elif self._clock.now() - self._written >= _POINT_SECONDS:
+            self._write(version, event)
+        else:
+            self._held = version, event
+
+    def end(self) -> None:
+        """Have the last version written if it was not."""
+        if self._held is not None:
+            self._write(*self._held)
+
+    def _write(
+        self, version: HistoryEntry, event: NewModel, model: Buffer | None = None, before: Buffer | None = None
+    ) -> None:
+        self._writer.add(_Point(version.version, version.time, self._numbers(version, event), model, before))
+        self._held, self._written = None, self._clock.now()
+        if version.validation is None:
+            self._examples, self._seconds = 0, 0.0
+
+    def _numbers(self, version: HistoryEntry, event: NewModel) -> dict[str, float]:
+        if version.validation is not None:
+            found = version.validation.fields()
+            return {f"validation/{name}": value for name, value in found.items() if value is not None}
+        numbers = {"progress/examples": version.examples, "progress/staleness": version.staleness}
+        numbers["progress/workers"] = len(version.workers)
+        if version.score is not None:
+            numbers["score"] = version.score
+        if self._seconds > 0:
+            numbers["progress/examples_per_second"] = self._examples / self._seconds
+        slots = [self._plan.slot(*self._plan.at(number)) for number in event.jobs]
+        done = [slot.iteration + slot.last - slot.first - 1 for slot in slots if not slot.validates]
+        return numbers | (self._rates.at(max(done)) if done else {})
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """The updaters of a network that differ, each by the name of its curve."""
+
+    updaters: Mapping[str, Updater] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, conf: NetworkConfiguration) -> _Rates:
+        """Return those of a network: one curve if all layers have the same updater."""
+        layers, found = conf.resolved(), dict[str, Updater]()
+        for block in MultiLayerUpdater(layers, ParamLayout.of(layers)).blocks:
+            if hasattr(block.updater, "rate") and block.updater not in found.values():
+                [first] = [one.name for one in _parameters(conf) if one.place.start == block.start]
+                found[f"learning_rate/{first}"] = block.updater
+        if len(found) == 1:
+            [only] = found.values()
+            return cls({"learning_rate": only})
+        return cls(found)
+
+    def at(self, iteration: int) -> dict[str, float]:
+        """Return the learning rates of an iteration."""
+        return {name: updater.rate(iteration) for name, updater in self.updaters.items()}  # type: ignore[union-attr]
+
+
+def _parameters(conf: NetworkConfiguration) -> list[_Parameter]:
+    """Return the parameters of a network by DL4J's names: those of the layer, ``0_W``, or of the vertex, ``out_W``."""
+    layers = conf.resolved()
+    names = [str(number) for number in range(len(layers))]
+    if isinstance(conf, ComputationGraphConfiguration):
+        names = [node.name for node in conf.nodes() if node.stage is not None]
+    spans = ParamLayout.of(layers).spans
+    return [_Parameter(f"{names[span.layer]}_{span.name}", slice(span.start, span.stop)) for span in spans]
+
+
+# -- what is written ---------------------------------------------------------------------------------------------------
+
+
+class _Format:
+    """Makes records of TensorBoard's. Raises ``ConfError`` without tensorboardX."""
+
+    def __init__(self) -> None:
+        try:
+            from tensorboardX.proto import event_pb2, summary_pb2
+            from tensorboardX.record_writer import masked_crc32c
+        except ImportError as exc:
+            raise ConfError(
+                f"--tensorboard needs tensorboardX, which is not installed: {how_to_install('tensorboard')}"
+            ) from exc
+        self._events: ModuleType = event_pb2
+        self._summaries: ModuleType = summary_pb2
+        self._crc = masked_crc32c
+
+    def start(self, step: int) -> bytes:
+        """Return the beginning of a file: from ``step`` on it takes the place of all files before it."""
+        version = self._events.Event(wall_time=time.time(), file_version="brain.Event:2")
+        log = self._events.SessionLog(status=self._events.SessionLog.START)
+        begins = self._events.Event(wall_time=time.time(), step=step, session_log=log)
+        return self._record(version) + self._record(begins)
+
+    def point(self, step: int, when: float, values: Sequence[Any]) -> bytes:
+        """Return the record of a step."""
+        summary = self._summaries.Summary(value=values)
+        return self._record(self._events.Event(wall_time=when, step=step, summary=summary))
+
+    def number(self, tag: str, value: float) -> Any:
+        """Return a point of a curve."""
+        return self._summaries.Summary.Value(tag=tag, simple_value=value)
+
+    def histogram(self, tag: str, values: Array) -> Any:
+        """Return a histogram of finite values."""
+        sample = values[:: -(-len(values) // _MOST_VALUES)].astype(np.float64)
+        counts, edges = np.histogram(sample, _BINS)
+        histogram = self._summaries.HistogramProto(
+            min=float(sample.min()),
+            max=float(sample.max()),
+            num=len(sample),
+            sum=float(sample.sum()),
+            sum_squares=float(np.square(sample).sum()),
+            bucket_limit=edges[1:].tolist(),
+            bucket=counts.tolist(),
+        )
+        return self._summaries.Summary.Value(tag=tag, histo=histogram)
+
+    def _record(self, event: Any) -> bytes:
+        data = event.SerializeToString()
+        length = struct.pack("<Q", len(data))
+        return b"".join((length, struct.pack("<I", self._crc(length)), data, struct.pack("<I", self._crc(data))))
+
+
+class _Layers:
+    """Makes values of a network's parameters and updates, and sees to it that this takes little of the time."""
+
+    def __init__(self, parameters: Sequence[_Parameter], format: _Format, clock: Clock) -> None:
+        self._parameters, self._format, self._clock = parameters, format, clock
+        self._due, self._is_pending = float("-inf"), False
+
+    def take(self) -> bool:
+        """Return whether it is time to look at them; then one version is to come. For the master's thread."""
+        if self._is_pending or self._clock.now() < self._due:
+            return False
+        self._is_pending = True
+        return True
+
+    def values(self, model: Buffer, before: Buffer | None) -> list[Any]:
+        """Return the values of a version: mean magnitudes, the ratio of update to parameter, histograms."""
+        began = self._clock.now()
+        try:
+            params = Result.decode(model).arrays[PARAMS]
+            last = None if before is None else Result.decode(before).arrays[PARAMS]
+            return [value for parameter in self._parameters for value in self._values_of(parameter, params, last)]
+        except (WireError, KeyError) as exc:
+            logger.debug("the layers of a version cannot be shown: %s", exc)
+            return []
+        finally:
+            now = self._clock.now()
+            self._due, self._is_pending = now + max(_LAYERS_SECONDS, (now - began) / _LAYERS_SHARE), False
+
+    def _values_of(self, parameter: _Parameter, params: Array, before: Array | None) -> list[Any]:
+        number, histogram = self._format.number, self._format.histogram
+        mine, name = params[parameter.place], parameter.name
+        if not mine.size or not np.isfinite(mine).all():
+            return []
+        size = float(np.abs(mine).mean())
+        values = [number(f"parameter_mean_magnitude/{name}", size), histogram(f"parameters/{name}", mine)]
+        if before is None:
+            return values
+        update = mine - before[parameter.place]
+        step = float(np.abs(update).mean())
+        values += [number(f"update_mean_magnitude/{name}", step), histogram(f"updates/{name}", update)]
+        if size:
+            values.append(number(f"update_parameter_ratio/{name}", step / size))
+        return values
+
+
+class _EventFile:
+    """One event file, which appears with its first record. For one thread.
+
+    Of what does not fit on the disk nothing stays, as a reader takes half a record for the end of the file.
+    """
+
+    def __init__(self, folder: Path, format: _Format) -> None:
+        self.folder, self._format = folder, format
+        self._path: Path | None = None
+        self._has_begun = False
+
+    def append(self, first_step: int, records: bytes) -> None:
+        """Add records, the first of which is of ``first_step``; raises ``OSError``."""
+        if self._path is None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._path = self.folder / self._next_name()
+        if not self._has_begun:
+            records = self._format.start(first_step) + records
+        with self._path.open("ab", buffering=0) as file:
+            length, written = file.tell(), 0
+            try:
+                while written < len(records):
+                    written += file.write(records[written:])
+            except OSError:
+                file.truncate(length)
+                raise
+        self._has_begun = True
+
+    def _next_name(self) -> str:
+        """Return a name that comes after those that are there, since files are read in the order of their names."""
+        numbers = [
+            name.split(".")[3] for name in files.names_in(self.folder) if name.startswith("events.out.tfevents.")
+        ]
+        newest = max((int(number) for number in numbers if number.isdecimal()), default=0)
+        return f"events.out.tfevents.{max(int(time.time()), newest + 1):010}.{socket.gethostname()}.{os.getpid()}"
+
+
+class _Writer:
+    """Makes records of points and writes them, on a thread of its own, so that a disk that hangs delays nobody."""
+
+    def __init__(self, file: _EventFile, format: _Format, layers: _Layers | None) -> None:
+        self._file, self._format, self._layers = file, format, layers
+        self._points: deque[_Point] = deque(maxlen=MOST_WAITING)
+        self._missing: deque[tuple[int, bytes]] = deque(maxlen=MOST_WAITING)
+        self._has_failed = False
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="dl4j-tensorboard", daemon=True)
+        self._thread.start()
+
+    @property
+    def shows_layers(self) -> bool:
+        """Whether it shows any."""
+        return self._layers is not None
+
+    def takes_layers(self) -> bool:
+        """Return whether the point that is added next is to have models with it."""
+        return self._layers is not None and self._layers.take()
+
+    def add(self, point: _Point) -> None:
+        """Have a point written soon. Does not wait."""
+        self._points.append(point)
+
+    def close(self) -> None:
+        """Write what is left, and end."""
+        self._closed.set()
+        self._thread.join(_CLOSE_SECONDS)
+        if self._thread.is_alive():
+            logger.warning("TensorBoard's events were not written within %.0f s; the last are lost", _CLOSE_SECONDS)
+
+    def _run(self) -> None:
+        is_last = False
+        while not is_last:
+            is_last = self._closed.wait(_WRITE_SECONDS)
+            try:
+                self._write()
+            except (OSError, Dl4jError) as exc:
+                if not self._has_failed:
+                    logger.warning("TensorBoard's events in %s cannot be written: %s", self._file.folder, exc)
+                self._has_failed = True
+            except Exception:  # the run continues without the events
+                logger.exception("TensorBoard's events failed")
+
+    def _write(self) -> None:
+        while self._points:
+            point = self._points.popleft()
+            self._missing.append((point.version, self._record(point)))
+        if self._missing:
+            self._file.append(self._missing[0][0], b"".join(record for _, record in self._missing))
+            self._missing.clear()
+            self._has_failed = False
+
+    def _record(self, point: _Point) -> bytes:
+        values = [self._format.number(tag, value) for tag, value in point.numbers.items()]
+        if point.model is not None and self._layers is not None:
+            values += self._layers.values(point.model, point.before)
+        return self._format.point(point.version, point.time, values)
