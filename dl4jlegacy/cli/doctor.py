@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dl4jlegacy import files
 from dl4jlegacy.cli.declarations import option
 from dl4jlegacy.cli.options import ClusterName, DataDir, Device, Format, Tracker, Zookeeper
 from dl4jlegacy.cli.values import not_empty
 from dl4jlegacy.console import emit, error_fields
-from dl4jlegacy.errors import PreflightError, UsageError, counted
+from dl4jlegacy.errors import DataError, PreflightError, UsageError, counted
 from dl4jlegacy.strict_json import to_json
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def doctor(
     from dl4jlegacy.doctor import Result, Settings, all_checks, examine
 
     settings = Settings(
-        data_dir=data_dir,
+        data_dir=_data_dir(data_dir),
         tracker=_tracker(tracker, cluster_name),
         cluster_name=cluster_name,
         zookeeper=_zookeeper(zookeeper),
@@ -86,6 +87,14 @@ def doctor(
         raise error
 
 
+def _data_dir(given: str | None) -> str | None:
+    """Return the data directory as it was given; raises ``DataError`` if it is no path of this machine."""
+    if given is not None:
+        with files.errors_as(DataError, f"--data-dir {given}"):
+            files.expand(given)
+    return given
+
+
 def _tracker(tracker: str | None, cluster_name: str | None) -> str:
     """Return the tracker that is to be looked at, "" for none; raises ``UsageError`` if it is no address."""
     if not tracker or tracker == "memory":  # as DL4J_TRACKER may say
@@ -97,9 +106,14 @@ def _tracker(tracker: str | None, cluster_name: str | None) -> str:
 
 
 def _zookeeper(zookeeper: str | None) -> str:
-    from dl4jlegacy.cluster.address import zookeeper_servers
-
-    return zookeeper_servers(zookeeper) if zookeeper else ""
+    """Return the Zookeeper that is to be looked at, "" for none; raises ``UsageError`` if it is no address."""
+    if not zookeeper:
+        return ""
+    try:
+        from dl4jlegacy.cluster.address import zookeeper_servers
+    except ImportError:  # of a library that is missing, which the checks report
+        return zookeeper
+    return zookeeper_servers(zookeeper)
 
 
 def variables(command: Any) -> frozenset[str]:

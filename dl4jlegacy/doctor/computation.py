@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickletools
 from collections.abc import Iterator
@@ -107,8 +108,9 @@ def largest_difference(kernels: Kernels, oracle: Kernels) -> tuple[str, float]:
     for (name, found), (_, expected) in pairs:
         scale = np.maximum(1.0, np.abs(expected))
         difference = float(np.max(np.abs(found - expected) / scale))
-        if not difference <= worst[1]:  # not a number is the worst of all
-            worst = (name, difference)
+        if math.isnan(difference):
+            return name, difference  # nothing is worse
+        worst = max(worst, (name, difference), key=lambda each: each[1])
     return worst
 
 

@@ -34,6 +34,7 @@ COMMANDS = [
     ("master", "--dataset", "@", *GRID),
     *(("master", *IRIS, *GRID, flag, "@") for flag in FILES),
     ("worker", *GRID[2:], "--data-dir", "@"),
+    ("doctor", "--data-dir", "@"),
     *(("tune", *words) for words in (("@",), ("conf.json",), ("conf.json", "--storage", "@"))),
     *(("tune", "conf.json", flag, "@") for flag in ("--out", "--out-conf", "--plot")),
     ("resume", "@"),
