@@ -129,7 +129,8 @@ EXPLANATIONS = (
         "dl4j doctor has found something that does not work and without which a run with these options would not, "
         "either. The lines that begin with 'failed' say what.",
         (
-            ("a folder is missing or the kernels' cache is damaged", "dl4j doctor --fix mends these"),
+            ("a library is missing, or is of another version", "./install in the clone of dl4jlegacy"),
+            ("a folder is missing", "dl4j doctor --fix creates it"),
             ("several checks have failed", "mend the first: others often only follow from it"),
             ("a server that was named is not reached", "correct --tracker or --zookeeper, or leave it out"),
         ),

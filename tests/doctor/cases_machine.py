@@ -172,19 +172,24 @@ def a_whole_cache(thing: Thing) -> Settings:
     return cached(thing, "other.nbc", b"\x80\x04K\x01.")
 
 
-@breaks("kernel cache", "failed", "1 file of 2", "empty.nbi", "--fix")
+@breaks("kernel cache", "warning", "1 file of 2", "empty.nbi", "--fix")
 def an_empty_file_in_the_cache(thing: Thing) -> Settings:
     return cached(thing, "empty.nbi", b"")
 
 
-@breaks("kernel cache", "failed", "half.nbc", "--fix")
+@breaks("kernel cache", "warning", "half.nbc", "--fix")
 def a_file_in_the_cache_that_is_cut_short(thing: Thing) -> Settings:
     return cached(thing, "half.nbc", b"\x80\x04\x8c\x99cut short")
 
 
-@breaks("kernel cache", "failed", "garbage.nbi", "--fix")
+@breaks("kernel cache", "warning", "garbage.nbi", "--fix")
 def garbage_in_the_cache(thing: Thing) -> Settings:
     return cached(thing, "garbage.nbi", b"garbage of a damaged disk")
+
+
+@breaks("kernel cache", "warning", "underflow.nbc", "--fix")
+def a_file_in_the_cache_that_makes_nothing(thing: Thing) -> Settings:
+    return cached(thing, "underflow.nbc", b"\x80\x04.")
 
 
 @breaks("compiled kernels", "failed", "softmax computes something else", "DL4J_KERNELS=numpy")

@@ -419,6 +419,25 @@ def test_compiled_code_is_kept_under_a_name_that_every_source_file_changes(tmp_p
     assert digest in compiled._cache._impl.filename_base
 
 
+@pytest.mark.parametrize("content", [b"", b"garbage", b"\x80\x04\x8c\x99cut short", b"\x80\x04."])
+@pytest.mark.parametrize("kind", ["nbi", "nbc"])
+def test_a_damaged_file_in_the_cache_stops_nobody(kind, content):
+    from dl4jlegacy.kernels.numba import compile as compiling
+
+    def tripled(x):
+        return x * 3.0
+
+    folder = Path(compiling.compile_cached((numba.float64,), tripled, {})._cache.cache_path)
+    try:
+        damaged = list(folder.glob(f"*tripled*.{kind}"))
+        for file in damaged:
+            file.write_bytes(content)
+        assert damaged and compiling.compile_cached((numba.float64,), tripled, {})(1.5) == 4.5
+    finally:
+        for file in folder.glob("*tripled*.nb?"):
+            file.unlink()
+
+
 def test_two_threads_may_compile_and_run_the_same_kernel():
     def work(seed):
         z = normal((50, 30), np.float32, seed)

@@ -74,11 +74,8 @@ def compile_cached(signature: tuple[Any, ...], function: Callable[..., Any], opt
             dispatcher.compile(signature)
             dispatcher.disable_compile()
             return dispatcher
-        except (
-            RuntimeError,
-            OSError,
-            EOFError,
-        ):  # the cache's folder cannot be written, its disk is full, it is damaged
+        except Exception:  # noqa: BLE001  # a damaged file of the cache may raise anything
+            # its folder cannot be written, or its disk is full; what is wrong with the kernel itself is raised again
             return _njit(signature, **options)(function)
 
 
