@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from dl4jlegacy.cli.completion import completed
 from dl4jlegacy.cli.values import not_empty, whole_number
 
 __all__ = ["count_option", "number_option", "option", "text_option", "variable_of"]
@@ -35,7 +36,15 @@ def option(
         label = variable if variable is not None and os.environ.get(variable) == text else names[0]
         return text if read is None else read(label, text)
 
-    return typer.Option(*names, metavar=metavar, help=help, envvar=variable, show_envvar=show_variable, parser=parse)
+    return typer.Option(
+        *names,
+        metavar=metavar,
+        help=help,
+        envvar=variable,
+        show_envvar=show_variable,
+        parser=parse,
+        autocompletion=completed(names[0], metavar),
+    )
 
 
 def number_option(*names: str, metavar: str = "N", help: str, least: int, variable: str | None = None) -> Any:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dl4jlegacy.cli.completion import starting
 from dl4jlegacy.cli.explanations import EXPLANATIONS, Explanation
 from dl4jlegacy.cli.options import Format
 from dl4jlegacy.console import emit
@@ -25,7 +26,12 @@ def add_commands(app: typer.Typer) -> None:
 
 def explain(
     code: Annotated[
-        str, typer.Argument(metavar="[CODE]", help="Such as DL4J-TRACKER or tracker; or an exit status.")
+        str,
+        typer.Argument(
+            metavar="[CODE]",
+            help="Such as DL4J-TRACKER or tracker; or an exit status.",
+            autocompletion=starting([each.code for each in EXPLANATIONS]),
+        ),
     ] = "",
     format: Format = "text",
 ) -> None:

@@ -44,6 +44,8 @@ _COMMANDS = (
     *("explain", "doctor", "aws", "bench"),
 )
 
+_COMPLETIONS = {"--install-completion", "--show-completion"}
+
 
 class _InOrderOfUse(typer.core.TyperGroup):
     """The commands, listed in the order in which one comes to use them."""
@@ -90,14 +92,22 @@ def _wants_json(arguments: list[str], flag: str) -> bool:
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of ``dl4j``."""
     given = sys.argv[1:] if arguments is None else arguments
+    if "_DL4J_COMPLETE" in os.environ:  # a description that is wrapped is two answers for fish
+        os.environ["COLUMNS"] = "1000"
 
     def command() -> Any:
         try:
-            return app(args=given, prog_name="dl4j", standalone_mode=False)
+            status = app(args=given, prog_name="dl4j", standalone_mode=False)
         except typer.TyperException as error:
             raise UsageError(f"{error.format_message().rstrip('.')} (see --help)") from error
         except typer.Exit as leave:
             return leave.exit_code
+        if status and _COMPLETIONS & set(given):
+            raise UsageError(
+                "the shell that dl4j is called from cannot be told, or is none of bash, zsh, fish and PowerShell; "
+                "`_DL4J_COMPLETE=source_bash dl4j` prints the completion for one of these"
+            )
+        return status
 
     sys.exit(
         run_guarded(command, as_json=_wants_json(given, "--format"), json_lines=_wants_json(given, "--log-format"))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
+from dl4jlegacy.cli import completion
 from dl4jlegacy.cli.declarations import count_option as _number
 from dl4jlegacy.cli.declarations import number_option, option, variable_of
 from dl4jlegacy.cli.declarations import text_option as _text
@@ -64,16 +65,8 @@ __all__ = [
     "variable_of",
 ]
 
-MODELS = "mlp, dbn, sda, lenet, alexnet-small, char-lstm, word-lstm, lstm, deep-autoencoder or vae"
-"""The models of the zoo, for the help; written down here, since it must not wait for the zoo's imports."""
-UPDATERS = "sgd, nesterovs, adagrad, rmsprop, adam, adamax, nadam, amsgrad, adadelta, adabelief or none"
-"""The updaters, for the help."""
-
-METRICS = (
-    *("loss", "accuracy", "precision", "recall", "f1", "matthews_correlation"),
-    *("mse", "rmse", "mae", "r2", "pc"),
-)
-"""What a run can be scored by."""
+MODELS, UPDATERS = completion.listed(completion.MODELS), completion.listed(completion.UPDATERS)
+"""The models of the zoo, and the updaters, for the help."""
 
 T = TypeVar("T")
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,100}")
@@ -96,7 +89,7 @@ def _memory_limit(label: str, text: str) -> str:
 
 
 def _metric(label: str, text: str) -> str:
-    return one_of(label, text, METRICS)
+    return one_of(label, text, completion.METRICS)
 
 
 def _path(label: str, text: str) -> Path:
@@ -328,7 +321,8 @@ class TrainOptions:
         int | None, _number("--validate-every", "Rounds of training between two validations (an epoch).")
     ] = None
     metric: Annotated[
-        str | None, _text("--metric", "NAME", f"What the model is scored by (loss): {', '.join(METRICS)}.", _metric)
+        str | None,
+        _text("--metric", "NAME", f"What the model is scored by (loss): {', '.join(completion.METRICS)}.", _metric),
     ] = None
     patience: Annotated[int | None, _number("--patience", "Stop after so many scores in a row that are no better.")] = (
         None

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dl4jlegacy import EarlyStopping, ValidationConf, load_model
-from dl4jlegacy.cli import options
+from dl4jlegacy.cli import completion
 from dl4jlegacy.cli.main import app
 from dl4jlegacy.cli.options import TrainOptions
 from dl4jlegacy.errors import CheckpointError, Dl4jError
@@ -72,7 +72,7 @@ def test_options_that_make_no_sense_are_refused(given, said):
 
 
 def test_each_metric_is_offered_and_has_a_figure():
-    assert tuple(METRICS) == options.METRICS
+    assert tuple(METRICS) == completion.METRICS
     assert set(METRICS) < set(Figures.__struct_fields__)
 
 

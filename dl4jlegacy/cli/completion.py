@@ -1,0 +1,62 @@
+"""What a shell offers at TAB for the value of an option: written down here, so that it imports nothing that takes time.
+
+Commands and options are typer's own; where nothing is offered here, shells offer the names of files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+__all__ = ["DATASETS", "METRICS", "MODELS", "ROUTERS", "UPDATERS", "completed", "listed", "starting", "values_of"]
+
+MODELS = (
+    *("mlp", "dbn", "sda", "lenet", "alexnet-small", "char-lstm", "word-lstm", "lstm"),
+    *("deep-autoencoder", "vae"),
+)
+UPDATERS = (
+    *("sgd", "nesterovs", "adagrad", "rmsprop", "adam", "adamax", "nadam", "amsgrad", "adadelta"),
+    *("adabelief", "none"),
+)
+METRICS = (
+    *("loss", "accuracy", "precision", "recall", "f1", "matthews_correlation"),
+    *("mse", "rmse", "mae", "r2", "pc"),
+)
+ROUTERS = ("iterative-reduce", "hogwild", "softsync", "ssp", "bmuf", "easgd", "gradient-sharing")
+DATASETS = ("digits", "iris", "mnist", "sonnets")
+
+_NAMES = {
+    "--model": MODELS,
+    "--updater": UPDATERS,
+    "--metric": METRICS,
+    "--router": ROUTERS,
+    "--dataset": DATASETS,
+}
+_LITERAL = re.compile(r"[a-z0-9][a-z0-9:_-]*")
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as a text, for the help: ``a, b or c``."""
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def values_of(flag: str, metavar: str) -> tuple[str, ...]:
+    """Return the values that an option can have as far as they are known: its names, or what its metavar lists."""
+    alternatives = metavar.split("|")
+    literal = tuple(each for each in alternatives if _LITERAL.fullmatch(each)) if len(alternatives) > 1 else ()
+    return _NAMES.get(flag, literal)
+
+
+def starting(values: Sequence[str]) -> Callable[[str], list[str]]:
+    """Return what gives those of ``values`` that begin with what is typed already."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [value for value in values if value.startswith(incomplete)]
+
+    return complete
+
+
+def completed(flag: str, metavar: str) -> Callable[[str], list[str]] | None:
+    """Return the same for an option; None: nothing is known of its values."""
+    values = values_of(flag, metavar)
+    return starting(values) if values else None
