@@ -73,7 +73,7 @@ cluster
 runner
 parallel_wrapper
 sklearn tuning
-doctor
+doctor ui
 cli
 __main__
 tools
@@ -119,6 +119,7 @@ LIBRARIES = {  # where each library may be imported
     "safetensors": ("dl4jlegacy.scaleout.checkpoint",),
     "sklearn": ("dl4jlegacy.sklearn",),
     "sqlalchemy": ("dl4jlegacy.tuning.search",),
+    "starlette": ("dl4jlegacy.ui",),
     "tensorboardX": ("dl4jlegacy.observing.tensorboard",),
     "threadpoolctl": (
         "dl4jlegacy.tuning.side_by_side",
@@ -134,6 +135,7 @@ LIBRARIES = {  # where each library may be imported
         ),
     ),
     "typer": ("dl4jlegacy.cli",),
+    "uvicorn": ("dl4jlegacy.ui.server",),
     "yaml": ("dl4jlegacy.aws.user_data", "dl4jlegacy.nn.conf.text"),
 }
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}

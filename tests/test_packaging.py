@@ -25,6 +25,7 @@ PACKAGED = {
     "dl4jlegacy/kernels/cuda/vectors.cu",
     "dl4jlegacy/scaleout/protocol/master.py",
     "dl4jlegacy/services/jars.json",
+    "dl4jlegacy/ui/page/index.html",
 }
 
 HOOKS = (["validate-config"], ["install"])

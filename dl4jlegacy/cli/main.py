@@ -15,6 +15,7 @@ import typer.core
 
 from dl4jlegacy.cli import (
     cluster,
+    dashboard,
     doctor,
     explain,
     generate,
@@ -40,8 +41,8 @@ __all__ = ["app", "main"]
 
 _COMMANDS = (
     *("train", "resume", "evaluate", "predict", "generate", "tune", "export", "summary", "data"),
-    *("services", "master", "worker", "status", "logs", "stats", "plot", "stop", "runs"),
-    *("explain", "doctor", "aws", "bench"),
+    *("services", "master", "worker", "status", "dashboard", "logs", "stats", "plot", "stop"),
+    *("runs", "explain", "doctor", "aws", "bench"),
 )
 
 _COMPLETIONS = {"--install-completion", "--show-completion"}
@@ -67,7 +68,7 @@ app.add_typer(services_app)
 app.add_typer(aws_app)
 app.add_typer(bench_app)
 app.add_typer(data_app)
-for module in (cluster, doctor, explain, generate, inference, inspect, plot, runs, stats, summary, train, tune):
+for module in (cluster, dashboard, doctor, explain, generate, inference):
     module.add_commands(app)
 
 

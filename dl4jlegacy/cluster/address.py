@@ -191,7 +191,12 @@ def versions(kernels: str) -> dict[str, str]:
 
 
 def open_tracker(
-    conf: Conf, address: ClusterAddress, *, registered: bool = False, takes_part: bool = False
+    conf: Conf,
+    address: ClusterAddress,
+    *,
+    registered: bool = False,
+    takes_part: bool = False,
+    patience_seconds: float | None = None,
 ) -> HazelcastStateTracker:
     """Return the tracker that a Conf names.
 
@@ -200,6 +205,7 @@ def open_tracker(
         address: where the run meets.
         registered: the Conf was found in Zookeeper, so that a secret that its signature was checked with is the run's.
         takes_part: this process is one of the run's, and waits as long as they do if the tracker is away.
+        patience_seconds: for how long another one waits for it then; None: as ``HazelcastStore``.
 
     Raises:
         TrackerError: it cannot be reached.
@@ -212,7 +218,7 @@ def open_tracker(
         run=conf.run,
         incarnation=conf.incarnation,
         secret=address.secret,
-        patience_seconds=conf.tracker_wait_seconds if takes_part else None,
+        patience_seconds=conf.tracker_wait_seconds if takes_part else patience_seconds,
         is_authorised=registered and address.secret is not None,
     )
 

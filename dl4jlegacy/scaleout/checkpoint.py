@@ -264,6 +264,13 @@ class CheckpointStore:
             return None
         raise CheckpointError(f"none of the {len(versions)} checkpoints in {self.place} is usable: {reasons[0]}")
 
+    def newest_head(self) -> Head | None:
+        """Return the head of the newest good manifest as it was written, its model unread; None if there is none."""
+        for version in self.versions():
+            with contextlib.suppress(CheckpointError, OSError, KeyError, msgspec.ValidationError):
+                return msgspec.convert(_verified(self.folder.read(self._files(version)[1]))["head"], described(Head))
+        return None
+
     def made_with(self) -> dict[str, str]:
         """Return what the newest good manifest says that its model was computed with; empty if there is none."""
         for version in self.versions():

@@ -20,6 +20,7 @@ COMMANDS = [
     ("logs", "@"),
     ("plot", "@", "--out", "curves.svg"),
     ("plot", "folder", "--out", "@"),
+    ("dashboard", "@"),
     ("stats", "@"),
     *(("stats", "folder", flag, "@") for flag in ("--html", "--trace")),
     ("summary", "@"),

@@ -1,0 +1,86 @@
+"""``dl4j dashboard``: a page that shows a run, from the folder of its checkpoints or on its cluster."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dl4jlegacy.cli.declarations import number_option, option
+from dl4jlegacy.cli.options import ClusterName, Format, Id, Tracker, Zookeeper, cluster_address
+from dl4jlegacy.cli.values import not_empty
+from dl4jlegacy.console import emit
+from dl4jlegacy.errors import ConfError, UsageError, how_to_install
+from dl4jlegacy.strict_json import to_json
+
+if TYPE_CHECKING:
+    from dl4jlegacy.ui.sources import Source
+
+__all__ = ["add_commands", "check_installed", "dashboard"]
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add this module's command to ``dl4j``."""
+    app.command()(dashboard)
+
+
+def dashboard(
+    folder: Annotated[
+        str | None, typer.Argument(metavar="DIR", help="The checkpoint folder (or s3://...) of a run, over or not.")
+    ] = None,
+    zookeeper: Zookeeper = None,
+    id: Id = None,
+    tracker: Tracker = None,
+    cluster_name: ClusterName = None,
+    host: Annotated[
+        str,
+        option("--host", metavar="HOST", help="Where to listen; beyond loopback a token is demanded.", read=not_empty),
+    ] = "127.0.0.1",
+    port: Annotated[int, number_option("--port", metavar="PORT", help="0: any that is free.", least=0)] = 9000,
+    format: Format = "text",
+) -> None:
+    """Show a run as a page in the browser, live, until Ctrl-C: curves, workers, events, and a button that stops it."""
+    check_installed()
+    from dl4jlegacy.ui.endpoints import Panel
+    from dl4jlegacy.ui.server import Dashboard, bind, policy_for
+    from dl4jlegacy.ui.watcher import Watcher
+
+    if port > 65535:
+        raise UsageError(f"--port is {port}; it must be at most 65535")
+    policy = policy_for(host, os.environ)
+    source = _source(folder, zookeeper, id, tracker, cluster_name)
+    with bind(host, port) as listening, Watcher(source) as watcher:
+        shown = Dashboard(Panel(watcher=watcher, policy=policy), listening)
+        found = watcher.view.run
+        text = f"run {found.run if found else '?'} is shown at {shown.url} (Ctrl-C ends this)"
+        emit(to_json({"url": shown.url, "run": found.run if found else None}) if format == "json" else text)
+        shown.serve()
+
+
+def _source(
+    folder: str | None, zookeeper: str | None, id: str | None, tracker: str | None, cluster_name: str | None
+) -> Source:
+    """Return what is looked at; raises ``Dl4jError`` if there is no run."""
+    if folder is not None:
+        from dl4jlegacy.ui.sources import FolderSource
+
+        if zookeeper is not None and "DL4J_ZOOKEEPER" not in os.environ:
+            raise UsageError("give either the folder of a run, or the --zookeeper in which it is registered")
+        found = FolderSource(folder)
+        found.read()
+        return found
+    if not zookeeper:
+        raise UsageError("there is no run to show: give the folder of its checkpoints, or --zookeeper host:port")
+    from dl4jlegacy.services.grid import grid_of
+    from dl4jlegacy.ui.cluster_source import ClusterSource
+
+    return ClusterSource(cluster_address(zookeeper, id), grid_of(tracker, cluster_name) if tracker else None)
+
+
+def check_installed() -> None:
+    """Raise ``ConfError`` if the libraries of the dashboard are not here."""
+    try:
+        import dl4jlegacy.ui.server  # noqa: F401  # to see whether it can be
+    except ModuleNotFoundError as exc:
+        raise ConfError(f"the dashboard needs {exc.name}; {how_to_install('ui')}") from exc

@@ -1,0 +1,208 @@
+"""``/api/v1``: what is known of a run, as JSON and as a stream of events, and what can be done to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+
+from dl4jlegacy.clock import RUNNING
+from dl4jlegacy.scaleout.journal import JournalEntry
+from dl4jlegacy.ui.endpoints import Endpoint, Panel, Parameter, Refused, Values, json_response, steered
+from dl4jlegacy.ui.view import View, history_points
+
+__all__ = ["ENDPOINTS", "event_fields", "event_line", "log_text", "save_model"]
+
+_LOG_LINES, _EVENTS, _POINTS = 200, 200, 1000
+_MOST_STREAMS = 64
+_BEAT_SECONDS, _LOOK_SECONDS = 15.0, 1.0
+
+
+async def _run(panel: Panel, values: Values) -> Response:
+    view = panel.watcher.view
+    return json_response({"run": view.run, **_around(view)})
+
+
+def _around(view: View) -> dict[str, Any]:
+    """Return what else belongs to an answer: how old it is, and why."""
+    return {
+        "source": view.source,
+        "read_at": view.read_at,
+        "away": view.away,
+        "notices": view.notices,
+        "can": view.can,
+    }
+
+
+async def _workers(panel: Panel, values: Values) -> Response:
+    view = panel.watcher.view
+    return json_response({"workers": view.workers, **_around(view)})
+
+
+async def _jobs(panel: Panel, values: Values) -> Response:
+    view = panel.watcher.view
+    return json_response({"jobs": view.jobs, **_around(view)})
+
+
+async def _history(panel: Panel, values: Values) -> Response:
+    history, view = panel.watcher.history, panel.watcher.view
+    points = history_points(history, values["points"], values["after"])
+    return json_response({"history": points, "versions": len(history), "is_observed": view.is_observed})
+
+
+async def _events(panel: Panel, values: Values) -> Response:
+    entries = [
+        entry for entry in panel.watcher.events if entry.key > values["after"] and values["event"] in ("", entry.event)
+    ]
+    newest = entries[-values["limit"] :] if values["limit"] else []
+    return json_response({"events": [event_fields(entry) for entry in newest], "entries": len(entries)})
+
+
+def event_fields(entry: JournalEntry) -> dict[str, Any]:
+    """Return an entry of the journal as one flat object, as ``dl4j logs --format json`` has it, with its key."""
+    own = {"key": entry.key, "time": entry.time, "source": entry.source, "host": entry.host, "pid": entry.pid}
+    return {**own, "event": entry.event, **entry.fields}
+
+
+async def _log(panel: Panel, values: Values) -> Response:
+    return PlainTextResponse(log_text(panel.watcher.events, values["lines"]))
+
+
+def log_text(entries: Sequence[JournalEntry], lines: int) -> str:
+    """Return the last lines of the journal, as ``dl4j logs`` prints them."""
+    newest = entries[-lines:] if lines else []  # each has a line at least
+    text = "\n".join(event_line(entry) for entry in newest).splitlines()
+    return "".join(f"{line}\n" for line in text[-lines:]) if lines else ""
+
+
+def event_line(entry: JournalEntry) -> str:
+    """Return an entry of the journal as text, its traceback below it."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.time)) + f".{int(entry.time * 1000) % 1000:03}"
+    trace = str(entry.fields.get("traceback") or "").rstrip()
+    return "\n  ".join([f"{when} {entry.host} {entry.pid} {entry.line()}", *trace.splitlines()])
+
+
+async def _stream(panel: Panel, values: Values) -> Response:
+    if panel.streams >= _MOST_STREAMS:
+        raise Refused(429, f"{panel.streams} pages follow this run already; close some")
+    headers = {"x-accel-buffering": "no"}
+    return StreamingResponse(_events_of(panel), media_type="text/event-stream", headers=headers)
+
+
+async def _events_of(panel: Panel) -> AsyncIterator[bytes]:
+    """Yield every view as a server-sent event ``view``; of several that a slow reader missed, the last one only."""
+    loop, news = asyncio.get_running_loop(), asyncio.Event()
+    panel.streams += 1
+    try:
+        with panel.watcher.told(lambda: _wake(loop, news)):
+            number, said = -1, RUNNING.now()
+            while not panel.is_closing():
+                news.clear()
+                view = panel.watcher.view
+                if view.number != number:
+                    number, said = view.number, RUNNING.now()
+                    yield b"event: view\ndata: " + msgspec.json.encode(view) + b"\n\n"
+                elif RUNNING.now() - said > _BEAT_SECONDS:
+                    said = RUNNING.now()
+                    yield b": still here\n\n"
+                try:
+                    await asyncio.wait_for(news.wait(), _LOOK_SECONDS)
+                except TimeoutError:
+                    continue
+    finally:
+        panel.streams -= 1
+
+
+def _wake(loop: asyncio.AbstractEventLoop, news: asyncio.Event) -> None:
+    with contextlib.suppress(RuntimeError):  # the server has ended meanwhile
+        loop.call_soon_threadsafe(news.set)
+
+
+async def _stop(panel: Panel, values: Values) -> Response:
+    return json_response({"status": await steered(panel, panel.watcher.source.stop)})
+
+
+async def _save(panel: Panel, values: Values) -> Response:
+    return json_response({"status": await save_model(panel)})
+
+
+async def save_model(panel: Panel) -> str:
+    """Save the newest model that the run keeps, under a name that says which; return where, in words."""
+    run = panel.watcher.view.run
+    if run is None:
+        raise Refused(409, "nothing is known of the run yet")
+    name = "".join(each if each.isalnum() or each in "-_." else "-" for each in run.run).lstrip(".") or "run"
+    out = Path(panel.folder) / f"{name}-round-{run.round}.zip"
+    return await steered(panel, lambda: panel.watcher.source.save(str(out)))
+
+
+_AFTER_KEY = Parameter(name="after", text="Only entries with a greater key; keys grow with time.", default="")
+_STEERS = {200: "done", 409: "not possible: why", 403: "without the page's token, or from another origin"}
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    Endpoint(method="GET", path="/api/v1/run", handler=_run, summary="Where the run is."),
+    Endpoint(method="GET", path="/api/v1/workers", handler=_workers, summary="The workers, and what each does."),
+    Endpoint(method="GET", path="/api/v1/jobs", handler=_jobs, summary="The jobs of the present round."),
+    Endpoint(
+        method="GET",
+        path="/api/v1/history",
+        handler=_history,
+        summary="The versions of the model: scores, validations, speed.",
+        parameters=(
+            Parameter(name="after", text="Only versions after this one.", kind="integer", default=-1, least=-1),
+            Parameter(
+                name="points",
+                text="So many points at most; each stands for some versions in a row.",
+                kind="integer",
+                default=_POINTS,
+                least=1,
+                most=100_000,
+            ),
+        ),
+    ),
+    Endpoint(
+        method="GET",
+        path="/api/v1/events",
+        handler=_events,
+        summary="The run's journal: who came and went, what failed, who took over.",
+        parameters=(
+            _AFTER_KEY,
+            Parameter(name="event", text="Only entries of this kind, such as worker_gone.", default=""),
+            Parameter(name="limit", text="The newest so many.", kind="integer", default=_EVENTS, least=0, most=100_000),
+        ),
+    ),
+    Endpoint(
+        method="GET",
+        path="/api/v1/log",
+        handler=_log,
+        summary="The end of the journal as text, tracebacks included.",
+        parameters=(
+            Parameter(name="lines", text="So many.", kind="integer", default=_LOG_LINES, least=0, most=100_000),
+        ),
+        media="text/plain",
+    ),
+    Endpoint(
+        method="GET",
+        path="/api/v1/stream",
+        handler=_stream,
+        summary="Server-sent events: one named view whenever the run was looked at.",
+        answers={200: "events, until the connection ends", 429: "too many follow the run"},
+        media="text/event-stream",
+    ),
+    Endpoint(
+        method="POST", path="/api/v1/stop", handler=_stop, summary="Stop the run, as dl4j stop does.", answers=_STEERS
+    ),
+    Endpoint(
+        method="POST",
+        path="/api/v1/save",
+        handler=_save,
+        summary="Write the newest checkpoint as a model, into the folder in which the dashboard was started.",
+        answers=_STEERS,
+    ),
+)

@@ -1,0 +1,160 @@
+"""A run on a cluster, as the dashboard reads it: Zookeeper says which run that is, its tracker where it is.
+
+Servers that are away, a master that is replaced and a run that takes the place of another are part of a run's life.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import Any
+
+import msgspec
+
+from dl4jlegacy import storage
+from dl4jlegacy.cluster.address import ClusterAddress, closing, find_conf, open_tracker
+from dl4jlegacy.cluster.registration import forget
+from dl4jlegacy.errors import Dl4jError, TrackerClosedError, TrackerError, UsageError
+from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
+from dl4jlegacy.scaleout.zookeeper import MasterElection, ZookeeperConfigurationRetriever, ZooKeeperSession
+from dl4jlegacy.ui.sources import RunFiles, TrackerState, exported
+from dl4jlegacy.ui.view import Reading, run_view
+
+__all__ = ["ClusterSource"]
+
+_PATIENCE_SECONDS, _ZOOKEEPER_SECONDS = 2.0, 2.0
+"""So long a server is waited for before it is said to be away."""
+
+
+class ClusterSource:
+    """Reads whichever run is registered under an id.
+
+    Args:
+        address: where it is registered.
+        members: of its grid as they are called from here, and the cluster's name; None: as in its Conf.
+
+    Raises:
+        TrackerError: Zookeeper does not answer, or no run is registered.
+        NotAuthorisedError: the run has another secret.
+    """
+
+    def __init__(self, address: ClusterAddress, members: tuple[str, str] | None = None) -> None:
+        self._address, self._members = address, members
+        self.place = f"Zookeeper at {address.zookeeper}, id {address.id}"
+        self.can: tuple[str, ...] = ("stop",)
+        self._session: ZooKeeperSession | None = None
+        self._tracker: HazelcastStateTracker | None = None
+        self._state: TrackerState | None = None
+        self._files: RunFiles | None = None
+        self._last: Reading | None = None
+        self._follow(self._reached(find_conf(address)))
+
+    def read(self) -> Reading:
+        """See ``Source``."""
+        notices: list[str] = []
+        is_registered, known = self._look_into_zookeeper(notices)
+        files = self._files if self._files is not None and self._files.is_of_run() else None
+        self.can = ("stop",) if files is None else ("stop", "save")
+        reading = self._opened().read(files, id=self._address.id, **known)
+        if is_registered is False and reading.run.state == "not begun":
+            reading = self._left_over(files)
+            notices.append("the run is not registered any more: it has ended, and its entries in the grid are cleared")
+        elif reading.run.state != "not begun":
+            self._last = reading
+        return dataclasses.replace(reading, notices=(*reading.notices, *notices))
+
+    def stop(self) -> str:
+        """See ``Source``. The master and the workers leave; what a dead master has left behind is cleared up."""
+        conf = self._reached(find_conf(self._address))
+        with closing(open_tracker(conf, self._address, registered=True)) as tracker:
+            head = tracker.finish("stopped")
+            with self._address.session() as session:
+                has_master = MasterElection(session, group=self._address.id).holder() is not None
+            if not has_master:
+                forget(conf, self._address, tracker)
+        if head is None and has_master:
+            raise TrackerError(f"run {conf.run} has not begun; there is nothing to stop")
+        return f"run {conf.run}: {'had not begun' if head is None else f'{head.status} in round {head.round}'}"
+
+    def save(self, out: str) -> str:
+        """See ``Source``."""
+        folder = self._conf.checkpoint_dir
+        if "save" not in self.can:
+            raise UsageError(
+                f"the checkpoints of run {self._conf.run} cannot be read from here"
+                + (f": they are in {folder} on its master's machine" if folder else ": it keeps none")
+            )
+        return exported(folder, out)
+
+    def close(self) -> None:
+        """See ``Source``."""
+        self._close_tracker()
+        self._close_session()
+
+    # -- which run ----------------------------------------------------------------------------------------------------
+
+    def _reached(self, conf: Conf) -> Conf:
+        """Return the Conf with the grid as it is called from here."""
+        if self._members is None:
+            return conf
+        return conf.replace(state_tracker_connection_string=self._members[0], cluster_name=self._members[1])
+
+    def _follow(self, conf: Conf) -> None:
+        """Look at the run with this Conf from now on."""
+        self._close_tracker()
+        self._conf, self._last = conf, None
+        self._json: dict[str, Any] = msgspec.json.decode(conf.to_json(), type=dict[str, Any])
+        self._files = None
+        if conf.checkpoint_dir:
+            with contextlib.suppress(Dl4jError):
+                self._files = RunFiles(storage.open_folder(conf.checkpoint_dir), conf.incarnation)
+
+    def _look_into_zookeeper(self, notices: list[str]) -> tuple[bool | None, dict[str, Any]]:
+        """Return whether the run is registered, its master and standbys; None and nothing if Zookeeper is away."""
+        try:
+            session, host_and_port = self._opened_session(), self._address.split()
+            found = ZookeeperConfigurationRetriever(*host_and_port, self._address.id, session=session).find()
+            if found is not None and (found.incarnation, found.run) != (self._conf.incarnation, self._conf.run):
+                self._follow(self._reached(found))
+            election = MasterElection(session, group=self._address.id)
+            master, standbys = election.holder(), election.standbys()
+        except TrackerError as exc:
+            self._close_session()
+            notices.append(f"Zookeeper does not answer: {exc}")
+            return None, {}
+        if found is not None and master is None:
+            notices.append("the run has no master now; `dl4j resume` goes on with it, and so does a standby")
+        return found is not None, {"master": master, "standbys": tuple(standbys)}
+
+    def _left_over(self, files: RunFiles | None) -> Reading:
+        """Return a run that is over and cleared up, as its files have it, or as it was seen last."""
+        if files is not None:
+            return files.read()
+        return self._last or Reading(run=run_view(self._json, None, None, id=self._address.id))
+
+    # -- connections --------------------------------------------------------------------------------------------------
+
+    def _opened(self) -> TrackerState:
+        """Return what reads the run's tracker, over a connection that is kept as long as it is good for anything."""
+        if self._tracker is None or self._state is None:
+            tracker = open_tracker(self._conf, self._address, registered=True, patience_seconds=_PATIENCE_SECONDS)
+            self._tracker, self._state = tracker, TrackerState(tracker, self._json)
+        return self._state
+
+    def _opened_session(self) -> ZooKeeperSession:
+        if self._session is None:
+            where, secret = self._address.zookeeper, self._address.secret
+            self._session = ZooKeeperSession(where, secret=secret, deadline_seconds=_ZOOKEEPER_SECONDS)
+        return self._session
+
+    def _close_tracker(self) -> None:
+        tracker, self._tracker, self._state = self._tracker, None, None
+        if tracker is not None:
+            with contextlib.suppress(TrackerClosedError):
+                tracker.shutdown()
+
+    def _close_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()

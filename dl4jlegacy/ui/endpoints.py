@@ -1,0 +1,164 @@
+"""The table in which every endpoint stands once: its path, its parameters, what it answers, and who answers.
+
+The server's routes, the reading of parameters and the OpenAPI document are made from it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from dl4jlegacy.errors import Dl4jError, UsageError, nearest
+from dl4jlegacy.ui.guard import Policy
+from dl4jlegacy.ui.watcher import Watcher
+
+__all__ = ["Endpoint", "Handler", "Panel", "Parameter", "Refused", "Values", "json_response", "route_of", "steered"]
+
+_MOST_DIGITS = 18
+
+
+class Refused(Exception):  # noqa: N818  # an answer, not a failure of this program
+    """A request that is answered with a status, a code and a reason."""
+
+    def __init__(self, status: int, message: str, code: str = UsageError.code) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
+
+    def response(self) -> Response:
+        """Return the answer."""
+        return json_response({"error": {"code": self.code, "message": str(self)}}, self.status)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """A parameter of an endpoint, in its query or its path; ``least`` and ``most`` bound a number."""
+
+    name: str
+    text: str
+    kind: Literal["integer", "string"] = "string"
+    place: Literal["query", "path"] = "query"
+    default: int | str | None = None
+    least: int = 0
+    most: int = 10**_MOST_DIGITS - 1
+
+    def read(self, given: str) -> int | str:
+        """Return the value of a text; raises ``Refused``."""
+        if self.kind == "string":
+            return given
+        digits = given.removeprefix("-")
+        is_number = digits.isascii() and digits.isdecimal() and len(digits) <= _MOST_DIGITS
+        if not is_number or not self.least <= int(given) <= self.most:
+            raise Refused(
+                400, f"{self.name} is {given[:100]!r}; it must be a whole number from {self.least} to {self.most}"
+            )
+        return int(given)
+
+
+@dataclass(slots=True, kw_only=True)
+class Panel:
+    """What the endpoints answer from; one for every server.
+
+    Attributes:
+        watcher: looks at the run.
+        policy: what is demanded of requests; it has the page's token.
+        folder: where a model is saved.
+        is_closing: tells whether the server is about to end.
+        steering: held while a run is stopped or a model is saved: one at a time.
+        streams: how many listen to the stream of events.
+    """
+
+    watcher: Watcher
+    policy: Policy
+    folder: str = "."
+    is_closing: Callable[[], bool] = lambda: False
+    steering: threading.Lock = field(default_factory=threading.Lock)
+    streams: int = 0
+
+
+Values = Mapping[str, Any]
+Handler = Callable[[Panel, Values], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """An endpoint.
+
+    Attributes:
+        method, path: as OpenAPI writes them, ``/statetracker/minibatch/{num}``.
+        handler: answers, from the panel and the values of the parameters, by name.
+        summary: one sentence.
+        answers: statuses and what they mean, besides those that any endpoint may give.
+        media: of a good answer.
+    """
+
+    method: Literal["GET", "POST", "PUT"]
+    path: str
+    handler: Handler
+    summary: str
+    parameters: tuple[Parameter, ...] = ()
+    answers: Mapping[int, str] = field(default_factory=lambda: {200: "as it is"})
+    media: str = "application/json"
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    """Return a value as JSON; numbers that are none are null there."""
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+def route_of(endpoint: Endpoint, panel: Panel) -> Route:
+    """Return the route of an endpoint."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await endpoint.handler(panel, _values(endpoint, request))
+        except Refused as refused:
+            return refused.response()
+
+    return Route(endpoint.path, answer, methods=[endpoint.method])
+
+
+def _values(endpoint: Endpoint, request: Request) -> dict[str, Any]:
+    """Return the values of an endpoint's parameters; raises ``Refused`` for one that it does not have, or has twice."""
+    known = {parameter.name: parameter for parameter in endpoint.parameters}
+    values = {name: parameter.default for name, parameter in known.items()}
+    given = [*request.query_params.multi_items(), *request.path_params.items()]
+    for name, text in given:
+        if name not in known:
+            there = nearest(name[:100], list(known)) if known else "; this takes none"
+            raise Refused(400, f"there is no parameter {name[:100]!r}{there}")
+        if [each for each, _ in given].count(name) > 1:
+            raise Refused(400, f"{name} is given more than once")
+        values[name] = known[name].read(text)
+    return values
+
+
+async def steered(panel: Panel, act: Callable[[], str]) -> str:
+    """Call what steers the run or saves its model, on a thread of its own; return what it says.
+
+    Raises:
+        Refused: that is not possible, or somebody else does it at this moment.
+    """
+    with _alone(panel.steering):
+        try:
+            return await run_in_threadpool(act)
+        except Dl4jError as exc:
+            raise Refused(409, str(exc), exc.code) from exc
+
+
+@contextlib.contextmanager
+def _alone(lock: threading.Lock) -> Iterator[None]:
+    if not lock.acquire(blocking=False):
+        raise Refused(409, "the run is being stopped, or its model saved, at this moment; look again in a while")
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,279 @@
+"""Where the dashboard reads a run: the folder of its checkpoints, its tracker in this process, or its cluster.
+
+They keep nothing but what makes the next look cheaper. Each is used by one thread; only what steers a run may be called
+by others, since it has connections of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from dl4jlegacy import storage
+from dl4jlegacy.clock import RUNNING, Clock
+from dl4jlegacy.decoding import described
+from dl4jlegacy.errors import CheckpointError, UsageError
+from dl4jlegacy.folders import Folder
+from dl4jlegacy.scaleout.checkpoint import CheckpointStore
+from dl4jlegacy.scaleout.history import HistoryEntry, HistoryFile
+from dl4jlegacy.scaleout.journal import JournalEntry, JournalFile, JournalReader
+from dl4jlegacy.scaleout.monitor import GONE, WAITING
+from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.records import Head
+from dl4jlegacy.scaleout.tracker import StateTracker
+from dl4jlegacy.ui.view import Reading, job_views, run_view, worker_views, workers_of_history
+
+__all__ = ["FolderSource", "RunFiles", "Silence", "Source", "TrackerState"]
+
+T = TypeVar("T")
+
+_REST = 20
+"""A file is read so often that its reading takes no more than one in so many parts of the time."""
+_MOST_EVENTS = 2000
+
+
+class Source(Protocol):
+    """What a run can be read from. ``read`` and ``close`` are called on one thread, the rest on any."""
+
+    place: str
+    """Where that is, in words."""
+    can: tuple[str, ...]
+    """Which of "stop" and "save" it offers."""
+
+    def read(self) -> Reading:
+        """Return what is known of the run now. Blocks.
+
+        Raises:
+            Dl4jError: it cannot be read now.
+        """
+        ...
+
+    def stop(self) -> str:
+        """Stop the run; return what has happened, in words. Blocks; raises ``Dl4jError``."""
+        ...
+
+    def save(self, out: str) -> str:
+        """Write the newest model that is kept to the file ``out``; return what, in words. Blocks; as ``stop``."""
+        ...
+
+    def close(self) -> None:
+        """Give up what is open."""
+        ...
+
+
+class _Rested(Generic[T]):
+    """What a slow reading returned last; it is repeated only after it was left alone for long enough."""
+
+    def __init__(self, read: Callable[[], T], clock: Clock = RUNNING) -> None:
+        self._read, self._clock, self._next = read, clock, -1.0
+        self._last: T | None = None
+
+    def get(self) -> T:
+        """Return what there is, read now or lately; raises what ``read`` raises."""
+        now = self._clock.now()
+        if self._last is None or now >= self._next:
+            self._last = self._read()
+            took = self._clock.now() - now
+            self._next = now + _REST * took
+        return self._last
+
+
+class RunFiles:
+    """What a run keeps in the folder of its checkpoints, as far as it is there.
+
+    Args:
+        folder: the run's.
+        incarnation: of the run that is looked at; None: whichever is there. Another one's files count as none.
+    """
+
+    def __init__(self, folder: Folder, incarnation: str | None = None) -> None:
+        self._folder, self._incarnation = folder, incarnation
+        self._history = _Rested(lambda: HistoryFile(folder).read() if self._has(HistoryFile.NAME) else [])
+        self._events = _Rested(lambda: JournalFile(folder).read() if self._has(JournalFile.NAME) else [])
+        self._conf = _Rested(self._read_conf)
+        self._head = _Rested(lambda: (CheckpointStore(folder).newest_head(),))
+
+    def conf(self) -> dict[str, Any]:
+        """Return the run's Conf, as JSON.
+
+        Raises:
+            CheckpointError: there is none, or it cannot be read. CloudError and its like: what AWS says.
+        """
+        return self._conf.get()
+
+    def is_of_run(self) -> bool:
+        """Return whether the folder can be read here, and has the files of the run that is looked at."""
+        try:
+            return self._incarnation in (None, self.conf().get("incarnation"))
+        except CheckpointError:
+            return False
+
+    def history(self) -> list[HistoryEntry]:
+        """Return the versions of its model; raises ``CheckpointError`` as ``HistoryFile.read``."""
+        return self._history.get()
+
+    def events(self) -> list[JournalEntry]:
+        """Return the entries of its journal; raises ``CheckpointError`` as ``JournalFile.read``."""
+        return self._events.get()
+
+    def head(self) -> Head | None:
+        """Return the head of its newest checkpoint; None if it has none."""
+        return self._head.get()[0]
+
+    def read(self) -> Reading:
+        """Return what the files alone say of the run; raises as the other methods."""
+        conf, history, head, events = self.conf(), self.history(), self.head(), self.events()
+        known: dict[str, Any] = {}
+        ended = next((entry for entry in reversed(events) if entry.event == "run_ended"), None)
+        if ended is not None and (not history or ended.time >= history[-1].time):
+            known["state"] = str(ended.fields.get("status") or "done")
+        return Reading(
+            run=run_view(conf, head, None, history, **known),
+            workers=workers_of_history(history),
+            history=history,
+            events=events,
+            network=network_of(conf),
+        )
+
+    def _has(self, name: str) -> bool:
+        try:
+            return name in self._folder.names()
+        except OSError as exc:
+            raise CheckpointError(f"{self._folder.place} cannot be read: {exc.strerror or exc}") from exc
+
+    def _read_conf(self) -> dict[str, Any]:
+        place = self._folder.place
+        try:
+            return msgspec.json.decode(self._folder.read("conf.json"), type=dict[str, Any])
+        except FileNotFoundError as exc:
+            raise CheckpointError(
+                f"{place} holds no run: it has no conf.json; give what --checkpoint-dir was, or --zookeeper"
+            ) from exc
+        except OSError as exc:
+            raise CheckpointError(f"{place} cannot be read: {exc.strerror or exc}") from exc
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+            raise CheckpointError(f"the conf.json in {place} is none: {exc}") from exc
+
+
+class FolderSource:
+    """A run of which only the folder of its checkpoints is looked at: finished, or under way on this machine.
+
+    Args:
+        folder: its path, here or in S3.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.place = folder
+        self.can: tuple[str, ...] = ("save",)
+        self._files = RunFiles(storage.open_folder(folder))
+
+    def read(self) -> Reading:
+        """See ``Source``."""
+        return self._files.read()
+
+    def stop(self) -> str:
+        """See ``Source``: nobody is reached by a folder."""
+        raise UsageError(
+            "a run that is looked at in its folder cannot be stopped from here: press Ctrl-C where it trains"
+        )
+
+    def save(self, out: str) -> str:
+        """See ``Source``."""
+        return exported(self.place, out)
+
+    def close(self) -> None:
+        """See ``Source``."""
+
+
+def exported(folder: str, out: str) -> str:
+    """Write the newest checkpoint in a folder to a model file; return what it is, in words; raises ``Dl4jError``."""
+    from dl4jlegacy.training import export_model
+
+    fields = export_model(folder, out)
+    return (
+        f"the model of run {fields['run']} in round {fields['round']}, after {fields['examples']:,} examples, is in "
+        f"{fields['model_path']}"
+    )
+
+
+def network_of(conf: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the configuration of the network in a Conf that is JSON."""
+    found = conf.get("multi_layer_conf") or conf.get("computation_graph_conf")
+    return found if isinstance(found, dict) else None
+
+
+class Silence:
+    """For how long heartbeats have not changed, by the clock of this process: no other machine's is believed."""
+
+    def __init__(self, clock: Clock = RUNNING) -> None:
+        self._clock, self._seen = clock, dict[str, tuple[float, float]]()
+
+    def update(self, beats: Mapping[str, float]) -> dict[str, float]:
+        """Return the seconds since each worker's beat was first seen."""
+        now = self._clock.now()
+        self._seen = {
+            id: self._seen[id] if id in self._seen and self._seen[id][0] == beat else (beat, now)
+            for id, beat in beats.items()
+        }
+        return {id: now - since for id, (_, since) in self._seen.items()}
+
+
+class TrackerState:
+    """Reads a run from its tracker: the head, the workers, the present round's jobs and the journal. For one thread."""
+
+    def __init__(self, tracker: StateTracker, conf: Mapping[str, Any], plan: Plan | None = None) -> None:
+        self._tracker, self._conf, self._plan = tracker, conf, plan
+        self._silence, self._reader = Silence(), JournalReader(tracker)
+        self._events: dict[str, JournalEntry] = {}
+
+    def read(self, files: RunFiles | None = None, **known: Any) -> Reading:
+        """Return what the tracker and the run's files have of the run; "not begun": the tracker has no head of it.
+
+        Args:
+            files: the run's, if they can be read here.
+            known: other fields of ``RunView``.
+
+        Raises:
+            TrackerError: it cannot be reached. CheckpointError and its like: the files cannot be read.
+        """
+        head, plan = self._tracker.head(), self._find_plan()
+        jobs = job_views({} if plan is None else self._tracker.current_jobs(plan), head)
+        records = self._tracker.workers()
+        for entry in self._reader.read():
+            self._events[entry.key] = entry
+        for key in sorted(self._events)[:-_MOST_EVENTS]:
+            del self._events[key]
+        history = None if files is None else files.history()
+        gone, waiting = self._tracker.get(GONE), self._tracker.get(WAITING)
+        news = max([record.beat for record in records], default=0.0) or None
+        fields = {"waiting": str(waiting or ""), "last_news": news, **known}
+        return Reading(
+            run=run_view(self._conf, head, plan, **fields),
+            workers=worker_views(
+                records,
+                gone if isinstance(gone, dict) else {},
+                jobs,
+                history or (),
+                self._silence.update({record.id: record.beat for record in records}),
+            ),
+            jobs=jobs,
+            history=history,
+            events=self._all_events(files),
+            network=network_of(self._conf),
+        )
+
+    def _find_plan(self) -> Plan | None:
+        found = None if self._plan is not None else self._tracker.get("plan")
+        if found is not None:
+            with contextlib.suppress(msgspec.ValidationError):
+                self._plan = msgspec.convert(found, described(Plan))
+        return self._plan
+
+    def _all_events(self, files: RunFiles | None) -> Sequence[JournalEntry]:
+        """Return the entries of the tracker and those that only the copy of the journal still has."""
+        kept = [] if files is None else files.events()
+        entries = {entry.key: entry for entry in kept} | self._events
+        return [entries[key] for key in sorted(entries)]

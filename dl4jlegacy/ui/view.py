@@ -1,0 +1,372 @@
+"""What the dashboard shows of a run: frozen structs, made by pure functions from the records that the run keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from dl4jlegacy.scaleout.history import HistoryEntry
+from dl4jlegacy.scaleout.journal import JournalEntry
+from dl4jlegacy.scaleout.liveness.failure_detector import process_of
+from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.records import Best, Failure, Figures, Head, JobRecord, WorkerRecord
+
+__all__ = [
+    "Away",
+    "HistoryPoint",
+    "JobView",
+    "Marks",
+    "Reading",
+    "RunView",
+    "View",
+    "WorkerView",
+    "history_points",
+    "job_views",
+    "run_view",
+    "worker_views",
+    "workers_of_history",
+]
+
+_CONF_FIELDS = (
+    *("model", "dataset", "multi_layer_clazz", "router", "workers", "jobs_per_round", "batch_size", "epochs"),
+    *("pretrain_epochs", "averaging_frequency", "seed", "device", "kernels", "min_workers"),
+    *("checkpoint_dir", "checkpoint_every", "collect_training_stats"),
+)
+_RECENT = 20
+"""A worker's rate is that of its last job among so many versions."""
+
+
+class RunView(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a run is.
+
+    Attributes:
+        run, id: its name, and its id in Zookeeper ("": it is in none).
+        state: "running", "done", "failed", "stopped", or "not begun".
+        phase: "pretrain", "finetune", "validate" or a program's own kind of work; "": unknown.
+        round, rounds, version, batches, examples, total_examples: done so far, and planned (None: unknown here).
+        updates_dropped: updates that came a second time, and did not count.
+        score: of the last version; ``metric``: what the run is scored by (None: by nothing), ``best`` and
+            ``validation`` what that has found.
+        stopped_by, waiting: why it ended early, what it waits for, in words; "": neither.
+        failure: what ended a run that failed.
+        master, standbys: host, pid, ... of these processes; None: there is no master, or none is known here.
+        last_news: when it was last heard of, in seconds since 1970, by the clock of the machine that wrote it.
+        conf: the fields of the Conf that are shown.
+    """
+
+    run: str
+    id: str = ""
+    state: str = "not begun"
+    phase: str = ""
+    round: int = 0
+    rounds: int | None = None
+    version: int = 0
+    batches: int = 0
+    examples: int = 0
+    total_examples: int | None = None
+    updates_dropped: int = 0
+    score: float | None = None
+    metric: str | None = None
+    best: Best | None = None
+    validation: Figures | None = None
+    stopped_by: str = ""
+    waiting: str = ""
+    failure: Failure | None = None
+    master: dict[str, Any] | None = None
+    standbys: tuple[dict[str, Any], ...] = ()
+    last_news: float | None = None
+    conf: dict[str, Any] = {}
+
+
+class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a worker.
+
+    Attributes:
+        state: "idle", "working", ...; "gone" with a reason in ``gone``; "" where only the history knows of it.
+        job: its job as ``round/slot``; "": it has none.
+        device: its GPU and the memory in use there; "": it computes on the CPU, or that is unknown.
+        beat: the time of day of its last heartbeat by its machine's clock; None: unknown.
+        silent_seconds: for how long this dashboard has seen no new one, by its own clock.
+        staleness: by how many versions the model of its job is older than the newest.
+        examples_per_second: of its last job; None: unknown.
+    """
+
+    id: str
+    host: str = ""
+    pid: int | None = None
+    state: str = ""
+    gone: str = ""
+    job: str = ""
+    jobs_done: int | None = None
+    device: str = ""
+    kernels: str = ""
+    beat: float | None = None
+    silent_seconds: float | None = None
+    staleness: int | None = None
+    examples_per_second: float | None = None
+
+
+class JobView(msgspec.Struct, frozen=True, kw_only=True):
+    """A job of the present round: its state, who has it, and why attempts at it failed (``failures``)."""
+
+    round: int
+    slot: int
+    state: str
+    worker: str = ""
+    token: int = 0
+    progress: int = 0
+    seconds: float = 0.0
+    staleness: int | None = None
+    failures: tuple[Failure, ...] = ()
+
+
+class Marks(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a list has come: its length, and what changes with its last and its first entry."""
+
+    count: int = 0
+    last: str = ""
+    first: str = ""
+
+
+class Away(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the run cannot be read now: the error's code and message, and since when (seconds since 1970)."""
+
+    since: float
+    code: str
+    message: str
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is shown at one moment.
+
+    Attributes:
+        number: grows with every view of one dashboard.
+        source: where the run is read from, in words.
+        read_at: when that last succeeded, in seconds since 1970; None: never.
+        away: why it does not succeed now; None: it does.
+        notices: what else a person should know, in words.
+        history, events: how far these have come; ``is_observed``: the history is what this dashboard has seen itself,
+            since the run keeps none that can be read from here.
+        can: which of "stop" and "save" this dashboard can do.
+    """
+
+    number: int = 0
+    source: str = ""
+    read_at: float | None = None
+    away: Away | None = None
+    notices: tuple[str, ...] = ()
+    run: RunView | None = None
+    workers: tuple[WorkerView, ...] = ()
+    jobs: tuple[JobView, ...] = ()
+    history: Marks = Marks()
+    events: Marks = Marks()
+    is_observed: bool = False
+    can: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What was read of a run at once; ``history`` None: the run keeps none that can be read from here."""
+
+    run: RunView
+    workers: tuple[WorkerView, ...] = ()
+    jobs: tuple[JobView, ...] = ()
+    history: Sequence[HistoryEntry] | None = None
+    events: Sequence[JournalEntry] = ()
+    notices: tuple[str, ...] = ()
+    network: Mapping[str, Any] | None = None
+    """The configuration of the network, as JSON."""
+
+
+# -- from records ------------------------------------------------------------------------------------------------------
+
+
+def run_view(
+    conf: Mapping[str, Any],
+    head: Head | None,
+    plan: Plan | None,
+    history: Sequence[HistoryEntry] = (),
+    **known: Any,
+) -> RunView:
+    """Return a run as it is shown.
+
+    Args:
+        conf: its Conf, as JSON.
+        head: its last one; None: it has not begun, or left no checkpoint yet.
+        plan: its plan, if that can be known here.
+        history: as far as it goes beyond the head, it counts: a checkpoint is made every few versions only.
+        known: other fields.
+    """
+    scored, validation = conf.get("validation") or conf.get("early_stopping"), conf.get("validation") or {}
+    view = RunView(
+        run=str(conf.get("run", "")),
+        metric=str(validation.get("metric", "loss")) if scored else None,
+        conf={name: conf[name] for name in _CONF_FIELDS if name in conf},
+    )
+    if head is not None:
+        view = msgspec.structs.replace(view, **_of_head(head))
+    if plan is not None:
+        phase = "" if view.round >= plan.total_rounds else plan.work_of(view.round).kind
+        view = msgspec.structs.replace(
+            view, rounds=plan.total_rounds, total_examples=plan.total_examples, phase=phase or view.phase
+        )
+    if history:
+        view = _further(view, history)
+    return msgspec.structs.replace(view, **known)
+
+
+def _of_head(head: Head) -> dict[str, Any]:
+    return {
+        "run": head.run,
+        "state": head.status,
+        "round": head.round,
+        "version": head.version,
+        "batches": head.batches,
+        "examples": head.examples,
+        "updates_dropped": head.updates_dropped,
+        "score": head.score,
+        "best": head.best,
+        "validation": None if head.scores is None else head.scores.figures,
+        "stopped_by": head.stopped_by,
+        "failure": head.failure,
+    }
+
+
+def _further(view: RunView, history: Sequence[HistoryEntry]) -> RunView:
+    """Return the view with what the history knows beyond it."""
+    last = history[-1]
+    news: dict[str, Any] = {"last_news": last.time}
+    if last.version > view.version:
+        news |= {name: getattr(last, name) for name in ("round", "version", "batches", "examples")}
+        news["score"] = view.score if last.score is None else last.score
+        news["state"] = "running" if view.state == "not begun" else view.state
+    if view.validation is None:
+        news["validation"] = next((e.validation for e in reversed(history) if e.validation is not None), None)
+    return msgspec.structs.replace(view, **news)
+
+
+def job_views(jobs: Mapping[tuple[int, int], JobRecord], head: Head | None) -> tuple[JobView, ...]:
+    """Return the jobs of a round as they are shown, by slot; of their failures all, those of the last attempt too."""
+    return tuple(
+        JobView(
+            round=round_,
+            slot=slot,
+            state=job.state,
+            worker=job.worker,
+            token=job.token,
+            progress=job.progress,
+            seconds=job.seconds,
+            staleness=_staleness(job, head),
+            failures=(*job.failures, *(() if job.failure is None or job.failure in job.failures else (job.failure,))),
+        )
+        for (round_, slot), job in sorted(jobs.items())
+    )
+
+
+def _staleness(job: JobRecord, head: Head | None) -> int | None:
+    """Return by how many versions the model of a job is older than the head; a model's key has its version."""
+    version = job.model.split("/")[1:2]
+    if head is None or job.state != "leased" or not version or not version[0].isdecimal():
+        return None
+    return max(0, head.version - int(version[0]))
+
+
+def worker_views(
+    records: Iterable[WorkerRecord],
+    gone: Mapping[str, str],
+    jobs: Sequence[JobView],
+    history: Sequence[HistoryEntry] = (),
+    silent: Mapping[str, float] | None = None,
+) -> tuple[WorkerView, ...]:
+    """Return the registered workers as they are shown, by id.
+
+    Args:
+        records: theirs.
+        gone: the processes that are gone, and why.
+        jobs: of the present round.
+        history: for their rates.
+        silent: for how long their heartbeats have not changed.
+    """
+    rates, stale = _rates(history), {(job.worker, f"{job.round}/{job.slot}"): job.staleness for job in jobs}
+    return tuple(
+        WorkerView(
+            id=record.id,
+            host=record.host,
+            pid=record.pid,
+            state="gone" if process_of(record.id) in gone else record.state,
+            gone=gone.get(process_of(record.id), ""),
+            job=record.job,
+            jobs_done=record.jobs_done,
+            device=record.device,
+            kernels=record.kernels,
+            beat=record.beat or None,
+            silent_seconds=None if silent is None else silent.get(record.id),
+            staleness=stale.get((record.id, record.job)),
+            examples_per_second=rates.get(record.id),
+        )
+        for record in records
+    )
+
+
+def workers_of_history(history: Sequence[HistoryEntry]) -> tuple[WorkerView, ...]:
+    """Return the workers of the last versions, of a run of which only its history is known."""
+    return tuple(WorkerView(id=id, examples_per_second=rate) for id, rate in sorted(_rates(history).items()))
+
+
+def _rates(history: Sequence[HistoryEntry]) -> dict[str, float]:
+    rates: dict[str, float] = {}
+    for entry in history[-_RECENT:]:
+        rates |= entry.workers
+    return rates
+
+
+# -- curves ------------------------------------------------------------------------------------------------------------
+
+
+class HistoryPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Some versions in a row as one point of a curve.
+
+    ``time``, ``version``, ``round``, ``batches`` and ``examples`` are those of the last of them, ``score`` and
+    ``staleness`` their means, ``examples_per_second`` their examples by their seconds, ``validation`` the last one
+    among them.
+    """
+
+    time: float
+    version: int
+    round: int
+    batches: int
+    examples: int
+    score: float | None
+    examples_per_second: float | None
+    staleness: float
+    validation: Figures | None
+
+
+def history_points(history: Sequence[HistoryEntry], most: int, after: int = -1) -> list[HistoryPoint]:
+    """Return the versions after one as at most ``most`` points, the same number of versions in each but the last."""
+    first = next((i for i, entry in enumerate(history) if entry.version > after), len(history))
+    each = max(1, -(-(len(history) - first) // most))
+    return [
+        _point(history[start : start + each], history[start - 1].examples if start else 0)
+        for start in range(first, len(history), each)
+    ]
+
+
+def _point(entries: Sequence[HistoryEntry], before: int) -> HistoryPoint:
+    last, seconds = entries[-1], sum(entry.seconds for entry in entries)
+    scores = [entry.score for entry in entries if entry.score is not None]
+    new = last.examples - before
+    return HistoryPoint(
+        time=last.time,
+        version=last.version,
+        round=last.round,
+        batches=last.batches,
+        examples=last.examples,
+        score=sum(scores) / len(scores) if scores else None,
+        examples_per_second=new / seconds if seconds > 0 and new > 0 else None,
+        staleness=sum(entry.staleness for entry in entries) / len(entries),
+        validation=next((e.validation for e in reversed(entries) if e.validation is not None), None),
+    )

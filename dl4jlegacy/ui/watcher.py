@@ -1,0 +1,172 @@
+"""The thread that looks at a run again and again, and the view that it made last: all that the dashboard remembers.
+
+Whatever asks the dashboard is answered from that view, so that no number of visitors costs the run anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from dl4jlegacy.clock import RUNNING, Clock, Deadline
+from dl4jlegacy.errors import Dl4jError
+from dl4jlegacy.scaleout.history import HistoryEntry
+from dl4jlegacy.scaleout.journal import JournalEntry
+from dl4jlegacy.ui.sources import Source
+from dl4jlegacy.ui.view import Away, Marks, Reading, RunView, View
+
+__all__ = ["Watcher"]
+
+logger = logging.getLogger(__name__)
+
+_LEAST_SECONDS, _MOST_SECONDS = 0.5, 5.0
+_REST = 20
+"""It rests for so many times as long as a look took, so that it takes a twentieth of a core at most."""
+_MOST_OBSERVED = 10_000
+_CLOSE_SECONDS = 30.0
+
+
+class Watcher:
+    """Looks at a run on a thread of its own; a context manager. Its views may be read from any thread.
+
+    Args:
+        source: used on that thread only, but for what steers the run; closed at the end.
+        clock: of running time.
+    """
+
+    def __init__(self, source: Source, clock: Clock = RUNNING) -> None:
+        self.source, self._clock = source, clock
+        self.reading: Reading | None = None
+        """What was read last; None: nothing yet."""
+        self.view = View(source=source.place)
+        self._observed: deque[HistoryEntry] = deque(maxlen=_MOST_OBSERVED)
+        self._observer = _Observer()
+        self._listeners: tuple[Callable[[], None], ...] = ()
+        self._lock, self._closed = threading.Lock(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="dl4j-watcher", daemon=True)
+
+    def __enter__(self) -> Watcher:
+        self.look()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._closed.set()
+        self._thread.join(_CLOSE_SECONDS)
+        self.source.close()
+
+    @property
+    def history(self) -> Sequence[HistoryEntry]:
+        """The versions of the model: those that the run keeps, or those that were seen from here."""
+        kept = None if self.reading is None else self.reading.history
+        return tuple(self._observed) if kept is None else kept
+
+    @property
+    def events(self) -> Sequence[JournalEntry]:
+        """The entries of the run's journal, oldest first."""
+        return () if self.reading is None else self.reading.events
+
+    @contextlib.contextmanager
+    def told(self, listener: Callable[[], None]) -> Iterator[None]:
+        """Call ``listener`` after every new view, on the watcher's thread: it must only enqueue."""
+        with self._lock:
+            self._listeners = (*self._listeners, listener)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._listeners = tuple(each for each in self._listeners if each is not listener)
+
+    def look(self) -> None:
+        """Read the run once, and make the view of it; what goes wrong is in the view."""
+        now = time.time()
+        try:
+            reading = self.source.read()
+        except Dl4jError as exc:
+            self._show(msgspec.structs.replace(self.view, away=self._away(now, exc.code, str(exc))))
+            return
+        except Exception as exc:  # the page says so, and the next look may go well
+            logger.exception("the run cannot be looked at")
+            message = f"this is a bug in dl4jlegacy ({type(exc).__name__}); its traceback is where the dashboard runs"
+            self._show(msgspec.structs.replace(self.view, away=self._away(now, Dl4jError.code, message)))
+            return
+        self.reading = reading
+        if reading.history is None and (seen := self._observer.entry(reading.run, now)) is not None:
+            self._observed.append(seen)
+        self._show(self._view_of(reading, now))
+
+    def _view_of(self, reading: Reading, now: float) -> View:
+        history, events = self.history, reading.events
+        return View(
+            source=self.source.place,
+            read_at=now,
+            notices=reading.notices,
+            run=reading.run,
+            workers=reading.workers,
+            jobs=reading.jobs,
+            history=Marks(
+                count=len(history),
+                last=f"{history[-1].began}/{history[-1].version}" if history else "",
+                first=f"{history[0].began}/{history[0].version}" if history else "",
+            ),
+            events=Marks(
+                count=len(events), last=events[-1].key if events else "", first=events[0].key if events else ""
+            ),
+            is_observed=reading.history is None,
+            can=self.source.can,
+        )
+
+    def _away(self, now: float, code: str, message: str) -> Away:
+        before = self.view.away
+        return Away(since=now if before is None else before.since, code=code, message=message)
+
+    def _show(self, view: View) -> None:
+        self.view = msgspec.structs.replace(view, number=self.view.number + 1)
+        with self._lock:
+            listeners = self._listeners
+        for listener in listeners:
+            listener()
+
+    def _run(self) -> None:
+        rest = _LEAST_SECONDS
+        while not Deadline(rest, self._clock).wait(self._closed.wait):
+            began = self._clock.now()
+            self.look()
+            rest = min(_MOST_SECONDS, max(_LEAST_SECONDS, _REST * (self._clock.now() - began)))
+
+
+class _Observer:
+    """Makes the history of a run that keeps none, from what is seen of it; its entries stand for several versions."""
+
+    def __init__(self) -> None:
+        self._began, self._last = time.time(), (-1, 0.0)
+
+    def entry(self, run: RunView, now: float) -> HistoryEntry | None:
+        """Return the entry of a version that is new; None: it is not."""
+        version, when = self._last
+        if run.version == version or run.state == "not begun":
+            return None
+        if run.version < version:
+            self._began = now  # another run, or one that went back
+        self._last = (run.version, now)
+        if version < 0 or run.version < version:
+            return None  # since when it was the newest is not known
+        return HistoryEntry(
+            began=self._began,
+            time=now,
+            version=run.version,
+            round=run.round,
+            batches=run.batches,
+            examples=run.examples,
+            score=run.score,
+            seconds=now - when,
+            staleness=0.0,
+            workers={},
+            validation=run.validation,
+        )
