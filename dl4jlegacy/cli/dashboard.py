@@ -37,7 +37,9 @@ def dashboard(
         str,
         option("--host", metavar="HOST", help="Where to listen; beyond loopback a token is demanded.", read=not_empty),
     ] = "127.0.0.1",
-    port: Annotated[int, number_option("--port", metavar="PORT", help="0: any that is free.", least=0)] = 9000,
+    port: Annotated[
+        int, number_option("--port", metavar="PORT", help="0: any that is free.", least=0, variable="DL4J_UI_PORT")
+    ] = 9000,
     format: Format = "text",
 ) -> None:
     """Show a run as a page in the browser, live, until Ctrl-C: curves, workers, events, and a button that stops it."""

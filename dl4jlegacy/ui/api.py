@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from dl4jlegacy.clock import RUNNING
 from dl4jlegacy.scaleout.journal import JournalEntry
 from dl4jlegacy.ui.endpoints import Endpoint, Panel, Parameter, Refused, Values, json_response, steered
-from dl4jlegacy.ui.view import View, history_points
+from dl4jlegacy.ui.view import Away, HistoryPoint, JobView, RunView, View, WorkerView, history_points
 
 __all__ = ["ENDPOINTS", "event_fields", "event_line", "log_text", "save_model"]
 
@@ -143,17 +143,43 @@ async def save_model(panel: Panel) -> str:
 
 
 _AFTER_KEY = Parameter(name="after", text="Only entries with a greater key; keys grow with time.", default="")
-_STEERS = {200: "done", 409: "not possible: why", 403: "without the page's token, or from another origin"}
+_STEERS = {200: "done", 409: "not possible: why"}
+_AROUND = {
+    "source": str,
+    "read_at": float | None,
+    "away": Away | None,
+    "notices": list[str],
+    "can": list[str],
+}
 
 ENDPOINTS: tuple[Endpoint, ...] = (
-    Endpoint(method="GET", path="/api/v1/run", handler=_run, summary="Where the run is."),
-    Endpoint(method="GET", path="/api/v1/workers", handler=_workers, summary="The workers, and what each does."),
-    Endpoint(method="GET", path="/api/v1/jobs", handler=_jobs, summary="The jobs of the present round."),
+    Endpoint(
+        method="GET",
+        path="/api/v1/run",
+        handler=_run,
+        summary="Where the run is.",
+        shape={"run": RunView | None, **_AROUND},
+    ),
+    Endpoint(
+        method="GET",
+        path="/api/v1/workers",
+        handler=_workers,
+        summary="The workers, and what each does.",
+        shape={"workers": list[WorkerView], **_AROUND},
+    ),
+    Endpoint(
+        method="GET",
+        path="/api/v1/jobs",
+        handler=_jobs,
+        summary="The jobs of the present round.",
+        shape={"jobs": list[JobView], **_AROUND},
+    ),
     Endpoint(
         method="GET",
         path="/api/v1/history",
         handler=_history,
         summary="The versions of the model: scores, validations, speed.",
+        shape={"history": list[HistoryPoint], "versions": int, "is_observed": bool},
         parameters=(
             Parameter(name="after", text="Only versions after this one.", kind="integer", default=-1, least=-1),
             Parameter(
@@ -171,6 +197,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         path="/api/v1/events",
         handler=_events,
         summary="The run's journal: who came and went, what failed, who took over.",
+        shape={"events": list[dict[str, Any]], "entries": int},
         parameters=(
             _AFTER_KEY,
             Parameter(name="event", text="Only entries of this kind, such as worker_gone.", default=""),
@@ -196,7 +223,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         media="text/event-stream",
     ),
     Endpoint(
-        method="POST", path="/api/v1/stop", handler=_stop, summary="Stop the run, as dl4j stop does.", answers=_STEERS
+        method="POST",
+        path="/api/v1/stop",
+        handler=_stop,
+        summary="Stop the run, as dl4j stop does.",
+        answers=_STEERS,
+        shape={"status": str},
     ),
     Endpoint(
         method="POST",
@@ -204,5 +236,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         handler=_save,
         summary="Write the newest checkpoint as a model, into the folder in which the dashboard was started.",
         answers=_STEERS,
+        shape={"status": str},
     ),
 )

@@ -98,6 +98,7 @@ class Endpoint:
         summary: one sentence.
         answers: statuses and what they mean, besides those that any endpoint may give.
         media: of a good answer.
+        shape: the fields of a good answer in JSON, and their types; a type alone: all of it. None: no JSON.
     """
 
     method: Literal["GET", "POST", "PUT"]
@@ -107,6 +108,7 @@ class Endpoint:
     parameters: tuple[Parameter, ...] = ()
     answers: Mapping[int, str] = field(default_factory=lambda: {200: "as it is"})
     media: str = "application/json"
+    shape: Any = None
 
 
 def json_response(value: Any, status: int = 200) -> Response:

@@ -21,11 +21,11 @@ from starlette.routing import Route
 
 from dl4jlegacy.errors import ConfError, Dl4jError, NotAuthorisedError, UsageError
 from dl4jlegacy.scaleout.secret import beyond_loopback, read_secret
-from dl4jlegacy.ui import api
+from dl4jlegacy.ui import api, legacy, openapi
 from dl4jlegacy.ui.endpoints import Panel, Refused, route_of
 from dl4jlegacy.ui.guard import Guard, Policy
 
-__all__ = ["PORT", "TOKEN", "TOKEN_FILE", "Dashboard", "application", "bind", "policy_for", "url_of"]
+__all__ = ["ENDPOINTS", "PORT", "TOKEN", "TOKEN_FILE", "Dashboard", "application", "bind", "policy_for", "url_of"]
 
 PORT = 9000
 """As of Deeplearning4j's own training UI."""
@@ -37,6 +37,9 @@ _FILES = {
     "/dashboard.css": ("dashboard.css", "text/css"),
     "/favicon.svg": ("favicon.svg", "image/svg+xml"),
 }
+_TOLD = (*api.ENDPOINTS, *legacy.ENDPOINTS)
+ENDPOINTS = (*_TOLD, openapi.endpoint_of(_TOLD))
+"""All of them but the page's own files."""
 _LEAVE_SECONDS, _JOIN_SECONDS = 3, 30.0
 _MOST_CONNECTIONS = 256
 
@@ -44,11 +47,13 @@ _MOST_CONNECTIONS = 256
 def application(panel: Panel) -> Starlette:
     """Return the ASGI application of a dashboard."""
     pages = [Route(path, _file(name, kind, panel.policy), methods=["GET"]) for path, (name, kind) in _FILES.items()]
-    return Starlette(
-        routes=[*pages, *(route_of(endpoint, panel) for endpoint in api.ENDPOINTS)],
+    app = Starlette(
+        routes=[*pages, *(route_of(endpoint, panel) for endpoint in ENDPOINTS)],
         middleware=[Middleware(Guard, policy=panel.policy)],
         exception_handlers={HTTPException: _refused},
     )
+    app.router.redirect_slashes = False  # it would lead to wherever the header Host says
+    return app
 
 
 def _file(name: str, kind: str, policy: Policy) -> Callable[[Request], Response]:
