@@ -41,7 +41,7 @@ nn.graph
 nn.networks
 nn.zoo
 nn.dl4j
-nn.summary nn.network_svg
+nn.summary nn.network_svg nn.pretrain_stack
 nn.training
 nn
 scaleout.liveness
@@ -65,7 +65,7 @@ observing
 execution
 inference inference_run
 evaluation_run prediction generation
-prediction_run run_data
+prediction_run reconstruction run_data
 training
 saved_model
 services
@@ -129,6 +129,7 @@ LIBRARIES = {  # where each library may be imported
             "dl4jlegacy.generation",
             "dl4jlegacy.inference",
             "dl4jlegacy.prediction",
+            "dl4jlegacy.reconstruction",
             "dl4jlegacy.cluster.worker",
             "dl4jlegacy.kernels.arithmetic",
             "dl4jlegacy.sklearn",

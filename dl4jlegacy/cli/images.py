@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dl4jlegacy.cli.options import TrainOptions
     from dl4jlegacy.scaleout.conf import Conf
 
-__all__ = ["image_changes", "is_folder"]
+__all__ = ["image_changes", "image_size", "is_folder"]
 
 _SIZE = re.compile(r"([1-9][0-9]{0,5})(?:[xX]([1-9][0-9]{0,5}))?")
 
@@ -27,7 +27,7 @@ def image_changes(options: TrainOptions, conf: Conf) -> dict[str, Any]:
     """Return the fields of a Conf that the options change, if they do; raises ``UsageError`` if one is malformed."""
     changes: dict[str, Any] = {} if options.images is None else {"column": options.images}
     if options.image_size is not None:
-        changes["height"], changes["width"] = _size(options.image_size)
+        changes["height"], changes["width"] = image_size(options.image_size)
     if options.image_channels is not None:
         changes["channels"] = int(one_of("--image-channels", options.image_channels, ("1", "3")))
     if options.image_fit is not None:
@@ -60,7 +60,8 @@ def _augment(text: str) -> ImageTransform:
     return ImageTransform(**found)
 
 
-def _size(text: str) -> tuple[int, int]:
+def image_size(text: str) -> tuple[int, int]:
+    """Return the height and width in ``--image-size``; raises ``UsageError``."""
     found = _SIZE.fullmatch(text)
     if found is None:
         raise UsageError(

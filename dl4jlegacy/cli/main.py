@@ -40,9 +40,9 @@ from dl4jlegacy.version import __version__
 __all__ = ["app", "main"]
 
 _COMMANDS = (
-    *("train", "resume", "evaluate", "predict", "generate", "tune", "export", "summary", "data"),
-    *("services", "master", "worker", "status", "dashboard", "logs", "stats", "plot", "stop"),
-    *("runs", "explain", "doctor", "aws", "bench"),
+    *("train", "resume", "evaluate", "predict", "generate", "reconstruct", "sample", "tune", "export"),
+    *("summary", "data", "services", "master", "worker", "status", "dashboard", "logs", "stats"),
+    *("plot", "stop", "runs", "explain", "doctor", "aws", "bench"),
 )
 
 _COMPLETIONS = {"--install-completion", "--show-completion"}

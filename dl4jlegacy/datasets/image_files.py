@@ -38,6 +38,7 @@ __all__ = [
     "holds_images",
     "is_image",
     "parts_of",
+    "png_of",
     "read_parts",
 ]
 
@@ -263,6 +264,20 @@ def features_of(pixels: Array) -> Array:
     x: Array = pixels.reshape(len(pixels), -1).astype(np.float32)
     x /= 255
     return x
+
+
+def png_of(pixels: Array) -> bytes:
+    """Return an image, bytes ``(channels, height, width)`` of one channel or three, as the contents of a PNG file.
+
+    Raises:
+        DataError: Pillow is not installed.
+    """
+    image = _pillow().image.fromarray(
+        pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0))
+    )
+    content = io.BytesIO()
+    image.save(content, "PNG", optimize=True)
+    return content.getvalue()
 
 
 # -- folders -----------------------------------------------------------------------------------------------------------

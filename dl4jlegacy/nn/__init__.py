@@ -62,6 +62,7 @@ from dl4jlegacy.nn.preprocessors import (
     ZeroMeanAndUnitVariancePreProcessor,
     ZeroMeanPrePreProcessor,
 )
+from dl4jlegacy.nn.pretrain_stack import reconstruct_input, sample_input
 from dl4jlegacy.nn.schedules import (
     ExponentialSchedule,
     InverseSchedule,
@@ -261,11 +262,13 @@ __all__ = [
     "ZeroPaddingLayer",
     "generate_at_mean_given_z",
     "generate_random_given_z",
+    "reconstruct_input",
     "reconstruction_log_probability",
     "restore_computation_graph",
     "restore_label_names",
     "restore_model",
     "restore_multi_layer_network",
     "restore_normalizer",
+    "sample_input",
     "write_model",
 ]

@@ -96,6 +96,10 @@ class AutoEncoder(FeedForwardLayer, frozen=True, kw_only=True, tag="autoencoder"
     def reconstruct(self, params: Params, x: Array, step: Step) -> Array:
         """Return ``z`` for the uncorrupted ``x``; a work buffer."""
         y, _ = activate(self.linear(params, x, step), params["b"], self.forward_activation(), step)
+        return self.decode(params, y, step)
+
+    def decode(self, params: Params, y: Array, step: Step) -> Array:
+        """Return ``z (examples, n_in)`` for ``y (examples, n_out)``; a work buffer."""
         return self._decode(params, y, step)[1]
 
     def reconstruction_error(self, params: Params, x: Array, step: Step) -> Array:

@@ -136,10 +136,32 @@ class RBM(FeedForwardLayer, frozen=True, kw_only=True, tag="rbm"):
         """Return the mean visible units given the mean hidden units given ``x``; a work buffer."""
         hidden = self.linear(params, x, step)
         _mean(self.hidden_unit, hidden, params["b"], step)
-        visible = step.buffer("reconstruction", x.shape, x)
+        return self.decode(params, hidden, step)
+
+    def decode(self, params: Params, hidden: Array, step: Step) -> Array:
+        """Return the mean visible units, ``(examples, n_in)``, given ``hidden (examples, n_out)``; a work buffer."""
+        visible = step.buffer("reconstruction", (len(hidden), self.n_in), hidden)
         step.kernels.matmul(hidden, params["W"].T, visible)
         _mean(self.visible_unit, visible, params["vb"], step)
         return visible
+
+    def sample(self, params: Params, count: int, gibbs_steps: int, step: Step) -> Array:
+        """Return the mean visible units, ``(count, n_in)``, at the end of as many Gibbs chains; a work buffer.
+
+        A chain begins with hidden units drawn from their biases alone; of ``gibbs_steps`` (at least 1) steps each draws
+        the visible units, and the last one takes their mean. ``step`` says which random numbers.
+        """
+        W, b, vb = params["W"], params["b"], params["vb"]
+        z, h = (step.buffer(name, (count, self.n_out), W) for name in ("hidden", "hidden_sample"))
+        mean, v = (step.buffer(name, (count, self.n_in), W) for name in ("visible_mean", "visible"))
+        z.fill(0)
+        _sample(self.hidden_unit, z, b, h, step, key=step.key("gibbs hidden"))
+        for i in range(1, gibbs_steps):
+            step.kernels.matmul(h, W.T, mean)
+            _sample(self.visible_unit, mean, vb, v, step, key=step.key("gibbs visible", i))
+            step.kernels.matmul(v, W, z)
+            _sample(self.hidden_unit, z, b, h, step, key=step.key("gibbs hidden", i))
+        return self.decode(params, h, step)
 
     def reconstruction_error(self, params: Params, x: Array, step: Step) -> Array:
         """Return the loss of ``reconstruct`` for every example, ``(examples,)``."""

@@ -145,7 +145,11 @@ class VariationalAutoencoder(FeedForwardLayer, frozen=True, kw_only=True, tag="v
 
     def reconstruct(self, params: Params, x: Array, step: Step) -> Array:
         """Return the mean of p(x|z) for the mean ``z`` of q(z|x), ``(examples, n_in)``."""
-        return self.generate_at_mean_given_z(params, self.forward(params, x, step)[0], step)
+        return self.decode(params, self.forward(params, x, step)[0], step)
+
+    def decode(self, params: Params, z: Array, step: Step) -> Array:
+        """Return ``generate_at_mean_given_z``, which goes down through the layer as ``forward`` goes up."""
+        return self.generate_at_mean_given_z(params, z, step)
 
     def reconstruction_error(self, params: Params, x: Array, step: Step) -> Array:
         """Return ``-log p(x|z)`` of every example for the mean ``z`` of q(z|x), ``(examples,)``, in nats."""
