@@ -32,6 +32,7 @@ from dl4jlegacy.errors import (
     UsageError,
     counted,
 )
+from dl4jlegacy.folders import Folder
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.listeners import TrainingListener
 from dl4jlegacy.nn.networks import Network, build_network
@@ -53,8 +54,9 @@ from dl4jlegacy.scaleout.perform import begin_with, first_model, trained_network
 from dl4jlegacy.scaleout.phases import NO_PHASES, Phases
 from dl4jlegacy.scaleout.prefetch import prefetched, stop_reading
 from dl4jlegacy.scaleout.protocol.failures import messages
+from dl4jlegacy.scaleout.protocol.watch import ReissueReason
 from dl4jlegacy.scaleout.records import Failure, Head, WorkerRecord
-from dl4jlegacy.scaleout.standing import where_it_is
+from dl4jlegacy.scaleout.standing import what_is_kept, where_it_is
 from dl4jlegacy.scaleout.stats import NOT_COLLECTED, MasterStats, TrainingStats
 from dl4jlegacy.scaleout.strategies import WorkRouter, aggregator_of, check_servers
 from dl4jlegacy.scaleout.ticker import Ticker
@@ -269,7 +271,9 @@ class RunExecution:
                     head, frame, best = self._wait(parts, show, deadline)
             except KeyboardInterrupt as interrupt:
                 self._shut_down_after(interrupt)
-                interrupt.add_note(_what_is_kept(parts, in_grid=self._monitor is not None))
+                interrupt.add_note(
+                    what_is_kept(parts.run.conf, parts.run.plan, parts.checkpoints, in_grid=self._monitor is not None)
+                )
                 raise
             except TrackerLostError as exc:
                 raise TrackerLostError(f"{exc}. {self._save_known(parts)}") from exc
@@ -328,8 +332,7 @@ class RunExecution:
         if folder is not None or self._followers:
             parts.history = History(folder, parts.run.plan, tracker.clock, conf.network_conf)
         self._followers.begin(ObservedRun(conf, parts.run.plan, name, tracker, lambda: self._known_workers(parts)))
-        if conf.collect_training_stats:
-            self._stats = MasterStats(name, tracker.clock, None if monitor is None else monitor.stats, folder)
+        self._stats = self._record_phases(parts, name, folder)
         observers = Observers(outcome, self._listeners, self._saver, lambda model: self._observed(parts, model))
         saver = actors.ModelSavingActor.start(
             outcome, parts.checkpoints, self._checkpoint_failed, observers.keep, self._phases("saver")
@@ -361,7 +364,7 @@ class RunExecution:
             performer=parts.performer,
             jobs=parts.jobs if parts.by_reference else None,
             models=parts.models,
-            on_job_failed=(lambda event, failure: None) if monitor is None else monitor.journal.job_failed,
+            on_job_failed=self._job_failed,
         )
         parts.workers.recorder = None if self._stats is None else self._stats.recorder
         beats = parts.workers.start(name, parts.run.local_workers, None if monitor is None else monitor.messages)
@@ -371,13 +374,21 @@ class RunExecution:
         if monitor is not None:
             monitor.begin(lambda: tell(master, actors.Poll()), outcome.fail)
 
+    def _record_phases(self, parts: _Parts, name: str, folder: Folder | None) -> MasterStats | None:
+        """Return what records the phases of this process, if anybody wants to know of them."""
+        conf, clock = parts.run.conf, parts.tracker.clock
+        follow = self._followers.phases if self._followers.follow_phases() else None
+        if not conf.collect_training_stats:
+            return None if follow is None else MasterStats(name, clock, None, None, collects=False, follow=follow)
+        return MasterStats(name, clock, None if self._monitor is None else self._monitor.stats, folder, follow=follow)
+
     def _phases(self, thread: str) -> Phases:
         return NO_PHASES if self._stats is None else self._stats.recorder.thread(thread)
 
     @property
     def stats(self) -> TrainingStats:
         """What the phases of the rounds took, as far as it is known here; as for ``ActorNetworkRunner.stats``."""
-        if self._stats is None:
+        if self._stats is None or self._stats.collector is None:
             raise UsageError(f"no statistics were collected; {NOT_COLLECTED}")
         return self._stats.collector.stats()
 
@@ -416,13 +427,25 @@ class RunExecution:
             on_progress=parts.outcome.progressed,
             on_set_aside=lambda worker, failures: self._set_aside(parts, worker, failures),
             present=lambda: self._present(parts),
-            on_reissued=(lambda slot, worker, reason: None) if monitor is None else monitor.job_reissued,
+            on_reissued=self._reissued,
         )
 
     def _present(self, parts: _Parts) -> list[str]:
         """Return the names of the run's workers; called on the master's thread."""
         here = [] if parts.workers is None else parts.workers.names
         return [*here, *([] if self._monitor is None else self._monitor.present())]
+
+    def _job_failed(self, event: protocol.Perform, failure: Failure) -> None:
+        """Tell all who want to know that a job failed here; called on the worker's thread."""
+        self._followers.job_failed(failure)
+        if self._monitor is not None:
+            self._monitor.journal.job_failed(event, failure)
+
+    def _reissued(self, slot: tuple[int, int], worker: str, reason: ReissueReason) -> None:
+        """Tell all who want to know that a job was given to another worker; called on the master's thread."""
+        self._followers.job_reissued(reason)
+        if self._monitor is not None:
+            self._monitor.job_reissued(slot, worker, reason)
 
     def _set_aside(self, parts: _Parts, worker: str, failures: tuple[Failure, ...]) -> None:
         """Say that the run goes on without a worker; called on the master's thread."""
@@ -546,22 +569,6 @@ class RunExecution:
                 parts.tracker.shutdown()
         if late:
             raise DeadlineError(f"{', '.join(late)} did not stop within {timeout:.0f} s; the process should end now")
-
-
-def _what_is_kept(parts: _Parts, *, in_grid: bool) -> str:
-    """Return where a run is that was interrupted and shut down, and how it goes on."""
-    run, rounds = parts.run.conf.run, parts.run.plan.total_rounds
-    saved = None if parts.checkpoints is None else parts.checkpoints.newest()
-    if in_grid:
-        return f"run {run} was stopped; it stays in its tracker: setup(conf, resume=True) goes on with it"
-    if parts.checkpoints is None:
-        return f"run {run} was stopped; nothing of it is kept: with Conf(checkpoint_dir=...) a run can go on later"
-    if saved is None:
-        return f"run {run} was stopped before it began; nothing of it is left"
-    return (
-        f"run {run} was stopped; its checkpoint of round {saved[0].round} of {rounds} is in "
-        f"{parts.run.conf.checkpoint_dir}: setup(conf, resume=True) goes on from there"
-    )
 
 
 def _best_known(parts: _Parts, head: Head) -> Any:

@@ -250,7 +250,8 @@ class ActorNetworkRunner:
         if self._conf is None:
             raise UsageError("call setup(conf) first")
         if self._cluster is not None and self._type == "worker":
-            self._cluster.work(self._own_parts["performer"], self._own_parts["worker_listeners"])
+            own = self._own_parts
+            self._cluster.work(own["performer"], own["worker_listeners"], own["observers"])
             return None
         if self._cluster is not None and self._type == "standby":
             with self._undone_if_it_fails():

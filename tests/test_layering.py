@@ -108,6 +108,7 @@ LIBRARIES = {  # where each library may be imported
     "packaging": ("dl4jlegacy.doctor.installation",),
     "paramiko": ("dl4jlegacy.aws",),
     "plotly": ("dl4jlegacy.tuning.plots",),
+    "prometheus_client": ("dl4jlegacy.observing.prometheus",),
     "pyarrow": ("dl4jlegacy.datasets.arrow_files", "dl4jlegacy.datasets.csv_chunks"),
     "pykka": (
         "dl4jlegacy.scaleout.actors",

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dl4jlegacy.cli.observing import ObservedTrainOptions, observing
+from dl4jlegacy.cli.observing import ObservedTrainOptions, ObservedWorkerOptions, observing
 from dl4jlegacy.cli.options import (
     ResumeOptions,
     TrainOptions,
-    WorkerOptions,
     add_command,
     cluster_address,
     import_used,
@@ -40,7 +39,7 @@ __all__ = [
 
 def add_commands(app: typer.Typer) -> None:
     """Add ``dl4j worker``; ``cli.train`` adds ``dl4j master``."""
-    add_command(app, worker, WorkerOptions)
+    add_command(app, worker, ObservedWorkerOptions)
 
 
 # --- the master -------------------------------------------------------------------------------------------------------
@@ -188,7 +187,7 @@ def resume_folder_on_cluster(options: ResumeOptions, content: bytes, observers: 
 # --- a worker ---------------------------------------------------------------------------------------------------------
 
 
-def worker(options: WorkerOptions) -> None:
+def worker(options: ObservedWorkerOptions) -> None:
     """Work for the run that a master has registered, until it ends."""
     from dl4jlegacy import storage
     from dl4jlegacy.cluster.worker import run_worker
@@ -206,12 +205,14 @@ def worker(options: WorkerOptions) -> None:
         line = to_json({"event": name, **fields}) if json_lines else text
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    run_worker(
-        address,
-        workers=options.workers,
-        wait_seconds=float(options.wait),
-        device=options.device,
-        device_memory_limit=options.device_memory_limit or "",
-        data_dir=data_dir,
-        on_event=on_event,
-    )
+    with observing(options) as observers:
+        run_worker(
+            address,
+            workers=options.workers,
+            wait_seconds=float(options.wait),
+            device=options.device,
+            device_memory_limit=options.device_memory_limit or "",
+            data_dir=data_dir,
+            observers=observers,
+            on_event=on_event,
+        )

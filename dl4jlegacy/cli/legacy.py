@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from dl4jlegacy.cli.cluster import worker
-from dl4jlegacy.cli.options import WorkerOptions, cluster_address
+from dl4jlegacy.cli.observing import ObservedWorkerOptions
+from dl4jlegacy.cli.options import cluster_address
 from dl4jlegacy.cli.values import rate, whole_number
 from dl4jlegacy.console import run_guarded
 from dl4jlegacy.errors import ConfError, UsageError, nearest
@@ -149,7 +150,7 @@ def _work(args: argparse.Namespace) -> None:
     from dl4jlegacy.cluster.address import find_conf
     from dl4jlegacy.nn import zoo
 
-    options = WorkerOptions(zookeeper=_zookeeper(args.ad or args.h))
+    options = ObservedWorkerOptions(zookeeper=_zookeeper(args.ad or args.h))
     if args.a is not None:
         conf = find_conf(cluster_address(options.zookeeper, None), wait_seconds=float(options.wait))
         clazz = zoo.select(args.a).clazz  # a program's run has a network of its own, which is of some class

@@ -68,7 +68,21 @@ app.add_typer(services_app)
 app.add_typer(aws_app)
 app.add_typer(bench_app)
 app.add_typer(data_app)
-for module in (cluster, dashboard, doctor, explain, generate, inference):
+for module in (
+    cluster,
+    dashboard,
+    doctor,
+    explain,
+    generate,
+    inference,
+    inspect,
+    plot,
+    runs,
+    stats,
+    summary,
+    train,
+    tune,
+):
     module.add_commands(app)
 
 

@@ -7,18 +7,40 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from dl4jlegacy.cli.declarations import text_option
-from dl4jlegacy.cli.options import ResumeOptions, TrainOptions
+from dl4jlegacy.cli.declarations import count_option, text_option
+from dl4jlegacy.cli.options import ResumeOptions, TrainOptions, WorkerOptions
+from dl4jlegacy.console import open_console
+from dl4jlegacy.errors import UsageError
+from dl4jlegacy.strict_json import to_json
 
 if TYPE_CHECKING:
     from dl4jlegacy.scaleout.observers import RunObserver
 
-__all__ = ["ObservedResumeOptions", "ObservedTrainOptions", "ObservingOptions", "observing"]
+__all__ = [
+    "MetricsOptions",
+    "ObservedResumeOptions",
+    "ObservedTrainOptions",
+    "ObservedWorkerOptions",
+    "ObservingOptions",
+    "observing",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObservingOptions:
-    """What a master's process has besides; None: not given."""
+class MetricsOptions:
+    """What every process of a run has besides; None: not given."""
+
+    metrics_port: Annotated[
+        int | None, count_option("--metrics-port", "Serve metrics for Prometheus at this port (0: any).", least=0)
+    ] = None
+    metrics_host: Annotated[
+        str | None, text_option("--metrics-host", "HOST", "Where to serve them (127.0.0.1); anybody there may read.")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservingOptions(MetricsOptions):
+    """What a master's process has besides."""
 
     tensorboard: Annotated[
         str | None, text_option("--tensorboard", "DIR", "Write curves and histograms for TensorBoard to this folder.")
@@ -35,16 +57,39 @@ class ObservedResumeOptions(ObservingOptions, ResumeOptions):
     """The options of ``dl4j resume``."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ObservedWorkerOptions(MetricsOptions, WorkerOptions):
+    """The options of ``dl4j worker``."""
+
+
 @contextlib.contextmanager
-def observing(options: ObservingOptions) -> Iterator[list[RunObserver]]:
-    """Yield who follows the run that a command is about to begin; nobody does any more at the end.
+def observing(
+    options: ObservedTrainOptions | ObservedResumeOptions | ObservedWorkerOptions,
+) -> Iterator[list[RunObserver]]:
+    """Yield who follows the runs of a command that is about to begin; nobody does any more at the end.
 
     Raises:
-        ConfError: a library is not installed, or a folder cannot be used.
+        UsageError: two options do not go together, or there is no such port.
+        ConfError: a library is not installed, a folder cannot be used, or a port is taken.
     """
     observers: list[RunObserver] = []
-    if options.tensorboard is not None:
-        from dl4jlegacy.observing.tensorboard import TensorBoardObserver
+    if options.metrics_host is not None and options.metrics_port is None:
+        raise UsageError("--metrics-host says where metrics are served, and --metrics-port that they are; give both")
+    with contextlib.ExitStack() as stack:
+        if isinstance(options, ObservingOptions) and options.tensorboard is not None:
+            from dl4jlegacy.observing.tensorboard import TensorBoardObserver
 
-        observers.append(TensorBoardObserver(options.tensorboard))
-    yield observers
+            observers.append(TensorBoardObserver(options.tensorboard))
+        if options.metrics_port is not None:
+            from dl4jlegacy.observing.prometheus import PrometheusObserver
+
+            metrics = PrometheusObserver(options.metrics_port, options.metrics_host or "127.0.0.1")
+            observers.append(stack.enter_context(metrics))
+            _announce("metrics", metrics.url, json_lines=options.log_format == "json")
+        yield observers
+
+
+def _announce(what: str, url: str, *, json_lines: bool) -> None:
+    """Say on stderr where something is served, which may be at any port."""
+    line = to_json({"event": what, "url": url}) if json_lines else f"{what} are served at {url}"
+    open_console(json_lines=json_lines).print(line, markup=False, highlight=False, soft_wrap=True)

@@ -24,6 +24,7 @@ from dl4jlegacy.errors import CheckpointError, ConfError, UsageError
 from dl4jlegacy.nn.listeners import TrainingListener
 from dl4jlegacy.run import Run, TrainingData, resolve
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.observers import RunObserver
 from dl4jlegacy.scaleout.outcome import RunStatus
 from dl4jlegacy.scaleout.parts import PerformerFactory
 from dl4jlegacy.scaleout.secret import allows_unsigned, read_secret
@@ -94,9 +95,14 @@ class ClusterProgram:
         """Return what makes this process wait behind the master of a run, and lead it when that is gone."""
         return leading_after_master(conf, data, self.address, self._options(tick), workers=self.workers or 0)
 
-    def work(self, performer: PerformerFactory | None, listeners: Sequence[TrainingListener]) -> None:
+    def work(
+        self,
+        performer: PerformerFactory | None,
+        listeners: Sequence[TrainingListener],
+        observers: Sequence[RunObserver] = (),
+    ) -> None:
         """Work for the run that is registered, until it ends; args and errors as for ``run_worker``."""
-        run_worker(self.address, workers=self.workers, performer=performer, listeners=listeners)
+        run_worker(self.address, workers=self.workers, performer=performer, listeners=listeners, observers=observers)
 
     def _options(self, tick: Tick) -> MasterOptions:
         return MasterOptions(bind=self.bind, tick=tick)

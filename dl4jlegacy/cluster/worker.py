@@ -5,10 +5,11 @@ Legacy: ``ActorNetworkRunner`` of type ``worker``, which waited for ever for a m
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -41,12 +42,14 @@ from dl4jlegacy.scaleout.job import JobIterator
 from dl4jlegacy.scaleout.journal import Journal
 from dl4jlegacy.scaleout.liveness.client import LivenessClient
 from dl4jlegacy.scaleout.monitor import LIVENESS
+from dl4jlegacy.scaleout.observers import ObservedRun, RunObserver, RunObservers
 from dl4jlegacy.scaleout.outcome import Outcome, failure_of
 from dl4jlegacy.scaleout.parts import PerformerFactory, checked, find_router
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.prefetch import prefetched, stop_reading
-from dl4jlegacy.scaleout.records import WENT_BACK, Head
-from dl4jlegacy.scaleout.stats import sending
+from dl4jlegacy.scaleout.protocol import Perform
+from dl4jlegacy.scaleout.records import WENT_BACK, Failure, Head
+from dl4jlegacy.scaleout.stats import sending, to_all
 from dl4jlegacy.scaleout.strategies import WorkRouter
 from dl4jlegacy.scaleout.ticker import Ticker
 from dl4jlegacy.scaleout.tracker import StateTracker
@@ -83,6 +86,7 @@ def run_worker(
     performer: PerformerFactory | None = None,
     listeners: Sequence[TrainingListener] = (),
     data_dir: str = "",
+    observers: Sequence[RunObserver] = (),
     on_event: OnEvent = lambda name, fields: None,
 ) -> Head | None:
     """Work for the run that is registered, with ``workers`` threads, until it ends.
@@ -92,7 +96,7 @@ def run_worker(
     ``performer`` makes the workers' performers; None: what the Conf names, else one that trains its network and tells
     ``listeners``, on its thread, of every batch. ``workers`` None: one, or one for each GPU.
     ``device`` None: the run's kind, all GPUs if it is GPUs. ``data_dir`` is the folder of MNIST's files for a run whose
-    workers read their data themselves; "": ``DL4J_DATA_DIR``.
+    workers read their data themselves; "": ``DL4J_DATA_DIR``. ``observers`` follow each run from here.
 
     A worker whose run has given way to another under the same id goes over to that one; one that comes to a run that
     has failed, or has nothing in the tracker, waits for somebody to resume it or to take its place. If the id is that
@@ -115,6 +119,7 @@ def run_worker(
         performer=performer,
         listeners=listeners,
         data_dir=data_dir,
+        observers=observers,
         on_event=on_event,
     )
     if is_search(address, wait_seconds):
@@ -154,6 +159,7 @@ def _work_until_over(
     performer: PerformerFactory | None,
     listeners: Sequence[TrainingListener],
     data_dir: str,
+    observers: Sequence[RunObserver],
     on_event: OnEvent,
 ) -> Head | None:
     """Work for the run under an id, and for those that take its place; return the last head, of a failed one too."""
@@ -183,6 +189,7 @@ def _work_until_over(
                     router=router,
                     performer=make,
                     data_dir=data_dir,
+                    observers=observers,
                     on_event=on_event,
                 )
             except NotDefinedError as exc:
@@ -250,6 +257,7 @@ def _work(
     router: WorkRouter,
     performer: PerformerFactory,
     data_dir: str,
+    observers: Sequence[RunObserver],
     on_event: OnEvent,
 ) -> Head | None:
     """Work for one run; return its last head, or None when it is gone, or another has taken its place."""
@@ -261,17 +269,16 @@ def _work(
     outcome, name = Outcome(tracker.clock), process_name()
     journal, (host, port) = Journal(tracker, name), address.split()
     registered = ZookeeperConfigurationRetriever(host, port, address.id, session=session)
-    pool = _pool(
-        conf, tracker, compute, outcome, plan=plan, jobs=jobs, journal=journal, router=router, performer=performer
-    )
-    if conf.collect_training_stats:
-        pool.send_stats(name, sending(tracker))
+    followers = RunObservers(observers, outcome.warn)
+    failed = functools.partial(_job_failed, journal, followers)
+    pool = _pool(conf, tracker, compute, outcome, failed, plan=plan, jobs=jobs, router=router, performer=performer)
     journal.watch_refusals()
     on_event("joined", {"run": conf.run, "worker": name, "threads": workers})
     for index, text, device in compute.describe(workers):
         on_event("device", {"worker": f"{name}-{index}", "text": text, **device.fields()})
     head, left = None, "stopped"
     with (
+        _followed(conf, plan, name, tracker, pool, followers),
         WorkerRegistration(session, name, {"run": conf.run, "threads": workers}, group=address.id),
         LivenessClient(lambda: tracker.get(LIVENESS), name, run=conf.keyspace, secret=address.secret) as link,
         joined_mesh(conf, address, session, name) as mesh,
@@ -309,10 +316,10 @@ def _pool(
     tracker: HazelcastStateTracker,
     compute: Compute,
     outcome: Outcome,
+    on_job_failed: Callable[[Perform, Failure], None],
     *,
     plan: Plan,
     jobs: JobIterator | None,
-    journal: Journal,
     router: WorkRouter,
     performer: PerformerFactory,
 ) -> WorkerPool:
@@ -327,8 +334,32 @@ def _pool(
         performer=performer,
         jobs=jobs,
         ends_run=True,
-        on_job_failed=journal.job_failed,
+        on_job_failed=on_job_failed,
     )
+
+
+@contextlib.contextmanager
+def _followed(
+    conf: Conf, plan: Plan, name: str, tracker: StateTracker, pool: WorkerPool, followers: RunObservers
+) -> Iterator[None]:
+    """Have a process's share of a run followed by the run's master, if that wants its statistics, and by ``followers``.
+
+    Around everything else, so that the workers have stopped when these hear of the end.
+    """
+    follow = followers.phases if followers.follow_phases() else None
+    if conf.collect_training_stats or follow is not None:
+        pool.send_stats(name, to_all(follow, sending(tracker) if conf.collect_training_stats else None))
+    try:
+        followers.begin(ObservedRun(conf, plan, name, tracker, is_master=False))
+        yield
+    finally:
+        followers.end()
+
+
+def _job_failed(journal: Journal, followers: RunObservers, event: Perform, failure: Failure) -> None:
+    """Tell all who want to know that a job failed here; called on the worker's thread."""
+    journal.job_failed(event, failure)
+    followers.job_failed(failure)
 
 
 def _serve(outcome: Outcome, master: _MasterWatch) -> Head | None:

@@ -1,1 +1,1 @@
-"""What follows a run for other tools: files for TensorBoard. Each needs a library of its own, which an extra brings."""
+"""What follows a run for other tools: files for TensorBoard, metrics for Prometheus; extras bring their libraries."""

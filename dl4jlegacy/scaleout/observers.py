@@ -19,6 +19,7 @@ from dl4jlegacy.scaleout.outcome import Outcome
 from dl4jlegacy.scaleout.phases import EventStats
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol import NewModel
+from dl4jlegacy.scaleout.protocol.watch import ReissueReason
 from dl4jlegacy.scaleout.records import Failure, Head, WorkerRecord
 from dl4jlegacy.scaleout.store import Buffer
 from dl4jlegacy.scaleout.tracker import StateTracker
@@ -107,7 +108,8 @@ class ObservedRun:
         conf, plan: the run's.
         process: the name of this process, which no other has.
         tracker: the run's.
-        workers: returns the workers that are known, without waiting for the tracker. (): in a worker's process.
+        workers: returns the workers that are known, without waiting for the tracker; none in a worker's process.
+        is_master: whether this process leads the run; if not, it only works for it.
     """
 
     conf: Conf
@@ -115,6 +117,7 @@ class ObservedRun:
     process: str
     tracker: StateTracker
     workers: Callable[[], Sequence[WorkerRecord]] = tuple
+    is_master: bool = True
 
 
 class RunObserver:
@@ -139,8 +142,8 @@ class RunObserver:
     def job_failed(self, failure: Failure) -> None:
         """A job failed in this process; on the worker's thread."""
 
-    def job_reissued(self, reason: str) -> None:
-        """A job was given to another worker: its own is ``slow``, or its lease was broken; on the master's thread."""
+    def job_reissued(self, reason: ReissueReason) -> None:
+        """A job was given to another worker, and why; on the master's thread."""
 
     def checkpoint_failed(self, message: str) -> None:
         """A checkpoint could not be written; on the thread that writes them."""
@@ -187,7 +190,7 @@ class RunObservers(RunObserver):
         """See ``RunObserver``."""
         self._tell(lambda observer: observer.job_failed(failure))
 
-    def job_reissued(self, reason: str) -> None:
+    def job_reissued(self, reason: ReissueReason) -> None:
         """See ``RunObserver``."""
         self._tell(lambda observer: observer.job_reissued(reason))
 

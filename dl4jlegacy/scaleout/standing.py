@@ -1,12 +1,14 @@
-"""How far a run is, in words, for the message of a run that does not get on."""
+"""How far a run is, and what is kept of it, in words: for messages about a run that does not get on, or was stopped."""
 
 from __future__ import annotations
 
 from dl4jlegacy.errors import Dl4jError
+from dl4jlegacy.scaleout.checkpoint import CheckpointStore
+from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.tracker import StateTracker
 
-__all__ = ["where_it_is"]
+__all__ = ["what_is_kept", "where_it_is"]
 
 _SHOWN = 8
 """So many workers, and so many failures, are named in a message."""
@@ -24,3 +26,18 @@ def where_it_is(tracker: StateTracker, plan: Plan) -> str:
     said = [where, *(states or ["it has no worker"])]
     said += [f"worker {failure.worker} has failed: {failure.message}" for failure in failures[:_SHOWN]]
     return "; ".join(said)
+
+
+def what_is_kept(conf: Conf, plan: Plan, checkpoints: CheckpointStore | None, *, in_grid: bool) -> str:
+    """Return where a run is that was interrupted and shut down, and how it goes on."""
+    run, saved = conf.run, None if checkpoints is None else checkpoints.newest()
+    if in_grid:
+        return f"run {run} was stopped; it stays in its tracker: setup(conf, resume=True) goes on with it"
+    if checkpoints is None:
+        return f"run {run} was stopped; nothing of it is kept: with Conf(checkpoint_dir=...) a run can go on later"
+    if saved is None:
+        return f"run {run} was stopped before it began; nothing of it is left"
+    return (
+        f"run {run} was stopped; its checkpoint of round {saved[0].round} of {plan.total_rounds} is in "
+        f"{conf.checkpoint_dir}: setup(conf, resume=True) goes on from there"
+    )

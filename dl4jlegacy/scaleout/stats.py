@@ -48,6 +48,7 @@ __all__ = [
     "read_lines",
     "sending",
     "side_of",
+    "to_all",
 ]
 
 logger = logging.getLogger(__name__)
@@ -353,6 +354,17 @@ class StatsSender:
                 logger.debug("statistics were lost: %s", exc)
 
 
+def to_all(*sends: Callable[[Sequence[EventStats]], None] | None) -> Callable[[Sequence[EventStats]], None]:
+    """Return what gives the same events to each of ``sends`` that there is; the first that raises is the last."""
+    there = [send for send in sends if send is not None]
+
+    def send_all(events: Sequence[EventStats]) -> None:
+        for send in there:
+            send(events)
+
+    return send_all
+
+
 class MasterStats:
     """The statistics in a master's process: what it records itself, and what comes together there.
 
@@ -361,16 +373,31 @@ class MasterStats:
         clock: of running time.
         collector: of a cluster's master, which outlives this; None: one of its own.
         folder: of the run's checkpoints, for one of its own; None: there is none.
+        collects: whether anything is collected at all; if not, the process's events are only for ``follow``.
+        follow: gets the events of this process as well.
     """
 
-    def __init__(self, process: str, clock: Clock, collector: StatsCollector | None, folder: Folder | None) -> None:
+    def __init__(
+        self,
+        process: str,
+        clock: Clock,
+        collector: StatsCollector | None,
+        folder: Folder | None,
+        *,
+        collects: bool = True,
+        follow: Callable[[Sequence[EventStats]], None] | None = None,
+    ) -> None:
         self.recorder = PhaseRecorder(process, clock)
-        self.collector, self._is_own = collector or StatsCollector(folder), collector is None
-        self._sender = StatsSender(self.recorder, self.collector.add)
+        self._own = StatsCollector(folder) if collects and collector is None else None
+        self.collector = (collector or self._own) if collects else None
+        """Where the events of all processes come together; None: nothing is collected."""
+        self._sender = StatsSender(
+            self.recorder, to_all(follow, None if self.collector is None else self.collector.add)
+        )
         self._sender.start()
 
     def close(self) -> None:
         """Take and write what is left. What has come together can still be asked for."""
         self._sender.close()
-        if self._is_own:
-            self.collector.close()
+        if self._own is not None:
+            self._own.close()

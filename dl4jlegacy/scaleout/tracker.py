@@ -206,6 +206,10 @@ class StateTracker:
         """Return for how long this process has waited for a store that did not answer; it grows while it waits."""
         return 0.0
 
+    def traffic(self) -> tuple[int, int]:
+        """Return how many bytes of values this process has sent to its store and received; none within a process."""
+        return 0, 0
+
     def leave(self) -> None:
         """Wait no longer for a store that does not answer than for one that is new: this process is about to leave."""
 

@@ -16,7 +16,7 @@ from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.scaleout.hazelcast.connection import HazelcastClientNotActiveError, open_client
 from dl4jlegacy.scaleout.store import Buffer
 
-__all__ = ["DisturbedError", "HazelcastLink", "LateError", "Reply"]
+__all__ = ["DisturbedError", "HazelcastLink", "LateError", "Reply", "Traffic"]
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -85,6 +85,33 @@ class Reply(Generic[T]):
             self._pending.release()
 
 
+class Traffic:
+    """How many bytes of values were written and read over a connection. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sent = self._received = 0
+
+    def sent(self, *pieces: Buffer) -> None:
+        """Count what is to be written."""
+        with self._lock:
+            self._sent += sum(map(len, pieces))
+
+    def received(self, value: object) -> memoryview | None:
+        """Count a value that was read, and return it: as it came, and an empty view for text."""
+        if value is None:
+            return None
+        view = value if isinstance(value, memoryview) else memoryview(b"")
+        with self._lock:
+            self._received += len(view)
+        return view
+
+    def nbytes(self) -> tuple[int, int]:
+        """Return (sent, received)."""
+        with self._lock:
+            return self._sent, self._received
+
+
 class HazelcastLink:
     """A client of one cluster, for one map. Thread-safe; not to be used after a fork.
 
@@ -103,6 +130,7 @@ class HazelcastLink:
     def __init__(self, addresses: Sequence[str], cluster_name: str, name: str) -> None:
         self.where = ",".join(addresses)
         self._name = name
+        self.traffic = Traffic()
         self._connected = threading.Event()
         self._client = open_client(addresses, cluster_name, self._on_connected)
         self._map = self._client.map_named(name)
@@ -121,18 +149,21 @@ class HazelcastLink:
 
     def get(self, key: str) -> Reply[memoryview | None]:
         """Request a value; anything but plain bytes comes as an empty view."""
-        return self._ask(lambda: self._map.get(key), _bytes_only)
+        return self._ask(lambda: self._map.get(key), self.traffic.received)
 
     def set(self, key: str, head: bytes, value: Buffer) -> Reply[None]:
         """Request that ``head + value`` be written."""
+        self.traffic.sent(head, value)
         return self._ask(lambda: self._map.set(key, (head, value)))
 
     def put_if_absent(self, key: str, head: bytes, value: Buffer) -> Reply[bool]:
         """Request that ``head + value`` be written if there is nothing."""
+        self.traffic.sent(head, value)
         return self._ask(lambda: self._map.put_if_absent(key, (head, value)), lambda before: before is None)
 
     def replace_if_same(self, key: str, expected: bytes, head: bytes, value: Buffer) -> Reply[bool]:
         """Request that ``head + value`` be written if there are the bytes ``expected``."""
+        self.traffic.sent(expected, head, value)
         return self._ask(lambda: self._map.replace_if_same(key, (expected,), (head, value)))
 
     def delete(self, key: str) -> Reply[None]:
@@ -204,8 +235,3 @@ class HazelcastLink:
         except Exception as exc:  # noqa: BLE001  # as above: there is no connection yet
             reply.set_exception(exc)
         return reply
-
-
-def _bytes_only(value: object) -> memoryview | None:
-    """Return a value as it came, and an empty view for text."""
-    return memoryview(b"") if isinstance(value, str) else value  # type: ignore[return-value]

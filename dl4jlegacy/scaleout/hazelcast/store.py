@@ -231,6 +231,10 @@ class HazelcastStore:
                 raw = self._repeat(partial(self._link.get, key), f"read {key!r}")
             yield 0 if raw is None else len(raw)
 
+    def traffic(self) -> tuple[int, int]:
+        """Return how many bytes of values were sent and received so far, siblings' included."""
+        return self._link.traffic.nbytes()
+
     def destroy(self) -> None:
         """Remove all that the run has in the grid."""
         self._repeat(self._link.destroy, f"remove {self.map_name!r}")
@@ -401,11 +405,15 @@ class HazelcastStateTracker(StateTracker):
             patience_seconds=patience_seconds,
         )
         super().__init__(store, is_authorised=is_authorised)
-        self._patience, self._least = store.patience, deadline_seconds
+        self._patience, self._least, self._traffic = store.patience, deadline_seconds, store.traffic
 
     def waited_seconds(self) -> float:
         """See ``StateTracker``."""
         return self._patience.waited()
+
+    def traffic(self) -> tuple[int, int]:
+        """See ``StateTracker``."""
+        return self._traffic()
 
     def leave(self) -> None:
         """See ``StateTracker``."""

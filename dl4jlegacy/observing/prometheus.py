@@ -1,0 +1,422 @@
+"""A run's figures for Prometheus, served by the processes of its master and of its workers.
+
+They are in a registry of their own, so that a program that has metrics itself is not mixed up with them. What a label
+may be is fixed beforehand, whatever a run, or a stranger in its grid, comes up with: no figure is kept for each worker.
+
+``METRICS`` says what there is; ``docs/metrics.md`` has it as a table, and a test compares both with what is served.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import socketserver
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Literal, Self, get_args
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from dl4jlegacy.clock import RUNNING, Clock
+from dl4jlegacy.errors import ConfError, Dl4jError, UsageError, how_to_install
+from dl4jlegacy.scaleout.history import HistoryEntry
+from dl4jlegacy.scaleout.observers import ObservedRun, RunObserver
+from dl4jlegacy.scaleout.phases import PHASES, EventStats
+from dl4jlegacy.scaleout.protocol import NewModel
+from dl4jlegacy.scaleout.protocol.watch import ReissueReason
+from dl4jlegacy.scaleout.records import Failure, Figures, Head, WorkerRecord
+
+__all__ = ["METRICS", "Metric", "PrometheusObserver"]
+
+logger = logging.getLogger(__name__)
+
+STATES = ("idle", "working", "stuck", "other")
+"""What a worker may be; what this version does not know is ``other``."""
+_SECONDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
+"""Bounds of the histograms."""
+_SAMPLE_SECONDS, _RATE_SECONDS = 0.5, 10.0
+_REQUEST_SECONDS, _MOST_REQUESTS = 5.0, 32
+"""A client has so long to say and to read the next piece; so many are served at once, and the others are dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One of the figures: its name as it is served, what it is, the label that it has ("": none), and who has it."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    text: str
+    label: str = ""
+    of: Literal["both", "master", "worker"] = "both"
+
+
+METRICS = (
+    Metric(
+        "dl4j_run_info", "gauge", "1; its labels say which run it is, and whose process", "run,incarnation,router,role"
+    ),
+    Metric("dl4j_run_active", "gauge", "1 while the run is under way in this process, else 0"),
+    Metric("dl4j_phase_seconds", "histogram", "seconds that a phase of a round took in this process", "phase"),
+    Metric(
+        "dl4j_jobs_failed_total", "counter", "attempts at jobs that failed: on a master, of jobs that are in the model"
+    ),
+    Metric("dl4j_tracker_wait_seconds_total", "counter", "seconds waited for a tracker that did not answer"),
+    Metric("dl4j_tracker_sent_bytes_total", "counter", "bytes of values written to the tracker; 0 within a process"),
+    Metric("dl4j_tracker_received_bytes_total", "counter", "bytes of values read from the tracker; 0 within a process"),
+    Metric("dl4j_rounds_total", "counter", "rounds that are done, since the run began", of="master"),
+    Metric("dl4j_rounds_planned", "gauge", "rounds that the plan of the run has", of="master"),
+    Metric("dl4j_model_version", "gauge", "the newest version of the model", of="master"),
+    Metric("dl4j_batches_total", "counter", "batches in the model, since the run began", of="master"),
+    Metric("dl4j_examples_total", "counter", "examples in the model, since the run began", of="master"),
+    Metric("dl4j_examples_per_second", "gauge", "examples per second, of the last 10 s", of="master"),
+    Metric("dl4j_score", "gauge", "mean training score of the newest version", of="master"),
+    Metric("dl4j_validation", "gauge", "what the newest validation has found", "metric", of="master"),
+    Metric("dl4j_round_seconds", "histogram", "seconds from one version of the model to the next", of="master"),
+    Metric(
+        "dl4j_staleness_versions",
+        "gauge",
+        "versions between a job's model and its place, mean of one version",
+        of="master",
+    ),
+    Metric("dl4j_jobs_done_total", "counter", "jobs folded into the model by this process", of="master"),
+    Metric(
+        "dl4j_jobs_reissued_total",
+        "counter",
+        "jobs that were given to another worker as well, and why",
+        "reason",
+        of="master",
+    ),
+    Metric(
+        "dl4j_updates_dropped_total",
+        "counter",
+        "updates that came too late, or twice, since the run began",
+        of="master",
+    ),
+    Metric("dl4j_workers", "gauge", "workers that are known, by what they do", "state", of="master"),
+    Metric(
+        "dl4j_heartbeat_age_seconds",
+        "gauge",
+        "seconds since the worker was heard of that has been silent longest",
+        of="master",
+    ),
+    Metric("dl4j_checkpoints_failed_total", "counter", "checkpoints that could not be written", of="master"),
+)
+"""All figures, but for those of the process that ``prometheus_client`` has: ``process_resident_memory_bytes`` ..."""
+_BY_NAME = {metric.name: metric for metric in METRICS}
+_FIGURES = tuple(name for name in Figures.__struct_fields__ if name != "examples")
+
+
+@dataclass(slots=True)
+class _State:
+    """What is known of the run; changed by the threads that observe, read by those that serve, under one lock."""
+
+    run: ObservedRun
+    active: bool = True
+    version: HistoryEntry | None = None
+    head: Head | None = None
+    validation: Figures | None = None
+    jobs_done: int = 0
+    jobs_failed: int = 0
+    checkpoints_failed: int = 0
+    reissued: Counter[ReissueReason] = field(default_factory=Counter)
+    workers: tuple[WorkerRecord, ...] = ()
+    beats: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Of each worker its last heartbeat, and when that was seen here first, by this process's clock."""
+    examples: deque[tuple[float, int]] = field(default_factory=deque)
+    """When so many examples were in the model, of the last seconds."""
+
+
+class PrometheusObserver(RunObserver):
+    """Serves a run's figures at ``http://HOST:PORT/metrics`` until it is closed; a context manager.
+
+    Args:
+        port: 0: any that is free; see ``url``.
+        host: where to listen; beyond loopback anybody who reaches it may read, as there is no password.
+        clock: of running time.
+
+    Raises:
+        ConfError: prometheus_client is not installed, or the port or the host cannot be had.
+        UsageError: there is no such port.
+    """
+
+    wants_phases = True
+
+    def __init__(self, port: int, host: str = "127.0.0.1", *, clock: Clock = RUNNING) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._state: _State | None = None
+        self._library = _library()
+        self._registry = self._library.CollectorRegistry()
+        self._library.ProcessCollector(registry=self._registry)
+        self._phases, self._rounds = (self._histogram(name) for name in ("dl4j_phase_seconds", "dl4j_round_seconds"))
+        self._registry.register(self)
+        self._server = _Server.listening(host, port, self._library.make_wsgi_app(self._registry), self.sample)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_SAMPLE_SECONDS,), name="dl4j-metrics", daemon=True
+        )
+        self._thread.start()
+
+    def _histogram(self, name: str) -> Any:
+        metric = _BY_NAME[name]
+        labels = [metric.label] if metric.label else []
+        return self._library.Histogram(name, metric.text, labels, buckets=_SECONDS, registry=self._registry)
+
+    @property
+    def url(self) -> str:
+        """Where the figures are."""
+        host, port = self._server.server_address[:2]
+        shown = f"[{host!s}]" if ":" in str(host) else str(host)
+        return f"http://{shown}:{port}/metrics"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Serve no longer; all threads have ended. May be called more than once."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+            self._server.server_close()
+
+    # -- a run's threads ----------------------------------------------------------------------------------------------
+
+    def begin(self, run: ObservedRun) -> None:
+        """See ``RunObserver``."""
+        with self._lock:
+            self._state = _State(run)
+
+    def new_version(self, version: HistoryEntry, event: NewModel) -> None:
+        """See ``RunObserver``."""
+        self._rounds.observe(version.seconds)
+        with self._lock:
+            state = self._state
+            if state is None:
+                return
+            state.head = event.head
+            state.jobs_done += len(event.jobs)
+            state.jobs_failed += sum(len(job.failures) for job in event.jobs.values())
+            if version.validation is None:
+                state.version = version
+            else:
+                state.validation = version.validation
+
+    def phases(self, events: Sequence[EventStats]) -> None:
+        """See ``RunObserver``."""
+        for event in events:
+            if event.phase in PHASES:
+                self._phases.labels(event.phase).observe(event.seconds)
+
+    def job_failed(self, failure: Failure) -> None:
+        """See ``RunObserver``; the master counts the failures of all its workers elsewhere."""
+        with self._lock:
+            if self._state is not None and not self._state.run.is_master:
+                self._state.jobs_failed += 1
+
+    def job_reissued(self, reason: ReissueReason) -> None:
+        """See ``RunObserver``."""
+        with self._lock:
+            if self._state is not None:
+                self._state.reissued[reason] += 1
+
+    def checkpoint_failed(self, message: str) -> None:
+        """See ``RunObserver``."""
+        with self._lock:
+            if self._state is not None:
+                self._state.checkpoints_failed += 1
+
+    def end(self) -> None:
+        """See ``RunObserver``; the last figures stay until this is closed."""
+        self.sample()
+        with self._lock:
+            if self._state is not None:
+                self._state.active, self._state.workers, self._state.beats = False, (), {}
+
+    # -- the server's threads -----------------------------------------------------------------------------------------
+
+    def sample(self) -> None:
+        """Look at the workers and the speed: how long a heartbeat has not changed can only be seen by looking often."""
+        with self._lock:
+            state = self._state
+        if state is None or not state.active:
+            return
+        try:
+            workers = tuple(state.run.workers())
+        except Dl4jError as exc:  # the tracker is away, or closed already
+            logger.debug("the workers cannot be looked at: %s", exc)
+            return
+        now = self._clock.now()
+        with self._lock:
+            state.workers, before = workers, state.beats
+            state.beats = {one.id: _seen(before.get(one.id), one.beat, now) for one in workers}
+            state.examples.append((now, 0 if state.head is None else state.head.examples))
+            while len(state.examples) > 2 and now - state.examples[0][0] > _RATE_SECONDS:
+                state.examples.popleft()
+
+    def collect(self) -> Iterator[Any]:
+        """Yield all figures but the histograms; called by the registry."""
+        with self._lock:
+            state = self._state
+            values = [] if state is None else list(self._values(state))
+        for name, found in values:
+            metric = _BY_NAME[name]
+            labels = metric.label.split(",") if metric.label else []
+            family = (
+                self._library.core.GaugeMetricFamily
+                if metric.kind == "gauge"
+                else self._library.core.CounterMetricFamily
+            )
+            made = family(name.removesuffix("_total") if metric.kind == "counter" else name, metric.text, labels=labels)
+            for words, value in found:
+                made.add_metric(words, value)
+            yield made
+
+    def describe(self) -> Iterable[Any]:
+        """Return nothing: what there is shows when a run has begun."""
+        return ()
+
+    def _values(self, state: _State) -> Iterator[tuple[str, list[tuple[tuple[str, ...], float]]]]:
+        run = state.run
+        role = "master" if run.is_master else "worker"
+        sent, received = run.tracker.traffic()
+        yield "dl4j_run_info", [((run.conf.run, run.conf.incarnation, run.conf.router, role), 1.0)]
+        yield "dl4j_run_active", [((), float(state.active))]
+        yield "dl4j_jobs_failed_total", [((), state.jobs_failed)]
+        yield "dl4j_tracker_wait_seconds_total", [((), run.tracker.waited_seconds())]
+        yield "dl4j_tracker_sent_bytes_total", [((), sent)]
+        yield "dl4j_tracker_received_bytes_total", [((), received)]
+        if run.is_master:
+            yield from self._values_of_master(state)
+
+    def _values_of_master(self, state: _State) -> Iterator[tuple[str, list[tuple[tuple[str, ...], float]]]]:
+        head, version = state.head, state.version
+        yield "dl4j_rounds_planned", [((), state.run.plan.total_rounds)]
+        yield "dl4j_rounds_total", [((), 0 if head is None else head.round)]
+        yield "dl4j_model_version", [((), 0 if head is None else head.version)]
+        yield "dl4j_batches_total", [((), 0 if head is None else head.batches)]
+        yield "dl4j_examples_total", [((), 0 if head is None else head.examples)]
+        yield "dl4j_updates_dropped_total", [((), 0 if head is None else head.updates_dropped)]
+        yield "dl4j_examples_per_second", [((), _rate(state.examples))]
+        if version is not None:
+            yield "dl4j_score", [] if version.score is None else [((), version.score)]
+            yield "dl4j_staleness_versions", [((), version.staleness)]
+        if state.validation is not None:
+            found = {name: getattr(state.validation, name) for name in _FIGURES}
+            yield "dl4j_validation", [((name,), value) for name, value in found.items() if value is not None]
+        yield "dl4j_jobs_done_total", [((), state.jobs_done)]
+        yield "dl4j_jobs_reissued_total", [((why,), state.reissued[why]) for why in get_args(ReissueReason)]
+        counts = Counter(one.state if one.state in STATES else "other" for one in state.workers)
+        yield "dl4j_workers", [((name,), counts[name]) for name in STATES]
+        now = self._clock.now()
+        yield "dl4j_heartbeat_age_seconds", [((), max((now - since for _, since in state.beats.values()), default=0.0))]
+        yield "dl4j_checkpoints_failed_total", [((), state.checkpoints_failed)]
+
+
+def _library() -> Any:
+    """Return what is used of ``prometheus_client``; raises ``ConfError`` without it."""
+    try:
+        import prometheus_client
+        import prometheus_client.core
+    except ImportError as exc:
+        raise ConfError(f"metrics need prometheus-client, which is not installed: {how_to_install('metrics')}") from exc
+    return prometheus_client
+
+
+def _seen(before: tuple[float, float] | None, beat: float, now: float) -> tuple[float, float]:
+    """Return a heartbeat and when it was seen first: now, if it is another than before."""
+    return before if before is not None and before[0] == beat else (beat, now)
+
+
+def _rate(examples: Sequence[tuple[float, int]]) -> float:
+    """Return the examples per second between the first and the last look."""
+    if len(examples) < 2:
+        return 0.0
+    (began, first), (ended, last) = examples[0], examples[-1]
+    return max(0.0, (last - first) / (ended - began)) if ended > began else 0.0
+
+
+# -- the server --------------------------------------------------------------------------------------------------------
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _REQUEST_SECONDS
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log requests where nobody sees them who does not ask for it."""
+        logger.debug("%s: %s", self.client_address[0], format % args)
+
+
+class _Server(socketserver.ThreadingMixIn, WSGIServer):
+    """A server for a few clients: ``prometheus_client``'s own keeps threads for those that say nothing."""
+
+    daemon_threads = False  # so that ``server_close`` waits for them
+    request_queue_size = 2 * _MOST_REQUESTS
+
+    def __init__(self, address: tuple[str, int], look: Callable[[], None]) -> None:
+        self._look = look
+        self._open: set[socket.socket] = set()
+        self._places = threading.Semaphore(_MOST_REQUESTS)
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, _Handler)
+
+    @classmethod
+    def listening(cls, host: str, port: int, app: Any, look: Callable[[], None]) -> _Server:
+        """Return a server that listens; ``look`` is called twice a second. Errors as for ``PrometheusObserver``."""
+        if not 0 <= port <= 65535:
+            raise UsageError(
+                f"there is no port {port} for metrics: give one from 1 to 65535, or 0 for any that is free"
+            )
+        try:
+            server = cls((host, port), look)
+        except (OSError, UnicodeError) as exc:
+            raise ConfError(
+                f"metrics cannot be served at {host}:{port}: {getattr(exc, 'strerror', None) or exc}; choose another "
+                "--metrics-port, 0 for any that is free, or another --metrics-host"
+            ) from exc
+        server.set_app(app)
+        return server
+
+    def server_bind(self) -> None:
+        """Bind without asking for the host's full name, which may take a name server's time."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+        self.setup_environ()
+
+    def service_actions(self) -> None:
+        """Look at the run; called between requests."""
+        try:
+            self._look()
+        except Exception:  # what is served stays as it was
+            logger.exception("the metrics' look at the run failed")
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a client on a thread of its own, unless there are many already."""
+        if not self._places.acquire(blocking=False):
+            super().shutdown_request(request)
+            return
+        self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a client's connection when it is served."""
+        if request in self._open:
+            self._open.discard(request)
+            self._places.release()
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Note a client that has gone, or is slow."""
+        logger.debug("a client of the metrics was not served", exc_info=True)
+
+    def server_close(self) -> None:
+        """Close everything, and wait for the threads."""
+        for request in tuple(self._open):
+            try:
+                request.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                logger.debug("a client of the metrics is gone already")
+        super().server_close()
