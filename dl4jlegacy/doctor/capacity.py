@@ -47,7 +47,7 @@ def cores(settings: Settings) -> Finding:
 def load(settings: Settings) -> Finding:
     """Look whether others compute on this machine: what is measured then is not what a run could do."""
     busy, usable = os.getloadavg()[0], len(os.sched_getaffinity(0))
-    found = f"{busy:.1f} processes wanted to compute on average of the last minute, on {counted(usable, 'core')}"
+    found = f"a load of {busy:.1f} on average of the last minute, on {counted(usable, 'core')}"
     if busy > 1.5 * usable:
         return warning(found, "see who does (top), or expect a slower run")
     return ok(found)

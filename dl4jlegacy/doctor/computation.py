@@ -46,6 +46,9 @@ def cache_folder(settings: Settings) -> Finding:
     if folder is None:
         found = "there is none that can be written to: every command would compile its kernels anew, for many seconds"
         return warning(found, "set NUMBA_CACHE_DIR to a folder of yours, or make ~/.cache writable")
+    named = settings.environ.get("NUMBA_CACHE_DIR", "")
+    if named and not folder.is_relative_to(Path(named).absolute()):
+        return warning(f"NUMBA_CACHE_DIR is {named}, which cannot be used, and {folder} is taken", "set it to another")
     finding = folder_finding(folder, "set NUMBA_CACHE_DIR to another folder")
     return warning(finding.found, finding.remedy, finding.mend) if finding.status == "failed" else finding
 

@@ -96,7 +96,8 @@ def cudnn(settings: Settings) -> Finding:
     path, reason = str(getattr(kernels, "convolution_path", "")), str(getattr(kernels, "convolution_reason", ""))
     if path.startswith("cudnn"):
         return ok(path)
-    return warning(f"convolutions go their own, slower way: {one_line(reason)}", _INSTALL)
+    why = reason.removesuffix(f"; {_INSTALL}")
+    return warning(f"convolutions go their own, slower way: {one_line(why)}", _INSTALL)
 
 
 def _asked(settings: Settings) -> bool:

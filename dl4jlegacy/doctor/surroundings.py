@@ -16,6 +16,7 @@ from pathlib import Path
 import dl4jlegacy
 from dl4jlegacy.commands import run_command
 from dl4jlegacy.doctor.check import Check, Finding, Settings, ok, one_line, skipped, warning
+from dl4jlegacy.errors import counted
 
 __all__ = ["checks"]
 
@@ -71,9 +72,10 @@ def terminal(settings: Settings) -> Finding:
     name, width = settings.environ.get("TERM", ""), shutil.get_terminal_size().columns
     if name in ("", "dumb", "unknown"):
         return warning(f"TERM is {name!r}: progress is shown line by line", "export TERM=xterm-256color")
+    found = f"{name}, {counted(width, 'column')}"
     if width < _NARROW:
-        return warning(f"{name}, {width} columns: tables and progress are cut", f"make it {_NARROW} or wider")
-    return ok(f"{name}, {width} columns")
+        return warning(f"{found}: tables and progress are cut", f"make it {_NARROW} wide, or wider")
+    return ok(found)
 
 
 def time_of_day(settings: Settings) -> Finding:

@@ -15,7 +15,7 @@ from tests.support import REPOSITORY
 
 NOUNS = ("worker", "round", "example", "feature", "column", "character", "instance", "job", "output", "member", "pixel")
 COUNTED = re.compile(rf" (feature |registered )?({'|'.join(NOUNS)}|class(?=es)|batch(?=es)|process(?=es))e?s\b(?!/)")
-ROOMS = ("cli", "aws", "services", "cluster", "datasets", "training.py", "inference.py", "nn/zoo")
+ROOMS = ("cli", "aws", "doctor", "services", "cluster", "datasets", "training.py", "inference.py", "nn/zoo")
 
 
 @pytest.mark.parametrize(

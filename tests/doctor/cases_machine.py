@@ -30,7 +30,7 @@ def a_container_with_half_a_core(thing: Thing) -> Settings:
     return thing.settings()
 
 
-@breaks("load", "warning", "500.0 processes")
+@breaks("load", "warning", "a load of 500.0")
 def a_busy_machine(thing: Thing) -> Settings:
     thing.returns("os.getloadavg", (500.0, 0.0, 0.0))
     return thing.settings()
@@ -150,6 +150,12 @@ def no_numba(thing: Thing) -> Settings:
 @breaks("kernel cache folder", "warning", "none that can be written to", "NUMBA_CACHE_DIR")
 def no_folder_for_compiled_kernels(thing: Thing) -> Settings:
     thing.returns("dl4jlegacy.kernels.numba.compile.cache_folder", None)
+    return thing.settings()
+
+
+@breaks("kernel cache folder", "warning", "NUMBA_CACHE_DIR is /proc/nothing, which cannot be used")
+def a_folder_for_compiled_kernels_that_cannot_be_made(thing: Thing) -> Settings:
+    thing.patch.setenv("NUMBA_CACHE_DIR", "/proc/nothing")
     return thing.settings()
 
 

@@ -1,4 +1,4 @@
-"""The checks of a tracker and of a Zookeeper, with real ones: what they say, and that they leave nothing there."""
+"""The checks of a tracker and a Zookeeper, with real ones: what they say, and that nothing of them stays there."""
 
 from __future__ import annotations
 
