@@ -66,3 +66,13 @@ def test_what_is_unknown_bounds_nothing(monkeypatch):
     assert machine.free_memory() is None
     machine.check_threads(10**9, 10**9)
     machine.check_memory(10**30, "it")
+
+
+@pytest.mark.parametrize(
+    ("text", "cores"), [("150000 100000\n", 1.5), ("max 100000\n", None), ("nonsense", None), ("1 0", None)]
+)
+def test_a_control_group_s_share_of_the_cores_is_read(text, cores, tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    assert machine.most_cores() is None
+    (tmp_path / "cpu.max").write_text(text)
+    assert machine.most_cores() == cores

@@ -73,9 +73,17 @@ class _UnderWay:
             elif any(name not in results for name in check.needs) or not (check.is_waiting or self._is_free()):
                 others.append(check)
             else:
-                self._deadlines[check.name] = (check, Deadline(check.seconds))
-                threading.Thread(target=self._look, args=(check,), name=f"doctor {check.name}", daemon=True).start()
+                self._begin(check)
         return others
+
+    def _begin(self, check: Check) -> None:
+        try:
+            threading.Thread(target=self._look, args=(check,), name=f"doctor {check.name}", daemon=True).start()
+        except RuntimeError as exc:  # the very limit that another check is about
+            finding = failed(f"no thread could be started for it: {exc}", "let more threads be started: ulimit -u")
+            self._settled.append(self._result(_Answer(check, finding, "", 0.0)))
+        else:
+            self._deadlines[check.name] = (check, Deadline(check.seconds))
 
     def finished(self) -> list[Result]:
         """Return what has come to its end, or to its deadline; waits a moment for it if there is nothing yet."""

@@ -72,6 +72,17 @@ def test_a_check_that_hangs_fails_at_its_deadline_and_the_others_go_on(gate: thr
     assert (found["c"].status, found["c"].found) == ("skipped", "a has failed")
 
 
+def test_a_machine_that_starts_no_threads_fails_every_check_and_none_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    found = results(check("a", lambda settings: ok("well")), check("b", lambda settings: ok("well"), is_waiting=True))
+    assert all(each.status == "failed" and "can't start new thread" in each.found for each in found.values())
+
+
 def test_those_that_wait_are_done_side_by_side_and_those_that_compute_one_by_one() -> None:
     together = threading.Barrier(4)
     computing, most = [0], [0]
