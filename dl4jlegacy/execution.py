@@ -56,6 +56,7 @@ from dl4jlegacy.scaleout.prefetch import prefetched, stop_reading
 from dl4jlegacy.scaleout.protocol.failures import messages
 from dl4jlegacy.scaleout.protocol.watch import ReissueReason
 from dl4jlegacy.scaleout.records import Failure, Head, WorkerRecord
+from dl4jlegacy.scaleout.run_summary import RunSummary
 from dl4jlegacy.scaleout.standing import what_is_kept, where_it_is
 from dl4jlegacy.scaleout.stats import NOT_COLLECTED, MasterStats, TrainingStats
 from dl4jlegacy.scaleout.strategies import WorkRouter, aggregator_of, check_servers
@@ -297,6 +298,13 @@ class RunExecution:
             )
         return done
 
+    def summary(self, result: TrainingResult) -> RunSummary | None:
+        """Return what came of a run on a cluster, which has ended; None: it was on none."""
+        history = self._ready().history
+        if self._monitor is None or history is None:
+            return None
+        return self._monitor.summary(result.head, history, result.seconds)
+
     def network(self, result: TrainingResult, *, best: bool = False) -> Any:
         """Return the trained network, as for ``ActorNetworkRunner.network``."""
         if best and result.best_model is None:
@@ -329,8 +337,7 @@ class RunExecution:
         if monitor is None:  # on a cluster nobody gives a run more epochs once it is done: it is cleared up
             drive(protocol.extend_run(tracker.store, parts.run.plan))
         folder = storage.open_folder(conf.checkpoint_dir) if conf.checkpoint_dir else None
-        if folder is not None or self._followers:
-            parts.history = History(folder, parts.run.plan, tracker.clock, conf.network_conf)
+        parts.history = History(folder, parts.run.plan, tracker.clock, conf.network_conf)
         self._followers.begin(ObservedRun(conf, parts.run.plan, name, tracker, lambda: self._known_workers(parts)))
         self._stats = self._record_phases(parts, name, folder)
         observers = Observers(outcome, self._listeners, self._saver, lambda model: self._observed(parts, model))

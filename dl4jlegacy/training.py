@@ -384,13 +384,15 @@ def train(
             result = execution.train(tick, progress=progress)
         except TrackerLostError as exc:
             raise TrackerLostError(f"{exc}{_keep_unfinished(execution.unfinished(), data)}") from exc
-        network = execution.network(result, best=result.best is not None)
+        network, summary = execution.network(result, best=result.best is not None), execution.summary(result)
     path, misplaced = "", None
     if output is not None:
         path, misplaced = output.save_or_keep(model_writer(network, data))  # before the evaluation, which may fail
     transform = data.source.transform
     evaluation = evaluation_in_units(evaluate_network(network, test, label_names), transform)
     fields = _fields(result, network, evaluation, path or None)
+    if summary is not None:
+        fields["cluster"] = summary.fields()
     if transform is not None:
         fields["label"] = transform.label or list(transform.labels)
     if data.source.images is not None:

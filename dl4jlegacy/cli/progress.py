@@ -18,6 +18,7 @@ from rich.text import Text
 
 from dl4jlegacy.cli.next_steps import RunLocation, after_training
 from dl4jlegacy.cli.panel import LABEL_WIDTH, Panel, bar, row
+from dl4jlegacy.cli.run_table import run_table
 from dl4jlegacy.console import Stopped, emit, error_fields, open_console
 from dl4jlegacy.errors import DeadlineError, DeviceMemoryError, JobError, NotEnoughWorkersError, NotFiniteError, counted
 from dl4jlegacy.kernels.compilation import kernels_being_compiled
@@ -293,4 +294,8 @@ def _report_text(report: Report) -> str:
         ),
         f"params    sha256 {fields['params_sha256']}",
     ]
-    return "\n".join([*lines, f"model     {fields['model_path']}"] if fields["model_path"] else lines)
+    if fields["model_path"]:
+        lines.append(f"model     {fields['model_path']}")
+    if "cluster" in fields:
+        lines += ["", *run_table(fields["cluster"])]
+    return "\n".join(lines)

@@ -6,7 +6,7 @@ Legacy: ``IterationListener``s printed scores, each process into a log of its ow
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections.abc import Mapping
 from itertools import groupby
 
 import msgspec
@@ -20,7 +20,15 @@ from dl4jlegacy.scaleout.plan import PRETRAIN, Plan
 from dl4jlegacy.scaleout.protocol import NewModel
 from dl4jlegacy.scaleout.records import Figures
 
-__all__ = ["History", "HistoryEntry", "HistoryFile"]
+__all__ = ["History", "HistoryEntry", "HistoryFile", "Share", "add_shares"]
+
+
+class Share(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker did: so many jobs, in which it trained on so many examples, and which took it so many seconds."""
+
+    jobs: int
+    examples: int
+    seconds: float
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +46,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
         validation: what the validation found that this version is the end of; None: it is of training.
         learning_rate: with which the last of its jobs began, as for ``learning_rate_at``; None: there is none, or the
             version is of a validation, or older than this field.
+        shares: what each worker with jobs in it did of it; empty if the version is older than this field.
     """
 
     began: float
@@ -52,6 +61,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
     workers: dict[str, float]
     validation: Figures | None = None
     learning_rate: float | None = None
+    shares: dict[str, Share] = {}
 
 
 class HistoryFile(LinesFile[HistoryEntry]):
@@ -90,8 +100,12 @@ class History:
 
     What a master that is killed had not written yet, little more than its last moments, is missing in the file.
 
+    Attributes:
+        shares: what each worker did of the versions so far.
+        first_version: of the model that was added; None: none was.
+
     Args:
-        folder: of the run's checkpoints; None: it has none, and nothing is written.
+        folder: of the run's checkpoints; None: it has none, and versions are only added up.
         plan: the run's.
         clock: of running time.
         network: that is trained; None: the jobs are no network's.
@@ -103,6 +117,8 @@ class History:
         self._plan, self._clock, self._network = plan, clock, network
         self._began, self._last, self._version = time.time(), clock.now(), -1
         self._keeper = None if folder is None else LinesKeeper(HistoryFile(folder))
+        self.shares: dict[str, Share] = {}
+        self.first_version: int | None = None
 
     def add(self, event: NewModel) -> HistoryEntry | None:
         """Add a version and return its entry; None if it was added before: the last one comes twice."""
@@ -112,6 +128,8 @@ class History:
         self._last, self._version = now, event.head.version
         rate = None if self._network is None else _learning_rate(event, self._plan, self._network)
         entry = _entry(event, self._plan, began=self._began, seconds=now - before, learning_rate=rate)
+        self.first_version = entry.version if self.first_version is None else self.first_version
+        add_shares(self.shares, entry.shares)
         if self._keeper is not None:
             self._keeper.add([entry])
         return entry
@@ -122,12 +140,18 @@ class History:
             self._keeper.close()
 
 
+def add_shares(shares: dict[str, Share], more: Mapping[str, Share]) -> None:
+    """Add what workers did to what they did before."""
+    for worker, share in more.items():
+        old = shares.get(worker, Share(0, 0, 0.0))
+        shares[worker] = Share(old.jobs + share.jobs, old.examples + share.examples, old.seconds + share.seconds)
+
+
 def _entry(event: NewModel, plan: Plan, *, began: float, seconds: float, learning_rate: float | None) -> HistoryEntry:
     """Return the entry of a new version."""
-    head, examples, working = event.head, defaultdict[str, int](int), defaultdict[str, float](float)
+    head, shares = event.head, dict[str, Share]()
     for number, job in event.jobs.items():
-        examples[job.worker] += plan.examples_of(number)
-        working[job.worker] += job.seconds
+        add_shares(shares, {job.worker: Share(1, plan.examples_of(number), job.seconds)})
     return HistoryEntry(
         began=began,
         time=time.time(),
@@ -139,10 +163,13 @@ def _entry(event: NewModel, plan: Plan, *, began: float, seconds: float, learnin
         seconds=seconds,
         staleness=sum(head.version - 1 - job.version for job in event.jobs.values()) / len(event.jobs),
         workers={
-            worker: round(count / working[worker], 1) for worker, count in examples.items() if count and working[worker]
+            worker: round(share.examples / share.seconds, 1)
+            for worker, share in shares.items()
+            if share.examples and share.seconds
         },
         validation=event.figures,
         learning_rate=learning_rate,
+        shares={worker: Share(each.jobs, each.examples, round(each.seconds, 6)) for worker, each in shares.items()},
     )
 
 

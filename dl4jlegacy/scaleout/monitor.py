@@ -12,7 +12,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from types import TracebackType
@@ -24,6 +24,7 @@ from dl4jlegacy.folders import Folder
 from dl4jlegacy.scaleout.compute import ARITHMETIC
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.foreign import shortened
+from dl4jlegacy.scaleout.history import History, HistoryEntry, HistoryFile, add_shares
 from dl4jlegacy.scaleout.journal import (
     JOURNAL_TOPIC,
     MOST_ENTRIES,
@@ -47,7 +48,8 @@ from dl4jlegacy.scaleout.liveness.server import LivenessServer
 from dl4jlegacy.scaleout.mesh.messages import Messages
 from dl4jlegacy.scaleout.protocol.failures import messages
 from dl4jlegacy.scaleout.protocol.watch import ReissueReason
-from dl4jlegacy.scaleout.records import Failure, Keys, WorkerRecord
+from dl4jlegacy.scaleout.records import Failure, Head, Keys, WorkerRecord
+from dl4jlegacy.scaleout.run_summary import RunSummary, summarize
 from dl4jlegacy.scaleout.stats import StatsCollector
 from dl4jlegacy.scaleout.tracker import StateTracker
 
@@ -156,6 +158,9 @@ class ClusterMonitor:
         self._reissued: deque[tuple[tuple[int, int], str, ReissueReason]] = deque(maxlen=MOST_ENTRIES)
         self._set_aside: deque[tuple[str, tuple[Failure, ...]]] = deque(maxlen=MOST_ENTRIES)
         self._last_written: dict[tuple[str, ReissueReason], float] = {}
+        self._untold: dict[tuple[str, ReissueReason], tuple[tuple[int, int], int]] = {}
+        self.reissued: Counter[tuple[str, str]] = Counter()
+        """Of (worker, reason), how many jobs this master has given to another worker."""
         self._reader = JournalReader(tracker)
         self._folder = folder
         self.stats = StatsCollector(folder) if conf.collect_training_stats else None
@@ -231,6 +236,7 @@ class ClusterMonitor:
 
     def job_reissued(self, slot: tuple[int, int], worker: str, reason: ReissueReason) -> None:
         """Note that a worker's job was given to another worker; called on the master's thread."""
+        self.reissued[worker, reason] += 1
         self._reissued.append((slot, worker, reason))
         self._wakeup.set()
 
@@ -245,9 +251,40 @@ class ClusterMonitor:
             with contextlib.suppress(Dl4jError):  # they are lost
                 self.stats.gather(self._tracker)
 
+    def summary(self, head: Head, history: History, seconds: float) -> RunSummary:
+        """Return what came of the run, which has ended with this head after so many seconds of this master."""
+        earlier, entries = list[HistoryEntry](), dict[str, JournalEntry]()
+        first = history.first_version or head.version + 1
+        with contextlib.suppress(Dl4jError):  # what is away now is missing in the summary, and ends no run
+            entries |= {entry.key: entry for entry in Journal.read(self._tracker)}
+        if self._folder is not None:
+            with contextlib.suppress(Dl4jError):
+                entries |= {entry.key: entry for entry in JournalFile(self._folder).read()}
+        if self._folder is not None and first > 1:
+            with contextlib.suppress(Dl4jError):
+                earlier = [entry for entry in HistoryFile(self._folder).read() if entry.version < first]
+        shares = dict(history.shares)
+        for entry in earlier:
+            add_shares(shares, entry.shares)
+        return summarize(
+            head,
+            shares,
+            list(entries.values()),
+            reissued=self.reissued,
+            source=self.source,
+            now=time.time(),
+            seconds=seconds,
+            first_version=min([first, *(entry.version for entry in earlier if entry.shares)]),
+        )
+
     def end(self) -> None:
-        """Write the end of the run into the journal, if the run has ended."""
+        """Write the end of the run into the journal, if the run has ended, and what is not in there yet."""
+        self._guarded(self._write_untold)
         self._guarded(self._write_end)
+
+    def _write_untold(self) -> None:
+        self.leadership.check()
+        self._write_reissued(last=True)
 
     def _write_end(self) -> None:
         head = self._tracker.head()
@@ -365,16 +402,26 @@ class ClusterMonitor:
                 self.journal.write("worker_back", process=change.process)
         self._tracker.define(GONE, {process: reason for process, (reason, _) in self._gone.items()})
 
-    def _write_reissued(self) -> None:
-        """Write which jobs were given to another worker, per worker and reason at most once in ``_REPEAT_SECONDS``."""
+    def _write_reissued(self, *, last: bool = False) -> None:
+        """Write which jobs were given to another worker, per worker and reason at most once in ``_REPEAT_SECONDS``.
+
+        An entry says how many ``others`` there were since the one before; the ``last`` ones, of those that are left.
+        """
         while self._reissued:
-            (round_, slot), worker, reason = self._reissued.popleft()
-            now = time.monotonic()
-            if now - self._last_written.get((worker, reason), -_REPEAT_SECONDS) < _REPEAT_SECONDS:
+            slot, worker, reason = self._reissued.popleft()
+            first, count = self._untold.get((worker, reason), (slot, 0))
+            self._untold[worker, reason] = first, count + 1
+        now = time.monotonic()
+        for worker, reason in tuple(self._untold):
+            if not last and now - self._last_written.get((worker, reason), -_REPEAT_SECONDS) < _REPEAT_SECONDS:
+                continue
+            (round_, slot_), count = self._untold.pop((worker, reason), ((0, 0), 0))
+            if not count:  # the other thread has it
                 continue
             self._last_written[worker, reason] = now
             event: Event = "backup_issued" if reason == "slow" else "lease_broken"
-            self.journal.write(event, worker=worker, round=round_, slot=slot, reason=reason)
+            others = {"others": count - 1} if count > 1 else {}
+            self.journal.write(event, worker=worker, round=round_, slot=slot_, reason=reason, **others)
 
     def _write_set_aside(self) -> None:
         while self._set_aside:
