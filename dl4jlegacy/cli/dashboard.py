@@ -77,7 +77,14 @@ def _source(
     from dl4jlegacy.services.grid import grid_of
     from dl4jlegacy.ui.cluster_source import ClusterSource
 
-    return ClusterSource(cluster_address(zookeeper, id), grid_of(tracker, cluster_name) if tracker else None)
+    address = cluster_address(zookeeper, id)
+    on_cluster = ClusterSource(address, grid_of(tracker, cluster_name) if tracker else None)
+    try:
+        on_cluster.read()
+    except BaseException:
+        on_cluster.close()
+        raise
+    return on_cluster
 
 
 def check_installed() -> None:

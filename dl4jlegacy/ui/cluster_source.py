@@ -33,10 +33,6 @@ class ClusterSource:
     Args:
         address: where it is registered.
         members: of its grid as they are called from here, and the cluster's name; None: as in its Conf.
-
-    Raises:
-        TrackerError: Zookeeper does not answer, or no run is registered.
-        NotAuthorisedError: the run has another secret.
     """
 
     def __init__(self, address: ClusterAddress, members: tuple[str, str] | None = None) -> None:
@@ -48,10 +44,18 @@ class ClusterSource:
         self._state: TrackerState | None = None
         self._files: RunFiles | None = None
         self._last: Reading | None = None
-        self._follow(self._reached(find_conf(address)))
+        self._conf: Conf | None = None
+        self._json: dict[str, Any] = {}
 
     def read(self) -> Reading:
-        """See ``Source``."""
+        """See ``Source``.
+
+        Raises:
+            TrackerError: a server does not answer, or no run has been registered yet.
+            NotAuthorisedError: the run has another secret.
+        """
+        if self._conf is None:
+            self._follow(self._reached(find_conf(self._address)))
         notices: list[str] = []
         is_registered, known = self._look_into_zookeeper(notices)
         files = self._files if self._files is not None and self._files.is_of_run() else None
@@ -79,10 +83,11 @@ class ClusterSource:
 
     def save(self, out: str) -> str:
         """See ``Source``."""
-        folder = self._conf.checkpoint_dir
-        if "save" not in self.can:
+        conf = self._conf
+        folder = "" if conf is None else conf.checkpoint_dir
+        if conf is None or "save" not in self.can:
             raise UsageError(
-                f"the checkpoints of run {self._conf.run} cannot be read from here"
+                f"the checkpoints of run {self._json.get('run', '')} cannot be read from here"
                 + (f": they are in {folder} on its master's machine" if folder else ": it keeps none")
             )
         return exported(folder, out)
@@ -104,7 +109,7 @@ class ClusterSource:
         """Look at the run with this Conf from now on."""
         self._close_tracker()
         self._conf, self._last = conf, None
-        self._json: dict[str, Any] = msgspec.json.decode(conf.to_json(), type=dict[str, Any])
+        self._json = msgspec.json.decode(conf.to_json(), type=dict[str, Any])
         self._files = None
         if conf.checkpoint_dir:
             with contextlib.suppress(Dl4jError):
@@ -115,7 +120,8 @@ class ClusterSource:
         try:
             session, host_and_port = self._opened_session(), self._address.split()
             found = ZookeeperConfigurationRetriever(*host_and_port, self._address.id, session=session).find()
-            if found is not None and (found.incarnation, found.run) != (self._conf.incarnation, self._conf.run):
+            now = (self._json.get("incarnation"), self._json.get("run"))
+            if found is not None and (found.incarnation, found.run) != now:
                 self._follow(self._reached(found))
             election = MasterElection(session, group=self._address.id)
             master, standbys = election.holder(), election.standbys()
@@ -138,6 +144,7 @@ class ClusterSource:
     def _opened(self) -> TrackerState:
         """Return what reads the run's tracker, over a connection that is kept as long as it is good for anything."""
         if self._tracker is None or self._state is None:
+            assert self._conf is not None
             tracker = open_tracker(self._conf, self._address, registered=True, patience_seconds=_PATIENCE_SECONDS)
             self._tracker, self._state = tracker, TrackerState(tracker, self._json)
         return self._state

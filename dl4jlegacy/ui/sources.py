@@ -7,6 +7,7 @@ by others, since it has connections of its own.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -15,9 +16,10 @@ import msgspec
 from dl4jlegacy import storage
 from dl4jlegacy.clock import RUNNING, Clock
 from dl4jlegacy.decoding import described
-from dl4jlegacy.errors import CheckpointError, UsageError
+from dl4jlegacy.errors import CheckpointError, TrackerError, UsageError
 from dl4jlegacy.folders import Folder
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
+from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.history import HistoryEntry, HistoryFile
 from dl4jlegacy.scaleout.journal import JournalEntry, JournalFile, JournalReader
 from dl4jlegacy.scaleout.monitor import GONE, WAITING
@@ -26,7 +28,7 @@ from dl4jlegacy.scaleout.records import Head
 from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.ui.view import Reading, job_views, run_view, worker_views, workers_of_history
 
-__all__ = ["FolderSource", "RunFiles", "Silence", "Source", "TrackerState"]
+__all__ = ["FolderSource", "LocalSource", "RunFiles", "Silence", "Source", "TrackerState"]
 
 T = TypeVar("T")
 
@@ -183,6 +185,43 @@ class FolderSource:
     def save(self, out: str) -> str:
         """See ``Source``."""
         return exported(self.place, out)
+
+    def close(self) -> None:
+        """See ``Source``."""
+
+
+class LocalSource:
+    """A run that is trained in this process.
+
+    Args:
+        tracker: the run's, which somebody else closes.
+        conf, plan: the run's, with all defaults resolved.
+    """
+
+    def __init__(self, tracker: StateTracker, conf: Conf, plan: Plan) -> None:
+        self.place = f"this process, pid {os.getpid()}"
+        self._tracker, self._folder, self._run = tracker, conf.checkpoint_dir, conf.run
+        self.can: tuple[str, ...] = ("stop", "save") if conf.checkpoint_dir else ("stop",)
+        self._files = RunFiles(storage.open_folder(self._folder), conf.incarnation) if self._folder else None
+        self._state = TrackerState(tracker, msgspec.json.decode(conf.to_json(), type=dict[str, Any]), plan)
+
+    def read(self) -> Reading:
+        """See ``Source``."""
+        files = self._files if self._files is not None and self._files.is_of_run() else None
+        return self._state.read(files)
+
+    def stop(self) -> str:
+        """See ``Source``."""
+        head = self._tracker.finish("stopped")
+        if head is None:
+            raise TrackerError(f"run {self._run} has not begun; there is nothing to stop")
+        return f"run {self._run}: {head.status} in round {head.round}"
+
+    def save(self, out: str) -> str:
+        """See ``Source``."""
+        if not self._folder:
+            raise UsageError("the run keeps no checkpoints; give it a --checkpoint-dir")
+        return exported(self._folder, out)
 
     def close(self) -> None:
         """See ``Source``."""

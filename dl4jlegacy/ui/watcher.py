@@ -38,10 +38,11 @@ class Watcher:
     Args:
         source: used on that thread only, but for what steers the run; closed at the end.
         clock: of running time.
+        looks_at_once: whether there is a view as soon as this is entered, however long that takes.
     """
 
-    def __init__(self, source: Source, clock: Clock = RUNNING) -> None:
-        self.source, self._clock = source, clock
+    def __init__(self, source: Source, clock: Clock = RUNNING, *, looks_at_once: bool = True) -> None:
+        self.source, self._clock, self._looks_at_once = source, clock, looks_at_once
         self.reading: Reading | None = None
         """What was read last; None: nothing yet."""
         self.view = View(source=source.place)
@@ -52,7 +53,8 @@ class Watcher:
         self._thread = threading.Thread(target=self._run, name="dl4j-watcher", daemon=True)
 
     def __enter__(self) -> Watcher:
-        self.look()
+        if self._looks_at_once:
+            self.look()
         self._thread.start()
         return self
 

@@ -116,8 +116,11 @@ class Browser:
         return found
 
     def open(self, url: str) -> None:
-        """Go to a page."""
+        """Go to a page, and wait until it is loaded."""
         self.call("Page.navigate", url=url)
+        end = time.monotonic() + _SECONDS
+        while not self.value(f"document.readyState === 'complete' && location.href.startsWith({json.dumps(url)})"):
+            assert time.monotonic() < end, f"{url} is not loaded"
 
     def value(self, script: str) -> Any:
         """What a piece of JavaScript comes to in the page."""

@@ -426,14 +426,20 @@ function follow() {
 
 // --- what one can do ------------------------------------------------------------------------------------------------
 
+let answered = () => {};
+byId("ask").addEventListener("close", (event) => {
+  if (!event.target.open) answered(event.target.returnValue === "yes"); // else it tells of a question before
+});
+
 function confirmed(title, text, yes) {
   const dialog = byId("ask");
+  answered(false);
   setText("ask-title", title);
   setText("ask-text", text);
   setText("ask-yes", yes);
   dialog.returnValue = "no";
   dialog.showModal();
-  return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true }));
+  return new Promise((resolve) => { answered = resolve; });
 }
 
 async function act(button, path) {

@@ -1,0 +1,184 @@
+"""The dashboard's page in a real browser: it shows what happens, obeys a keyboard, and asks nobody else."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.browser import Browser, chromium, open_browser
+from tests.support.cluster_commands import until
+from tests.support.dashboards import HOSTILE, KeptRun, TrackedRun, history, served
+
+pytestmark = pytest.mark.long
+
+WIDTHS = (1200, 360)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return chromium(tmp_path_factory.mktemp("chromium"))
+
+
+@pytest.fixture
+def browser(program: Path, tmp_path: Path) -> Iterator[Browser]:
+    with open_browser(program, tmp_path) as opened:
+        yield opened
+
+
+def text(browser: Browser, id: str) -> str:
+    return str(browser.value(f"document.getElementById('{id}').innerText"))
+
+
+def shows(browser: Browser, script: str, seconds: float = 30.0) -> float:
+    return until(lambda: browser.value(f"Boolean({script})"), seconds, script)
+
+
+def busy_run() -> TrackedRun:
+    source = TrackedRun()
+    source.set_head(25)
+    source.entries = history(25)
+    source.set_worker(0, job="25/0", jobs_done=24, device="NVIDIA H100, 3.2 of 80 GiB")
+    source.set_worker(1, state="idle", jobs_done=26)
+    source.set_job(25, 0, worker="host-0", progress=1)
+    source.journal.write("run_began", run="r1")
+    return source
+
+
+def test_the_page_follows_a_run_and_asks_nobody_but_its_server(browser: Browser) -> None:
+    source = busy_run()
+    with served(source) as (client, _):
+        browser.open(str(client.base_url))
+        curve = "document.querySelector('#chart-score path')?.getAttribute('d')"
+        shows(browser, curve)
+        before = browser.value(curve)
+        assert text(browser, "state") == "running: finetune" and "Run r1" in text(browser, "run-name")
+        assert browser.value("document.querySelectorAll('#charts figure').length") == 4
+        assert "3.2 of 80 GiB" in text(browser, "workers")
+        source.set_head(40)
+        source.entries = history(40)
+        shows(browser, f"{curve} !== {before!r}")
+        shows(browser, "document.getElementById('figures').innerText.includes('40 of 40')")
+        source.set_gone(host="killed")
+        assert shows(browser, "document.getElementById('workers').innerText.includes('gone: killed')") < 2.0
+        source.is_away = True
+        shows(browser, "document.getElementById('alerts').innerText.includes('did not answer')")
+        assert "not reached now" in text(browser, "state")
+        source.is_away = False
+        shows(browser, "document.getElementById('alerts').innerText === ''")
+        asked = browser.requests()
+        assert len(asked) > 5 and all(url.startswith(str(client.base_url)) for url in asked), asked
+        assert browser.complaints() == []
+
+
+def test_what_a_run_says_of_itself_is_text(browser: Browser, tmp_path: Path) -> None:
+    source = busy_run()
+    source.set_head(25, stopped_by=HOSTILE)
+    source.set_worker(0, host=HOSTILE, device=HOSTILE)
+    source.fail_job(25, 1, HOSTILE)
+    with served(source) as (client, _):
+        browser.open(str(client.base_url))
+        shows(browser, "document.querySelector('#events details pre')?.textContent.includes('onerror')")
+        shows(browser, "document.getElementById('log').textContent.includes('onerror')")
+        for where in ("workers", "jobs", "alerts"):
+            assert "<img src=x onerror=alert(1)>" in text(browser, where), where
+        assert browser.value("document.images.length + document.scripts.length") == 1
+        assert browser.complaints() == []
+
+
+def test_everything_is_reached_by_keyboard_and_stop_asks_first(browser: Browser) -> None:
+    source = busy_run()
+    source.fail_job(25, 1, "RuntimeError: x")
+    with served(source) as (client, _):
+        browser.open(str(client.base_url))
+        shows(browser, "!document.getElementById('stop').hidden && document.querySelector('#events summary')")
+        reached = []
+        for _ in range(40):
+            browser.press("Tab", 9)
+            reached.append(
+                browser.value(
+                    "document.activeElement.id || document.activeElement.className || document.activeElement.tagName"
+                )
+            )
+        assert {"skip", "save", "stop", "theme", "kind", "log", "SUMMARY", "scroll"} <= set(reached), reached
+        browser.value("document.getElementById('stop').focus()")
+        assert browser.value("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+        browser.press("Enter", 13, "\r")
+        shows(browser, "document.getElementById('ask').open")
+        assert (
+            "Stop run r1?" in text(browser, "ask") and browser.value("document.activeElement.textContent") == "Cancel"
+        )
+        browser.press("Escape", 27)
+        shows(browser, "!document.getElementById('ask').open && document.activeElement.id === 'stop'")
+        browser.press("Enter", 13, "\r")
+        shows(browser, "document.activeElement.textContent === 'Cancel'")
+        browser.press("Enter", 13, "\r")
+        shows(browser, "!document.getElementById('ask').open && document.activeElement.id === 'stop'")
+        assert source.stops == 0 and browser.value("document.getElementById('result').hidden")
+        browser.press("Enter", 13, "\r")
+        shows(browser, "document.activeElement.textContent === 'Cancel'")
+        browser.press("Tab", 9)
+        shows(browser, "document.activeElement.id === 'ask-yes'")
+        browser.press("Enter", 13, "\r")
+        shows(browser, "document.getElementById('result').innerText.length > 5")
+        assert text(browser, "result") == "run r1: stopped"
+        shows(
+            browser,
+            "document.getElementById('state').innerText === 'stopped' && document.getElementById('stop').hidden",
+        )
+        assert source.stops == 1
+
+
+def test_a_refusal_is_shown_in_the_words_of_the_command_line(browser: Browser, tmp_path: Path) -> None:
+    kept = KeptRun(tmp_path / "run", dataset="iris")
+    kept.write(history(12))
+    from dl4jlegacy.ui.sources import FolderSource
+
+    with served(FolderSource(str(kept.path)), folder=str(tmp_path)) as (client, _):
+        browser.open(str(client.base_url))
+        shows(browser, "!document.getElementById('save').hidden")
+        browser.value("document.getElementById('save').click(), document.getElementById('ask-yes').click()")
+        shows(browser, "document.getElementById('result').innerText.length > 5")
+        said = text(browser, "result")
+        assert "has kept no checkpoint yet" in said and said.endswith("[DL4J-CHECKPOINT]"), said
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_an_accessibility_check_finds_nothing_serious(browser: Browser, width: int, theme: str) -> None:
+    found = importlib.util.find_spec("axe_core_python")
+    assert found is not None and found.submodule_search_locations, "./install dev brings axe-core-python"
+    axe = (Path(found.submodule_search_locations[0]) / "axe.min.js").read_text(encoding="utf-8")
+    source = busy_run()
+    source.fail_job(25, 1, "RuntimeError: x")
+    source.set_gone(host="killed")
+    with served(source) as (client, _):
+        browser.resize(width, 800)
+        browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+        browser.open(str(client.base_url))
+        shows(
+            browser,
+            "document.querySelectorAll('#charts figure').length === 4 && document.querySelector('#events summary')",
+        )
+        assert browser.value("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than the window"
+        browser.value("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+        shows(browser, "document.querySelectorAll('#charts table').length === 4")
+        browser.value(axe + ";0")
+        violations = browser.value(
+            "axe.run().then((found) => found.violations.map((v) => [v.id, v.impact, v.nodes.map((n) => n.html)]))"
+        )
+        assert violations == []
+        browser.value("document.getElementById('stop').click()")
+        violations = browser.value("axe.run('#ask').then((found) => found.violations.map((v) => [v.id, v.impact]))")
+        assert violations == []
+
+
+def test_the_server_that_ends_is_missed_and_found_again(browser: Browser) -> None:
+    source = busy_run()
+    with served(source) as (client, _):
+        browser.open(str(client.base_url))
+        shows(browser, "document.querySelectorAll('#charts figure').length === 4")
+    shows(browser, "document.getElementById('state').innerText.includes('does not answer')")
+    assert "Run r1" in text(browser, "run-name")
