@@ -444,7 +444,7 @@ class RunExecution:
 
     def _job_failed(self, event: protocol.Perform, failure: Failure) -> None:
         """Tell all who want to know that a job failed here; called on the worker's thread."""
-        self._followers.job_failed(failure)
+        self._followers.job_failed(event.plan[:2], failure)
         if self._monitor is not None:
             self._monitor.journal.job_failed(event, failure)
 

@@ -104,6 +104,7 @@ LIBRARIES = {  # where each library may be imported
     "msgspec": ("dl4jlegacy", "tools"),
     "numba": ("dl4jlegacy.kernels",),
     "numpy": ("dl4jlegacy",),
+    "opentelemetry": ("dl4jlegacy.observing.opentelemetry",),
     "optuna": ("dl4jlegacy.tuning",),
     "packaging": ("dl4jlegacy.doctor.installation",),
     "paramiko": ("dl4jlegacy.aws",),

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from dl4jlegacy.cli.declarations import count_option, text_option
 from dl4jlegacy.cli.options import ResumeOptions, TrainOptions, WorkerOptions
 from dl4jlegacy.console import open_console
@@ -36,6 +38,15 @@ class MetricsOptions:
     metrics_host: Annotated[
         str | None, text_option("--metrics-host", "HOST", "Where to serve them (127.0.0.1); anybody there may read.")
     ] = None
+    otel: Annotated[
+        bool,
+        typer.Option(
+            "--otel",
+            envvar="DL4J_OTEL",
+            show_envvar=False,
+            help="Export rounds and jobs as spans of OpenTelemetry, to OTEL_EXPORTER_OTLP_ENDPOINT (localhost).",
+        ),
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +97,10 @@ def observing(
             metrics = PrometheusObserver(options.metrics_port, options.metrics_host or "127.0.0.1")
             observers.append(stack.enter_context(metrics))
             _announce("metrics", metrics.url, json_lines=options.log_format == "json")
+        if options.otel:
+            from dl4jlegacy.observing.opentelemetry import OpenTelemetryObserver
+
+            observers.append(stack.enter_context(OpenTelemetryObserver()))
         yield observers
 
 

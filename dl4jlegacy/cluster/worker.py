@@ -359,7 +359,7 @@ def _followed(
 def _job_failed(journal: Journal, followers: RunObservers, event: Perform, failure: Failure) -> None:
     """Tell all who want to know that a job failed here; called on the worker's thread."""
     journal.job_failed(event, failure)
-    followers.job_failed(failure)
+    followers.job_failed(event.plan[:2], failure)
 
 
 def _serve(outcome: Outcome, master: _MasterWatch) -> Head | None:

@@ -1,1 +1,1 @@
-"""What follows a run for other tools: files for TensorBoard, metrics for Prometheus; extras bring their libraries."""
+"""What follows a run for other tools: files for TensorBoard, metrics, spans; extras bring the libraries."""

@@ -211,7 +211,7 @@ class PrometheusObserver(RunObserver):
             if event.phase in PHASES:
                 self._phases.labels(event.phase).observe(event.seconds)
 
-    def job_failed(self, failure: Failure) -> None:
+    def job_failed(self, slot: tuple[int, int], failure: Failure) -> None:
         """See ``RunObserver``; the master counts the failures of all its workers elsewhere."""
         with self._lock:
             if self._state is not None and not self._state.run.is_master:

@@ -139,8 +139,8 @@ class RunObserver:
     def phases(self, events: Sequence[EventStats]) -> None:
         """These phases of this process have ended; twice a second, on a thread of its own."""
 
-    def job_failed(self, failure: Failure) -> None:
-        """A job failed in this process; on the worker's thread."""
+    def job_failed(self, slot: tuple[int, int], failure: Failure) -> None:
+        """The job of a (round, slot) failed in this process; on the worker's thread."""
 
     def job_reissued(self, reason: ReissueReason) -> None:
         """A job was given to another worker, and why; on the master's thread."""
@@ -186,9 +186,9 @@ class RunObservers(RunObserver):
         """See ``RunObserver``."""
         self._tell(lambda observer: observer.phases(events) if observer.wants_phases else None)
 
-    def job_failed(self, failure: Failure) -> None:
+    def job_failed(self, slot: tuple[int, int], failure: Failure) -> None:
         """See ``RunObserver``."""
-        self._tell(lambda observer: observer.job_failed(failure))
+        self._tell(lambda observer: observer.job_failed(slot, failure))
 
     def job_reissued(self, reason: ReissueReason) -> None:
         """See ``RunObserver``."""

@@ -105,7 +105,7 @@ def test_the_page_has_what_is_served(metrics: PrometheusObserver) -> None:
 
 def test_a_worker_s_process_has_what_the_page_says_that_it_has(metrics: PrometheusObserver) -> None:
     begun(metrics, is_master=False)
-    metrics.job_failed(Failure("DL4J-JOB", "no", "me-0"))
+    metrics.job_failed((0, 0), Failure("DL4J-JOB", "no", "me-0"))
     found = values(metrics)
     names = {re.sub(r"_(count|sum|bucket|created)$", "", name) for name in found if name.startswith("dl4j_")}
     histograms = {one.name for one in METRICS if one.kind == "histogram"}
