@@ -12,6 +12,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import prometheus_client
 import pytest
 from prometheus_client.metrics_core import Metric as Family
@@ -365,3 +366,25 @@ def test_without_the_library_it_is_said_how_to_get_it(monkeypatch: pytest.Monkey
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ConfError, match=r"prometheus-client, which is not installed: type './install metrics'"):
         PrometheusObserver(0)
+
+
+def test_the_board_for_grafana_asks_for_nothing_that_is_not_served() -> None:
+    board = msgspec.json.decode((REPOSITORY / "docs" / "grafana.json").read_bytes())
+    asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    assert len(asked) > 20 and len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    served_here = {one.name for one in METRICS} | {"process_resident_memory_bytes"}
+    served_here |= {
+        f"{one.name}_{part}" for one in METRICS if one.kind == "histogram" for part in ("bucket", "sum", "count")
+    }
+    names = {name for text in asked for name in re.findall(r"\b(?:dl4j|process)_\w+", text)}
+    assert names <= served_here
+    shown = {re.sub(r"_(bucket|sum|count)$", "", name) for name in names}
+    rest = {one.name for one in METRICS} - shown - {"dl4j_run_info"}
+    assert rest == {
+        "dl4j_model_version",
+        "dl4j_batches_total",
+        "dl4j_examples_per_second",
+        "dl4j_updates_dropped_total",
+    }
+    for text in asked:
+        assert text.count("(") == text.count(")") and text.count("{") == text.count("}") and '{job=~"$job"' in text
