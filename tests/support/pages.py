@@ -63,10 +63,11 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         floors: patterns with one group, a number that must be at least this.
         exit: its exit status.
         remember: names of variables, and patterns with one group that is the value; for commands that come later. One
-            that is remembered again must have the same value.
+            that is remembered again must have the same value. Of a command that stays and has ``floors``, at its end.
         stays: it goes on while later commands run, once it has printed ``prints``; at the page's end it gets Ctrl-C, or
             with ``floors`` its own end is waited for.
         gets: it gets this signal once it has printed ``prints``.
+        first_prints: and once the first of the commands that stay, such as a master, has printed these.
         ends_all: whatever went on ends by itself soon after it.
         writes: files that are there afterwards.
         given: what the page takes for granted has happened before.
@@ -79,7 +80,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     exit: int = 0
     remember: dict[str, str] = {}
     stays: bool = False
-    gets: Literal["", "SIGINT", "SIGKILL"] = ""
+    gets: Literal["", "SIGINT", "SIGKILL", "SIGQUIT"] = ""
+    first_prints: tuple[str, ...] = ()
     ends_all: bool = False
     writes: tuple[str, ...] = ()
     given: tuple[Command, ...] = ()
@@ -269,12 +271,15 @@ class Shell:
         if goes_on:
             try:
                 running.wait_for(command.prints)
+                if command.first_prints:
+                    self._staying[0][1].wait_for(command.first_prints)
             except AssertionError:
                 running.kill()
                 raise
         if command.stays:
             self._staying.append((command, running))
-            self._remember(command, running.printed)
+            if not command.floors:
+                self._remember(command, running.printed)
             return
         if command.gets:
             running.send(signal.Signals[command.gets])
