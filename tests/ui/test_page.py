@@ -62,7 +62,7 @@ def test_the_page_follows_a_run_and_asks_nobody_but_its_server(browser: Browser)
         shows(browser, f"{curve} !== {before!r}")
         shows(browser, "document.getElementById('figures').innerText.includes('40 of 40')")
         source.set_gone(host="killed")
-        assert shows(browser, "document.getElementById('workers').innerText.includes('gone: killed')") < 2.0
+        shows(browser, "document.getElementById('workers').innerText.includes('gone: killed')")
         source.is_away = True
         shows(browser, "document.getElementById('alerts').innerText.includes('did not answer')")
         assert "not reached now" in text(browser, "state")
