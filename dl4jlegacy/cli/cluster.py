@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from dl4jlegacy.cli.dashboard import cluster_source, in_browser
 from dl4jlegacy.cli.observing import ObservedTrainOptions, ObservedWorkerOptions, observing
 from dl4jlegacy.cli.options import (
     ResumeOptions,
@@ -65,7 +66,9 @@ def _master_options(
     return MasterOptions(options.out or "", options.bind, display.tick, observers)
 
 
-def train_on_cluster(options: TrainOptions, observers: Sequence[RunObserver], *, local_workers: int | None) -> None:
+def train_on_cluster(
+    options: ObservedTrainOptions, observers: Sequence[RunObserver], *, local_workers: int | None
+) -> None:
     """Be the master of a new run; ``local_workers`` are in this process (None: as many as the Conf says)."""
     from dl4jlegacy import training
     from dl4jlegacy.cli.next_steps import RunLocation
@@ -88,13 +91,14 @@ def train_on_cluster(options: TrainOptions, observers: Sequence[RunObserver], *,
         local_workers=local_workers,
         on_cluster=True,
     )
-    show_training(
-        lambda display: run_master(run, data, address, _master_options(options, display, observers)),
-        RunLocation(run.conf.checkpoint_dir, run.conf.run, address, run.conf.data_dir),
-        warning=training.few_updates(run),
-        as_json=options.format == "json",
-        json_lines=options.log_format == "json",
-    )
+    with in_browser(options, lambda: cluster_source(address)):
+        show_training(
+            lambda display: run_master(run, data, address, _master_options(options, display, observers)),
+            RunLocation(run.conf.checkpoint_dir, run.conf.run, address, run.conf.data_dir),
+            warning=training.few_updates(run),
+            as_json=options.format == "json",
+            json_lines=options.log_format == "json",
+        )
 
 
 def _address(tracker: str, zookeeper: str | None, id: str | None) -> ClusterAddress:

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dl4jlegacy.cli.declarations import number_option, option
+from dl4jlegacy.cli.observing import ObservedTrainOptions
 from dl4jlegacy.cli.options import ClusterName, Format, Id, Tracker, Zookeeper, cluster_address
-from dl4jlegacy.cli.values import not_empty
-from dl4jlegacy.console import emit
+from dl4jlegacy.cli.values import not_empty, whole_number
+from dl4jlegacy.console import emit, open_console
 from dl4jlegacy.errors import ConfError, UsageError, how_to_install
 from dl4jlegacy.strict_json import to_json
 
 if TYPE_CHECKING:
+    from dl4jlegacy.cluster.address import ClusterAddress
+    from dl4jlegacy.run import Run
+    from dl4jlegacy.scaleout.tracker import StateTracker
     from dl4jlegacy.ui.sources import Source
 
-__all__ = ["add_commands", "check_installed", "dashboard"]
+__all__ = ["add_commands", "cluster_source", "dashboard", "in_browser", "local_source"]
+
+_PORT = "DL4J_UI_PORT"
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -38,12 +46,12 @@ def dashboard(
         option("--host", metavar="HOST", help="Where to listen; beyond loopback a token is demanded.", read=not_empty),
     ] = "127.0.0.1",
     port: Annotated[
-        int, number_option("--port", metavar="PORT", help="0: any that is free.", least=0, variable="DL4J_UI_PORT")
+        int, number_option("--port", metavar="PORT", help="0: any that is free.", least=0, variable=_PORT)
     ] = 9000,
     format: Format = "text",
 ) -> None:
     """Show a run as a page in the browser, live, until Ctrl-C: curves, workers, events, and a button that stops it."""
-    check_installed()
+    _check_installed()
     from dl4jlegacy.ui.endpoints import Panel
     from dl4jlegacy.ui.server import Dashboard, bind, policy_for
     from dl4jlegacy.ui.watcher import Watcher
@@ -87,7 +95,53 @@ def _source(
     return on_cluster
 
 
-def check_installed() -> None:
+@contextlib.contextmanager
+def in_browser(options: ObservedTrainOptions, source: Callable[[], Source]) -> Iterator[None]:
+    """Show a run in the browser while the body trains it, if ``--ui`` is given; says on stderr where.
+
+    Raises:
+        ConfError: the libraries are not here.
+    """
+    if not options.ui:
+        yield
+        return
+    _check_installed()
+    from dl4jlegacy.ui.endpoints import Panel
+    from dl4jlegacy.ui.server import PORT, Dashboard, bind, policy_for
+    from dl4jlegacy.ui.watcher import Watcher
+
+    host, policy = "127.0.0.1", policy_for("127.0.0.1", os.environ)
+    try:
+        listening = bind(host, whole_number(_PORT, os.environ.get(_PORT, str(PORT)), 0))
+    except UsageError:
+        listening = bind(host, 0)  # no training fails because somebody else shows his
+    with (
+        listening,
+        Watcher(source(), looks_at_once=False) as watcher,
+        Dashboard(Panel(watcher=watcher, policy=policy), listening) as shown,
+    ):
+        json_lines = options.log_format == "json"
+        text = f"the run is shown at {shown.url}, until it ends"
+        line = to_json({"event": "dashboard", "url": shown.url}) if json_lines else text
+        open_console(json_lines=json_lines).print(line, markup=False, highlight=False, soft_wrap=True)
+        yield
+
+
+def local_source(run: Run, tracker: StateTracker) -> Source:
+    """Return what a run in this process is read from."""
+    from dl4jlegacy.ui.sources import LocalSource
+
+    return LocalSource(tracker, run.conf, run.plan)
+
+
+def cluster_source(address: ClusterAddress) -> Source:
+    """Return what a run on a cluster is read from, as soon as it is registered."""
+    from dl4jlegacy.ui.cluster_source import ClusterSource
+
+    return ClusterSource(address)
+
+
+def _check_installed() -> None:
     """Raise ``ConfError`` if the libraries of the dashboard are not here."""
     try:
         import dl4jlegacy.ui.server  # noqa: F401  # to see whether it can be

@@ -62,6 +62,11 @@ class ObservingOptions(MetricsOptions):
 class ObservedTrainOptions(ObservingOptions, TrainOptions):
     """The options of ``dl4j train`` and ``dl4j master``."""
 
+    ui: Annotated[
+        bool,
+        typer.Option("--ui", help="Show the run in the browser, too, at DL4J_UI_PORT (9000), else at a free port."),
+    ] = False
+
 
 @dataclass(frozen=True, kw_only=True)
 class ObservedResumeOptions(ObservingOptions, ResumeOptions):

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from dl4jlegacy.cli import cluster
+from dl4jlegacy.cli.dashboard import in_browser, local_source
 from dl4jlegacy.cli.observing import ObservedResumeOptions, ObservedTrainOptions, observing
-from dl4jlegacy.cli.options import ResumeOptions, TrainOptions, add_command, import_used
+from dl4jlegacy.cli.options import ResumeOptions, add_command, import_used
 from dl4jlegacy.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
@@ -42,10 +43,11 @@ def train(options: ObservedTrainOptions) -> None:
             cluster.train_on_cluster(options, observers, local_workers=None)
 
 
-def _train_here(options: TrainOptions, observers: Sequence[RunObserver]) -> None:
+def _train_here(options: ObservedTrainOptions, observers: Sequence[RunObserver]) -> None:
     from dl4jlegacy import training
     from dl4jlegacy.cli.next_steps import RunLocation
     from dl4jlegacy.cli.progress import show_training
+    from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
 
     conf, given = options.read_conf()
     run, data = training.prepare(
@@ -58,13 +60,17 @@ def _train_here(options: TrainOptions, observers: Sequence[RunObserver]) -> None
         regression=options.regression,
         multi_label=options.multi_label,
     )
-    show_training(
-        lambda display: training.train(run, data, out=options.out or "", tick=display.tick, observers=observers),
-        RunLocation(run.conf.checkpoint_dir, data_dir=run.conf.data_dir),
-        warning=training.few_updates(run),
-        as_json=options.format == "json",
-        json_lines=options.log_format == "json",
-    )
+    tracker = InMemoryStateTracker()
+    with in_browser(options, lambda: local_source(run, tracker)):
+        show_training(
+            lambda display: training.train(
+                run, data, out=options.out or "", tick=display.tick, tracker=tracker, observers=observers
+            ),
+            RunLocation(run.conf.checkpoint_dir, data_dir=run.conf.data_dir),
+            warning=training.few_updates(run),
+            as_json=options.format == "json",
+            json_lines=options.log_format == "json",
+        )
 
 
 def resume(options: ObservedResumeOptions) -> None:

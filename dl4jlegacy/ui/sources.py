@@ -32,7 +32,7 @@ __all__ = ["FolderSource", "LocalSource", "RunFiles", "Silence", "Source", "Trac
 
 T = TypeVar("T")
 
-_REST = 20
+_REST = 50
 """A file is read so often that its reading takes no more than one in so many parts of the time."""
 _MOST_EVENTS = 2000
 

@@ -25,9 +25,9 @@ __all__ = ["Watcher"]
 
 logger = logging.getLogger(__name__)
 
-_LEAST_SECONDS, _MOST_SECONDS = 0.5, 5.0
-_REST = 20
-"""It rests for so many times as long as a look took, so that it takes a twentieth of a core at most."""
+_LEAST_SECONDS, _MOST_SECONDS = 0.5, 1.0
+_REST = 50
+"""It rests for so many times as long as a look took, within these bounds."""
 _MOST_OBSERVED = 10_000
 _CLOSE_SECONDS = 30.0
 

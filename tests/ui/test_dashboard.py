@@ -466,3 +466,52 @@ def test_a_client_that_says_nothing_does_not_hold_the_server_up() -> None:
         with socket.create_connection((host, port), timeout=30) as silent:
             silent.sendall(b"GET /api/v1/run HT")
             assert client.get("/api/v1/run").status_code == 200
+
+
+# --- beside a training ------------------------------------------------------------------------------------------------
+
+
+def begun(*words: str, log: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "dl4jlegacy", *words]
+    with log.open("w") as err:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, text=True, cwd=REPOSITORY)
+
+
+def test_a_training_shows_itself_and_is_stopped_from_its_page(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    words = ("--model", "mlp", "--dataset", "iris", "--epochs", "1000000", "--workers", "2", "--log-format", "json")
+    with begun("train", *words, "--ui", log=log) as process:
+        try:
+            until(lambda: '"dashboard"' in log.read_text() or process.poll() is not None)
+            (said,) = [json.loads(line) for line in log.read_text().splitlines() if '"dashboard"' in line]
+            with httpx.Client(base_url=said["url"], timeout=30) as client:
+                until(lambda: (client.get("/api/v1/run").json()["run"] or {}).get("round", 0) > 3)
+                workers = client.get("/api/v1/workers").json()["workers"]
+                assert [worker["pid"] for worker in workers] == [process.pid] * 2
+                assert client.get("/api/v1/history").json()["is_observed"]
+                token = client.get("/").text.partition('dl4j-token" content="')[2].partition('"')[0]
+                own = {TOKEN_HEADER: token, "origin": said["url"].rstrip("/")}
+                assert ": stopped in round" in client.post("/api/v1/stop", headers=own).json()["status"]
+            assert process.wait(60) == 1
+            assert "was stopped in round" in log.read_text()
+        finally:
+            process.kill()
+
+
+def test_a_training_that_is_interrupted_takes_its_page_along(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    words = ("--model", "mlp", "--dataset", "iris", "--epochs", "1000000", "--checkpoint-dir", str(tmp_path / "run"))
+    with begun("train", *words, "--ui", log=log) as process:
+        try:
+            until(lambda: "is shown at" in log.read_text() or process.poll() is not None)
+            url = log.read_text().partition("is shown at ")[2].partition(",")[0]
+            with httpx.Client(base_url=url, timeout=30) as client:
+                until(lambda: client.get("/api/v1/history").json()["versions"] > 3)
+                assert client.get("/api/v1/run").json()["can"] == ["stop", "save"]
+                following = views(client)
+                next(following)
+                process.send_signal(signal.SIGINT)
+                assert process.wait(60) == 130
+                following.close()
+        finally:
+            process.kill()
