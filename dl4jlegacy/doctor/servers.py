@@ -98,7 +98,7 @@ def secret(settings: Settings) -> Finding:
         named = beyond_loopback(settings.tracker) or beyond_loopback(settings.zookeeper)
         if named:
             return warning(f"there is none, and {named[0]} is used without, as DL4J_ALLOW_UNSIGNED says", MAKE_SECRET)
-        return skipped("there is none, which servers of this machine's loopback do not ask for", MAKE_SECRET)
+        return skipped("there is none, which servers of this machine's loopback do not ask for")
     if len(found) < LEAST_NBYTES:
         return warning(f"it has {counted(len(found), 'byte')}: whoever reads what it signs can guess it", MAKE_SECRET)
     file = settings.environ.get(SECRET_FILE)
@@ -164,7 +164,7 @@ def zookeeper(settings: Settings) -> Finding:
     if not serving:
         return failed(
             f"what listens at {', '.join(silent)} does not answer as Zookeeper does",
-            "correct the address; a server must allow the command srvr (4lw.commands.whitelist)",
+            "see whether it hangs, or correct the address; a server must allow srvr (4lw.commands.whitelist)",
         )
     if waiting or silent:
         others = ", ".join([*waiting, *silent])
