@@ -61,6 +61,12 @@ def test_the_page_follows_a_run_and_asks_nobody_but_its_server(browser: Browser)
         source.entries = history(40)
         shows(browser, f"{curve} !== {before!r}")
         shows(browser, "document.getElementById('figures').innerText.includes('40 of 40')")
+        linear = browser.value(curve)
+        browser.value("document.getElementById('logarithmic').click()")
+        assert (
+            browser.value(curve) != linear
+            and browser.value("document.querySelectorAll('#chart-score path').length") == 1
+        )
         source.set_gone(host="killed")
         shows(browser, "document.getElementById('workers').innerText.includes('gone: killed')")
         source.is_away = True
@@ -102,7 +108,9 @@ def test_everything_is_reached_by_keyboard_and_stop_asks_first(browser: Browser)
                     "document.activeElement.id || document.activeElement.className || document.activeElement.tagName"
                 )
             )
-        assert {"skip", "save", "stop", "theme", "kind", "log", "SUMMARY", "scroll"} <= set(reached), reached
+        assert {"skip", "save", "stop", "theme", "logarithmic", "kind", "log", "SUMMARY", "scroll"} <= set(reached), (
+            reached
+        )
         browser.value("document.getElementById('stop').focus()")
         assert browser.value("getComputedStyle(document.activeElement).outlineStyle") == "solid"
         browser.press("Enter", 13, "\r")

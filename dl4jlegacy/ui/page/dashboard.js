@@ -219,8 +219,8 @@ function ticks(low, high, most) {
 }
 
 const CHARTS = [
-  { id: "score", title: "Training score", unit: "", lines: [["training", (point) => point.score]] },
-  { id: "validation-loss", title: "Validation loss", unit: "", lines: [["validation", (point) => point.validation && point.validation.loss]] },
+  { id: "score", title: "Training score", unit: "", scales: true, lines: [["training", (point) => point.score]] },
+  { id: "validation-loss", title: "Validation loss", unit: "", scales: true, lines: [["validation", (point) => point.validation && point.validation.loss]] },
   { id: "validation-accuracy", title: "Validation accuracy", unit: "", lines: [
     ["accuracy", (point) => point.validation && point.validation.accuracy], ["f1", (point) => point.validation && point.validation.f1],
   ] },
@@ -264,20 +264,24 @@ function drawChart(chart, points) {
   });
   const all = lines.flatMap(([, line]) => line);
   drawing.setAttribute("aria-label", `${title} by version of the model; now ${last}, from ${figure(Math.min(...all.map(([, y]) => y)))} to ${figure(Math.max(...all.map(([, y]) => y)))}`);
-  drawing.replaceChildren(...plot(lines, all));
+  const isLog = chart.scales && byId("logarithmic").checked && all.every(([, y]) => y > 0);
+  drawing.replaceChildren(...(isLog
+    ? plot(lines.map(([name, line]) => [name, line.map(([x, y]) => [x, Math.log10(y)])]), (y) => figure(10 ** y, 3))
+    : plot(lines, (y) => figure(y, 3), true)));
   if (table.open) showTable(table.lastChild, title, lines);
 }
 
-function plot(lines, all) {
+function plot(lines, label, isCut = false) {
+  const all = lines.flatMap(([, line]) => line);
   let [x0, x1] = [Math.min(...all.map(([x]) => x)), Math.max(...all.map(([x]) => x))];
-  let [y0, y1] = range(all.map(([, y]) => y));
+  const [y0, y1] = range(all.map(([, y]) => y), isCut);
   if (x0 === x1) [x0, x1] = [x0 - 1, x1 + 1];
   const px = (x) => LEFT + ((x - x0) / (x1 - x0)) * (WIDTH - LEFT - RIGHT);
   const py = (y) => TOP + (1 - (Math.min(Math.max(y, y0), y1) - y0) / (y1 - y0)) * (HEIGHT - TOP - BOTTOM);
   const made = [];
   for (const y of ticks(y0, y1, 4)) {
     made.push(svg("line", { class: "axis", x1: LEFT, x2: WIDTH - RIGHT, y1: py(y), y2: py(y) }));
-    made.push(svg("text", { x: LEFT - 6, y: py(y) + 4, "text-anchor": "end" }, figure(y, 3)));
+    made.push(svg("text", { x: LEFT - 6, y: py(y) + 4, "text-anchor": "end" }, label(y)));
   }
   for (const x of ticks(x0, x1, 5)) {
     if (x < 0 || px(x) > WIDTH - RIGHT - 12) continue;
@@ -292,11 +296,11 @@ function plot(lines, all) {
   return made;
 }
 
-function range(values) { // without the few that would press all others flat: the first versions of a run
+function range(values, isCut) { // cut: without the few that would press all others flat, as the first versions of a run
   const sorted = values.slice().sort((a, b) => a - b);
-  const low = sorted[0], high = sorted.length > 20 ? sorted[Math.floor(0.98 * (sorted.length - 1))] : sorted[sorted.length - 1];
+  const low = sorted[0], high = isCut && sorted.length > 20 ? sorted[Math.floor(0.98 * (sorted.length - 1))] : sorted[sorted.length - 1];
   const space = (high - low) * 0.05 || Math.abs(high) * 0.05 || 1;
-  return [low >= 0 ? Math.max(0, low - space) : low - space, high + space];
+  return [isCut && low >= 0 ? Math.max(0, low - space) : low - space, high + space];
 }
 
 function showTable(where, title, lines) {
@@ -468,6 +472,8 @@ byId("save").addEventListener("click", async (event) => {
   const text = "The newest checkpoint is written as a model file into the folder in which this dashboard was started. The run goes on.";
   if (await confirmed("Save the model?", text, "Save the model")) act(event.target, "api/v1/save");
 });
+
+byId("logarithmic").addEventListener("change", showCurves);
 
 byId("kind").addEventListener("change", (event) => {
   shown.kind = event.target.value;
