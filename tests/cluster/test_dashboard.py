@@ -1,0 +1,116 @@
+"""The dashboard of a run on a cluster, through what happens to such runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dl4jlegacy.cluster.address import ClusterAddress
+from dl4jlegacy.errors import TrackerError
+from dl4jlegacy.services import Services, ServicesState
+from dl4jlegacy.ui.cluster_source import ClusterSource
+from dl4jlegacy.ui.guard import TOKEN_HEADER
+from tests.support.cluster_commands import LONG, SECRET, SHORTER, Cluster, freeze, same, until
+from tests.support.dashboards import served
+
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
+
+
+def source_of(cluster: Cluster) -> ClusterSource:
+    return ClusterSource(ClusterAddress(cluster.zookeeper, SECRET.encode()))
+
+
+def test_a_killed_worker_and_a_replaced_master_are_seen_and_the_run_is_stopped_from_the_page(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    folder = str(tmp_path / "run")
+    with pytest.raises(TrackerError, match="no run with the id 'master' is registered"):
+        source_of(cluster).read()
+    master = cluster.master("--epochs", LONG, "--run", "r1", "--checkpoint-dir", folder)
+    cluster.worker()
+    other = cluster.worker()
+    cluster.wait_for_round(3)
+    with served(source_of(cluster)) as (client, panel):
+
+        def get(path: str) -> Any:
+            return client.get(f"/api/v1/{path}").json()
+
+        run = get("run")["run"]
+        assert (run["run"], run["id"], run["state"], run["master"]["pid"]) == ("r1", "master", "running", master.pid)
+        assert 3 <= run["round"] < run["rounds"] and run["total_examples"] > run["examples"] > 0
+        assert len(get("workers")["workers"]) == 2
+        until(lambda: get("run")["can"] == ["stop", "save"] and get("history")["versions"] > 3)
+        assert {"run_began", "worker_joined"} <= {event["event"] for event in get("events")["events"]}
+
+        other.process.send_signal(signal.SIGKILL)
+        gone = until(lambda: any(worker["gone"] for worker in get("workers")["workers"]), 30.0)
+        assert gone < 2.0, f"it took {gone} s"
+        assert any(e["event"] == "worker_gone" for e in get("events")["events"])
+
+        master.process.send_signal(signal.SIGKILL)
+        until(lambda: get("run")["run"]["master"] is None)
+        assert any("has no master" in notice for notice in get("run")["notices"])
+        before = get("run")["run"]["round"]
+        resumed = cluster.start("resume", "r1", "--zookeeper", cluster.zookeeper, "--workers", "1")
+        until(lambda: (get("run")["run"]["master"] or {}).get("pid") == resumed.pid)
+        until(lambda: get("run")["run"]["round"] > before + 3)
+        assert get("run")["away"] is None and get("run")["notices"] == []
+
+        own = {TOKEN_HEADER: panel.policy.page_token, "origin": str(client.base_url).rstrip("/")}
+        assert "run r1: stopped in round" in client.post("/api/v1/stop", headers=own).json()["status"]
+        until(lambda: get("run")["run"]["state"] == "stopped")
+        resumed.wait()
+        until(lambda: any("not registered any more" in notice for notice in get("run")["notices"]))
+        assert get("run")["run"]["state"] == "stopped" and get("history")["versions"] > 3
+    assert cluster.left_over() == []
+
+
+def test_a_run_that_takes_the_id_is_followed_and_the_one_that_ends_stays_in_view(cluster: Cluster) -> None:
+    cluster.worker()
+    first = cluster.master("--epochs", LONG, "--run", "r1")
+    cluster.wait_for_round(2)
+    with served(source_of(cluster)) as (client, _):
+
+        def run() -> Any:
+            return client.get("/api/v1/run").json()["run"]
+
+        assert run()["run"] == "r1"
+        until(lambda: client.get("/api/v1/history").json()["versions"] > 2)
+        assert client.get("/api/v1/history").json()["is_observed"]
+        cluster.ask("stop")
+        first.wait()
+        cluster.worker()
+        same(cluster.master("--epochs", SHORTER, "--run", "r2"), int(SHORTER))
+        until(lambda: run()["run"] == "r2")
+        assert run()["state"] in ("done", "running")
+    assert cluster.left_over() == []
+
+
+def test_servers_that_are_away_are_said_to_be_and_found_again(on_own: Cluster, servers: ServicesState) -> None:
+    on_own.hold(4)
+    master = on_own.master("--epochs", SHORTER, "--run", "r1")
+    on_own.worker()
+    on_own.wait_for_round(4)
+    with served(source_of(on_own)) as (client, _):
+
+        def get() -> Any:
+            return client.get("/api/v1/run").json()
+
+        assert get()["away"] is None and get()["run"]["round"] == 4
+        freeze(servers.pids["hazelcast-1"])
+        away = until(lambda: get()["away"], 60.0)
+        assert away < 10.0 and get()["run"]["round"] == 4
+        assert get()["away"]["code"] == "DL4J-TRACKER" and servers.hazelcast in get()["away"]["message"]
+        os.kill(servers.pids["hazelcast-1"], signal.SIGCONT)
+        until(lambda: get()["away"] is None, 60.0)
+        os.kill(servers.pids["zookeeper"], signal.SIGKILL)
+        until(lambda: any("Zookeeper does not answer" in notice for notice in get()["notices"]), 60.0)
+        assert get()["away"] is None and get()["run"]["round"] == 4
+        Services.restart("zookeeper", Path(servers.folder))
+        until(lambda: get()["notices"] == [], 60.0)
+    on_own.let_go()
+    same(master, int(SHORTER))
