@@ -7,12 +7,13 @@ const TOKEN = document.querySelector('meta[name="dl4j-token"]').content;
 const MOST_POINTS = 300;
 const MOST_EVENTS = 300;
 const LOG_LINES = 200;
+const CURVES_MILLISECONDS = 2000; // between two looks at the whole history
 const FAULTS = new Set([
   "worker_gone", "worker_set_aside", "lease_broken", "job_failed", "backup_issued", "paused", "checkpoint_failed",
   "frame_refused", "master_took_over",
 ]);
 
-const shown = { view: null, at: 0, history: [], historyMark: "", eventsMark: "", logMark: "", kind: "" };
+const shown = { view: null, at: 0, history: [], historyMark: "", historyAt: -CURVES_MILLISECONDS, eventsMark: "", logMark: "", kind: "" };
 
 // --- small things ---------------------------------------------------------------------------------------------------
 
@@ -339,10 +340,11 @@ function showCurves() {
 
 async function fetchHistory(view) {
   const mark = `${view.history.first}|${view.history.last}|${view.history.count}`;
-  if (mark === shown.historyMark) return;
+  if (mark === shown.historyMark || performance.now() - shown.historyAt < CURVES_MILLISECONDS) return;
   const found = await (await ask(`api/v1/history?points=${MOST_POINTS}`)).json();
   shown.history = found.history;
   shown.historyMark = mark;
+  shown.historyAt = performance.now();
   showCurves();
   showFigures(view);
 }
