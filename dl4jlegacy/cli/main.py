@@ -23,6 +23,7 @@ from dl4jlegacy.cli import (
     inspect,
     plot,
     runs,
+    schema,
     stats,
     summary,
     train,
@@ -42,7 +43,7 @@ __all__ = ["app", "main"]
 _COMMANDS = (
     *("train", "resume", "evaluate", "predict", "generate", "reconstruct", "sample", "tune", "export"),
     *("summary", "data", "services", "master", "worker", "status", "dashboard", "logs", "stats"),
-    *("plot", "stop", "runs", "explain", "doctor", "aws", "bench"),
+    *("plot", "stop", "runs", "explain", "doctor", "schema", "aws", "bench"),
 )
 
 _COMPLETIONS = {"--install-completion", "--show-completion"}
@@ -78,6 +79,7 @@ for module in (
     inspect,
     plot,
     runs,
+    schema,
     stats,
     summary,
     train,
