@@ -41,6 +41,7 @@ __all__ = [
     "blocks_of",
     "images_of",
     "named_rows",
+    "predict_alone",
     "predict_blocks",
     "replicas",
     "sequences_of",
@@ -113,10 +114,17 @@ def predict_blocks(
     """
     with threadpool_limits(limits=1, user_api="blas"):  # so that sums are rounded alike for any number of workers
         if len(workers) == 1:
-            for first, rows in _numbered(blocks, answers):
-                yield _predicted(workers[0], first, rows)
-            return
-        yield from _predicted_by_threads(workers, blocks, answers)
+            yield from predict_alone(workers[0], blocks, answers)
+        else:
+            yield from _predicted_by_threads(workers, blocks, answers)
+
+
+def predict_alone(
+    predict: Predict, blocks: Iterable[Array], answers: Callable[[Array], int] = len
+) -> Iterator[PredictedRows]:
+    """Yield what ``predict_blocks`` does with one worker, for who holds BLAS to one thread himself; raises as that."""
+    for first, rows in _numbered(blocks, answers):
+        yield _predicted(predict, first, rows)
 
 
 def images_of(model: TrainedModel, file: str) -> tuple[Path, ...]:

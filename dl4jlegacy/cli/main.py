@@ -24,6 +24,7 @@ from dl4jlegacy.cli import (
     plot,
     runs,
     schema,
+    serve,
     stats,
     summary,
     train,
@@ -41,9 +42,9 @@ from dl4jlegacy.version import __version__
 __all__ = ["app", "main"]
 
 _COMMANDS = (
-    *("train", "resume", "evaluate", "predict", "generate", "reconstruct", "sample", "tune", "export"),
-    *("summary", "data", "services", "master", "worker", "status", "dashboard", "logs", "stats"),
-    *("plot", "stop", "runs", "explain", "doctor", "schema", "aws", "bench"),
+    *("train", "resume", "evaluate", "predict", "serve", "generate", "reconstruct", "sample", "tune"),
+    *("export", "summary", "data", "services", "master", "worker", "status", "dashboard", "logs"),
+    *("stats", "plot", "stop", "runs", "explain", "doctor", "schema", "aws", "bench"),
 )
 
 _COMPLETIONS = {"--install-completion", "--show-completion"}
@@ -80,6 +81,7 @@ for module in (
     plot,
     runs,
     schema,
+    serve,
     stats,
     summary,
     train,

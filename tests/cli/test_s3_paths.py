@@ -55,6 +55,8 @@ COMMANDS = [
     ("generate", "@", "--seed-text", "a"),
     *(("reconstruct", *words) for words in (("@", "file", "--out", "x.png"), ("mlp", "@", "--out", "x.png"))),
     *(("reconstruct", "mlp", "file", flag, "@") for flag in ("--out", "--data-dir")),
+    ("serve", "@", "--port", "0"),
+    ("serve", "mlp", "--port", "0", "--token-file", "@"),
     *(("sample", *words) for words in (("@", "--out", "x.png"), ("mlp", "--out", "@"))),
     ("data", "inspect", "table.csv", "--out", "@"),
     *(("services", command, "--folder", "@") for command in ("up", "status", "down")),
@@ -63,7 +65,7 @@ COMMANDS = [
     (*UP, "-kp", "pair", "-kpath", "@"),
     *(("aws", command, "digits", "-kpath", "@") for command in ("status", "scale", "ssh", "logs")),
 ]
-PATHS = {"CONF", "DIR", "DIR|FILE", "FILE", "MODEL", "RUN|DIR", "S3"}
+PATHS = {"CONF", "DIR", "DIR|FILE", "FILE", "MODEL", "MODEL...", "RUN|DIR", "S3"}
 """The metavars of what takes a path; ``--dataset`` takes one beside names."""
 QUIET = {("aws", "ssh"), ("aws", "logs")}
 """They have no ``--format``."""

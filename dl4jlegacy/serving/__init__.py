@@ -1,0 +1,1 @@
+"""Trained models behind HTTP: the same answers as ``dl4j predict``."""

@@ -1,0 +1,255 @@
+"""From the body of a request to a model's answer, by the way of ``dl4j predict``: as if the body were its file.
+
+A body is put into a file of its own, so that it is read, scaled and cut into blocks by the same code. The bits of an
+output depend on how many rows a matrix product computes together; hence the rows of a request are never joined with
+those of others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from dl4jlegacy import files
+from dl4jlegacy.backend import Array
+from dl4jlegacy.clock import Deadline
+from dl4jlegacy.decoding import described
+from dl4jlegacy.errors import Dl4jError, NotFiniteError, OutputError, ShapeError, counted
+from dl4jlegacy.inference import TrainedModel
+from dl4jlegacy.nn.batch_evaluation import ROWS
+from dl4jlegacy.prediction import Form, PredictedRows, blocks_of, images_of, predict_alone, sequences_of, texts_of
+from dl4jlegacy.strict_json import to_json
+
+__all__ = [
+    "CSV",
+    "JSON",
+    "JSON_LINES",
+    "LATE",
+    "NPY",
+    "TEXT",
+    "Limits",
+    "RefusedError",
+    "accepted",
+    "answer",
+    "error_body",
+    "refusal_of",
+]
+
+CSV, JSON, JSON_LINES, NPY, TEXT = (
+    "text/csv",
+    "application/json",
+    "application/x-ndjson",
+    "application/x-npy",
+    "text/plain",
+)
+_IMAGES = {
+    "image/bmp": ".bmp",
+    "image/gif": ".gif",
+    "image/jpeg": ".jpg",
+    "image/png": ".png",
+    "image/tiff": ".tif",
+    "image/webp": ".webp",
+    "image/x-portable-anymap": ".ppm",
+    "image/x-portable-graymap": ".pgm",
+    "image/x-portable-pixmap": ".ppm",
+}
+LATE = "DL4J-DEADLINE"
+_ENDINGS = {CSV: ".csv", JSON_LINES: ".jsonl", NPY: ".npy", TEXT: ".txt", **_IMAGES}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a request may ask for.
+
+    Attributes:
+        body_bytes: of its body.
+        rows: that it has, or time steps of a sequence.
+        seconds: until its answer, from the end of its body on.
+        body_seconds: for the client to send its body.
+        queue: requests to a model at a time, with the one that is computed.
+    """
+
+    body_bytes: int = 16 << 20
+    rows: int = 10_000
+    seconds: float = 30.0
+    body_seconds: float = 10.0
+    queue: int = 64
+
+
+class RefusedError(Exception):
+    """A request is not answered as asked: ``status`` of HTTP, ``code`` as of errors, and the reason as its text."""
+
+    def __init__(self, status: int, message: str, code: str = "DL4J-USAGE") -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
+
+
+def refusal_of(error: Dl4jError) -> RefusedError:
+    """Return what the client is told of an error while its rows were read or computed."""
+    if isinstance(error, NotFiniteError) or error.exit_status == 3:  # the request's data
+        return RefusedError(422, str(error), error.code)
+    return RefusedError(500, str(error), error.code)
+
+
+def accepted(model: TrainedModel) -> tuple[str, ...]:
+    """Return the media types of bodies that a model takes."""
+    if model.text is not None:
+        return TEXT, JSON
+    if model.sequences is not None:
+        return (CSV,)
+    if model.images is not None:
+        others = () if model.images.column else (CSV, JSON, NPY)  # a table would name files of the server
+        return (*_IMAGES, *others)
+    return (CSV, JSON, JSON_LINES, NPY) if model.transform is not None else (CSV, JSON, NPY)
+
+
+def answer(
+    model: TrainedModel, media_type: str, body: bytes, limits: Limits, deadline: Deadline, *, as_npy: bool = False
+) -> bytes:
+    """Return what ``dl4j predict --format json`` prints of the body as a file, or the outputs as a ``.npy`` file.
+
+    Used by one thread at a time for a model, in a process that holds BLAS to one thread, as ``ModelServer`` does.
+
+    Args:
+        model: whose ``name`` the answer has.
+        media_type: of the body, one of those ``accepted``.
+        body: the contents of a file of that type; JSON: ``{"rows": [...]}``, see ``_file_of``.
+        limits: of rows.
+        deadline: until when.
+        as_npy: the outputs ``(rows, n_out)``, not rounded.
+
+    Raises:
+        RefusedError: the body is malformed (400), has too many rows (413), does not fit the model (422), or time is up
+            (503). Messages are those of ``dl4j predict`` about a file called ``the body``.
+    """
+    ending, content = _file_of(model, media_type, body)
+    with tempfile.NamedTemporaryFile(prefix="dl4j-serve-", suffix=ending) as file:
+        try:
+            with files.errors_as(OutputError, "the body cannot be kept while it is read"):
+                file.write(content)
+                file.flush()
+            blocks = _within(_blocks(model, media_type, file.name, content), model.answers, limits.rows, deadline)
+            found = list(predict_alone(model.answer, blocks, model.answers))
+        except Dl4jError as exc:
+            refused = refusal_of(exc)
+            raise RefusedError(refused.status, str(exc).replace(file.name, "the body"), exc.code) from exc
+    if not found:
+        raise RefusedError(422, "the body holds no rows", "DL4J-DATA")
+    return _npy_of(found) if as_npy else next(texts_of(model, found, Form("json"))).encode()
+
+
+def _blocks(model: TrainedModel, media_type: str, place: str, content: bytes) -> Iterable[Array]:
+    """Return the blocks in which ``dl4j predict`` computes a file."""
+    if media_type == NPY and model.transform is None:
+        rows = _decoded(content)
+        model.check_width(rows.shape[1], "the body")
+        return (rows[start : start + ROWS] for start in range(0, len(rows), ROWS))
+    images, sequences = images_of(model, place), sequences_of(model, place)
+    return sequences.values() if sequences else blocks_of(model, place, images)
+
+
+def _within(blocks: Iterable[Array], answers: Callable[[Array], int], most: int, deadline: Deadline) -> Iterator[Array]:
+    """Yield blocks while there is time and they are not too many rows; raises ``RefusedError``."""
+    rows = 0
+    for block in blocks:
+        rows += answers(block)
+        if rows > most:
+            raise RefusedError(413, f"the body has more than {counted(most, 'row')}; send it in parts")
+        if deadline.passed():
+            raise RefusedError(503, f"the answer took longer than {deadline.seconds:g} s; send fewer rows", LATE)
+        yield block
+
+
+def _npy_of(found: list[PredictedRows]) -> bytes:
+    content = io.BytesIO()
+    np.save(content, np.concatenate([rows.outputs for rows in found]), allow_pickle=False)
+    return content.getvalue()
+
+
+# -- bodies ------------------------------------------------------------------------------------------------------------
+
+
+class _Rows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    rows: list[msgspec.Raw]
+
+
+def _file_of(model: TrainedModel, media_type: str, body: bytes) -> tuple[str, bytes]:
+    """Return a body as the ending and the contents of a file.
+
+    ``{"rows": [...]}`` has lists of numbers, which become lines of CSV; objects for a model with a schema, which become
+    lines of JSON as they are; texts for a model of texts, which become lines.
+    """
+    if media_type != JSON:
+        return _ENDINGS[media_type], body
+    try:
+        rows = msgspec.json.decode(body, type=described(_Rows)).rows
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise RefusedError(400, f'the body is not {{"rows": [...]}} in JSON: {exc}') from exc
+    if not rows:
+        raise RefusedError(422, "rows is empty; give at least one", "DL4J-DATA")
+    if model.text is not None:
+        return ".txt", "".join(f"{_text(row, index)}\n" for index, row in enumerate(rows)).encode()
+    if model.transform is not None:
+        return ".jsonl", b"".join(_object(bytes(row), index) for index, row in enumerate(rows))
+    return ".csv", b"".join(_numbers(row, index) for index, row in enumerate(rows))
+
+
+def _text(row: msgspec.Raw, index: int) -> str:
+    with _row(index, "a text of one line"):
+        found = msgspec.json.decode(row, type=described(str))
+        if not found.strip() or len(found.splitlines()) > 1:
+            raise msgspec.ValidationError("it is empty, or has several lines")
+    return found
+
+
+def _object(row: bytes, index: int) -> bytes:
+    if not row.lstrip().startswith(b"{"):
+        raise RefusedError(400, f"rows[{index}] must be an object of columns and values; the model has a schema")
+    return row.replace(b"\n", b" ").replace(b"\r", b" ") + b"\n"  # which no text in JSON holds as they are
+
+
+def _numbers(row: msgspec.Raw, index: int) -> bytes:
+    with _row(index, "a list of numbers"):
+        values = msgspec.json.decode(row, type=described(list[int | float]))
+        if not values:
+            raise msgspec.ValidationError("it is empty")
+    return (",".join(map(repr, values)) + "\n").encode()
+
+
+@contextlib.contextmanager
+def _row(index: int, expected: str) -> Iterator[None]:
+    try:
+        yield
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise RefusedError(400, f"rows[{index}] must be {expected}: {exc}") from exc
+
+
+def _decoded(content: bytes) -> Array:
+    """Return the array in a ``.npy`` file, ``(rows, n_in)`` as float32; nothing is made before its size is checked."""
+    file = io.BytesIO(content)
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, in_columns, dtype = read(file)
+    except (ValueError, EOFError, OSError, SyntaxError, TypeError) as exc:
+        raise RefusedError(400, f"the body is no .npy file: {exc}") from exc
+    if dtype.kind not in "fiub" or dtype.hasobject or len(shape) != 2:
+        raise ShapeError(f"the body is an array of shape {shape} and type {dtype}; send numbers, (rows, values)")
+    if len(content) - file.tell() != math.prod(shape) * dtype.itemsize:
+        raise RefusedError(400, f"the body is a .npy file of shape {shape} that is cut off, or has more behind it")
+    flat = np.frombuffer(content, dtype, offset=file.tell())
+    with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite, and is refused as such
+        array: Array = flat.reshape(shape, order="F" if in_columns else "C").astype(np.float32, order="C")
+    return array
+
+
+def error_body(error: RefusedError) -> bytes:
+    """Return the JSON object that tells a client what was wrong."""
+    return to_json({"error": {"code": error.code, "message": str(error), "status": error.status}}).encode()

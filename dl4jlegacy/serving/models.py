@@ -1,0 +1,166 @@
+"""The models that are served: each with the thread that computes it, and replaced when its file changes.
+
+A new version is loaded and tried aside; only then it takes the old one's place, for the requests that come after. One
+that cannot be used leaves the old one where it is, and is reported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from dl4jlegacy import files, storage
+from dl4jlegacy.backend import Array
+from dl4jlegacy.errors import Dl4jError, ModelError, UsageError
+from dl4jlegacy.inference import TrainedModel
+from dl4jlegacy.nn.input_type import InputTypeRecurrent
+from dl4jlegacy.nn.networks import input_type_of
+from dl4jlegacy.saved_model import load_model
+
+__all__ = ["LoadedModel", "ModelWatcher", "ServedModel", "named_paths"]
+
+logger = logging.getLogger(__name__)
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+Signature = tuple[tuple[str, int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model in memory; ``version`` counts from 1, each time that its file has changed."""
+
+    model: TrainedModel
+    version: int
+
+
+class ServedModel:
+    """A model under a name, with the one thread that uses it.
+
+    Args:
+        name: in addresses and answers.
+        path: as ``load_model`` takes it.
+
+    Attributes:
+        current: what answers. Replaced as a whole, by ``reload``, on the watcher's thread.
+        problem: why the newest file is not used; "": it is.
+        pending: requests that have come and are not answered yet. The server's thread counts them.
+        thread: computes one after the other.
+
+    Raises:
+        ModelError: the model cannot be used; and what ``load_model`` raises.
+    """
+
+    def __init__(self, name: str, path: str) -> None:
+        self.name, self.path, self.problem, self.pending = name, path, "", 0
+        self._signature = _signature(path)
+        self.current = LoadedModel(_tried(name, path), 1)
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix=f"dl4j-serve-{name}")
+        self.thread.submit(lambda: None).result()  # the thread begins now, and not with the first request
+
+    def reload(self) -> bool:
+        """Take the file's newest version if it has changed; return whether it is used now. Never raises for a file."""
+        found = _signature(self.path)
+        if found == self._signature:
+            return False
+        self._signature = found  # of a broken file, too: it is tried again when it changes once more
+        try:
+            model = _tried(self.name, self.path)
+        except (Dl4jError, OSError, MemoryError) as exc:
+            self.problem = str(exc)
+            logger.warning("%s is not used, version %d goes on: %s", self.path, self.current.version, exc)
+            return False
+        self.current, self.problem = LoadedModel(model, self.current.version + 1), ""
+        logger.info("%s has changed: version %d of %s is served", self.path, self.current.version, self.name)
+        return True
+
+
+def named_paths(models: Sequence[str]) -> dict[str, str]:
+    """Return the paths of models by their names, of ``NAME=PATH`` or ``PATH``, whose name is that of the file.
+
+    Raises:
+        UsageError: two have one name, or a name has characters that an address cannot have.
+    """
+    found: dict[str, str] = {}
+    for text in models:
+        name, equals, path = text.partition("=")
+        if not equals or not _NAME.fullmatch(name):
+            name, path = Path(text).name.removesuffix(".zip"), text
+        if not _NAME.fullmatch(name) or name in (".", ".."):
+            raise UsageError(f"{text!r} gives no name that an address can have; write NAME={text}")
+        if name in found:
+            raise UsageError(f"two models are called {name!r}: {found[name]} and {path}; write OTHER={path}")
+        found[name] = path
+    return found
+
+
+def _signature(path: str) -> Signature:
+    """Return what changes when a model on this machine does; () if it cannot be seen, or is elsewhere."""
+    if storage.is_remote(path):
+        return ()
+    try:
+        place = files.expand(path)
+        names = [n for n in files.names_in(place) if n.startswith("checkpoint-")] if files.is_folder(place) else [""]
+        found = [(name, (place / name if name else place).stat()) for name in names]
+    except OSError:
+        return ()
+    return tuple((name, each.st_mtime_ns, each.st_size, each.st_ino) for name, each in found)
+
+
+def _tried(name: str, path: str) -> TrainedModel:
+    """Return a model that has answered once, so that it can, and its kernels are compiled; raises ``ModelError``."""
+    model = dataclasses.replace(load_model(path), name=name)
+    try:
+        model.output_names(model.network.n_in)
+        with threadpool_limits(limits=1, user_api="blas"):
+            model.answer(_trial(model))
+    except ModelError:
+        raise
+    except Dl4jError as exc:
+        raise ModelError(f"model {path} cannot answer: {exc}") from exc
+    return model
+
+
+def _trial(model: TrainedModel) -> Array:
+    """Return features of one example that mean nothing."""
+    kind = input_type_of(model.network)
+    if isinstance(kind, InputTypeRecurrent):
+        return np.zeros((1, kind.size, kind.timesteps or 1), np.float32)
+    return np.zeros((1, kind.columns), np.float32)
+
+
+class ModelWatcher:
+    """Looks every so often whether models have changed; on a thread of its own while it is entered."""
+
+    def __init__(self, models: Mapping[str, ServedModel], seconds: float) -> None:
+        self._models, self._seconds, self._over = models, seconds, threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="dl4j-serve-watch", daemon=True)
+
+    def _watch(self) -> None:
+        while not self._over.wait(self._seconds):
+            for model in self._models.values():
+                _guarded(model.reload)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def _guarded(reload: Callable[[], bool]) -> None:
+    try:
+        reload()
+    except Exception:  # a bug must not end the watch: the old models go on
+        logger.exception("a model could not be loaded anew")
