@@ -125,9 +125,8 @@ LIBRARIES = {  # where each library may be imported
     "safetensors": ("dl4jlegacy.scaleout.checkpoint",),
     "sklearn": ("dl4jlegacy.sklearn",),
     "sqlalchemy": ("dl4jlegacy.tuning.search",),
-    "starlette": ("dl4jlegacy.ui",),
+    "starlette": ("dl4jlegacy.serving.application", "dl4jlegacy.ui"),
     "tensorboardX": ("dl4jlegacy.observing.tensorboard",),
-    "starlette": ("dl4jlegacy.serving.application",),
     "threadpoolctl": (
         "dl4jlegacy.tuning.side_by_side",
         "dl4jlegacy.doctor.capacity",
@@ -144,8 +143,7 @@ LIBRARIES = {  # where each library may be imported
         ),
     ),
     "typer": ("dl4jlegacy.cli",),
-    "uvicorn": ("dl4jlegacy.ui.server",),
-    "uvicorn": ("dl4jlegacy.serving.server",),
+    "uvicorn": ("dl4jlegacy.serving.server", "dl4jlegacy.ui.server"),
     "yaml": ("dl4jlegacy.aws.user_data", "dl4jlegacy.nn.conf.text"),
 }
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
