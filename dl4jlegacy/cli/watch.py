@@ -37,6 +37,7 @@ Look = Callable[[], dict[str, Any] | None]
 
 _MAX_WIDTH = 100
 _MOST_NEW = 100  # looks that may wait to be shown
+_SLOW_SECONDS = 3.0  # a look takes some hundredths
 _ERROR_LINES = 3
 _CLOSE_SECONDS = 2.0
 _SILENT_SECONDS = 5.0  # a worker's sign of life is due every second, or as often as its Conf says
@@ -82,6 +83,7 @@ class Looker:
         self._look, self._every, self._close, self._clock = look, every, close, clock
         self._closed, self._news, self._lock = threading.Event(), threading.Event(), threading.Lock()
         self._seen, self._answered = Seen(), clock.now()
+        self._asked: float | None = None  # when a look began that is under way
         self._new: deque[Seen] = deque(maxlen=_MOST_NEW)
         self._fatal: BaseException | None = None
         self._speed = Speed()
@@ -113,12 +115,16 @@ class Looker:
         with self._lock:
             if not self._new and self._fatal is not None:
                 raise self._fatal
-            new = list(self._new) or [replace(self._seen, away_seconds=self._away())]
+            new = list(self._new) or [self._meanwhile()]
             self._new.clear()
             return new
 
-    def _away(self) -> float:
-        return 0.0 if self._seen.error is None else self._clock.now() - self._answered
+    def _meanwhile(self) -> Seen:
+        """Return what is known while a look is under way; one that takes long is not answered, and says so later."""
+        now, seen = self._clock.now(), self._seen
+        if seen.error is None and self._asked is not None and now - self._asked >= _SLOW_SECONDS:
+            seen = replace(seen, error=TrackerError("Zookeeper or the state tracker has not answered so far"))
+        return seen if seen.error is None else replace(seen, away_seconds=now - self._answered)
 
     def _run(self) -> None:
         try:
@@ -134,18 +140,19 @@ class Looker:
             self._close()
 
     def _look_once(self) -> None:
+        self._asked = self._clock.now()
         try:
             fields = self._look()
         except TrackerError as exc:
             if self._seen.fields is None:
                 raise  # there was never anything to watch
             with self._lock:
-                self._seen = replace(self._seen, error=exc)
-                self._new.append(replace(self._seen, away_seconds=self._away()))
+                self._seen, self._asked = replace(self._seen, error=exc), None
+                self._new.append(self._meanwhile())
             return
         now = self._clock.now()
         with self._lock:
-            self._answered = now
+            self._answered, self._asked = now, None
             self._seen = self._next(fields, now)
             self._new.append(self._seen)
 

@@ -200,6 +200,25 @@ def test_what_is_away_for_a_while_ends_nothing() -> None:
         assert (back.fields, back.error, back.away_seconds, back.is_over) == (status(13), None, 0.0, False)
 
 
+def test_a_look_that_is_not_answered_is_said_before_it_fails() -> None:
+    clock, looked = Hours(), []
+
+    def look() -> dict[str, Any]:
+        looked.append(looker.seen()[0] if looker._seen.number else None)
+        for _ in range(2 if looked[-1] else 0):
+            clock.seconds += 2
+            looked.append(looker.seen()[0])
+        return status(12)
+
+    looker = Looker(look, every=1.0, close=lambda: None, clock=clock)
+    looker._look_once()
+    assert [each.error for each in looker.seen()] == [None]
+    looker._look_once()
+    assert [each.away_seconds for each in looked[1:]] == [0.0, 0.0, 4.0]
+    assert "has not answered so far" in str(looked[-1].error) and looked[-1].fields == status(12)
+    assert [each.error for each in looker.seen()] == [None]
+
+
 def test_a_run_that_is_not_there_from_the_beginning_is_an_error_as_without_watching() -> None:
     with looking(AWAY) as look, pytest.raises(TrackerError, match="did not read"):
         look()
