@@ -32,8 +32,8 @@ __all__ = ["FolderSource", "LocalSource", "RunFiles", "Silence", "Source", "Trac
 
 T = TypeVar("T")
 
-_REST = 50
-"""A file is read so often that its reading takes no more than one in so many parts of the time."""
+_REST, _MOST_REST_SECONDS = 100, 10.0
+"""A file is left alone for so many times as long as its reading took, and for so many seconds at most."""
 _MOST_EVENTS = 2000
 
 
@@ -79,7 +79,7 @@ class _Rested(Generic[T]):
         if self._last is None or now >= self._next:
             self._last = self._read()
             took = self._clock.now() - now
-            self._next = now + _REST * took
+            self._next = now + min(_MOST_REST_SECONDS, _REST * took)
         return self._last
 
 

@@ -233,7 +233,7 @@ def test_no_header_body_or_method_makes_the_server_fail() -> None:
                 "http://",
             )
         ]
-        for given, method in itertools.product(headers, ("GET", "POST", "OPTIONS", "DELETE", "TRACE", "PATCH")):
+        for given, method in itertools.product(headers, ("GET", "POST", "TRACE")):
             encoded = {name: value.encode("latin-1") for name, value in given.items()}
             answer = client.request(method, "/api/v1/save", headers=encoded)
             assert 400 <= answer.status_code < 500, (method, given)
