@@ -56,8 +56,6 @@ def dashboard(
     from dl4jlegacy.ui.server import Dashboard, bind, policy_for
     from dl4jlegacy.ui.watcher import Watcher
 
-    if port > 65535:
-        raise UsageError(f"--port is {port}; it must be at most 65535")
     policy = policy_for(host, os.environ)
     source = _source(folder, zookeeper, id, tracker, cluster_name)
     with bind(host, port) as listening, Watcher(source) as watcher:
@@ -146,4 +144,4 @@ def _check_installed() -> None:
     try:
         import dl4jlegacy.ui.server  # noqa: F401  # to see whether it can be
     except ModuleNotFoundError as exc:
-        raise ConfError(f"the dashboard needs {exc.name}; {how_to_install('ui')}") from exc
+        raise ConfError(f"the dashboard needs {str(exc.name).partition('.')[0]}; {how_to_install('ui')}") from exc

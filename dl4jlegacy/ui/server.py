@@ -103,6 +103,8 @@ def _token(environ: Mapping[str, str]) -> str | None:
 
 def bind(host: str, port: int) -> socket.socket:
     """Return a socket that listens there; raises ``UsageError`` if that is not possible."""
+    if not 0 <= port <= 65535:
+        raise UsageError(f"--port is {port}; it must be at most 65535")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (OSError, UnicodeError) as exc:
