@@ -21,6 +21,7 @@ from dl4jlegacy.cli.cloud_outputs import (
     ServersUp,
 )
 from dl4jlegacy.cli.output import ErrorFields, Output
+from dl4jlegacy.doctor.check import Result
 from dl4jlegacy.scaleout.history import HistoryEntry
 from dl4jlegacy.scaleout.records import Figures, Head, WorkerRecord
 from dl4jlegacy.scaleout.run_summary import RunSummary
@@ -178,6 +179,46 @@ class Exported(Output):
     score: float | None
     params_sha256: str
     model_path: str
+
+
+class Generated(Output):
+    """A text that a model has gone on with, and how it was drawn."""
+
+    model: str
+    tokens: str
+    seed_text: str
+    text: str
+    length: int
+    temperature: float
+    seed: int
+
+
+class Reconstructed(Output):
+    """The image of examples above their reconstructions."""
+
+    model: str
+    out: str
+    examples: int
+    drawn: int
+    mean_squared_error: float
+
+
+class Sampled(Output):
+    """The image of samples, and how they were drawn."""
+
+    model: str
+    out: str
+    rows: int
+    columns: int
+    seed: int
+    gibbs_steps: int
+
+
+class Served(Output):
+    """Where models are served, by their names."""
+
+    url: str
+    models: list[str]
 
 
 class Trial(Output):
@@ -439,6 +480,24 @@ class ListedRuns(Output):
     runs: list[ListedRun]
 
 
+class Shown(Output):
+    """Where the page of a run is; which run is null until it is known."""
+
+    url: str
+    run: str | None
+
+
+class Examined(Output):
+    """The checks of this machine, how many of them came out how, and the error if one failed that is needed."""
+
+    checks: list[Result]
+    ok: int
+    warning: int
+    failed: int
+    skipped: int
+    error: ErrorFields | UnsetType = UNSET
+
+
 class Remedy(Output):
     """A cause, and what to do then."""
 
@@ -481,6 +540,10 @@ OUTPUTS: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "resume": (Report,),
     "evaluate": (Evaluated,),
     "predict": (Predicted, PredictionsWritten),
+    "serve": (Served,),
+    "generate": (Generated,),
+    "reconstruct": (Reconstructed,),
+    "sample": (Sampled,),
     "tune": (Tuned,),
     "export": (Exported,),
     "summary": (NetworkSize,),
@@ -491,11 +554,13 @@ OUTPUTS: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "services down": (ServersDown,),
     "master": (Report, StoodBy),
     "status": (Status, Watched),
+    "dashboard": (Shown,),
     "logs": (Journaled, Histories, JournalLine),
     "stats": (Statistics,),
     "plot": (Plotted,),
     "runs": (ListedRuns,),
     "explain": (Explanations,),
+    "doctor": (Examined,),
     "aws up": (CloudCluster, DryRun),
     "aws join": (CloudCluster,),
     "aws status": (CloudCluster,),

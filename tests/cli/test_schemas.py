@@ -15,11 +15,15 @@ import msgspec
 import pytest
 import typer.main
 
+from dl4jlegacy import MultiLayerNetwork, write_model
 from dl4jlegacy.cli import inspect, main, watch
 from dl4jlegacy.cli.outputs import OUTPUTS
 from dl4jlegacy.cli.schema import schema_of
 from dl4jlegacy.cluster.runs import FoundRun, Grid
+from dl4jlegacy.datasets.texts import TextReader
+from dl4jlegacy.doctor.check import Check, failed
 from dl4jlegacy.folders import LocalFolder
+from dl4jlegacy.nn.zoo import char_lstm
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.journal import Journal, JournalFile
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
@@ -141,6 +145,35 @@ def test_what_else_a_model_may_say_is_of_the_schema(kind: str, here: Path, dl4j:
     checked("evaluate", dl4j("evaluate", "m.zip", "--dataset", "table.csv", "--format", "json"))
     checked("predict", dl4j("predict", "m.zip", "rows.csv", "--format", "json"))
     checked("data inspect", dl4j("data", "inspect", "table.csv", *options, "--format", "json"))
+
+
+def test_texts_and_images_that_models_make_are_of_the_schema(here: Path, dl4j: Dl4j) -> None:
+    network = MultiLayerNetwork(char_lstm(24, 3, hidden=(8,)))
+    network.init()
+    write_model(network, here / "text.zip", label_names=tuple("abc"), text=TextReader())
+    checked("generate", dl4j("generate", "text.zip", "--seed-text", "ab", "--length", "5", "--format", "json"))
+    images = ("train", "--model", "vae", "--dataset", "digits", "--epochs", "1", "--pretrain-epochs", "1")
+    dl4j(*images, "--workers", "1", "--out", "vae.zip")
+    checked("reconstruct", dl4j("reconstruct", "vae.zip", "digits", "--out", "grid.png", "--format", "json"))
+    checked("sample", dl4j("sample", "vae.zip", "--out", "grid.png", "--rows", "2", "--format", "json"))
+
+
+def test_servers_of_models_and_pages_say_where_they_are(there: Path, dl4j: Dl4j, monkeypatch) -> None:
+    monkeypatch.setattr("dl4jlegacy.serving.server.ModelServer.wait", lambda server: None)
+    assert checked("serve", dl4j("serve", "model.zip", "--port", "0", "--format", "json"))["models"]
+    monkeypatch.setattr("dl4jlegacy.ui.server.Dashboard.serve", lambda dashboard: None)
+    assert checked("dashboard", dl4j("dashboard", "run", "--port", "0", "--format", "json"))["run"]
+
+
+@pytest.mark.parametrize("needed", [False, True])
+def test_a_preflight_is_of_the_schema_with_and_without_its_error(needed: bool, monkeypatch, capsys) -> None:
+    found = failed("nothing is there", "put something there")
+    check = Check(name="one", area="all", look=lambda settings: found, is_needed=lambda settings: needed)
+    monkeypatch.setattr("dl4jlegacy.doctor.all_checks", lambda: (check,))
+    with pytest.raises(SystemExit):
+        main.main(["doctor", "--format", "json"])
+    said = checked("doctor", capsys.readouterr().out)
+    assert said["failed"] == 1 and ("error" in said) == needed
 
 
 def test_data_that_are_refused_have_an_error_besides(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -282,7 +315,8 @@ def test_clusters_in_a_cloud_are_shown_as_the_schema_says(cloud, image: str, tmp
 
 
 CLOUD_TESTED = {"aws up", "aws join", "aws status", "aws scale", "aws reap", "aws down", "aws price"}
-TESTED = {*LOCAL, "train", "master", "status", "runs", "services up", "services status", "services down"}
+MADE = {"generate", "reconstruct", "sample", "serve", "dashboard", "doctor"}
+TESTED = {*LOCAL, *MADE, "train", "master", "status", "runs", "services up", "services status", "services down"}
 
 
 # -- all of them -------------------------------------------------------------------------------------------------------
