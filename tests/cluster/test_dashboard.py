@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from dl4jlegacy.cluster.address import ClusterAddress
@@ -114,3 +116,17 @@ def test_servers_that_are_away_are_said_to_be_and_found_again(on_own: Cluster, s
         until(lambda: get()["notices"] == [], 60.0)
     on_own.let_go()
     same(master, int(SHORTER))
+
+
+def test_a_master_shows_its_own_run_from_before_it_is_registered(cluster: Cluster) -> None:
+    master = cluster.master("--epochs", LONG, "--run", "r1", "--ui", "--log-format", "json")
+    master.says('"dashboard"')
+    (said,) = [json.loads(line) for line in master.err().splitlines() if '"dashboard"' in line]
+    with httpx.Client(base_url=said["url"], timeout=60) as client:
+        cluster.worker()
+        until(lambda: (client.get("/api/v1/run").json()["run"] or {}).get("round", 0) > 3)
+        found = client.get("/api/v1/run").json()
+        assert found["away"] is None and found["run"]["master"]["pid"] == master.pid
+        cluster.ask("stop")
+        assert master.wait() == 1
+    assert cluster.left_over() == []
