@@ -364,10 +364,7 @@ def _follow(tracker: StateTracker, *, as_json: bool) -> None:
 
 
 def _entry_line(entry: JournalEntry) -> str:
-    when = _time(entry.time)
-    trace = str(entry.fields.get("traceback") or "").rstrip()
-    first = f"{when} {entry.host} {entry.pid} {entry.line()}"
-    return "\n  ".join([first, *trace.splitlines()]) if trace else first
+    return entry.text()
 
 
 def _time(seconds: float) -> str:
@@ -376,15 +373,7 @@ def _time(seconds: float) -> str:
 
 
 def _entry_fields(entry: JournalEntry) -> dict[str, Any]:
-    """Return an entry as one flat JSON object."""
-    return {
-        "time": entry.time,
-        "source": entry.source,
-        "host": entry.host,
-        "pid": entry.pid,
-        "event": entry.event,
-        **entry.fields,
-    }
+    return entry.flat()
 
 
 # --- stop -------------------------------------------------------------------------------------------------------------

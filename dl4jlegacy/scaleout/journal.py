@@ -91,6 +91,17 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
         event = self.event.replace("_", " ")
         return f"{event}: {shown}" if shown else event
 
+    def text(self) -> str:
+        """Return the entry as text: when in this machine's time zone, which process, what; its traceback below it."""
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.time)) + f".{int(self.time * 1000) % 1000:03}"
+        trace = str(self.fields.get("traceback") or "").rstrip()
+        return "\n  ".join([f"{when} {self.host} {self.pid} {self.line()}", *trace.splitlines()])
+
+    def flat(self) -> dict[str, Any]:
+        """Return the entry as one flat JSON object."""
+        own = {"time": self.time, "source": self.source, "host": self.host, "pid": self.pid, "event": self.event}
+        return {**own, **self.fields}
+
 
 class Journal:
     """Writes the journal entries of one process. Thread-safe.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from dl4jlegacy.scaleout.journal import JournalEntry
 from dl4jlegacy.ui.endpoints import Endpoint, Panel, Parameter, Refused, Values, json_response, steered
 from dl4jlegacy.ui.view import Away, HistoryPoint, JobView, RunView, View, WorkerView, history_points
 
-__all__ = ["ENDPOINTS", "event_fields", "event_line", "log_text", "save_model"]
+__all__ = ["ENDPOINTS", "log_text", "save_model"]
 
 _LOG_LINES, _EVENTS, _POINTS = 200, 200, 1000
 _MOST_STREAMS = 64
@@ -61,13 +60,7 @@ async def _events(panel: Panel, values: Values) -> Response:
         entry for entry in panel.watcher.events if entry.key > values["after"] and values["event"] in ("", entry.event)
     ]
     newest = entries[-values["limit"] :] if values["limit"] else []
-    return json_response({"events": [event_fields(entry) for entry in newest], "entries": len(entries)})
-
-
-def event_fields(entry: JournalEntry) -> dict[str, Any]:
-    """Return an entry of the journal as one flat object, as ``dl4j logs --format json`` has it, with its key."""
-    own = {"key": entry.key, "time": entry.time, "source": entry.source, "host": entry.host, "pid": entry.pid}
-    return {**own, "event": entry.event, **entry.fields}
+    return json_response({"events": [{**entry.flat(), "key": entry.key} for entry in newest], "entries": len(entries)})
 
 
 async def _log(panel: Panel, values: Values) -> Response:
@@ -77,15 +70,8 @@ async def _log(panel: Panel, values: Values) -> Response:
 def log_text(entries: Sequence[JournalEntry], lines: int) -> str:
     """Return the last lines of the journal, as ``dl4j logs`` prints them."""
     newest = entries[-lines:] if lines else []  # each has a line at least
-    text = "\n".join(event_line(entry) for entry in newest).splitlines()
+    text = "\n".join(entry.text() for entry in newest).splitlines()
     return "".join(f"{line}\n" for line in text[-lines:]) if lines else ""
-
-
-def event_line(entry: JournalEntry) -> str:
-    """Return an entry of the journal as text, its traceback below it."""
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.time)) + f".{int(entry.time * 1000) % 1000:03}"
-    trace = str(entry.fields.get("traceback") or "").rstrip()
-    return "\n  ".join([f"{when} {entry.host} {entry.pid} {entry.line()}", *trace.splitlines()])
 
 
 async def _stream(panel: Panel, values: Values) -> Response:
