@@ -37,16 +37,16 @@ _POLL_SECONDS = 0.1
 
 
 class Jar(msgspec.Struct, frozen=True, kw_only=True):
-    """One file in a Maven repository: ``group:artifact:version`` and its SHA-256 in hexadecimal."""
+    """One file in a Maven repository: ``group:artifact:version``, ``:classifier`` or none, and its SHA-256 in hex."""
 
     coordinates: str
     sha256: str
 
     @property
     def file_name(self) -> str:
-        """Maven's name of the file: ``artifact-version.jar``."""
-        _, artifact, version = self.coordinates.split(":")
-        return f"{artifact}-{version}.jar"
+        """Maven's name of the file: ``artifact-version.jar``, or ``artifact-version-classifier.jar``."""
+        _, *parts = self.coordinates.split(":")
+        return f"{'-'.join(parts)}.jar"
 
 
 def pinned_jars(server: str) -> tuple[Jar, ...]:
@@ -171,8 +171,8 @@ def _maven_project(jars: Sequence[Jar], target: Path) -> str:
     """Return a Maven project that copies these files and no others: no dependencies, so no POMs are needed either."""
     items = "".join(
         f"<artifactItem><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>"
-        "</artifactItem>"
-        for group, artifact, version in (jar.coordinates.split(":") for jar in jars)
+        f"<classifier>{''.join(classifier)}</classifier></artifactItem>"
+        for group, artifact, version, *classifier in (jar.coordinates.split(":") for jar in jars)
     )
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
@@ -193,9 +193,9 @@ def _fetch_with_jgo(jars: Sequence[Jar], target: Path) -> str:
     local = [Path.home() / ".m2" / "repository"]
     context = MavenContext(repo_cache=target / "repository", local_repos=local, timeout=_DOWNLOAD_SECONDS)
     for jar in jars:
-        group, artifact, version = jar.coordinates.split(":")
+        group, artifact, version, *classifier = jar.coordinates.split(":")
         try:
-            found = context.project(group, artifact).at_version(version).artifact().resolve()
+            found = context.project(group, artifact).at_version(version).artifact("".join(classifier)).resolve()
             shutil.copyfile(found, target / jar.file_name)
         except (OSError, RuntimeError, AssertionError) as exc:  # requests' errors are OSErrors
             return f"jgo could not fetch {jar.coordinates}: {exc}"

@@ -47,6 +47,12 @@ EMPTY = Jar(
 )
 
 
+def test_a_jar_for_one_platform_has_its_classifier_in_its_name_and_in_the_request(tmp_path: Path) -> None:
+    jar = Jar(coordinates="org.example:native:1.0:linux-x86_64", sha256=EMPTY.sha256)
+    assert (EMPTY.file_name, jar.file_name) == ("empty-1.0.jar", "native-1.0-linux-x86_64.jar")
+    assert "<version>1.0</version><classifier>linux-x86_64</classifier>" in jars._maven_project([jar], tmp_path)
+
+
 def until(condition: Callable[[], object], what: str) -> None:
     deadline = time.monotonic() + DEADLINE
     while not condition():
