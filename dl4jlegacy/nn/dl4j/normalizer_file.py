@@ -48,10 +48,10 @@ def write_normalizer(normalizer: Normalizer) -> bytes:
 
 
 def read_normalizer(data: bytes) -> Normalizer:
-    """Read what ``write_normalizer`` or Deeplearning4j wrote; statistics of labels are skipped.
+    """Read what ``write_normalizer`` or Deeplearning4j wrote.
 
     Raises:
-        ModelError: not a normalizer file, of another version, or of a type unknown here.
+        ModelError: not a normalizer file, of another version, of a type unknown here, or one that scales labels too.
     """
     stream = io.BytesIO(data)
     magic = nd4j.read_utf(stream, "normalizer")
@@ -70,7 +70,7 @@ def read_normalizer(data: bytes) -> Normalizer:
 
 
 def _read_standardize(stream: BinaryIO) -> Normalizer:
-    _numbers(stream, ">?")
+    _refuse_labels(stream)
     normalizer = NormalizerStandardize()
     normalizer.mean, normalizer.std = _vector(stream), _vector(stream)
     if normalizer.mean.shape != normalizer.std.shape or not (normalizer.std > 0).all():
@@ -79,12 +79,21 @@ def _read_standardize(stream: BinaryIO) -> Normalizer:
 
 
 def _read_min_max(stream: BinaryIO) -> Normalizer:
-    _numbers(stream, ">?")
+    _refuse_labels(stream)
     normalizer = NormalizerMinMaxScaler(*_numbers(stream, ">dd"))
     normalizer.min, normalizer.max = _vector(stream), _vector(stream)
     if normalizer.min.shape != normalizer.max.shape or not (normalizer.min <= normalizer.max).all():
         raise ModelError("normalizer file holds smallest and largest values that do not fit each other")
     return normalizer
+
+
+def _refuse_labels(stream: BinaryIO) -> None:
+    (fits_labels,) = _numbers(stream, ">?")
+    if fits_labels:
+        raise ModelError(
+            "the normalizer also scales labels (fitLabel), which none does here: what the network answers is scaled; "
+            "read the network with restore_model, and scale its features and outputs yourself"
+        )
 
 
 def _read_image(stream: BinaryIO) -> Normalizer:

@@ -298,6 +298,15 @@ def test_a_normalizer_of_the_real_dl4j_is_read_and_written_alike(kind: str) -> N
             read_normalizer(raw[:stop])
 
 
+@pytest.mark.parametrize("kind", ["standardize", "min_max"])
+def test_a_normalizer_that_scales_labels_too_is_refused(kind: str) -> None:
+    raw = (GOLDEN / f"normalizer_{kind}_m21.bin").read_bytes()
+    flag = raw.index(kind.upper().encode()) + len(kind)
+    assert raw[flag] == 0
+    with pytest.raises(ModelError, match=r"also scales labels \(fitLabel\)"):
+        read_normalizer(raw[:flag] + b"\1" + raw[flag + 1 :])
+
+
 def golden_tree() -> dict:
     return json.loads(zipfile.ZipFile(GOLDEN / "mlp_m21.zip").read("configuration.json"))
 
