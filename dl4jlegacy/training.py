@@ -40,6 +40,7 @@ from dl4jlegacy.nn.class_weights import output_layer
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration
 from dl4jlegacy.nn.conf.text import decode_json
 from dl4jlegacy.nn.dl4j.serializer import write_model
+from dl4jlegacy.nn.dl4j.versions import Version
 from dl4jlegacy.nn.input_type import InputTypeConvolutional, InputTypeConvolutionalFlat
 from dl4jlegacy.nn.networks import Network, NetworkConfiguration
 from dl4jlegacy.nn.updaters import create_updater, with_learning_rate
@@ -464,7 +465,7 @@ def read_checkpoint(
     return Checkpoint(conf, found[0], network, data)
 
 
-def export_model(folder: str, out: str, *, best: bool = False) -> dict[str, Any]:
+def export_model(folder: str, out: str, *, best: bool = False, dl4j_version: Version | None = None) -> dict[str, Any]:
     """Write the model of a run's newest good checkpoint to a model file; return what it is, for people and JSON.
 
     The run may go on meanwhile. It has the normalizer and the label names that the run's own model file would have.
@@ -473,16 +474,17 @@ def export_model(folder: str, out: str, *, best: bool = False) -> dict[str, Any]
         folder: of the checkpoints, here or in S3.
         out: the file, here or in S3.
         best: the best model so far instead, of a run that is scored.
+        dl4j_version: the version of Deeplearning4j that is to read it, see ``write_model``.
 
     Raises:
         CheckpointError: the folder holds no run, or no usable checkpoint, or no best model.
-        ModelError: ``out`` cannot be written.
+        ModelError: ``out`` cannot be written, or that version cannot take the network.
         DataError: the data that the run's Conf names are not there.
     """
     output = storage.open_output(out)
     kept = read_checkpoint(folder, best=best)
     conf, head, network = kept.conf, kept.head, kept.network
-    output.save(model_writer(network, kept.data))
+    output.save(model_writer(network, kept.data, dl4j_version))
     return {
         "run": conf.run,
         "model": conf.model,
@@ -509,8 +511,11 @@ def _keep_unfinished(network: Network | None, data: Data) -> str:
     return f"; the model of then is in {kept}" if kept else ""
 
 
-def model_writer(network: Network, data: Data) -> Callable[[Path], None]:
-    """Return what writes the network to a file, with the scaling and the names of the data that it was trained on."""
+def model_writer(network: Network, data: Data, dl4j_version: Version | None = None) -> Callable[[Path], None]:
+    """Return what writes the network to a file, with the scaling and the names of the data that it was trained on.
+
+    ``dl4j_version``: the version of Deeplearning4j that is to read it, see ``write_model``.
+    """
     source = data.source
     return functools.partial(
         write_model,
@@ -522,6 +527,7 @@ def model_writer(network: Network, data: Data) -> Callable[[Path], None]:
         stratified=source.stratified,
         text=source.text,
         sequences=source.sequences,
+        dl4j_version=dl4j_version,
     )
 
 

@@ -269,14 +269,22 @@ def export(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="The checkpoints of a run, here or in S3.")],
     out: Out = None,
     best: Annotated[bool, typer.Option("--best", help="The model with the best score so far, not the newest.")] = False,
+    dl4j_version: Annotated[
+        str | None,
+        typer.Option("--dl4j-version", metavar="0.9.1|1.0.0", help="The Deeplearning4j that is to read the model."),
+    ] = None,
     format: ReportFormat = "text",
 ) -> None:
     """Write a run's newest checkpoint as a model; the run may go on."""
+    from dl4jlegacy.nn.dl4j.versions import VERSIONS
     from dl4jlegacy.training import export_model
 
     if out is None:
         raise UsageError("--out is missing; give the zip file for the model, such as model.zip")
-    fields = export_model(folder, out, best=best)
+    version = next((known for known in VERSIONS if known == dl4j_version), None)
+    if dl4j_version is not None and version is None:
+        raise UsageError(f"--dl4j-version is {dl4j_version!r}; it must be {' or '.join(VERSIONS)}")
+    fields = export_model(folder, out, best=best, dl4j_version=version)
     said = "the model of run {run} in round {round}, after {examples:,} examples, is in {model_path}"
     if best:
         said = "the best model of run {run}, scored {score:.6g} in round {round}, is in {model_path}"

@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import zipfile
 
 import pytest
 import yaml
@@ -108,6 +109,10 @@ def test_a_checkpoint_is_exported_as_the_model_that_the_run_would_have_saved(dl4
     assert len({body["loss"] for body in found}) == 1
     text = dl4j("export", "run", "--out", "again.zip")[1]
     assert text == f"the model of run mine in round {trained['rounds']}, after 480 examples, is in again.zip\n"
+    for version, word in (("0.9.1", b'"dense"'), ("1.0.0", b"org.deeplearning4j.nn.conf.layers.DenseLayer")):
+        ended, _, err = dl4j("export", "run", "--out", "addressed.zip", "--dl4j-version", version)
+        assert ended == 0 and ("behind the updater" in err) == (version == "0.9.1")
+        assert word in zipfile.ZipFile("addressed.zip").read("configuration.json")
     (tmp_path / "begun").mkdir()
     (tmp_path / "begun" / "conf.json").write_bytes((tmp_path / "run" / "conf.json").read_bytes())
     for arguments, status, words in (
@@ -115,6 +120,7 @@ def test_a_checkpoint_is_exported_as_the_model_that_the_run_would_have_saved(dl4
         (("run", "--out", "no/folder.zip"), 8, "there is no folder"),
         (("nowhere", "--out", "m.zip"), 8, "nowhere holds no run: it has no conf.json"),
         (("begun", "--out", "m.zip"), 8, "the run in begun has kept no checkpoint yet"),
+        (("run", "--out", "m.zip", "--dl4j-version", "2"), 2, "--dl4j-version is '2'; it must be 0.9.1 or 1.0.0"),
     ):
         ended, out, err = dl4j("export", *arguments)
         assert (ended, out) == (status, "") and words in err

@@ -5,17 +5,24 @@ What ``dl4j.json`` and ``dl4j.reader`` are to stacks of layers; layers and prepr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from dl4jlegacy.errors import ConfError, ModelError
+from dl4jlegacy.nn.conf.graph_order import topological_order
 from dl4jlegacy.nn.conf.graph_stages import GraphNode, Node
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration
-from dl4jlegacy.nn.dl4j.json import Version, is_old, layer_conf
+from dl4jlegacy.nn.dl4j.input_types import graph_input_types, is_superfluous
+from dl4jlegacy.nn.dl4j.json import layer_conf
+from dl4jlegacy.nn.dl4j.keys import check_keys, check_values
 from dl4jlegacy.nn.dl4j.layers import pre_processor, pre_processor_tree
 from dl4jlegacy.nn.dl4j.names import listed, number, tagged
 from dl4jlegacy.nn.dl4j.reader import read_layer, read_network
+from dl4jlegacy.nn.dl4j.versions import UNREADABLE_IN_OLD, Version, is_old
+from dl4jlegacy.nn.input_type import AnyInputType
 from dl4jlegacy.nn.vertices import combine, shape
 
 __all__ = ["graph_from_dl4j", "graph_to_dl4j"]
@@ -63,10 +70,14 @@ _KINDS: Final = (
         {},
     ),
 )
-_UNREADABLE_IN_OLD: Final = (combine.ShiftVertex, shape.ReshapeVertex, shape.PoolHelperVertex)
-"""Vertices that 0.9.1 has, but whose JSON it cannot read again."""
 _BY_CLASS: Final = {kind.cls: kind for kind in _KINDS}
 _BY_NAME: Final = {kind.short: kind for kind in _KINDS}
+_FIXED: Final[dict[str, tuple[Any, ...]]] = {
+    "modified": (False, True),  # whether 1.0.0 has set mergeAxis by itself
+    "reshapeOrder": ("c", "C"),
+    "dimension": ([], [1]),
+}
+"""Other values of ``_Kind.fixed`` that mean the same."""
 _WRITE: Final[dict[str, Callable[[Any], Any]]] = {"op": str.capitalize, "newShape": list}
 _READ: Final[dict[str, Callable[[Any], Any]]] = {"op": lambda op: str(op).lower(), "newShape": tuple}
 
@@ -78,7 +89,7 @@ def graph_to_dl4j(conf: ComputationGraphConfiguration, *, iteration: int = 0, ve
     """Return ``conf`` as the tree of ``configuration.json``; arguments as ``dl4j_json.to_dl4j``."""
     nodes = {node.name: node for node in conf.nodes()}
     old = version == "0.9.1" and all(is_old(layer) for layer in conf.resolved())
-    old = old and not any(isinstance(node.vertex, _UNREADABLE_IN_OLD) for node in conf.vertices)
+    old = old and not any(isinstance(node.vertex, UNREADABLE_IN_OLD) for node in conf.vertices)
     tree: Tree = {
         "backpropType": "TruncatedBPTT" if conf.backprop_type == "truncated_bptt" else "Standard",
         "cacheMode": "NONE",
@@ -140,8 +151,12 @@ def _same(value: Any) -> Any:
 # -- reading ---------------------------------------------------------------------------------------------------------
 
 
-def graph_from_dl4j(tree: Tree) -> ComputationGraphConfiguration:
+def graph_from_dl4j(tree: Tree, input_types: Sequence[AnyInputType] = ()) -> ComputationGraphConfiguration:
     """Return the configuration that the tree of a graph's ``configuration.json`` describes.
+
+    Args:
+        tree: the file's.
+        input_types: of its inputs; empty: as far as the file says it.
 
     Raises:
         ModelError: not a graph, or one with layers or vertices that this package does not have.
@@ -150,17 +165,44 @@ def graph_from_dl4j(tree: Tree) -> ComputationGraphConfiguration:
     if not isinstance(given, dict) or not isinstance(sources, dict):
         raise ModelError("configuration.json has no maps 'vertices' and 'vertexInputs'; it describes no graph")
     try:
+        network, inputs = _network(tree, given), tuple(listed(tree, "networkInputs", "configuration"))
+        found = _without_superfluous(
+            [_node(name, node, sources) for name, node in _ordered(tree, given, inputs, sources)]
+        )
         return ComputationGraphConfiguration(
-            conf=_network(tree, given),
-            network_inputs=tuple(listed(tree, "networkInputs", "configuration")),
+            conf=network,
+            network_inputs=inputs,
             network_outputs=tuple(listed(tree, "networkOutputs", "configuration")),
-            vertices=tuple(_node(name, node, sources) for name, node in given.items()),
+            vertices=found,
+            input_types=graph_input_types(inputs, found, network, input_types),
             backprop_type="truncated_bptt" if tree.get("backpropType") == "TruncatedBPTT" else "standard",
             tbptt_fwd_length=int(number(tree, "tbpttFwdLength", 20, "configuration")) or 20,
             tbptt_back_length=int(number(tree, "tbpttBackLength", 20, "configuration")) or 20,
         )
     except ConfError as exc:
         raise ModelError(f"configuration.json does not fit together: {exc}") from exc
+
+
+def _ordered(tree: Tree, given: Tree, inputs: tuple[str, ...], sources: Tree) -> list[tuple[str, Any]]:
+    """Return the vertices so that their parameters lie in the order that 1.0.0 wrote down."""
+    order = listed(tree, "topologicalOrderStr", "configuration")
+    written = [name for name in order if isinstance(name, str) and name in given]
+    reads = {name: tuple(listed(sources, name, "vertexInputs")) for name in given}
+    known = {*inputs, *given}
+    is_sound = len(written) == len(given) and all(source in known for each in reads.values() for source in each)
+    if not is_sound or [name for name in topological_order(inputs, reads) if name in given] == written:
+        return list(given.items())
+    return [(name, given[name]) for name in written]
+
+
+def _without_superfluous(found: list[GraphNode]) -> tuple[GraphNode, ...]:
+    by_name = {node.name: node.vertex for node in found}
+    return tuple(
+        msgspec.structs.replace(node, pre_processor=None)
+        if node.inputs and is_superfluous(node.pre_processor, by_name.get(node.inputs[0]))
+        else node
+        for node in found
+    )
 
 
 def _network(tree: Tree, given: Tree) -> Any:
@@ -189,6 +231,8 @@ def _node(name: str, node: Any, sources: Tree) -> GraphNode:
     kind = _BY_NAME.get(short)
     if kind is None:
         raise ModelError(f"{where} is a {short}; known vertices are LayerVertex, {', '.join(sorted(_BY_NAME))}")
+    check_keys(fields, {*kind.keys, *kind.fixed}, where, is_layer=False)
+    check_values(fields, {key: _FIXED.get(key, (value,)) for key, value in kind.fixed.items()}, where)
     values = {field: _READ.get(key, _same)(fields[key]) for key, field in kind.keys.items() if key in fields}
     try:
         return GraphNode(name=name, inputs=inputs, vertex=kind.cls(**values))

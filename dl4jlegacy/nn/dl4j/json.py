@@ -9,12 +9,12 @@ an old file it applies L1 and L2 as 0.9.1 did, after the updater, and ignores le
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.dl4j import names
 from dl4jlegacy.nn.dl4j.layers import WRAPPERS, kind_of, pre_processor_tree
-from dl4jlegacy.nn.dl4j.reader import from_dl4j
+from dl4jlegacy.nn.dl4j.versions import Version, is_old
 from dl4jlegacy.nn.layers.autoencoder import AutoEncoder
 from dl4jlegacy.nn.layers.bidirectional import Bidirectional, LastTimeStep
 from dl4jlegacy.nn.layers.convolution import ConvolutionLayer
@@ -35,19 +35,17 @@ from dl4jlegacy.nn.schedules import (
 )
 from dl4jlegacy.nn.updaters import Nesterovs, RmsProp, Sgd, Updater
 
-__all__ = ["Version", "from_dl4j", "is_old", "layer_conf", "to_dl4j"]
+__all__ = ["layer_conf", "to_dl4j"]
 
 _LAYERS = "org.deeplearning4j.nn.conf.layers."
 _UPDATERS = "org.nd4j.linalg.learning.config."
 _SCHEDULES = "org.nd4j.linalg.schedule."
 _DISTRIBUTIONS = "org.deeplearning4j.nn.conf.distribution."
 _WEIGHTS = "org.deeplearning4j.nn.weights.WeightInit"
-_ACTIVATIONS = "org.nd4j.linalg.activations.impl.Activation"
 _LOSSES = "org.nd4j.linalg.lossfunctions.impl.Loss"
 _REGULARIZATION = "org.nd4j.linalg.learning.regularization."
 
 Tree = dict[str, Any]
-Version = Literal["0.9.1", "1.0.0"]
 
 
 def to_dl4j(conf: MultiLayerConfiguration, *, iteration: int = 0, version: Version = "0.9.1") -> Tree:
@@ -94,21 +92,6 @@ def layer_conf(conf: Any, layer: Layer, index: int, *, old: bool) -> Tree:
     return _old_conf(conf, layer, index) if old else _new_conf(conf, layer, index)
 
 
-def is_old(layer: Layer) -> bool:
-    """Whether 0.9.1 can express the layer."""
-    updater, dist, kind = layer.updater or Sgd(), layer.dist, kind_of(layer)
-    return (
-        kind.old is not None
-        and not kind.is_new(layer)
-        and (layer.activation or "identity") in names.OLD_ACTIVATIONS
-        and type(updater).__name__ in names.OLD_UPDATERS
-        and not isinstance(getattr(updater, "schedule", None), PolySchedule)
-        and (layer.weight_init or "xavier") in names.OLD_WEIGHT_INITS
-        and (dist is None or type(dist).__name__ in names.OLD_DISTRIBUTIONS)
-        and getattr(layer, "loss", "mcxent") in names.OLD_LOSSES
-    )
-
-
 def _data_type(conf: MultiLayerConfiguration) -> str:
     return "DOUBLE" if conf.conf.dtype == "float64" else "FLOAT"
 
@@ -131,7 +114,7 @@ def _common(conf: MultiLayerConfiguration, layer: Layer) -> Tree:
     }
 
 
-def _body(layer: Layer, index: int) -> Tree:
+def _body(layer: Layer, index: int, *, old: bool) -> Tree:
     """Fields that both versions spell alike."""
     threshold = layer.gradient_normalization_threshold
     body: Tree = {
@@ -145,7 +128,7 @@ def _body(layer: Layer, index: int) -> Tree:
         body |= {"nin": layer.n_in, "nout": layer.n_out}
     if isinstance(layer, RBM | AutoEncoder):
         body["lossFunction"] = names.LOSSES[layer.loss][1]
-    return body | kind.written(layer)
+    return body | kind.written(layer, old=old)
 
 
 def _updater_tree(updater: Updater) -> Tree:
@@ -172,7 +155,7 @@ def _old_conf(conf: MultiLayerConfiguration, layer: Layer, index: int) -> Tree:
     by_param = {
         "l1ByParam": (layer.l1, layer.l1_bias),
         "l2ByParam": (layer.l2, layer.l2_bias),
-        "learningRateByParam": (rate, rate),
+        "learningRateByParam": (0.0, 0.0) if layer.frozen else (rate, rate),
     }
     tables = {
         key: {name: float((of_weight if name in layer.weights else of_bias) or 0.0) for name in _variables(layer)}
@@ -193,7 +176,9 @@ def _old_conf(conf: MultiLayerConfiguration, layer: Layer, index: int) -> Tree:
 
 def _old_layer(layer: Layer, index: int, rate: float) -> Tree:
     wrapped = {str(kind_of(layer).old): _old_body(layer, index, rate)}
-    return {"FrozenLayer": {"layer": wrapped, "layerName": layer.name or f"layer{index}"}} if layer.frozen else wrapped
+    if not layer.frozen:
+        return wrapped  # without dropOut 0.9.1 takes NaN for it
+    return {"FrozenLayer": {"dropOut": 0.0, "layer": wrapped, "layerName": layer.name or f"layer{index}"}}
 
 
 def _rate(layer: Layer) -> float:
@@ -209,7 +194,7 @@ def _old_body(layer: Layer, index: int, rate: float) -> Tree:
     short, constants = names.ACTIVATIONS[layer.activation or "sigmoid"]
     name = type(updater).__name__
     body = {
-        **_body(layer, index),
+        **_body(layer, index, old=True),
         "activationFn": {"HardTanh" if short == "HardTanH" else short: constants},
         "biasLearningRate": rate,
         "dist": _distribution(layer),
@@ -296,14 +281,14 @@ def _new_conf(conf: MultiLayerConfiguration, layer: Layer, index: int) -> Tree:
 def _new_layer(layer: Layer, index: int) -> Tree:
     if isinstance(layer, Bidirectional | LastTimeStep):
         inner = dict.fromkeys(WRAPPERS[type(layer)], _new_layer(layer.inner(), index))
-        name = layer.name or f"layer{index}"
-        return {"@class": _LAYERS + kind_of(layer).new, "layerName": name, **inner, **kind_of(layer).written(layer)}
+        own = {"layerName": layer.name or f"layer{index}", **kind_of(layer).written(layer, old=False)}
+        return {"@class": _LAYERS + kind_of(layer).new, **inner, **own}  # 1.0.0 wants the layers before the name
     updater = layer.updater or Sgd()
     short, constants = names.ACTIVATIONS[layer.activation or "sigmoid"]
     body: Tree = {
         "@class": _LAYERS + kind_of(layer).new,
-        **_body(layer, index),
-        "activationFn": {"@class": _ACTIVATIONS + short, **constants},
+        **_body(layer, index, old=False),
+        "activationFn": {"@class": names.ACTIVATION_CLASS + short, **constants},
         "biasUpdater": None,
         "constraints": None,
         "gainInit": 1.0,

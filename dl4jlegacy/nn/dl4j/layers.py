@@ -7,12 +7,13 @@ weight init, ...) is ``dl4j.json``'s and ``dl4j.reader``'s.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, get_args
 
 from dl4jlegacy.errors import ModelError
 from dl4jlegacy.nn.dl4j import names
-from dl4jlegacy.nn.dl4j.names import number, tagged
+from dl4jlegacy.nn.dl4j.keys import check_formats, check_keys, check_values
+from dl4jlegacy.nn.dl4j.names import number, read_activation, tagged
 from dl4jlegacy.nn.layers import layer as layers
 from dl4jlegacy.nn.layers.layer import Layer
 from dl4jlegacy.nn.layers.lstm import GATES
@@ -22,6 +23,7 @@ from dl4jlegacy.nn.preprocessors import ComposableInputPreProcessor, InputPrePro
 __all__ = ["KINDS", "WRAPPERS", "Codec", "Kind", "kind_named", "kind_of", "pre_processor", "pre_processor_tree"]
 
 Tree = dict[str, Any]
+_VARIATIONAL: Final = "org.deeplearning4j.nn.conf.layers.variational."
 _PRE_PROCESSORS: Final = "org.deeplearning4j.nn.conf.preprocessor."
 
 
@@ -29,20 +31,28 @@ _PRE_PROCESSORS: Final = "org.deeplearning4j.nn.conf.preprocessor."
 class Codec:
     """A field: DL4J's name, how our value looks there, and ``read(found, where)`` back (``found`` is not None).
 
-    A field that ``is_needed`` has no default: it decides what the layer computes.
+    A field that ``is_needed`` has no default: it decides what the layer computes. ``write_new`` is for 1.0.0, where it
+    differs.
     """
 
     key: str
     write: Callable[[Any], Any] = lambda value: value
     read: Callable[[Any, str], Any] = lambda found, where: found
     is_needed: bool = False
+    write_new: Callable[[Any], Any] | None = None
+
+    def written(self, value: Any, *, old: bool) -> Any:
+        """Return our value as 0.9.1 (``old``) or 1.0.0 writes it."""
+        return self.write(value) if old or self.write_new is None else self.write_new(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A kind of layer: its wrapper in 0.9.1 (None: it was not there), its class since 1.0.0, its own fields.
 
-    ``is_sized`` says whether DL4J keeps ``nin`` and ``nout``; ``is_new(layer)`` whether 0.9.1 cannot express this one.
+    ``is_sized`` says whether DL4J keeps ``nin`` and ``nout``; ``is_new(layer)`` whether 0.9.1 cannot express this one;
+    ``only`` has keys that no field here stands for, with the values that change nothing; ``fixed`` what 1.0.0 has to
+    be told besides.
     """
 
     cls: type[Layer]
@@ -51,18 +61,29 @@ class Kind:
     fields: dict[str, Codec]
     is_sized: bool = True
     is_new: Callable[[Any], bool] = lambda layer: False
+    only: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    fixed: Tree = field(default_factory=dict)
 
-    def written(self, layer: Layer) -> Tree:
+    def written(self, layer: Layer, *, old: bool) -> Tree:
         """Return the fields that only this kind has."""
-        return {codec.key: codec.write(getattr(layer, field)) for field, codec in self.fields.items()}
+        fields = {codec.key: codec.written(getattr(layer, name), old=old) for name, codec in self.fields.items()}
+        return fields if old else {**self.fixed, **fields}
 
     def read(self, body: Tree, where: str) -> Tree:
-        """Return our values of the fields that only this kind has; what is missing keeps its default."""
+        """Return our values of the fields that only this kind has; what is missing keeps its default.
+
+        Raises:
+            ModelError: a key, or a value of one, that is not known here and could change what the layer answers.
+        """
+        known = {codec.key for codec in self.fields.values()}
+        check_keys(body, known | self.only.keys() | set(WRAPPERS.get(self.cls, ())), where)
+        check_formats(body, where)
+        check_values(body, self.only, where)
         result: Tree = {}
-        for field, codec in self.fields.items():
+        for name, codec in self.fields.items():
             found = body.get(codec.key)
             if found is not None:
-                result[field] = codec.read(found, f"{where}.{codec.key}")
+                result[name] = codec.read(found, f"{where}.{codec.key}")
             elif codec.is_needed:
                 raise ModelError(f"{where} is a {self.new} without {codec.key}")
         return result
@@ -124,7 +145,16 @@ _CONVOLUTION1D: Final = {
     "dilation": _length("dilation", 1),
     "convolution_mode": _MODE,
 }
-_POOLING: Final = {"pooling_type": _upper("poolingType"), "pnorm": _whole("pnorm")}
+_P: Final = Codec("pnorm", read=lambda found, where: int(number({"x": found}, "x", 0.0, where)) or 2)
+"""The p of a norm; DL4J writes 0 where pooling is of another kind."""
+_NCW: Final[Tree] = {"rnnDataFormat": "NCW"}
+"""Without it 1.0.0 takes the last axis for the values."""
+_POOLING: Final = {"pooling_type": _upper("poolingType"), "pnorm": _P}
+_UNCOUNTED: Final[Tree] = {"avgPoolIncludePadInDivisor": False}
+_WINDOWS_ONLY: Final[dict[str, tuple[Any, ...]]] = {
+    "avgPoolIncludePadInDivisor": (False, True),  # see dl4j.reader
+    "dilation": ([1, 1], [1]),
+}
 
 
 def _pools(fields: dict[str, Codec]) -> dict[str, Codec]:
@@ -137,15 +167,19 @@ def _is_dilated(layer: Any) -> bool:
 
 def _activation(key: str, known: tuple[str, ...] = tuple(names.ACTIVATIONS)) -> Codec:
     """An activation beside the layer's own, in the shape that every version reads."""
-    by_name = {names.ACTIVATIONS[name][0].lower(): name for name in known}
 
     def read(found: Any, where: str) -> str:
-        short = tagged(found, where)[0].removeprefix("Activation").lower()
-        if short not in by_name:
-            raise ModelError(f"{where}: activation {short!r} is not known here; known: {', '.join(sorted(by_name))}")
-        return by_name[short]
+        short, fields = tagged(found, where)
+        name = read_activation(short, fields, where)
+        if name not in known:
+            raise ModelError(f"{where}: activation {short!r} is not known here; known: {', '.join(sorted(known))}")
+        return name
 
-    return Codec(key, lambda name: {names.ACTIVATIONS[name][0]: {}}, read)
+    def write_new(name: str) -> Tree:
+        short, constants = names.ACTIVATIONS[name]
+        return {"@class": names.ACTIVATION_CLASS + short, **constants}
+
+    return Codec(key, lambda name: {names.ACTIVATIONS[name][0]: {}}, read, write_new=write_new)
 
 
 def _list(key: str) -> Codec:
@@ -164,6 +198,10 @@ def _reconstruction() -> Codec:
         name = type(value).__name__.removesuffix("ReconstructionDistribution")
         return {name: {"activationFn": inner.write(value.activation)}}
 
+    def write_new(value: Any) -> Tree:
+        name = f"{_VARIATIONAL}{type(value).__name__}"
+        return {"@class": name, "activationFn": inner.written(value.activation, old=False)}
+
     def read(found: Any, where: str) -> Any:
         short, fields = tagged(found, where)
         cls = kinds.get(short.removesuffix("ReconstructionDistribution"))
@@ -172,7 +210,7 @@ def _reconstruction() -> Codec:
         node = fields.get("activationFn")
         return cls() if node is None else cls(activation=inner.read(node, f"{where}.activationFn"))
 
-    return Codec("outputDistribution", write, read)
+    return Codec("outputDistribution", write, read, write_new=write_new)
 
 
 _RECURRENT: Final = {
@@ -196,15 +234,34 @@ _KINDS = (
         {**_LOSS_OF_PRETRAINING, "corruption_level": _number("corruptionLevel")},
     ),
     Kind(layers.ConvolutionLayer, "convolution", "ConvolutionLayer", _CONVOLUTION, is_new=_is_dilated),
-    Kind(layers.Convolution1DLayer, "convolution1d", "Convolution1DLayer", _CONVOLUTION1D, is_new=_is_dilated),
-    Kind(layers.SubsamplingLayer, "subsampling", "SubsamplingLayer", _pools(_CONVOLUTION), is_sized=False),
-    Kind(layers.Subsampling1DLayer, "subsampling1d", "Subsampling1DLayer", _pools(_CONVOLUTION1D), is_sized=False),
+    Kind(
+        layers.Convolution1DLayer, "convolution1d", "Convolution1DLayer", _CONVOLUTION1D, is_new=_is_dilated, fixed=_NCW
+    ),
+    Kind(
+        layers.SubsamplingLayer,
+        "subsampling",
+        "SubsamplingLayer",
+        _pools(_CONVOLUTION),
+        is_sized=False,
+        only=_WINDOWS_ONLY,
+        fixed=_UNCOUNTED,
+    ),
+    Kind(
+        layers.Subsampling1DLayer,
+        "subsampling1d",
+        "Subsampling1DLayer",
+        _pools(_CONVOLUTION1D),
+        is_sized=False,
+        only=_WINDOWS_ONLY,
+        fixed=_UNCOUNTED,
+    ),
     Kind(
         layers.GlobalPoolingLayer,
         "GlobalPooling",
         "GlobalPoolingLayer",
         {**_POOLING, "collapse_dimensions": _flag("collapseDimensions")},
         is_sized=False,
+        only={"poolingDimensions": ([2], [2, 3])},
     ),
     Kind(layers.ZeroPaddingLayer, "zeroPadding", "ZeroPaddingLayer", {"padding": _sizes("padding", 4)}, is_sized=False),
     Kind(layers.ZeroPadding1DLayer, None, "ZeroPadding1DLayer", {"padding": _sizes("padding", 2)}, is_sized=False),
@@ -217,6 +274,7 @@ _KINDS = (
             "is_minibatch": _flag("minibatch"),
             "lock_gamma_beta": _flag("lockGammaBeta"),
         },
+        only={"useLogStd": (False, True)},  # see dl4j.layout
     ),
     Kind(
         layers.LocalResponseNormalization,
@@ -247,11 +305,18 @@ _KINDS = (
         },
     ),
     Kind(layers.EmbeddingLayer, "embedding", "EmbeddingLayer", {}),
-    Kind(layers.LSTM, "LSTM", "LSTM", _RECURRENT),
-    Kind(layers.GravesLSTM, "gravesLSTM", "GravesLSTM", _RECURRENT),
-    Kind(layers.GravesBidirectionalLSTM, "gravesBidirectionalLSTM", "GravesBidirectionalLSTM", _RECURRENT),
-    Kind(layers.RnnOutputLayer, "rnnoutput", "RnnOutputLayer", {}),
-    Kind(layers.Bidirectional, None, "recurrent.Bidirectional", {"mode": _upper("mode")}, is_sized=False),
+    Kind(layers.LSTM, "LSTM", "LSTM", _RECURRENT, fixed=_NCW),
+    Kind(layers.GravesLSTM, "gravesLSTM", "GravesLSTM", _RECURRENT, fixed=_NCW),
+    Kind(layers.GravesBidirectionalLSTM, "gravesBidirectionalLSTM", "GravesBidirectionalLSTM", _RECURRENT, fixed=_NCW),
+    Kind(layers.RnnOutputLayer, "rnnoutput", "RnnOutputLayer", {}, fixed=_NCW),
+    Kind(
+        layers.Bidirectional,
+        None,
+        "recurrent.Bidirectional",
+        {"mode": _upper("mode")},
+        is_sized=False,
+        fixed={"rnndataFormat": "NCW"},
+    ),
     Kind(layers.LastTimeStep, None, "recurrent.LastTimeStep", {}, is_sized=False),
 )
 WRAPPERS: Final[dict[type[Layer], tuple[str, ...]]] = {
@@ -293,6 +358,13 @@ for _name in _PRES:
     _WRAPPED_PRES[_short[0].lower() + _short[1:]] = _name
 _WRAPPERS_OF_PRES: Final = {name: wrapper for wrapper, name in _WRAPPED_PRES.items()}
 _IMAGE: Final = {"height": "inputHeight", "width": "inputWidth", "channels": "numChannels"}
+_FORMATS_OF_PRES: Final[dict[str, Tree]] = {
+    "CnnToFeedForwardPreProcessor": {"format": "NCHW"},
+    "CnnToRnnPreProcessor": {"rnnDataFormat": "NCW"},
+    "FeedForwardToRnnPreProcessor": {"rnnDataFormat": "NCW"},
+    "RnnToCnnPreProcessor": {"rnnDataFormat": "NCW"},
+    "RnnToFeedForwardPreProcessor": {"rnnDataFormat": "NCW"},
+}
 _PARTS: Final = "inputPreProcessors"
 
 
@@ -303,6 +375,8 @@ def pre_processor_tree(pre: InputPreProcessor, *, old: bool) -> Tree:
     else:
         fields = {_IMAGE[field]: getattr(pre, field) for field in pre.__struct_fields__}
     name = type(pre).__name__
+    if not old:
+        fields |= _FORMATS_OF_PRES.get(name, {})
     return {_WRAPPERS_OF_PRES[name]: fields} if old else {"@class": _PRE_PROCESSORS + name, **fields}
 
 
@@ -318,6 +392,8 @@ def pre_processor(node: object, where: str) -> InputPreProcessor:
             raise ModelError(f"{where} is a {short} without a list {_PARTS}: {str(parts)[:80]}")
         found = [pre_processor(part, f"{where}.{_PARTS}[{i}]") for i, part in enumerate(parts)]
         return ComposableInputPreProcessor(input_pre_processors=tuple(found))
+    check_keys(fields, {"type", "product", *_IMAGE.values()}, where, is_layer=False)
+    check_formats(fields, where)
     sizes = {field: _whole(_IMAGE[field]).read(fields.get(_IMAGE[field]), where) for field in cls.__struct_fields__}
     made: InputPreProcessor = cls(**sizes)
     return made

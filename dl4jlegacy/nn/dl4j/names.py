@@ -13,6 +13,7 @@ from dl4jlegacy.errors import ModelError
 
 __all__ = [
     "ACTIVATIONS",
+    "ACTIVATION_CLASS",
     "LOSSES",
     "OLD_ACTIVATIONS",
     "OLD_DISTRIBUTIONS",
@@ -23,10 +24,12 @@ __all__ = [
     "gradient_normalization_name",
     "listed",
     "number",
+    "read_activation",
     "snake",
     "tagged",
 ]
 
+ACTIVATION_CLASS: Final = "org.nd4j.linalg.activations.impl.Activation"
 ACTIVATIONS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "cube": ("Cube", {}),
     "elu": ("ELU", {"alpha": 1.0}),
@@ -163,3 +166,22 @@ def listed(fields: dict[str, Any], key: str, where: str) -> list[Any]:
     if not isinstance(value, list):
         raise ModelError(f"{where}.{key} is a {type(value).__name__} instead of a list")
     return value
+
+
+_BY_SHORT_NAME: Final = {short.lower(): name for name, (short, _) in ACTIVATIONS.items()}
+
+
+def read_activation(short: str, fields: dict[str, Any], where: str) -> str:
+    """Return our name of an activation; raise ``ModelError`` for one, or a constant of one, that is not known here."""
+    key = short.removeprefix("Activation").lower()
+    name = _BY_SHORT_NAME.get(key, key)
+    if name not in ACTIVATIONS:
+        raise ModelError(f"{where}: activation {short!r} is not known; known: {', '.join(sorted(ACTIVATIONS))}")
+    constants = dict(ACTIVATIONS[name][1])
+    if name == "relu":
+        constants = {"max": 0.0, "negativeSlope": 0.0, "threshold": 0.0}
+    for field, ours in constants.items():
+        found = fields.get(field)
+        if found is not None and found != ours:
+            raise ModelError(f"{where}: {short} with {field} = {found} is not known here, only with {ours}")
+    return name

@@ -8,16 +8,20 @@ still predicts what it did.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, ModelError
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.dl4j import names
+from dl4jlegacy.nn.dl4j.input_types import is_superfluous, stack_input_type
 from dl4jlegacy.nn.dl4j.layers import WRAPPERS, kind_named, pre_processor
-from dl4jlegacy.nn.dl4j.names import listed, number, tagged
+from dl4jlegacy.nn.dl4j.names import listed, number, read_activation, tagged
+from dl4jlegacy.nn.input_type import AnyInputType
 from dl4jlegacy.nn.layers.autoencoder import AutoEncoder
 from dl4jlegacy.nn.layers.layer import Layer
 from dl4jlegacy.nn.layers.output import BaseOutputLayer
@@ -44,15 +48,18 @@ Tree = dict[str, Any]
 
 _UPDATERS: Final = {cls.__name__.lower(): cls for cls in UPDATERS.values()}
 _DISTRIBUTIONS: Final = {cls.__name__.removesuffix("Distribution").lower(): cls for cls in Distribution.__args__}
-_ACTIVATIONS: Final = {short.lower(): name for name, (short, _) in names.ACTIVATIONS.items()}
 _ALIASES: Final = frozenset({"mae", "mape", "msle", "squared_loss", "reconstruction_crossentropy"})
 _LOSSES: Final = {short.lower(): name for name, (short, _) in names.LOSSES.items() if name not in _ALIASES}
 _ENUM_LOSSES: Final = {enum: name for name, (_, enum) in names.LOSSES.items() if name not in ("mae", "mape", "msle")}
 _TRAINING_ONLY: Final = ("constraints", "weightNoise", "biasUpdater")
 
 
-def from_dl4j(tree: Tree) -> MultiLayerConfiguration:
+def from_dl4j(tree: Tree, input_types: Sequence[AnyInputType] = ()) -> MultiLayerConfiguration:
     """Return the configuration that the tree of a ``configuration.json`` describes.
+
+    Args:
+        tree: the file's.
+        input_types: what the network takes; empty: as far as the file says it.
 
     Raises:
         ModelError: not a multi-layer configuration, or one with layers or functions that this package does not have.
@@ -63,22 +70,26 @@ def from_dl4j(tree: Tree) -> MultiLayerConfiguration:
         raise ModelError(f"configuration.json describes {what} (it has no list 'confs'); this reads MultiLayerNetworks")
     try:
         layers = tuple(read_layer(conf, f"confs[{i}]") for i, conf in enumerate(confs))
-        return MultiLayerConfiguration(conf=read_network(confs[0]), layers=layers, **_phases(tree))
+        network, phases = read_network(confs[0]), _phases(tree, layers)
+        kind = stack_input_type(layers, phases["input_pre_processors"], network, input_types)
+        return MultiLayerConfiguration(conf=network, layers=layers, input_type=kind, **phases)
     except ConfError as exc:
         raise ModelError(f"configuration.json does not fit together: {exc}") from exc
 
 
-def _phases(tree: Tree) -> Tree:
+def _phases(tree: Tree, layers: Sequence[Layer]) -> Tree:
     pres = tree.get("inputPreProcessors") or {}
     if not isinstance(pres, dict) or not all(str(index).isdecimal() for index in pres):
         raise ModelError(f"configuration.inputPreProcessors is no map from layer to preprocessor: {str(pres)[:80]}")
+    found = {int(i): pre_processor(p, f"inputPreProcessors[{i}]") for i, p in pres.items()}
+    found = {i: pre for i, pre in found.items() if not (0 < i <= len(layers) and is_superfluous(pre, layers[i - 1]))}
     return {
         "pretrain": tree.get("pretrain") is True,
         "backprop": tree.get("backprop") is not False,
         "backprop_type": "truncated_bptt" if tree.get("backpropType") == "TruncatedBPTT" else "standard",
         "tbptt_fwd_length": int(number(tree, "tbpttFwdLength", 20, "configuration")) or 20,
         "tbptt_back_length": int(number(tree, "tbpttBackLength", 20, "configuration")) or 20,
-        "input_pre_processors": {int(i): pre_processor(p, f"inputPreProcessors[{i}]") for i, p in pres.items()},
+        "input_pre_processors": found,
     }
 
 
@@ -87,10 +98,13 @@ def read_network(conf: Tree) -> NeuralNetConfiguration:
     seed, data_type = conf.get("seed"), conf.get("dataType", "FLOAT")
     if data_type not in ("FLOAT", "DOUBLE"):
         raise ModelError(f"confs[0].dataType is {data_type!r}; FLOAT and DOUBLE are known")
+    if conf.get("minimize") is False:
+        logger.warning("minimize is false, but Deeplearning4j's gradient descent goes down all the same; so does this")
+    if number(conf, "numIterations", 1, "confs[0]") > 1:
+        logger.warning("numIterations is %s; training on would do one update a batch", conf["numIterations"])
     return NeuralNetConfiguration(
         seed=seed if isinstance(seed, int) and not isinstance(seed, bool) else 0,
         mini_batch=conf.get("miniBatch") is not False,
-        minimize=conf.get("minimize") is not False,
         dtype="float64" if data_type == "DOUBLE" else "float32",
     )
 
@@ -131,13 +145,32 @@ def read_layer(conf: Tree, where: str) -> Layer:
         fields |= _output_loss(body, where)
     if cls in (RBM, AutoEncoder):
         fields["loss"] = _pretrain_loss(body, where)
-    layer: Layer = cls(**fields, **kind.read(body, where), frozen=is_frozen)
+    own = kind.read(body, where)
+    _check_padding(body, own, where)
+    if body.get("useLogStd") is True:
+        logger.warning("%s: training on would average its variance, not the logarithm of that", where)
+    layer: Layer = cls(**fields, **own, frozen=is_frozen)
     return layer
+
+
+def _check_padding(body: Tree, own: Tree, where: str) -> None:
+    """Raise ``ModelError`` where padding takes part in pooling: in 0.9.1, and where 1.0.0 was told so."""
+    kind = own.get("pooling_type")
+    if kind not in ("max", "avg") or "padding" not in own:
+        return
+    padding, kernel = (np.atleast_1d(own[name]) for name in ("padding", "kernel_size"))
+    if not padding.any() and not (own.get("convolution_mode") == "same" and (kernel > 1).any()):
+        return
+    if "@class" not in body:
+        what = "takes maxima against 0 there" if kind == "max" else "divides by the whole window"
+        raise ModelError(f"{where} pools with padding, and Deeplearning4j 0.9.1 {what}; here padding holds no values")
+    if kind == "avg" and body.get("avgPoolIncludePadInDivisor") is True:
+        raise ModelError(f"{where}.avgPoolIncludePadInDivisor is true; here an average does not count padding")
 
 
 def _check_plain(conf: Tree, body: Tree, where: str) -> None:
     if body.get("hasBias") is False:
-        raise ModelError(f"{where} has no bias; layers here always have one")
+        logger.warning("%s has no bias; here it gets one of zeros, which training on would change", where)
     if body.get("hasLayerNorm") is True:
         raise ModelError(f"{where} uses layer normalization, which is not known here")
     if conf.get("useDropConnect") is True:
@@ -173,18 +206,7 @@ def _activation(body: Tree, where: str) -> str:
         fields: Tree = {}
     else:
         short, fields = tagged(body.get("activationFn"), f"{where}.activationFn")
-    key = short.removeprefix("Activation").lower()
-    name: str = _ACTIVATIONS.get(key, key)
-    if name not in names.ACTIVATIONS:
-        raise ModelError(f"{where}: activation {short!r} is not known; known: {', '.join(sorted(names.ACTIVATIONS))}")
-    constants: Tree = dict(names.ACTIVATIONS[name][1])
-    if name == "relu":
-        constants = {"max": 0.0, "negativeSlope": 0.0, "threshold": 0.0}
-    for field, ours in constants.items():
-        found = fields.get(field)
-        if found is not None and found != ours:
-            raise ModelError(f"{where}: {short} with {field} = {found} is not known here, only with {ours}")
-    return name
+    return read_activation(short, fields, where)
 
 
 def _output_loss(body: Tree, where: str) -> Tree:
@@ -198,6 +220,8 @@ def _output_loss(body: Tree, where: str) -> Tree:
     weights = fields.get("weights")
     if weights is None:
         return {"loss": name}
+    if isinstance(weights, dict):  # an array of 1.0.0
+        weights = weights.get("data")
     if not isinstance(weights, list) or not all(isinstance(w, int | float) for w in weights):
         raise ModelError(f"{where}.lossFn.weights is not a list of numbers")
     return {"loss": name, "loss_weights": tuple(float(w) for w in weights)}

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import lzma
-import math
 import os
 import struct
 import zipfile
@@ -28,7 +28,7 @@ import numpy as np
 from dl4jlegacy import files
 from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.datasets.image_files import ImageRecordReader
-from dl4jlegacy.datasets.normalizers import Normalizer, normalizer_from_json
+from dl4jlegacy.datasets.normalizers import ImagePreProcessingScaler, Normalizer, normalizer_from_json
 from dl4jlegacy.datasets.sequence_reader import SequenceRecordReader
 from dl4jlegacy.datasets.texts import TextReader
 from dl4jlegacy.datasets.transform_process import TransformProcess
@@ -36,13 +36,16 @@ from dl4jlegacy.errors import ConfError, DataError, ModelError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration
 from dl4jlegacy.nn.conf.text import decode_json
-from dl4jlegacy.nn.dl4j import nd4j
+from dl4jlegacy.nn.dl4j import layout, nd4j
 from dl4jlegacy.nn.dl4j.graph import graph_from_dl4j, graph_to_dl4j
-from dl4jlegacy.nn.dl4j.json import Version, to_dl4j
+from dl4jlegacy.nn.dl4j.json import to_dl4j
 from dl4jlegacy.nn.dl4j.normalizer_file import read_normalizer, write_normalizer
 from dl4jlegacy.nn.dl4j.reader import from_dl4j
+from dl4jlegacy.nn.dl4j.versions import VERSIONS, Version, answers_otherwise, differences, suiting, why_not
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
+from dl4jlegacy.nn.input_type import AnyInputType
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
+from dl4jlegacy.nn.parameters import ParamLayout
 from dl4jlegacy.strict_json import to_json
 
 __all__ = [
@@ -59,12 +62,16 @@ __all__ = [
     "write_model",
 ]
 
+logger = logging.getLogger(__name__)
+
 _CONFIGURATION: Final = "configuration.json"
 _COEFFICIENTS: Final = "coefficients.bin"
 _UPDATER_STATE: Final = "updaterState.bin"
 _NORMALIZER: Final = "normalizer.bin"
 _OWN: Final = "dl4jlegacy.json"
-_OWN_FORMAT: Final = 1
+_PLAIN_FORMAT: Final = 1
+_OWN_FORMAT: Final = 2
+"""Since 2 the vectors may lie as Deeplearning4j has them; where they lie as here, files still say 1."""
 
 _MAX_JSON_BYTES: Final = 16 << 20
 _MAX_ENTRIES: Final = 256
@@ -99,7 +106,7 @@ def write_model(
     stratified: bool = False,
     text: TextReader | None = None,
     sequences: SequenceRecordReader | None = None,
-    dl4j_version: Version = "0.9.1",
+    dl4j_version: Version | None = None,
 ) -> None:
     """Save ``network`` to ``path``, replacing what is there in one step.
 
@@ -114,13 +121,17 @@ def write_model(
         stratified: whether what was held out of its data has its share of every class, for ``restore_stratified``.
         text: what made its examples of a text, for ``restore_text``; its characters or words are the ``label_names``.
         sequences: what made its examples of files of sequences, for ``restore_sequences``.
-        dl4j_version: "0.9.1" is read by all later versions; "1.0.0" lets that version train on exactly as here. Graphs
-            are read only by the version whose shape they have: 1.0.0 does not read those of 0.9.1.
+        dl4j_version: the version of Deeplearning4j that is to read the file, "0.9.1" or "1.0.0" (1.0.0-M2.1), which is
+            then held to what the file says. None: for this package above all, in the shape of 0.9.1 where both versions
+            read that alike, otherwise of 1.0.0.
 
     Raises:
-        ModelError: the file cannot be written.
+        ModelError: the file cannot be written, or ``dl4j_version`` cannot hold the network, or would answer otherwise.
     """
-    own: dict[str, Any] = {"format": _OWN_FORMAT, "configuration": json.loads(network.conf.to_json())}
+    version = _addressed(network.conf, dl4j_version)
+    if dl4j_version == "0.9.1" and isinstance(normalizer, ImagePreProcessingScaler):
+        raise ModelError("Deeplearning4j 0.9.1 cannot read an ImagePreProcessingScaler with a model; 1.0.0 can")
+    own: dict[str, Any] = {"format": _PLAIN_FORMAT, "configuration": json.loads(network.conf.to_json())}
     own["iteration"] = network.iteration
     if normalizer is not None:
         own["normalizer"] = json.loads(normalizer.to_json())
@@ -137,23 +148,32 @@ def write_model(
     if sequences is not None:
         own["sequences"] = msgspec.to_builtins(sequences)
     if isinstance(network, ComputationGraph):
-        tree = graph_to_dl4j(network.conf, iteration=network.iteration, version=dl4j_version)
+        tree = graph_to_dl4j(network.conf, iteration=network.iteration, version=version)
     else:
-        tree = to_dl4j(network.conf, iteration=network.iteration, version=dl4j_version)
+        tree = to_dl4j(network.conf, iteration=network.iteration, version=version)
+    layouts = layout.written_layouts(network.layers, version)
+    if any(each != layout.LayerLayout() for each in layouts):
+        own |= {"format": _OWN_FORMAT, "dl4j_version": version}
+    params = layout.params_from_ours(to_host(network.params), network.layout, layouts)
+    state = layout.state_from_ours(to_host(network.updater_state), network.layers, network.layout, layouts)
     entries = {
         _CONFIGURATION: to_json(tree, indent=2).encode(),
-        _COEFFICIENTS: _vector_bytes(network.params),
+        _COEFFICIENTS: _vector_bytes(params),
         _OWN: to_json(own, sort_keys=True, indent=2).encode(),
     }
-    if save_updater and network.updater_state.size:
-        entries[_UPDATER_STATE] = _vector_bytes(network.updater_state)
+    if save_updater and state.size:
+        entries[_UPDATER_STATE] = _vector_bytes(state)
     if normalizer is not None:
         entries[_NORMALIZER] = write_normalizer(normalizer)
     _write_entries(Path(path), entries)
 
 
 def restore_model(
-    path: str | os.PathLike[str], *, load_updater: bool = True, kernels: Kernels | None = None
+    path: str | os.PathLike[str],
+    *,
+    load_updater: bool = True,
+    kernels: Kernels | None = None,
+    input_types: Sequence[AnyInputType] = (),
 ) -> MultiLayerNetwork | ComputationGraph:
     """Return the network of either kind saved at ``path`` by this package or by Deeplearning4j (0.9 to 1.0.0).
 
@@ -164,41 +184,51 @@ def restore_model(
         path: the zip.
         load_updater: also restore the updater's state, if the file has it; otherwise it is all zero.
         kernels: the network's; they decide where it lives.
+        input_types: what a network of Deeplearning4j takes, one for each input, where its file does not say it.
 
     Raises:
         ModelError: missing, truncated, corrupt, foreign, or a network that this package does not have.
     """
     with _opened(path) as archive:
-        conf = _configuration(archive)
-        expected = sum(math.prod(shape) for layer in conf.resolved() for _, shape in layer.param_shapes())
-        params = _read_vector(archive, _COEFFICIENTS, expected)
+        conf, layouts = _configuration(archive, input_types)
+        params = _read_vector(archive, _COEFFICIENTS, layout.count(ParamLayout.of(conf.resolved()), layouts))
         if _OWN not in archive.namelist() and params.dtype == np.float64:  # 0.x keeps its data type nowhere else
             conf = conf.replace(conf=conf.conf.replace(dtype="float64"))
         is_graph = isinstance(conf, ComputationGraphConfiguration)
         network = ComputationGraph(conf, kernels=kernels) if is_graph else MultiLayerNetwork(conf, kernels=kernels)
         network.iteration = _iteration(archive)
-        network.set_params(_cast(params, network.params.dtype, _COEFFICIENTS))
+        params = layout.params_to_ours(_cast(params, network.params.dtype, _COEFFICIENTS), network.layout, layouts)
+        network.set_params(params)
         if load_updater and _UPDATER_STATE in archive.namelist():
-            state = _read_vector(archive, _UPDATER_STATE, network.updater_state.size)
-            network.set_updater_state(_cast(state, network.params.dtype, _UPDATER_STATE))
+            size = layout.state_count(network.layers, network.layout, layouts)
+            state = _cast(_read_vector(archive, _UPDATER_STATE, size), network.params.dtype, _UPDATER_STATE)
+            network.set_updater_state(layout.state_to_ours(state, network.layers, network.layout, layouts))
     return network
 
 
 def restore_multi_layer_network(
-    path: str | os.PathLike[str], *, load_updater: bool = True, kernels: Kernels | None = None
+    path: str | os.PathLike[str],
+    *,
+    load_updater: bool = True,
+    kernels: Kernels | None = None,
+    input_types: Sequence[AnyInputType] = (),
 ) -> MultiLayerNetwork:
     """Return the ``MultiLayerNetwork`` saved at ``path``; arguments and errors as ``restore_model``."""
-    network = restore_model(path, load_updater=load_updater, kernels=kernels)
+    network = restore_model(path, load_updater=load_updater, kernels=kernels, input_types=input_types)
     if not isinstance(network, MultiLayerNetwork):
         raise ModelError(f"model file {path} holds a ComputationGraph; read it with restore_computation_graph")
     return network
 
 
 def restore_computation_graph(
-    path: str | os.PathLike[str], *, load_updater: bool = True, kernels: Kernels | None = None
+    path: str | os.PathLike[str],
+    *,
+    load_updater: bool = True,
+    kernels: Kernels | None = None,
+    input_types: Sequence[AnyInputType] = (),
 ) -> ComputationGraph:
     """Return the ``ComputationGraph`` saved at ``path``; arguments and errors as ``restore_model``."""
-    network = restore_model(path, load_updater=load_updater, kernels=kernels)
+    network = restore_model(path, load_updater=load_updater, kernels=kernels, input_types=input_types)
     if not isinstance(network, ComputationGraph):
         raise ModelError(f"model file {path} holds a MultiLayerNetwork; read it with restore_multi_layer_network")
     return network
@@ -295,6 +325,23 @@ def restore_label_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
+def _addressed(conf: Any, version: Version | None) -> Version:
+    """Return the version whose shape is written; hold one that was named to what it can do."""
+    if version is None:
+        return suiting(conf)
+    if version not in VERSIONS:
+        raise ModelError(f"dl4j_version is {version!r}; known are {' and '.join(VERSIONS)}")
+    if reasons := why_not(conf, version):
+        other = next((each for each in VERSIONS if not why_not(conf, each)), None)
+        instead = (
+            f"{other} can" if other else "no version can: leave dl4j_version out, for a file of this package alone"
+        )
+        raise ModelError(f"Deeplearning4j {version} cannot take this network: {'; '.join(reasons[:3])} ({instead})")
+    for reason in differences(conf, version):
+        logger.warning("Deeplearning4j %s differs: %s", version, reason)
+    return version
+
+
 def _vector_bytes(vector: Array) -> bytes:
     """DL4J keeps its flat vectors as rows ``(1, n)``."""
     return nd4j.write(to_host(vector).reshape(1, -1))
@@ -360,15 +407,25 @@ def _check_entries(archive: zipfile.ZipFile, file_bytes: int) -> None:
         raise ModelError(f"entry {_CONFIGURATION} is missing, so it is no Deeplearning4j model; entries: {names[:8]}")
 
 
-def _configuration(archive: zipfile.ZipFile) -> Any:
-    """Return the configuration of whichever kind of network the file holds."""
+def _configuration(
+    archive: zipfile.ZipFile, input_types: Sequence[AnyInputType]
+) -> tuple[Any, tuple[layout.LayerLayout, ...]]:
+    """Return the configuration of whichever kind of network the file holds, and how its parameters lie there."""
     if _OWN in archive.namelist():
-        tree = _own(archive)["configuration"]
+        own = _own(archive)
+        tree = own["configuration"]
         is_graph = isinstance(tree, dict) and "vertices" in tree
-        kind = ComputationGraphConfiguration if is_graph else MultiLayerConfiguration
-        return kind.from_json(to_json(tree))
+        kind: Any = ComputationGraphConfiguration if is_graph else MultiLayerConfiguration
+        conf = kind.from_json(to_json(tree))
+        return conf, layout.written_layouts(conf.resolved(), own.get("dl4j_version"))
     tree = _json(archive, _CONFIGURATION)
-    return graph_from_dl4j(tree) if "vertices" in tree else from_dl4j(tree)
+    conf = graph_from_dl4j(tree, input_types) if "vertices" in tree else from_dl4j(tree, input_types)
+    version: Version = "1.0.0" if "dataType" in tree else "0.9.1"
+    if reasons := answers_otherwise(conf):
+        raise ModelError("; ".join(reasons))
+    for reason in differences(conf, version):
+        logger.warning("Deeplearning4j %s differs: %s", version, reason)
+    return conf, layout.layouts_of(tree, conf)
 
 
 def _iteration(archive: zipfile.ZipFile) -> int:
@@ -380,7 +437,7 @@ def _iteration(archive: zipfile.ZipFile) -> int:
 
 def _own(archive: zipfile.ZipFile) -> dict[str, Any]:
     own = _json(archive, _OWN)
-    if own.get("format") != _OWN_FORMAT or "configuration" not in own:
+    if own.get("format") not in (_PLAIN_FORMAT, _OWN_FORMAT) or "configuration" not in own:
         raise ModelError(
             f"entry {_OWN} has format {own.get('format')!r}, this version reads {_OWN_FORMAT}; upgrade dl4jlegacy"
         )
