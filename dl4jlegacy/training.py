@@ -512,10 +512,7 @@ def _keep_unfinished(network: Network | None, data: Data) -> str:
 
 
 def model_writer(network: Network, data: Data, dl4j_version: Version | None = None) -> Callable[[Path], None]:
-    """Return what writes the network to a file, with the scaling and the names of the data that it was trained on.
-
-    ``dl4j_version``: the version of Deeplearning4j that is to read it, see ``write_model``.
-    """
+    """Return what writes the network to a file as ``write_model``, with the scaling and the names of its data."""
     source = data.source
     return functools.partial(
         write_model,

@@ -28,7 +28,7 @@ _READ_ELSEWHERE = frozenset(
     {
         *("DL4J_ADDRESS", "DL4J_ALLOW_UNSIGNED", "DL4J_CUDA_GRAPHS", "DL4J_CUDNN", "DL4J_KERNELS"),
         *("DL4J_SECRET", "DL4J_SECRET_FILE", "DL4J_TABLES_CACHE", "DL4J_WEB_CACHE"),
-        *("DL4J_UI_TOKEN", "DL4J_UI_TOKEN_FILE"),
+        *("DL4J_UI_TOKEN", "DL4J_UI_TOKEN_FILE", "DL4J_SERVE_TOKEN", "DL4J_SERVE_TOKEN_FILE"),
     }
 )
 """Variables that stand in for no option."""

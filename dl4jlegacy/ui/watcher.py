@@ -47,7 +47,7 @@ class Watcher:
         """What was read last; None: nothing yet."""
         self.view = View(source=source.place)
         self._observed: deque[HistoryEntry] = deque(maxlen=_MOST_OBSERVED)
-        self._observer = _Observer()
+        self._observer = _Observer(clock)
         self._listeners: tuple[Callable[[], None], ...] = ()
         self._lock, self._closed = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="dl4j-watcher", daemon=True)
@@ -146,17 +146,17 @@ class Watcher:
 class _Observer:
     """Makes the history of a run that keeps none, from what is seen of it; its entries stand for several versions."""
 
-    def __init__(self) -> None:
-        self._began, self._last = time.time(), (-1, 0.0)
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._began, self._last = clock, time.time(), (-1, 0.0)
 
     def entry(self, run: RunView, now: float) -> HistoryEntry | None:
         """Return the entry of a version that is new; None: it is not."""
-        version, when = self._last
+        version, before = self._last
         if run.version == version or run.state == "not begun":
             return None
         if run.version < version:
             self._began = now  # another run, or one that went back
-        self._last = (run.version, now)
+        self._last = (run.version, self._clock.now())
         if version < 0 or run.version < version:
             return None  # since when it was the newest is not known
         return HistoryEntry(
@@ -167,7 +167,7 @@ class _Observer:
             batches=run.batches,
             examples=run.examples,
             score=run.score,
-            seconds=now - when,
+            seconds=self._last[1] - before,
             staleness=0.0,
             workers={},
             validation=run.validation,

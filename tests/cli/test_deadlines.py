@@ -75,7 +75,9 @@ def test_what_is_no_duration_is_refused_in_limits(value: float) -> None:
 
 def test_the_variables_stand_in_for_the_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     found: dict[str, Any] = {}
-    monkeypatch.setattr("dl4jlegacy.cli.cluster.train_on_cluster", lambda options, **_: found.update(options=options))
+    monkeypatch.setattr(
+        "dl4jlegacy.cli.cluster.train_on_cluster", lambda options, *_, **__: found.update(options=options)
+    )
     for index, flag in enumerate(FLAGS):
         monkeypatch.setenv(f"DL4J_{flag.upper()}", str(index + 1))
     assert status_of("master", "--tracker", "hazelcast://127.0.0.1:1") == 0

@@ -341,7 +341,8 @@ sys.exit(run_guarded(lambda: watch(lambda: status(12), every=0.01, close=lambda:
 def test_ctrl_c_ends_it_and_leaves_the_terminal_as_it_was() -> None:
     parent, child = pty.openpty()
     fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
-    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "TERM": "xterm-256color"}
+    env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    env |= {"PYTHONPATH": str(REPOSITORY), "TERM": "xterm-256color"}
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdin=child, stdout=child, stderr=subprocess.PIPE, cwd=REPOSITORY, env=env
     )

@@ -27,11 +27,18 @@ TIMES_OF_DAY = {
     "dl4jlegacy.aws.s3_folder": {"time.time"},  # names of a journal's parts, in the order of their processes
     "dl4jlegacy.aws.session": {"time.time"},  # launch times and prices, which Amazon's clock gives
     "dl4jlegacy.cli.runs": {"time.time"},  # how long ago a run began, for people
+    "dl4jlegacy.cli.watch": {"time.time"},  # when a run was seen, for people
     "dl4jlegacy.cluster.registration": {"time.time"},  # when a run began, for people
+    "dl4jlegacy.doctor.network": {"time.time"},  # whether this machine's clock is that of a server
+    "dl4jlegacy.doctor.surroundings": {"time.time"},  # whether it is a time that can be
+    "dl4jlegacy.observing.tensorboard": {"time.time"},  # when a point was written; names of files, in their order
     "dl4jlegacy.scaleout.actors": {"time.time"},  # when a heartbeat was sent, for people
     "dl4jlegacy.scaleout.history": {"time.time"},  # when a version was made, for people
     "dl4jlegacy.scaleout.journal": {"time.time", "time.time_ns"},  # when something happened; the order of entries
+    "dl4jlegacy.scaleout.monitor": {"time.time"},  # for how long workers have been gone, by the journal, for people
     "dl4jlegacy.scaleout.phases": {"time.time"},  # when phases began, for people
+    "dl4jlegacy.scaleout.zookeeper.session": {"time.time"},  # whether this machine's clock is that of the servers
+    "dl4jlegacy.ui.watcher": {"time.time"},  # when a run was looked at, for people
 }
 """Which modules may ask what time of day it is, and why."""
 CLOCKS = {"time.time", "time.time_ns", "time.clock_gettime", "time.ctime", "time.asctime"} | {
@@ -97,7 +104,7 @@ def wall_clock(monkeypatch: pytest.MonkeyPatch) -> WallClock:
 def tracker(monkeypatch: pytest.MonkeyPatch) -> hazelcast_store.HazelcastStateTracker:
     """The tracker that a cluster's processes use, with its clock, over a store in this process."""
     store = MemoryStore()
-    store.patience = Patience("here:1", 20.0)
+    store.patience, store.traffic = Patience("here:1", 20.0), lambda: (0, 0)
     monkeypatch.setattr(hazelcast_store, "HazelcastStore", lambda *args, **given: store)
     return hazelcast_store.HazelcastStateTracker("here:1", cluster_name="c", run="r", secret=None)
 
