@@ -50,13 +50,11 @@ class Browser:
         given = [fcntl.fcntl(fd, fcntl.F_DUPFD, 10) for fd in (theirs_in, theirs_out)]
         for fd in (theirs_in, theirs_out):
             os.close(fd)
+        env = {**os.environ, "HOME": str(folder)}
         root = program.parents[3]
-        libraries = [str(root / "usr/lib/x86_64-linux-gnu"), str(root / "lib/x86_64-linux-gnu")]
-        env = {
-            **os.environ,
-            "HOME": str(folder),
-            **({"LD_LIBRARY_PATH": ":".join(libraries)} if len(root.parts) > 1 else {}),
-        }
+        if len(root.parts) > 1:  # unpacked, not installed; some libraries name folders of the whole machine for others
+            libraries = sorted({str(each.parent) for each in root.glob("**/*.so*")})
+            env["LD_LIBRARY_PATH"] = ":".join(libraries)
         flags = [
             *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe"),
             *("--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"),
