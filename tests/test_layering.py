@@ -68,7 +68,7 @@ evaluation_run prediction generation
 prediction_run reconstruction run_data
 training
 saved_model
-services
+listening services
 cluster
 runner
 parallel_wrapper

@@ -52,13 +52,14 @@ def dashboard(
 ) -> None:
     """Show a run as a page in the browser, live, until Ctrl-C: curves, workers, events, and a button that stops it."""
     _check_installed()
+    from dl4jlegacy.listening import bind
     from dl4jlegacy.ui.endpoints import Panel
-    from dl4jlegacy.ui.server import Dashboard, bind, policy_for
+    from dl4jlegacy.ui.server import Dashboard, policy_for
     from dl4jlegacy.ui.watcher import Watcher
 
     policy = policy_for(host, os.environ)
     source = _source(folder, zookeeper, id, tracker, cluster_name)
-    with bind(host, port) as listening, Watcher(source) as watcher:
+    with bind(host, port, "the dashboard") as listening, Watcher(source) as watcher:
         shown = Dashboard(Panel(watcher=watcher, policy=policy), listening)
         found = watcher.view.run
         text = f"run {found.run if found else '?'} is shown at {shown.url} (Ctrl-C ends this)"
@@ -104,15 +105,16 @@ def in_browser(options: ObservedTrainOptions, source: Callable[[], Source]) -> I
         yield
         return
     _check_installed()
+    from dl4jlegacy.listening import bind
     from dl4jlegacy.ui.endpoints import Panel
-    from dl4jlegacy.ui.server import PORT, Dashboard, bind, policy_for
+    from dl4jlegacy.ui.server import PORT, Dashboard, policy_for
     from dl4jlegacy.ui.watcher import Watcher
 
     host, policy = "127.0.0.1", policy_for("127.0.0.1", os.environ)
     try:
-        listening = bind(host, whole_number(_PORT, os.environ.get(_PORT, str(PORT)), 0))
+        listening = bind(host, whole_number(_PORT, os.environ.get(_PORT, str(PORT)), 0), "the dashboard")
     except UsageError:
-        listening = bind(host, 0)  # no training fails because somebody else shows his
+        listening = bind(host, 0, "the dashboard")  # no training fails because somebody else shows his
     with (
         listening,
         Watcher(source(), looks_at_once=False) as watcher,

@@ -11,7 +11,7 @@ import typer
 from dl4jlegacy.cli.options import Format, number_option, option
 from dl4jlegacy.cli.values import not_empty, seconds
 from dl4jlegacy.console import emit
-from dl4jlegacy.errors import ConfError, UsageError, how_to_install
+from dl4jlegacy.errors import ConfError, how_to_install
 from dl4jlegacy.strict_json import to_json
 
 if TYPE_CHECKING:
@@ -58,17 +58,16 @@ def serve(
     A model whose file changes is replaced without a request lost.
     """
     _check_installed()
+    from dl4jlegacy.listening import bind
     from dl4jlegacy.serving.answers import Limits
     from dl4jlegacy.serving.application import Service
     from dl4jlegacy.serving.models import ServedModel, named_paths
-    from dl4jlegacy.serving.server import ModelServer, bind, token_for
+    from dl4jlegacy.serving.server import ModelServer, token_for
 
-    if port > 65535:
-        raise UsageError(f"--port is {port}; it must be at most 65535")
     token = token_for(host, os.environ, None if token_file is None else Path(token_file))
     limits = Limits(body_bytes=max_body, rows=max_rows, seconds=timeout, body_seconds=body_timeout, queue=max_queue)
     paths = named_paths(models)
-    with bind(host, port) as listening:
+    with bind(host, port, "the models") as listening:
         service = Service({name: ServedModel(name, path) for name, path in paths.items()}, limits, token)
         with ModelServer(service, listening, reload_seconds=reload_every, drain_seconds=timeout) as server:
             _announce(service, server.url, format)

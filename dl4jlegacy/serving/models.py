@@ -31,6 +31,7 @@ __all__ = ["LoadedModel", "ModelWatcher", "ServedModel", "named_paths"]
 
 logger = logging.getLogger(__name__)
 
+_CLOSE_SECONDS = 30.0
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 Signature = tuple[tuple[str, int, int, int], ...]
 
@@ -156,7 +157,7 @@ class ModelWatcher:
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        self._thread.join()
+        self._thread.join(_CLOSE_SECONDS)
 
 
 def _guarded(reload: Callable[[], bool]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 import threading
 from collections.abc import Mapping
@@ -18,61 +17,22 @@ from threadpoolctl import threadpool_limits
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dl4jlegacy.clock import RUNNING, SLICE_SECONDS, read_often
-from dl4jlegacy.errors import ConfError, NotAuthorisedError, UsageError
-from dl4jlegacy.scaleout.secret import beyond_loopback, read_secret
+from dl4jlegacy.listening import read_token, url_of
 from dl4jlegacy.serving.application import Service, application
 from dl4jlegacy.serving.models import ModelWatcher
 
-__all__ = ["TOKEN", "TOKEN_FILE", "ModelServer", "bind", "token_for"]
+__all__ = ["TOKEN", "TOKEN_FILE", "ModelServer", "token_for"]
 
 TOKEN, TOKEN_FILE = "DL4J_SERVE_TOKEN", "DL4J_SERVE_TOKEN_FILE"
 _MOST_CONNECTIONS = 1000
 _HEADER_SECONDS = 10.0
 _KEEP_ALIVE_SECONDS = 75
+_LEAVE_SECONDS = 30.0  # beyond what draining may take
 
 
 def token_for(host: str, environ: Mapping[str, str], file: Path | None = None) -> str | None:
-    """Return the token that requests must bring: that of a file, or of the environment; None: none is needed.
-
-    Raises:
-        NotAuthorisedError: the host is beyond loopback, and there is no token.
-        ConfError: the token's file cannot be read, or the token is empty or no text.
-    """
-    renamed = {"DL4J_SECRET": TOKEN, "DL4J_SECRET_FILE": TOKEN_FILE}
-    try:
-        found = read_secret({name: environ[own] for name, own in renamed.items() if own in environ}, file)
-        token = None if found is None else found.decode("ascii")
-    except UnicodeDecodeError as exc:
-        raise ConfError(f"the token in {file or TOKEN} is no ASCII text; make it with base64") from exc
-    except ConfError as exc:
-        raise ConfError(f"the token ({file or f'{TOKEN} or {TOKEN_FILE}'}): {exc}") from exc
-    if token is None and beyond_loopback(f"{host}:0"):
-        raise NotAuthorisedError(
-            f"--host {host} is beyond this machine's loopback, and there is no token: whoever reaches it could use the "
-            f"models; make one with `(umask 077; head -c 32 /dev/urandom | base64 > ~/dl4j-serve.token)` and give "
-            "--token-file ~/dl4j-serve.token"
-        )
-    return token
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that listens there; raises ``UsageError`` if that is not possible."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except (OSError, UnicodeError) as exc:
-        raise UsageError(f"--host {host}: no address of this machine is known by that name ({exc})") from exc
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen(1024)
-    except OSError as exc:
-        listening.close()
-        reason = os.strerror(exc.errno).lower() if exc.errno else str(exc)
-        raise UsageError(
-            f"the models cannot be served at {host}:{port}: {reason}; choose another --port; --port 0 takes a free one"
-        ) from exc
-    return listening
+    """Return the token that requests must bring, that of a file or of the environment; see ``read_token``."""
+    return read_token(host, environ, (TOKEN, TOKEN_FILE), risk="use the models", file=file)
 
 
 class _Protocol(H11Protocol):
@@ -107,7 +67,7 @@ class ModelServer:
     ::
 
         models = {"flowers": ServedModel("flowers", "flowers.zip")}
-        with ModelServer(Service(models), bind("127.0.0.1", 0)) as server:
+        with ModelServer(Service(models), bind("127.0.0.1", 0, "the models")) as server:
             print(server.url)
             server.wait()
 
@@ -124,10 +84,9 @@ class ModelServer:
     def __init__(
         self, service: Service, listening: socket.socket, *, reload_seconds: float = 1.0, drain_seconds: float = 30.0
     ) -> None:
-        host, port = listening.getsockname()[:2]
-        self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        self._service, self._listening, self._ends = service, listening, contextlib.ExitStack()
-        self._reload_seconds = reload_seconds
+        self.url, self._ends = url_of(listening), contextlib.ExitStack()
+        self._service, self._listening = service, listening
+        self._reload_seconds, self._drain_seconds = reload_seconds, drain_seconds
         config = uvicorn.Config(
             application(service),
             loop="asyncio",
@@ -173,7 +132,7 @@ class ModelServer:
     ) -> None:
         self._service.is_ending = True
         self._server.should_exit = True
-        self._thread.join()
+        self._thread.join(self._drain_seconds + _LEAVE_SECONDS)
         self._listening.close()
         for served in self._service.models.values():
             served.thread.shutdown()

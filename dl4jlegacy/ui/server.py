@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -19,13 +18,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from dl4jlegacy.errors import ConfError, Dl4jError, NotAuthorisedError, UsageError
-from dl4jlegacy.scaleout.secret import beyond_loopback, read_secret
+from dl4jlegacy.errors import Dl4jError
+from dl4jlegacy.listening import read_token, url_of
 from dl4jlegacy.ui import api, legacy, openapi
 from dl4jlegacy.ui.endpoints import Panel, Refused, route_of
 from dl4jlegacy.ui.guard import Guard, Policy
 
-__all__ = ["ENDPOINTS", "PORT", "TOKEN", "TOKEN_FILE", "Dashboard", "application", "bind", "policy_for", "url_of"]
+__all__ = ["ENDPOINTS", "PORT", "TOKEN", "TOKEN_FILE", "Dashboard", "application", "policy_for"]
 
 PORT = 9000
 """As of Deeplearning4j's own training UI."""
@@ -71,70 +70,10 @@ async def _refused(request: Request, exc: Exception) -> Response:
 
 
 def policy_for(host: str, environ: Mapping[str, str]) -> Policy:
-    """Return what is demanded of those who come to a host; the token is that of the environment or of a file.
-
-    Raises:
-        NotAuthorisedError: the host is beyond loopback, and there is no token.
-        ConfError: the token's file cannot be read, or the token is empty.
-    """
-    token = _token(environ)
-    if token is None and beyond_loopback(_joined(host, 0)):
-        raise NotAuthorisedError(
-            f"--host {host} is beyond this machine's loopback, and there is no token: whoever reaches it could read "
-            f"and stop the run; make one with `(umask 077; head -c 32 /dev/urandom | base64 > ~/dl4j-ui.token)` and "
-            f"type `export {TOKEN_FILE}=~/dl4j-ui.token`; or keep to loopback, and reach it with `ssh -L`"
-        )
+    """Return what is demanded of those who come to a host; raises as ``read_token`` does."""
+    token = read_token(host, environ, (TOKEN, TOKEN_FILE), risk="read and stop the run")
     names = dict.fromkeys((socket.gethostname(), socket.getfqdn(), host))
     return Policy(token=token, names=tuple(name for name in names if name))
-
-
-def _token(environ: Mapping[str, str]) -> str | None:
-    """Return the token; as the secret of a run is read, under names of its own."""
-    renamed = {"DL4J_SECRET": TOKEN, "DL4J_SECRET_FILE": TOKEN_FILE}
-    try:
-        found = read_secret({name: environ[own] for name, own in renamed.items() if own in environ})
-    except ConfError as exc:
-        raise ConfError(f"{TOKEN} or {TOKEN_FILE}: {exc}") from exc
-    try:
-        return None if found is None else found.decode()
-    except UnicodeDecodeError as exc:
-        raise ConfError(f"{TOKEN} or {TOKEN_FILE}: the token is no text; make it with base64") from exc
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that listens there; raises ``UsageError`` if that is not possible."""
-    if not 0 <= port <= 65535:
-        raise UsageError(f"--port is {port}; it must be at most 65535")
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    except (OSError, UnicodeError) as exc:
-        raise UsageError(f"--host {host}: no address of this machine is known by that name ({exc})") from exc
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen(128)
-    except OSError as exc:
-        listening.close()
-        remedy = "choose another --port; --port 0 takes a free one"
-        raise UsageError(f"the dashboard cannot listen at {_joined(host, port)}: {os_reason(exc)}; {remedy}") from exc
-    return listening
-
-
-def os_reason(exc: OSError) -> str:
-    """Return the system's reason, in its words."""
-    return os.strerror(exc.errno).lower() if exc.errno else str(exc)
-
-
-def _joined(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def url_of(listening: socket.socket) -> str:
-    """Return the address of the page on a socket, for a browser on this machine."""
-    host, port = listening.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://{_joined(host, port)}/"
 
 
 class Dashboard:
@@ -149,7 +88,7 @@ class Dashboard:
     """
 
     def __init__(self, panel: Panel, listening: socket.socket) -> None:
-        self.url, self._listening = url_of(listening), listening
+        self.url, self._listening = f"{url_of(listening)}/", listening
         config = uvicorn.Config(
             application(panel),
             loop="asyncio",

@@ -27,6 +27,7 @@ from dl4jlegacy.cli import main
 from dl4jlegacy.clock import Deadline
 from dl4jlegacy.datasets.texts import TextReader
 from dl4jlegacy.errors import ConfError, ModelError, NotAuthorisedError, UsageError
+from dl4jlegacy.listening import bind
 from dl4jlegacy.nn import DenseLayer, MultiLayerNetwork, NeuralNetConfiguration, OutputLayer, write_model
 from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
@@ -37,7 +38,7 @@ from dl4jlegacy.serving import server as server_module
 from dl4jlegacy.serving.answers import Limits
 from dl4jlegacy.serving.application import Service
 from dl4jlegacy.serving.models import ServedModel, named_paths
-from dl4jlegacy.serving.server import ModelServer, bind, token_for
+from dl4jlegacy.serving.server import ModelServer, token_for
 from tests.support import REPOSITORY, open_sockets
 from tests.support.cluster_commands import until
 
@@ -100,7 +101,7 @@ def serving(*paths: Path | str, token: str | None = None, every: float = 3600, *
     models = {name: ServedModel(name, path) for name, path in named_paths([str(path) for path in paths]).items()}
     service = Service(models, Limits(**limits), token)
     with (
-        ModelServer(service, bind("127.0.0.1", 0), reload_seconds=every) as server,
+        ModelServer(service, bind("127.0.0.1", 0, "the models"), reload_seconds=every) as server,
         httpx.Client(base_url=server.url, timeout=PATIENCE, trust_env=False) as client,
     ):
         client.service, client.server = service, server  # type: ignore[attr-defined]
@@ -727,12 +728,12 @@ def test_a_command_that_cannot_serve_says_why(
 def test_a_port_that_is_taken_and_a_library_that_is_missing_are_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with bind("127.0.0.1", 0) as taken:
+    with bind("127.0.0.1", 0, "the models") as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match=rf"cannot be served at 127.0.0.1:{port}: address already in use"):
-            bind("127.0.0.1", port)
+            bind("127.0.0.1", port, "the models")
     with pytest.raises(UsageError, match="no address of this machine is known by that name"):
-        bind("no.such.host.invalid", 0)
+        bind("no.such.host.invalid", 0, "the models")
     monkeypatch.delitem(sys.modules, "dl4jlegacy.serving.server")
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(SystemExit) as leave:

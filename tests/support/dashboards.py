@@ -11,6 +11,7 @@ import httpx
 
 from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.folders import LocalFolder
+from dl4jlegacy.listening import bind
 from dl4jlegacy.nn.zoo import ZOO
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.history import HistoryEntry, HistoryFile
@@ -32,7 +33,7 @@ from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
 from dl4jlegacy.strict_json import to_json
 from dl4jlegacy.ui.endpoints import Panel
 from dl4jlegacy.ui.guard import Policy
-from dl4jlegacy.ui.server import Dashboard, bind
+from dl4jlegacy.ui.server import Dashboard
 from dl4jlegacy.ui.sources import Source, TrackerState
 from dl4jlegacy.ui.view import Reading
 from dl4jlegacy.ui.watcher import Watcher
@@ -160,7 +161,7 @@ class TrackedRun:
 @contextlib.contextmanager
 def served(source: Source, policy: Policy | None = None, folder: str = ".") -> Iterator[tuple[httpx.Client, Panel]]:
     """A client of a real server that shows a source, and what it answers from."""
-    with bind("127.0.0.1", 0) as listening, Watcher(source) as watcher:
+    with bind("127.0.0.1", 0, "the dashboard") as listening, Watcher(source) as watcher:
         panel = Panel(watcher=watcher, policy=policy or Policy(), folder=folder)
         with Dashboard(panel, listening) as dashboard, httpx.Client(base_url=dashboard.url, timeout=30) as client:
             yield client, panel

@@ -17,9 +17,10 @@ import httpx
 import pytest
 
 from dl4jlegacy.errors import CheckpointError, ConfError, NotAuthorisedError, UsageError
+from dl4jlegacy.listening import bind, url_of
 from dl4jlegacy.ui.endpoints import Panel
 from dl4jlegacy.ui.guard import TOKEN_HEADER, Policy, refusal
-from dl4jlegacy.ui.server import TOKEN, TOKEN_FILE, bind, policy_for, url_of
+from dl4jlegacy.ui.server import TOKEN, TOKEN_FILE, policy_for
 from dl4jlegacy.ui.sources import FolderSource, Silence
 from dl4jlegacy.ui.view import history_points
 from dl4jlegacy.ui.watcher import Watcher
@@ -385,13 +386,13 @@ def test_the_page_is_small() -> None:
 
 
 def test_a_port_that_is_taken_is_an_error_that_says_what_to_do() -> None:
-    with bind("127.0.0.1", 0) as taken:
+    with bind("127.0.0.1", 0, "the dashboard") as taken:
         port = taken.getsockname()[1]
-        assert url_of(taken) == f"http://127.0.0.1:{port}/"
+        assert url_of(taken) == f"http://127.0.0.1:{port}"
         with pytest.raises(UsageError, match=rf"127\.0\.0\.1:{port}: address already in use; .*--port 0"):
-            bind("127.0.0.1", port)
+            bind("127.0.0.1", port, "the dashboard")
     with pytest.raises(UsageError, match=r"--host nowhere\.invalid"):
-        bind("nowhere.invalid", 0)
+        bind("nowhere.invalid", 0, "the dashboard")
 
 
 def test_a_server_that_is_left_leaves_though_somebody_follows_it() -> None:
