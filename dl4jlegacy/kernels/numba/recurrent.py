@@ -16,6 +16,7 @@ from numba import carray  # type: ignore[attr-defined,unused-ignore]
 from dl4jlegacy.backend import Array
 from dl4jlegacy.kernels.numba import lanes
 from dl4jlegacy.kernels.numba.compile import ROUNDED, kernel
+from dl4jlegacy.kernels.numba.product import matmul
 from dl4jlegacy.kernels.numpy.recurrent import Step, over_time, over_time_back
 
 __all__ = ["lstm_backward", "lstm_forward"]
@@ -183,11 +184,11 @@ def lstm_forward(
     z: Array, recurrent: Array, b: Array, peepholes: Array, h: Array, c: Array, a: Array, mask: Array
 ) -> None:
     """See ``Kernels``."""
-    over_time(_ahead, z, recurrent, b, peepholes, h, c, a, mask)
+    over_time(_ahead, z, recurrent, b, peepholes, h, c, a, mask, matmul)
 
 
 def lstm_backward(
     dh: Array, z: Array, recurrent: Array, peepholes: Array, c: Array, a: Array, mask: Array, first: int
 ) -> None:
     """See ``Kernels``."""
-    over_time_back(_back, dh, z, recurrent, peepholes, c, a, mask, first)
+    over_time_back(_back, dh, z, recurrent, peepholes, c, a, mask, first, matmul)

@@ -1,7 +1,7 @@
 """Convolution and pooling of tiles, compiled: sixteen examples a vector, blocks of outputs in registers.
 
 float32 only; float64, where nobody waits for it, goes to ``numpy.tiles``. Compiled code does not check bounds: shapes
-are checked here. Sums run in a fixed order that depends on no block size but that of ``conv_backward_input``.
+are checked here. Sums run in a fixed order that depends on no block size.
 """
 
 # mypy: allow-untyped-calls, allow-untyped-decorators
@@ -185,7 +185,7 @@ def _input_kernel(CB: int, KB: int, XB: int, SX: int, DX: int) -> Any:
                     row = i * stride_row + ky * down
                     for cb in range(channels // CB):
                         for kb in range(kw // KB):
-                            for j in range(0, out_columns, XB):
+                            for j in range(out_columns - XB, -1, -XB):  # as ``input_block`` adds
                                 input_block(
                                     np.uint64(dz.ctypes.data) + np.uint64(t * filters) * z_plane
                                     + np.uint64((i * out_columns + j) * 64),
