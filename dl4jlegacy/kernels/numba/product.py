@@ -39,6 +39,7 @@ LINE = 64
 INNER = 512  # steps at most between two stores of a tile
 SCALARS = 120  # rows whose scalars are packed at once: a multiple of 12 whose 240 KB stay in the second-level cache
 PANELS = 64  # packed at once
+TURNED = 256  # elements of a turned tile: a vector's lanes times whole vectors that hold its rows
 
 _jit: Any = numba.njit(nogil=True, error_model="numpy")
 _U = np.uint64
@@ -160,7 +161,7 @@ def _multiply_panels(
     size = out.itemsize
     rows = s.shape[0] if s_along else s.shape[1]
     width, v_step = VECTORS * LINE // size, _U(v.strides[0])
-    packed = 3 * ROWS * width
+    packed = ROWS * width + TURNED
     panels = packed + SCALARS * INNER + LINE
     used = (l1 - l0 + width - 1) // width
     is_packed = (used > 12 or (used > 1 and s.strides[0] % 1024 == 0)) if s_along else used > 2
@@ -211,7 +212,7 @@ class _Scratch(threading.local):
         found = self.of.get(char)
         if found is None:
             width = VECTORS * LINE // (4 if char == "f" else 8)
-            size = 3 * ROWS * width + SCALARS * INNER + LINE + PANELS * INNER * width
+            size = ROWS * width + TURNED + SCALARS * INNER + LINE + PANELS * INNER * width
             whole = np.zeros(size + LINE, char)
             skip = -whole.ctypes.data % LINE // whole.itemsize
             found = self.of[char] = whole[skip : skip + size]
