@@ -27,7 +27,6 @@ __all__ = [
     "is_on_device",
     "out_of_memory",
     "scalar",
-    "sum_of_squares",
     "to_host",
 ]
 
@@ -120,13 +119,6 @@ def scalar(x: Any) -> Scalar:
     if isinstance(x, np.generic) or not is_on_device(x):
         return float(x)
     return x.reshape(()).astype(np.float64)
-
-
-def sum_of_squares(x: Array) -> Scalar:
-    """Return the sum of the squares of a flat array."""
-    if not is_on_device(x):
-        return float(x @ x)
-    return get_array_module(x).square(x).sum(dtype=np.float64)
 
 
 def out_of_memory() -> tuple[type[BaseException], ...]:

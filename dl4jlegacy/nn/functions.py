@@ -15,6 +15,7 @@ from typing import Any
 
 from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.kernels.elementary import exp, expm1, integer_power, log1p, tanh
 
 __all__ = ["ACTIVATIONS", "Activation", "activation"]
 
@@ -63,19 +64,18 @@ def activation(name: str) -> Activation:
 
 
 def _sigmoid(xp: ModuleType, z: Array) -> Array:
-    e = xp.exp(-xp.abs(z))  # never overflows, and keeps its relative precision in the lower tail
+    e = exp(-xp.abs(z))  # never overflows, and keeps its relative precision in the lower tail
     result: Array = xp.where(z >= 0, 1, e) / (1 + e)
     return result
 
 
 def _softplus(xp: ModuleType, z: Array) -> Array:
-    result: Array = xp.maximum(z, 0) + xp.log1p(xp.exp(-xp.abs(z)))
+    result: Array = xp.maximum(z, 0) + log1p(exp(-xp.abs(z)))
     return result
 
 
 def _softmax(z: Array) -> Array:
-    xp = get_array_module(z)
-    y: Array = xp.exp(z - z.max(axis=1, keepdims=True))
+    y: Array = exp(z - z.max(axis=1, keepdims=True))
     y /= y.sum(axis=1, keepdims=True)
     return y
 
@@ -100,7 +100,7 @@ def _softmax_from_logit(dlogit: Array, z: Array, y: Array) -> Array:
         nothing: Array = xp.zeros_like(z)
         return nothing
     top = xp.arange(z.shape[1]) == z.argmax(axis=1)[:, None]
-    besides = xp.exp(xp.where(top, -xp.inf, z - xp.where(top, -xp.inf, z).max(axis=1, keepdims=True)))
+    besides = exp(xp.where(top, -xp.inf, z - xp.where(top, -xp.inf, z).max(axis=1, keepdims=True)))
     besides /= besides.sum(axis=1, keepdims=True)
     shares = xp.where(top, 0, dlogit / xp.where(top, 1, 1 - y))
     largest = (dlogit * top).sum(axis=1, keepdims=True)
@@ -122,19 +122,21 @@ def _softplus_from_log(dlog: Array, z: Array, y: Array) -> Array:
 
 def _rational_tanh(xp: ModuleType, z: Array) -> Array:
     a = xp.abs(z) * (2 / 3)
-    result: Array = RATIONAL_SCALE * xp.sign(z) * (1 - 1 / (1 + a + a * a + RATIONAL_QUARTIC * a**4))
+    result: Array = RATIONAL_SCALE * xp.sign(z) * (1 - 1 / (1 + a + a * a + RATIONAL_QUARTIC * integer_power(a, 4)))
     return result
 
 
 def _rational_tanh_slope(xp: ModuleType, z: Array, y: Array) -> Array:
     a = xp.abs(z) * (2 / 3)
-    slope = (1 + 2 * a + 4 * RATIONAL_QUARTIC * a**3) / (1 + a + a * a + RATIONAL_QUARTIC * a**4) ** 2
+    slope = (1 + 2 * a + 4 * RATIONAL_QUARTIC * integer_power(a, 3)) / (
+        1 + a + a * a + RATIONAL_QUARTIC * integer_power(a, 4)
+    ) ** 2
     result: Array = RATIONAL_SCALE * (2 / 3) * slope
     return result
 
 
 def _expm1_negative(xp: ModuleType, z: Array) -> Array:
-    result: Array = xp.expm1(xp.minimum(z, 0))  # the branch not taken must not overflow
+    result: Array = expm1(xp.minimum(z, 0))  # the branch not taken must not overflow
     return result
 
 
@@ -195,10 +197,10 @@ def _table() -> dict[str, Activation]:
     swish = _gated(_sigmoid, lambda xp, z, g: g * (1 - g))
     # Legacy: DL4J's default GELU is this approximation (Hendrycks and Gimpel 2016, section 2), not the erf form.
     gelu = _gated(lambda xp, z: _sigmoid(xp, GELU_SLOPE * z), lambda xp, z, g: GELU_SLOPE * g * (1 - g))
-    mish = _gated(lambda xp, z: xp.tanh(_softplus(xp, z)), _mish_slope)
+    mish = _gated(lambda xp, z: tanh(_softplus(xp, z)), _mish_slope)
     mean = (RRELU_LOWER + RRELU_UPPER) / 2
     entries = [
-        _pointwise("cube", lambda xp, z: z**3, lambda xp, z, y: 3 * z * z),
+        _pointwise("cube", lambda xp, z: integer_power(z, 3), lambda xp, z, y: 3 * z * z),
         _pointwise("elu", lambda xp, z: xp.where(z > 0, z, _expm1_negative(xp, z)),
                    lambda xp, z, y: xp.where(z > 0, 1, y + 1)),
         _pointwise("gelu", *gelu),
@@ -210,7 +212,7 @@ def _table() -> dict[str, Activation]:
                    lambda xp, z, y: xp.where(z > 0, xp.float64(1), LEAK), smooth=False),
         _pointwise("mish", *mish),
         _pointwise("rationaltanh", _rational_tanh, _rational_tanh_slope),
-        _pointwise("rectifiedtanh", lambda xp, z: xp.maximum(xp.tanh(z), 0),
+        _pointwise("rectifiedtanh", lambda xp, z: xp.maximum(tanh(z), 0),
                    lambda xp, z, y: xp.where(z > 0, 1 - y * y, 0), smooth=False),
         _pointwise("relu", lambda xp, z: xp.maximum(z, 0), lambda xp, z, y: z > 0, smooth=False),
         _pointwise("relu6", lambda xp, z: xp.clip(z, 0, 6), lambda xp, z, y: (z > 0) & (z < 6), smooth=False),
@@ -225,7 +227,7 @@ def _table() -> dict[str, Activation]:
         _pointwise("softplus", _softplus, lambda xp, z, y: _sigmoid(xp, z), from_log=_softplus_from_log),
         _pointwise("softsign", lambda xp, z: z / (1 + xp.abs(z)), lambda xp, z, y: 1 / (1 + xp.abs(z)) ** 2),
         _pointwise("swish", *swish),
-        _pointwise("tanh", lambda xp, z: xp.tanh(z), lambda xp, z, y: 1 - y * y),
+        _pointwise("tanh", lambda xp, z: tanh(z), lambda xp, z, y: 1 - y * y),
         _pointwise("thresholdedrelu", lambda xp, z: xp.where(z > 1, z, 0), lambda xp, z, y: z > 1, smooth=False),
     ]  # fmt: skip
     return {entry.name: entry for entry in entries}

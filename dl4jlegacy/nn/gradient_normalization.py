@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dl4jlegacy.backend import Array, Scalar, get_array_module, is_on_device, sum_of_squares
+from dl4jlegacy.backend import Array, Scalar, get_array_module, is_on_device
+from dl4jlegacy.kernels.elementary import sum_of_squares
 
 __all__ = ["GRADIENT_NORMALIZATIONS"]
 

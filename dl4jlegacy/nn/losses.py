@@ -14,6 +14,7 @@ from typing import Any
 
 from dl4jlegacy.backend import Array, asarray, get_array_module, is_on_device
 from dl4jlegacy.errors import ConfError, DataError, ShapeError, nearest
+from dl4jlegacy.kernels.elementary import log
 from dl4jlegacy.nn.functions import Activation
 
 __all__ = ["LOSSES", "Loss", "Weights", "loss"]
@@ -145,11 +146,6 @@ def _clip(y: Array, low: float, high: float | None = None) -> Array:
     return result
 
 
-def _log(x: Array) -> Array:
-    result: Array = get_array_module(x).log(x)
-    return result
-
-
 def _squared(labels: Array, y: Array) -> Array:
     d: Array = y - labels
     return d * d
@@ -167,7 +163,7 @@ def _absolute_slope(labels: Array, y: Array) -> Array:
 
 def _binary(labels: Array, y: Array) -> Array:
     p = _clip(y, XENT_CLIP, 1 - XENT_CLIP)
-    result: Array = -(labels * _log(p) + (1 - labels) * _log(1 - p))
+    result: Array = -(labels * log(p) + (1 - labels) * log(1 - p))
     return result
 
 
@@ -178,7 +174,7 @@ def _binary_slope(labels: Array, y: Array) -> Array:
 
 
 def _cross_entropy(labels: Array, y: Array) -> Array:
-    result: Array = -labels * _log(_clip(y, SOFTMAX_CLIP))
+    result: Array = -labels * log(_clip(y, SOFTMAX_CLIP))
     return result
 
 
@@ -193,7 +189,7 @@ def _cross_entropy_log_slope(labels: Array, y: Array) -> Array:
 
 def _kl(labels: Array, y: Array) -> Array:
     p = _clip(labels, EPS, 1)
-    result: Array = p * _log(p / _clip(y, EPS, 1))
+    result: Array = p * log(p / _clip(y, EPS, 1))
     return result
 
 
@@ -244,7 +240,8 @@ def _percentage_slope(labels: Array, y: Array) -> Array:
 
 
 def _log_ratio(labels: Array, y: Array) -> Array:
-    return _log((1 + y) / (1 + labels))
+    result: Array = log((1 + y) / (1 + labels))
+    return result
 
 
 def _separable(
@@ -295,7 +292,7 @@ def _table() -> dict[str, Loss]:
         _separable("mean_absolute_percentage_error", _percentage, _percentage_slope, scale=100.0, mean=True),
         _separable("mean_squared_logarithmic_error", lambda labels, y: _log_ratio(labels, y) ** 2,
                    lambda labels, y: 2 * _log_ratio(labels, y) / (1 + y), mean=True),
-        _separable("poisson", lambda labels, y: y - labels * _log(_clip(y, SOFTMAX_CLIP)),
+        _separable("poisson", lambda labels, y: y - labels * log(_clip(y, SOFTMAX_CLIP)),
                    lambda labels, y: 1 - labels / _clip(y, SOFTMAX_CLIP), log_slope=difference),
         _separable("wasserstein", lambda labels, y: labels * y, lambda labels, y: labels.copy(), mean=True),
     ]  # fmt: skip

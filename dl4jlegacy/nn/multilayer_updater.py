@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dl4jlegacy.backend import Array, Scalar, get_array_module, scalar, sum_of_squares
+from dl4jlegacy.backend import Array, Scalar, get_array_module, scalar
+from dl4jlegacy.kernels.elementary import sum_of_squares
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.gradient_normalization import GRADIENT_NORMALIZATIONS
 from dl4jlegacy.nn.layers.layer import Layer, PretrainLayer

@@ -12,6 +12,7 @@ import math
 import msgspec
 
 from dl4jlegacy.errors import ConfError
+from dl4jlegacy.kernels.elementary import exp, integer_power, positive_power
 from dl4jlegacy.nn.arguments import Described
 
 __all__ = [
@@ -58,7 +59,7 @@ class ExponentialSchedule(_Schedule, frozen=True, kw_only=True):
 
     def value(self, base: float, iteration: int) -> float:
         """Return the rate at ``iteration``."""
-        return float(base * self.gamma**iteration)
+        return float(base * integer_power(self.gamma, iteration))
 
 
 class InverseSchedule(_Schedule, frozen=True, kw_only=True):
@@ -69,7 +70,7 @@ class InverseSchedule(_Schedule, frozen=True, kw_only=True):
 
     def value(self, base: float, iteration: int) -> float:
         """Return the rate at ``iteration``."""
-        return float(base / (1 + self.gamma * iteration) ** self.power)
+        return float(base / positive_power(1 + self.gamma * iteration, self.power))
 
 
 class StepSchedule(_Schedule, frozen=True, kw_only=True):
@@ -83,7 +84,7 @@ class StepSchedule(_Schedule, frozen=True, kw_only=True):
 
     def value(self, base: float, iteration: int) -> float:
         """Return the rate at ``iteration``."""
-        return float(base * self.decay_rate ** math.floor(iteration / self.steps))
+        return float(base * integer_power(self.decay_rate, math.floor(iteration / self.steps)))
 
 
 class TorchStepSchedule(_Schedule, frozen=True, kw_only=True):
@@ -101,7 +102,7 @@ class TorchStepSchedule(_Schedule, frozen=True, kw_only=True):
     def value(self, base: float, iteration: int) -> float:
         """Return the rate at ``iteration``."""
         skipped = 1 if self.steps == 1 and iteration >= 1 else 0
-        return float(base * self.decay_rate ** (iteration // self.steps - skipped))
+        return float(base * integer_power(self.decay_rate, iteration // self.steps - skipped))
 
 
 class PolySchedule(_Schedule, frozen=True, kw_only=True):
@@ -115,7 +116,7 @@ class PolySchedule(_Schedule, frozen=True, kw_only=True):
 
     def value(self, base: float, iteration: int) -> float:
         """Return the rate at ``iteration``."""
-        return float(base * max(0.0, 1 - iteration / self.max_iterations) ** self.power)
+        return float(base * positive_power(max(0.0, 1 - iteration / self.max_iterations), self.power))
 
 
 class SigmoidSchedule(_Schedule, frozen=True, kw_only=True):
@@ -130,7 +131,7 @@ class SigmoidSchedule(_Schedule, frozen=True, kw_only=True):
     def value(self, base: float, iteration: int) -> float:
         """Return the rate at ``iteration``."""
         x = min(-self.gamma * (iteration - self.steps), 700.0)  # exp overflows beyond
-        return base / (1 + math.exp(x))
+        return float(base / (1 + exp(x)))
 
 
 class MapSchedule(_Schedule, frozen=True, kw_only=True):

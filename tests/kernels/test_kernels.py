@@ -414,7 +414,7 @@ def test_compiled_code_is_kept_under_a_name_that_every_source_file_changes(tmp_p
     def doubled(x):
         return x * 2.0
 
-    compiled = compiling.compile_cached((numba.float64,), doubled, {})
+    compiled = compiling.compile_cached((numba.float64,), doubled)
     assert compiled(1.5) == 3.0
     assert digest in compiled._cache._impl.filename_base
 
@@ -427,12 +427,12 @@ def test_a_damaged_file_in_the_cache_stops_nobody(kind, content):
     def tripled(x):
         return x * 3.0
 
-    folder = Path(compiling.compile_cached((numba.float64,), tripled, {})._cache.cache_path)
+    folder = Path(compiling.compile_cached((numba.float64,), tripled)._cache.cache_path)
     try:
         damaged = list(folder.glob(f"*tripled*.{kind}"))
         for file in damaged:
             file.write_bytes(content)
-        assert damaged and compiling.compile_cached((numba.float64,), tripled, {})(1.5) == 4.5
+        assert damaged and compiling.compile_cached((numba.float64,), tripled)(1.5) == 4.5
     finally:
         for file in folder.glob("*tripled*.nb?"):
             file.unlink()

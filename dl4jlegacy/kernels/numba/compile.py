@@ -20,12 +20,7 @@ from numba.core.runtime.nrt import rtsys
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.compilation import report_compilation
 
-__all__ = ["EXACT", "ROUNDED", "Kernel", "cache_folder", "compile_cached", "kernel", "sources_digest"]
-
-EXACT: frozenset[str] = frozenset()
-"""IEEE arithmetic as written: the same bits as NumPy."""
-ROUNDED: frozenset[str] = frozenset({"contract"})
-"""``a * b + c`` may be one rounding. NaN and infinity keep their meaning: divergence must stay visible."""
+__all__ = ["OPTIONS", "Kernel", "cache_folder", "compile_cached", "kernel", "sources_digest"]
 
 
 def sources_digest(folder: Path) -> str:
@@ -64,19 +59,23 @@ def _argument(role: str, char: str) -> Any:
     return numba.types.Array(element, 1 if role.islower() else 2, "C", readonly=role in "rR")
 
 
-def compile_cached(signature: tuple[Any, ...], function: Callable[..., Any], options: dict[str, Any]) -> Any:
-    """Return ``function`` compiled for ``signature``, from the cache if it is there."""
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+"""No step is fused with another one or moved: IEEE arithmetic as written, the same bits on every processor."""
+
+
+def compile_cached(signature: tuple[Any, ...], function: Callable[..., Any]) -> Any:
+    """Return ``function`` compiled for ``signature``, from the cache if it is there; it releases the GIL."""
     function.__qualname__ = f"{function.__name__}_{_SOURCES}"  # names the files in the cache
     with report_compilation(function.__name__.strip("_")):
         try:
-            dispatcher = _njit(cache=True, **options)(function)
+            dispatcher = _njit(cache=True, **OPTIONS)(function)
             _load_without_compiler(dispatcher)
             dispatcher.compile(signature)
             dispatcher.disable_compile()
             return dispatcher
         except Exception:  # noqa: BLE001  # a damaged file of the cache may raise anything
             # its folder cannot be written, or its disk is full; what is wrong with the kernel itself is raised again
-            return _njit(signature, **options)(function)
+            return _njit(signature, **OPTIONS)(function)
 
 
 def _load_without_compiler(dispatcher: Any) -> None:
@@ -95,12 +94,11 @@ def _load_without_compiler(dispatcher: Any) -> None:
 class Kernel:
     """A function that compiles itself for the dtype of its first argument, which is that of all floats it is given."""
 
-    __slots__ = ("_compiled", "_fastmath", "_function", "_roles")
+    __slots__ = ("_compiled", "_function", "_roles")
 
-    def __init__(self, function: Callable[..., Any], roles: str, fastmath: frozenset[str]) -> None:
+    def __init__(self, function: Callable[..., Any], roles: str) -> None:
         self._function = function
         self._roles = roles
-        self._fastmath = fastmath
         self._compiled: dict[str, Callable[..., Any]] = {}
 
     def __call__(self, *args: Any) -> Any:
@@ -116,8 +114,7 @@ class Kernel:
         if char not in "fd" and not set(self._roles).isdisjoint("mMrR"):
             raise ConfError(f"kernel {self._function.__name__} works on float32 and float64, not on dtype {char!r}")
         signature = tuple(_argument(role, char) for role in self._roles)
-        options = {"nogil": True, "error_model": "numpy", "fastmath": set(self._fastmath)}
-        compiled = compile_cached(signature, self._function, options)
+        compiled = compile_cached(signature, self._function)
         self._compiled[char] = compiled
         result: Callable[..., Any] = compiled
         return result
@@ -136,6 +133,6 @@ class Kernel:
         )
 
 
-def kernel(roles: str, fastmath: frozenset[str] = EXACT) -> Callable[[Callable[..., Any]], Kernel]:
+def kernel(roles: str) -> Callable[[Callable[..., Any]], Kernel]:
     """Declare a function as a kernel; ``roles`` has one letter per argument (see ``_argument``)."""
-    return lambda function: Kernel(function, roles, fastmath)
+    return lambda function: Kernel(function, roles)

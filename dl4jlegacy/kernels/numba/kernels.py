@@ -15,10 +15,11 @@ import numpy as np
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
+from dl4jlegacy.kernels.elementary import integer_power
 from dl4jlegacy.kernels.numba import layers, rice, sampling, threshold, updaters
 from dl4jlegacy.kernels.numba import vectors as numba_vectors
-from dl4jlegacy.kernels.numba.product import matmul
 from dl4jlegacy.kernels.numba.pooling import channel_backward, pool_backward, pool_forward, tile, untile
+from dl4jlegacy.kernels.numba.product import matmul
 from dl4jlegacy.kernels.numba.recurrent import lstm_backward, lstm_forward
 from dl4jlegacy.kernels.numba.tiles import conv_backward_input, conv_backward_weights, conv_forward, lanes
 from dl4jlegacy.kernels.numpy import rice as numpy_rice
@@ -179,7 +180,7 @@ def rmsprop(params: Array, gradient: Array, c: Array, lr: float, decay: float, e
 
 def _rate(lr: float, beta1: float, beta2: float, t: int) -> float:
     """Adam's step size with both bias corrections."""
-    return lr * math.sqrt(1 - beta2 ** (t + 1)) / (1 - beta1 ** (t + 1))
+    return float(lr * math.sqrt(1 - integer_power(beta2, t + 1)) / (1 - integer_power(beta1, t + 1)))
 
 
 def adam(params: Array, gradient: Array, m: Array, v: Array,
@@ -193,7 +194,7 @@ def adamax(params: Array, gradient: Array, m: Array, u: Array,
            lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
     """See ``Kernels``."""
     _check("adamax", params.shape, gradient, m, u)
-    updaters.adamax(params, gradient, m, u, lr / (1 - beta1 ** (t + 1)), beta1, beta2)
+    updaters.adamax(params, gradient, m, u, lr / (1 - integer_power(beta1, t + 1)), beta1, beta2)
 
 
 def adadelta(params: Array, gradient: Array, msg: Array, msdx: Array, rho: float, eps: float) -> None:
@@ -206,7 +207,7 @@ def nadam(params: Array, gradient: Array, m: Array, v: Array,
           lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
     """See ``Kernels``."""
     _check("nadam", params.shape, gradient, m, v)
-    updaters.nadam(params, gradient, m, v, lr / (1 - beta1 ** (t + 1)), beta1, beta2, eps)
+    updaters.nadam(params, gradient, m, v, lr / (1 - integer_power(beta1, t + 1)), beta1, beta2, eps)
 
 
 def amsgrad(params: Array, gradient: Array, m: Array, v: Array, v_hat: Array,

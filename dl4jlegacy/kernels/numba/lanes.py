@@ -22,12 +22,14 @@ from dl4jlegacy.kernels.philox import LANES, MULTIPLIERS, ROUNDS, WEYL
 __all__ = [
     "add",
     "below",
+    "bits",
     "exp",
     "fence",
     "highest",
     "load",
     "lowest",
     "mul",
+    "number",
     "pick",
     "pointer",
     "reach",
@@ -250,6 +252,24 @@ def _highest(typingctx: Any, bits: Any) -> Any:
     return types.int64(types.uint64), generate
 
 
+def _bits(typingctx: Any, x: Any) -> Any:
+    """Return the 64 bits of a float64."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.IntType(64))
+
+    return types.int64(types.float64), generate
+
+
+def _number(typingctx: Any, bits: Any) -> Any:
+    """Return the float64 that has these 64 bits."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.DoubleType())
+
+    return types.float64(types.int64), generate
+
+
 def _pointer(typingctx: Any, address: Any, like: Any) -> Any:
     """Return ``address`` as a pointer to elements of the dtype of the array ``like`` (for ``numba.carray``)."""
 
@@ -311,10 +331,12 @@ def _uniform_block(typingctx: Any, block: Any, key: Any, address: Any) -> Any:
     return types.void(types.uint64, types.uint64, types.uintp), generate
 
 
+bits: Any = intrinsic(_bits)
 fence: Any = intrinsic(_fence)
 load: Any = intrinsic(_load)
 lowest: Any = intrinsic(_lowest)
 highest: Any = intrinsic(_highest)
+number: Any = intrinsic(_number)
 reach: Any = intrinsic(_reach)
 splat: Any = intrinsic(_splat_float)
 stream: Any = intrinsic(_stream)

@@ -5,10 +5,9 @@ One pass over the array each, where NumPy needs three to five. Sums run in row o
 
 from __future__ import annotations
 
-import numpy as np
-
 from dl4jlegacy.backend import Array
-from dl4jlegacy.kernels.numba.compile import ROUNDED, kernel
+from dl4jlegacy.kernels.numba.compile import kernel
+from dl4jlegacy.kernels.numba.elementary import exp_jit, log_jit, tanh_jit
 
 __all__ = [
     "backward_identity",
@@ -60,7 +59,7 @@ def forward_sigmoid(z: Array, b: Array) -> None:
     one = z.dtype.type(1)
     for i in range(z.shape[0]):
         for j in range(z.shape[1]):
-            z[i, j] = one / (one + np.exp(-(z[i, j] + b[j])))
+            z[i, j] = one / (one + exp_jit(-float(z[i, j] + b[j])))
 
 
 @kernel("Mr")
@@ -68,7 +67,7 @@ def forward_tanh(z: Array, b: Array) -> None:
     """``z = tanh(z + b)``, an element at a time (float64; float32 has lanes)."""
     for i in range(z.shape[0]):
         for j in range(z.shape[1]):
-            z[i, j] = np.tanh(z[i, j] + b[j])
+            z[i, j] = tanh_jit(float(z[i, j] + b[j]))
 
 
 @kernel("MRm")
@@ -105,7 +104,7 @@ def backward_leakyrelu(dy: Array, y: Array, gb: Array) -> None:
             gb[j] += v
 
 
-@kernel("MRm", ROUNDED)
+@kernel("MRm")
 def backward_sigmoid(dy: Array, y: Array, gb: Array) -> None:
     """``dy *= y (1 - y)``; ``gb = dy.sum(0)``."""
     gb[:] = 0
@@ -117,7 +116,7 @@ def backward_sigmoid(dy: Array, y: Array, gb: Array) -> None:
             gb[j] += v
 
 
-@kernel("MRm", ROUNDED)
+@kernel("MRm")
 def backward_tanh(dy: Array, y: Array, gb: Array) -> None:
     """``dy *= 1 - y^2``; ``gb = dy.sum(0)``."""
     gb[:] = 0
@@ -138,11 +137,11 @@ def softmax(z: Array) -> None:
         for j in range(row.size):
             if row[j] > top:
                 top = row[j]
+        for j in range(row.size):
+            row[j] = exp_jit(float(row[j] - top))
         total = z.dtype.type(0)
         for j in range(row.size):
-            e = np.exp(row[j] - top)
-            row[j] = e
-            total += e
+            total += row[j]
         for j in range(row.size):
             row[j] /= total
 
@@ -158,6 +157,6 @@ def softmax_cross_entropy(dz: Array, p: Array, labels: Array) -> float:
         for j in range(p.shape[1]):
             q, label = p[i, j], labels[i, j]
             if label != 0:
-                loss -= label * np.log(clip if q < clip else q)
+                loss -= label * log_jit(float(clip if q < clip else q))
             dz[i, j] = total * q - label
     return loss

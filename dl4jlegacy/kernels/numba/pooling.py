@@ -14,8 +14,9 @@ from numba import types
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels.numba import lanes
+from dl4jlegacy.kernels.numba.compile import compile_cached
 from dl4jlegacy.kernels.numba.tile_blocks import max_window, spread_window, sum_window
-from dl4jlegacy.kernels.numba.tiles import compiled, tiles_array
+from dl4jlegacy.kernels.numba.tiles import tiles_array
 from dl4jlegacy.kernels.numpy import kernels
 from dl4jlegacy.kernels.numpy import tiles as numpy_tiles
 from dl4jlegacy.kernels.philox import LANES
@@ -137,7 +138,7 @@ def _kernel(name: str) -> Any:
     """Return a kernel, compiled when it is first asked for."""
     if name not in _READY:
         function, signature = _KERNELS[name]
-        _READY[name] = compiled(signature, function)
+        _READY[name] = compile_cached(signature, function)
     return _READY[name]
 
 

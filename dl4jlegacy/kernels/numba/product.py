@@ -2,8 +2,8 @@
 
 Each element is summed over the inner dimension in order, one fused multiply-add a step, and goes on from what is stored
 where that dimension is cut: so no width of vectors, shape of tiles or number of threads changes it. The blocking is
-Goto and van de Geijn's, "Anatomy of high-performance matrix multiplication" (2008): panels of one matrix, the *vectors*,
-are packed; of the other, the *scalars*, what is used often, else it is read where it lies.
+Goto and van de Geijn's, "Anatomy of high-performance matrix multiplication" (2008): panels of one matrix, the
+*vectors*, are packed; of the other, the *scalars*, what is used often, else it is read where it lies.
 
 The columns of the result are the vectors' lanes, or, if that is less work, its rows: the result is then turned as it is
 stored. Scalars times vectors is vectors times scalars, so that this choice changes no bit either.
@@ -23,7 +23,7 @@ from numba.core.registry import cpu_target
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ShapeError
-from dl4jlegacy.kernels.numba.compile import compile_cached
+from dl4jlegacy.kernels.numba.compile import OPTIONS, compile_cached
 from dl4jlegacy.kernels.numba.product_blocks import copy_bytes, copy_vectors, multiply_tile, turn
 
 __all__ = ["matmul"]
@@ -41,7 +41,7 @@ SCALARS = 120  # rows whose scalars are packed at once: a multiple of 12 whose 2
 PANELS = 64  # packed at once
 TURNED = 256  # elements of a turned tile: a vector's lanes times whole vectors that hold its rows
 
-_jit: Any = numba.njit(nogil=True, error_model="numpy")
+_jit: Any = numba.njit(**OPTIONS)
 _U = np.uint64
 
 
@@ -227,7 +227,7 @@ def _compiled(char: str) -> Any:
     element = types.float32 if char == "f" else types.float64
     read, written = (types.Array(element, 2, "A", readonly=is_read) for is_read in (True, False))
     signature = (read, read, written, types.Array(element, 1, "C"), *[types.boolean] * 4)
-    return compile_cached(signature, _product, {"nogil": True, "error_model": "numpy"})
+    return compile_cached(signature, _product)
 
 
 def _is_turned(m: int, n: int, k: int, a_along: bool, b_along: bool, size: int) -> bool:

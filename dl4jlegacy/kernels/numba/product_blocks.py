@@ -1,7 +1,7 @@
 """The inner loops of the matrix product, written as LLVM code: a tile of the result in registers, and what feeds it.
 
-A tile is some rows of some vectors. In each step of the inner dimension every row adds ``vector x scalar``, one rounding
-each: so an element of the result is summed in order, whatever tiles, vectors and processors there are.
+A tile is some rows of some vectors. In each step of the inner dimension every row adds ``vector x scalar``, rounded
+once: so an element of the result is summed in order, whatever tiles, vectors and processors there are.
 
 Every function works inside ``@njit`` code only; its first argument is an array of the elements' dtype.
 """
@@ -37,8 +37,8 @@ def _multiply_tile(builder: Any, kind: Any, v: Any, v_step: Any, s: Any, s_step:
                    out_step: Any, goes_on: Any, rows: int, vectors: int, along: int) -> None:  # fmt: skip
     """``out (rows, vectors)``, plus what it holds if ``goes_on``, is the sum of ``count`` vectors times scalars.
 
-    ``v_step`` leads from one step's vectors to the next one's. ``s_step`` leads from one row's scalars, which follow
-    each other, to the next row's if ``along``; else from one step's scalars, which follow each other, to the next one's.
+    ``v_step`` leads from one step's vectors to the next one's. ``s_step`` leads from one row's scalars, one for each
+    step in order, to the next row's if ``along``; else from one step's scalars, one for each row, to the next one's.
     """
     places = [(row, j) for row in range(rows) for j in range(vectors)]
     lines = [at(builder, out, (i64(row), out_step)) for row in range(rows)]
@@ -89,7 +89,9 @@ def _turned(builder: Any, kind: Any, x: Any, x_step: Any, rows: range) -> list[A
             if not row & gap:
                 upper, lower = lines[row], lines[row + gap]
                 lines[row] = shuffle(builder, upper, lower, [i - gap + size if i & gap else i for i in range(size)])
-                lines[row + gap] = shuffle(builder, upper, lower, [i + size if i & gap else i + gap for i in range(size)])
+                lines[row + gap] = shuffle(
+                    builder, upper, lower, [i + size if i & gap else i + gap for i in range(size)]
+                )
         gap *= 2
     return lines
 

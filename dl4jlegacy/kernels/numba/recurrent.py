@@ -15,7 +15,8 @@ from numba import carray  # type: ignore[attr-defined,unused-ignore]
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.kernels.numba import lanes
-from dl4jlegacy.kernels.numba.compile import ROUNDED, kernel
+from dl4jlegacy.kernels.numba.compile import kernel
+from dl4jlegacy.kernels.numba.elementary import exp_jit, tanh_jit
 from dl4jlegacy.kernels.numba.product import matmul
 from dl4jlegacy.kernels.numpy.recurrent import Step, over_time, over_time_back
 
@@ -104,29 +105,29 @@ def _backward_lanes(
             )
 
 
-@kernel("MRrrRMMMri", ROUNDED)
+@kernel("MRrrRMMMri")
 def _forward_scalar(
     z: Array, r: Array, b: Array, p: Array, before: Array, c: Array, a: Array, h: Array, mask: Array, start: int
 ) -> None:
     """Units from ``start``, one at a time."""
     n = c.shape[1]
-    one = z.dtype.type(1)
+    kind = z.dtype.type
     for row in range(c.shape[0]):
         for j in range(start, n):
             old = before[row, j]
-            i = np.tanh(z[row, j] + r[row, j] + b[j])
-            f = one / (one + np.exp(-(z[row, n + j] + r[row, n + j] + b[n + j] + p[j] * old)))
+            i = kind(tanh_jit(float(z[row, j] + r[row, j] + b[j])))
+            f = kind(1.0 / (1.0 + exp_jit(-float(z[row, n + j] + r[row, n + j] + b[n + j] + p[j] * old))))
             last = 3 * n + j
-            g = one / (one + np.exp(-(z[row, last] + r[row, last] + b[last] + p[2 * n + j] * old)))
+            g = kind(1.0 / (1.0 + exp_jit(-float(z[row, last] + r[row, last] + b[last] + p[2 * n + j] * old))))
             new = f * old + g * i
             k = 2 * n + j
-            o = one / (one + np.exp(-(z[row, k] + r[row, k] + b[k] + p[n + j] * new)))
-            squashed = np.tanh(new)
+            o = kind(1.0 / (1.0 + exp_jit(-float(z[row, k] + r[row, k] + b[k] + p[n + j] * new))))
+            squashed = kind(tanh_jit(float(new)))
             z[row, j], z[row, n + j], z[row, k], z[row, last] = i, f, o, g
             c[row, j], a[row, j], h[row, j] = mask[row] * new, squashed, mask[row] * (o * squashed)
 
 
-@kernel("MRRMrRRri", ROUNDED)
+@kernel("MRRMrRRri")
 def _backward_scalar(
     z: Array, dy: Array, carried: Array, dc: Array, p: Array, before: Array, a: Array, mask: Array, start: int
 ) -> None:

@@ -16,7 +16,8 @@ import numpy as np
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.kernels.numba import lanes
-from dl4jlegacy.kernels.numba.compile import ROUNDED, kernel
+from dl4jlegacy.kernels.numba.compile import kernel
+from dl4jlegacy.kernels.numba.elementary import exp_jit
 
 __all__ = [
     "corrupt",
@@ -97,7 +98,7 @@ def sigmoid_sample_scalar(z: Array, b: Array, probability: Array, sample: Array,
     for start in range(0, zs.size, 64):
         lanes.uniform_block(np.uint64(start // 64), key, np.uint64(u.ctypes.data))
         for k in range(start, min(start + 64, zs.size)):
-            p = one / (one + np.exp(-(zs[k] + b[k % n])))
+            p = one / (one + exp_jit(-float(zs[k] + b[k % n])))
             ps[k] = p
             ss[k] = one if u[k - start] < p else one - one
 
@@ -168,7 +169,7 @@ def uniform_scalar(out: Array, key: int) -> None:
             part[k] = u[k]
 
 
-@kernel("mrfu", ROUNDED)
+@kernel("mrfu")
 def dropout(out: Array, x: Array, retain: float, key: int) -> None:
     """``out = x / retain`` where ``u < retain``, else 0."""
     u, zero = np.empty(1024, np.float32), x.dtype.type(0)

@@ -116,7 +116,8 @@ def _input_block(builder: Any, dz: Any, w: Any, dx: Any, filters: Any, z_filter:
                  channels: int, places: int, pixels: int, stride: int, dilation: int) -> None:  # fmt: skip
     """Add to ``dx`` what ``pixels`` neighbouring outputs, all filters, send back along one row of the kernel.
 
-    What several outputs send to one place is added in the order of the kernel's places. ``w`` holds ``channels`` x ``places`` weights for each filter.
+    What several outputs send to one place is added in the order of the kernel's places. ``w`` holds
+    ``channels`` x ``places`` weights for each filter.
     """
     count = channels * places * pixels
     sums = variables(builder, count, [vector(0.0)] * count)

@@ -8,7 +8,6 @@ are checked here. Sums run in a fixed order that depends on no block size.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import llvmlite.binding
@@ -22,7 +21,7 @@ from dl4jlegacy.kernels.numba.tile_blocks import forward_block, input_block, wei
 from dl4jlegacy.kernels.numpy import tiles as numpy_tiles
 from dl4jlegacy.kernels.philox import LANES
 
-__all__ = ["compiled", "conv_backward_input", "conv_backward_weights", "conv_forward", "lanes", "tiles_array"]
+__all__ = ["conv_backward_input", "conv_backward_weights", "conv_forward", "lanes", "tiles_array"]
 
 Pair = tuple[int, int]
 _GROUP = 4  # tiles between two sums over lanes
@@ -53,11 +52,6 @@ def _starts(size: int, block: int) -> Array:
 def tiles_array(dimensions: int, kind: Any = types.float32, *, is_read: bool = True) -> Any:
     """Return Numba's type of a C-contiguous array; one that is only read may be read-only."""
     return types.Array(kind, dimensions, "C", readonly=is_read)
-
-
-def compiled(signature: tuple[Any, ...], function: Callable[..., Any]) -> Any:
-    """Return ``function`` compiled for ``signature``, from the cache if it is there; it releases the GIL."""
-    return compile_cached(signature, function, {"nogil": True, "error_model": "numpy"})
 
 
 @functools.cache
@@ -91,7 +85,7 @@ def _forward_kernel(FB: int, XB: int, SX: int) -> Any:
     blocks = (tiles_array(1, _INT), tiles_array(1, _INT))
     arrays = (tiles_array(5), tiles_array(1), tiles_array(1), tiles_array(5, is_read=False))
     signature = (*arrays, *blocks, *[_INT] * 6)
-    return compiled(signature, conv_forward_tiles)
+    return compile_cached(signature, conv_forward_tiles)
 
 
 def conv_forward(x: Array, W: Array, b: Array, y: Array, stride: Pair, dilation: Pair, relu: bool) -> None:
@@ -153,7 +147,7 @@ def _weights_kernel(FB: int, KB: int, DX: int) -> Any:
 
     blocks = (tiles_array(1, _INT), tiles_array(1, _INT))
     signature = (tiles_array(5), tiles_array(5), tiles_array(5, is_read=False), *blocks, *[_INT] * 5)
-    return compiled(signature, conv_backward_weights_tiles)
+    return compile_cached(signature, conv_backward_weights_tiles)
 
 
 def conv_backward_weights(x: Array, dz: Array, gW: Array, stride: Pair, dilation: Pair) -> None:
@@ -198,7 +192,7 @@ def _input_kernel(CB: int, KB: int, XB: int, SX: int, DX: int) -> Any:
                                 )  # fmt: skip
 
     signature = (tiles_array(5), tiles_array(1), tiles_array(5, is_read=False), *[_INT] * 4)
-    return compiled(signature, conv_backward_input_tiles)
+    return compile_cached(signature, conv_backward_input_tiles)
 
 
 def conv_backward_input(dz: Array, W: Array, dx: Array, stride: Pair, dilation: Pair) -> None:

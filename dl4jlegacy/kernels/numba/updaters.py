@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from dl4jlegacy.backend import Array
-from dl4jlegacy.kernels.numba.compile import ROUNDED, kernel
+from dl4jlegacy.kernels.numba.compile import kernel
 
 __all__ = [
     "adabelief",
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 
-@kernel("mrf", ROUNDED)
+@kernel("mrf")
 def sgd(params: Array, gradient: Array, lr: float) -> None:
     """``up = lr g``."""
     rate = params.dtype.type(lr)
@@ -33,7 +33,7 @@ def sgd(params: Array, gradient: Array, lr: float) -> None:
         params[i] -= rate * gradient[i]
 
 
-@kernel("mrmff", ROUNDED)
+@kernel("mrmff")
 def nesterovs(params: Array, gradient: Array, v: Array, lr: float, mu: float) -> None:
     """``v' = mu v - lr g; up = mu v - (1 + mu) v'``."""
     kind = params.dtype.type
@@ -45,7 +45,7 @@ def nesterovs(params: Array, gradient: Array, v: Array, lr: float, mu: float) ->
         params[i] -= momentum * old - ahead * new
 
 
-@kernel("mrmff", ROUNDED)
+@kernel("mrmff")
 def adagrad(params: Array, gradient: Array, h: Array, lr: float, eps: float) -> None:
     """``h += g^2; up = lr g / sqrt(h + eps)``."""
     kind = params.dtype.type
@@ -57,7 +57,7 @@ def adagrad(params: Array, gradient: Array, h: Array, lr: float, eps: float) -> 
         params[i] -= rate * g / np.sqrt(total + small)
 
 
-@kernel("mrmfff", ROUNDED)
+@kernel("mrmfff")
 def rmsprop(params: Array, gradient: Array, c: Array, lr: float, decay: float, eps: float) -> None:
     """``c = decay c + (1 - decay) g^2; up = lr g / sqrt(c + eps)``."""
     kind = params.dtype.type
@@ -69,7 +69,7 @@ def rmsprop(params: Array, gradient: Array, c: Array, lr: float, decay: float, e
         params[i] -= rate * g / np.sqrt(mean + small)
 
 
-@kernel("mrmmffff", ROUNDED)
+@kernel("mrmmffff")
 def adam(params: Array, gradient: Array, m: Array, v: Array,
          rate: float, beta1: float, beta2: float, eps: float) -> None:  # fmt: skip
     """``up = rate m / (sqrt(v) + eps)``."""
@@ -82,7 +82,7 @@ def adam(params: Array, gradient: Array, m: Array, v: Array,
         params[i] -= step * mean / (np.sqrt(square) + small)
 
 
-@kernel("mrmmfff", ROUNDED)
+@kernel("mrmmfff")
 def adamax(params: Array, gradient: Array, m: Array, u: Array, rate: float, beta1: float, beta2: float) -> None:
     """``u = max(beta2 u, |g|) + 1e-32; up = rate m / u``."""
     kind = params.dtype.type
@@ -95,7 +95,7 @@ def adamax(params: Array, gradient: Array, m: Array, u: Array, rate: float, beta
         params[i] -= step * mean / top
 
 
-@kernel("mrmmff", ROUNDED)
+@kernel("mrmmff")
 def adadelta(params: Array, gradient: Array, msg: Array, msdx: Array, rho: float, eps: float) -> None:
     """``up = g sqrt(msdx + eps) / sqrt(msg + eps)``."""
     kind = params.dtype.type
@@ -108,7 +108,7 @@ def adadelta(params: Array, gradient: Array, msg: Array, msdx: Array, rho: float
         params[i] -= up
 
 
-@kernel("mrmmffff", ROUNDED)
+@kernel("mrmmffff")
 def nadam(params: Array, gradient: Array, m: Array, v: Array,
           rate: float, beta1: float, beta2: float, eps: float) -> None:  # fmt: skip
     """``up = rate (beta1 m + (1 - beta1) g) / (sqrt(v) + eps)``."""
@@ -121,7 +121,7 @@ def nadam(params: Array, gradient: Array, m: Array, v: Array,
         params[i] -= step * (b1 * mean + c1 * g) / (np.sqrt(square) + small)
 
 
-@kernel("mrmmmffff", ROUNDED)
+@kernel("mrmmmffff")
 def amsgrad(params: Array, gradient: Array, m: Array, v: Array, v_hat: Array,
             rate: float, beta1: float, beta2: float, eps: float) -> None:  # fmt: skip
     """``v_hat = max(v_hat, v); up = rate m / (sqrt(v_hat) + eps)``."""
@@ -139,7 +139,7 @@ def amsgrad(params: Array, gradient: Array, m: Array, v: Array, v_hat: Array,
             p[i] -= step * mean[i] / (np.sqrt(largest) + small)
 
 
-@kernel("mrmmffff", ROUNDED)
+@kernel("mrmmffff")
 def adabelief(params: Array, gradient: Array, m: Array, s: Array,
               rate: float, beta1: float, beta2: float, eps: float) -> None:  # fmt: skip
     """``s = beta2 s + (1 - beta2) (g - m)^2 + eps; up = rate m / (sqrt(s) + eps)``."""

@@ -10,7 +10,7 @@ from numba import carray  # type: ignore[attr-defined,unused-ignore]
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.kernels.numba import lanes
-from dl4jlegacy.kernels.numba.compile import ROUNDED, kernel
+from dl4jlegacy.kernels.numba.compile import kernel
 
 __all__ = ["add_regularization", "axpy", "finite", "noop", "sum_lines", "sum_span"]
 
@@ -19,7 +19,7 @@ __all__ = ["add_regularization", "axpy", "finite", "noop", "sum_lines", "sum_spa
 def sum_span(out: Array, addresses: Array, weights: Array, start: int, stop: int) -> None:
     """``out[start:stop]`` of the weighted sum; chunks stay in the first-level cache while vectors are added.
 
-    EXACT arithmetic, product and sum rounded apart: any cut into spans, and NumPy, give the same bits.
+    Product and sum rounded apart: any cut into spans, and NumPy, give the same bits.
     """
     n, kind = out.size, out.dtype.type
     for low in range(start, stop, 2048):
@@ -68,7 +68,7 @@ def noop(params: Array, gradient: Array) -> None:
         params[i] -= gradient[i]
 
 
-@kernel("mrf", ROUNDED)
+@kernel("mrf")
 def axpy(y: Array, x: Array, a: float) -> None:
     """``y += a x``."""
     scale = y.dtype.type(a)
@@ -76,7 +76,7 @@ def axpy(y: Array, x: Array, a: float) -> None:
         y[i] += scale * x[i]
 
 
-@kernel("mrff", ROUNDED)
+@kernel("mrff")
 def add_regularization(gradient: Array, params: Array, l1: float, l2: float) -> None:
     """``gradient += l2 params + l1 sign(params)``."""
     kind = gradient.dtype.type

@@ -13,6 +13,7 @@ import numpy as np
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
+from dl4jlegacy.kernels.elementary import integer_power, log, sine_and_cosine
 from dl4jlegacy.kernels.numpy.recurrent import lstm_backward, lstm_forward
 from dl4jlegacy.kernels.numpy.rice import rice_decode, rice_encode
 from dl4jlegacy.kernels.numpy.threshold import threshold_decode, threshold_encode
@@ -175,7 +176,7 @@ def softmax_cross_entropy(p: Array, labels: Array, dz: Array) -> float:
 def binary_cross_entropy(p: Array, labels: Array) -> float:
     """See ``Kernels``."""
     q = np.clip(p, _BINARY_CLIP, 1 - _BINARY_CLIP)
-    return -float(np.sum(labels * np.log(q) + (1 - labels) * np.log(1 - q), dtype=np.float64))
+    return -float(np.sum(labels * log(q) + (1 - labels) * log(1 - q), dtype=np.float64))
 
 
 def embedding_gradient(dz: Array, index: Array, gW: Array) -> None:
@@ -228,7 +229,7 @@ def _moment(m: Array, gradient: Array, beta: float) -> None:
 
 
 def _rate(lr: float, beta1: float, beta2: float, t: int) -> float:
-    return lr * math.sqrt(1 - beta2 ** (t + 1)) / (1 - beta1 ** (t + 1))
+    return float(lr * math.sqrt(1 - integer_power(beta2, t + 1)) / (1 - integer_power(beta1, t + 1)))
 
 
 def adam(params: Array, gradient: Array, m: Array, v: Array,
@@ -246,7 +247,7 @@ def adamax(params: Array, gradient: Array, m: Array, u: Array,
     u *= beta2
     np.maximum(u, np.abs(gradient), out=u)
     u += 1e-32
-    params -= lr / (1 - beta1 ** (t + 1)) * m / u
+    params -= lr / (1 - integer_power(beta1, t + 1)) * m / u
 
 
 def adadelta(params: Array, gradient: Array, msg: Array, msdx: Array, rho: float, eps: float) -> None:
@@ -263,7 +264,7 @@ def nadam(params: Array, gradient: Array, m: Array, v: Array,
     _moment(m, gradient, beta1)
     _moment(v, gradient * gradient, beta2)
     ahead = beta1 * m + (1 - beta1) * gradient
-    params -= lr / (1 - beta1 ** (t + 1)) * ahead / (np.sqrt(v) + eps)
+    params -= lr / (1 - integer_power(beta1, t + 1)) * ahead / (np.sqrt(v) + eps)
 
 
 def amsgrad(params: Array, gradient: Array, m: Array, v: Array, v_hat: Array,
@@ -295,10 +296,10 @@ def box_muller(out: Array, key: int, fill: Callable[[Array, int], None]) -> None
     u = np.empty(blocks * BLOCK, out.dtype)
     fill(u, key)
     radii, angles = u.reshape(blocks, 2, BLOCK // 2).transpose(1, 0, 2)
-    radius = np.sqrt(-2 * np.log(1 - radii))  # 1 - u lies in (0, 1]
-    angle = 2 * math.pi * angles
-    np.multiply(radius, np.cos(angle), out=radii)
-    np.multiply(radius, np.sin(angle), out=angles)
+    radius = np.sqrt(-2 * log(1 - radii))  # 1 - u lies in (0, 1]
+    sine, cosine = sine_and_cosine(angles)
+    np.multiply(radius, cosine, out=radii)
+    np.multiply(radius, sine, out=angles)
     out[...] = u[: out.size]
 
 

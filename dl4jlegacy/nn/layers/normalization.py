@@ -12,6 +12,7 @@ import msgspec
 
 from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError
+from dl4jlegacy.kernels.elementary import positive_power
 from dl4jlegacy.nn.input_type import AnyInputType
 from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params
 from dl4jlegacy.nn.layers.subsampling import ParameterlessLayer
@@ -172,7 +173,7 @@ class LocalResponseNormalization(ParameterlessLayer, frozen=True, kw_only=True, 
         below = _neighbours(x * x, self.n // 2)
         below *= kind(self.alpha)
         below += kind(self.k)
-        factor = below ** kind(-self.beta)
+        factor = positive_power(below, -self.beta)
         y = step.buffer("y", x.shape, x)
         get_array_module(x).multiply(x, factor, out=y)
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from dl4jlegacy.backend import Array, Scalar, get_array_module
 from dl4jlegacy.errors import ConfError
+from dl4jlegacy.kernels.elementary import logaddexp, tanh
 from dl4jlegacy.kernels.protocol import device_kernels
 from dl4jlegacy.nn.arguments import resolve_name
 from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer, Params
@@ -124,8 +125,7 @@ class RBM(FeedForwardLayer, frozen=True, kw_only=True, tag="rbm"):
         """
         if self.hidden_unit != "binary" or self.visible_unit not in ("binary", "gaussian"):
             raise ConfError(f"{self.title()}: no free energy for {self.visible_unit} and {self.hidden_unit} units")
-        xp = get_array_module(x)
-        hidden = xp.logaddexp(0, x @ params["W"] + params["b"]).sum(axis=1)
+        hidden = logaddexp(x @ params["W"] + params["b"]).sum(axis=1)
         if self.visible_unit == "binary":
             energy: Array = -(x @ params["vb"]) - hidden
         else:
@@ -216,7 +216,7 @@ def _sample_rectified(z: Array, bias: Array, sample: Array, step: Step, key: int
     xp = get_array_module(z)
     z += bias
     step.kernels.gaussian(sample, key)
-    deviation = xp.sqrt(0.5 * (1 + xp.tanh(0.5 * z)))  # Legacy: took sigmoid(max(0, z)) for the variance
+    deviation = xp.sqrt(0.5 * (1 + tanh(0.5 * z)))  # Legacy: took sigmoid(max(0, z)) for the variance
     sample *= deviation
     sample += z
     xp.maximum(sample, 0, out=sample)

@@ -12,6 +12,7 @@ from typing import ClassVar
 import msgspec
 
 from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.kernels.elementary import exp, log, log1p
 from dl4jlegacy.nn.arguments import Described, resolve_name
 from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.seeding import Stream
@@ -79,7 +80,7 @@ class GaussianReconstructionDistribution(_Distribution, frozen=True, kw_only=Tru
         """Return ``sum(log(2 pi) + log v + (x - m)^2 / v) / 2`` and its gradient."""
         xp, out, n = get_array_module(x), self._out(z), x.shape[1]
         log_variance = out[:, n:]
-        difference, precision = out[:, :n] - x, xp.exp(-log_variance)
+        difference, precision = out[:, :n] - x, exp(-log_variance)
         squares = difference * difference * precision
         losses = 0.5 * (n * math.log(2 * math.pi) + (log_variance + squares).sum(axis=1))
         dout = xp.empty_like(out)
@@ -94,7 +95,7 @@ class GaussianReconstructionDistribution(_Distribution, frozen=True, kw_only=Tru
         """Return normals."""
         xp, out, n = get_array_module(z), self._out(z), z.shape[1] // 2
         noise = xp.asarray(stream.generator().standard_normal((len(z), n)), dtype=z.dtype)
-        drawn: Array = out[:, :n] + noise * xp.exp(0.5 * out[:, n:])
+        drawn: Array = out[:, :n] + noise * exp(0.5 * out[:, n:])
         return drawn
 
 
@@ -107,12 +108,12 @@ class BernoulliReconstructionDistribution(_Distribution, frozen=True, kw_only=Tr
         """Return the binary cross-entropy and its gradient."""
         xp = get_array_module(x)
         if self.activation == "sigmoid":
-            tail = xp.exp(-xp.abs(z))
-            losses: Array = (xp.maximum(z, 0) - x * z + xp.log1p(tail)).sum(axis=1)
+            tail = exp(-xp.abs(z))
+            losses: Array = (xp.maximum(z, 0) - x * z + log1p(tail)).sum(axis=1)
             return losses, xp.where(z >= 0, 1, tail) / (1 + tail) - x
         out = self._out(z)
         p = xp.clip(out, _CLIP, 1 - max(_CLIP, float(xp.finfo(z.dtype).eps)))
-        losses = -(x * xp.log(p) + (1 - x) * xp.log(1 - p)).sum(axis=1)
+        losses = -(x * log(p) + (1 - x) * log(1 - p)).sum(axis=1)
         from_logit = ACTIVATIONS[self.activation].from_logit
         if from_logit is not None:
             return losses, from_logit(out - x, z, out)

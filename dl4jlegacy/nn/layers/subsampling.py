@@ -14,6 +14,7 @@ import numpy as np
 
 from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError
+from dl4jlegacy.kernels.elementary import integer_power, positive_power
 from dl4jlegacy.nn.arguments import resolve_name
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional, InputTypeFeedForward, InputTypeRecurrent
 from dl4jlegacy.nn.layers.feedforward import PARAMETER_FIELDS, Backward, FeedForwardLayer, Params
@@ -204,10 +205,10 @@ def pooled(x: Array, valid: Array, axis: int, kind: Pooling, p: int) -> tuple[Ar
         slope *= weight
         return xp.ascontiguousarray((xp.where(valid, x, 0) * slope).sum(axis=axis)), slope
     if kind == "pnorm":
-        powers = xp.abs(x) ** p * weight
-        y: Array = powers.sum(axis=axis) ** (1 / p)
-        below = xp.expand_dims(xp.maximum(y ** (p - 1), x.dtype.type(_SMALL)), axis)
-        return y.astype(x.dtype, copy=False), xp.sign(x) * xp.abs(x) ** (p - 1) * weight / below
+        powers = integer_power(xp.abs(x), p) * weight
+        y: Array = positive_power(powers.sum(axis=axis), 1 / p)
+        below = xp.expand_dims(xp.maximum(integer_power(y, p - 1), x.dtype.type(_SMALL)), axis)
+        return y.astype(x.dtype, copy=False), xp.sign(x) * integer_power(xp.abs(x), p - 1) * weight / below
     if kind == "avg":
         weight /= xp.maximum(weight.sum(axis=axis, keepdims=True), 1)
     return xp.ascontiguousarray((x * weight).sum(axis=axis)), weight

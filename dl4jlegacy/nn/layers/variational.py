@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from dl4jlegacy.backend import Array, Scalar, get_array_module, scalar
 from dl4jlegacy.errors import ConfError
+from dl4jlegacy.kernels.elementary import exp, log
 from dl4jlegacy.nn.arguments import resolve_name
 from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params, activate
@@ -118,7 +119,7 @@ class VariationalAutoencoder(FeedForwardLayer, frozen=True, kw_only=True, tag="v
         hidden, encoder_back = self._chain(params, "e", len(self.encoder_layer_sizes), x, step)
         mean, mean_back = _dense(params, _MEAN, hidden, self.pzx_activation, step)
         log_variance, variance_back = _dense(params, _LOG_VARIANCE, hidden, self.pzx_activation, step)
-        sigma = xp.exp(0.5 * log_variance)
+        sigma = exp(0.5 * log_variance)
         noise = step.buffer("noise", (samples, *mean.shape), x)
         step.kernels.gaussian(noise.reshape(-1, self.n_out), step.key("latent"))
         z = (mean + sigma * noise).reshape(samples * rows, -1)
@@ -177,10 +178,10 @@ class VariationalAutoencoder(FeedForwardLayer, frozen=True, kw_only=True, tag="v
         noise = step.buffer("noise", mean.shape, x)
         for sample in range(num_samples):
             step.kernels.gaussian(noise, step.key("probability", sample))
-            z = mean + xp.exp(0.5 * log_variance) * noise
+            z = mean + exp(0.5 * log_variance) * noise
             each[sample] = -self.reconstruction_distribution.loss(x, self._decode(params, z, step))[0]
         top = each.max(axis=0)
-        result: Array = top + xp.log(xp.exp(each - top).mean(axis=0))
+        result: Array = top + log(exp(each - top).mean(axis=0))
         return result
 
     def _parts(self) -> list[tuple[str, int, int]]:
