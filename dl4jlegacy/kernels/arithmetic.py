@@ -1,9 +1,11 @@
 """The arithmetic of this process's CPU: all that decides the last bits of what the kernels compute.
 
-Two CPUs round alike only if they take sums in the same order and compute ``exp`` by the same polynomial. Which they do
-is decided by the libraries, and by what these make of the processor. Both are named part by part, for people and for
-comparison, and a few results are computed and their bits compared, for what no name tells (the C library, a BLAS that
-names none of its kernels).
+Compiled kernels sum in one order and compute ``exp`` and its kin in one way on every processor. A few results of theirs
+are computed in milliseconds and their bits compared: a machine that computes anything else, for whatever reason, is
+known before it does harm.
+
+NumPy's kernels leave products to a BLAS and functions to NumPy, which both choose their code by processor: there the
+libraries are named part by part, too, and what they make of the processor.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-import re
 from typing import Any
 
 import numpy as np
@@ -27,12 +28,6 @@ except ImportError:  # NumPy 1
 
 __all__ = ["cpu_arithmetic"]
 
-_FLOATING = re.compile(
-    r"sse[0-9a-z.]*|ssse3|avx2?|avx10[0-9.]*|avx512(f|vl|dq|bw|fp16|bf16)|fma4?|f16c|xop|neon|fp-armv8|fullfp16|sve.*|"
-    r"sme.*|altivec|vsx|vector.*|[fdv]"
-)
-"""LLVM's names of the processor features that change floating-point code: not those for integers alone."""
-
 
 def cpu_arithmetic(kernels: str) -> dict[str, str]:
     """Return what the bits of a result on this CPU depend on, by the name of the part.
@@ -40,14 +35,20 @@ def cpu_arithmetic(kernels: str) -> dict[str, str]:
     Args:
         kernels: the name of the kernels in use, ``"numba"`` or ``"numpy"``.
     """
+    if kernels == "numba":
+        return {
+            "dl4jlegacy": __version__,
+            "products": _digest(_compiled_products()),
+            "functions": _digest(_compiled_functions()),
+            "sums": _digest(_sums()),
+        }
     return {
         "dl4jlegacy": __version__,
         "NumPy": np.__version__,
         "NumPy's vector code": _numpy_features(),
         "BLAS": _blas(),
-        **(_compiled() if kernels == "numba" else {}),
         "products": _digest(_products()),
-        "functions": _digest(_functions()),
+        "functions": _digest(_functions() + _sums()),
     }
 
 
@@ -72,21 +73,6 @@ def _pool_text(pool: dict[str, Any]) -> str:
     return f"{pool['internal_api']} {pool['version']}" + (f" {architecture}" if architecture else "")
 
 
-def _compiled() -> dict[str, str]:
-    """Return what compiled kernels depend on: the compiler, and the vector units that it compiles for."""
-    import llvmlite
-    import numba
-    from numba.core.registry import cpu_target
-
-    _, _, features = cpu_target.target_context.codegen().magic_tuple()
-    enabled = sorted(name[1:] for name in features.split(",") if name.startswith("+"))
-    return {
-        "Numba": numba.__version__,
-        "llvmlite": llvmlite.__version__,
-        "compiled vector code": " ".join(name for name in enabled if _FLOATING.fullmatch(name)) or "none",
-    }
-
-
 @functools.cache
 def _numbers(rows: int, columns: int, dtype: str) -> Array:
     """Return numbers between -1 and 1 that use all their bits; the same everywhere, since they are divided integers."""
@@ -108,17 +94,53 @@ def _products() -> list[Array]:
 
 
 def _functions() -> list[Array]:
-    """Return what the elementary functions and sums of NumPy and of the C library give."""
+    """Return what the elementary functions of NumPy and of the C library give."""
     results: list[Array] = []
     for dtype in ("float32", "float64"):
         x = _numbers(31, 67, dtype) * np.asarray(6.0, dtype)
         positive = np.abs(x) + np.asarray(0.01, dtype)
         results += [function(x) for function in (np.exp, np.tanh, np.sin, np.cos, np.expm1)]
         results += [function(positive) for function in (np.log, np.log1p, np.sqrt, np.reciprocal)]
-        results += [positive**x, x.sum(axis=0), x.sum(axis=1), x.mean(keepdims=True), x.var(axis=0)]
+        results.append(positive**x)
     some = _numbers(1, 101, "float64")[0]
     for scalar in (math.exp, math.tanh, math.sin, math.cos, math.expm1, math.erf):
         results.append(np.array([scalar(value) for value in some.tolist()]))
+    return results
+
+
+def _sums() -> list[Array]:
+    """Return what NumPy's sums give, which layers use besides kernels."""
+    results: list[Array] = []
+    for dtype in ("float32", "float64"):
+        x = _numbers(31, 67, dtype)
+        results += [x.sum(axis=0), x.sum(axis=1), x.sum(keepdims=True), x.mean(keepdims=True), x.var(axis=0)]
+    return results
+
+
+def _compiled_products() -> list[Array]:
+    """Return products of compiled kernels: vectors along rows and columns, sums that go on behind a block."""
+    from dl4jlegacy.kernels.numba.kernels import matmul
+
+    results = []
+    for rows, inner, columns in ((3, 5, 7), (33, 130, 17), (8, 1500, 9)):
+        a, b = _numbers(rows, inner, "float32"), _numbers(columns, inner, "float32")
+        for left, right in ((a, b.T), (a.T[:130], a[:, :17])):
+            out = np.empty((len(left), right.shape[1]), np.float32)
+            matmul(left, right, out)
+            results.append(out)
+    return results
+
+
+def _compiled_functions() -> list[Array]:
+    """Return what the activations of compiled kernels give: they are made of all that the other kernels are made of."""
+    from dl4jlegacy.kernels.numba import kernels
+
+    results, nothing = [], np.zeros(67, np.float32)
+    for activation in ("sigmoid", "tanh"):
+        results.append(_numbers(31, 67, "float32") * np.float32(6))
+        kernels.bias_activation(results[-1], nothing, activation)
+    results.append(_numbers(31, 67, "float32") * np.float32(6))
+    kernels.softmax(results[-1])
     return results
 
 

@@ -11,9 +11,7 @@ that computes with compiled kernels they are compiled, too (``numba.elementary``
 
 from __future__ import annotations
 
-import functools
 import math
-import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -33,6 +31,7 @@ __all__ = [
     "sine_and_cosine",
     "sum_of_squares",
     "tanh",
+    "use_compiled",
 ]
 
 _BLOCK = 1 << 13  # elements at a time: what is between stays in the second-level cache
@@ -109,15 +108,12 @@ def _sine_and_cosine(turns: Array) -> tuple[Array, Array]:
     return np.where(which >= 2, -first, first), np.where((which == 1) | (which == 2), -second, second)
 
 
-def _is_compiled() -> bool:
-    return "dl4jlegacy.kernels.numba.kernels" in sys.modules
+_compiled: list[Any] = []
 
 
-@functools.cache
-def _compiled() -> Any:
-    from dl4jlegacy.kernels.numba import elementary as compiled
-
-    return compiled
+def use_compiled(functions: Any) -> None:
+    """From now on compute by a module that has the same functions compiled: faster, and the same bits."""
+    _compiled[:] = [functions]
 
 
 def _by_blocks(function: _Float64, x: Any, name: str = "") -> Any:
@@ -127,8 +123,8 @@ def _by_blocks(function: _Float64, x: Any, name: str = "") -> Any:
         given = given.astype(np.float64)
     flat = given.reshape(-1)
     result = np.empty(flat.shape, given.dtype)
-    if name and _is_compiled():
-        getattr(_compiled(), name)(result, flat)
+    if name and _compiled:
+        getattr(_compiled[0], name)(result, flat)
         return result.reshape(given.shape)[()]
     with np.errstate(all="ignore"):
         for start in range(0, flat.size, _BLOCK):
@@ -167,6 +163,8 @@ def positive_power(x: Any, exponent: float) -> Any:
     result: Any
     if exponent == int(exponent):
         result = integer_power(x, int(exponent))
+    elif exponent == 0.5:
+        result = get_array_module(x).sqrt(x)
     elif is_on_device(x):
         result = x ** x.dtype.type(exponent)
     else:
@@ -203,8 +201,8 @@ def sum_of_squares(x: Array) -> Scalar:
     if is_on_device(x):
         return get_array_module(x).square(x).sum(dtype=np.float64)
     sums = np.zeros(_COLUMNS)
-    if _is_compiled():
-        _compiled().square_sums(np.ascontiguousarray(x), sums)
+    if _compiled:
+        _compiled[0].square_sums(np.ascontiguousarray(x), sums)
     else:
         for start in range(0, x.size, _COLUMNS):
             part = x[start : start + _COLUMNS].astype(np.float64)

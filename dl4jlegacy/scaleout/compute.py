@@ -47,8 +47,9 @@ GPU_KERNELS = "cupy"
 ARITHMETIC = "arithmetic"
 """Global of the run: what the processes that train it compute with (``Compute.arithmetic``)."""
 _ALIKE = {
-    True: "DL4J_CUDNN=0 leaves cuDNN out",
-    False: "on x86, OPENBLAS_CORETYPE and NPY_DISABLE_CPU_FEATURES make unlike ones alike, see docs/cluster.md",
+    GPU_KERNELS: "DL4J_CUDNN=0 leaves cuDNN out",
+    "numpy": "on x86, OPENBLAS_CORETYPE and NPY_DISABLE_CPU_FEATURES make unlike ones alike, see docs/cluster.md",
+    "numba": "install the same dl4jlegacy, NumPy and Numba everywhere, see docs/cluster.md",
 }
 MIXED = (
     "mixed_devices: devices of several kinds may have trained this model; they round differently, so that another run "
@@ -289,7 +290,7 @@ def check_same_arithmetic(tracker: StateTracker, conf: Conf, compute: Compute) -
     kind = "GPUs" if compute.on_gpu else "CPUs"
     raise VersionError(
         f"run {conf.run} cannot be computed on here: {what}; results would differ in their last bits: use {kind} and "
-        f"libraries of one kind ({_ALIKE[compute.on_gpu]}), or begin or resume the run with --mixed-devices, which "
+        f"libraries of one kind ({_ALIKE[compute.name]}), or begin or resume the run with --mixed-devices, which "
         "gives the equal bits up"
     )
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.kernels.test_arithmetic import OTHER_CORE
+from tests.kernels.test_arithmetic import ANOTHER_PROCESSOR, OTHER_CORE
 from tests.support import REPOSITORY
 from tests.support.cluster_commands import Cluster, Command, error
 from tests.support.standin_commands import STANDIN
@@ -85,11 +85,24 @@ def test_gpus_of_another_kind_are_refused_and_the_status_says_what_a_worker_hold
     worker.wait()
 
 
+def test_workers_on_processors_of_all_kinds_end_in_the_bits_of_one(cluster: Cluster) -> None:
+    master = cluster.master("--min-workers", "2", run=FEW)
+    workers = [cluster.worker(), cluster.worker(env=ANOTHER_PROCESSOR)]
+    assert master.wait() == 0, master.err()
+    assert [worker.wait() for worker in workers] == [0, 0]
+    report = json.loads(master.out())
+    assert report["batches_lost"] == 0 and not report["mixed_devices"]
+    alone = cluster.start("train", *FEW, "--format", "json")
+    assert alone.wait() == 0
+    assert report["params_sha256"] == json.loads(alone.out())["params_sha256"]
+
+
 def test_a_worker_whose_blas_sums_in_another_order_is_refused_and_the_answer_is_that_of_the_others(
     cluster: Cluster,
 ) -> None:
     cluster.hold(1)
-    master = cluster.master("--run", "alike", run=[*FEW, "--epochs", "10"])
+    numpy = {"DL4J_KERNELS": "numpy"}
+    master = cluster.master("--run", "alike", run=[*FEW, "--epochs", "10"], env=numpy)
     worker = cluster.worker()
     cluster.wait_for_round(1)
     refused = cluster.worker(env={"OPENBLAS_CORETYPE": OTHER_CORE})
@@ -97,13 +110,14 @@ def test_a_worker_whose_blas_sums_in_another_order_is_refused_and_the_answer_is_
     assert "--mixed-devices" in refused.err() and "docs/cluster.md" in refused.err()
     cluster.let_go()
     assert master.wait() == 0 == worker.wait(), master.err() + worker.err()
-    alone = cluster.start("train", *FEW, "--epochs", "10", "--format", "json")
+    alone = cluster.start("train", *FEW, "--epochs", "10", "--format", "json", env=numpy)
     assert alone.wait() == 0
     assert json.loads(master.out())["params_sha256"] == json.loads(alone.out())["params_sha256"]
 
 
 def test_a_mixed_run_takes_a_worker_with_another_blas_and_everybody_says_so(cluster: Cluster) -> None:
-    master = cluster.master("--mixed-devices", "--min-workers", "2", "--run", "mixed", run=FEW)
+    numpy = {"DL4J_KERNELS": "numpy"}
+    master = cluster.master("--mixed-devices", "--min-workers", "2", "--run", "mixed", run=FEW, env=numpy)
     workers = [cluster.worker(), cluster.worker(env={"OPENBLAS_CORETYPE": OTHER_CORE})]
     assert master.wait() == 0, master.err()
     assert [worker.wait() for worker in workers] == [0, 0]

@@ -45,7 +45,7 @@ def _exp(x: float) -> float:
 def _log(x: float) -> float:
     small = x < _SMALLEST
     bits = lanes.bits(x * 18014398509481984.0 if small else x)  # 2^54
-    e = float((bits >> 52) - (1022 + 54 if small else 1022))
+    e = np.float64((bits >> 52) - (1022 + 54 if small else 1022))
     m = lanes.number((bits & _MANTISSA) | _HALF)
     low = m < _ROOT_HALF
     m = m + m if low else m
@@ -103,35 +103,35 @@ tanh_jit: Any = numba.njit(_tanh, forceinline=True)
 def exp(out: Array, x: Array) -> None:
     """``out = exp(x)``."""
     for i in range(x.size):
-        out[i] = exp_jit(float(x[i]))
+        out[i] = exp_jit(np.float64(x[i]))
 
 
 @kernel("mr")
 def expm1(out: Array, x: Array) -> None:
     """``out = exp(x) - 1``."""
     for i in range(x.size):
-        out[i] = expm1_jit(float(x[i]))
+        out[i] = expm1_jit(np.float64(x[i]))
 
 
 @kernel("mr")
 def log(out: Array, x: Array) -> None:
     """``out = log(x)``."""
     for i in range(x.size):
-        out[i] = log_jit(float(x[i]))
+        out[i] = log_jit(np.float64(x[i]))
 
 
 @kernel("mr")
 def log1p(out: Array, x: Array) -> None:
     """``out = log(1 + x)``."""
     for i in range(x.size):
-        out[i] = log1p_jit(float(x[i]))
+        out[i] = log1p_jit(np.float64(x[i]))
 
 
 @kernel("mr")
 def tanh(out: Array, x: Array) -> None:
     """``out = tanh(x)``."""
     for i in range(x.size):
-        out[i] = tanh_jit(float(x[i]))
+        out[i] = tanh_jit(np.float64(x[i]))
 
 
 @kernel("rW")
@@ -141,9 +141,9 @@ def square_sums(x: Array, sums: Array) -> None:
     for start in range(0, whole, 64):
         part = x[start : start + 64]
         for column in range(64):
-            value = float(part[column])
+            value = np.float64(part[column])
             sums[column] += value * value
     rest = x[whole:]
     for column in range(rest.size):
-        value = float(rest[column])
+        value = np.float64(rest[column])
         sums[column] += value * value

@@ -15,8 +15,8 @@ import numpy as np
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
-from dl4jlegacy.kernels.elementary import integer_power
-from dl4jlegacy.kernels.numba import layers, rice, sampling, threshold, updaters
+from dl4jlegacy.kernels.elementary import integer_power, use_compiled
+from dl4jlegacy.kernels.numba import elementary, layers, rice, sampling, threshold, updaters
 from dl4jlegacy.kernels.numba import vectors as numba_vectors
 from dl4jlegacy.kernels.numba.pooling import channel_backward, pool_backward, pool_forward, tile, untile
 from dl4jlegacy.kernels.numba.product import matmul
@@ -78,6 +78,7 @@ __all__ = [
 
 name = "numba"
 xp = np
+use_compiled(elementary)
 _SPAN = 1 << 19  # elements that one task of the pool sums: 2 MB of float32
 _ENCODED = 1 << 20  # elements that one task of the pool encodes
 _STREAMED = 1 << 22  # elements from which a sum is written past the caches: 16 MB do not stay in them anyway

@@ -5,6 +5,8 @@ One pass over the array each, where NumPy needs three to five. Sums run in row o
 
 from __future__ import annotations
 
+import numpy as np
+
 from dl4jlegacy.backend import Array
 from dl4jlegacy.kernels.numba.compile import kernel
 from dl4jlegacy.kernels.numba.elementary import exp_jit, log_jit, tanh_jit
@@ -59,7 +61,7 @@ def forward_sigmoid(z: Array, b: Array) -> None:
     one = z.dtype.type(1)
     for i in range(z.shape[0]):
         for j in range(z.shape[1]):
-            z[i, j] = one / (one + exp_jit(-float(z[i, j] + b[j])))
+            z[i, j] = one / (one + exp_jit(-np.float64(z[i, j] + b[j])))
 
 
 @kernel("Mr")
@@ -67,7 +69,7 @@ def forward_tanh(z: Array, b: Array) -> None:
     """``z = tanh(z + b)``, an element at a time (float64; float32 has lanes)."""
     for i in range(z.shape[0]):
         for j in range(z.shape[1]):
-            z[i, j] = tanh_jit(float(z[i, j] + b[j]))
+            z[i, j] = tanh_jit(np.float64(z[i, j] + b[j]))
 
 
 @kernel("MRm")
@@ -138,7 +140,7 @@ def softmax(z: Array) -> None:
             if row[j] > top:
                 top = row[j]
         for j in range(row.size):
-            row[j] = exp_jit(float(row[j] - top))
+            row[j] = exp_jit(np.float64(row[j] - top))
         total = z.dtype.type(0)
         for j in range(row.size):
             total += row[j]
@@ -157,6 +159,6 @@ def softmax_cross_entropy(dz: Array, p: Array, labels: Array) -> float:
         for j in range(p.shape[1]):
             q, label = p[i, j], labels[i, j]
             if label != 0:
-                loss -= label * log_jit(float(clip if q < clip else q))
+                loss -= label * log_jit(np.float64(clip if q < clip else q))
             dz[i, j] = total * q - label
     return loss

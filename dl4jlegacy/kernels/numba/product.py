@@ -245,9 +245,9 @@ def _is_turned(m: int, n: int, k: int, a_along: bool, b_along: bool, size: int) 
 
 def _lies_along(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> bool | None:
     """Return whether the rows of a matrix are contiguous (True), its columns (False), or neither (None)."""
-    if strides[1] == size or shape[1] == 1:
+    if strides[1] == size or shape[1] <= 1:
         return True
-    return False if strides[0] == size or shape[0] == 1 else None
+    return False if strides[0] == size or shape[0] <= 1 else None
 
 
 _Plan = tuple[bool, bool, bool, bool]
@@ -276,12 +276,12 @@ def _plan(a: tuple[int, ...], a_strides: tuple[int, ...], b: tuple[int, ...], b_
 def matmul(a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
     """See ``Kernels``; the same bits on every processor."""
     dtype = out.dtype
+    if a.dtype != dtype or b.dtype != dtype or dtype.char not in "fd":
+        raise ShapeError(f"product of {a.dtype} and {b.dtype} into {dtype}; all must be float32, or float64")
     plan = _plan(a.shape, a.strides, b.shape, b.strides, out.shape, out.strides, dtype.itemsize)
     if plan is None:
         matmul(np.ascontiguousarray(a), np.ascontiguousarray(b), out, accumulate)
         return
-    if a.dtype != dtype or b.dtype != dtype or dtype.char not in "fd":
-        raise ShapeError(f"product of {a.dtype} and {b.dtype} into {dtype}; all must be float32, or float64")
     if not out.size or not a.shape[1]:
         if not accumulate:
             out[...] = 0

@@ -115,14 +115,14 @@ def _forward_scalar(
     for row in range(c.shape[0]):
         for j in range(start, n):
             old = before[row, j]
-            i = kind(tanh_jit(float(z[row, j] + r[row, j] + b[j])))
-            f = kind(1.0 / (1.0 + exp_jit(-float(z[row, n + j] + r[row, n + j] + b[n + j] + p[j] * old))))
+            i = kind(tanh_jit(np.float64(z[row, j] + r[row, j] + b[j])))
+            f = kind(1.0 / (1.0 + exp_jit(-np.float64(z[row, n + j] + r[row, n + j] + b[n + j] + p[j] * old))))
             last = 3 * n + j
-            g = kind(1.0 / (1.0 + exp_jit(-float(z[row, last] + r[row, last] + b[last] + p[2 * n + j] * old))))
+            g = kind(1.0 / (1.0 + exp_jit(-np.float64(z[row, last] + r[row, last] + b[last] + p[2 * n + j] * old))))
             new = f * old + g * i
             k = 2 * n + j
-            o = kind(1.0 / (1.0 + exp_jit(-float(z[row, k] + r[row, k] + b[k] + p[n + j] * new))))
-            squashed = kind(tanh_jit(float(new)))
+            o = kind(1.0 / (1.0 + exp_jit(-np.float64(z[row, k] + r[row, k] + b[k] + p[n + j] * new))))
+            squashed = kind(tanh_jit(np.float64(new)))
             z[row, j], z[row, n + j], z[row, k], z[row, last] = i, f, o, g
             c[row, j], a[row, j], h[row, j] = mask[row] * new, squashed, mask[row] * (o * squashed)
 

@@ -98,7 +98,7 @@ def sigmoid_sample_scalar(z: Array, b: Array, probability: Array, sample: Array,
     for start in range(0, zs.size, 64):
         lanes.uniform_block(np.uint64(start // 64), key, np.uint64(u.ctypes.data))
         for k in range(start, min(start + 64, zs.size)):
-            p = one / (one + exp_jit(-float(zs[k] + b[k % n])))
+            p = one / (one + exp_jit(-np.float64(zs[k] + b[k % n])))
             ps[k] = p
             ss[k] = one if u[k - start] < p else one - one
 

@@ -17,6 +17,7 @@ from numba import types
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.kernels.numba.compile import compile_cached
+from dl4jlegacy.kernels.numba.product import matmul
 from dl4jlegacy.kernels.numba.tile_blocks import forward_block, input_block, weights_block
 from dl4jlegacy.kernels.numpy import tiles as numpy_tiles
 from dl4jlegacy.kernels.philox import LANES
@@ -91,7 +92,7 @@ def _forward_kernel(FB: int, XB: int, SX: int) -> Any:
 def conv_forward(x: Array, W: Array, b: Array, y: Array, stride: Pair, dilation: Pair, relu: bool) -> None:
     """See ``Kernels``."""
     if x.dtype.char != "f":
-        numpy_tiles.conv_forward(x, W, b, y, stride, dilation, relu)
+        numpy_tiles.conv_forward(x, W, b, y, stride, dilation, relu, matmul)
         return
     _check(x, W, y, stride, dilation)
     _, _, kh, kw = W.shape
@@ -153,7 +154,7 @@ def _weights_kernel(FB: int, KB: int, DX: int) -> Any:
 def conv_backward_weights(x: Array, dz: Array, gW: Array, stride: Pair, dilation: Pair) -> None:
     """See ``Kernels``."""
     if x.dtype.char != "f":
-        numpy_tiles.conv_backward_weights(x, dz, gW, stride, dilation)
+        numpy_tiles.conv_backward_weights(x, dz, gW, stride, dilation, matmul)
         return
     _check(x, gW, dz, stride, dilation)
     kh, kw = gW.shape[2], gW.shape[3]
@@ -198,7 +199,7 @@ def _input_kernel(CB: int, KB: int, XB: int, SX: int, DX: int) -> Any:
 def conv_backward_input(dz: Array, W: Array, dx: Array, stride: Pair, dilation: Pair) -> None:
     """See ``Kernels``."""
     if dz.dtype.char != "f":
-        numpy_tiles.conv_backward_input(dz, W, dx, stride, dilation)
+        numpy_tiles.conv_backward_input(dz, W, dx, stride, dilation, matmul)
         return
     _check(dx, W, dz, stride, dilation)
     F, C, kh, kw = W.shape

@@ -7,12 +7,14 @@ product with the weights already is the next layer's layout.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.kernels.elementary import positive_power
 
 __all__ = [
     "POOLINGS",
@@ -31,6 +33,7 @@ _LANES = 32  # examples a tile: long runs for NumPy's loops, small enough for th
 _SMALL = 1e-8  # DL4J's eps: what a p-norm is divided by at least
 
 Pair = tuple[int, int]
+Matmul = Callable[[Array, Array, Array], Any]
 
 
 def lanes(char: str, rows: int) -> int:
@@ -74,33 +77,41 @@ def _columns(x: Array, W: Array, y: Array, stride: Pair, dilation: Pair) -> Arra
     return columns.reshape(W[0].size, -1)
 
 
-def conv_forward(x: Array, W: Array, b: Array, y: Array, stride: Pair, dilation: Pair, relu: bool) -> None:
+def conv_forward(
+    x: Array, W: Array, b: Array, y: Array, stride: Pair, dilation: Pair, relu: bool, matmul: Matmul = np.matmul
+) -> None:
     """See ``Kernels``."""
     weights = W.reshape(len(W), -1)
     for index in range(len(x)):
         columns = _columns(x[index], W, y[index], stride, dilation)
-        np.matmul(weights, columns, out=y[index].reshape(len(W), -1))
+        matmul(weights, columns, y[index].reshape(len(W), -1))
     y += b[:, None, None, None]
     if relu:
         np.maximum(y, 0, out=y)
 
 
-def conv_backward_weights(x: Array, dz: Array, gW: Array, stride: Pair, dilation: Pair) -> None:
+def conv_backward_weights(
+    x: Array, dz: Array, gW: Array, stride: Pair, dilation: Pair, matmul: Matmul = np.matmul
+) -> None:
     """See ``Kernels``."""
-    total = np.zeros((len(gW), gW[0].size), x.dtype)
+    total, found = np.zeros((2, len(gW), gW[0].size), x.dtype)
     for index in range(len(x)):
         columns = _columns(x[index], gW, dz[index], stride, dilation)
-        total += dz[index].reshape(len(gW), -1) @ columns.T
+        matmul(dz[index].reshape(len(gW), -1), columns.T, found)
+        total += found
     gW[...] = total.reshape(gW.shape)
 
 
-def conv_backward_input(dz: Array, W: Array, dx: Array, stride: Pair, dilation: Pair) -> None:
+def conv_backward_input(
+    dz: Array, W: Array, dx: Array, stride: Pair, dilation: Pair, matmul: Matmul = np.matmul
+) -> None:
     """See ``Kernels``."""
     dx[...] = 0
     weights = W.reshape(len(W), -1).T
     for index in range(len(dz)):
         shape = (*W.shape[1:], *dz.shape[2:])
-        columns = (weights @ dz[index].reshape(len(W), -1)).reshape(shape)
+        columns = np.empty(shape, dz.dtype)
+        matmul(weights, dz[index].reshape(len(W), -1), columns.reshape(len(weights), -1))
         for ky, kx, rows, cols in _places((shape[1], shape[2]), (shape[3], shape[4]), stride, dilation):
             dx[index][:, rows, cols] += columns[:, ky, kx]
 
@@ -151,11 +162,11 @@ def pool_forward(
             np.copyto(total, values, where=better)
             np.copyto(winners[outside], code, where=better)
         else:
-            total += np.abs(values) ** p if kind == "pnorm" else values
+            total += positive_power(np.abs(values), p) if kind == "pnorm" else values
     if kind == "avg":
         y /= _counts(x, y, kernel, stride, pad)
     elif kind == "pnorm":
-        np.power(y, 1 / p, out=y)
+        y[...] = positive_power(y, 1 / p)
 
 
 def pool_backward(
@@ -168,11 +179,11 @@ def pool_backward(
     if kind == "avg":
         dy = dy / _counts(x, y, kernel, stride, pad)
     elif kind == "pnorm":
-        dy = dy / np.maximum(y ** (p - 1), dy.dtype.type(_SMALL))
+        dy = dy / np.maximum(positive_power(y, p - 1), dy.dtype.type(_SMALL))
     for code, inside, outside in _windows(x, y, kernel, stride, pad):
         part = dy[outside]
         if kind == "max":
             part = part * (winners[outside] == code)
         elif kind == "pnorm":
-            part = part * np.sign(x[inside]) * np.abs(x[inside]) ** (p - 1)
+            part = part * np.sign(x[inside]) * positive_power(np.abs(x[inside]), p - 1)
         dx[inside] += part

@@ -1,0 +1,81 @@
+"""A program that prints what networks become on this processor: one line, an object of SHA-256 by name, as JSON.
+
+Every model of the zoo is pretrained and trained for a few batches, and random networks of every kind of layer give
+their gradients; a caller compares the lines of processes that compile for other processors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from typing import Any
+
+import numpy as np
+
+from dl4jlegacy.datasets import DataSet
+from dl4jlegacy.kernels import load
+from dl4jlegacy.nn import MultiLayerNetwork
+from dl4jlegacy.nn.zoo import ZOO
+from dl4jlegacy.seeding import Stream
+from tests.nn.test_random_networks import batch, build, unsettle
+from tests.support.random_networks import draw
+
+STEPS, LETTERS = 7, 20
+
+
+def digest(*arrays: Any) -> str:
+    """Return the beginning of the SHA-256 of arrays."""
+    whole = hashlib.sha256()
+    for array in arrays:
+        whole.update(np.ascontiguousarray(array).tobytes())
+    return whole.hexdigest()[:16]
+
+
+def examples(name: str) -> tuple[int, int, np.ndarray, np.ndarray]:
+    """Return what a model of the zoo takes: inputs and outputs of its builder, features and labels."""
+    generator = np.random.default_rng(7)
+    if name in ("char-lstm", "word-lstm", "lstm"):
+        classes = generator.integers(0, LETTERS, (10, STEPS))
+        one_hot = np.moveaxis(np.eye(LETTERS, dtype=np.float32)[classes], -1, 1)
+        features = classes[:, None].astype(np.float32) if name == "word-lstm" else one_hot
+        sizes = {"char-lstm": LETTERS * STEPS, "word-lstm": STEPS, "lstm": LETTERS}
+        return sizes[name], LETTERS, features, np.ascontiguousarray(np.roll(one_hot, -1, axis=2))
+    side = 18 if name in ("lenet", "alexnet-small") else 8
+    features = generator.integers(0, 17, (17, side * side)).astype(np.float32) / 16
+    if ZOO[name].reconstructs:
+        return side * side, side * side, features, features
+    return side * side, 10, features, np.eye(10, dtype=np.float32)[generator.integers(0, 10, 17)]
+
+
+def trained(name: str) -> str:
+    """Return the digest of a model's parameters after pretraining and two batches."""
+    n_in, n_out, features, labels = examples(name)
+    net = MultiLayerNetwork(ZOO[name].build(n_in, n_out), kernels=load("numba"))
+    net.fit(DataSet(features, labels), epochs=2)  # which pretrains first
+    return digest(net.params, net.output(features[:5]))
+
+
+def gradient(number: int) -> str:
+    """Return the digest of the gradient of a random network, in float32 or float64."""
+    case = draw(number)
+    dtype = ("float32", "float64")[number % 2]
+    net = build(case, dtype, "numba")
+    unsettle(net, case)
+    z, _ = case.logits({name: view.astype(float) for name, view in net.param_table.items()})
+    given, _, mask = batch(case, np.zeros_like(z))
+    found, score = net.gradient_and_score(
+        case.x.astype(dtype), given.astype(dtype), Stream.of(1), case.features_mask, mask
+    )
+    return digest(found, np.float64(score))
+
+
+def main() -> None:
+    """Print the digests of all models and of as many random networks as the argument says."""
+    found = {name: trained(name) for name in ZOO}
+    found |= {str(number): gradient(number) for number in range(int(sys.argv[1]))}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
