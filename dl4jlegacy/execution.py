@@ -20,7 +20,6 @@ from typing import Any, Self
 
 import msgspec
 import pykka
-from threadpoolctl import threadpool_limits
 
 from dl4jlegacy import storage
 from dl4jlegacy.errors import (
@@ -34,6 +33,7 @@ from dl4jlegacy.errors import (
 )
 from dl4jlegacy.folders import Folder
 from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.nn.listeners import TrainingListener
 from dl4jlegacy.nn.networks import Network, build_network
 from dl4jlegacy.progress import shown
@@ -264,7 +264,7 @@ class RunExecution:
             takes_over = parts.run.resumes and self._monitor is not None
             parts.checkpoints.keep_conf(parts.run.conf, takes_over=takes_over)
         begun = parts.checkpoints.newest() if parts.checkpoints is not None else None  # the tracker may not know yet
-        with threadpool_limits(limits=1, user_api="blas"):  # one pool only: the workers' own threads
+        with one_thread():  # one pool only: the workers' own threads
             parts.started = time.monotonic()
             try:
                 self._start(parts)

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.datasets import DataSet
@@ -19,6 +18,7 @@ from dl4jlegacy.datasets.characters import LENGTH, one_hot_windows
 from dl4jlegacy.datasets.texts import UNKNOWN, WORDS, TextReader
 from dl4jlegacy.errors import ConfError, DataError, ModelError, counted
 from dl4jlegacy.inference import TrainedModel
+from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.nn.layers.layer import (
     Bidirectional,
     Convolution1DLayer,
@@ -142,7 +142,7 @@ def _drawn(
     """Yield the numbers of what follows ``features``, as ``draw`` chooses them by position and probabilities."""
     names = model.label_names
     candidates = np.array([number for number, name in enumerate(names) if not (reader.has_words and name == UNKNOWN)])
-    with threadpool_limits(limits=1, user_api="blas"):  # so that sums are rounded alike on any number of cores
+    with one_thread():  # so that sums are rounded alike on any number of cores
         follow = _followers(model, reader)
         for position in range(length):
             number = int(candidates[draw(position, follow(features)[candidates])])

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from dl4jlegacy import storage
 from dl4jlegacy.backend import Array, to_host
@@ -23,6 +22,7 @@ from dl4jlegacy.datasets.texts import TextReader
 from dl4jlegacy.datasets.transform_process import TransformProcess
 from dl4jlegacy.errors import DataError, ModelError, ShapeError, counted
 from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.batch_evaluation import (
     ROWS,
@@ -91,7 +91,7 @@ def evaluate_network(
         NotFiniteError: a loss or an output is not finite; names the row.
     """
     batches, classifies = examples.batch_by(batch_size), is_classified(network.conf, examples)
-    with threadpool_limits(limits=1, user_api="blas"):  # as in workers: with more threads sums may be rounded otherwise
+    with one_thread():  # as in workers: with more threads sums may be rounded otherwise
         parts = list(evaluate_batches(network, batches, classifies=classifies, batch_size=batch_size))
     return merge_evaluations(parts, label_names)
 
@@ -99,7 +99,7 @@ def evaluate_network(
 def score_examples(network: Network, examples: DataSet) -> Iterator[Array]:
     """Yield the loss of each example, ``ROWS`` at a time; see ``example_scores``. Raises as that does."""
     for index, batch in enumerate(examples.batch_by(ROWS)):
-        with threadpool_limits(limits=1, user_api="blas"):
+        with one_thread():
             scores = example_scores(network, batch, first=index * ROWS)
         yield scores
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from dl4jlegacy import files, storage
 from dl4jlegacy.backend import Array, to_host
@@ -28,6 +27,7 @@ from dl4jlegacy.datasets.text_files import opened_text
 from dl4jlegacy.datasets.texts import TextReader
 from dl4jlegacy.errors import DataError, NotFiniteError, OutputError
 from dl4jlegacy.inference import TrainedModel, local_data
+from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.machine import check_threads
 from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.nn.networks import build_network
@@ -112,7 +112,7 @@ def predict_blocks(
     Raises:
         NotFiniteError: an output is NaN or infinite; names the row. And what ``blocks`` raise.
     """
-    with threadpool_limits(limits=1, user_api="blas"):  # so that sums are rounded alike for any number of workers
+    with one_thread():  # so that sums are rounded alike for any number of workers
         if len(workers) == 1:
             yield from predict_alone(workers[0], blocks, answers)
         else:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from dl4jlegacy import files, storage
 from dl4jlegacy.backend import Array
@@ -19,6 +18,7 @@ from dl4jlegacy.datasets.image_files import find_images, is_image, png_of
 from dl4jlegacy.datasets.image_grid import image_grid, pixels_of
 from dl4jlegacy.errors import ConfError, DataError, OutputError, counted
 from dl4jlegacy.inference import TrainedModel
+from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.nn.input_type import InputTypeConvolutional, InputTypeConvolutionalFlat
 from dl4jlegacy.nn.layers.rbm import RBM
@@ -108,7 +108,7 @@ def _reconstructed(model: TrainedModel, rows: Array, layer: int | None) -> tuple
     if model.predicts_numbers or model.is_multi_label:
         raise ConfError(f"model {model.name} predicts {', '.join(model.label_names[:3])}, and gives no examples back")
     model.check_width(math.prod(rows.shape[1:]), "the given data")
-    with threadpool_limits(limits=1, user_api="blas"), _named(model):
+    with one_thread(), _named(model):
         found = reconstruct_input(model.network, model.normalize(DataSet(rows)).features, layer=layer)
     flat = np.asarray(rows).reshape(len(rows), -1)
     return flat, _in_units(model, found)
@@ -143,7 +143,7 @@ def draw_samples(
             model.name,
         )
     stream = Stream.of(seed).at(purpose="sample")
-    with threadpool_limits(limits=1, user_api="blas"), _named(model):
+    with one_thread(), _named(model):
         found = sample_input(model.network, count, stream, layer=layer, gibbs_steps=gibbs_steps)
     return _in_units(model, found)
 

@@ -18,6 +18,7 @@ from hypothesis import settings
 from dl4jlegacy import devices
 from dl4jlegacy.datasets import read_mnist
 from dl4jlegacy.errors import DataError, DeviceError
+from dl4jlegacy.kernels.threads import NAME as POOL
 from tests.support import REPOSITORY, open_sockets
 from tests.support.aws_fixtures import aws, aws_environment, fault_proxy, image, moto_server, session_proxy  # noqa: F401  # fixtures for every test
 from tests.support.cluster_commands import cluster, on_own, servers  # noqa: F401  # fixtures for every test
@@ -124,11 +125,11 @@ def _children() -> set[psutil.Process]:
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    """Fail a test that leaves a thread, a child process or a socket."""
+    """Fail a test that leaves a thread (but those of the kernels' pool, which stay), a child process or a socket."""
     threads, sockets = set(threading.enumerate()), open_sockets()
     children = _children()
     yield
-    left = [t for t in threading.enumerate() if t not in threads]
+    left = [t for t in threading.enumerate() if t not in threads and not t.name.startswith(POOL)]
     for thread in left:
         thread.join(timeout=60)
     left = [t.name for t in left if t.is_alive()]

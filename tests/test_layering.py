@@ -22,7 +22,7 @@ ROOMS = """
 clock errors decoding files machine strict_json version seeding backend console
 folders
 commands devices wire
-kernels.protocol kernels.philox kernels.compilation kernels.elementary
+kernels.protocol kernels.philox kernels.compilation kernels.elementary kernels.threads
 kernels.numpy
 kernels.numba
 kernels.cuda
@@ -127,21 +127,7 @@ LIBRARIES = {  # where each library may be imported
     "sqlalchemy": ("dl4jlegacy.tuning.search",),
     "starlette": ("dl4jlegacy.serving.application", "dl4jlegacy.ui"),
     "tensorboardX": ("dl4jlegacy.observing.tensorboard",),
-    "threadpoolctl": (
-        "dl4jlegacy.tuning.side_by_side",
-        "dl4jlegacy.doctor.capacity",
-        *(
-            "dl4jlegacy.execution",
-            "dl4jlegacy.generation",
-            "dl4jlegacy.inference",
-            "dl4jlegacy.prediction",
-            "dl4jlegacy.reconstruction",
-            "dl4jlegacy.cluster.worker",
-            "dl4jlegacy.kernels.arithmetic",
-            "dl4jlegacy.serving",
-            "dl4jlegacy.sklearn",
-        ),
-    ),
+    "threadpoolctl": ("dl4jlegacy.kernels", "dl4jlegacy.doctor.capacity"),
     "typer": ("dl4jlegacy.cli",),
     "uvicorn": ("dl4jlegacy.serving.server", "dl4jlegacy.ui.server"),
     "yaml": ("dl4jlegacy.aws.user_data", "dl4jlegacy.nn.conf.text"),

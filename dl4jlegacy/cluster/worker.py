@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
-from threadpoolctl import threadpool_limits
 
 import dl4jlegacy.evaluation_run
 import dl4jlegacy.prediction_run  # noqa: F401  # both register their performers
@@ -34,6 +33,7 @@ from dl4jlegacy.cluster.reached_data import jobs_by_reference
 from dl4jlegacy.cluster.trials import TrialShare, is_search
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, JobError, NotAuthorisedError, TrackerError, VersionError
+from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.nn.listeners import TrainingListener
 from dl4jlegacy.scaleout.compute import Compute, check_same_arithmetic, compute_for_worker
 from dl4jlegacy.scaleout.conf import Conf
@@ -282,7 +282,7 @@ def _work(
         WorkerRegistration(session, name, {"run": conf.run, "threads": workers}, group=address.id),
         LivenessClient(lambda: tracker.get(LIVENESS), name, run=conf.keyspace, secret=address.secret) as link,
         joined_mesh(conf, address, session, name) as mesh,
-        threadpool_limits(limits=1, user_api="blas"),
+        one_thread(),
     ):
         master = _MasterWatch(conf, tracker, registered, MasterElection(session, group=address.id), link)
         ticker = Ticker(pool.start(name, workers, mesh))

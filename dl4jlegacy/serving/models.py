@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from dl4jlegacy import files, storage
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import Dl4jError, ModelError, UsageError
 from dl4jlegacy.inference import TrainedModel
+from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.nn.input_type import InputTypeRecurrent
 from dl4jlegacy.nn.networks import input_type_of
 from dl4jlegacy.saved_model import load_model
@@ -122,7 +122,7 @@ def _tried(name: str, path: str) -> TrainedModel:
     model = dataclasses.replace(load_model(path), name=name)
     try:
         model.output_names(model.network.n_in)
-        with threadpool_limits(limits=1, user_api="blas"):
+        with one_thread():
             model.answer(_trial(model))
     except ModelError:
         raise

@@ -13,10 +13,10 @@ from typing import Self
 
 import h11
 import uvicorn
-from threadpoolctl import threadpool_limits
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dl4jlegacy.clock import RUNNING, SLICE_SECONDS, read_often
+from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.listening import read_token, url_of
 from dl4jlegacy.serving.application import Service, application
 from dl4jlegacy.serving.models import ModelWatcher
@@ -121,7 +121,7 @@ class ModelServer:
 
     def __enter__(self) -> Self:
         # For as long as it serves: two predictions side by side would else give each other back more threads.
-        self._ends.enter_context(threadpool_limits(limits=1, user_api="blas"))
+        self._ends.enter_context(one_thread())
         self._ends.enter_context(read_often(RUNNING))  # or the deadlines of requests would not count what is computed
         self._ends.enter_context(ModelWatcher(self._service.models, self._reload_seconds))
         self._thread.start()

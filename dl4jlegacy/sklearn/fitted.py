@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from dl4jlegacy.backend import Array
+from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.updaters import NoOp
@@ -42,7 +42,7 @@ class FittedNetwork:
         Raises:
             NotFiniteError: one is NaN or infinite; names row and layer.
         """
-        with self._using, threadpool_limits(limits=1, user_api="blas"):  # the same sums whatever the number of cores
+        with self._using, one_thread():  # the same sums whatever the number of cores
             return np.array(self._network.output(np.asarray(x, np.float64)))
 
     def network(self) -> MultiLayerNetwork:

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from threadpoolctl import threadpool_limits
-
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.iterator import ListDataSetIterator
 from dl4jlegacy.datasets.validation import Batches, split_off
 from dl4jlegacy.errors import ConfError
+from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.layers.layer import DenseLayer, Layer
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
@@ -124,7 +123,7 @@ def train(conf: MultiLayerConfiguration, data: DataSet, options: TrainingOptions
         batches, validation = parts.training, parts.validation
     if options.jobs > 1:
         return _train_by_workers(conf, batches, validation, options)
-    with threadpool_limits(limits=1, user_api="blas"):  # as workers compute
+    with one_thread():  # as workers compute
         return _train_here(conf, batches, validation, options)
 
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
-from threadpoolctl import threadpool_limits
-
+from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.scaleout.outcome import RunStatus
 
 __all__ = ["Tick", "side_by_side"]
@@ -69,7 +68,7 @@ def side_by_side(
     with contextlib.ExitStack() as opened:
         # Their own limits are those of the whole process: without one around all of them, the first to end would lift
         # it for the others, whose sums could then be rounded otherwise.
-        opened.enter_context(threadpool_limits(limits=1, user_api="blas"))
+        opened.enter_context(one_thread())
         pool = opened.enter_context(ThreadPoolExecutor(len(tasks), thread_name_prefix="dl4j-trial"))
         opened.callback(watched.halted.set)
         numbers = {pool.submit(task, watched.tick_of(number)): number for number, task in tasks.items()}

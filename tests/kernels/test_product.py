@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dl4jlegacy.errors import ShapeError
+from dl4jlegacy.kernels import threads
 from dl4jlegacy.kernels.numba import product
 from dl4jlegacy.kernels.numba.product import matmul
 
@@ -138,3 +139,35 @@ def test_a_nan_and_an_infinity_are_passed_on() -> None:
     out = np.empty((13, 40), np.float32)
     matmul(a, b, out)
     assert np.isnan(out[3]).all() and np.isinf(out[4]).all() and np.isfinite(np.delete(out, [3, 4], axis=0)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("out_turned", [False, True])
+def test_any_number_of_threads_gives_the_same_bits(
+    out_turned: bool, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = numbers(70, 600, dtype), numbers(600, 410, dtype, turned=True)
+    with threads.one_thread():
+        alone = numbers(70, 410, dtype, turned=out_turned)
+        matmul(a, b, alone)
+    used = []
+    run_all = threads.run_all
+    monkeypatch.setattr(threads, "run_all", lambda tasks: (used.append(len(tasks)), run_all(tasks)))
+    monkeypatch.setattr(product, "_PART", 1 << 20)
+    for count in (1, 2, 3, 4):
+        monkeypatch.setattr(threads, "_CORES", count)
+        together = numbers(70, 410, dtype, turned=out_turned)
+        matmul(a, b, together)
+        np.testing.assert_array_equal(together, alone)
+    assert used == [2, 3, 4]
+
+
+def test_what_a_thread_raises_is_raised_when_all_have_ended() -> None:
+    done: list[int] = []
+
+    def fails() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        threads.run_all([lambda: done.append(1), fails, lambda: done.append(2)])
+    assert sorted(done) == [1, 2]

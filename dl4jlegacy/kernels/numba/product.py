@@ -13,6 +13,7 @@ stored. Scalars times vectors is vectors times scalars, so that this choice chan
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 from typing import Any
 
@@ -23,6 +24,7 @@ from numba.core.registry import cpu_target
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ShapeError
+from dl4jlegacy.kernels import threads
 from dl4jlegacy.kernels.numba.compile import OPTIONS, compile_cached
 from dl4jlegacy.kernels.numba.product_blocks import copy_bytes, copy_vectors, multiply_tile, turn
 
@@ -39,6 +41,7 @@ LINE = 64
 INNER = 512  # steps at most between two stores of a tile
 SCALARS = 120  # rows whose scalars are packed at once: a multiple of 12 whose 240 KB stay in the second-level cache
 PANELS = 64  # packed at once
+_PART = 1 << 22  # multiply-adds that are worth a thread: about 50 microseconds
 TURNED = 256  # elements of a turned tile: a vector's lanes times whole vectors that hold its rows
 
 _jit: Any = numba.njit(**OPTIONS)
@@ -287,12 +290,30 @@ def matmul(a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
             out[...] = 0
         return
     char = dtype.char
-    run, scratch = _compiled(char), _scratch(char)
     is_other, a_rows, b_rows, turned = plan
     if is_other:
         a, b, out = b.T, a.T, out.T
     a, b = a if a_rows else a.T, b if b_rows else b.T
     if turned:
-        run(a, b, out, scratch, a_rows, not b_rows, True, accumulate)
+        _run(char, a, b, out, a_rows, not b_rows, True, accumulate)
     else:
-        run(b, a, out, scratch, not b_rows, a_rows, False, accumulate)
+        _run(char, b, a, out, not b_rows, a_rows, False, accumulate)
+
+
+def _run(char: str, v: Array, s: Array, out: Array, v_along: bool, s_along: bool, turned: bool, goes_on: bool) -> None:
+    """Compute in as many threads as there may be, if there is enough to do: each has some of the lanes."""
+    run, width = _compiled(char), VECTORS * LINE // out.itemsize
+    lanes, steps = v.shape if v_along else v.shape[::-1]
+    panels = -(-lanes // width)
+    parts = min(threads.count(), panels, lanes * steps * (s.size // steps) // _PART)
+    if parts < 2:
+        run(v, s, out, _scratch(char), v_along, s_along, turned, goes_on)
+        return
+
+    def part(first: int, last: int) -> None:
+        some = v[first:last] if v_along else v[:, first:last]
+        to = out[first:last] if turned else out[:, first:last]
+        run(some, s, to, _scratch(char), v_along, s_along, turned, goes_on)
+
+    ends = [min(lanes, -(-panels * number // parts) * width) for number in range(parts + 1)]
+    threads.run_all([functools.partial(part, *pair) for pair in itertools.pairwise(ends)])
