@@ -15,12 +15,13 @@ from typing import Any
 
 import numba
 from numba.core import caching
+from numba.core.registry import cpu_target
 from numba.core.runtime.nrt import rtsys
 
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.compilation import report_compilation
 
-__all__ = ["OPTIONS", "Kernel", "cache_folder", "compile_cached", "kernel", "sources_digest"]
+__all__ = ["OPTIONS", "Kernel", "cache_folder", "compile_cached", "has_wide_registers", "kernel", "sources_digest"]
 
 
 def sources_digest(folder: Path) -> str:
@@ -43,6 +44,11 @@ def cache_folder() -> Path | None:
         return Path(_FunctionCache(cache_folder).cache_path)
     except RuntimeError:  # "no locator available": neither beside the sources nor in the user's cache
         return None
+
+
+def has_wide_registers() -> bool:
+    """Return whether Numba compiles for 32 registers of 64 bytes (AVX-512); ``NUMBA_CPU_FEATURES`` decides, too."""
+    return "+avx512f" in cpu_target.target_context.codegen().magic_tuple()[2].split(",")
 
 
 def _argument(role: str, char: str) -> Any:

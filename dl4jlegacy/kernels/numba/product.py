@@ -20,23 +20,17 @@ from typing import Any
 import numba
 import numpy as np
 from numba import types
-from numba.core.registry import cpu_target
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.kernels import threads
-from dl4jlegacy.kernels.numba.compile import OPTIONS, compile_cached
+from dl4jlegacy.kernels.numba.compile import OPTIONS, compile_cached, has_wide_registers
 from dl4jlegacy.kernels.numba.product_blocks import copy_bytes, copy_vectors, multiply_tile, turn
 
 __all__ = ["matmul"]
 
 
-def _has_wide_registers() -> bool:
-    """Return whether Numba compiles for 32 registers of 64 bytes, of which a tile may fill 24."""
-    return "+avx512f" in cpu_target.target_context.codegen().magic_tuple()[2].split(",")
-
-
-ROWS, VECTORS = (12, 2) if _has_wide_registers() else (6, 1)  # of a tile; with AVX2 a vector takes two registers
+ROWS, VECTORS = (12, 2) if has_wide_registers() else (6, 1)  # of a tile; with AVX2 a vector takes two registers
 LINE = 64
 INNER = 512  # steps at most between two stores of a tile
 SCALARS = 120  # rows whose scalars are packed at once: a multiple of 12 whose 240 KB stay in the second-level cache

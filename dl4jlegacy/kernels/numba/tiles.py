@@ -10,13 +10,12 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import llvmlite.binding
 import numpy as np
 from numba import types
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ShapeError
-from dl4jlegacy.kernels.numba.compile import compile_cached
+from dl4jlegacy.kernels.numba.compile import compile_cached, has_wide_registers
 from dl4jlegacy.kernels.numba.product import matmul
 from dl4jlegacy.kernels.numba.tile_blocks import forward_block, input_block, weights_block
 from dl4jlegacy.kernels.numpy import tiles as numpy_tiles
@@ -37,7 +36,7 @@ def lanes(char: str, rows: int) -> int:
 @functools.cache
 def _registers() -> int:
     """Return how many vectors of sixteen floats stay in registers, less one; with AVX2 each takes two."""
-    return 31 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 7
+    return 31 if has_wide_registers() else 7
 
 
 def _largest(limit: int, size: int) -> int:
