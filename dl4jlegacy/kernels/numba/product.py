@@ -136,15 +136,15 @@ def _multiply_panel(
             to, step = _U(out.ctypes.data) + _U(first) * out_step + _U(lane * size), out_step
         elif goes_on:
             _fetch(out, scratch, first, rows, lane, lanes, turned)
-        if is_packed or rows < ROWS:
-            at = _U(scratch.ctypes.data) + _U((packed + (first - row) * INNER) * size)
-            multiply_tile(out, panel, panel_step, at, _U(ROWS * size), count, to, step, on, ROWS, VECTORS, 0)
-        elif along:
+        is_here = is_packed or rows < ROWS
+        if along and not is_here:
             at = _U(s.ctypes.data) + _U(first) * s_step + _U(k0 * size)
             multiply_tile(out, panel, panel_step, at, s_step, count, to, step, on, ROWS, VECTORS, 1)
         else:
-            at = _U(s.ctypes.data) + _U(k0) * s_step + _U(first * size)
-            multiply_tile(out, panel, panel_step, at, s_step, count, to, step, on, ROWS, VECTORS, 0)
+            at, at_step = _U(s.ctypes.data) + _U(k0) * s_step + _U(first * size), s_step
+            if is_here:
+                at, at_step = _U(scratch.ctypes.data) + _U((packed + (first - row) * INNER) * size), _U(ROWS * size)
+            multiply_tile(out, panel, panel_step, at, at_step, count, to, step, on, ROWS, VECTORS, 0)
         if not is_direct:
             _put(out, scratch, first, rows, lane, lanes, turned)
 
