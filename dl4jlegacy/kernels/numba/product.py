@@ -247,13 +247,14 @@ def _lies_along(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> 
     return False if strides[0] == size or shape[0] <= 1 else None
 
 
-_Plan = tuple[bool, bool, bool, bool]
+_Plan = tuple[bool, bool, bool, bool, int]
 
 
 @functools.lru_cache(maxsize=4096)
 def _plan(a: tuple[int, ...], a_strides: tuple[int, ...], b: tuple[int, ...], b_strides: tuple[int, ...],
           out: tuple[int, ...], out_strides: tuple[int, ...], size: int) -> _Plan | None:  # fmt: skip
-    """Return (whether to turn the task itself, the rows of ``a`` and of ``b`` are contiguous, the result is turned).
+    """Return (whether to turn the task itself, the rows of ``a`` and of ``b`` are contiguous, the result is turned, in
+    how many parts it is worth to be done).
 
     None: a matrix is to be copied first. Raises ``ShapeError``.
     """
@@ -267,11 +268,13 @@ def _plan(a: tuple[int, ...], a_strides: tuple[int, ...], b: tuple[int, ...], b_
         return None
     if not lies:  # the transposed task: b.T times a.T
         a, b, a_rows, b_rows = b[::-1], a[::-1], not b_rows, not a_rows
-    return not lies, a_rows, b_rows, _is_turned(a[0], b[1], a[1], a_rows, not b_rows, size)
+    turned = _is_turned(a[0], b[1], a[1], a_rows, not b_rows, size)
+    panels = -(-(a[0] if turned else b[1]) // (VECTORS * LINE // size))
+    return not lies, a_rows, b_rows, turned, min(panels, a[0] * a[1] * b[1] // _PART)
 
 
 def matmul(a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
-    """See ``Kernels``; the same bits on every processor."""
+    """See ``Kernels``; the same bits on every processor, in any number of threads."""
     dtype = out.dtype
     if a.dtype != dtype or b.dtype != dtype or dtype.char not in "fd":
         raise ShapeError(f"product of {a.dtype} and {b.dtype} into {dtype}; all must be float32, or float64")
@@ -283,31 +286,29 @@ def matmul(a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
         if not accumulate:
             out[...] = 0
         return
-    char = dtype.char
-    is_other, a_rows, b_rows, turned = plan
+    is_other, a_rows, b_rows, turned, parts = plan
     if is_other:
         a, b, out = b.T, a.T, out.T
     a, b = a if a_rows else a.T, b if b_rows else b.T
-    if turned:
-        _run(char, a, b, out, a_rows, not b_rows, True, accumulate)
+    v, s, v_along, s_along = (a, b, a_rows, not b_rows) if turned else (b, a, not b_rows, a_rows)
+    if parts > 1 and (parts := min(parts, threads.count())) > 1:
+        _in_parts(parts, v, s, out, v_along, s_along, turned, accumulate)
     else:
-        _run(char, b, a, out, not b_rows, a_rows, False, accumulate)
+        _compiled(dtype.char)(v, s, out, _scratch(dtype.char), v_along, s_along, turned, accumulate)
 
 
-def _run(char: str, v: Array, s: Array, out: Array, v_along: bool, s_along: bool, turned: bool, goes_on: bool) -> None:
-    """Compute in as many threads as there may be, if there is enough to do: each has some of the lanes."""
-    run, width = _compiled(char), VECTORS * LINE // out.itemsize
-    lanes, steps = v.shape if v_along else v.shape[::-1]
-    panels = -(-lanes // width)
-    parts = min(threads.count(), panels, lanes * steps * (s.size // steps) // _PART)
-    if parts < 2:
-        run(v, s, out, _scratch(char), v_along, s_along, turned, goes_on)
-        return
+def _in_parts(
+    parts: int, v: Array, s: Array, out: Array, v_along: bool, s_along: bool, turned: bool, goes_on: bool
+) -> None:
+    """Compute in so many threads, each with some of the lanes."""
+    char, width = out.dtype.char, VECTORS * LINE // out.itemsize
+    run, lanes = _compiled(char), v.shape[0] if v_along else v.shape[1]
 
     def part(first: int, last: int) -> None:
         some = v[first:last] if v_along else v[:, first:last]
         to = out[first:last] if turned else out[:, first:last]
         run(some, s, to, _scratch(char), v_along, s_along, turned, goes_on)
 
+    panels = -(-lanes // width)
     ends = [min(lanes, -(-panels * number // parts) * width) for number in range(parts + 1)]
     threads.run_all([functools.partial(part, *pair) for pair in itertools.pairwise(ends)])
