@@ -21,7 +21,16 @@ from numba.core.runtime.nrt import rtsys
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.compilation import report_compilation
 
-__all__ = ["OPTIONS", "Kernel", "cache_folder", "compile_cached", "has_wide_registers", "kernel", "sources_digest"]
+__all__ = [
+    "OPTIONS",
+    "Kernel",
+    "cache_folder",
+    "compile_cached",
+    "has_wide_registers",
+    "helper",
+    "kernel",
+    "sources_digest",
+]
 
 
 def sources_digest(folder: Path) -> str:
@@ -67,6 +76,11 @@ def _argument(role: str, char: str) -> Any:
 
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 """No step is fused with another one or moved: IEEE arithmetic as written, the same bits on every processor."""
+
+
+def helper(function: Callable[..., Any], **more: Any) -> Any:
+    """Return a function that compiled kernels call; not to be called from elsewhere, which saves compiling that."""
+    return _njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **OPTIONS, **more)(function)
 
 
 def compile_cached(signature: tuple[Any, ...], function: Callable[..., Any]) -> Any:

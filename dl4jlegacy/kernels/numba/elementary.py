@@ -8,12 +8,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numba
 import numpy as np
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.kernels.numba import lanes
-from dl4jlegacy.kernels.numba.compile import kernel
+from dl4jlegacy.kernels.numba.compile import helper, kernel
 
 __all__ = ["exp", "exp_jit", "expm1", "log", "log1p", "log_jit", "square_sums", "tanh", "tanh_jit"]
 
@@ -62,8 +61,8 @@ def _log(x: float) -> float:
     return x if (x == _INFINITY) | (x != x) else result
 
 
-exp_jit: Any = numba.njit(_exp, forceinline=True)
-log_jit: Any = numba.njit(_log, forceinline=True)
+exp_jit: Any = helper(_exp, forceinline=True)
+log_jit: Any = helper(_log, forceinline=True)
 
 
 def _expm1(x: float) -> float:
@@ -85,8 +84,8 @@ def _log1p(x: float) -> float:
     return x if v == 0.0 else result
 
 
-expm1_jit: Any = numba.njit(_expm1, forceinline=True)
-log1p_jit: Any = numba.njit(_log1p, forceinline=True)
+expm1_jit: Any = helper(_expm1, forceinline=True)
+log1p_jit: Any = helper(_log1p, forceinline=True)
 
 
 def _tanh(x: float) -> float:
@@ -96,7 +95,7 @@ def _tanh(x: float) -> float:
     return x if x != x else math.copysign(result, x)
 
 
-tanh_jit: Any = numba.njit(_tanh, forceinline=True)
+tanh_jit: Any = helper(_tanh, forceinline=True)
 
 
 @kernel("mr")

@@ -17,14 +17,13 @@ import itertools
 import threading
 from typing import Any
 
-import numba
 import numpy as np
 from numba import types
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.kernels import threads
-from dl4jlegacy.kernels.numba.compile import OPTIONS, compile_cached, has_wide_registers
+from dl4jlegacy.kernels.numba.compile import compile_cached, has_wide_registers, helper
 from dl4jlegacy.kernels.numba.product_blocks import copy_bytes, copy_vectors, multiply_tile, turn
 
 __all__ = ["matmul"]
@@ -38,11 +37,10 @@ PANELS = 64  # packed at once
 _PART = 1 << 22  # multiply-adds that are worth a thread: about 50 microseconds
 TURNED = 256  # elements of a turned tile: a vector's lanes times whole vectors that hold its rows
 
-_jit: Any = numba.njit(**OPTIONS)
 _U = np.uint64
 
 
-@_jit
+@helper
 def _pack_panel(
     v: Array, scratch: Array, to: int, lane: int, lanes: int, k0: int, steps: int, along: bool
 ) -> None:  # fmt: skip
@@ -70,7 +68,7 @@ def _pack_panel(
             scratch[to + k * width + i] = v[lane + i, k0 + k]
 
 
-@_jit
+@helper
 def _pack_scalars(
     s: Array, scratch: Array, to: int, row: int, rows: int, k0: int, steps: int, along: bool
 ) -> None:  # fmt: skip
@@ -93,7 +91,7 @@ def _pack_scalars(
             scratch[to + k * ROWS + i] = s[row + i, k0 + k]
 
 
-@_jit
+@helper
 def _fetch(out: Array, scratch: Array, row: int, rows: int, lane: int, lanes: int, turned: bool) -> None:
     """Read a part of the result into the tile in ``scratch``."""
     width = VECTORS * LINE // out.itemsize
@@ -102,7 +100,7 @@ def _fetch(out: Array, scratch: Array, row: int, rows: int, lane: int, lanes: in
             scratch[i * width + j] = out[lane + j, row + i] if turned else out[row + i, lane + j]
 
 
-@_jit
+@helper
 def _put(out: Array, scratch: Array, row: int, rows: int, lane: int, lanes: int, turned: bool) -> None:
     """Write the tile in ``scratch``, or that part of it which the result has, to the result."""
     size = out.itemsize
@@ -120,7 +118,7 @@ def _put(out: Array, scratch: Array, row: int, rows: int, lane: int, lanes: int,
             copy_bytes(out, spare, columns, to + _U(j * line) * step, step, _U(here), _U(rows * size))
 
 
-@_jit
+@helper
 def _multiply_panel(
     panel: int, panel_step: int, s: Array, scratch: Array, packed: int, out: Array, lane: int, lanes: int, row: int,
     end: int, k0: int, steps: int, along: bool, is_packed: bool, turned: bool, goes_on: bool,
@@ -149,7 +147,7 @@ def _multiply_panel(
             _put(out, scratch, first, rows, lane, lanes, turned)
 
 
-@_jit
+@helper
 def _multiply_panels(
     v: Array, s: Array, out: Array, scratch: Array, l0: int, l1: int, k0: int, steps: int, v_along: bool, s_along: bool,
     turned: bool, goes_on: bool,

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numba import carray  # type: ignore[attr-defined,unused-ignore]
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.kernels.numba import lanes
-from dl4jlegacy.kernels.numba.compile import kernel
+from dl4jlegacy.kernels.numba.compile import helper, kernel
 from dl4jlegacy.kernels.numba.elementary import exp_jit, tanh_jit
 from dl4jlegacy.kernels.numba.product import matmul
 from dl4jlegacy.kernels.numpy.recurrent import Step, over_time, over_time_back
@@ -69,8 +68,8 @@ def _sixteen_backward(
     lanes.store(z + three, dg)
 
 
-_sixteen_forward_jit: Any = numba.njit(_sixteen_forward)
-_sixteen_backward_jit: Any = numba.njit(_sixteen_backward)
+_sixteen_forward_jit: Any = helper(_sixteen_forward)
+_sixteen_backward_jit: Any = helper(_sixteen_backward)
 
 
 @kernel("ruuuuuuuuii")

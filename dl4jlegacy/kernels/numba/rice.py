@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.kernels.numba import lanes
-from dl4jlegacy.kernels.numba.compile import kernel
+from dl4jlegacy.kernels.numba.compile import helper, kernel
 
 __all__ = ["gaps_between", "read_codes", "read_gaps", "read_planes", "write_gaps", "write_planes", "zeros_with"]
 
@@ -69,8 +68,8 @@ def _word_at(payload: Array, place: int) -> Any:
     return word
 
 
-_put_word_jit: Any = numba.njit(_put_word)
-_word_at_jit: Any = numba.njit(_word_at)
+_put_word_jit: Any = helper(_put_word)
+_word_at_jit: Any = helper(_word_at)
 
 
 def _write_plane(source: Array, shift: int, payload: Array, place: int) -> None:
@@ -98,8 +97,8 @@ def _read_plane(target: Array, payload: Array, place: int) -> None:
         target[i] = target[i] << 1 | (payload[at >> 3] >> (7 - (at & 7)) & 1)
 
 
-_write_plane_jit: Any = numba.njit(_write_plane)
-_read_plane_jit: Any = numba.njit(_read_plane)
+_write_plane_jit: Any = helper(_write_plane)
+_read_plane_jit: Any = helper(_read_plane)
 
 
 @kernel("ccBii")

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.kernels.numba import lanes
-from dl4jlegacy.kernels.numba.compile import kernel
+from dl4jlegacy.kernels.numba.compile import helper, kernel
 from dl4jlegacy.kernels.numba.elementary import exp_jit
 
 __all__ = [
@@ -49,8 +48,8 @@ def _next(column: int, n: int) -> int:
     return column
 
 
-_wrapped_jit: Any = numba.njit(_wrapped)
-_next_jit: Any = numba.njit(_next)
+_wrapped_jit: Any = helper(_wrapped)
+_next_jit: Any = helper(_next)
 
 
 def _sample_block(z: int, bias: int, probability: int, sample: int, u: int, column: int, n: int) -> int:
@@ -64,7 +63,7 @@ def _sample_block(z: int, bias: int, probability: int, sample: int, u: int, colu
     return column
 
 
-_sample_block_jit: Any = numba.njit(_sample_block)
+_sample_block_jit: Any = helper(_sample_block)
 
 
 @kernel("MrMMu")
@@ -155,7 +154,7 @@ def _fill(u: Array, start: int, count: int, key: int) -> None:
         lanes.uniform_block(np.uint64(start // 64 + block), key, np.uint64(u.ctypes.data) + np.uint64(256 * block))
 
 
-_fill_jit: Any = numba.njit(_fill)
+_fill_jit: Any = helper(_fill)
 
 
 @kernel("mu")

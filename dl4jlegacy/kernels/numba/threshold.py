@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.kernels.numba import lanes
-from dl4jlegacy.kernels.numba.compile import kernel
+from dl4jlegacy.kernels.numba.compile import helper, kernel
 
 __all__ = ["threshold_decode", "threshold_encode", "threshold_encode_lines"]
 
@@ -37,7 +36,7 @@ def _reaching(address: Any, bound: Any) -> Any:
     return bits
 
 
-_reaching_jit: Any = numba.njit(_reaching)
+_reaching_jit: Any = helper(_reaching)
 
 
 @kernel("mCfiii")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numba import carray  # type: ignore[attr-defined,unused-ignore]
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.kernels.numba import lanes
-from dl4jlegacy.kernels.numba.compile import kernel
+from dl4jlegacy.kernels.numba.compile import helper, kernel
 
 __all__ = ["add_regularization", "axpy", "finite", "noop", "sum_lines", "sum_span"]
 
@@ -46,7 +45,7 @@ def _line(sources: Array, weights: Array, offset: int, target: int, past_caches:
             lanes.store(target + here, total)
 
 
-_line_jit: Any = numba.njit(_line)
+_line_jit: Any = helper(_line)
 
 
 @kernel("mAWiii")
