@@ -134,8 +134,8 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         device: what the workers of the master's process compute on, one of ``devices.CHOICES``; "": what ``kernels``
             says. Workers elsewhere choose for themselves, of the kind that ``kernels`` says.
         precision: of matrix products and convolutions on GPUs, one of ``devices.PRECISIONS``.
-        mixed_devices: whether workers that round differently (of the other kind of device, on another CPU or GPU, with
-            other libraries) may join, which costs the run its bit-equality with others.
+        mixed_devices: whether workers that round differently (of the other kind of device, on another GPU, with other
+            kernels) may join, which costs the run its bit-equality with others.
         validation: what the model is scored by while it is trained; None: nothing, unless the runner is given data.
         validation_fingerprint: like ``data_fingerprint``, of validation data that came apart from the training data.
         early_stopping: when the run ends before its last epoch; None: it does not.
