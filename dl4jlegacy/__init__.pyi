@@ -46,6 +46,7 @@ from .nn import (
     restore_multi_layer_network as restore_multi_layer_network,
     write_model as write_model,
 )
+from .parallel_inference import ParallelInference as ParallelInference
 from .parallel_wrapper import ParallelWrapper as ParallelWrapper
 from .runner import ActorNetworkRunner as ActorNetworkRunner
 from .saved_model import load_model as load_model

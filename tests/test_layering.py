@@ -72,6 +72,8 @@ listening services
 cluster
 runner
 parallel_wrapper
+inference_queue
+parallel_inference
 sklearn tuning
 doctor ui
 sklearn tuning serving

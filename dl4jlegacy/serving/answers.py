@@ -1,8 +1,7 @@
 """From the body of a request to a model's answer, by the way of ``dl4j predict``: as if the body were its file.
 
-A body is put into a file of its own, so that it is read, scaled and cut into blocks by the same code. The bits of an
-output depend on how many rows a matrix product computes together; hence the rows of a request are never joined with
-those of others.
+A body of numbers is read as it is. Any other is put into a file of its own, so that it is read, scaled and cut into
+blocks by the same code.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import contextlib
 import io
 import math
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -24,7 +23,7 @@ from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import Dl4jError, NotFiniteError, OutputError, ShapeError, counted
 from dl4jlegacy.inference import TrainedModel
 from dl4jlegacy.nn.batch_evaluation import ROWS
-from dl4jlegacy.prediction import Form, PredictedRows, blocks_of, images_of, predict_alone, sequences_of, texts_of
+from dl4jlegacy.prediction import Form, PredictedRows, blocks_of, images_of, sequences_of, texts_of
 from dl4jlegacy.strict_json import to_json
 
 __all__ = [
@@ -37,8 +36,9 @@ __all__ = [
     "Limits",
     "RefusedError",
     "accepted",
-    "answer",
+    "content_of",
     "error_body",
+    "read_body",
     "refusal_of",
 ]
 
@@ -110,47 +110,96 @@ def accepted(model: TrainedModel) -> tuple[str, ...]:
     return (CSV, JSON, JSON_LINES, NPY) if model.transform is not None else (CSV, JSON, NPY)
 
 
-def answer(
-    model: TrainedModel, media_type: str, body: bytes, limits: Limits, deadline: Deadline, *, as_npy: bool = False
-) -> bytes:
-    """Return what ``dl4j predict --format json`` prints of the body as a file, or the outputs as a ``.npy`` file.
+def read_body(model: TrainedModel, media_type: str, body: bytes, limits: Limits, deadline: Deadline) -> Iterator[Array]:
+    """Yield the features in a body, in the blocks in which ``dl4j predict`` computes a file of that content.
 
-    Used by one thread at a time for a model, in a process that holds BLAS to one thread, as ``ModelServer`` does.
+    Used by one thread at a time for a model.
 
     Args:
-        model: whose ``name`` the answer has.
+        model: that they must fit.
         media_type: of the body, one of those ``accepted``.
         body: the contents of a file of that type; JSON: ``{"rows": [...]}``, see ``_file_of``.
         limits: of rows.
         deadline: until when.
-        as_npy: the outputs ``(rows, n_out)``, not rounded.
 
     Raises:
         RefusedError: the body is malformed (400), has too many rows (413), does not fit the model (422), or time is up
             (503). Messages are those of ``dl4j predict`` about a file called ``the body``.
     """
+    if deadline.passed():
+        raise RefusedError(503, f"others took all of its {deadline.seconds:g} s; try again soon", LATE)
+    try:
+        rows = _array_of(model, media_type, body)
+    except Dl4jError as exc:
+        raise refusal_of(exc) from exc
+    if rows is not None:
+        blocks = (rows[start : start + ROWS] for start in range(0, len(rows), ROWS))
+        yield from _within(blocks, model.answers, limits.rows, deadline)
+        return
     ending, content = _file_of(model, media_type, body)
     with tempfile.NamedTemporaryFile(prefix="dl4j-serve-", suffix=ending) as file:
         try:
             with files.errors_as(OutputError, "the body cannot be kept while it is read"):
                 file.write(content)
                 file.flush()
-            blocks = _within(_blocks(model, media_type, file.name, content), model.answers, limits.rows, deadline)
-            found = list(predict_alone(model.answer, blocks, model.answers))
+            yield from _within(_blocks(model, file.name), model.answers, limits.rows, deadline)
         except Dl4jError as exc:
             refused = refusal_of(exc)
             raise RefusedError(refused.status, str(exc).replace(file.name, "the body"), exc.code) from exc
-    if not found:
+
+
+def content_of(model: TrainedModel, outputs: Sequence[Array], n_in: int, *, as_npy: bool = False) -> bytes:
+    """Return what ``dl4j predict --format json`` prints of outputs, or the outputs as a ``.npy`` file.
+
+    Args:
+        model: whose ``name`` the answer has.
+        outputs: of each block, ``(rows, n_out)``.
+        n_in: the number of features of a row.
+        as_npy: not rounded.
+
+    Raises:
+        RefusedError: there are none (422), or the model has no names for them (500).
+    """
+    if not outputs:
         raise RefusedError(422, "the body holds no rows", "DL4J-DATA")
-    return _npy_of(found) if as_npy else next(texts_of(model, found, Form("json"))).encode()
+    if as_npy:
+        return _npy_of(outputs)
+    found, first = [], 0
+    for block in outputs:
+        found.append(PredictedRows(first, n_in, block, block.argmax(axis=1).tolist()))
+        first += len(block)
+    try:
+        return next(texts_of(model, found, Form("json"))).encode()
+    except Dl4jError as exc:
+        raise refusal_of(exc) from exc
 
 
-def _blocks(model: TrainedModel, media_type: str, place: str, content: bytes) -> Iterable[Array]:
-    """Return the blocks in which ``dl4j predict`` computes a file."""
+def _array_of(model: TrainedModel, media_type: str, body: bytes) -> Array | None:
+    """Return the rows of a body that needs no file to be read; None: it does, for its rows, or for what is wrong."""
     if media_type == NPY and model.transform is None:
-        rows = _decoded(content)
+        rows = _decoded(body)
         model.check_width(rows.shape[1], "the body")
-        return (rows[start : start + ROWS] for start in range(0, len(rows), ROWS))
+        return rows
+    is_plain = model.transform is None and model.text is None and model.sequences is None
+    return _plain_rows(model, body) if media_type == JSON and is_plain else None
+
+
+def _plain_rows(model: TrainedModel, body: bytes) -> Array | None:
+    """Return the numbers in a body that is as it should be; of another one CSV's reader says what is wrong with it."""
+    try:
+        rows = msgspec.json.decode(body, type=described(_Numbers)).rows
+        array = np.array(rows, np.float64)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, OverflowError):
+        return None
+    if array.ndim != 2 or array.shape[1] != model.network.n_in:
+        return None
+    with np.errstate(over="ignore"):
+        found: Array = array.astype(np.float32)
+    return found if bool(np.isfinite(found).all()) else None
+
+
+def _blocks(model: TrainedModel, place: str) -> Iterable[Array]:
+    """Return the blocks in which ``dl4j predict`` computes a file."""
     images, sequences = images_of(model, place), sequences_of(model, place)
     return sequences.values() if sequences else blocks_of(model, place, images)
 
@@ -167,9 +216,10 @@ def _within(blocks: Iterable[Array], answers: Callable[[Array], int], most: int,
         yield block
 
 
-def _npy_of(found: list[PredictedRows]) -> bytes:
+def _npy_of(outputs: Sequence[Array]) -> bytes:
+    array = outputs[0] if len(outputs) == 1 else np.concatenate(outputs)
     content = io.BytesIO()
-    np.save(content, np.concatenate([rows.outputs for rows in found]), allow_pickle=False)
+    np.save(content, array, allow_pickle=False)
     return content.getvalue()
 
 
@@ -178,6 +228,10 @@ def _npy_of(found: list[PredictedRows]) -> bytes:
 
 class _Rows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: list[msgspec.Raw]
+
+
+class _Numbers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    rows: list[list[float]]
 
 
 def _file_of(model: TrainedModel, media_type: str, body: bytes) -> tuple[str, bytes]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,9 +16,23 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from dl4jlegacy.backend import Array
 from dl4jlegacy.clock import Deadline
-from dl4jlegacy.serving.answers import JSON, LATE, NPY, Limits, RefusedError, accepted, answer, error_body
-from dl4jlegacy.serving.models import ServedModel
+from dl4jlegacy.errors import Dl4jError
+from dl4jlegacy.inference_queue import ClosedError, InferenceRequest, QueueFullError
+from dl4jlegacy.serving.answers import (
+    JSON,
+    LATE,
+    NPY,
+    Limits,
+    RefusedError,
+    accepted,
+    content_of,
+    error_body,
+    read_body,
+    refusal_of,
+)
+from dl4jlegacy.serving.models import LoadedModel, ServedModel
 from dl4jlegacy.serving.openapi import document
 from dl4jlegacy.strict_json import to_json
 
@@ -103,18 +118,35 @@ class Service:
         served.pending += 1
         try:
             body = await self._body(request)
-            deadline = Deadline(self.limits.seconds)
-
-            def compute() -> bytes:
-                if deadline.passed():
-                    raise RefusedError(503, f"others took all of its {deadline.seconds:g} s; try again soon", LATE)
-                return answer(loaded.model, media, body, self.limits, deadline, as_npy=as_npy)
-
-            content = await asyncio.get_running_loop().run_in_executor(served.thread, compute)
+            content = await self._computed(served, loaded, media, body, as_npy=as_npy)
         finally:
             served.pending -= 1
         version = {"dl4j-model-version": str(loaded.version)}
         return Response(content, media_type=NPY if as_npy else JSON, headers=version)
+
+    async def _computed(
+        self, served: ServedModel, loaded: LoadedModel, media: str, body: bytes, *, as_npy: bool
+    ) -> bytes:
+        """Have the workers of a model compute the answer to a body; raises ``RefusedError``."""
+        model, deadline = loaded.model, Deadline(self.limits.seconds)
+        answer = _Answer(asyncio.get_running_loop())
+
+        def succeed(outputs: list[Array], n_in: int) -> None:
+            answer.give(content_of(model, outputs, n_in, as_npy=as_npy))
+
+        def blocks() -> Iterator[Array]:
+            answer.is_begun = True
+            yield from read_body(model, media, body, self.limits, deadline)
+
+        try:
+            served.queue.put(InferenceRequest(loaded.replicated, blocks(), succeed, answer.refuse))
+            return await answer.within(deadline)
+        except Dl4jError as exc:  # of the network
+            raise refusal_of(exc) from exc
+        except QueueFullError as exc:  # others are not answered in time, and stand there still
+            raise RefusedError(429, f"{exc}; try again soon") from exc
+        except ClosedError as exc:
+            raise RefusedError(503, "the server ends; ask another one, or later") from exc
 
     async def _body(self, request: Request) -> bytes:
         """Return a request's body; raises ``RefusedError`` if it is too large or too slow."""
@@ -122,16 +154,56 @@ class Service:
         declared = request.headers.get("content-length", "")
         if declared.isdecimal() and int(declared) > most:
             raise RefusedError(413, f"the body has {int(declared):,} bytes, {most:,} are allowed; send it in parts")
-        content = bytearray()
+        content, size = [], 0
         try:
             async with asyncio.timeout(seconds):
                 async for chunk in request.stream():
-                    content += chunk
-                    if len(content) > most:
+                    content.append(chunk)
+                    size += len(chunk)
+                    if size > most:
                         raise RefusedError(413, f"the body has more than {most:,} bytes; send it in parts")
         except TimeoutError as exc:
             raise RefusedError(408, f"the body did not come within {seconds:g} s", LATE) from exc
-        return bytes(content)
+        return b"".join(content)
+
+
+class _Answer:
+    """What a worker's thread hands over to the server's, where somebody waits for it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._future: asyncio.Future[bytes] = loop.create_future()
+        self.is_begun = False
+
+    def give(self, content: bytes) -> None:
+        """Be answered; on any thread."""
+        self._tell(lambda: self._future.set_result(content))
+
+    def refuse(self, error: Exception) -> None:
+        """Be refused; on any thread."""
+        self._tell(lambda: self._future.set_exception(error))
+
+    def _tell(self, tell: Callable[[], None]) -> None:
+        def on_loop() -> None:
+            if not self._future.done():  # else nobody waits any more
+                tell()
+
+        with contextlib.suppress(RuntimeError):  # the server has ended
+            self._loop.call_soon_threadsafe(on_loop)
+
+    async def within(self, deadline: Deadline) -> bytes:
+        """Return the content; raises what it was refused with, and ``RefusedError`` if it does not come in time."""
+        try:
+            while not self._future.done():
+                await asyncio.wait((self._future,), timeout=deadline.left())
+                if not self._future.done() and deadline.passed():
+                    limit = f"{deadline.seconds:g} s"
+                    late = f"the answer took longer than {limit}; send fewer rows"
+                    others = f"others took all of its {limit}; try again soon"
+                    raise RefusedError(503, late if self.is_begun else others, LATE)
+            return self._future.result()
+        finally:
+            self._future.cancel()
 
 
 def application(service: Service) -> Starlette:

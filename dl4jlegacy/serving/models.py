@@ -1,4 +1,4 @@
-"""The models that are served: each with the thread that computes it, and replaced when its file changes.
+"""The models that are served: each with the threads that compute it, and replaced when its file changes.
 
 A new version is loaded and tried aside; only then it takes the old one's place, for the requests that come after. One
 that cannot be used leaves the old one where it is, and is reported.
@@ -11,7 +11,6 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -23,6 +22,7 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import Dl4jError, ModelError, UsageError
 from dl4jlegacy.inference import TrainedModel
 from dl4jlegacy.kernels.threads import one_thread
+from dl4jlegacy.inference_queue import Batching, InferenceQueue, ReplicatedModel
 from dl4jlegacy.nn.input_type import InputTypeRecurrent
 from dl4jlegacy.nn.networks import input_type_of
 from dl4jlegacy.saved_model import load_model
@@ -36,53 +36,85 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 Signature = tuple[tuple[str, int, int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
-    """A model in memory; ``version`` counts from 1, each time that its file has changed."""
+    """A model in memory, with its copies; ``version`` counts from 1, each time that its file has changed."""
 
-    model: TrainedModel
+    replicated: ReplicatedModel
     version: int
+
+    @property
+    def model(self) -> TrainedModel:
+        """The model itself."""
+        return self.replicated.model
 
 
 class ServedModel:
-    """A model under a name, with the one thread that uses it.
+    """A model under a name, with the threads that use it.
 
     Args:
         name: in addresses and answers.
         path: as ``load_model`` takes it.
+        batching: how its requests are computed.
+        told: as for ``InferenceQueue``.
 
     Attributes:
         current: what answers. Replaced as a whole, by ``reload``, on the watcher's thread.
         problem: why the newest file is not used; "": it is.
         pending: requests that have come and are not answered yet. The server's thread counts them.
-        thread: computes one after the other.
+        reloads: how often another version was taken, and how often one could not be.
+        queue: computes what is asked.
 
     Raises:
         ModelError: the model cannot be used; and what ``load_model`` raises.
     """
 
-    def __init__(self, name: str, path: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        path: str,
+        batching: Batching | None = None,
+        told: Callable[[int, int, float], None] = lambda *figures: None,
+    ) -> None:
         self.name, self.path, self.problem, self.pending = name, path, "", 0
+        self.reloads = {"done": 0, "failed": 0}
+        self._batching = batching or Batching()
         self._signature = _signature(path)
-        self.current = LoadedModel(_tried(name, path), 1)
-        self.thread = ThreadPoolExecutor(1, thread_name_prefix=f"dl4j-serve-{name}")
-        self.thread.submit(lambda: None).result()  # the thread begins now, and not with the first request
+        self.current = LoadedModel(self._loaded(), 1)
+        self.queue = InferenceQueue(name, self._batching, told)
+
+    def _loaded(self) -> ReplicatedModel:
+        return ReplicatedModel.of(_tried(self.name, self.path), self._batching.workers)
 
     def reload(self) -> bool:
         """Take the file's newest version if it has changed; return whether it is used now. Never raises for a file."""
-        found = _signature(self.path)
+        try:
+            found = _signature(self.path)
+        except (Dl4jError, OSError) as exc:  # of a service elsewhere: it is asked again
+            self._report(exc)
+            return False
         if found == self._signature:
             return False
         self._signature = found  # of a broken file, too: it is tried again when it changes once more
         try:
-            model = _tried(self.name, self.path)
+            model = self._loaded()
         except (Dl4jError, OSError, MemoryError) as exc:
-            self.problem = str(exc)
-            logger.warning("%s is not used, version %d goes on: %s", self.path, self.current.version, exc)
+            self.reloads["failed"] += 1
+            self._report(exc)
             return False
         self.current, self.problem = LoadedModel(model, self.current.version + 1), ""
+        self.reloads["done"] += 1
         logger.info("%s has changed: version %d of %s is served", self.path, self.current.version, self.name)
         return True
+
+    def _report(self, error: Exception) -> None:
+        if str(error) != self.problem:
+            logger.warning("%s is not used, version %d goes on: %s", self.path, self.current.version, error)
+        self.problem = str(error)
+
+    def close(self, seconds: float = _CLOSE_SECONDS) -> bool:
+        """Answer no more; return whether what is computed has ended within so many seconds."""
+        return self.queue.close(seconds)
 
 
 def named_paths(models: Sequence[str]) -> dict[str, str]:

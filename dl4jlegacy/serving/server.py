@@ -135,5 +135,5 @@ class ModelServer:
         self._thread.join(self._drain_seconds + _LEAVE_SECONDS)
         self._listening.close()
         for served in self._service.models.values():
-            served.thread.shutdown()
+            served.close()
         self._ends.close()

@@ -33,6 +33,7 @@ _TITLES = {
     "runner": "Training",
     "parallel_wrapper": "Training",
     "inference": "Trained models",
+    "parallel_inference": "Trained models",
     "saved_model": "Trained models",
     "seeding": "Random streams",
 }
