@@ -149,14 +149,15 @@ class InferenceQueue:
     Args:
         name: of the model, for the threads and the log.
         batching: how requests are joined; its mode is not ``"inplace"``, which needs no queue.
+
+    Attributes:
         told: is told of each pass through the network: of how many requests, how many answers, and how many seconds it
-            took; on a worker's thread.
+            took; on a worker's thread. May be replaced.
     """
 
-    def __init__(
-        self, name: str, batching: Batching, told: Callable[[int, int, float], None] = lambda *figures: None
-    ) -> None:
-        self._name, self._batching, self._told = name, batching, told
+    def __init__(self, name: str, batching: Batching) -> None:
+        self.told: Callable[[int, int, float], None] = lambda requests, rows, seconds: None
+        self._name, self._batching = name, batching
         self._waiting: deque[InferenceRequest] = deque()
         lock = threading.Lock()
         self._came, self._left = threading.Condition(lock), threading.Condition(lock)
@@ -227,6 +228,7 @@ class InferenceQueue:
     # -- workers ------------------------------------------------------------------------------------------------------
 
     def _work(self, index: int) -> None:
+        own = _Rows(self._batching.batch_limit)
         while not self._is_closed:
             if not self._collecting.acquire(timeout=SLICE_SECONDS):
                 continue
@@ -236,9 +238,9 @@ class InferenceQueue:
                 self._collecting.release()
             try:
                 if len(batch) > 1:
-                    self._compute_together(batch, index)
+                    self._compute_together(batch, index, own)
                 elif batch:
-                    self._compute_alone(batch[0], index)
+                    self._compute_alone(batch[0], index, own)
             except Exception:  # a bug must not end the worker
                 logger.exception("a worker of model %s failed", self._name)
 
@@ -276,14 +278,14 @@ class InferenceQueue:
             if request.ahead or _has_read(request):
                 return request
 
-    def _compute_together(self, batch: list[InferenceRequest], index: int) -> None:
+    def _compute_together(self, batch: list[InferenceRequest], index: int, own: _Rows) -> None:
         first = batch[0]
         rows = [request.ahead[0] for request in batch]
         try:
-            outputs = self._predicted(first.model, np.concatenate(rows), index, len(batch))
+            outputs = self._predicted(first.model, own.joined(rows), index, len(batch))
         except Exception:  # noqa: BLE001  # which of them it is because of shows when each is computed by itself
             for request in batch:
-                self._compute_alone(request, index)
+                self._compute_alone(request, index, own)
             return
         start = 0
         for request, block in zip(batch, rows, strict=True):
@@ -291,7 +293,7 @@ class InferenceQueue:
             _succeed(request, [outputs[start:stop]], block.shape[1])
             start = stop
 
-    def _compute_alone(self, request: InferenceRequest, index: int) -> None:
+    def _compute_alone(self, request: InferenceRequest, index: int, own: _Rows) -> None:
         outputs: list[Array] = []
         first = n_in = 0
         try:
@@ -299,7 +301,7 @@ class InferenceQueue:
                 block = request.ahead.popleft()
                 n_in = block.shape[1]
                 with named_rows(first):
-                    outputs.append(self._predicted(request.model, block, index, 1))
+                    outputs.append(self._predicted(request.model, own.writable(block), index, 1))
                 first += len(outputs[-1])
                 if not request.is_read:
                     _read_next(request)
@@ -311,8 +313,32 @@ class InferenceQueue:
     def _predicted(self, model: ReplicatedModel, rows: Array, index: int, requests: int) -> Array:
         began = RUNNING.now()
         outputs = model.predicts[index](rows)
-        self._told(requests, len(outputs), RUNNING.now() - began)
+        self.told(requests, len(outputs), RUNNING.now() - began)
         return outputs
+
+
+class _Rows:
+    """The rows that a worker computes, in one and the same memory: new memory for each batch takes longer to be had."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._array: Array = np.empty((0, 0), np.float32)
+
+    def joined(self, blocks: Sequence[Array]) -> Array:
+        """Return all rows of blocks of one shape and type; until this is called again."""
+        count, first = sum(map(len, blocks)), blocks[0]
+        if len(self._array) < count or self._array.shape[1:] != first.shape[1:] or self._array.dtype != first.dtype:
+            self._array = np.empty((max(count, self._limit), *first.shape[1:]), first.dtype)
+        bytes_, start = self._array.data.cast("B"), 0
+        for block in blocks:  # not by NumPy, which would let other threads run meanwhile, and then wait for them
+            stop = start + block.nbytes
+            bytes_[start:stop] = np.ascontiguousarray(block).data.cast("B")
+            start = stop
+        return self._array[:count]
+
+    def writable(self, block: Array) -> Array:
+        """Return a block as kernels take it, which is none that only may be read; until this is called again."""
+        return block if block.flags.writeable else self.joined([block])
 
 
 def _fit(one: InferenceRequest, other: InferenceRequest) -> bool:

@@ -10,7 +10,15 @@ from pathlib import Path
 
 from dl4jlegacy.errors import ConfError
 
-__all__ = ["check_memory", "check_threads", "free_memory", "most_cores", "most_memory", "most_threads"]
+__all__ = [
+    "allow_open_files",
+    "check_memory",
+    "check_threads",
+    "free_memory",
+    "most_cores",
+    "most_memory",
+    "most_threads",
+]
 
 _CGROUP, _MEMINFO = Path("/sys/fs/cgroup"), Path("/proc/meminfo")
 _THREAD_NBYTES = 1 << 20  # resident: its stack, actor and buffers
@@ -51,6 +59,16 @@ def most_threads(nbytes: int = 0) -> int | None:
     if (space := _rlimit(resource.RLIMIT_AS)) is not None:
         limits.append(space // (nbytes + _THREAD_NBYTES + _STACK_NBYTES))
     return min((limit for limit in limits if limit is not None), default=None)
+
+
+def allow_open_files(count: int) -> int:
+    """Let this process have so many files and sockets open, or as many as it may; return how many that are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return count if soft == resource.RLIM_INFINITY else soft
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
 
 
 def check_memory(nbytes: int, what: str) -> None:

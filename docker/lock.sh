@@ -18,6 +18,7 @@ lock() { # lock FILE SOURCE [FLAG...]
 lock docker/requirements.txt setup.cfg "$@"
 lock docker/requirements-dev.txt setup.cfg --extra dev --constraints docker/requirements.txt "$@"
 lock docker/requirements-aws.txt setup.cfg --extra aws --constraints docker/requirements-dev.txt "$@"
+lock docker/requirements-serve.txt setup.cfg --extra serve --constraints docker/requirements-dev.txt "$@"
 lock docker/requirements-services.txt setup.cfg --extra services --constraints docker/requirements-dev.txt "$@"
 lock dl4jlegacy/aws/requirements.txt setup.cfg --extra aws --extra services \
     --constraints docker/requirements-dev.txt "$@" # what instances install

@@ -110,7 +110,7 @@ def test_an_extra_without_a_lock_file_is_refused_before_anything_is_made(install
     for words, extra in ((("--locked", "bench"), "bench"), (("--locked", "dev,gpu"), "gpu")):
         status, calls, said = install(*words)
         assert (status, calls, said.count("\n")) == (1, [], 1) and not (tmp_path / ".venv").exists()
-        assert f"no lock file of '{extra}', there are those of aws dev services: leave it out, or type '" in said
+        assert f"no lock file of '{extra}', there are those of aws dev serve services: leave it out, or type '" in said
         assert f"/install {words[1]}' for the newest" in said
 
 

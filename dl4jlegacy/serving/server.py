@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import logging
 import socket
 import threading
 from collections.abc import Mapping
@@ -11,21 +11,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dl4jlegacy.clock import RUNNING, SLICE_SECONDS, read_often
 from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.listening import read_token, url_of
-from dl4jlegacy.serving.application import Service, application
+from dl4jlegacy.machine import allow_open_files
+from dl4jlegacy.serving.application import application
+from dl4jlegacy.serving.connections import connection_type, event_loop
 from dl4jlegacy.serving.models import ModelWatcher
+from dl4jlegacy.serving.service import Service
 
-__all__ = ["TOKEN", "TOKEN_FILE", "ModelServer", "token_for"]
+__all__ = ["CONNECTIONS", "TOKEN", "TOKEN_FILE", "ModelServer", "token_for"]
+
+logger = logging.getLogger(__name__)
 
 TOKEN, TOKEN_FILE = "DL4J_SERVE_TOKEN", "DL4J_SERVE_TOKEN_FILE"
-_MOST_CONNECTIONS = 1000
-_HEADER_SECONDS = 10.0
+CONNECTIONS = 10_000
+_OTHER_FILES = 200  # that are open beside connections
 _KEEP_ALIVE_SECONDS = 75
 _LEAVE_SECONDS = 30.0  # beyond what draining may take
 
@@ -35,30 +38,18 @@ def token_for(host: str, environ: Mapping[str, str], file: Path | None = None) -
     return read_token(host, environ, (TOKEN, TOKEN_FILE), risk="use the models", file=file)
 
 
-class _Protocol(H11Protocol):
-    """Closes a connection whose client does not send its headers in time; uvicorn itself would wait for ever."""
-
-    _timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        super().connection_made(transport)
-        self._timer = self.loop.call_later(_HEADER_SECONDS, transport.close)
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
-            self._disarm()
-        elif self._timer is None:  # the beginning of another request on the same connection
-            self._timer = self.loop.call_later(_HEADER_SECONDS, self.transport.close)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._disarm()
-        super().connection_lost(exc)
-
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+def _possible(connections: int) -> int:
+    """Return how many connections there may be, of so many that are wanted."""
+    files = allow_open_files(connections + _OTHER_FILES)
+    if files < connections + _OTHER_FILES:
+        connections = max(1, files - _OTHER_FILES)
+        logger.warning(
+            "only %s connections are served at a time, since this process may have %s files open; raise the hard limit "
+            "(ulimit -Hn)",
+            f"{connections:,}",
+            f"{files:,}",
+        )
+    return connections
 
 
 class ModelServer:
@@ -76,21 +67,29 @@ class ModelServer:
         listening: the socket, which is closed at the end.
         reload_seconds: how often it looks whether models have changed.
         drain_seconds: how long requests that have come may take at the end.
+        connections: that are open at a time, at most; those beyond are answered with status 503. The process's limit of
+            open files is raised for them as far as it may be, and bounds them.
 
     Attributes:
         url: where it is.
     """
 
     def __init__(
-        self, service: Service, listening: socket.socket, *, reload_seconds: float = 1.0, drain_seconds: float = 30.0
+        self,
+        service: Service,
+        listening: socket.socket,
+        *,
+        reload_seconds: float = 1.0,
+        drain_seconds: float = 30.0,
+        connections: int = CONNECTIONS,
     ) -> None:
         self.url, self._ends = url_of(listening), contextlib.ExitStack()
         self._service, self._listening = service, listening
         self._reload_seconds, self._drain_seconds = reload_seconds, drain_seconds
         config = uvicorn.Config(
             application(service),
-            loop="asyncio",
-            http=_Protocol,
+            loop=event_loop(),
+            http=connection_type(),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -98,7 +97,7 @@ class ModelServer:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=_MOST_CONNECTIONS,
+            limit_concurrency=_possible(connections) + 1,  # uvicorn counts the one that it refuses
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=max(1, round(drain_seconds)),
         )

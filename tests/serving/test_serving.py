@@ -21,24 +21,26 @@ import numpy as np
 import pytest
 from openapi_spec_validator import validate
 from PIL import Image
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dl4jlegacy import DataSet, ImageRecordReader, NormalizerMinMaxScaler, load_model
 from dl4jlegacy.cli import main
 from dl4jlegacy.clock import Deadline
 from dl4jlegacy.datasets.texts import TextReader
 from dl4jlegacy.errors import ConfError, ModelError, NotAuthorisedError, UsageError
+from dl4jlegacy.inference_queue import Batching
 from dl4jlegacy.listening import bind
 from dl4jlegacy.nn import DenseLayer, MultiLayerNetwork, NeuralNetConfiguration, OutputLayer, write_model
 from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.zoo import char_lstm, mlp
 from dl4jlegacy.prediction import blocks_of, predict_blocks
-from dl4jlegacy.serving import application as application_module
-from dl4jlegacy.serving import server as server_module
+from dl4jlegacy.serving import connections
+from dl4jlegacy.serving import predictions as predictions_module
 from dl4jlegacy.serving.answers import Limits
-from dl4jlegacy.serving.application import Service
 from dl4jlegacy.serving.models import ServedModel, named_paths
 from dl4jlegacy.serving.server import ModelServer, token_for
+from dl4jlegacy.serving.service import Service
 from tests.support import REPOSITORY, open_sockets
 from tests.support.cluster_commands import until
 
@@ -96,12 +98,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextlib.contextmanager
-def serving(*paths: Path | str, token: str | None = None, every: float = 3600, **limits: Any) -> Iterator[Any]:
+def serving(
+    *paths: Path | str,
+    token: str | None = None,
+    every: float = 3600,
+    batching: Batching | None = None,
+    connections: int = 100,
+    **limits: Any,
+) -> Iterator[Any]:
     """A server of models on a free port; yields a client of it, which has the service as ``service``."""
-    models = {name: ServedModel(name, path) for name, path in named_paths([str(path) for path in paths]).items()}
+    named = named_paths([str(path) for path in paths])
+    models = {name: ServedModel(name, path, batching) for name, path in named.items()}
     service = Service(models, Limits(**limits), token)
     with (
-        ModelServer(service, bind("127.0.0.1", 0, "the models"), reload_seconds=every) as server,
+        ModelServer(
+            service, bind("127.0.0.1", 0, "the models"), reload_seconds=every, connections=connections
+        ) as server,
         httpx.Client(base_url=server.url, timeout=PATIENCE, trust_env=False) as client,
     ):
         client.service, client.server = service, server  # type: ignore[attr-defined]
@@ -397,8 +409,15 @@ def raw(client: Any, text: bytes, later: bytes = b"") -> bytes:
     return received
 
 
-def test_slow_clients_are_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "_HEADER_SECONDS", 0.2)
+@pytest.mark.parametrize("library", ["httptools", "h11"])
+def test_slow_clients_are_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch, library: str) -> None:
+    if library == "httptools":
+        pytest.importorskip("httptools")
+    else:
+        monkeypatch.setitem(sys.modules, "uvicorn.protocols.http.httptools_impl", None)
+        monkeypatch.setitem(sys.modules, "uvloop", None)
+    assert issubclass(connections.connection_type(), H11Protocol) == (library == "h11")
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.2)
     with serving(folder / "plain.zip", body_seconds=0.2) as client:
         answer = raw(client, BEGUN)
         assert answer.startswith(b"HTTP/1.1 408") and b"did not come within 0.2 s" in answer
@@ -429,14 +448,14 @@ class Held:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun, self.may_go = threading.Event(), threading.Event()
-        read_body = application_module.read_body
+        read_body = predictions_module.read_body
 
         def held(*arguments: Any) -> Iterator[Any]:
             self.begun.set()
             assert self.may_go.wait(PATIENCE)
             yield from read_body(*arguments)
 
-        monkeypatch.setattr(application_module, "read_body", held)
+        monkeypatch.setattr(predictions_module, "read_body", held)
 
 
 @pytest.fixture
@@ -463,6 +482,31 @@ def test_requests_beyond_the_queue_are_sent_away_and_the_others_answered(folder:
         assert post(client).status_code == 200
 
 
+def test_connections_beyond_the_limit_are_sent_away(folder: Path) -> None:
+    with serving(folder / "plain.zip", connections=2) as client, contextlib.ExitStack() as stack:
+        others = [stack.enter_context(httpx.Client(base_url=client.base_url, trust_env=False)) for _ in range(2)]
+        assert [each.get("/health").status_code for each in (client, *others)] == [200, 200, 503]
+        others[0].close()
+        until(lambda: others[1].get("/health").status_code == 200)
+
+
+def test_requests_that_wait_together_are_computed_together_and_answered_each(folder: Path, held: Held) -> None:
+    lines = (folder / "plain.csv").read_text().splitlines()[:12]
+    model = load_model(folder / "plain.zip")
+    expected = [model.predict([[float(cell) for cell in line.split(",")]])[0] for line in lines]
+    with serving(folder / "plain.zip") as client, ThreadPoolExecutor(12) as pool:
+        served, passes = client.service.models["plain"], list[tuple[int, int]]()
+        served.queue.told = lambda requests, rows, seconds: passes.append((requests, rows))
+        first = pool.submit(client.post, "/predict", content=lines[0], headers=CSV)
+        assert held.begun.wait(PATIENCE)
+        others = [pool.submit(client.post, "/predict", content=line, headers=CSV) for line in lines[1:]]
+        until(lambda: served.pending == 12 and served.queue.waiting == 11)
+        held.may_go.set()
+        found = [each.result().json() for each in (first, *others)]
+    assert [each["predictions"] for each in found] == [[number] for number in expected]
+    assert passes == [(12, 12)], "the first is read, and those that came meanwhile go with it"
+
+
 def test_who_waits_for_too_long_is_told(folder: Path, held: Held) -> None:
     with serving(folder / "plain.zip", seconds=0.3) as client, ThreadPoolExecutor(2) as pool:
         first = pool.submit(post, client)
@@ -484,7 +528,7 @@ def test_a_bug_is_answered_too(folder: Path, monkeypatch: pytest.MonkeyPatch, ca
 
     with serving(folder / "plain.zip") as client:
         with monkeypatch.context() as patched:
-            patched.setattr(application_module, "read_body", broken)
+            patched.setattr(predictions_module, "read_body", broken)
             failed = post(client)
         assert failed.status_code == 500 and failed.json()["error"]["code"] == "DL4J-INTERNAL"
         assert "secret of the house" not in failed.text and "secret of the house" in caplog.text
@@ -608,7 +652,8 @@ def test_reloads_under_load_lose_no_request_and_mix_no_answers(tmp_path: Path) -
     def ask(client: Any) -> None:
         while not over.is_set():
             response = post(client)
-            found.append((response.status_code, response.headers.get("dl4j-model-version", ""), response.text))
+            text = str(np.round(response.json()["probabilities"], 4).tolist())
+            found.append((response.status_code, response.headers.get("dl4j-model-version", ""), text))
 
     with serving(path, every=0.02) as client, ThreadPoolExecutor(3) as pool:
         asking = [pool.submit(ask, client) for _ in range(3)]
@@ -742,4 +787,4 @@ def test_a_port_that_is_taken_and_a_library_that_is_missing_are_named(
     with pytest.raises(SystemExit) as leave:
         main.main(["serve", str(folder / "plain.zip")])
     assert leave.value.code == 3
-    assert "dl4j serve needs uvicorn: type './install ui'" in capsys.readouterr().err
+    assert "dl4j serve needs uvicorn: type './install serve'" in capsys.readouterr().err
