@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dl4jlegacy import files
 from dl4jlegacy.datasets import ExportedDataSetIterator
@@ -22,6 +23,9 @@ from dl4jlegacy.folders import Folder, LocalFolder
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity
 from dl4jlegacy.scaleout.history import HistoryEntry, HistoryFile
 from dl4jlegacy.scaleout.stats import StatsFile, TrainingStats
+
+if TYPE_CHECKING:
+    from dl4jlegacy.aws.s3_cache import S3Versions
 
 __all__ = [
     "Output",
@@ -36,6 +40,7 @@ __all__ = [
     "open_output",
     "read_history",
     "read_stats",
+    "remote_versions",
 ]
 
 _SCHEME = "s3://"
@@ -69,6 +74,19 @@ def local(path: str) -> str:
     from dl4jlegacy.aws.s3_cache import fetch
 
     return str(fetch(path))
+
+
+def remote_versions(path: str) -> S3Versions | None:
+    """Return what tells whether a path in S3 has changed; None for one of this machine, and of the Web.
+
+    Raises:
+        ConfError: it is no path in S3.
+    """
+    if not path.startswith(_SCHEME):
+        return None
+    from dl4jlegacy.aws.s3_cache import S3Versions
+
+    return S3Versions(path)
 
 
 def open_folder(path: str) -> Folder:

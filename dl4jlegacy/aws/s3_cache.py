@@ -17,7 +17,10 @@ from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.uploader import S3Uploader
 from dl4jlegacy.errors import CheckpointError, DataError
 
-__all__ = ["cache_folder", "fetch", "open_upload"]
+__all__ = ["S3Versions", "cache_folder", "fetch", "open_upload"]
+
+_ATTEMPTS, _SILENT_SECONDS = 2, 10.0
+"""Of who asks again and again, and had rather ask later than wait."""
 
 
 def cache_folder() -> Path:
@@ -78,6 +81,43 @@ def _fetch_object(downloader: S3Downloader, location: Location, found: dict[str,
     downloader.download(location.bucket, location.key, path)
     files.write(note, found["ETag"].encode())
     return path
+
+
+class S3Versions:
+    """Tells whether what is at ``url`` has changed: an object, or the objects directly below it. For one thread.
+
+    Its session is kept, since to begin one takes long; it begins when it is asked first.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._location = Location.parse(url)
+        self._aws: Aws | None = None
+
+    def found(self) -> tuple[tuple[str, str], ...]:
+        """Return the names of the objects that are there now, each with what stands for its content; () if none is.
+
+        Raises:
+            CloudError, NotAuthorisedError: what AWS says. ConfError: there is no boto3.
+        """
+        if self._aws is None:
+            self._aws = Aws(attempts=_ATTEMPTS, silent_seconds=_SILENT_SECONDS)
+        downloader, location = S3Downloader(self._aws), self._location
+        head = downloader.head(location) if location.key and not location.key.endswith("/") else None
+        if head is not None:
+            return (("", head["ETag"]),)
+        prefix = f"{location.key.rstrip('/')}/" if location.key else ""
+        try:
+            listed = list(downloader.iterate_bucket(location.bucket, prefix).objects())
+        except DataError:  # no bucket
+            return ()
+        names = ((each["Key"].removeprefix(prefix), each["ETag"]) for each in listed)
+        return tuple(sorted((name, tag) for name, tag in names if name and "/" not in name))
+
+    def close(self) -> None:
+        """Close the session."""
+        if self._aws is not None:
+            self._aws.close()
+            self._aws = None
 
 
 def open_upload(url: str) -> Callable[[Path], None]:

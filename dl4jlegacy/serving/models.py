@@ -7,6 +7,7 @@ that cannot be used leaves the old one where it is, and is reported.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import re
 import threading
@@ -19,7 +20,7 @@ import numpy as np
 
 from dl4jlegacy import files, storage
 from dl4jlegacy.backend import Array
-from dl4jlegacy.errors import Dl4jError, ModelError, UsageError
+from dl4jlegacy.errors import CloudError, Dl4jError, DownloadError, ModelError, NotAuthorisedError, UsageError
 from dl4jlegacy.inference import TrainedModel
 from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.inference_queue import Batching, InferenceQueue, ReplicatedModel
@@ -33,7 +34,9 @@ logger = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 30.0
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
-Signature = tuple[tuple[str, int, int, int], ...]
+Signature = tuple[tuple[str | int, ...], ...]
+_REMOTE = 10
+"""What lies in S3 is looked at once in so many times."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +62,6 @@ class ServedModel:
 
     Attributes:
         current: what answers. Replaced as a whole, by ``reload``, on the watcher's thread.
-        problem: why the newest file is not used; "": it is.
         pending: requests that have come and are not answered yet. The server's thread counts them.
         reloads: how often another version was taken, and how often one could not be.
         queue: computes what is asked.
@@ -69,12 +71,32 @@ class ServedModel:
     """
 
     def __init__(self, name: str, path: str, batching: Batching | None = None) -> None:
-        self.name, self.path, self.problem, self.pending = name, path, "", 0
+        self.name, self.path, self.pending = name, path, 0
+        self._unreached = self._refused = ""
         self.reloads = {"done": 0, "failed": 0}
         self._batching = batching or Batching()
-        self._signature = _signature(path)
+        self._remote = storage.remote_versions(path)
+        self._signature: Signature | None = self._found()
         self.current = LoadedModel(self._loaded(), 1)
         self.queue = InferenceQueue(name, self._batching)
+
+    @property
+    def problem(self) -> str:
+        """Why the newest file is not used; "": it is."""
+        return self._unreached or self._refused
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it lies in S3, where to look costs a request."""
+        return self._remote is not None
+
+    def _found(self) -> Signature:
+        """Return what changes when the model does."""
+        if self._remote is None:
+            return _signature(self.path)
+        found = self._remote.found()
+        of_run = tuple(each for each in found if each[0].startswith("checkpoint-"))
+        return of_run or found
 
     def _loaded(self) -> ReplicatedModel:
         return ReplicatedModel.of(_tried(self.name, self.path), self._batching.workers)
@@ -82,31 +104,34 @@ class ServedModel:
     def reload(self) -> bool:
         """Take the file's newest version if it has changed; return whether it is used now. Never raises for a file."""
         try:
-            found = _signature(self.path)
-        except (Dl4jError, OSError) as exc:  # of a service elsewhere: it is asked again
-            self._report(exc)
-            return False
-        if found == self._signature:
-            return False
-        self._signature = found  # of a broken file, too: it is tried again when it changes once more
-        try:
+            found = self._found()
+            self._unreached = ""
+            if found == self._signature:
+                return False
+            self._signature = found  # of a broken file, too: it is tried again when it changes once more
             model = self._loaded()
+        except (CloudError, DownloadError, NotAuthorisedError) as exc:  # it may be reached another time
+            self._signature, self._unreached = None, self._reported(exc)
+            return False
         except (Dl4jError, OSError, MemoryError) as exc:
             self.reloads["failed"] += 1
-            self._report(exc)
+            self._refused = self._reported(exc)
             return False
-        self.current, self.problem = LoadedModel(model, self.current.version + 1), ""
+        self.current, self._refused = LoadedModel(model, self.current.version + 1), ""
         self.reloads["done"] += 1
         logger.info("%s has changed: version %d of %s is served", self.path, self.current.version, self.name)
         return True
 
-    def _report(self, error: Exception) -> None:
-        if str(error) != self.problem:
-            logger.warning("%s is not used, version %d goes on: %s", self.path, self.current.version, error)
-        self.problem = str(error)
+    def _reported(self, error: Exception) -> str:
+        said = str(error)  # not the error, whose traceback holds connections
+        if said not in (self._unreached, self._refused):
+            logger.warning("%s is not used, version %d goes on: %s", self.path, self.current.version, said)
+        return said
 
     def close(self, seconds: float = _CLOSE_SECONDS) -> bool:
         """Answer no more; return whether what is computed has ended within so many seconds."""
+        if self._remote is not None:
+            self._remote.close()
         return self.queue.close(seconds)
 
 
@@ -165,16 +190,22 @@ def _trial(model: TrainedModel) -> Array:
 
 
 class ModelWatcher:
-    """Looks every so often whether models have changed; on a thread of its own while it is entered."""
+    """Looks every so often whether models have changed; on a thread of its own while it is entered.
+
+    At those in S3 it looks ten times as seldom.
+    """
 
     def __init__(self, models: Mapping[str, ServedModel], seconds: float) -> None:
         self._models, self._seconds, self._over = models, seconds, threading.Event()
         self._thread = threading.Thread(target=self._watch, name="dl4j-serve-watch", daemon=True)
 
     def _watch(self) -> None:
-        while not self._over.wait(self._seconds):
+        for turn in itertools.count(1):
+            if self._over.wait(self._seconds):
+                return
             for model in self._models.values():
-                _guarded(model.reload)
+                if not model.is_remote or turn % _REMOTE == 0:
+                    _guarded(model.reload)
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -122,6 +122,8 @@ class ModelServer:
         # For as long as it serves: two predictions side by side would else give each other back more threads.
         self._ends.enter_context(one_thread())
         self._ends.enter_context(read_often(RUNNING))  # or the deadlines of requests would not count what is computed
+        for served in self._service.models.values():
+            self._ends.callback(served.close)
         self._ends.enter_context(ModelWatcher(self._service.models, self._reload_seconds))
         self._thread.start()
         return self
@@ -133,6 +135,4 @@ class ModelServer:
         self._server.should_exit = True
         self._thread.join(self._drain_seconds + _LEAVE_SECONDS)
         self._listening.close()
-        for served in self._service.models.values():
-            served.close()
         self._ends.close()
