@@ -73,10 +73,15 @@ class Load:
     """So many connections to one address; a context manager."""
 
     def __init__(self, url: str, request: bytes, count: int) -> None:
-        self.connections = [Connection(url, request) for _ in range(count)]
+        self.connections: list[Connection] = []
         self._selector = selectors.DefaultSelector()
-        for each in self.connections:
+        self.add([Connection(url, request) for _ in range(count)])
+
+    def add(self, connections: Sequence[Connection]) -> None:
+        """Take more connections."""
+        for each in connections:
             self._selector.register(each.socket, selectors.EVENT_READ, each)
+            self.connections.append(each)
 
     def __enter__(self) -> Load:
         return self
@@ -103,6 +108,16 @@ class Load:
             if time.perf_counter() - began > seconds + _DEADLINE_SECONDS:
                 raise RuntimeError("the server does not answer")
         return done / seconds
+
+    def all_at_once(self, connections: Sequence[Connection], seconds: float) -> None:
+        """Have a request under way on all of these at once, and wait for all answers."""
+        began, left = time.perf_counter(), len(connections)
+        for each in connections:
+            self._begin(each, 0.0)
+        while left:
+            left -= len(self._answered(1.0))
+            if time.perf_counter() - began > seconds:
+                raise RuntimeError(f"{left} requests are not answered after {seconds:g} s")
 
     def open_loop(self, dues: Sequence[float]) -> list[float]:
         """Return the seconds from when each request was to be sent (after the start) until its answer was whole.

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,8 @@ from typing import Any
 import pytest
 import yaml
 
+from dl4jlegacy import MultiLayerNetwork, write_model
+from dl4jlegacy.nn.zoo import mlp
 from dl4jlegacy.services.jars import pinned_jars
 from dl4jlegacy.services.settings import member_settings
 from dl4jlegacy.version import __version__
@@ -255,7 +258,9 @@ def test_the_images_are_of_the_versions_that_everything_else_is() -> None:
 
 def test_the_dockerfile_pins_its_base_and_ends_as_nobody_in_particular() -> None:
     lines = (DOCKER / "Dockerfile").read_text().splitlines()
-    bases = {line.split()[1] for line in lines if line.startswith("FROM ")}
+    stages = [line.split() for line in lines if line.startswith("FROM ")]
+    assert [stage[3] for stage in stages] == ["build", "base", "serve", "run"], "without --target the last one is built"
+    bases = {stage[1] for stage in stages} - {stage[3] for stage in stages}
     assert len(bases) == 1 and all(PINNED.fullmatch(base) for base in bases)
     assert [line for line in lines if line.startswith("USER ")] == ["USER 10001:10001"]
     assert any(line.startswith("HEALTHCHECK ") for line in lines)
@@ -351,6 +356,28 @@ def test_the_health_check_of_a_process_without_zookeeper_fails_where_it_should_h
 
     assert status(DL4J_ZOOKEEPER="nowhere:1") == 1
     assert status(DL4J_ZOOKEEPER="") == 0
+
+
+def test_the_image_of_the_server_serves_what_is_named_behind_it_and_is_asked_whether_it_does(tmp_path: Path) -> None:
+    stage = (DOCKER / "Dockerfile").read_text().partition("FROM base AS serve\n")[2].partition("FROM ")[0]
+    entry, model = (
+        json.loads(re.findall(rf"^{word} (\[.*\])$", stage, flags=re.M)[0]) for word in ("ENTRYPOINT", "CMD")
+    )
+    assert entry[:3] == ["start.sh", "dl4j", "serve"] and (DOCKER / "requirements-serve.txt").exists()
+    write_model(MultiLayerNetwork(mlp(4, 3)), tmp_path / "model.zip")
+    words = [*entry[2:], *model, "--format", "json"]
+    words[words.index("8000")], words[words.index("/models/model.zip")] = "0", str(tmp_path / "model.zip")
+    token = {"DL4J_SERVE_TOKEN": "of-a-container-0123"}
+    environ = {**os.environ, **token, "PYTHONPATH": str(REPOSITORY)}
+    check = [sys.executable, "-ISB", str(DOCKER / "bin" / "serve_health.py")]
+    with subprocess.Popen([sys.executable, "-m", "dl4jlegacy", *words], stdout=subprocess.PIPE, env=environ) as server:
+        assert server.stdout is not None
+        port = json.loads(server.stdout.readline())["url"].rpartition(":")[2]
+        assert subprocess.run([*check, port], timeout=60).returncode == 0
+        server.terminate()
+        server.communicate(timeout=60)
+    silent = subprocess.run([*check, port], capture_output=True, text=True, timeout=60)
+    assert silent.returncode == 1 and f"not served at port {port}" in silent.stdout
 
 
 def started(script: str, command: list[str], over: Path, **environ: str) -> subprocess.Popen[bytes]:
