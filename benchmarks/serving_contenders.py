@@ -58,7 +58,7 @@ class TorchNetwork:
         """Return probabilities, ``(rows, 10)``."""
         with self._torch.inference_mode():
             found: np.ndarray = self._net(self._torch.from_numpy(x).view(-1, 1, 28, 28)).numpy()
-            return found
+        return found
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ours, name)

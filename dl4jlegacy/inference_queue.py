@@ -228,7 +228,7 @@ class InferenceQueue:
     # -- workers ------------------------------------------------------------------------------------------------------
 
     def _work(self, index: int) -> None:
-        own = _Rows(self._batching.batch_limit)
+        own = _Rows()
         while not self._is_closed:
             if not self._collecting.acquire(timeout=SLICE_SECONDS):
                 continue
@@ -313,6 +313,8 @@ class InferenceQueue:
     def _predicted(self, model: ReplicatedModel, rows: Array, index: int, requests: int) -> Array:
         began = RUNNING.now()
         outputs = model.predicts[index](rows)
+        if np.may_share_memory(outputs, rows):  # of a network that passes them on, and the memory is used again
+            outputs = outputs.copy()
         self.told(requests, len(outputs), RUNNING.now() - began)
         return outputs
 
@@ -320,15 +322,14 @@ class InferenceQueue:
 class _Rows:
     """The rows that a worker computes, in one and the same memory: new memory for each batch takes longer to be had."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self._array: Array = np.empty((0, 0), np.float32)
 
     def joined(self, blocks: Sequence[Array]) -> Array:
         """Return all rows of blocks of one shape and type; until this is called again."""
         count, first = sum(map(len, blocks)), blocks[0]
         if len(self._array) < count or self._array.shape[1:] != first.shape[1:] or self._array.dtype != first.dtype:
-            self._array = np.empty((max(count, self._limit), *first.shape[1:]), first.dtype)
+            self._array = np.empty((1 << (count - 1).bit_length(), *first.shape[1:]), first.dtype)
         bytes_, start = self._array.data.cast("B"), 0
         for block in blocks:  # not by NumPy, which would let other threads run meanwhile, and then wait for them
             stop = start + block.nbytes

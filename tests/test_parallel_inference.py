@@ -204,6 +204,20 @@ def test_rows_that_fail_fail_nobody_else(gate: Gate, begin: Callable[..., Infere
     assert gate.passes[0] == 1 and 5 in gate.passes
 
 
+def test_answers_are_not_in_the_memory_of_the_next_batch(gate: Gate) -> None:
+    """Of a network that passes on what it is given, as no layer of this package does."""
+    passes = ReplicatedModel(gate.model, [lambda features: features[:, :3]])
+    waiting, made = InferenceQueue("passes", Batching(batch_limit=4, batch_delay=50.0)), list[tuple[Asked, Array]]()
+    for seed in range(0, 6, 2):
+        for x in (rows(1, seed), rows(3, seed + 1)):
+            made.append((Asked(passes, x), x))
+            waiting.put(made[-1][0].request)
+    found = [asked.outputs() for asked, _ in made]  # when all batches are computed
+    for outputs, (_, x) in zip(found, made, strict=True):
+        assert outputs.tobytes() == np.ascontiguousarray(x[:, :3]).tobytes()
+    assert waiting.close(PATIENCE)
+
+
 def test_what_takes_an_answer_may_fail_too(gate: Gate, begin: Callable[..., InferenceQueue]) -> None:
     waiting, failed = begin(), queue.SimpleQueue[Exception]()
 
