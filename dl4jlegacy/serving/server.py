@@ -66,7 +66,8 @@ class ModelServer:
         service: what is served.
         listening: the socket, which is closed at the end.
         reload_seconds: how often it looks whether models have changed.
-        drain_seconds: how long requests that have come may take at the end.
+        drain_seconds: how long requests that have come may take at the end; what is still computed then is left to end
+            with the process.
         connections: that are open at a time, at most; those beyond are answered with status 503. The process's limit of
             open files is raised for them as far as it may be, and bounds them.
 
@@ -123,7 +124,7 @@ class ModelServer:
         self._ends.enter_context(one_thread())
         self._ends.enter_context(read_often(RUNNING))  # or the deadlines of requests would not count what is computed
         for served in self._service.models.values():
-            self._ends.callback(served.close)
+            self._ends.callback(served.close, self._drain_seconds)
         self._ends.enter_context(ModelWatcher(self._service.models, self._reload_seconds))
         self._thread.start()
         return self

@@ -104,6 +104,7 @@ def serving(
     every: float = 3600,
     batching: Batching | None = None,
     connections: int = 100,
+    drain: float = 30.0,
     **limits: Any,
 ) -> Iterator[Any]:
     """A server of models on a free port; yields a client of it, which has the service as ``service``."""
@@ -112,7 +113,11 @@ def serving(
     service = Service(models, Limits(**limits), token)
     with (
         ModelServer(
-            service, bind("127.0.0.1", 0, "the models"), reload_seconds=every, connections=connections
+            service,
+            bind("127.0.0.1", 0, "the models"),
+            reload_seconds=every,
+            drain_seconds=drain,
+            connections=connections,
         ) as server,
         httpx.Client(base_url=server.url, timeout=PATIENCE, trust_env=False) as client,
     ):
@@ -700,6 +705,20 @@ def test_what_has_come_is_answered_at_the_end_and_nothing_else(folder: Path, hel
         client.close()
 
 
+def test_a_computation_that_does_not_end_does_not_hold_up_the_end(
+    folder: Path, held: Held, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with serving(folder / "plain.zip", drain=0.1) as client:
+            waiting = pool.submit(post, client)
+            assert held.begun.wait(PATIENCE)
+        assert not held.may_go.is_set() and "model plain still computes after 0.1 s" in caplog.text
+        held.may_go.set()
+        with contextlib.suppress(httpx.TransportError):
+            assert waiting.result(PATIENCE).status_code >= 500
+    assert client.service.models["plain"].close(PATIENCE)
+
+
 def _refuses(url: str) -> bool:
     try:
         httpx.get(f"{url}/health", timeout=PATIENCE, trust_env=False)
@@ -731,7 +750,7 @@ def command(folder: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 def test_the_command_serves_until_a_signal(
     command: Callable[..., subprocess.Popen[str]], number: signal.Signals, status: int
 ) -> None:
-    process = command("plain.zip", "autos=cars.zip", "--port", "0")
+    process = command("plain.zip", "autos=cars.zip", "--port", "0", "--workers", "2", "--batch-delay", "0.001")
     assert process.stdout is not None
     said = json.loads(process.stdout.readline())
     assert said["models"] == ["plain", "autos"] and said["url"].startswith("http://127.0.0.1:")
@@ -755,6 +774,11 @@ def test_the_command_serves_until_a_signal(
         (("plain.zip", "--host", "no.such.host.invalid", "--port", "0"), 6, "there is no token"),
         (("plain.zip", "--timeout", "0"), 2, "--timeout 0"),
         (("plain.zip", "--max-queue", "0"), 2, "--max-queue is '0'"),
+        (("plain.zip", "--batch-limit", "0"), 2, "--batch-limit is '0'"),
+        (("plain.zip", "--workers", "two"), 2, "--workers is 'two'"),
+        (("plain.zip", "--batch-delay", "-1"), 2, "--batch-delay is '-1'"),
+        (("plain.zip", "--batch-delay", "100"), 2, "batch_delay is 100.0; it must be from 0 to 60 seconds"),
+        (("plain.zip", "--inference-mode", "inplace"), 2, "--inference-mode is 'inplace'"),
         (("plain.zip", "--token-file", "gone"), 3, "gone cannot be read"),
     ],
 )
