@@ -223,9 +223,7 @@ def test_many_clients_at_a_time_get_each_their_own_answer(folder: Path, every: h
     alone = [answered(every.post("/v1/models/plain/predict", content=line, headers=CSV), "plain") for line in lines]
     with ThreadPoolExecutor(8) as pool:
         found = pool.map(lambda line: every.post("/v1/models/plain/predict", content=line, headers=CSV).json(), lines)
-        for each, own in zip(found, alone, strict=True):
-            assert each["predictions"] == own["predictions"]
-            np.testing.assert_allclose(each["probabilities"], own["probabilities"], atol=2e-6)
+        assert [{k: v for k, v in each.items() if k != "model"} for each in found] == alone
 
 
 # -- what else can be asked --------------------------------------------------------------------------------------------
@@ -657,8 +655,7 @@ def test_reloads_under_load_lose_no_request_and_mix_no_answers(tmp_path: Path) -
     def ask(client: Any) -> None:
         while not over.is_set():
             response = post(client)
-            text = str(np.round(response.json()["probabilities"], 4).tolist())
-            found.append((response.status_code, response.headers.get("dl4j-model-version", ""), text))
+            found.append((response.status_code, response.headers.get("dl4j-model-version", ""), response.text))
 
     with serving(path, every=0.02) as client, ThreadPoolExecutor(3) as pool:
         asking = [pool.submit(ask, client) for _ in range(3)]
