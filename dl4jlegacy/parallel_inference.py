@@ -16,8 +16,6 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
 
-from threadpoolctl import threadpool_limits
-
 from dl4jlegacy.backend import Array
 from dl4jlegacy.clock import Deadline
 from dl4jlegacy.datasets import DataSet
@@ -34,6 +32,7 @@ from dl4jlegacy.inference_queue import (
     QueueFullError,
     ReplicatedModel,
 )
+from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.nn.networks import Network
 from dl4jlegacy.prediction import Predict
 
@@ -77,7 +76,7 @@ class ParallelInference:
         )
         self._ends = contextlib.ExitStack()
         # For as long as it lives: with more threads BLAS may round otherwise, and calls side by side would change it.
-        self._ends.enter_context(threadpool_limits(limits=1, user_api="blas"))
+        self._ends.enter_context(one_thread())
         self._free: queue.SimpleQueue[tuple[ReplicatedModel, Predict]] = queue.SimpleQueue()
         self._queue: InferenceQueue | None = None
         self._is_closed = False

@@ -22,8 +22,8 @@ from dl4jlegacy import files, storage
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import CloudError, Dl4jError, DownloadError, ModelError, NotAuthorisedError, UsageError
 from dl4jlegacy.inference import TrainedModel
-from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.inference_queue import Batching, InferenceQueue, ReplicatedModel
+from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.nn.input_type import InputTypeRecurrent
 from dl4jlegacy.nn.networks import input_type_of
 from dl4jlegacy.saved_model import load_model
