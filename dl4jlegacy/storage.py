@@ -174,7 +174,7 @@ class Output:
             write(Path(self.place))
             return
         with tempfile.TemporaryDirectory(prefix="dl4j-out-") as folder:
-            file = Path(folder, "model.zip")
+            file = Path(folder, "model").with_suffix(Path(self.place).suffix)  # which says what is written
             write(file)
             self._upload(file)
 

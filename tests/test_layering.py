@@ -124,7 +124,7 @@ LIBRARIES = {  # where each library may be imported
         "dl4jlegacy.scaleout.worker_pool",
     ),
     "rich": ("dl4jlegacy.console", "dl4jlegacy.cli.panel", "dl4jlegacy.cli.progress", "dl4jlegacy.cli.watch"),
-    "safetensors": ("dl4jlegacy.scaleout.checkpoint",),
+    "safetensors": ("dl4jlegacy.nn.dl4j.safetensors_file", "dl4jlegacy.scaleout.checkpoint"),
     "sklearn": ("dl4jlegacy.sklearn",),
     "sqlalchemy": ("dl4jlegacy.tuning.search",),
     "starlette": ("dl4jlegacy.serving.application", "dl4jlegacy.ui"),

@@ -167,7 +167,7 @@ MixedDevices = Annotated[
 MultiLabel = Annotated[
     bool, typer.Option("--multi-label", help="The labels are 0 or 1 each, and do not exclude each other.")
 ]
-Out = Annotated[str | None, _text("--out", "FILE", "Save the trained model to this zip file.")]
+Out = Annotated[str | None, _text("--out", "FILE", "Save the model to this file: .zip or .safetensors.")]
 ProgressFormat = Annotated[
     str, _text("--log-format", "text|json", "Progress as text, or as lines of JSON.", text_or_json)
 ]

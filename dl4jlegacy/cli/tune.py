@@ -96,7 +96,7 @@ class TuneOptions:
         ),
     ] = None
     out: Annotated[
-        str | None, option("--out", metavar="FILE", help="Save the best model to this zip file.", read=not_empty)
+        str | None, option("--out", metavar="FILE", help="Save the best model to this file.", read=not_empty)
     ] = None
     plot: Annotated[
         str | None,

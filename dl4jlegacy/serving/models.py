@@ -145,7 +145,7 @@ def named_paths(models: Sequence[str]) -> dict[str, str]:
     for text in models:
         name, equals, path = text.partition("=")
         if not equals or not _NAME.fullmatch(name):
-            name, path = Path(text).name.removesuffix(".zip"), text
+            name, path = Path(text).name.removesuffix(".zip").removesuffix(".safetensors"), text
         if not _NAME.fullmatch(name) or name in (".", ".."):
             raise UsageError(f"{text!r} gives no name that an address can have; write NAME={text}")
         if name in found:

@@ -5,6 +5,7 @@ Entries: ``configuration.json`` (DL4J 0.9.1's shape, which every later version r
 the configuration and the normalizer exactly as they are here. A file without that entry is a foreign one and is
 restored from ``configuration.json`` alone.
 
+A file whose name ends in ``.safetensors`` has the same in one safetensors file, see ``safetensors_file``.
 Writing is atomic: a reader sees the old file or the new one, never a half. The same network gives the same bytes.
 """
 
@@ -41,6 +42,8 @@ from dl4jlegacy.nn.dl4j.graph import graph_from_dl4j, graph_to_dl4j
 from dl4jlegacy.nn.dl4j.json import to_dl4j
 from dl4jlegacy.nn.dl4j.normalizer_file import read_normalizer, write_normalizer
 from dl4jlegacy.nn.dl4j.reader import from_dl4j
+from dl4jlegacy.nn.dl4j.safetensors_file import OWN as _OWN
+from dl4jlegacy.nn.dl4j.safetensors_file import SUFFIX, SafetensorsFile, is_safetensors, write_safetensors
 from dl4jlegacy.nn.dl4j.versions import VERSIONS, Version, answers_otherwise, differences, suiting, why_not
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
 from dl4jlegacy.nn.input_type import AnyInputType
@@ -68,11 +71,13 @@ _CONFIGURATION: Final = "configuration.json"
 _COEFFICIENTS: Final = "coefficients.bin"
 _UPDATER_STATE: Final = "updaterState.bin"
 _NORMALIZER: Final = "normalizer.bin"
-_OWN: Final = "dl4jlegacy.json"
 _PLAIN_FORMAT: Final = 1
 _OWN_FORMAT: Final = 2
 """Since 2 the vectors may lie as Deeplearning4j has them; where they lie as here, files still say 1."""
 
+_KERAS: Final = {"config.json", "metadata.json"}
+_OF_KERAS: Final = "; `dl4j export FILE --out model.zip` or KerasModelImport makes a model of it"
+_HDF5: Final = b"\x89HDF\r\n\x1a\n"
 _MAX_JSON_BYTES: Final = 16 << 20
 _MAX_ENTRIES: Final = 256
 _BOMB_BYTES: Final = 256 << 20
@@ -93,6 +98,8 @@ _READING_ERRORS: Final = (
     OSError,
 )
 
+_Archive = zipfile.ZipFile | SafetensorsFile
+
 
 def write_model(
     network: MultiLayerNetwork | ComputationGraph,
@@ -112,7 +119,7 @@ def write_model(
 
     Args:
         network: its configuration, parameters and (if ``save_updater``) updater state are saved.
-        path: the zip to write; its folder must exist.
+        path: the zip to write, or the safetensors file if it ends in ``.safetensors``; its folder must exist.
         save_updater: without it training can continue only with a fresh updater.
         normalizer: saved with the model, for ``restore_normalizer``.
         label_names: what the outputs stand for, for ``restore_label_names``.
@@ -128,25 +135,25 @@ def write_model(
     Raises:
         ModelError: the file cannot be written, or ``dl4j_version`` cannot hold the network, or would answer otherwise.
     """
+    is_zip = Path(path).suffix != SUFFIX
+    if dl4j_version is not None and not is_zip:
+        raise ModelError(f"Deeplearning4j {dl4j_version} reads no safetensors files; give {path} the ending .zip")
     version = _addressed(network.conf, dl4j_version)
     if dl4j_version == "0.9.1" and isinstance(normalizer, ImagePreProcessingScaler):
         raise ModelError("Deeplearning4j 0.9.1 cannot read an ImagePreProcessingScaler with a model; 1.0.0 can")
-    own: dict[str, Any] = {"format": _PLAIN_FORMAT, "configuration": json.loads(network.conf.to_json())}
-    own["iteration"] = network.iteration
-    if normalizer is not None:
-        own["normalizer"] = json.loads(normalizer.to_json())
-    if label_names:
-        own["label_names"] = list(label_names)
-    if transform is not None:
-        own["transform"] = json.loads(transform.to_json())
-    if images is not None:
-        own["images"] = msgspec.to_builtins(images)
-    if stratified:
-        own["stratified"] = True
-    if text is not None:
-        own["text"] = msgspec.to_builtins(text)
-    if sequences is not None:
-        own["sequences"] = msgspec.to_builtins(sequences)
+    own = _own_entry(
+        network,
+        normalizer,
+        label_names=list(label_names) or None,
+        transform=None if transform is None else json.loads(transform.to_json()),
+        images=None if images is None else msgspec.to_builtins(images),
+        stratified=stratified or None,
+        text=None if text is None else msgspec.to_builtins(text),
+        sequences=None if sequences is None else msgspec.to_builtins(sequences),
+    )
+    if not is_zip:
+        write_safetensors(network, Path(path), own, save_updater=save_updater)
+        return
     if isinstance(network, ComputationGraph):
         tree = graph_to_dl4j(network.conf, iteration=network.iteration, version=version)
     else:
@@ -181,7 +188,7 @@ def restore_model(
     label names, and scales them itself.
 
     Args:
-        path: the zip.
+        path: the zip, or the safetensors file.
         load_updater: also restore the updater's state, if the file has it; otherwise it is all zero.
         kernels: the network's; they decide where it lives.
         input_types: what a network of Deeplearning4j takes, one for each input, where its file does not say it.
@@ -191,19 +198,40 @@ def restore_model(
     """
     with _opened(path) as archive:
         conf, layouts = _configuration(archive, input_types)
-        params = _read_vector(archive, _COEFFICIENTS, layout.count(ParamLayout.of(conf.resolved()), layouts))
-        if _OWN not in archive.namelist() and params.dtype == np.float64:  # 0.x keeps its data type nowhere else
-            conf = conf.replace(conf=conf.conf.replace(dtype="float64"))
-        is_graph = isinstance(conf, ComputationGraphConfiguration)
-        network = ComputationGraph(conf, kernels=kernels) if is_graph else MultiLayerNetwork(conf, kernels=kernels)
+        if isinstance(archive, SafetensorsFile):
+            network = _built(conf, kernels)
+            params: Array = archive.params(network.param_table, network.layout.spans, network.layout.size)
+        else:
+            params = _read_vector(archive, _COEFFICIENTS, layout.count(ParamLayout.of(conf.resolved()), layouts))
+            if _OWN not in archive.namelist() and params.dtype == np.float64:  # 0.x keeps its type nowhere else
+                conf = conf.replace(conf=conf.conf.replace(dtype="float64"))
+            network = _built(conf, kernels)
         network.iteration = _iteration(archive)
-        params = layout.params_to_ours(_cast(params, network.params.dtype, _COEFFICIENTS), network.layout, layouts)
-        network.set_params(params)
-        if load_updater and _UPDATER_STATE in archive.namelist():
-            size = layout.state_count(network.layers, network.layout, layouts)
-            state = _cast(_read_vector(archive, _UPDATER_STATE, size), network.params.dtype, _UPDATER_STATE)
-            network.set_updater_state(layout.state_to_ours(state, network.layers, network.layout, layouts))
+        params = _cast(params, network.params.dtype, _COEFFICIENTS)
+        network.set_params(layout.params_to_ours(params, network.layout, layouts))
+        if load_updater:
+            _read_updater(archive, network, layouts)
     return network
+
+
+def _built(conf: Any, kernels: Kernels | None) -> MultiLayerNetwork | ComputationGraph:
+    is_graph = isinstance(conf, ComputationGraphConfiguration)
+    return ComputationGraph(conf, kernels=kernels) if is_graph else MultiLayerNetwork(conf, kernels=kernels)
+
+
+def _read_updater(
+    archive: _Archive, network: MultiLayerNetwork | ComputationGraph, layouts: tuple[layout.LayerLayout, ...]
+) -> None:
+    """Restore the updater's state if the file has it."""
+    size = layout.state_count(network.layers, network.layout, layouts)
+    if isinstance(archive, SafetensorsFile):
+        state = archive.updater_state(size) if archive.has_updater else None
+    else:
+        is_there = _UPDATER_STATE in archive.namelist()
+        state = _read_vector(archive, _UPDATER_STATE, size) if is_there else None
+    if state is not None:
+        state = _cast(state, network.params.dtype, _UPDATER_STATE)
+        network.set_updater_state(layout.state_to_ours(state, network.layers, network.layout, layouts))
 
 
 def restore_multi_layer_network(
@@ -245,7 +273,7 @@ def restore_normalizer(path: str | os.PathLike[str]) -> Normalizer | None:
             saved = _own(archive).get("normalizer")
             if saved is not None:
                 return normalizer_from_json(to_json(saved))
-        if _NORMALIZER in archive.namelist():
+        if isinstance(archive, zipfile.ZipFile) and _NORMALIZER in archive.namelist():
             return read_normalizer(_read(archive, _NORMALIZER, _MAX_JSON_BYTES))
     return None
 
@@ -325,6 +353,17 @@ def restore_label_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
+def _own_entry(
+    network: MultiLayerNetwork | ComputationGraph, normalizer: Normalizer | None, **more: Any
+) -> dict[str, Any]:
+    """Return what this package alone looks at: the configuration and what belongs to it exactly as they are here."""
+    own: dict[str, Any] = {"format": _PLAIN_FORMAT, "configuration": json.loads(network.conf.to_json())}
+    own["iteration"] = network.iteration
+    if normalizer is not None:
+        own["normalizer"] = json.loads(normalizer.to_json())
+    return own | {name: value for name, value in more.items() if value is not None}
+
+
 def _addressed(conf: Any, version: Version | None) -> Version:
     """Return the version whose shape is written; hold one that was named to what it can do."""
     if version is None:
@@ -372,10 +411,19 @@ def _entry(name: str) -> zipfile.ZipInfo:
 
 
 @contextlib.contextmanager
-def _opened(path: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
+def _opened(path: str | os.PathLike[str]) -> Iterator[_Archive]:
     """Open a model file; every way in which a file can be bad becomes a ``ModelError`` that names the file."""
     try:
-        with files.open_to_read(files.expand(path)) as file, zipfile.ZipFile(file) as archive:
+        with contextlib.ExitStack() as stack:
+            place = files.expand(path)
+            file = stack.enter_context(files.open_to_read(place))
+            begin = file.read(len(_HDF5) + 1)
+            if is_safetensors(begin):
+                yield stack.enter_context(SafetensorsFile.opened(place))
+                return
+            if begin.startswith(_HDF5):
+                raise ModelError(f"it is an HDF5 file, such as Keras writes{_OF_KERAS}")
+            archive = stack.enter_context(zipfile.ZipFile(file))
             _check_entries(archive, os.fstat(file.fileno()).st_size)
             yield archive
     except FileNotFoundError as exc:
@@ -403,12 +451,14 @@ def _check_entries(archive: zipfile.ZipFile, file_bytes: int) -> None:
     total = sum(entry.file_size for entry in entries)
     if total > max(_BOMB_BYTES, _BOMB_RATIO * file_bytes):
         raise ModelError(f"{file_bytes} bytes would unpack to {total}; refusing what looks like a zip bomb")
+    if set(names) >= _KERAS:
+        raise ModelError(f"it is a file of Keras{_OF_KERAS}")
     if _CONFIGURATION not in names and _OWN not in names:
         raise ModelError(f"entry {_CONFIGURATION} is missing, so it is no Deeplearning4j model; entries: {names[:8]}")
 
 
 def _configuration(
-    archive: zipfile.ZipFile, input_types: Sequence[AnyInputType]
+    archive: _Archive, input_types: Sequence[AnyInputType]
 ) -> tuple[Any, tuple[layout.LayerLayout, ...]]:
     """Return the configuration of whichever kind of network the file holds, and how its parameters lie there."""
     if _OWN in archive.namelist():
@@ -428,14 +478,14 @@ def _configuration(
     return conf, layout.layouts_of(tree, conf)
 
 
-def _iteration(archive: zipfile.ZipFile) -> int:
+def _iteration(archive: _Archive) -> int:
     """The number of updates done when the model was saved; Adam and schedules continue from there."""
     is_own = _OWN in archive.namelist()
     value = _own(archive).get("iteration") if is_own else _json(archive, _CONFIGURATION).get("iterationCount")
     return value if isinstance(value, int) and value >= 0 else 0
 
 
-def _own(archive: zipfile.ZipFile) -> dict[str, Any]:
+def _own(archive: _Archive) -> dict[str, Any]:
     own = _json(archive, _OWN)
     if own.get("format") not in (_PLAIN_FORMAT, _OWN_FORMAT) or "configuration" not in own:
         raise ModelError(
@@ -444,7 +494,7 @@ def _own(archive: zipfile.ZipFile) -> dict[str, Any]:
     return own
 
 
-def _json(archive: zipfile.ZipFile, name: str) -> dict[str, Any]:
+def _json(archive: _Archive, name: str) -> dict[str, Any]:
     try:
         tree = json.loads(_read(archive, name, _MAX_JSON_BYTES))
     except (ValueError, RecursionError) as exc:
@@ -454,7 +504,7 @@ def _json(archive: zipfile.ZipFile, name: str) -> dict[str, Any]:
     return tree
 
 
-def _read(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
+def _read(archive: _Archive, name: str, limit: int) -> bytes:
     with archive.open(name) as entry:
         data = entry.read(limit + 1)
     if len(data) > limit:
