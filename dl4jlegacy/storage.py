@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dl4jlegacy.aws.s3_cache import S3Versions
 
 __all__ = [
+    "ONNX",
     "Output",
     "absolute",
     "find_conf",
@@ -37,11 +38,15 @@ __all__ = [
     "open_checkpoints",
     "open_exported",
     "open_folder",
+    "open_model_output",
     "open_output",
     "read_history",
     "read_stats",
     "remote_versions",
 ]
+
+ONNX = ".onnx"
+"""The ending of files that only answer; model files can be trained on."""
 
 _SCHEME = "s3://"
 
@@ -201,6 +206,16 @@ def keep(write: Callable[[Path], None]) -> str:
             write(kept)
             return str(kept)
     return ""
+
+
+def open_model_output(path: str) -> Output:
+    """Return the output of a training that ``path`` names; raises as ``open_output``, and for what is no model file."""
+    if Path(path).suffix == ONNX:
+        raise ModelError(
+            f"{path} would be an ONNX file, with which no training goes on; choose a .zip or .safetensors for --out, "
+            "and `dl4j export` makes an ONNX file of it"
+        )
+    return open_output(path)
 
 
 def open_output(path: str) -> Output:

@@ -61,7 +61,6 @@ __all__ = [
     "Report",
     "batches",
     "check_classes",
-    "export_model",
     "few_updates",
     "model_writer",
     "params_sha256",
@@ -377,7 +376,7 @@ def train(
         Dl4jError: what else ``RunExecution.train`` raises.
     """
     test, label_names = source_for_model(data.source, run.conf.model).test, data.source.label_names
-    output = storage.open_output(out) if out else None
+    output = storage.open_model_output(out) if out else None
     training = training_data(run.conf, data)
     with RunExecution(training, tracker=tracker, monitor=monitor, observers=observers) as execution:
         execution.setup(run)
@@ -463,44 +462,6 @@ def read_checkpoint(
     data = data_of(conf)
     network = trained_network(conf, Result.decode(frame), kernels or host_kernels(conf.kernels))
     return Checkpoint(conf, found[0], network, data)
-
-
-def export_model(folder: str, out: str, *, best: bool = False, dl4j_version: Version | None = None) -> dict[str, Any]:
-    """Write the model of a run's newest good checkpoint to a model file; return what it is, for people and JSON.
-
-    The run may go on meanwhile. It has the normalizer and the label names that the run's own model file would have.
-
-    Args:
-        folder: of the checkpoints, here or in S3.
-        out: the file, here or in S3.
-        best: the best model so far instead, of a run that is scored.
-        dl4j_version: the version of Deeplearning4j that is to read it, see ``write_model``.
-
-    Raises:
-        CheckpointError: the folder holds no run, or no usable checkpoint, or no best model.
-        ModelError: ``out`` cannot be written, or that version cannot take the network.
-        DataError: the data that the run's Conf names are not there.
-    """
-    output = storage.open_output(out)
-    kept = read_checkpoint(folder, best=best)
-    conf, head, network = kept.conf, kept.head, kept.network
-    output.save(model_writer(network, kept.data, dl4j_version))
-    return {
-        "run": conf.run,
-        "model": conf.model,
-        "dataset": conf.dataset,
-        **_of_exported(head, best=best),
-        "params_sha256": params_sha256(network.params),
-        "model_path": output.place,
-    }
-
-
-def _of_exported(head: Head, *, best: bool) -> dict[str, Any]:
-    """Return what is known of the model that is exported: the newest, or the best one."""
-    if best and head.best is not None:
-        found = head.best
-        return {"version": found.version, "round": found.round, "examples": None, "score": found.score}
-    return {"version": head.version, "round": head.round, "examples": head.examples, "score": head.score}
 
 
 def _keep_unfinished(network: Network | None, data: Data) -> str:

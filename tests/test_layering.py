@@ -40,7 +40,7 @@ nn.network
 nn.graph
 nn.networks
 nn.zoo
-nn.dl4j
+nn.dl4j nn.onnx
 nn.summary nn.network_svg nn.pretrain_stack
 nn.training
 nn
@@ -68,6 +68,7 @@ evaluation_run prediction generation
 prediction_run reconstruction run_data
 training
 saved_model
+exporting
 listening services
 cluster
 runner
@@ -110,6 +111,7 @@ LIBRARIES = {  # where each library may be imported
     "msgspec": ("dl4jlegacy", "tools"),
     "numba": ("dl4jlegacy.kernels",),
     "numpy": ("dl4jlegacy",),
+    "onnx": ("dl4jlegacy.nn.onnx.graph",),
     "opentelemetry": ("dl4jlegacy.observing.opentelemetry",),
     "optuna": ("dl4jlegacy.tuning",),
     "packaging": ("dl4jlegacy.doctor.installation",),

@@ -18,7 +18,6 @@ from dl4jlegacy.cli.options import (
     Dataset,
     Device,
     Id,
-    Out,
     ReportFormat,
     WorkerWait,
     add_command,
@@ -266,8 +265,12 @@ def _cluster(options: WhereOptions) -> dict[str, Any] | None:
 
 
 def export(
-    folder: Annotated[str, typer.Argument(metavar="DIR", help="The checkpoints of a run, here or in S3.")],
-    out: Out = None,
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="The checkpoints of a run, or a model file; Keras's, too.")
+    ],
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="FILE", help="The file to write: .zip, .safetensors or .onnx.")
+    ] = None,
     best: Annotated[bool, typer.Option("--best", help="The model with the best score so far, not the newest.")] = False,
     dl4j_version: Annotated[
         str | None,
@@ -275,17 +278,23 @@ def export(
     ] = None,
     format: ReportFormat = "text",
 ) -> None:
-    """Write a run's newest checkpoint as a model; the run may go on."""
+    """Write a run's newest checkpoint, or a model file, as a model of any kind; a run may go on."""
+    from dl4jlegacy.exporting import convert_model, export_model, is_model_file
     from dl4jlegacy.nn.dl4j.versions import VERSIONS
-    from dl4jlegacy.training import export_model
 
     if out is None:
-        raise UsageError("--out is missing; give the zip file for the model, such as model.zip")
+        raise UsageError("--out is missing; give the file for the model, such as model.zip")
     version = next((known for known in VERSIONS if known == dl4j_version), None)
     if dl4j_version is not None and version is None:
         raise UsageError(f"--dl4j-version is {dl4j_version!r}; it must be {' or '.join(VERSIONS)}")
-    fields = export_model(folder, out, best=best, dl4j_version=version)
-    said = "the model of run {run} in round {round}, after {examples:,} examples, is in {model_path}"
+    if is_model_file(model):
+        if best:
+            raise UsageError(f"--best chooses among the models of a run, and {model} is one model; leave it out")
+        fields = convert_model(model, out, dl4j_version=version)
+        said = "the model in {model} is in {model_path}, too"
+    else:
+        fields = export_model(model, out, best=best, dl4j_version=version)
+        said = "the model of run {run} in round {round}, after {examples:,} examples, is in {model_path}"
     if best:
         said = "the best model of run {run}, scored {score:.6g} in round {round}, is in {model_path}"
     text = said.format(**fields)

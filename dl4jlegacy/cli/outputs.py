@@ -181,6 +181,14 @@ class Exported(Output):
     model_path: str
 
 
+class Converted(Output):
+    """A model file of another kind."""
+
+    model: str
+    params_sha256: str
+    model_path: str
+
+
 class Generated(Output):
     """A text that a model has gone on with, and how it was drawn."""
 
@@ -545,7 +553,7 @@ OUTPUTS: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "reconstruct": (Reconstructed,),
     "sample": (Sampled,),
     "tune": (Tuned,),
-    "export": (Exported,),
+    "export": (Exported, Converted),
     "summary": (NetworkSize,),
     "data inspect": (Inspected,),
     "data validate": (Validated,),

@@ -349,7 +349,7 @@ def _place_of_model(conf: Conf, own: str, tracker: HazelcastStateTracker) -> str
     if own or not isinstance(theirs, str) or not theirs:
         return storage.absolute(own)
     try:
-        storage.open_output(theirs)
+        storage.open_model_output(theirs)
     except Dl4jError as exc:
         kept = storage.absolute(f"dl4j-model-{conf.incarnation[:8]}.zip")
         logger.warning("the model of run %s will go to %s: %s", conf.run, kept, exc)

@@ -49,6 +49,7 @@ from dl4jlegacy.nn.network.generative import (
     reconstruction_log_probability,
 )
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
+from dl4jlegacy.nn.onnx.exporter import write_onnx
 from dl4jlegacy.nn.preprocessors import (
     BinomialSamplingPreProcessor,
     CnnToFeedForwardPreProcessor,
@@ -271,4 +272,5 @@ __all__ = [
     "restore_normalizer",
     "sample_input",
     "write_model",
+    "write_onnx",
 ]

@@ -287,7 +287,7 @@ class _Search:
             raise ConfError(
                 f"Conf.checkpoint_dir is {conf.checkpoint_dir}, and a search keeps no checkpoints; leave it out"
             )
-        output = storage.open_output(options.out) if options.out else None
+        output = storage.open_model_output(options.out) if options.out else None
         kernels, jobs = conf.kernels, conf.jobs_per_round or conf.workers
         conf = training.with_absolute_paths(conf)
         workers = conf.workers if options.workers is None else options.workers

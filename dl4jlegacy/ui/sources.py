@@ -229,7 +229,7 @@ class LocalSource:
 
 def exported(folder: str, out: str) -> str:
     """Write the newest checkpoint in a folder to a model file; return what it is, in words; raises ``Dl4jError``."""
-    from dl4jlegacy.training import export_model
+    from dl4jlegacy.exporting import export_model
 
     fields = export_model(folder, out)
     return (

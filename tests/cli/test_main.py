@@ -9,7 +9,10 @@ import shlex
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
+import numpy as np
+import onnxruntime
 import pytest
 import yaml
 
@@ -93,6 +96,39 @@ def test_a_run_that_saves_no_model_says_how_to_keep_it(dl4j):
     assert before == "The model was not saved to a file; without training again"
     assert dl4j(*shlex.split(paste))[0] == 0
     assert json.loads(dl4j("evaluate", "model.zip", "--dataset", "iris", "--format", "json")[1])["examples"] == 30
+
+
+def test_a_model_file_is_written_as_one_of_another_kind(dl4j, train, tmp_path):
+    flags = ("train", "--dataset", "iris", "--epochs", "2", "--checkpoint-dir", "run", "--run", "mine")
+    trained = train(*flags, "--out", "saved.safetensors")
+    (tmp_path / "rows.csv").write_text("5.1,3.5,1.4,0.2\n6.3,3.3,6.0,2.5\n")
+    converted = train("export", "saved.safetensors", "--out", "again.zip")
+    assert converted == {
+        "model": "saved.safetensors",
+        "params_sha256": trained["params_sha256"],
+        "model_path": "again.zip",
+    }
+    text = dl4j("export", "again.zip", "--out", "third.safetensors")[1]
+    assert text == "the model in again.zip is in third.safetensors, too\n"
+    said = {dl4j("predict", model, "rows.csv")[1] for model in ("saved.safetensors", "again.zip", "third.safetensors")}
+    assert len(said) == 1 and said != {""}
+    for model, out in (("again.zip", "a.onnx"), ("run", "b.onnx")):
+        assert dl4j("export", model, "--out", out)[0] == 0
+    assert Path("a.onnx").read_bytes() == Path("b.onnx").read_bytes()
+    answered = json.loads(dl4j("predict", "again.zip", "rows.csv", "--format", "json")[1])
+    session = onnxruntime.InferenceSession(Path("a.onnx").read_bytes())
+    [found] = session.run(None, {"input": np.loadtxt("rows.csv", np.float32, delimiter=",")})
+    assert found.argmax(axis=1).tolist() == answered["predictions"]
+    for arguments, status, words in (
+        (("export", "again.zip", "--out", "m.zip", "--best"), 2, "again.zip is one model; leave it out"),
+        (("export", "again.zip", "--out", "m.onnx", "--dl4j-version", "1.0.0"), 8, "reads no ONNX files"),
+        (("export", "run", "--out", "m.onnx", "--dl4j-version", "1.0.0"), 8, "reads no ONNX files"),
+        (("export", "again.zip", "--out", "m.safetensors", "--dl4j-version", "1.0.0"), 8, "reads no safetensors"),
+        (("export", "rows.csv", "--out", "m.zip"), 8, "rows.csv is truncated, corrupt or no model at all"),
+        (("train", "--dataset", "iris", "--out", "m.onnx"), 8, "would be an ONNX file, with which no training goes on"),
+    ):
+        ended, out, err = dl4j(*arguments)
+        assert (ended, out) == (status, "") and words in err
 
 
 def test_a_checkpoint_is_exported_as_the_model_that_the_run_would_have_saved(dl4j, train, tmp_path):

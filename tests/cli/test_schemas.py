@@ -101,7 +101,11 @@ LOCAL: dict[str, tuple[tuple[str, ...], ...]] = {
         ("predict", "model.zip", "rows.csv", "--out", "predictions.txt"),
     ),
     "tune": (("tune", "conf.yaml", "--trials", "1", "--workers", "1"),),
-    "export": (("export", "run", "--out", "exported.zip"), ("export", "run", "--out", "exported.zip", "--best")),
+    "export": (
+        ("export", "run", "--out", "exported.zip"),
+        ("export", "run", "--out", "exported.zip", "--best"),
+        ("export", "exported.zip", "--out", "again.safetensors"),
+    ),
     "summary": (("summary", "lenet"), ("summary", "mlp", "--dataset", "iris", "--svg", "mlp.svg")),
     "data inspect": (("data", "inspect", "iris.csv"), ("data", "inspect", "iris.csv", "--out", "schema.json")),
     "data validate": (("data", "validate", "iris.csv"),),

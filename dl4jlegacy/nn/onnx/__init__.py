@@ -1,0 +1,1 @@
+"""Export of networks to ONNX."""
