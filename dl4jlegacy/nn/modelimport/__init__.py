@@ -1,0 +1,1 @@
+"""Import of networks that other libraries have written."""
