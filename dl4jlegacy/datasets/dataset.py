@@ -260,27 +260,35 @@ def _mask(name: str, array: Array, values: npt.ArrayLike | None) -> Array | None
 
 
 def _equally_long(parts: list[DataSet]) -> list[DataSet]:
-    """Return parts with sequences of one length, if all have sequences: zeros, and masks, behind the end of others."""
+    """Return parts with sequences of one length, if all have sequences: zeros, and masks, behind the end of others.
+
+    Labels have a length of their own where layers shorten the sequences before them.
+    """
     if any(part.features.ndim != 3 for part in parts):
         return parts
     longest = max((part.features.shape[2] for part in parts), default=0)
-    return [part if part.features.shape[2] == longest else _lengthened(part, longest) for part in parts]
+    labels = max((part.labels.shape[2] for part in parts if part.labels.ndim == 3), default=0)
+    return [_lengthened(part, longest, labels) for part in parts]
 
 
-def _lengthened(part: DataSet, steps: int) -> DataSet:
-    more = steps - part.features.shape[2]
+def _lengthened(part: DataSet, steps: int, of_labels: int) -> DataSet:
+    """Return a part with features of so many time steps, and labels of ``of_labels`` if they are sequences."""
+    x, y = part.features, part.labels
+    if x.shape[2] == steps and (y.ndim == 2 or y.shape[2] == of_labels):
+        return part
 
-    def longer(array: Array) -> Array:
-        return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, more)])
+    def longer(array: Array, length: int) -> Array:
+        return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, length - array.shape[-1])])
 
-    def mask(own: Array | None) -> Array:
-        everything = np.ones((len(part), part.features.shape[2]), part.features.dtype)
-        return longer(everything if own is None else own)
+    def mask(own: Array | None, array: Array, length: int) -> Array:
+        return longer(np.ones((len(part), array.shape[2]), x.dtype) if own is None else own, length)
 
-    if part.labels.ndim == 2:
-        return _trusted(longer(part.features), part.labels, mask(part.features_mask), part.labels_mask)
-    of_labels = mask(part.features_mask if part.labels_mask is None else part.labels_mask)
-    return _trusted(longer(part.features), longer(part.labels), mask(part.features_mask), of_labels)
+    features_mask = mask(part.features_mask, x, steps)
+    if y.ndim == 2:
+        return _trusted(longer(x, steps), y, features_mask, part.labels_mask)
+    is_alike = part.labels_mask is None and y.shape[2] == x.shape[2]
+    own = part.features_mask if is_alike else part.labels_mask
+    return _trusted(longer(x, steps), longer(y, of_labels), features_mask, mask(own, y, of_labels))
 
 
 def _merged(name: str, parts: list[DataSet]) -> Array | None:

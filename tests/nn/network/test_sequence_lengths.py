@@ -136,3 +136,32 @@ def test_a_batch_that_is_shorter_than_a_window_names_the_layer() -> None:
     net = stack((LSTM(n_out=4), conv(kernel_size=4)))
     with pytest.raises(ShapeError, match=r"layer 1 \(convolution1d\): kernel length 4 is larger"):
         net.gradient_and_score(np.ones((2, N, 3)), np.ones((2, 3, 1)), Stream.of(1))
+
+
+@pytest.mark.parametrize("layers", [OTHERS[0], OTHERS[1], OTHERS[3]], ids=titles)
+def test_sequences_of_different_lengths_have_labels_of_the_lengths_that_leave_the_network(layers: Any) -> None:
+    """Put into one batch they cost what they cost alone, and have the same gradient."""
+    net, rng, parts = stack(layers), np.random.default_rng(5), []
+    for steps in (9, 4, 6):
+        x = rng.standard_normal((2, N, steps))
+        left = net.output(x).shape[2]
+        labels = np.eye(3)[rng.integers(0, 3, (2, left))].transpose(0, 2, 1)
+        parts.append(DataSet(x, labels, labels_mask=(rng.random((2, left)) < 0.7) if steps == 4 else None))
+    merged = DataSet.merge(parts)
+    assert merged.labels.shape[2] == parts[0].labels.shape[2] == merged.labels_mask.shape[1]  # type: ignore[union-attr]
+    found = [np.copy(net.gradient_and_score(p.features, p.labels, Stream.of(1), p.features_mask, p.labels_mask)[0])
+             for p in (*parts, merged)]  # fmt: skip
+    np.testing.assert_allclose(found[3], np.mean(found[:3], axis=0), rtol=1e-10, atol=1e-14)
+    assert net.score(merged) == pytest.approx(np.mean([net.score(part) for part in parts]), rel=1e-12)
+    report = GradientCheckUtil.check_gradients(
+        net, merged.features, merged.labels, features_mask=merged.features_mask, labels_mask=merged.labels_mask
+    )
+    assert report.passed, report.failures
+
+
+def test_truncated_backpropagation_needs_labels_of_the_length_of_the_features() -> None:
+    net = stack((conv(kernel_size=3),))
+    x, labels = data(net)
+    cut = MultiLayerNetwork(net.conf.replace(backprop_type="truncated_bptt", tbptt_fwd_length=4, tbptt_back_length=4))
+    with pytest.raises(ShapeError, match=r"truncated_bptt cuts features and labels along time.*'standard'"):
+        cut.fit(DataSet(x, labels))
