@@ -15,12 +15,13 @@ from dl4jlegacy.errors import Dl4jError
 from dl4jlegacy.nn.dl4j.serializer import restore_model, write_model
 from dl4jlegacy.nn.dl4j.versions import Version
 from dl4jlegacy.nn.input_type import InputType
-from tests.interop import ours, random_theirs, theirs
+from tests.interop import ours, ours_combined, random_theirs, theirs
 from tests.interop.compare import SAME, outputs, verdict
-from tests.interop.real_dl4j import VERSIONS, Arrays, RealDl4j, Refused
+from tests.interop.real_dl4j import VERSIONS, Answer, Arrays, RealDl4j, Refused
 
 SHAPES: dict[str, Version] = {"0.9.1": "0.9.1", "1.0.0-M2.1": "1.0.0"}
 NOT_COMPARED = "one step further is not compared: 0.9.1 takes another one"
+UNTRAINED = "one step further is not compared: Deeplearning4j cannot train it"
 EXCEPTIONS = {
     "Activation RRELU": "draws its slopes in prediction too, where it should take their mean",
     "Activation rrelu": "draws its slopes in prediction too, where it should take their mean",
@@ -80,12 +81,16 @@ def _warnings() -> Iterator[list[str]]:
 
 
 def from_theirs(real: RealDl4j, cases: Iterable[theirs.Theirs], scratch: Path) -> Iterator[Result]:
-    """Yield, for networks that Deeplearning4j builds, trains and saves, what this package makes of the file."""
+    """Yield, for networks that Deeplearning4j builds, trains and saves, what this package makes of the file.
+
+    Networks that it can build but not train are saved as they begin.
+    """
     for number, case in enumerate(cases):
         path, arrays = scratch / f"theirs-{number}.zip", case.arrays()
         step = case.one_more_step and (real.version != "0.9.1" or case.is_plain)
+        untrained = ""
         try:
-            answer = real.build(case.network, arrays, save=path, steps=case.steps, step=step)
+            answer, untrained = _built(real, case, arrays, path, step=step)
         except Refused as exc:
             yield Result(case.row, case.name, f"theirs: {exc}")
             continue
@@ -100,7 +105,20 @@ def from_theirs(real: RealDl4j, cases: Iterable[theirs.Theirs], scratch: Path) -
         found = verdict(network, answer, arrays)
         if found == SAME and case.one_more_step and not step:
             found = NOT_COMPARED
-        yield Result(case.row, case.name, found, tuple(said))
+        yield Result(case.row, case.name, found if found != SAME else untrained or SAME, tuple(said))
+
+
+def _built(real: RealDl4j, case: theirs.Theirs, arrays: Arrays, path: Path, *, step: bool) -> tuple[Answer, str]:
+    """Return what Deeplearning4j made of a network, and why nothing was trained, "" if it was."""
+    try:
+        return real.build(case.network, arrays, save=path, steps=case.steps, step=step), ""
+    except Refused as exc:
+        if not case.steps:
+            raise
+        answer = real.build(case.network, arrays, save=path)
+        if any(y.shape != each.shape for y, each in zip(answer.outputs, arrays["l"], strict=True)):
+            raise  # a network that mixes up its own examples
+        return answer, f"{UNTRAINED}: {exc}"
 
 
 def from_ours(real: RealDl4j, cases: Iterable[ours.Ours], scratch: Path) -> Iterator[Result]:
@@ -151,6 +169,12 @@ def _images(inputs: tuple[tuple[int, ...], ...]) -> list[Any]:
 def random_cases(version: str, count: int) -> Iterator[theirs.Theirs]:
     """Yield random networks of Deeplearning4j's, each from its number."""
     return (random_theirs.draw(number, version) for number in range(count))
+
+
+def our_cases() -> Iterator[ours.Ours]:
+    """Yield all networks of this package."""
+    yield from ours.everything()
+    yield from ours_combined.combined()
 
 
 def table(results: dict[tuple[str, str], list[Result]]) -> str:

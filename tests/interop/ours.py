@@ -104,7 +104,7 @@ FLAT = InputType.convolutional_flat(8, 8, 2)
 IMAGE = InputType.convolutional(8, 7, 2)
 
 
-def _stack(
+def stack(
     row: str, name: str, layers: tuple[Any, ...], kind: Any, inputs: tuple[int, ...], more: dict[str, Any]
 ) -> Ours:
     fields = {key: more.pop(key) for key in ("mask", "kind", "one_more_step") if key in more}
@@ -116,17 +116,17 @@ def _stack(
 
 def rows(row: str, *layers: Any, name: str = "", end: Any = SOFTMAX, **more: Any) -> Ours:
     """A network for rows of four values."""
-    return _stack(row, name, (*layers, end), InputType.feed_forward(4), (4,), more)
+    return stack(row, name, (*layers, end), InputType.feed_forward(4), (4,), more)
 
 
 def images(row: str, *layers: Any, name: str = "", type: Any = IMAGE, **more: Any) -> Ours:
     """A network for images of two channels."""
-    return _stack(row, name, (*layers, SOFTMAX), type, type.shape, more)
+    return stack(row, name, (*layers, SOFTMAX), type, type.shape, more)
 
 
 def steps(row: str, *layers: Any, name: str = "", end: Any = RNN_SOFTMAX, **more: Any) -> Ours:
     """A network for sequences of four values, six steps."""
-    return _stack(row, name, (*layers, end), InputType.recurrent(4), (4, 6), more)
+    return stack(row, name, (*layers, end), InputType.recurrent(4), (4, 6), more)
 
 
 def everything() -> Iterator[Ours]:
@@ -147,7 +147,7 @@ def _rows() -> Iterator[Ours]:
     yield rows("LossLayer", DenseLayer(n_out=3), end=LossLayer(loss="mcxent", activation="softmax"))
     yield rows("CenterLossOutputLayer", dense, end=CenterLossOutputLayer(n_out=3, activation="softmax"))
     network = (EmbeddingLayer(n_in=4, n_out=5), OutputLayer(n_out=3, activation="softmax"))
-    yield _stack("EmbeddingLayer", "", network, None, (1,), {"kind": "index"})
+    yield stack("EmbeddingLayer", "", network, None, (1,), {"kind": "index"})
     yield rows("AutoEncoder", AutoEncoder(n_out=5))
     yield rows("RBM", RBM(n_out=5))
     vae = VariationalAutoencoder(n_out=3, encoder_layer_sizes=(6, 5), decoder_layer_sizes=(4,))
@@ -297,22 +297,23 @@ def _steps() -> Iterator[Ours]:
             )
 
 
-def _graphs() -> Iterator[Ours]:
-    def graph(
-        row: str, *nodes: tuple[str, Any, tuple[str, ...]], name: str = "", inputs: Any = None, **more: Any
-    ) -> Ours:
-        kinds = inputs or (InputType.feed_forward(4), InputType.feed_forward(4))
-        names_of = ("a", "b")[: len(kinds)]
-        builder = NeuralNetConfiguration.builder().seed(7).activation("tanh").graph_builder().add_inputs(*names_of)
-        for each, vertex, sources in nodes:
-            is_layer = hasattr(vertex, "n_in")
-            builder = (
-                builder.add_layer(each, vertex, *sources) if is_layer else builder.add_vertex(each, vertex, *sources)
-            )
-        conf = builder.set_outputs("out").set_input_types(*kinds).build()
-        shapes = tuple((kind.size, 6) if kind.kind == "recurrent" else kind.shape for kind in kinds)
-        return Ours(row, f"{row}: {name}" if name else row, conf, shapes, **more)
+def graph(row: str, *nodes: tuple[str, Any, tuple[str, ...]], name: str = "", inputs: Any = None, **more: Any) -> Ours:
+    """A graph of named layers and vertices between inputs ``a`` and ``b`` and output ``out``."""
+    kinds = inputs or (InputType.feed_forward(4), InputType.feed_forward(4))
+    names_of = ("a", "b")[: len(kinds)]
+    network = NeuralNetConfiguration.builder().seed(7).activation("tanh")
+    if updater := more.pop("conf", {}).get("updater"):
+        network = network.updater(updater)
+    builder = network.graph_builder().add_inputs(*names_of)
+    for each, vertex, sources in nodes:
+        is_layer = hasattr(vertex, "n_in")
+        builder = builder.add_layer(each, vertex, *sources) if is_layer else builder.add_vertex(each, vertex, *sources)
+    conf = builder.set_outputs("out").set_input_types(*kinds).build()
+    shapes = tuple((kind.size, 6) if kind.kind == "recurrent" else kind.shape for kind in kinds)
+    return Ours(row, f"{row}: {name}" if name else row, conf, shapes, **more)
 
+
+def _graphs() -> Iterator[Ours]:
     end = ("out", SOFTMAX, ("v",))
     a, b = ("da", DenseLayer(n_out=5), ("a",)), ("db", DenseLayer(n_out=5), ("b",))
     both = (a, b, ("m", combine.MergeVertex(), ("da", "db")))

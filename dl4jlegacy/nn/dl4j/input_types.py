@@ -158,6 +158,8 @@ def graph_input_types(
     missing = [name for name, kind in found.items() if kind is None]
     if len(missing) == 1 and (images := _graph_images(missing[0], inputs, by_name, found, conf)) is not None:
         found[missing[0]] = images
+    elif len(missing) == 1:
+        found[missing[0]] = _beside_others(missing[0], inputs, by_name, found, conf)
     return tuple(kind for kind in found.values() if kind) if all(found.values()) else ()
 
 
@@ -211,6 +213,34 @@ def _graph_images(
     return _images(
         _channels([each for each in layers if isinstance(each, FeedForwardLayer)]), ends[0].pre_processor, end
     )
+
+
+def _beside_others(
+    name: str,
+    inputs: Sequence[str],
+    given: Mapping[str, GraphNode],
+    known: Mapping[str, AnyInputType | None],
+    conf: Any,
+) -> AnyInputType | None:
+    """Return what the only input that is not known must be, beside others in a merge that a layer reads."""
+    order = topological_order(tuple(inputs), {node.name: node.inputs for node in given.values()})
+    types = {each: kind for each, kind in known.items() if kind is not None}
+    for node in given.values():
+        if not isinstance(node.vertex, combine.MergeVertex) or name not in node.inputs:
+            continue
+        others = [source for source in node.inputs if source != name]
+        readers = [each.vertex for each in given.values() if node.name in each.inputs]
+        sizes = [reader.n_in for reader in readers if isinstance(reader, FeedForwardLayer) and reader.n_in]
+        needed = set[str]().union(*(_above(source, given) for source in others))
+        if not others or not sizes or name in needed:
+            continue
+        part = [each for each in order if each in needed]
+        found = dict(zip(part, nodes(part, given, types, conf), strict=True))
+        kinds = [found[source].kind for source in others]
+        left, rest = divmod(sizes[0] - sum(kind.n_in for kind in kinds), node.inputs.count(name))
+        if isinstance(kinds[0], InputTypeFeedForward | InputTypeRecurrent) and left > 0 and not rest:
+            return msgspec.structs.replace(kinds[0], size=left)
+    return None
 
 
 def _above(name: str, given: Mapping[str, GraphNode]) -> set[str]:

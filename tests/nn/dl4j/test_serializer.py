@@ -22,16 +22,24 @@ from dl4jlegacy.nn.dl4j import names
 from dl4jlegacy.nn.dl4j.json import to_dl4j
 from dl4jlegacy.nn.dl4j.normalizer_file import read_normalizer, write_normalizer
 from dl4jlegacy.nn.dl4j.reader import from_dl4j
-from dl4jlegacy.nn.dl4j.serializer import restore_multi_layer_network, restore_normalizer, write_model
+from dl4jlegacy.nn.dl4j.serializer import (
+    restore_computation_graph,
+    restore_multi_layer_network,
+    restore_normalizer,
+    write_model,
+)
+from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
 from dl4jlegacy.nn.input_type import InputType, InputTypeConvolutionalFlat
 from dl4jlegacy.nn.layers.autoencoder import AutoEncoder
 from dl4jlegacy.nn.layers.convolution import Convolution1DLayer, ConvolutionLayer
 from dl4jlegacy.nn.layers.elementwise import ActivationLayer, DropoutLayer, ZeroPadding1DLayer, ZeroPaddingLayer
 from dl4jlegacy.nn.layers.layer import DenseLayer, FrozenLayer
 from dl4jlegacy.nn.layers.loss_layers import CenterLossOutputLayer, LossLayer
+from dl4jlegacy.nn.layers.lstm import LSTM
 from dl4jlegacy.nn.layers.normalization import BatchNormalization, LocalResponseNormalization
 from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.layers.rbm import RBM
+from dl4jlegacy.nn.layers.rnn_output import RnnOutputLayer
 from dl4jlegacy.nn.layers.subsampling import GlobalPoolingLayer, Subsampling1DLayer, SubsamplingLayer
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.schedules import (
@@ -44,6 +52,7 @@ from dl4jlegacy.nn.schedules import (
     TorchStepSchedule,
 )
 from dl4jlegacy.nn.updaters import UPDATERS, AdaGrad, Adam, AMSGrad, Nesterovs, Sgd
+from dl4jlegacy.nn.vertices.combine import MergeVertex
 from dl4jlegacy.nn.weights import NormalDistribution, UniformDistribution
 from dl4jlegacy.seeding import Stream
 from tests.support import DATA
@@ -470,3 +479,20 @@ def test_a_copy_made_by_dl4j_keeps_working_without_our_entry(model: Path, tmp_pa
     np.testing.assert_array_equal(network.params, restored.params)
     np.testing.assert_array_equal(network.updater_state, restored.updater_state)
     assert restored.iteration == 3
+
+
+@pytest.mark.parametrize("kind", ["feed_forward", "recurrent"])
+def test_the_size_of_an_input_beside_others_in_a_merge_follows_from_what_reads_it(kind: str, tmp_path: Path) -> None:
+    """No file of Deeplearning4j says it."""
+    of = getattr(InputType, kind)
+    builder = NeuralNetConfiguration.builder().seed(7).activation("tanh").graph_builder().add_inputs("a", "b")
+    below = LSTM(n_out=5) if kind == "recurrent" else DenseLayer(n_out=5)
+    end = RnnOutputLayer(n_out=2) if kind == "recurrent" else OutputLayer(n_out=2)
+    builder.add_layer("d", below, "a").add_vertex("v", MergeVertex(), "d", "b", "a").add_layer("out", end, "v")
+    network = ComputationGraph(builder.set_outputs("out").set_input_types(of(4), of(3)).build())
+    write_model(network, tmp_path / "m.zip", dl4j_version="1.0.0")
+    rewrite(tmp_path / "m.zip", {"dl4jlegacy.json": None})
+    back = restore_computation_graph(tmp_path / "m.zip")
+    assert [each.size for each in back.input_types] == [4, 3]
+    x = [np.ones((2, size, 3)[: 3 if kind == "recurrent" else 2], np.float32) for size in (4, 3)]
+    np.testing.assert_array_equal(back.outputs(*x), network.outputs(*x))
