@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.interop import theirs
+from tests.interop import matrix
 from tests.interop.real_dl4j import VERSIONS, running
 
 FOLDER = Path(__file__).parent.parent / "data" / "dl4j" / "interop"
@@ -56,7 +56,7 @@ def main() -> None:
     """Write the folder."""
     FOLDER.mkdir(exist_ok=True)
     for version in VERSIONS:
-        cases = {case.name: case for case in theirs.of(version)}
+        cases = {case.name: case for case in matrix.their_cases(version)}
         with tempfile.TemporaryDirectory() as scratch, running(version, Path(scratch)) as real:
             for name in KEPT[version]:
                 case = cases[name]

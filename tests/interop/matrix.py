@@ -5,22 +5,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from dl4jlegacy.errors import Dl4jError
+from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.dl4j.serializer import restore_model, write_model
 from dl4jlegacy.nn.dl4j.versions import Version
 from dl4jlegacy.nn.input_type import InputType
-from tests.interop import ours, ours_combined, random_theirs, theirs
+from dl4jlegacy.nn.updaters import Sgd
+from tests.interop import ours, ours_combined, random_theirs, theirs, theirs_combined
 from tests.interop.compare import SAME, outputs, verdict
 from tests.interop.real_dl4j import VERSIONS, Answer, Arrays, RealDl4j, Refused
 
 SHAPES: dict[str, Version] = {"0.9.1": "0.9.1", "1.0.0-M2.1": "1.0.0"}
 NOT_COMPARED = "one step further is not compared: 0.9.1 takes another one"
+PLAIN = "with plain gradient descent the two differ"
 UNTRAINED = "one step further is not compared: Deeplearning4j cannot train it"
 EXCEPTIONS = {
     "Activation RRELU": "draws its slopes in prediction too, where it should take their mean",
@@ -45,7 +49,7 @@ class Result:
         """Whether the two answer differently, or train differently and nobody says so."""
         if self.name in EXCEPTIONS:
             return False
-        return self.found.startswith("outputs differ") or (" differ" in self.found and not self.warned)
+        return self.found.startswith(("outputs differ", PLAIN)) or (" differ" in self.found and not self.warned)
 
     @property
     def sign(self) -> str:
@@ -104,7 +108,7 @@ def from_theirs(real: RealDl4j, cases: Iterable[theirs.Theirs], scratch: Path) -
                 path.unlink()
         found = verdict(network, answer, arrays)
         if found == SAME and case.one_more_step and not step:
-            found = NOT_COMPARED
+            found = NOT_COMPARED if (plain := _plain_step(real, case, path)) == SAME else f"{PLAIN}: {plain}"
         yield Result(case.row, case.name, found if found != SAME else untrained or SAME, tuple(said))
 
 
@@ -119,6 +123,45 @@ def _built(real: RealDl4j, case: theirs.Theirs, arrays: Arrays, path: Path, *, s
         if any(y.shape != each.shape for y, each in zip(answer.outputs, arrays["l"], strict=True)):
             raise  # a network that mixes up its own examples
         return answer, f"{UNTRAINED}: {exc}"
+
+
+_UPDATING = {
+    "updater",
+    "learningRate",
+    "regularization",
+    "l1",
+    "l2",
+    "l1Bias",
+    "l2Bias",
+    "gradientNormalization",
+    "gradientNormalizationThreshold",
+}
+
+
+def _plain_step(real: RealDl4j, case: theirs.Theirs, path: Path) -> str:
+    """Return whether a network trains alike once it is trained with plain gradient descent, as 0.9.1 can."""
+    calls = [call for call in case.network["calls"] if call[0] not in _UPDATING]
+    network = {**case.network, "calls": [["updater", "SGD"], ["learningRate", 0.05], *calls]}
+    arrays = case.arrays()
+    answer = real.build(network, arrays, save=path, steps=case.steps, step=True)
+    restored = restore_model(path, input_types=_images(case.inputs))
+    path.unlink()
+    return verdict(restored, answer, arrays)
+
+
+def _our_plain_step(real: RealDl4j, case: ours.Ours, path: Path) -> str:
+    """Return the same of a network of this package; SAME if none of its steps are compared."""
+    if not case.one_more_step or not case.conf.conf.minimize:
+        return SAME
+    nothing = dict.fromkeys(("l1", "l2", "l1_bias", "l2_bias"), 0.0)
+    whole = case.conf.conf.replace(updater=Sgd(learning_rate=0.1), gradient_normalization="none", **nothing)
+    conf = case.conf.replace(conf=whole)
+    if isinstance(conf, MultiLayerConfiguration):
+        layers = tuple(msgspec.structs.replace(layer, updater=None) for layer in conf.layers)
+        conf = conf.replace(layers=layers)
+    network, arrays = replace(case, conf=conf).trained()
+    write_model(network, path, dl4j_version=SHAPES[real.version])
+    return verdict(network, real.load(path, arrays, step=True), arrays)
 
 
 def from_ours(real: RealDl4j, cases: Iterable[ours.Ours], scratch: Path) -> Iterator[Result]:
@@ -139,7 +182,7 @@ def from_ours(real: RealDl4j, cases: Iterable[ours.Ours], scratch: Path) -> Iter
             if found == SAME:
                 found = _come_back(path, again, arrays, answer.outputs, case)
             if found == SAME and not plain:
-                found = NOT_COMPARED
+                found = NOT_COMPARED if (step := _our_plain_step(real, case, path)) == SAME else f"{PLAIN}: {step}"
         except Refused as exc:
             found = f"Deeplearning4j refuses: {exc}"
         yield Result(case.row, case.name, found, tuple(said))
@@ -169,6 +212,13 @@ def _images(inputs: tuple[tuple[int, ...], ...]) -> list[Any]:
 def random_cases(version: str, count: int) -> Iterator[theirs.Theirs]:
     """Yield random networks of Deeplearning4j's, each from its number."""
     return (random_theirs.draw(number, version) for number in range(count))
+
+
+def their_cases(version: str) -> list[theirs.Theirs]:
+    """Return the networks that a version of Deeplearning4j can build."""
+    found = [*theirs.everything(), *theirs_combined.combined()]
+    named = [replace(case, name=f"{case.row}: {case.name}" if case.name != case.row else case.name) for case in found]
+    return [case for case in named if version in case.versions]
 
 
 def our_cases() -> Iterator[ours.Ours]:

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.interop import matrix, theirs
+from tests.interop import matrix
 from tests.interop.matrix import Result
 from tests.interop.real_dl4j import VERSIONS, running
 
@@ -33,7 +33,7 @@ def main() -> None:
     results: dict[tuple[str, str], list[Result]] = {}
     for version in VERSIONS:
         with tempfile.TemporaryDirectory() as name, running(version, Path(name)) as real:
-            results["theirs", version] = list(matrix.from_theirs(real, theirs.of(version), Path(name)))
+            results["theirs", version] = list(matrix.from_theirs(real, matrix.their_cases(version), Path(name)))
             results["ours", version] = list(matrix.from_ours(real, matrix.our_cases(), Path(name)))
     text = PAGE.read_text(encoding="utf-8")
     before, after = text.partition(BEGIN)[0], text.partition(END)[2]

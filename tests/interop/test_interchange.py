@@ -23,7 +23,7 @@ from tests.interop import matrix, ours, page, theirs
 from tests.interop.real_dl4j import VERSIONS, RealDl4j, Refused, running
 
 pytestmark = pytest.mark.long
-RANDOM = 100
+RANDOM = 40
 """Random networks of Deeplearning4j's, of each version."""
 
 
@@ -31,7 +31,7 @@ RANDOM = 100
 def test_files_go_both_ways_and_none_answers_otherwise_in_silence(version: str, tmp_path: Path) -> None:
     with running(version, tmp_path) as real:
         found = {
-            "theirs": list(matrix.from_theirs(real, theirs.of(version), tmp_path)),
+            "theirs": list(matrix.from_theirs(real, matrix.their_cases(version), tmp_path)),
             "ours": list(matrix.from_ours(real, matrix.our_cases(), tmp_path)),
             "random": list(matrix.from_theirs(real, matrix.random_cases(version, RANDOM), tmp_path)),
         }
@@ -40,7 +40,7 @@ def test_files_go_both_ways_and_none_answers_otherwise_in_silence(version: str, 
     assert not [result for result in every if result.is_wrong]
     assert not [result for result in found["ours"] if result.found.startswith("Deeplearning4j refuses")]
     same = {way: sum(result.found == matrix.SAME for result in results) for way, results in found.items()}
-    assert same["ours"] >= 100 and same["theirs"] >= 100 and same["random"] >= RANDOM // 2, same
+    assert same["ours"] >= 150 and same["theirs"] >= 150 and same["random"] >= RANDOM // 2, same
     assert page.disagreement(version, found["ours"], found["theirs"]) == ""
 
 

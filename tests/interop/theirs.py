@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -159,12 +159,6 @@ def everything() -> Iterator[Theirs]:
     yield steps(
         "ActivationLayer", layer("LSTM", nOut=4), layer("ActivationLayer", **softmax), name="softmax in sequences"
     )
-
-
-def of(version: str) -> list[Theirs]:
-    """Return the networks that a version can build."""
-    found = [case for case in everything() if version in case.versions]
-    return [replace(case, name=f"{case.row}: {case.name}" if case.name != case.row else case.name) for case in found]
 
 
 def _rows() -> Iterator[Theirs]:
