@@ -115,6 +115,9 @@ OLD_WEIGHT_INITS: Final = {
 }
 
 
+_PACKAGES: Final = ("org.deeplearning4j.", "org.nd4j.")
+
+
 def camel(name: str, *, capital: bool = False) -> str:
     """``learning_rate`` to ``learningRate`` (or ``LearningRate``)."""
     first, *rest = name.split("_")
@@ -135,12 +138,19 @@ def tagged(node: object, where: str) -> tuple[str, dict[str, Any]]:
     """Return the short type name of a polymorphic object and its fields.
 
     Raises:
-        ModelError: it is not such an object; ``where`` names the place.
+        ModelError: it is not such an object, or of a class that is none of Deeplearning4j's; ``where`` names the place.
     """
     if isinstance(node, dict):
         for key in ("@class", "type"):
-            if isinstance(node.get(key), str):
-                return re.split(r"[.$]", node[key])[-1], node
+            name = node.get(key)
+            if not isinstance(name, str):
+                continue
+            if (key == "@class" or "." in name) and not name.startswith(_PACKAGES):
+                raise ModelError(
+                    f"{where}.{key} is {name[:80]!r}, a class of somebody's own and none of Deeplearning4j's; what it "
+                    "computes is not known here"
+                )
+            return re.split(r"[.$]", name)[-1], node
         if len(node) == 1:
             name, fields = next(iter(node.items()))
             if isinstance(fields, dict) or fields is None:

@@ -23,6 +23,7 @@ from dl4jlegacy.nn.dl4j.layers import WRAPPERS, kind_named, pre_processor
 from dl4jlegacy.nn.dl4j.names import listed, number, read_activation, tagged
 from dl4jlegacy.nn.input_type import AnyInputType
 from dl4jlegacy.nn.layers.autoencoder import AutoEncoder
+from dl4jlegacy.nn.layers.convolution import Convolution1DLayer
 from dl4jlegacy.nn.layers.layer import Layer
 from dl4jlegacy.nn.layers.output import BaseOutputLayer
 from dl4jlegacy.nn.layers.rbm import RBM
@@ -51,6 +52,7 @@ _DISTRIBUTIONS: Final = {cls.__name__.removesuffix("Distribution").lower(): cls 
 _ALIASES: Final = frozenset({"mae", "mape", "msle", "squared_loss", "reconstruction_crossentropy"})
 _LOSSES: Final = {short.lower(): name for name, (short, _) in names.LOSSES.items() if name not in _ALIASES}
 _ENUM_LOSSES: Final = {enum: name for name, (_, enum) in names.LOSSES.items() if name not in ("mae", "mape", "msle")}
+_BETA: Final = "the file is of 1.0.0-beta to 1.0.0-beta3, which this package was not compared with"
 _TRAINING_ONLY: Final = ("constraints", "weightNoise", "biasUpdater")
 
 
@@ -98,6 +100,8 @@ def read_network(conf: Tree) -> NeuralNetConfiguration:
     seed, data_type = conf.get("seed"), conf.get("dataType", "FLOAT")
     if data_type not in ("FLOAT", "DOUBLE"):
         raise ModelError(f"confs[0].dataType is {data_type!r}; FLOAT and DOUBLE are known")
+    if _is_early_beta(conf, conf.get("layer")):
+        logger.warning("confs[0].dataType is missing: %s; compare a prediction with one of there", _BETA)
     if conf.get("minimize") is False:
         logger.warning("minimize is false, but Deeplearning4j's gradient descent goes down all the same; so does this")
     if number(conf, "numIterations", 1, "confs[0]") > 1:
@@ -146,11 +150,31 @@ def read_layer(conf: Tree, where: str) -> Layer:
     if cls in (RBM, AutoEncoder):
         fields["loss"] = _pretrain_loss(body, where)
     own = kind.read(body, where)
+    if _is_early_beta(conf, body):
+        _check_beta(cls, own, where)
     _check_padding(body, own, where)
     if body.get("useLogStd") is True:
         logger.warning("%s: training on would average its variance, not the logarithm of that", where)
     layer: Layer = cls(**fields, **own, frozen=is_frozen)
     return layer
+
+
+def _is_early_beta(conf: Tree, body: object) -> bool:
+    """Whether a layer is of a version that names classes, as 1.0.0-beta began to, and no data type yet."""
+    return isinstance(body, dict) and "@class" in body and "dataType" not in conf
+
+
+def _check_beta(cls: Any, own: Tree, where: str) -> None:
+    """Raise ``ModelError`` for layers of which it is not known how the first betas computed them."""
+    pads = np.any(own.get("padding", 0)) or own.get("convolution_mode") == "same"
+    if cls is Convolution1DLayer or (pads and own.get("pooling_type") in ("max", "avg")):
+        what = (
+            "one-dimensional convolution keeps its weights" if cls is Convolution1DLayer else "pooling counts padding"
+        )
+        raise ModelError(
+            f"{where} is of a version whose {what} in a way that is not known here: {_BETA}; read the file in "
+            "1.0.0-M2.1 and save it there"
+        )
 
 
 def _check_padding(body: Tree, own: Tree, where: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import zipfile
 import zlib
@@ -19,6 +20,7 @@ from dl4jlegacy.datasets.normalizers import ImagePreProcessingScaler, Normalizer
 from dl4jlegacy.errors import ModelError
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.dl4j import names
+from dl4jlegacy.nn.dl4j.graph import graph_from_dl4j
 from dl4jlegacy.nn.dl4j.json import to_dl4j
 from dl4jlegacy.nn.dl4j.normalizer_file import read_normalizer, write_normalizer
 from dl4jlegacy.nn.dl4j.reader import from_dl4j
@@ -320,6 +322,9 @@ def test_a_normalizer_that_scales_labels_too_is_refused(kind: str) -> None:
         read_normalizer(raw[:flag] + b"\1" + raw[flag + 1 :])
 
 
+LAYERS = "org.deeplearning4j.nn.conf.layers."
+
+
 def golden_tree() -> dict:
     return json.loads(zipfile.ZipFile(GOLDEN / "mlp_m21.zip").read("configuration.json"))
 
@@ -330,8 +335,8 @@ def golden_tree() -> dict:
         (lambda t: t.pop("confs"), "no list 'confs'"),
         (lambda t: t["confs"].append(7), "no list 'confs'"),
         (lambda t: t.update(inputPreProcessors={"0": {}}), "inputPreProcessors"),
-        (lambda t: t["confs"][0]["layer"].update({"@class": "x.MagicLayer"}), "confs.0..layer is a Magic"),
-        (lambda t: t["confs"][0]["layer"].update({"@class": "x.ConvolutionLayer"}), "without kernelSize"),
+        (lambda t: t["confs"][0]["layer"].update({"@class": LAYERS + "MagicLayer"}), "confs.0..layer is a Magic"),
+        (lambda t: t["confs"][0]["layer"].update({"@class": LAYERS + "ConvolutionLayer"}), "without kernelSize"),
         (lambda t: t["confs"][0].update(layer=3), "confs.0..layer does not say its type"),
         (lambda t: t["confs"][0]["layer"].update(nin=0), "nin is 0"),
         (lambda t: t["confs"][0]["layer"].update(nout=7), "n_out=7 but layer 1"),
@@ -340,8 +345,11 @@ def golden_tree() -> dict:
         (lambda t: t["confs"][1]["layer"].update(timeDistributedFormat="NWC"), "timeDistributedFormat is NWC"),
         (lambda t: t["confs"][1]["layer"]["activationFn"].update(negativeSlope=0.2), "negativeSlope = 0.2"),
         (lambda t: t["confs"][1]["layer"].update(activationFn={"Blub": {}}), "activation 'Blub' is not known"),
-        (lambda t: t["confs"][2]["layer"].update(lossFn={"@class": "a.LossFMeasure"}), "loss 'LossFMeasure'"),
-        (lambda t: t["confs"][1]["layer"]["iupdater"].update({"@class": "Magic"}), "updater 'Magic' is not known"),
+        (lambda t: t["confs"][2]["layer"].update(lossFn={"@class": "org.nd4j.LossFMeasure"}), "loss 'LossFMeasure'"),
+        (
+            lambda t: t["confs"][1]["layer"]["iupdater"].update({"@class": "org.nd4j.Magic"}),
+            "updater 'Magic' is not known",
+        ),
         (lambda t: t["confs"][0]["layer"]["iupdater"].update(beta1=2.0), "beta1 is 2.0"),
         (lambda t: t["confs"][0]["layer"]["iupdater"].update(beta1=[]), "Expected `float`"),
         (lambda t: t["confs"][0].update(dataType="UTF8"), "dataType is 'UTF8'"),
@@ -351,6 +359,72 @@ def test_what_is_unknown_in_a_foreign_configuration_is_named(change: Callable[[d
     tree = golden_tree()
     change(tree)
     with pytest.raises(ModelError, match=message):
+        from_dl4j(tree)
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        (lambda t: t["confs"][0]["layer"].update({"@class": "com.example.DenseLayer"}), "confs[0].layer.@class"),
+        (lambda t: t["confs"][0]["layer"].update({"@class": "DenseLayer"}), "confs[0].layer.@class"),
+        (
+            lambda t: t["confs"][1]["layer"]["activationFn"].update({"@class": "com.example.ActivationTanH"}),
+            "confs[1].layer.activationFn.@class",
+        ),
+        (
+            lambda t: t["confs"][2]["layer"]["lossFn"].update({"@class": "com.example.LossMCXENT"}),
+            "confs[2].layer.lossFn.@class",
+        ),
+        (
+            lambda t: t["confs"][0]["layer"]["iupdater"].update({"@class": "com.example.Adam"}),
+            "confs[0].layer.iupdater.@class",
+        ),
+        (
+            lambda t: t.update(inputPreProcessors={"1": {"@class": "com.example.ZeroMeanPrePreProcessor"}}),
+            "inputPreProcessors[1].@class",
+        ),
+    ],
+)
+def test_a_class_of_somebodys_own_is_named_with_its_place(change: Callable[[dict], object], place: str) -> None:
+    """Though it is called like one of Deeplearning4j's."""
+    tree = golden_tree()
+    change(tree)
+    with pytest.raises(ModelError, match=rf"{re.escape(place)} is '.*', a class of somebody's own"):
+        from_dl4j(tree)
+
+
+def test_a_vertex_of_somebodys_own_is_named_with_its_place() -> None:
+    vertex = {"@class": "com.example.MergeVertex"}
+    tree = {"networkInputs": ["in"], "networkOutputs": ["v"], "vertices": {"v": vertex}, "vertexInputs": {"v": ["in"]}}
+    with pytest.raises(ModelError, match=r"vertices\.v\.@class is 'com\.example\.MergeVertex', a class of somebody's"):
+        graph_from_dl4j({**tree, "defaultConfiguration": {"dataType": "FLOAT"}})
+
+
+def test_a_file_of_the_first_betas_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    tree = golden_tree()
+    for conf in tree["confs"]:
+        del conf["dataType"]
+    with caplog.at_level(logging.WARNING):
+        from_dl4j(tree)
+    assert "confs[0].dataType is missing: the file is of 1.0.0-beta to 1.0.0-beta3" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("layer", "what"),
+    [
+        (Convolution1DLayer(n_out=3, kernel_size=2), "one-dimensional convolution keeps its weights"),
+        (Subsampling1DLayer(kernel_size=3, padding=1), "pooling counts padding"),
+    ],
+)
+def test_layers_of_the_first_betas_that_may_answer_otherwise_are_refused(layer: object, what: str) -> None:
+    conf = configuration(layer, GlobalPoolingLayer(), OutputLayer(n_out=2)).replace(input_type=InputType.recurrent(4))
+    tree = to_dl4j(conf, version="1.0.0")
+    from_dl4j(tree)
+    for each in tree["confs"]:
+        del each["dataType"]
+    with pytest.raises(
+        ModelError, match=rf"confs\[0\]\.layer is of a version whose {what}.*1\.0\.0-beta to 1\.0\.0-beta3"
+    ):
         from_dl4j(tree)
 
 
