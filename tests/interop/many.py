@@ -27,7 +27,7 @@ def run(version: str, count: int) -> list[Result]:
         more = min(_PER_JAVA, count - written)
         with tempfile.TemporaryDirectory() as scratch, running(version, Path(scratch)) as real:
             cases = (random_theirs.draw(number, version) for number in range(start, start + more))
-            results += matrix.from_theirs(real, cases, Path(scratch))
+            results += matrix.from_theirs(real, cases, Path(scratch), drawn=True)
         start += more
         written = sum(not result.found.startswith("theirs") for result in results)
         print(f"{version}: {written} files", file=sys.stderr, flush=True)

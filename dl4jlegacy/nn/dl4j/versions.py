@@ -38,7 +38,7 @@ __all__ = [
 Version = Literal["0.9.1", "1.0.0"]
 VERSIONS: Final[tuple[Version, ...]] = ("0.9.1", "1.0.0")
 _SMALL_ALPHA: Final = 1e-3
-"""Up to which 0.9.1's gradient of a LocalResponseNormalization is the same but for rounding; the usual one is 1e-4."""
+"""Up to which the gradient of a LocalResponseNormalization is the same but for rounding; the usual one is 1e-4."""
 
 UNREADABLE_IN_OLD: Final = (combine.ShiftVertex, shape.ReshapeVertex, shape.PoolHelperVertex)
 """Vertices that 0.9.1 has, but whose JSON it cannot read again."""
@@ -171,12 +171,12 @@ def _trains(layer: Layer, version: Version) -> Iterator[str]:
         yield "reconstruction_crossentropy is the Kullback-Leibler divergence there"
     if isinstance(layer, CenterLossOutputLayer):
         yield "its centers move further"
+    if isinstance(layer, LocalResponseNormalization) and layer.alpha > _SMALL_ALPHA:
+        yield "its gradient over neighbouring channels is another there"
     if version == "0.9.1":
         penalties = any((layer.l1, layer.l2, layer.l1_bias, layer.l2_bias))
         if not isinstance(updater, Sgd | NoOp) or penalties or layer.gradient_normalization not in (None, "none"):
             yield "0.9.1 divides by the number of examples behind the updater, not before it"
-        if isinstance(layer, LocalResponseNormalization) and layer.alpha > _SMALL_ALPHA:
-            yield "the gradient of its neighbouring channels is another in 0.9.1"
         return
     if isinstance(updater, AdaGrad | RmsProp):
         yield f"{type(updater).__name__} adds its epsilon outside the root"
