@@ -22,7 +22,7 @@ from dl4jlegacy.nn.dl4j.serializer import restore_normalizer, write_model
 from tests.interop import matrix, ours, page, theirs
 from tests.interop.real_dl4j import VERSIONS, RealDl4j, Refused, running
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.interop]
 RANDOM = 40
 """Random networks of Deeplearning4j's, of each version."""
 
