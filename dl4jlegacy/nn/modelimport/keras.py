@@ -121,6 +121,8 @@ class _Plan:
             is_last = index == len(made.parts) - 1
             name = source.name if is_last else f"{source.name}_{index}"
             weights = made.weights[index] if index < len(made.weights) else {}
+            if weights and source.get("trainable", True) is False:
+                what = msgspec.structs.replace(what, frozen=True)
             self.parts.append(_Part(name, sources, what, weights))
             kinds = [each.kind for each in given] if index == 0 else [flow.kind]
             kind = _type_behind(what, kinds)
@@ -167,9 +169,9 @@ def _network(file: KerasFile, kernels: Kernels | None) -> MultiLayerNetwork | Co
     return network
 
 
-def _source(file: KerasFile, described: Any, name: str) -> Source:
+def _source(file: KerasFile, described: Any, name: str, *, first: bool) -> Source:
     config = described.get("config", {})
-    found = Source(str(described.get("class_name")), name, config, file.version)
+    found = Source(str(described.get("class_name")), name, config, file.version, first)
     found.arrays = file.weights(str(config.get("name", name)), found.kind)
     return found
 
@@ -178,6 +180,7 @@ def _sequential(file: KerasFile) -> _Plan:
     told = file.config["config"]
     layers = told if isinstance(told, list) else told["layers"]
     plan, last = _Plan(), ""
+    first = _data_format(layers)
     embeds = [each.get("class_name") == "Embedding" for each in layers if each.get("class_name") != "InputLayer"]
     for number, described in enumerate(layers):
         config = described.get("config", {})
@@ -185,11 +188,11 @@ def _sequential(file: KerasFile) -> _Plan:
         is_input = described.get("class_name") == "InputLayer"
         if not plan.inputs:
             given = config.get("batch_shape", config.get("batch_input_shape"))
-            kind = _input_type(given, name, takes_indices=embeds[:1] == [True], first=_data_format(layers))
+            kind = _input_type(given, name, takes_indices=embeds[:1] == [True], first=first)
             last = name if is_input else f"{name}_input"
             plan.enter(last, kind)
         if not is_input:
-            source = _source(file, described, name)
+            source = _source(file, described, name, first=first)
             plan.add(source, [plan.flows[last]], layer_of(source, plan.flows[last]))
             last = name
     if not plan.parts:
@@ -205,11 +208,11 @@ def _functional(file: KerasFile) -> _Plan:
     embedded = {
         below for name, each in layers.items() if each.get("class_name") == "Embedding" for below in reads[name]
     }
-    plan = _Plan()
+    plan, first = _Plan(), _data_format(layers.values())
     for name in _ends(told["input_layers"]):
         config = layers[name]["config"]
         shape_of = config.get("batch_shape", config.get("batch_input_shape"))
-        kind = _input_type(shape_of, name, takes_indices=name in embedded, first=_data_format(layers.values()))
+        kind = _input_type(shape_of, name, takes_indices=name in embedded, first=first)
         plan.enter(name, kind)
     waiting = {name: each for name, each in layers.items() if name not in plan.inputs}
     while waiting:
@@ -217,7 +220,7 @@ def _functional(file: KerasFile) -> _Plan:
         if ready is None:
             raise ModelError(f"layers {sorted(waiting)[:4]} read nothing that comes from an input")
         described = waiting.pop(ready)
-        source, given = _source(file, described, ready), [plan.flows[below] for below in reads[ready]]
+        source, given = _source(file, described, ready, first=first), [plan.flows[below] for below in reads[ready]]
         if len(given) > 1:
             given = [plan.sequences(flow) for flow in given]
         made = merge_of(source, given) if len(given) > 1 else layer_of(source, given[0])
@@ -296,6 +299,8 @@ def _end(plan: _Plan, training: Mapping[str, Any]) -> None:
         if isinstance(part.what, DenseLayer):
             is_sequence = getattr(plan.flows[name].kind, "sequences", False)
             part.what = output_layer(part.what, training, name, number, is_sequence=is_sequence)
+        else:
+            plan.outputs[number] = plan.sequences(plan.flows[name]).name
 
 
 def _folded(plan: _Plan, place: int) -> int:

@@ -8,7 +8,7 @@ change their order. A field that could change what a layer answers is honoured o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import msgspec
@@ -59,14 +59,14 @@ class Made:
 
 @dataclass
 class Source:
-    """A layer as Keras describes it; ``version`` is that of Keras."""
+    """A layer as Keras describes it; ``version`` is that of Keras, ``first`` whether its images have channels first."""
 
     kind: str
     name: str
     config: Mapping[str, Any]
     version: str
+    first: bool = False
     arrays: Sequence[Any] = ()
-    read: set[str] = field(default_factory=set)
 
     @property
     def title(self) -> str:
@@ -181,15 +181,25 @@ def _dense(source: Source, given: Flow) -> Made:
     return Made((layer,), ({"W": W, "b": source.bias(1, size)},))
 
 
-def _channels_first(source: Source) -> bool:
-    source.only("data_format", "channels_last", "channels_first", None)
-    return bool(source.get("data_format") == "channels_first")
-
-
 def _images(source: Source, given: Flow) -> InputTypeConvolutional:
     if not isinstance(given.kind, InputTypeConvolutional):
         source.refuse(f"it takes images, what comes in is {given.kind}")
+    source.only("data_format", "channels_first" if source.first else "channels_last", None)
     return given.kind
+
+
+def _check_softmax(source: Source, name: str, given: Flow) -> None:
+    """Refuse softmax over the columns of images, which is what the last axis is where channels are first."""
+    if name == "softmax" and source.first and isinstance(given.kind, InputTypeConvolutional):
+        source.refuse("it takes a softmax over the columns of images; here it is over channels")
+
+
+def _axes(source: Source, kind: AnyInputType) -> tuple[int, ...]:
+    """Return the numbers by which Keras may call the axis of channels, or of values."""
+    if isinstance(kind, InputTypeConvolutional):
+        return (1, -3) if source.first else (-1, 3)
+    is_sequence = isinstance(kind, InputTypeRecurrent) or getattr(kind, "sequences", False)
+    return (-1, 2 if is_sequence else 1)
 
 
 def _sequences(source: Source, given: Flow) -> int:
@@ -198,8 +208,7 @@ def _sequences(source: Source, given: Flow) -> int:
         isinstance(given.kind, InputTypeRecurrent) or getattr(given.kind, "sequences", False)
     ):
         source.refuse(f"it takes sequences, what comes in is {given.kind}")
-    if _channels_first(source):
-        source.refuse("data_format is 'channels_first'; sequences are read as (examples, time steps, values)")
+    source.only("data_format", "channels_last", None)
     return given.kind.n_in
 
 
@@ -210,8 +219,8 @@ def _mode(source: Source) -> Mode:
 
 def _conv2d(source: Source, given: Flow) -> Made:
     n_in, size, kernel = _images(source, given).channels, int(source.get("filters")), _pair(source.get("kernel_size"))
-    _channels_first(source)
     source.only("groups", 1)
+    _check_softmax(source, activation_name(source), given)
     W = source.array(0, "kernel", *kernel, n_in, size).transpose(3, 2, 0, 1)
     layer = ConvolutionLayer(
         n_out=size,
@@ -254,22 +263,19 @@ def _pooling(source: Source, given: Flow) -> Made:
     if source.kind.startswith("Global"):
         source.only("keepdims", False)
         _images(source, given) if source.kind.endswith("2D") else _sequences(source, given)
-        _channels_first(source)
         return Made((GlobalPoolingLayer(**fields),))
     kernel, stride = source.get("pool_size", 2), source.get("strides")
     stride = kernel if stride is None else stride
     fields["convolution_mode"] = _mode(source)
     if source.kind.endswith("2D"):
         _images(source, given)
-        _channels_first(source)
         return Made((SubsamplingLayer(kernel_size=_pair(kernel), stride=_pair(stride), **fields),))
     _sequences(source, given)
     return Made((Subsampling1DLayer(kernel_size=_one(kernel), stride=_one(stride), **fields),))
 
 
 def _batch_normalization(source: Source, given: Flow) -> Made:
-    is_image = isinstance(given.kind, InputTypeConvolutional)
-    source.only("axis", -1, *((1, 3) if is_image else (1, 2)))
+    source.only("axis", *_axes(source, given.kind))
     source.only("renorm", False)
     size, number = given.kind.n_in, 0
     values = {"gamma": np.ones(size), "beta": np.zeros(size)}
@@ -313,6 +319,7 @@ def _function(source: Source, given: Flow) -> Made:
     else:
         source.only("axis", -1)
         found = "softmax"
+    _check_softmax(source, found, given)
     return Made((elementwise.ActivationLayer(activation=found, name=source.name),), (), given.order)
 
 
@@ -322,7 +329,6 @@ def _zero_padding(source: Source, given: Flow) -> Made:
         _sequences(source, given)
         return Made((elementwise.ZeroPadding1DLayer(padding=_pair(padding), name=source.name),))
     _images(source, given)
-    _channels_first(source)
     rows, columns = (padding, padding) if isinstance(padding, int) else padding
     around = (*_pair(rows), *_pair(columns))
     return Made((elementwise.ZeroPaddingLayer(padding=around, name=source.name),))
@@ -332,7 +338,7 @@ def _flatten(source: Source, given: Flow) -> Made:
     kind = given.kind
     if isinstance(kind, InputTypeConvolutional):
         order = None
-        if not _channels_first(source):
+        if not source.first:
             places = np.arange(kind.columns).reshape(kind.height, kind.width, kind.channels)
             order = np.ascontiguousarray(places.transpose(2, 0, 1)).reshape(-1)
         flat = pre.CnnToFeedForwardPreProcessor(height=kind.height, width=kind.width, channels=kind.channels)
@@ -412,7 +418,8 @@ def _bidirectional(source: Source, given: Flow) -> Made:
             source.refuse(f"its backward_layer differs from the forward one in {', '.join(differ)}")
     n_in, biased = _sequences(source, given), 3 if told.get("use_bias", True) else 2
     cells = [
-        _cell(Source("LSTM", source.name, told, source.version, source.arrays), n_in, way * biased) for way in (0, 1)
+        _cell(Source("LSTM", source.name, told, source.version, arrays=source.arrays), n_in, way * biased)
+        for way in (0, 1)
     ]
     mode = {"sum": "add", "ave": "average"}.get(source.get("merge_mode", "concat"), source.get("merge_mode", "concat"))
     weights = {
@@ -425,7 +432,7 @@ def _time_distributed(source: Source, given: Flow) -> Made:
     inner = source.get("layer", {})
     if inner.get("class_name") != "Dense":
         source.refuse(f"it is of a layer {inner.get('class_name')!r}; a Dense is here")
-    return _dense(Source("Dense", source.name, inner.get("config", {}), source.version, source.arrays), given)
+    return _dense(Source("Dense", source.name, inner.get("config", {}), source.version, arrays=source.arrays), given)
 
 
 _LAYERS: Mapping[str, Callable[[Source, Flow], Made]] = {
@@ -477,8 +484,7 @@ def merge_of(source: Source, given: Sequence[Flow]) -> Made:
     """Return what a layer of Keras with several inputs is here; raises as ``layer_of``."""
     orders = [flow.order for flow in given]
     if source.kind == "Concatenate":
-        is_image = isinstance(given[0].kind, InputTypeConvolutional)
-        source.only("axis", -1, 3 if is_image else 2 if isinstance(given[0].kind, InputTypeRecurrent) else 1)
+        source.only("axis", *_axes(source, given[0].kind))
         order = None
         if any(each is not None for each in orders):
             sizes = np.cumsum([0, *(flow.kind.columns for flow in given)])

@@ -52,7 +52,9 @@ def output_layer(
         loss = usual
     kind = RnnOutputLayer if is_sequence else OutputLayer
     penalties: dict[str, Any] = {field: getattr(layer, field) for field in ("l1", "l2", "l1_bias", "l2_bias")}
-    return kind(n_out=layer.n_out, activation=layer.activation, loss=loss, name=layer.name, **penalties)
+    return kind(
+        n_out=layer.n_out, activation=layer.activation, loss=loss, name=layer.name, frozen=layer.frozen, **penalties
+    )
 
 
 def _snake(said: Any) -> str:

@@ -1,7 +1,8 @@
 """Has the real Keras write models and what they answer to ``tests/data/keras``, for tests that have no Keras.
 
 ``python tests/nn/modelimport/golden.py keras`` in an environment with TensorFlow writes the files of Keras 3, with
-``tf_keras`` those of Keras 2. Each ``.npz`` has inputs (``x0``, ...) and outputs (``y0``, ...) as Keras has them.
+``tf_keras`` those of Keras 2; further words are the names of the only models to write. Each ``.npz`` has inputs
+(``x0``, ...) and outputs (``y0``, ...) as Keras has them.
 """
 
 from __future__ import annotations
@@ -112,6 +113,8 @@ def graphs(keras: Any, layers: Any) -> Iterator[Model]:
     merged = layers.Concatenate()([layers.Embedding(9, 3)(index), steps])
     last = layers.LSTM(4)(layers.LSTM(4, return_sequences=True)(merged))
     yield "index", keras.Model([index, steps], layers.Dense(2)(last)), ((5,), (5, 2))
+    ends = [layers.Dense(4, activation="tanh"), layers.BatchNormalization()]
+    yield "normalized", keras.Sequential([keras.Input((None, 3)), *ends]), ((6, 3),)
 
 
 KEPT = ("dense", "convolution", "both", "several")
@@ -120,11 +123,13 @@ KEPT = ("dense", "convolution", "both", "several")
 LOSSES = {"dense": "categorical_crossentropy", "lstm": "mse", "words": "binary_crossentropy", "functional": "mae"}
 
 
-def main(library: str) -> None:
-    """Write the files of one library, ``keras`` or ``tf_keras``."""
+def main(library: str, *names: str) -> None:
+    """Write the files of one library, ``keras`` or ``tf_keras``, those of some names only if any are given."""
     keras = importlib.import_module(library)
     FOLDER.mkdir(exist_ok=True)
     for number, (name, model, shapes) in enumerate(models(keras)):
+        if names and name not in names:
+            continue
         rng = np.random.default_rng(number)
         for layer in model.layers:  # weights that began as zeros or ones must matter
             layer.set_weights([w + 0.1 * np.abs(rng.standard_normal(w.shape)) for w in layer.get_weights()])
@@ -149,4 +154,4 @@ def main(library: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -53,7 +53,7 @@ def test_a_file_of_keras_answers_as_it_did_there(name: str) -> None:
     for found, y in zip(answers(network, x), wanted, strict=True):
         np.testing.assert_allclose(found, y, rtol=1e-5, atol=1e-5)
     flattens_sequences = name.startswith(("words_flat", "steps_flat", "rows_flat"))
-    joins = name.startswith(("several", "residual", "index"))
+    joins = name.startswith(("several", "residual", "index", "normalized"))
     assert isinstance(network, ComputationGraph if joins or flattens_sequences else MultiLayerNetwork)
 
 
@@ -92,12 +92,30 @@ def test_a_graph_is_no_chain_of_layers() -> None:
         sequential(FOLDER / "several_3.h5")
 
 
+def test_layers_that_were_not_trained_are_frozen(tmp_path: Path) -> None:
+    network = load(changed(tmp_path, "convolution_3.keras", "Conv2D", trainable=False))
+    assert [layer.frozen for layer in network.layers if layer.param_shapes()] == [True] + [False] * 5
+    x, [y] = kept("convolution_3.keras", network)
+    np.testing.assert_allclose(network.output(x[0]), y, atol=1e-5)
+
+
+def test_images_with_their_channels_first_come_as_they_are(tmp_path: Path) -> None:
+    """No file of the real Keras: on a CPU it does not compute them."""
+    first = {"data_format": "channels_first"}
+    path = changed(tmp_path, "average_3.keras", "InputLayer", batch_shape=[None, 1, 7, 6])
+    for of in ("Conv2D", "GlobalAveragePooling2D"):
+        path = changed(tmp_path, path, of, **first)
+    network = load(path)
+    x, [y] = kept("average_3.keras", network)
+    np.testing.assert_allclose(network.output(x[0]), y, atol=1e-5)
+
+
 # -- what is not here ------------------------------------------------------------------------------------------------
 
 
-def changed(tmp_path: Path, name: str, of: str, kind: str = "", **fields: Any) -> Path:
+def changed(tmp_path: Path, name: str | Path, of: str, kind: str = "", **fields: Any) -> Path:
     """Return a copy of a ``.keras`` file in which a layer is described differently."""
-    path = tmp_path / "changed.keras"
+    path = tmp_path / ("changed.keras" if isinstance(name, str) else f"again-{name.name}")
     with zipfile.ZipFile(FOLDER / name) as there, zipfile.ZipFile(path, "w") as here:
         for entry in there.namelist():
             content = there.read(entry)
@@ -123,6 +141,9 @@ def changed(tmp_path: Path, name: str, of: str, kind: str = "", **fields: Any) -
         ("dense_3", "Dense", {"activation": "gelu"}, r"layer 'dense\w*' \(Dense\): activation 'gelu' is not here"),
         ("dense_3", "Dense", {"activation": "hard_sigmoid"}, "activation 'hard_sigmoid' is not here"),
         ("dense_3", "BatchNormalization", {"axis": 0}, "axis is 0, which is not here"),
+        ("convolution_3", "BatchNormalization", {"axis": 1}, "axis is 1, which is not here; it can be -1 or 3"),
+        ("convolution_3", "MaxPooling2D", {"data_format": "channels_first"}, "data_format is 'channels_last'"),
+        ("residual_3", "Concatenate", {"axis": 1}, "axis is 1, which is not here; it can be -1 or 3"),
         ("convolution_3", "Conv2D", {"groups": 2}, "groups is 2"),
         ("convolution_3", "Conv2D", {"padding": "full"}, "padding is 'full'"),
         ("convolution_3", "Flatten", {"kind": "Lambda"}, r"\(Lambda\): this kind of layer is not here"),
