@@ -9,16 +9,34 @@ import errno
 import fcntl
 import os
 import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from dl4jlegacy import files
 from dl4jlegacy.errors import ConfError
 
-__all__ = ["LOCK", "Folder", "LocalFolder"]
+__all__ = ["LOCK", "Folder", "Lines", "LocalFolder", "Mark"]
 
 LOCK = ".lock"
 """The name of the file, or of the object, that says who uses a folder."""
+
+
+Mark = Mapping[str, int]
+"""How far lines were read: so many bytes of every file or object that they are in, by the folder's name for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Lines that were read, and how far that was.
+
+    ``is_all`` says that they are all there are: no mark was given, or what it is of was replaced meanwhile.
+    """
+
+    lines: list[bytes]
+    mark: Mark
+    is_all: bool
 
 
 @runtime_checkable
@@ -56,6 +74,13 @@ class Folder(Protocol):
 
     def read_lines(self, name: str) -> list[bytes]:
         """Return the lines that were added, by all; the last may be cut short. Raises ``FileNotFoundError``."""
+        ...
+
+    def read_new_lines(self, name: str, mark: Mark | None) -> Lines:
+        """Return the whole lines that were added since a mark was returned; None: since ever. Reads little else.
+
+        Raises ``FileNotFoundError`` if there is nothing of that name.
+        """
         ...
 
     def lock(self, owner: str, *, takes_over: bool = False) -> bool:
@@ -129,6 +154,19 @@ class LocalFolder:
     def read_lines(self, name: str) -> list[bytes]:
         """See ``Folder``."""
         return (self.path / name).read_bytes().splitlines()
+
+    def read_new_lines(self, name: str, mark: Mark | None) -> Lines:
+        """See ``Folder``."""
+        with (self.path / name).open("rb") as file:
+            found = os.fstat(file.fileno())
+            file_name = str(found.st_ino)
+            start = (mark or {}).get(file_name, 0)
+            if start > found.st_size:
+                start = 0  # it is another file, with the number of one that was deleted
+            file.seek(start)
+            content = file.read()
+        end = content.rfind(b"\n") + 1
+        return Lines(content[:end].splitlines(), {file_name: start + end}, start == 0)
 
     def lock(self, owner: str, *, takes_over: bool = False) -> bool:
         """See ``Folder``. Nobody can take over from a process that lives; a file system without locks locks nothing."""

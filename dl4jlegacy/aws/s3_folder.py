@@ -17,7 +17,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -31,7 +31,7 @@ from dl4jlegacy.aws.session import Aws, translate_errors
 from dl4jlegacy.aws.uploader import PART_NBYTES, S3Uploader
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import DataError, Dl4jError
-from dl4jlegacy.folders import LOCK
+from dl4jlegacy.folders import LOCK, Lines, Mark
 from dl4jlegacy.strict_json import to_json
 
 __all__ = ["RENEW_SECONDS", "SILENT_SECONDS", "Claim", "S3Folder"]
@@ -141,11 +141,29 @@ class S3Folder:
 
     def read_lines(self, name: str) -> list[bytes]:
         """See ``Folder``."""
+        return [line for part in self._parts_of(name) for line in self.read(part).splitlines()]
+
+    def read_new_lines(self, name: str, mark: Mark | None) -> Lines:
+        """See ``Folder``. Of what a process has written, only the newest part may have grown."""
+        parts = self._parts_of(name)
+        before = dict(mark or {}) if set(mark or {}) <= set(parts) else {}
+        newest = {*_newest(parts), *_newest(sorted(before))}  # those of then may have grown before they were full
+        read, lines = dict(before), list[bytes]()
+        for part in parts:
+            if part in before and part not in newest:
+                continue
+            content, start = self.read(part), before.get(part, 0)
+            read[part] = content.rfind(b"\n") + 1
+            lines += content[start : read[part]].splitlines()
+        return Lines(lines, read, not before)
+
+    def _parts_of(self, name: str) -> list[str]:
+        """Return the names of the parts that lines were written to, sorted; raises ``FileNotFoundError``."""
         stem, suffix = os.path.splitext(name)
         parts = [part for part in self.names() if part.startswith(f"{stem}-") and part.endswith(suffix)]
         if not parts:
             raise FileNotFoundError(f"there is no {self._location.child(f'{stem}-*{suffix}')}")
-        return [line for part in parts for line in self.read(part).splitlines()]
+        return parts
 
     def lock(self, owner: str, *, takes_over: bool = False) -> bool:
         """See ``Folder``. Waits for a holder that may have been killed, little more than ``SILENT_SECONDS``."""
@@ -284,6 +302,11 @@ class _Lock:
     def close(self) -> None:
         """Close the connections."""
         self._aws.close()
+
+
+def _newest(parts: Sequence[str]) -> set[str]:
+    """Return the last part that each process has written, of sorted ones."""
+    return set({part.rpartition("-")[0]: part for part in parts}.values())
 
 
 def _claim(found: Version) -> Claim:

@@ -389,7 +389,7 @@ def stop(
 ) -> None:
     """Stop a registered run: its master and workers leave. What a dead master has left behind is cleared up."""
     from dl4jlegacy.cluster.address import closing, find_conf, open_tracker
-    from dl4jlegacy.cluster.registration import forget, unregister
+    from dl4jlegacy.cluster.registration import stop_run, unregister
 
     address = cluster_address(zookeeper, id)
     conf = find_conf(address)
@@ -403,16 +403,7 @@ def stop(
         emit(f"run {conf.run}: its grid at {grid} does not answer; it is not registered any more")
         return
     with closing(opened) as tracker:
-        head = tracker.finish("stopped")
-        has_master = _candidates(address)[0] is not None
-        if not has_master:
-            forget(conf, address, tracker)
-    if head is not None:
-        emit(f"run {conf.run}: {head.status} in round {head.round}")
-    elif has_master:
-        raise TrackerError(f"run {conf.run} has not begun; there is nothing to stop")
-    else:
-        emit(f"run {conf.run}: had no master and had not begun; it is not registered any more")
+        emit(stop_run(conf, address, tracker))
 
 
 def _when_lost(address: ClusterAddress) -> str:

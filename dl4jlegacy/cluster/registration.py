@@ -31,7 +31,7 @@ from dl4jlegacy.scaleout.zookeeper import (
     prune_group,
 )
 
-__all__ = ["MasterRegistration", "RunName", "forget", "unregister"]
+__all__ = ["MasterRegistration", "RunName", "forget", "stop_run", "unregister"]
 
 logger = logging.getLogger(__name__)
 
@@ -310,6 +310,31 @@ def _await(condition: Callable[[], bool]) -> None:
 def _destroy(tracker: StateTracker) -> None:
     if isinstance(tracker.store, HazelcastStore):
         tracker.store.destroy()
+
+
+def stop_run(conf: Conf, address: ClusterAddress, tracker: StateTracker) -> str:
+    """Stop a registered run: its master and workers leave, and what a dead master has left behind is cleared up.
+
+    Returns what has happened, in words. Blocks.
+
+    Args:
+        conf: the run's.
+        address: where it is registered.
+        tracker: the run's, which stays open.
+
+    Raises:
+        TrackerError: it has a master and has not begun; or a server does not answer.
+    """
+    head = tracker.finish("stopped")
+    with address.session() as session:
+        has_master = MasterElection(session, group=address.id).holder() is not None
+    if not has_master:
+        forget(conf, address, tracker)
+    if head is not None:
+        return f"run {conf.run}: {head.status} in round {head.round}"
+    if has_master:
+        raise TrackerError(f"run {conf.run} has not begun; there is nothing to stop")
+    return f"run {conf.run}: had no master and had not begun; it is not registered any more"
 
 
 def forget(conf: Conf, address: ClusterAddress, tracker: StateTracker) -> None:

@@ -6,8 +6,9 @@ Legacy: ``IterationListener``s printed scores, each process into a log of its ow
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import groupby, pairwise
 
 import msgspec
 
@@ -20,7 +21,7 @@ from dl4jlegacy.scaleout.plan import PRETRAIN, Plan
 from dl4jlegacy.scaleout.protocol import NewModel
 from dl4jlegacy.scaleout.records import Figures
 
-__all__ = ["History", "HistoryEntry", "HistoryFile", "Share", "add_shares"]
+__all__ = ["FollowedHistory", "History", "HistoryEntry", "HistoryFile", "Share", "add_shares"]
 
 
 class Share(msgspec.Struct, frozen=True, array_like=True):
@@ -81,18 +82,51 @@ class HistoryFile(LinesFile[HistoryEntry]):
         Raises:
             CheckpointError: there is none, or it cannot be read. CloudError and its like: what AWS says.
         """
+        with self._explained():
+            return _versions(self.lines())
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
         try:
-            lines = sorted(self.lines(), key=lambda entry: (entry.began, entry.version))
+            yield
         except OSError as exc:
             raise CheckpointError(
                 f"{self.place} cannot be read: {exc.strerror or exc}; the history of a run is kept in its "
                 "--checkpoint-dir"
             ) from exc
-        kept: list[HistoryEntry] = []
-        for _, session in groupby(lines, key=lambda entry: entry.began):
-            entries = list(session)
-            kept = [entry for entry in kept if entry.version < entries[0].version] + entries
-        return kept
+
+
+class FollowedHistory(HistoryFile):
+    """A history that is read again and again, of which only what was appended is read. For one thread."""
+
+    def __init__(self, folder: Folder) -> None:
+        super().__init__(folder)
+        self._lines: list[HistoryEntry] = []
+        self._entries: list[HistoryEntry] = []
+
+    def read(self) -> list[HistoryEntry]:
+        """Return the entries as ``HistoryFile.read`` does, in a list of their own; raises as that does."""
+        with self._explained():
+            new, is_all = self.new_lines()
+        if is_all:
+            self._lines = []
+        self._lines += new
+        both = [*self._entries[-1:], *new]
+        if not is_all and all(a.began == b.began and a.version < b.version for a, b in pairwise(both)):
+            self._entries = [*self._entries, *new]
+        else:
+            self._entries = _versions(self._lines)
+        return self._entries
+
+
+def _versions(lines: Iterable[HistoryEntry]) -> list[HistoryEntry]:
+    """Return the entries that count, in the order of the versions."""
+    kept: list[HistoryEntry] = []
+    in_order = sorted(lines, key=lambda entry: (entry.began, entry.version))
+    for _, session in groupby(in_order, key=lambda entry: entry.began):
+        entries = list(session)
+        kept = [entry for entry in kept if entry.version < entries[0].version] + entries
+    return kept
 
 
 class History:

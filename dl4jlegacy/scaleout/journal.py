@@ -14,7 +14,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
@@ -31,6 +32,7 @@ __all__ = [
     "JOURNAL_TOPIC",
     "MOST_ENTRIES",
     "Event",
+    "FollowedJournal",
     "Journal",
     "JournalEntry",
     "JournalFile",
@@ -233,8 +235,13 @@ class JournalFile(LinesFile[JournalEntry]):
         Raises:
             CheckpointError: there is no such file, or it cannot be read. CloudError and its like: what AWS says.
         """
+        with self._explained():
+            return _in_order(self.lines())
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
         try:
-            return sorted({entry.key: entry for entry in self.lines()}.values(), key=lambda entry: entry.key)
+            yield
         except OSError as exc:
             raise CheckpointError(
                 f"{self.place} cannot be read: {exc.strerror or exc}; the journal is kept in the --checkpoint-dir of "
@@ -258,6 +265,27 @@ class JournalFile(LinesFile[JournalEntry]):
             return {entry.key for entry in self.lines()}
         except FileNotFoundError:
             return set()
+
+
+class FollowedJournal(JournalFile):
+    """A journal's copy that is read again and again, of which only what was appended is read. For one thread."""
+
+    def __init__(self, folder: Folder) -> None:
+        super().__init__(folder)
+        self._entries: list[JournalEntry] = []
+
+    def read(self) -> list[JournalEntry]:
+        """Return the entries as ``JournalFile.read`` does, in a list of their own; raises as that does."""
+        with self._explained():
+            new, is_all = self.new_lines()
+        if new or is_all:
+            self._entries = _in_order(new if is_all else [*self._entries, *new])
+        return self._entries
+
+
+def _in_order(entries: Iterable[JournalEntry]) -> list[JournalEntry]:
+    """Return the entries, oldest first, each once."""
+    return sorted({entry.key: entry for entry in entries}.values(), key=lambda entry: entry.key)
 
 
 def _entries(tracker: StateTracker, keys: Sequence[str]) -> list[JournalEntry]:

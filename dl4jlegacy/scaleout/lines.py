@@ -16,7 +16,7 @@ import msgspec
 
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import Dl4jError
-from dl4jlegacy.folders import Folder
+from dl4jlegacy.folders import Folder, Mark
 
 __all__ = ["MOST_WAITING", "LinesFile", "LinesKeeper"]
 
@@ -48,6 +48,7 @@ class LinesFile(Generic[R]):
         self._folder, self._name, self._kind = folder, name, kind
         self._missing: deque[R] = deque(maxlen=MOST_WAITING)
         self._failed = False
+        self._mark: Mark | None = None
 
     def lines(self) -> list[R]:
         """Return the records in the order of the file. A line that was truncated by a crash is left out.
@@ -55,8 +56,20 @@ class LinesFile(Generic[R]):
         Raises:
             OSError: there is no such file, or it cannot be read. CloudError and its like: what AWS says.
         """
+        return self._decoded(self._folder.read_lines(self._name))
+
+    def new_lines(self) -> tuple[list[R], bool]:
+        """Return the records since the last such call, and whether they are all: it is the first, or the file is new.
+
+        Only what was appended is read. A line that is being written comes when it is whole. Raises as ``lines``.
+        """
+        found = self._folder.read_new_lines(self._name, self._mark)
+        self._mark = found.mark
+        return self._decoded(found.lines), found.is_all
+
+    def _decoded(self, lines: Iterable[bytes]) -> list[R]:
         records = []
-        for line in self._folder.read_lines(self._name):
+        for line in lines:
             try:
                 records.append(msgspec.json.decode(line, type=described(self._kind)))
             except (msgspec.DecodeError, UnicodeDecodeError):

@@ -13,7 +13,7 @@ import msgspec
 
 from dl4jlegacy import storage
 from dl4jlegacy.cluster.address import ClusterAddress, closing, find_conf, open_tracker
-from dl4jlegacy.cluster.registration import forget
+from dl4jlegacy.cluster.registration import stop_run
 from dl4jlegacy.errors import Dl4jError, TrackerClosedError, TrackerError, UsageError
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
@@ -72,14 +72,7 @@ class ClusterSource:
         """See ``Source``. The master and the workers leave; what a dead master has left behind is cleared up."""
         conf = self._reached(find_conf(self._address))
         with closing(open_tracker(conf, self._address, registered=True)) as tracker:
-            head = tracker.finish("stopped")
-            with self._address.session() as session:
-                has_master = MasterElection(session, group=self._address.id).holder() is not None
-            if not has_master:
-                forget(conf, self._address, tracker)
-        if head is None and has_master:
-            raise TrackerError(f"run {conf.run} has not begun; there is nothing to stop")
-        return f"run {conf.run}: {'had not begun' if head is None else f'{head.status} in round {head.round}'}"
+            return stop_run(conf, self._address, tracker)
 
     def save(self, out: str) -> str:
         """See ``Source``."""

@@ -20,8 +20,8 @@ from dl4jlegacy.errors import CheckpointError, TrackerError, UsageError
 from dl4jlegacy.folders import Folder
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.history import HistoryEntry, HistoryFile
-from dl4jlegacy.scaleout.journal import JournalEntry, JournalFile, JournalReader
+from dl4jlegacy.scaleout.history import FollowedHistory, HistoryEntry
+from dl4jlegacy.scaleout.journal import FollowedJournal, JournalEntry, JournalReader
 from dl4jlegacy.scaleout.monitor import GONE, WAITING
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Head
@@ -83,6 +83,16 @@ class _Rested(Generic[T]):
         return self._last
 
 
+def _if_there(read: Callable[[], list[T]]) -> list[T]:
+    """Return what a file has; nothing if there is no such file yet."""
+    try:
+        return read()
+    except CheckpointError as exc:
+        if isinstance(exc.__cause__, FileNotFoundError):
+            return []
+        raise
+
+
 class RunFiles:
     """What a run keeps in the folder of its checkpoints, as far as it is there.
 
@@ -93,8 +103,9 @@ class RunFiles:
 
     def __init__(self, folder: Folder, incarnation: str | None = None) -> None:
         self._folder, self._incarnation = folder, incarnation
-        self._history = _Rested(lambda: HistoryFile(folder).read() if self._has(HistoryFile.NAME) else [])
-        self._events = _Rested(lambda: JournalFile(folder).read() if self._has(JournalFile.NAME) else [])
+        history, journal = FollowedHistory(folder), FollowedJournal(folder)
+        self._history = _Rested(lambda: _if_there(history.read))
+        self._events = _Rested(lambda: _if_there(journal.read))
         self._conf = _Rested(self._read_conf)
         self._head = _Rested(lambda: (CheckpointStore(folder).newest_head(),))
 
@@ -139,12 +150,6 @@ class RunFiles:
             events=events,
             network=network_of(conf),
         )
-
-    def _has(self, name: str) -> bool:
-        try:
-            return name in self._folder.names()
-        except OSError as exc:
-            raise CheckpointError(f"{self._folder.place} cannot be read: {exc.strerror or exc}") from exc
 
     def _read_conf(self) -> dict[str, Any]:
         place = self._folder.place

@@ -23,12 +23,15 @@ from dl4jlegacy.errors import CheckpointError, CloudError, ConfError
 from dl4jlegacy.folders import LOCK, Folder, LocalFolder
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.history import HistoryFile
 from dl4jlegacy.scaleout.journal import Journal, JournalFile
 from dl4jlegacy.scaleout.lines import LinesKeeper
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
+from dl4jlegacy.ui.sources import RunFiles
 from tests.aws.test_s3 import run
 from tests.scaleout.test_checkpoint import frame, head
 from tests.support.aws_fixtures import Fault, FaultProxy, impatient
+from tests.support.dashboards import history
 
 BUCKET, PREFIX = "run-bucket", "runs/one"
 OURS, THEIRS = Conf(run="ours", incarnation="1" * 16), Conf(run="theirs", incarnation="2" * 16)
@@ -96,6 +99,47 @@ def test_a_folder_keeps_contents_and_lines(any_folder: Folder) -> None:
     any_folder.release()
     assert any_folder.lock("2" * 16)
     assert isinstance(any_folder, Folder)
+
+
+def test_of_lines_only_those_that_are_new_are_read(any_folder: Folder, folder: Make) -> None:
+    with pytest.raises(FileNotFoundError):
+        any_folder.read_new_lines("j.jsonl", None)
+    any_folder.append("j.jsonl", b"one\ntwo\n")
+    found = any_folder.read_new_lines("j.jsonl", None)
+    assert (found.lines, found.is_all) == ([b"one", b"two"], True)
+    assert any_folder.read_new_lines("j.jsonl", found.mark).lines == []
+    long = b"x" * 70_000  # in S3 the next line begins another part
+    for line in (long, b"three", b"four"):
+        any_folder.append("j.jsonl", line + b"\n")
+    found = any_folder.read_new_lines("j.jsonl", found.mark)
+    assert (found.lines, found.is_all) == ([long, b"three", b"four"], False)
+    other = LocalFolder(any_folder.path) if isinstance(any_folder, LocalFolder) else folder()
+    other.append("j.jsonl", b"of another process\n")
+    found = any_folder.read_new_lines("j.jsonl", found.mark)
+    assert (found.lines, found.is_all) == ([b"of another process"], False)
+    other.append("j.jsonl", b"more\ncut sho")
+    found = any_folder.read_new_lines("j.jsonl", found.mark)
+    assert found.lines == [b"more"]
+    other.append("j.jsonl", b"rt\n")
+    assert any_folder.read_new_lines("j.jsonl", found.mark).lines[-1:] in ([b"rt"], [b"cut short"])
+
+
+def test_lines_that_take_the_place_of_others_are_read_from_the_beginning(any_folder: Folder) -> None:
+    any_folder.append("j.jsonl", b"one\ntwo\n")
+    mark = any_folder.read_new_lines("j.jsonl", None).mark
+    for name in any_folder.names():
+        any_folder.delete(name)
+    any_folder.write("j.jsonl" if isinstance(any_folder, LocalFolder) else "j-other-000001.jsonl", b"new\n")
+    found = any_folder.read_new_lines("j.jsonl", mark)
+    assert (found.lines, found.is_all) == ([b"new"], True)
+
+
+def test_what_a_run_keeps_in_s3_is_seen_by_the_dashboard(folder: Make) -> None:
+    kept, files = folder(), RunFiles(folder())
+    kept.write("conf.json", OURS.to_json().encode())
+    assert (files.history(), files.events(), files.head()) == ([], [], None)
+    HistoryFile(kept).append(history(3))
+    assert [entry.version for entry in RunFiles(folder()).read().history or ()] == [1, 2, 3]
 
 
 # --- one process at a time --------------------------------------------------------------------------------------------

@@ -12,11 +12,12 @@ import pytest
 from dl4jlegacy import ActorNetworkRunner, Conf, DigitsDataSetIterator, HistoryEntry, IrisDataSetIterator, read_history
 from dl4jlegacy.cli.main import main
 from dl4jlegacy.errors import CheckpointError
+from dl4jlegacy.folders import Lines, LocalFolder, Mark
 from dl4jlegacy.nn import AutoEncoder, NeuralNetConfiguration, OutputLayer, zoo
 from dl4jlegacy.nn.networks import learning_rate_at
 from dl4jlegacy.nn.schedules import StepSchedule
 from dl4jlegacy.nn.updaters import AdaDelta, NoOp, Sgd
-from dl4jlegacy.scaleout.history import HistoryFile
+from dl4jlegacy.scaleout.history import FollowedHistory, HistoryFile
 from dl4jlegacy.scaleout.outcome import TrainingResult
 from dl4jlegacy.scaleout.scoring import ValidationConf
 
@@ -99,6 +100,37 @@ def test_a_line_that_a_crash_has_cut_is_left_out(tmp_path: Path) -> None:
     file = tmp_path / "run" / HistoryFile.NAME
     file.write_bytes(file.read_bytes()[:-20])
     assert read_history(tmp_path / "run") == [entry(1.0, 1)]
+
+
+def test_a_history_that_is_followed_is_the_same_and_only_its_new_lines_are_read(tmp_path: Path) -> None:
+    counts = list[int]()
+
+    class Counted(LocalFolder):
+        def read_new_lines(self, name: str, mark: Mark | None) -> Lines:
+            found = super().read_new_lines(name, mark)
+            counts.append(len(found.lines))
+            return found
+
+    folder = Counted(tmp_path)
+    file, followed = HistoryFile(folder), FollowedHistory(folder)
+    sessions = [
+        [entry(1.0, 1), entry(1.0, 2)],
+        [],
+        [entry(1.0, 3)],
+        [entry(2.0, 3), entry(2.0, 4)],  # went on from a checkpoint
+        [entry(1.0, 4)],  # what the process before had still to write
+        [entry(2.0, 5)],
+        [entry(3.0, 2)],
+    ]
+    for lines in sessions:
+        file.append(lines)
+        assert followed.read() == HistoryFile(folder).read()
+    assert counts == [len(lines) for lines in sessions]
+    (tmp_path / HistoryFile.NAME).unlink()
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        followed.read()
+    file.append([entry(9.0, 1)])
+    assert followed.read() == [entry(9.0, 1)]
 
 
 def test_the_command_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from dl4jlegacy.errors import CheckpointError, TrackerError
 from dl4jlegacy.folders import LocalFolder
 from dl4jlegacy.scaleout import journal
-from dl4jlegacy.scaleout.journal import Journal, JournalEntry, JournalFile, JournalReader
+from dl4jlegacy.scaleout.journal import FollowedJournal, Journal, JournalEntry, JournalFile, JournalReader
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
 
 
@@ -143,10 +143,12 @@ def test_what_two_masters_have_written_into_the_copy_is_read_once(tracker, tmp_p
         JournalFile(LocalFolder(tmp_path)),
         JournalFile(LocalFolder(tmp_path)),
     )
+    followed = FollowedJournal(LocalFolder(tmp_path))
     for event in ("run_began", "master_took_over"):
         writer.write(event)
         for copy in (replaced, other):  # each knows what it found at first, not what the other one has added since
             copy.append(Journal.read(tracker))
+            assert followed.read() == other.read()
     assert len((tmp_path / JournalFile.NAME).read_bytes().splitlines()) == 3
     assert events(other.read()) == ["run_began", "master_took_over"]
 
