@@ -9,9 +9,9 @@ from dl4jlegacy import files, storage
 from dl4jlegacy.errors import ModelError
 from dl4jlegacy.inference import TrainedModel, read_model
 from dl4jlegacy.kernels.protocol import Kernels
-from dl4jlegacy.training import read_checkpoint
+from dl4jlegacy.training import Checkpoint, read_checkpoint
 
-__all__ = ["load_model"]
+__all__ = ["kept_model", "load_model"]
 
 _CHECKPOINT = re.compile(r"(?:(.*)/)?(?:checkpoint-(\d{8})\.json|model-(\d{8})\.safetensors)")
 
@@ -43,15 +43,18 @@ def load_model(path: str | os.PathLike[str], *, kernels: Kernels | None = None) 
         with files.errors_as(ModelError, f"model file {place} cannot be read"):
             if not files.is_folder(files.expand(folder)):
                 return read_model(place, kernels)
-    kept = read_checkpoint(folder, version, kernels)
+    return kept_model(read_checkpoint(folder, version, kernels), place)
+
+
+def kept_model(kept: Checkpoint, name: str) -> TrainedModel:
+    """Return the trained network of a checkpoint that was read; ``name`` is what messages call it."""
     source = kept.data.source
-    normalizer, transform = kept.data.normalizer, source.transform
     return TrainedModel(
         kept.network,
-        normalizer,
+        kept.data.normalizer,
         source.label_names,
-        place,
-        transform,
+        name,
+        source.transform,
         source.images,
         source.stratified,
         source.text,

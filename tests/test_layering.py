@@ -41,7 +41,7 @@ nn.graph
 nn.networks
 nn.zoo
 nn.dl4j nn.onnx nn.modelimport
-nn.summary nn.network_svg nn.pretrain_stack
+nn.summary nn.network_svg nn.pretrain_stack nn.parameter_statistics
 nn.training
 nn
 scaleout.liveness

@@ -13,9 +13,10 @@ from xml.sax.saxutils import escape
 from dl4jlegacy.errors import counted
 from dl4jlegacy.nn.summary import NetworkSummary, SummaryRow
 
-__all__ = ["network_svg"]
+__all__ = ["BOX", "Arrow", "Box", "Drawing", "arrange", "lines_of", "network_svg"]
 
-_WIDTH, _HEIGHT, _LANE = 190, 58, 24  # of a box; width of an arrow's lane
+BOX = _WIDTH, _HEIGHT = 190, 58
+_LANE = 24  # width of an arrow's lane
 _GAP, _STEP, _MARGIN = 26, 96, 20  # between boxes side by side; from one level to the next; around all
 _SWEEPS = 6
 _EM, _BOLD = 0.6, 1.1  # width of a letter, on the average of a text, by the size of the font; how much wider if bold
@@ -42,12 +43,66 @@ class _Place:
         return _WIDTH if self.row is not None else _LANE
 
 
+@dataclass(frozen=True, slots=True)
+class Box:
+    """The box of a layer, a vertex or an input; ``x`` and ``y`` are its upper left corner.
+
+    ``kind`` is "input", "vertex", "output", "frozen" or "layer".
+    """
+
+    row: SummaryRow
+    kind: str
+    x: float
+    y: float
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """A line from a box to one that reads it: a path of SVG; ``ends`` says whether it arrives, or goes on."""
+
+    path: str
+    ends: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Where everything is in the drawing of a network; all boxes are ``BOX`` (width, height) large."""
+
+    width: float
+    height: float
+    boxes: tuple[Box, ...]
+    arrows: tuple[Arrow, ...]
+
+
+def arrange(summary: NetworkSummary, *, least_width: float = 0.0, top: float = _MARGIN // 2) -> Drawing:
+    """Return where the boxes and arrows of a network go.
+
+    Args:
+        summary: of the network.
+        least_width: of all, without the margins.
+        top: where the first box begins.
+    """
+    levels = _levels(summary.rows)
+    width = _arrange(levels, least_width) + 2 * _MARGIN
+    places = [place for level in levels for place in level]
+    return Drawing(
+        width=width,
+        height=top + _STEP * (len(levels) - 1) + _HEIGHT + _MARGIN // 2,
+        boxes=tuple(
+            Box(place.row, _kind(place.row, summary.outputs), place.x - _WIDTH / 2, _y(place, top))
+            for place in places
+            if place.row is not None
+        ),
+        arrows=tuple(_arrow(source, place, top) for place in places for source in place.sources),
+    )
+
+
 def network_svg(summary: NetworkSummary, title: str) -> str:
     """Return the drawing of a network as the text of an SVG file; ``title`` is its accessible name."""
     subtitle = f"{counted(summary.parameters, 'parameter')}, {counted(summary.multiply_adds, 'multiply-add')}"
-    levels = _levels(summary.rows)
-    width = _arrange(levels, max(len(title) * 14 * _EM * _BOLD, len(subtitle) * 12 * _EM)) + 2 * _MARGIN
-    height = _MARGIN * 2 + 34 + _STEP * (len(levels) - 1) + _HEIGHT
+    least = max(len(title) * 14 * _EM * _BOLD, len(subtitle) * 12 * _EM)
+    drawing = arrange(summary, least_width=least, top=_MARGIN + 44)
+    width, height = drawing.width, drawing.height
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" '
         f'viewBox="0 0 {width:.0f} {height}" font-family="Helvetica, Arial, sans-serif" font-size="12">',
@@ -58,14 +113,13 @@ def network_svg(summary: NetworkSummary, title: str) -> str:
         f'<text x="{_MARGIN}" y="{_MARGIN + 12}" font-size="14" font-weight="bold" fill="#222">{escape(title)}</text>',
         f'<text x="{_MARGIN}" y="{_MARGIN + 28}" fill="#555">{subtitle}</text>',
     ]
-    places = [place for level in levels for place in level]
-    parts += [_arrow(source, place) for place in places for source in place.sources]
-    parts += [_box(place.row, place, summary.outputs) for place in places if place.row is not None]
+    parts += [_arrow_svg(arrow) for arrow in drawing.arrows]
+    parts += [_box_svg(box) for box in drawing.boxes]
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _top(place: _Place) -> float:
-    return _MARGIN + 44 + _STEP * place.level
+def _y(place: _Place, top: float) -> float:
+    return top + _STEP * place.level
 
 
 def _levels(rows: Sequence[SummaryRow]) -> list[list[_Place]]:
@@ -123,37 +177,50 @@ def _spread(level: list[_Place]) -> None:
         left += place.width + _GAP
 
 
-def _arrow(source: _Place, place: _Place) -> str:
-    start = _top(source) + _HEIGHT
-    end = _top(place) - 2
+def _arrow(source: _Place, place: _Place, top: float) -> Arrow:
+    start = _y(source, top) + _HEIGHT
+    end = _y(place, top) - 2
     middle = (start + end) / 2
     path = (
         f"M{source.x:.1f} {start:.1f} C{source.x:.1f} {middle:.1f} {place.x:.1f} {middle:.1f} {place.x:.1f} {end:.1f}"
     )
     if place.row is None:  # straight on past the boxes of that level
-        path += f" L{place.x:.1f} {_top(place) + _HEIGHT:.1f}"
-    tip = ' marker-end="url(#tip)"' if place.row is not None else ""
-    return f'<path d="{path}" fill="none" stroke="#555" stroke-width="1.3"{tip}/>'
+        path += f" L{place.x:.1f} {_y(place, top) + _HEIGHT:.1f}"
+    return Arrow(path, place.row is not None)
 
 
-def _box(row: SummaryRow, place: _Place, outputs: Sequence[str]) -> str:
-    kind = "layer"
+def _arrow_svg(arrow: Arrow) -> str:
+    tip = ' marker-end="url(#tip)"' if arrow.ends else ""
+    return f'<path d="{arrow.path}" fill="none" stroke="#555" stroke-width="1.3"{tip}/>'
+
+
+def _kind(row: SummaryRow, outputs: Sequence[str]) -> str:
     if row.kind == "network input":
-        kind = "input"
-    elif row.kind.endswith("_vertex"):
-        kind = "vertex"
-    elif row.frozen:
-        kind = "frozen"
-    elif row.name in outputs:
-        kind = "output"
-    fill, border = _COLOURS[kind]
-    x, y = place.x - _WIDTH / 2, _top(place)
+        return "input"
+    if row.kind.endswith("_vertex"):
+        return "vertex"
+    if row.frozen:
+        return "frozen"
+    return "output" if row.name in outputs else "layer"
+
+
+def lines_of(row: SummaryRow) -> tuple[str, str, str]:
+    """Return what stands in a box, a line each: name, kind and shape, parameters ("": it has none)."""
     detail = f"{row.parameters:,} parameters" if row.parameters else ""
-    lines = [(row.name, "bold", 17), (f"{row.kind}: {row.shape()}", "normal", 33), (detail, "normal", 49)]
+    first, second, third = (
+        text if len(text) <= 30 else f"{text[:29]}…" for text in (row.name, f"{row.kind}: {row.shape()}", detail)
+    )
+    return first, second, third
+
+
+def _box_svg(box: Box) -> str:
+    fill, border = _COLOURS[box.kind]
+    row, x, y, middle = box.row, box.x, box.y, box.x + _WIDTH / 2
+    styles = (("bold", 17), ("normal", 33), ("normal", 49))
     texts = "".join(
-        f'<text x="{place.x:.1f}" y="{y + down:.1f}" text-anchor="middle" font-weight="{weight}" fill="#222">'
-        f"{escape(text if len(text) <= 30 else text[:29] + '…')}</text>"
-        for text, weight, down in lines
+        f'<text x="{middle:.1f}" y="{y + down:.1f}" text-anchor="middle" font-weight="{weight}" fill="#222">'
+        f"{escape(text)}</text>"
+        for text, (weight, down) in zip(lines_of(row), styles, strict=True)
         if text
     )
     hover = f"<title>{escape(row.name)}: {escape(row.kind)}, {row.multiply_adds:,} multiply-adds</title>"

@@ -32,9 +32,9 @@ from dl4jlegacy import files
 from dl4jlegacy.backend import Array
 from dl4jlegacy.clock import RUNNING, Clock
 from dl4jlegacy.errors import ConfError, Dl4jError, WireError, how_to_install
-from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration
 from dl4jlegacy.nn.multilayer_updater import MultiLayerUpdater
 from dl4jlegacy.nn.networks import NetworkConfiguration
+from dl4jlegacy.nn.parameter_statistics import NamedSpan, Statistics, named_spans, statistics_of
 from dl4jlegacy.nn.parameters import ParamLayout
 from dl4jlegacy.nn.updaters import Updater
 from dl4jlegacy.scaleout.aggregate import PARAMS
@@ -57,16 +57,8 @@ _POINT_SECONDS = 0.05
 """Versions that are closer together are left out, but for validations and the last: TensorBoard shows some 1,000."""
 _LAYERS_SECONDS, _LAYERS_SHARE = 1.0, 0.005
 """The layers are looked at so often at most, and for no more than this share of the time."""
-_BINS, _MOST_VALUES = 30, 100_000
-"""Bars of a histogram; of more values than that every k-th counts."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Parameter:
-    """A parameter by DL4J's name, such as ``0_W``, and where it is in the network's flat vector."""
-
-    name: str
-    place: slice
+_BINS = 30
+"""Bars of a histogram."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +102,7 @@ class TensorBoardObserver(RunObserver):
         conf = run.conf
         network = conf.network_conf if self._shows_layers else None
         place = self._folder / _folder_of(self._folder, conf)
-        layers = None if network is None else _Layers(_parameters(network), self._format, self._clock)
+        layers = None if network is None else _Layers(named_spans(network), self._format, self._clock)
         self._writer = _Writer(_EventFile(place, self._format), self._format, layers)
         self._curves = _Curves(conf, run.plan, self._clock, self._writer)
 
@@ -203,7 +195,7 @@ class _Rates:
         layers, found = conf.resolved(), dict[str, Updater]()
         for block in MultiLayerUpdater(layers, ParamLayout.of(layers)).blocks:
             if hasattr(block.updater, "rate") and block.updater not in found.values():
-                [first] = [one.name for one in _parameters(conf) if one.place.start == block.start]
+                [first] = [one.name for one in named_spans(conf) if one.span.start == block.start]
                 found[f"learning_rate/{first}"] = block.updater
         if len(found) == 1:
             [only] = found.values()
@@ -213,16 +205,6 @@ class _Rates:
     def at(self, iteration: int) -> dict[str, float]:
         """Return the learning rates of an iteration."""
         return {name: updater.rate(iteration) for name, updater in self.updaters.items()}  # type: ignore[union-attr]
-
-
-def _parameters(conf: NetworkConfiguration) -> list[_Parameter]:
-    """Return the parameters of a network by DL4J's names: those of the layer, ``0_W``, or of the vertex, ``out_W``."""
-    layers = conf.resolved()
-    names = [str(number) for number in range(len(layers))]
-    if isinstance(conf, ComputationGraphConfiguration):
-        names = [node.name for node in conf.nodes() if node.stage is not None]
-    spans = ParamLayout.of(layers).spans
-    return [_Parameter(f"{names[span.layer]}_{span.name}", slice(span.start, span.stop)) for span in spans]
 
 
 # -- what is written ---------------------------------------------------------------------------------------------------
@@ -259,18 +241,16 @@ class _Format:
         """Return a point of a curve."""
         return self._summaries.Summary.Value(tag=tag, simple_value=value)
 
-    def histogram(self, tag: str, values: Array) -> Any:
-        """Return a histogram of finite values."""
-        sample = values[:: -(-len(values) // _MOST_VALUES)].astype(np.float64)
-        counts, edges = np.histogram(sample, _BINS)
+    def histogram(self, tag: str, found: Statistics) -> Any:
+        """Return a histogram."""
         histogram = self._summaries.HistogramProto(
-            min=float(sample.min()),
-            max=float(sample.max()),
-            num=len(sample),
-            sum=float(sample.sum()),
-            sum_squares=float(np.square(sample).sum()),
-            bucket_limit=edges[1:].tolist(),
-            bucket=counts.tolist(),
+            min=found.edges[0],
+            max=found.edges[-1],
+            num=len(found.sample),
+            sum=float(found.sample.sum()),
+            sum_squares=float(np.square(found.sample).sum()),
+            bucket_limit=found.edges[1:],
+            bucket=found.counts,
         )
         return self._summaries.Summary.Value(tag=tag, histo=histogram)
 
@@ -283,7 +263,7 @@ class _Format:
 class _Layers:
     """Makes values of a network's parameters and updates, and sees to it that this takes little of the time."""
 
-    def __init__(self, parameters: Sequence[_Parameter], format: _Format, clock: Clock) -> None:
+    def __init__(self, parameters: Sequence[NamedSpan], format: _Format, clock: Clock) -> None:
         self._parameters, self._format, self._clock = parameters, format, clock
         self._due, self._is_pending = float("-inf"), False
 
@@ -308,17 +288,18 @@ class _Layers:
             now = self._clock.now()
             self._due, self._is_pending = now + max(_LAYERS_SECONDS, (now - began) / _LAYERS_SHARE), False
 
-    def _values_of(self, parameter: _Parameter, params: Array, before: Array | None) -> list[Any]:
+    def _values_of(self, parameter: NamedSpan, params: Array, before: Array | None) -> list[Any]:
         number, histogram = self._format.number, self._format.histogram
-        mine, name = params[parameter.place], parameter.name
-        if not mine.size or not np.isfinite(mine).all():
+        place, name = slice(parameter.span.start, parameter.span.stop), parameter.name
+        mine = statistics_of(params[place], _BINS)
+        if mine is None:
             return []
-        size = float(np.abs(mine).mean())
+        size = mine.mean_magnitude
         values = [number(f"parameter_mean_magnitude/{name}", size), histogram(f"parameters/{name}", mine)]
-        if before is None:
+        update = None if before is None else statistics_of(params[place] - before[place], _BINS)
+        if update is None:
             return values
-        update = mine - before[parameter.place]
-        step = float(np.abs(update).mean())
+        step = update.mean_magnitude
         values += [number(f"update_mean_magnitude/{name}", step), histogram(f"updates/{name}", update)]
         if size:
             values.append(number(f"update_parameter_ratio/{name}", step / size))

@@ -23,7 +23,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -293,7 +293,7 @@ class CheckpointStore:
     def load(self, version: int) -> tuple[Head, Buffer]:
         """Return the checkpoint of one version; raises ``CheckpointError`` if it is damaged, another run's, or none."""
         manifest = self._files(version)[1]
-        try:
+        with _as_checkpoint_error(manifest):
             body = _verified(self.folder.read(manifest))
             self._check_owner(body)
             head = msgspec.convert(body["head"], described(Head))
@@ -302,9 +302,16 @@ class CheckpointStore:
                 self._frame(body["best"], body["best"])
             if head.snapshot is not None:
                 self._arrays(body["states"])
-        except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError, safetensors.SafetensorError) as exc:
-            raise CheckpointError(f"{manifest} cannot be read: {exc}") from exc
         return msgspec.structs.replace(head, model=Manifest("", 0, 0), status="running", failure=None), frame
+
+    def model(self, version: int) -> Result:
+        """Return the model of one version, whatever else belongs to it; raises as ``load``."""
+        manifest = self._files(version)[1]
+        with _as_checkpoint_error(manifest):
+            body = _verified(self.folder.read(manifest))
+            self._check_owner(body)
+            arrays = self._arrays(body["model"])
+            return Result(body["values"], {key: arrays[key] for key in body["arrays"]})
 
     def _frame(self, file: dict[str, Any], contents: dict[str, Any]) -> Buffer:
         """Return the model in a file; raises ``CheckpointError``, ``OSError`` and others if it is damaged."""
@@ -373,6 +380,14 @@ class CheckpointStore:
             if (ours and int(ours[1]) <= newest and name not in kept) or (stale and f".{os.getpid()}." not in name):
                 useless.append(name)
         return useless
+
+
+@contextlib.contextmanager
+def _as_checkpoint_error(manifest: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError, safetensors.SafetensorError) as exc:
+        raise CheckpointError(f"{manifest} cannot be read: {exc}") from exc
 
 
 def _states_file(version: int) -> str:

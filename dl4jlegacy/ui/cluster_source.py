@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -18,7 +19,9 @@ from dl4jlegacy.errors import Dl4jError, TrackerClosedError, TrackerError, Usage
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
 from dl4jlegacy.scaleout.zookeeper import MasterElection, ZookeeperConfigurationRetriever, ZooKeeperSession
-from dl4jlegacy.ui.sources import RunFiles, TrackerState, exported
+from dl4jlegacy.ui.evaluation import EvaluationView, evaluate_newest
+from dl4jlegacy.ui.models import FolderModels, Model, newest_of
+from dl4jlegacy.ui.sources import OF_CHECKPOINTS, RunFiles, TrackerState, exported
 from dl4jlegacy.ui.view import Reading, run_view
 
 __all__ = ["ClusterSource"]
@@ -59,7 +62,7 @@ class ClusterSource:
         notices: list[str] = []
         is_registered, known = self._look_into_zookeeper(notices)
         files = self._files if self._files is not None and self._files.is_of_run() else None
-        self.can = ("stop",) if files is None else ("stop", "save")
+        self.can = ("stop", *(() if files is None else OF_CHECKPOINTS))
         reading = self._opened().read(files, id=self._address.id, **known)
         if is_registered is False and reading.run.state == "not begun":
             reading = self._left_over(files)
@@ -76,14 +79,33 @@ class ClusterSource:
 
     def save(self, out: str) -> str:
         """See ``Source``."""
+        return exported(self._checkpoints(), out)
+
+    def models(self, after: int) -> Sequence[Model]:
+        """See ``Source``. Where the checkpoints cannot be read, from the grid, over a connection of its own."""
+        conf = self._conf
+        if conf is None:
+            return []
+        if "save" in self.can:
+            return FolderModels(conf.checkpoint_dir, conf.incarnation).after(after)
+        opened = open_tracker(conf, self._address, registered=True, patience_seconds=_PATIENCE_SECONDS)
+        with closing(opened) as tracker:
+            return newest_of(tracker, after)
+
+    def evaluate(self) -> EvaluationView:
+        """See ``Source``."""
+        return evaluate_newest(self._checkpoints())
+
+    def _checkpoints(self) -> str:
+        """Return the folder of the run's checkpoints; raises ``UsageError`` if they cannot be read from here."""
         conf = self._conf
         folder = "" if conf is None else conf.checkpoint_dir
-        if conf is None or "save" not in self.can:
+        if "save" not in self.can:
             raise UsageError(
                 f"the checkpoints of run {self._json.get('run', '')} cannot be read from here"
                 + (f": they are in {folder} on its master's machine" if folder else ": it keeps none")
             )
-        return exported(folder, out)
+        return folder
 
     def close(self) -> None:
         """See ``Source``."""

@@ -5,11 +5,10 @@ The server's routes, the reading of parameters and the OpenAPI document are made
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
@@ -18,10 +17,25 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from dl4jlegacy.errors import Dl4jError, UsageError, nearest
+from dl4jlegacy.ui.evaluation import EvaluationView
 from dl4jlegacy.ui.guard import Policy
+from dl4jlegacy.ui.model_watcher import ModelWatcher
 from dl4jlegacy.ui.watcher import Watcher
 
-__all__ = ["Endpoint", "Handler", "Panel", "Parameter", "Refused", "Values", "json_response", "route_of", "steered"]
+__all__ = [
+    "Endpoint",
+    "Handler",
+    "Panel",
+    "Parameter",
+    "Refused",
+    "Values",
+    "alone",
+    "json_response",
+    "route_of",
+    "steered",
+]
+
+T = TypeVar("T")
 
 _MOST_DIGITS = 18
 
@@ -73,7 +87,10 @@ class Panel:
         folder: where a model is saved.
         is_closing: tells whether the server is about to end.
         steering: held while a run is stopped or a model is saved: one at a time.
+        evaluating: held while a model is evaluated, which may take long and must not keep anybody from stopping.
         streams: how many listen to the stream of events.
+        models: looks at the models of that run.
+        evaluation: what was found when its newest checkpoint was evaluated last; None: it was not.
     """
 
     watcher: Watcher
@@ -81,7 +98,13 @@ class Panel:
     folder: str = "."
     is_closing: Callable[[], bool] = lambda: False
     steering: threading.Lock = field(default_factory=threading.Lock)
+    evaluating: threading.Lock = field(default_factory=threading.Lock)
     streams: int = 0
+    models: ModelWatcher = field(init=False)
+    evaluation: EvaluationView | None = None
+
+    def __post_init__(self) -> None:
+        self.models = ModelWatcher(self.watcher)
 
 
 Values = Mapping[str, Any]
@@ -149,18 +172,20 @@ async def steered(panel: Panel, act: Callable[[], str]) -> str:
     Raises:
         Refused: that is not possible, or somebody else does it at this moment.
     """
-    with _alone(panel.steering):
-        try:
-            return await run_in_threadpool(act)
-        except Dl4jError as exc:
-            raise Refused(409, str(exc), exc.code) from exc
+    return await alone(panel.steering, act, "the run is being stopped, or its model saved")
 
 
-@contextlib.contextmanager
-def _alone(lock: threading.Lock) -> Iterator[None]:
+async def alone(lock: threading.Lock, act: Callable[[], T], what: str) -> T:
+    """Call ``act`` on a thread of its own, while the lock is held; return what it returns.
+
+    Raises:
+        Refused: it raised a ``Dl4jError``; or somebody else has the lock: ``what`` says what he does.
+    """
     if not lock.acquire(blocking=False):
-        raise Refused(409, "the run is being stopped, or its model saved, at this moment; look again in a while")
+        raise Refused(409, f"{what} at this moment; look again in a while")
     try:
-        yield
+        return await run_in_threadpool(act)
+    except Dl4jError as exc:
+        raise Refused(409, str(exc), exc.code) from exc
     finally:
         lock.release()

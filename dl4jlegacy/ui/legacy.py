@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from dl4jlegacy.errors import ConfError
-from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration
 from dl4jlegacy.nn.summary import summarize
 from dl4jlegacy.ui.api import save_model
 from dl4jlegacy.ui.endpoints import Endpoint, Panel, Parameter, Refused, Values, json_response
+from dl4jlegacy.ui.models import network_of
 from dl4jlegacy.ui.view import Reading, RunView, View
 
 __all__ = ["ENDPOINTS"]
@@ -69,16 +68,16 @@ async def _count_updates(panel: Panel, values: Values) -> Response:
 
 async def _print_model(panel: Panel, values: Values) -> Response:
     reading = panel.watcher.reading
-    if reading is None or reading.network is None:
+    text = None if reading is None else await run_in_threadpool(lambda: _model_text(reading))
+    if text is None:
         raise Refused(409, "this run's jobs train no network, or nothing is known of it yet")
-    return json_response({"model": await run_in_threadpool(lambda: _model_text(reading))})
+    return json_response({"model": text})
 
 
-def _model_text(reading: Reading) -> str:
-    network, batch_size = reading.network or {}, reading.run.conf.get("batch_size")
-    kind = ComputationGraphConfiguration if "network_inputs" in network else MultiLayerConfiguration
+def _model_text(reading: Reading) -> str | None:
     try:
-        return summarize(kind.from_json(msgspec.json.encode(network).decode())).text(batch_size or 1)
+        network = network_of(reading.conf)
+        return None if network is None else summarize(network).text(reading.run.conf.get("batch_size") or 1)
     except ConfError as exc:
         raise Refused(409, f"the network's configuration cannot be read: {exc}", exc.code) from exc
 

@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from dl4jlegacy.errors import Dl4jError
 from dl4jlegacy.listening import read_token, url_of
-from dl4jlegacy.ui import api, legacy, openapi
+from dl4jlegacy.ui import api, legacy, model_api, openapi
 from dl4jlegacy.ui.endpoints import Panel, Refused, route_of
 from dl4jlegacy.ui.guard import Guard, Policy
 
@@ -33,10 +33,11 @@ _PAGE = Path(__file__).parent / "page"
 _FILES = {
     "/": ("index.html", "text/html"),
     "/dashboard.js": ("dashboard.js", "text/javascript"),
+    "/model.js": ("model.js", "text/javascript"),
     "/dashboard.css": ("dashboard.css", "text/css"),
     "/favicon.svg": ("favicon.svg", "image/svg+xml"),
 }
-_TOLD = (*api.ENDPOINTS, *legacy.ENDPOINTS)
+_TOLD = (*api.ENDPOINTS, *model_api.ENDPOINTS, *legacy.ENDPOINTS)
 ENDPOINTS = (*_TOLD, openapi.endpoint_of(_TOLD))
 """All of them but the page's own files."""
 _LEAVE_SECONDS, _JOIN_SECONDS = 3, 30.0

@@ -26,15 +26,19 @@ from dl4jlegacy.scaleout.monitor import GONE, WAITING
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Head
 from dl4jlegacy.scaleout.tracker import StateTracker
+from dl4jlegacy.ui.evaluation import EvaluationView, evaluate_newest
+from dl4jlegacy.ui.models import FolderModels, Model, newest_of
 from dl4jlegacy.ui.view import Reading, job_views, run_view, worker_views, workers_of_history
 
-__all__ = ["FolderSource", "LocalSource", "RunFiles", "Silence", "Source", "TrackerState"]
+__all__ = ["OF_CHECKPOINTS", "FolderSource", "LocalSource", "RunFiles", "Silence", "Source", "TrackerState"]
 
 T = TypeVar("T")
 
 _REST, _MOST_REST_SECONDS = 100, 10.0
 """A file is left alone for so many times as long as its reading took, and for so many seconds at most."""
 _MOST_EVENTS = 2000
+OF_CHECKPOINTS = ("save", "evaluate")
+"""What can be done where a run's checkpoints can be read."""
 
 
 class Source(Protocol):
@@ -43,7 +47,7 @@ class Source(Protocol):
     place: str
     """Where that is, in words."""
     can: tuple[str, ...]
-    """Which of "stop" and "save" it offers."""
+    """Which of "stop", "save" and "evaluate" it offers."""
 
     def read(self) -> Reading:
         """Return what is known of the run now. Blocks.
@@ -59,6 +63,17 @@ class Source(Protocol):
 
     def save(self, out: str) -> str:
         """Write the newest model that is kept to the file ``out``; return what, in words. Blocks; as ``stop``."""
+        ...
+
+    def models(self, after: int) -> Sequence[Model]:
+        """Return the models after a version that can be read, oldest first; all of them if there are only older ones.
+
+        Called by one thread at a time, whichever that is. Blocks; raises ``Dl4jError``.
+        """
+        ...
+
+    def evaluate(self) -> EvaluationView:
+        """Return how well the newest checkpoint does on what was held out. Blocks; as ``stop``."""
         ...
 
     def close(self) -> None:
@@ -148,7 +163,7 @@ class RunFiles:
             workers=workers_of_history(history),
             history=history,
             events=events,
-            network=network_of(conf),
+            conf=conf,
         )
 
     def _read_conf(self) -> dict[str, Any]:
@@ -174,8 +189,8 @@ class FolderSource:
 
     def __init__(self, folder: str) -> None:
         self.place = folder
-        self.can: tuple[str, ...] = ("save",)
-        self._files = RunFiles(storage.open_folder(folder))
+        self.can: tuple[str, ...] = OF_CHECKPOINTS
+        self._files, self._models = RunFiles(storage.open_folder(folder)), FolderModels(folder)
 
     def read(self) -> Reading:
         """See ``Source``."""
@@ -190,6 +205,14 @@ class FolderSource:
     def save(self, out: str) -> str:
         """See ``Source``."""
         return exported(self.place, out)
+
+    def models(self, after: int) -> Sequence[Model]:
+        """See ``Source``."""
+        return self._models.after(after)
+
+    def evaluate(self) -> EvaluationView:
+        """See ``Source``."""
+        return evaluate_newest(self.place)
 
     def close(self) -> None:
         """See ``Source``."""
@@ -206,8 +229,9 @@ class LocalSource:
     def __init__(self, tracker: StateTracker, conf: Conf, plan: Plan) -> None:
         self.place = f"this process, pid {os.getpid()}"
         self._tracker, self._folder, self._run = tracker, conf.checkpoint_dir, conf.run
-        self.can: tuple[str, ...] = ("stop", "save") if conf.checkpoint_dir else ("stop",)
+        self.can: tuple[str, ...] = ("stop", *(OF_CHECKPOINTS if self._folder else ()))
         self._files = RunFiles(storage.open_folder(self._folder), conf.incarnation) if self._folder else None
+        self._models = FolderModels(self._folder, conf.incarnation) if self._folder else None
         self._state = TrackerState(tracker, msgspec.json.decode(conf.to_json(), type=dict[str, Any]), plan)
 
     def read(self) -> Reading:
@@ -224,9 +248,20 @@ class LocalSource:
 
     def save(self, out: str) -> str:
         """See ``Source``."""
+        return exported(self._checkpoints(), out)
+
+    def models(self, after: int) -> Sequence[Model]:
+        """See ``Source``."""
+        return newest_of(self._tracker, after) if self._models is None else self._models.after(after)
+
+    def evaluate(self) -> EvaluationView:
+        """See ``Source``."""
+        return evaluate_newest(self._checkpoints())
+
+    def _checkpoints(self) -> str:
         if not self._folder:
             raise UsageError("the run keeps no checkpoints; give it a --checkpoint-dir")
-        return exported(self._folder, out)
+        return self._folder
 
     def close(self) -> None:
         """See ``Source``."""
@@ -241,12 +276,6 @@ def exported(folder: str, out: str) -> str:
         f"the model of run {fields['run']} in round {fields['round']}, after {fields['examples']:,} examples, is in "
         f"{fields['model_path']}"
     )
-
-
-def network_of(conf: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the configuration of the network in a Conf that is JSON."""
-    found = conf.get("multi_layer_conf") or conf.get("computation_graph_conf")
-    return found if isinstance(found, dict) else None
 
 
 class Silence:
@@ -306,7 +335,7 @@ class TrackerState:
             jobs=jobs,
             history=history,
             events=self._all_events(files),
-            network=network_of(self._conf),
+            conf=self._conf,
         )
 
     def _find_plan(self) -> Plan | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -177,8 +177,8 @@ class Reading:
     history: Sequence[HistoryEntry] | None = None
     events: Sequence[JournalEntry] = ()
     notices: tuple[str, ...] = ()
-    network: Mapping[str, Any] | None = None
-    """The configuration of the network, as JSON."""
+    conf: Mapping[str, Any] = field(default_factory=dict)
+    """The run's Conf, as JSON."""
 
 
 # -- from records ------------------------------------------------------------------------------------------------------

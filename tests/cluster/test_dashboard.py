@@ -45,7 +45,7 @@ def test_a_killed_worker_and_a_replaced_master_are_seen_and_the_run_is_stopped_f
         assert (run["run"], run["id"], run["state"], run["master"]["pid"]) == ("r1", "master", "running", master.pid)
         assert 3 <= run["round"] < run["rounds"] and run["total_examples"] > run["examples"] > 0
         until(lambda: len(get("workers")["workers"]) == 2)
-        until(lambda: get("run")["can"] == ["stop", "save"] and get("history")["versions"] > 3)
+        until(lambda: get("run")["can"] == ["stop", "save", "evaluate"] and get("history")["versions"] > 3)
         until(lambda: {"run_began", "worker_joined"} <= {event["event"] for event in get("events")["events"]})
 
         other.process.send_signal(signal.SIGKILL)

@@ -25,6 +25,7 @@ from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.layers.layer import DenseLayer
 from dl4jlegacy.nn.layers.output import OutputLayer
+from dl4jlegacy.nn.parameter_statistics import named_spans
 from dl4jlegacy.nn.schedules import ExponentialSchedule
 from dl4jlegacy.nn.updaters import Adam, NoOp, Sgd
 from dl4jlegacy.observing import tensorboard
@@ -134,7 +135,7 @@ def test_the_layers_have_their_magnitudes_and_histograms(tmp_path: Path) -> None
     assert {f"parameters/{name}" for name in names} <= set(reader.Tags()["histograms"])
 
     last, network = result.head.version, zoo.mlp(4, 3)
-    layers = tensorboard._Layers(tensorboard._parameters(network), tensorboard._Format(), RunningClock())
+    layers = tensorboard._Layers(named_spans(network), tensorboard._Format(), RunningClock())
     values = {one.tag: one for one in layers.values(kept.models[last], kept.models[last - 1])}
     kinds = ("parameter_mean_magnitude", "parameters", "update_mean_magnitude", "update_parameter_ratio", "updates")
     assert sorted(values) == sorted(f"{kind}/{name}" for kind in kinds for name in names)
@@ -200,7 +201,7 @@ def test_a_graph_s_parameters_have_the_names_of_its_vertices() -> None:
         .build()
     )
     assert isinstance(graph, ComputationGraphConfiguration)
-    assert [one.name for one in tensorboard._parameters(graph)] == ["hidden_W", "hidden_b", "out_W", "out_b"]
+    assert [one.name for one in named_spans(graph)] == ["hidden_W", "hidden_b", "out_W", "out_b"]
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from dl4jlegacy.errors import TrackerError
+from dl4jlegacy.errors import CheckpointError, TrackerError
 from dl4jlegacy.folders import LocalFolder
 from dl4jlegacy.listening import bind
 from dl4jlegacy.nn.zoo import ZOO
@@ -32,7 +32,9 @@ from dl4jlegacy.scaleout.records import (
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
 from dl4jlegacy.strict_json import to_json
 from dl4jlegacy.ui.endpoints import Panel
+from dl4jlegacy.ui.evaluation import EvaluationView
 from dl4jlegacy.ui.guard import Policy
+from dl4jlegacy.ui.models import Model, newest_of
 from dl4jlegacy.ui.server import Dashboard
 from dl4jlegacy.ui.sources import Source, TrackerState
 from dl4jlegacy.ui.view import Reading
@@ -142,7 +144,7 @@ class TrackedRun:
             jobs=reading.jobs,
             events=reading.events,
             history=self.entries,
-            network=reading.network,
+            conf=reading.conf,
         )
 
     def stop(self) -> str:
@@ -153,6 +155,12 @@ class TrackedRun:
     def save(self, out: str) -> str:
         self.saved.append(out)
         return f"saved in {out}"
+
+    def models(self, after: int) -> Sequence[Model]:
+        return newest_of(self.tracker, after)
+
+    def evaluate(self) -> EvaluationView:
+        raise CheckpointError("run r1 has kept no checkpoint yet")
 
     def close(self) -> None:
         self.tracker.shutdown()

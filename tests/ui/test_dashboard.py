@@ -257,7 +257,7 @@ def test_a_run_is_stopped_and_its_model_saved_by_the_page_only(tmp_path: Path) -
             {**own, "sec-fetch-site": "cross-site"},
             {"authorization": f"Bearer {own[TOKEN_HEADER]}"},
         ):
-            for path in ("stop", "save"):
+            for path in ("stop", "save", "evaluate"):
                 refused = client.post(f"/api/v1/{path}", headers=headers)
                 assert refused.status_code == 403 and refused.json()["error"]["code"] == "DL4J-AUTH", headers
         assert (source.stops, source.saved) == (0, [])
@@ -321,7 +321,7 @@ def test_where_a_token_is_demanded_nothing_is_told_without_it() -> None:
     policy = Policy(token="sesame-open", names=())
     basic = base64.b64encode(b"anybody:sesame-open").decode()
     with served(TrackedRun(), policy) as (client, panel):
-        for path in ("/", "/dashboard.js", "/api/v1/run", "/api/v1/stream", "/nothing"):
+        for path in ("/", "/dashboard.js", "/api/v1/model", "/api/v1/run", "/api/v1/stream", "/nothing"):
             refused = client.get(path)
             assert refused.status_code == 401 and refused.headers["www-authenticate"].startswith("Basic ")
         wrong = (
@@ -367,7 +367,7 @@ def test_the_page_runs_no_script_of_others_and_no_markup_of_a_run(kept: KeptRun)
         assert "default-src 'none'" in policy and "script-src 'self';" in policy and "unsafe" not in policy
         assert page.headers["x-content-type-options"] == "nosniff"
         assert page.text.count(panel.policy.page_token) == 1
-        for path in ("/dashboard.js", "/dashboard.css", "/favicon.svg"):
+        for path in ("/dashboard.js", "/model.js", "/dashboard.css", "/favicon.svg"):
             text = client.get(path).text
             assert "innerHTML" not in text and "insertAdjacentHTML" not in text
             assert "https://" not in text and "http://" not in text.replace("http://www.w3.org/2000/svg", "")
@@ -508,7 +508,7 @@ def test_a_training_that_is_interrupted_takes_its_page_along(tmp_path: Path) -> 
             url = log.read_text().partition("is shown at ")[2].partition(",")[0]
             with httpx.Client(base_url=url, timeout=30) as client:
                 until(lambda: client.get("/api/v1/history").json()["versions"] > 3)
-                assert client.get("/api/v1/run").json()["can"] == ["stop", "save"]
+                assert client.get("/api/v1/run").json()["can"] == ["stop", "save", "evaluate"]
                 following = views(client)
                 next(following)
                 process.send_signal(signal.SIGINT)

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from dl4jlegacy.ui.sources import FolderSource
 from tests.support.browser import Browser, chromium, open_browser
 from tests.support.cluster_commands import until
 from tests.support.dashboards import HOSTILE, KeptRun, TrackedRun, history, served
+from tests.ui.test_model import trained
 
 pytestmark = pytest.mark.long
 
@@ -79,6 +81,37 @@ def test_the_page_follows_a_run_and_asks_nobody_but_its_server(browser: Browser)
         assert browser.complaints() == []
 
 
+def test_the_network_is_drawn_and_its_parameters_are_looked_at_when_they_are_opened(
+    browser: Browser, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    trained(folder)
+    with served(FolderSource(str(folder))) as (client, _):
+        browser.open(str(client.base_url))
+        shows(browser, "document.querySelectorAll('#network-drawing rect').length === 4")
+        assert browser.value("document.querySelectorAll('#network-drawing .arrow').length") == 3
+        assert "parameters, " in text(browser, "network-note")
+        assert not any("/model?" in url or url.endswith("/filters") for url in browser.requests())
+        browser.value("document.querySelector('#model summary').click()")
+        shows(browser, "document.querySelector('#chart-ratio .curve')")
+        assert browser.value("document.querySelectorAll('#model-charts figure').length") == 5
+        shows(browser, "document.querySelector('#filters canvas')")
+        shades = "document.querySelector('#filters canvas').getContext('2d').getImageData(2, 2, 48, 48).data"
+        assert browser.value(f"new Set({shades}).size") > 10
+        browser.value(
+            "{ const c = document.getElementById('layer'); c.value = '2'; c.dispatchEvent(new Event('change')); }"
+        )
+        assert "2_W" in text(browser, "model-charts") and "0_W" not in text(browser, "model-charts")
+        assert browser.value("document.querySelectorAll('#parameters tr').length") == 6
+        browser.value("document.getElementById('evaluate').click()")
+        shows(browser, "document.querySelectorAll('#confusion td').length === 100")
+        assert "accuracy" in text(browser, "evaluation-figures")
+        check_accessibility(browser)
+        browser.open(str(client.base_url))  # the server knows what was found
+        shows(browser, "document.querySelectorAll('#confusion td').length === 100")
+        assert browser.complaints() == []
+
+
 def test_what_a_run_says_of_itself_is_text(browser: Browser, tmp_path: Path) -> None:
     source = busy_run()
     source.set_head(25, stopped_by=HOSTILE)
@@ -90,7 +123,7 @@ def test_what_a_run_says_of_itself_is_text(browser: Browser, tmp_path: Path) -> 
         shows(browser, "document.getElementById('log').textContent.includes('onerror')")
         for where in ("workers", "jobs", "alerts"):
             assert "<img src=x onerror=alert(1)>" in text(browser, where), where
-        assert browser.value("document.images.length + document.scripts.length") == 1
+        assert browser.value("document.images.length + document.scripts.length") == 2
         assert browser.complaints() == []
 
 
@@ -142,8 +175,6 @@ def test_everything_is_reached_by_keyboard_and_stop_asks_first(browser: Browser)
 def test_a_refusal_is_shown_in_the_words_of_the_command_line(browser: Browser, tmp_path: Path) -> None:
     kept = KeptRun(tmp_path / "run", dataset="iris")
     kept.write(history(12))
-    from dl4jlegacy.ui.sources import FolderSource
-
     with served(FolderSource(str(kept.path)), folder=str(tmp_path)) as (client, _):
         browser.open(str(client.base_url))
         shows(browser, "!document.getElementById('save').hidden")
@@ -153,12 +184,21 @@ def test_a_refusal_is_shown_in_the_words_of_the_command_line(browser: Browser, t
         assert "has kept no checkpoint yet" in said and said.endswith("[DL4J-CHECKPOINT]"), said
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", WIDTHS)
-def test_an_accessibility_check_finds_nothing_serious(browser: Browser, width: int, theme: str) -> None:
+def check_accessibility(browser: Browser, where: str = "") -> None:
+    """Assert that axe finds nothing wrong on the page, or in an element of it."""
     found = importlib.util.find_spec("axe_core_python")
     assert found is not None and found.submodule_search_locations, "./install dev brings axe-core-python"
     axe = (Path(found.submodule_search_locations[0]) / "axe.min.js").read_text(encoding="utf-8")
+    browser.value(axe + ";0")
+    violations = browser.value(
+        f"axe.run({where}).then((found) => found.violations.map((v) => [v.id, v.impact, v.nodes.map((n) => n.html)]))"
+    )
+    assert violations == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_an_accessibility_check_finds_nothing_serious(browser: Browser, width: int, theme: str) -> None:
     source = busy_run()
     source.fail_job(25, 1, "RuntimeError: x")
     source.set_gone(host="killed")
@@ -173,14 +213,9 @@ def test_an_accessibility_check_finds_nothing_serious(browser: Browser, width: i
         assert browser.value("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than the window"
         browser.value("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
         shows(browser, "document.querySelectorAll('#charts table').length === 4")
-        browser.value(axe + ";0")
-        violations = browser.value(
-            "axe.run().then((found) => found.violations.map((v) => [v.id, v.impact, v.nodes.map((n) => n.html)]))"
-        )
-        assert violations == []
+        check_accessibility(browser)
         browser.value("document.getElementById('stop').click()")
-        violations = browser.value("axe.run('#ask').then((found) => found.violations.map((v) => [v.id, v.impact]))")
-        assert violations == []
+        check_accessibility(browser, "'#ask'")
 
 
 def test_the_server_that_ends_is_missed_and_found_again(browser: Browser) -> None:

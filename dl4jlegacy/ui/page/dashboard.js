@@ -8,6 +8,7 @@ const MOST_POINTS = 300;
 const MOST_EVENTS = 300;
 const LOG_LINES = 200;
 const CURVES_MILLISECONDS = 2000; // between two looks at the whole history
+const KINDS = ["", " two", " three", " four"]; // of the lines of a chart, as the style sheet has them
 const FAULTS = new Set([
   "worker_gone", "worker_set_aside", "lease_broken", "job_failed", "backup_issued", "paused", "checkpoint_failed",
   "frame_refused", "master_took_over",
@@ -215,7 +216,7 @@ function ticks(low, high, most) {
   const size = 10 ** Math.floor(Math.log10(step0));
   const step = [1, 2, 5, 10].map((each) => each * size).find((each) => each >= step0) || size;
   const found = [];
-  for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) found.push(at);
+  for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) found.push(Math.abs(at) < step * 1e-9 ? 0 : at);
   return found;
 }
 
@@ -261,7 +262,7 @@ function drawChart(chart, points) {
   const title = `${chart.title}${chart.unit ? ` (${chart.unit})` : ""}`;
   caption.replaceChildren(element("strong", title));
   lines.forEach(([name, line], index) => {
-    caption.append(" ", element("span", "", index ? "key two" : "key"), `${name} ${figure(line[line.length - 1][1])}`);
+    caption.append(" ", element("span", "", `key${KINDS[index]}`), `${name} ${figure(line[line.length - 1][1])}`);
   });
   const all = lines.flatMap(([, line]) => line);
   drawing.setAttribute("aria-label", `${title} by version of the model; now ${last}, from ${figure(Math.min(...all.map(([, y]) => y)))} to ${figure(Math.max(...all.map(([, y]) => y)))}`);
@@ -289,7 +290,7 @@ function plot(lines, label, isCut = false) {
     made.push(svg("text", { x: px(x), y: HEIGHT - 8, "text-anchor": "middle" }, count(Math.round(x))));
   }
   lines.forEach(([, line], index) => {
-    const kind = index ? " two" : "";
+    const kind = KINDS[index];
     made.push(svg("path", { class: `curve${kind}`, d: line.map(([x, y], at) => `${at ? "L" : "M"}${px(x).toFixed(1)} ${py(y).toFixed(1)}`).join("") }));
     const [x, y] = line[line.length - 1];
     made.push(svg("circle", { class: `dot${kind}`, cx: px(x), cy: py(y), r: 3 }));
@@ -415,6 +416,7 @@ function show(view) {
   showFigures(view);
   showWorkers(view);
   showJobs(view);
+  showModel(view);
   fetchRest();
 }
 

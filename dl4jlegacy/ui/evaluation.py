@@ -1,0 +1,122 @@
+"""How well the newest checkpoint of a run does on what was held out, worked out when somebody asks for it."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.datasets import DataSet
+from dl4jlegacy.errors import ConfError, ShapeError, counted
+from dl4jlegacy.inference import TrainedModel, evaluate_network, evaluation_in_units, source_for_model
+from dl4jlegacy.nn.batch_evaluation import NetworkEvaluation
+from dl4jlegacy.nn.layers.rbm import RBM
+from dl4jlegacy.nn.layers.variational import VariationalAutoencoder
+from dl4jlegacy.nn.pretrain_stack import pretrain_stack
+from dl4jlegacy.reconstruction import draw_samples, image_shape, reconstruct, reconstruction_grid, sample_grid
+from dl4jlegacy.saved_model import kept_model
+from dl4jlegacy.training import read_checkpoint
+from dl4jlegacy.ui.model_view import ImageView, image_view
+
+__all__ = ["EvaluationView", "evaluate_newest"]
+
+_MOST_CLASSES = 50
+_RECONSTRUCTED, _DRAWN, _COLUMNS = 1000, 40, 20
+
+
+class EvaluationView(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found of a checkpoint.
+
+    Attributes:
+        run, version, round: which model that was.
+        examples: how many were held out.
+        loss: their mean loss.
+        figures: accuracy, f1 and the like, or those of predicted numbers, by name.
+        labels: the names of the classes; () if nothing is classified, or if there are more than 50.
+        confusion: how many examples of each class (rows) were taken for each (columns); as ``labels``.
+        images: reconstructions and samples, of a network that gives back or draws images.
+    """
+
+    run: str
+    version: int
+    round: int
+    examples: int
+    loss: float
+    figures: dict[str, float]
+    labels: tuple[str, ...]
+    confusion: tuple[tuple[int, ...], ...]
+    images: tuple[ImageView, ...]
+
+
+def evaluate_newest(folder: str) -> EvaluationView:
+    """Return how well the newest checkpoint in a folder does on the held-out part of the run's own data.
+
+    Raises:
+        CheckpointError: there is none that can be used.
+        DataError: the run's data are not on this machine.
+        NotFiniteError: a loss or an output is not finite.
+    """
+    kept = read_checkpoint(folder)
+    source, head = kept.data.source, kept.head
+    test = source_for_model(source, kept.conf.model).test
+    found = evaluation_in_units(evaluate_network(kept.network, test, source.label_names), source.transform)
+    labels, confusion = _confusion_of(found, source.label_names)
+    return EvaluationView(
+        run=head.run,
+        version=head.version,
+        round=head.round,
+        examples=test.num_examples,
+        loss=found.loss,
+        figures=found.metrics(),
+        labels=labels,
+        confusion=confusion,
+        images=_images_of(kept_model(kept, f"of run {head.run}"), test),
+    )
+
+
+def _confusion_of(
+    found: NetworkEvaluation, names: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
+    if found.classification is None or found.classification.n_classes > _MOST_CLASSES:
+        return (), ()
+    counts = found.classification.confusion
+    labels = names if len(names) == len(counts) else tuple(map(str, range(len(counts))))
+    return labels, tuple(tuple(row) for row in counts.tolist())
+
+
+def _images_of(model: TrainedModel, test: DataSet) -> tuple[ImageView, ...]:
+    """Return what a model gives back of held-out images, and what it draws; () if it does neither."""
+    try:
+        shape = image_shape(model)
+        return tuple(_reconstructions(model, test, shape)) + tuple(_samples(model, shape))
+    except (ConfError, ShapeError):  # it gives nothing back, or no images
+        return ()
+
+
+def _reconstructions(model: TrainedModel, test: DataSet, shape: tuple[int, int, int]) -> list[ImageView]:
+    first = _in_units(model, test.features[:_RECONSTRUCTED])
+    found = reconstruct(model, [first], count=_COLUMNS)
+    grid = reconstruction_grid(found, shape, columns=_COLUMNS)
+    text = (
+        f"held-out examples, and below them what the model gives back of them; mean squared error "
+        f"{found.mean_squared_error:.4g} over {counted(found.examples, 'example')}"
+    )
+    return [image_view(grid, text)]
+
+
+def _samples(model: TrainedModel, shape: tuple[int, int, int]) -> list[ImageView]:
+    """Return what a variational autoencoder draws, or an RBM that backpropagation has not changed."""
+    stack = pretrain_stack(model.network)
+    top = stack[-1] if stack else None
+    if not isinstance(top, VariationalAutoencoder | RBM) or (isinstance(top, RBM) and model.network.conf.backprop):
+        return []
+    drawn = draw_samples(model, _DRAWN)
+    return [image_view(sample_grid(drawn, shape, columns=_COLUMNS), f"{_DRAWN} examples that the model finds probable")]
+
+
+def _in_units(model: TrainedModel, rows: Array) -> Array:
+    """Return features as they were before any scaling, ``(examples, n_in)``."""
+    flat = np.asarray(rows).reshape(len(rows), math.prod(rows.shape[1:]))
+    return flat if model.normalizer is None else model.normalizer.revert(DataSet(flat)).features

@@ -1,0 +1,125 @@
+"""Looks at the models of a run when somebody asks for them, and seldom enough to cost next to nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from dl4jlegacy.clock import RUNNING, Clock
+from dl4jlegacy.nn.networks import NetworkConfiguration
+from dl4jlegacy.ui.model_view import (
+    ImageView,
+    ModelView,
+    NetworkView,
+    RatioPoint,
+    filters_of,
+    network_view,
+    parameter_views,
+)
+from dl4jlegacy.ui.models import Model, network_of
+from dl4jlegacy.ui.watcher import Watcher
+
+__all__ = ["ModelWatcher"]
+
+_REST, _LEAST_SECONDS = 50, 0.5
+"""A look is followed by a rest of so many times as long as it took, and of so many seconds at least."""
+_MOST_POINTS = 5000
+
+
+class ModelWatcher:
+    """The models of the run that a ``Watcher`` looks at. Thread-safe; its methods block while they look.
+
+    Nothing is read unless a method is called. Of the ratios those are kept that were seen from here.
+
+    Args:
+        watcher: knows the run.
+        clock: of running time.
+    """
+
+    def __init__(self, watcher: Watcher, clock: Clock = RUNNING) -> None:
+        self._watcher, self._clock = watcher, clock
+        self._lock = threading.Lock()
+        self._conf: Mapping[str, Any] = {}
+        self._network: NetworkConfiguration | None = None
+        self._drawn: NetworkView | None = None
+        self._last: Model | None = None
+        self._view: ModelView | None = None
+        self._filters: ImageView | None = None
+        self._ratios: deque[RatioPoint] = deque(maxlen=_MOST_POINTS)
+        self._next = float("-inf")
+
+    def network(self) -> NetworkView | None:
+        """Return the network that is trained; None: nothing is known of the run yet, or its jobs train none.
+
+        Raises:
+            ConfError: its configuration cannot be read.
+        """
+        with self._lock:
+            self._follow()
+            return self._drawn
+
+    def model(self) -> ModelView | None:
+        """Return the newest model that can be read, as it is or was a moment ago; None: there is none yet.
+
+        Raises:
+            Dl4jError: it cannot be read.
+        """
+        with self._lock:
+            self._look()
+            return self._view
+
+    def filters(self) -> ImageView | None:
+        """Return the first layer of that model as images; None: it does not look at images. Raises as ``model``."""
+        with self._lock:
+            self._look()
+            if self._filters is None and self._last is not None and self._network is not None:
+                self._filters = filters_of(self._conf, self._network, self._last)
+            return self._filters
+
+    def _follow(self) -> None:
+        """Look at the network of the run that the watcher looks at now."""
+        reading = self._watcher.reading
+        conf = {} if reading is None else reading.conf
+        if conf is self._conf or conf == self._conf:
+            return
+        self._conf, self._network, self._drawn = {}, None, None
+        self._forget()
+        self._next = float("-inf")
+        network = network_of(conf)
+        drawn = None if network is None else network_view(network, int(conf.get("batch_size") or 1))
+        self._conf, self._network, self._drawn = conf, network, drawn
+
+    def _forget(self) -> None:
+        self._last, self._view, self._filters = None, None, None
+        self._ratios.clear()
+
+    def _look(self) -> None:
+        self._follow()
+        began = self._clock.now()
+        if self._network is None or began < self._next:
+            return
+        try:
+            for model in self._watcher.source.models(-1 if self._last is None else self._last.version):
+                self._add(model, self._network)
+        finally:
+            now = self._clock.now()
+            self._next = now + max(_LEAST_SECONDS, _REST * (now - began))
+
+    def _add(self, model: Model, network: NetworkConfiguration) -> None:
+        if self._last is not None and model.version <= self._last.version:
+            self._forget()  # the run went back, or is another one
+        before = self._last
+        parameters = parameter_views(network, model, before)
+        ratios = {each.name: each.ratio for each in parameters if each.ratio is not None}
+        if before is not None and ratios:
+            versions = model.version - before.version
+            self._ratios.append(RatioPoint(version=model.version, versions=versions, ratios=ratios))
+        self._last, self._filters = model, None
+        self._view = ModelView(
+            version=model.version,
+            before=None if before is None else before.version,
+            parameters=parameters,
+            ratios=tuple(self._ratios),
+        )

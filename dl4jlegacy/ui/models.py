@@ -1,0 +1,95 @@
+"""Where the dashboard finds the models of a run: its checkpoints, or the model that its tracker has now.
+
+Nothing is written for the dashboard, and nothing is read before somebody asks for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dl4jlegacy import storage
+from dl4jlegacy.backend import Array
+from dl4jlegacy.errors import CheckpointError, WireError
+from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration
+from dl4jlegacy.nn.networks import NetworkConfiguration
+from dl4jlegacy.scaleout import protocol
+from dl4jlegacy.scaleout.aggregate import PARAMS
+from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.tracker import StateTracker, drive
+from dl4jlegacy.strict_json import to_json
+
+__all__ = ["FolderModels", "Model", "network_of", "newest_of"]
+
+_MOST = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """The parameters, flat on the host, of one version of a run's model."""
+
+    version: int
+    params: Array
+
+
+class FolderModels:
+    """The models in the folder of a run's checkpoints. For one thread.
+
+    Args:
+        folder: its path, here or in S3.
+        incarnation: of the run that is looked at; None: whichever is there.
+    """
+
+    def __init__(self, folder: str, incarnation: str | None = None) -> None:
+        self._folder, self._incarnation = folder, incarnation
+
+    def after(self, version: int) -> Sequence[Model]:
+        """Return the models after a version, oldest first, the newest few; all that there are if the run went back.
+
+        Those that are damaged or were deleted meanwhile are left out.
+
+        Raises:
+            CheckpointError: the folder cannot be read. CloudError and its like: what AWS says.
+        """
+        checkpoints = storage.open_checkpoints(self._folder)
+        try:
+            if self._incarnation not in (None, checkpoints.kept("incarnation")):
+                return []
+            versions = checkpoints.versions()
+        except OSError as exc:
+            raise CheckpointError(f"{self._folder} cannot be read: {exc.strerror or exc}") from exc
+        if versions and versions[0] < version:
+            version = -1
+        models = []
+        for each in sorted(versions[:_MOST]):
+            if each > version:
+                with contextlib.suppress(CheckpointError, KeyError):
+                    models.append(Model(each, checkpoints.model(each).arrays[PARAMS]))
+        return models
+
+
+def newest_of(tracker: StateTracker, version: int) -> Sequence[Model]:
+    """Return the newest model that a tracker has as a whole, if it is another version than this one.
+
+    Nothing is returned if there is none, or if another takes its place at this moment. Raises ``TrackerError``.
+    """
+    head = tracker.head()
+    if head is None or head.version - head.logged == version:
+        return []
+    frame = drive(protocol.read_frame(tracker.store, head.model))
+    if frame is None:
+        return []
+    try:
+        return [Model(head.version - head.logged, Result.decode(frame).arrays[PARAMS])]
+    except (WireError, KeyError):
+        return []
+
+
+def network_of(conf: Mapping[str, Any]) -> NetworkConfiguration | None:
+    """Return the network of a Conf that is JSON; None: its jobs train none. Raises ``ConfError``."""
+    stack, graph = conf.get("multi_layer_conf"), conf.get("computation_graph_conf")
+    if stack is not None:
+        return MultiLayerConfiguration.from_json(to_json(stack))
+    return None if graph is None else ComputationGraphConfiguration.from_json(to_json(graph))
