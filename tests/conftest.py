@@ -21,6 +21,7 @@ from dl4jlegacy.errors import DataError, DeviceError
 from dl4jlegacy.kernels.threads import NAME as POOL
 from tests.support import REPOSITORY, open_sockets
 from tests.support.aws_fixtures import aws, aws_environment, fault_proxy, image, moto_server, session_proxy  # noqa: F401  # fixtures for every test
+from tests.support.browser import browser, chromium_program  # noqa: F401  # fixtures for every test
 from tests.support.cluster_commands import cluster, on_own, servers  # noqa: F401  # fixtures for every test
 from tests.support.cluster_fixtures import (  # noqa: F401  # fixtures for every test
     hazelcast_address,

@@ -20,9 +20,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tests.support.cluster_commands import until
 from tests.support.debian_packages import missing_for, unpack
 
-__all__ = ["Browser", "chromium", "open_browser"]
+__all__ = ["Browser", "browser", "chromium", "chromium_program", "open_browser", "shows", "text_of"]
 
 _ON_PIPES = """
 import os, sys
@@ -138,9 +141,16 @@ class Browser:
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
 
-    def screenshot(self) -> bytes:
-        """The whole page as PNG."""
-        return base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"])
+    def screenshot(self, element: str = "", height: int | None = None) -> bytes:
+        """The page as PNG, or what a selector finds of it; of that so many pixels from its top."""
+        if not element:
+            return base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"])
+        box = self.value(
+            f"(({{x, y, width, height}}) => ({{x: x + scrollX, y: y + scrollY, width, height}}))"
+            f"(document.querySelector({json.dumps(element)}).getBoundingClientRect())"
+        )
+        clip = {**box, "height": height or box["height"], "scale": 1}
+        return base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)["data"])
 
     def requests(self) -> list[str]:
         """The addresses that the page has asked for."""
@@ -175,3 +185,26 @@ def open_browser(program: Path, folder: Path) -> Iterator[Browser]:
         yield browser
     finally:
         browser.close()
+
+
+@pytest.fixture(scope="session")
+def chromium_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program."""
+    return chromium(tmp_path_factory.mktemp("chromium"))
+
+
+@pytest.fixture
+def browser(chromium_program: Path, tmp_path: Path) -> Iterator[Browser]:
+    """A browser of the test's own."""
+    with open_browser(chromium_program, tmp_path / "browser") as opened:
+        yield opened
+
+
+def text_of(browser: Browser, id: str) -> str:
+    """What an element shows."""
+    return str(browser.value(f"document.getElementById('{id}').innerText"))
+
+
+def shows(browser: Browser, script: str, seconds: float = 30.0) -> float:
+    """Wait until a piece of JavaScript is true in the page; return how many seconds that took."""
+    return until(lambda: browser.value(f"Boolean({script})"), seconds, script)

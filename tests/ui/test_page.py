@@ -3,39 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dl4jlegacy.ui.sources import FolderSource
-from tests.support.browser import Browser, chromium, open_browser
-from tests.support.cluster_commands import until
+from tests.support.browser import Browser, shows, text_of
 from tests.support.dashboards import HOSTILE, KeptRun, TrackedRun, history, served
 from tests.ui.test_model import trained
 
 pytestmark = pytest.mark.long
 
 WIDTHS = (1200, 360)
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return chromium(tmp_path_factory.mktemp("chromium"))
-
-
-@pytest.fixture
-def browser(program: Path, tmp_path: Path) -> Iterator[Browser]:
-    with open_browser(program, tmp_path) as opened:
-        yield opened
-
-
-def text(browser: Browser, id: str) -> str:
-    return str(browser.value(f"document.getElementById('{id}').innerText"))
-
-
-def shows(browser: Browser, script: str, seconds: float = 30.0) -> float:
-    return until(lambda: browser.value(f"Boolean({script})"), seconds, script)
 
 
 def busy_run() -> TrackedRun:
@@ -56,9 +35,9 @@ def test_the_page_follows_a_run_and_asks_nobody_but_its_server(browser: Browser)
         curve = "document.querySelector('#chart-score path')?.getAttribute('d')"
         shows(browser, curve)
         before = browser.value(curve)
-        assert text(browser, "state") == "running: finetune" and "Run r1" in text(browser, "run-name")
+        assert text_of(browser, "state") == "running: finetune" and "Run r1" in text_of(browser, "run-name")
         assert browser.value("document.querySelectorAll('#charts figure').length") == 4
-        assert "3.2 of 80 GiB" in text(browser, "workers")
+        assert "3.2 of 80 GiB" in text_of(browser, "workers")
         source.set_head(40)
         source.entries = history(40)
         shows(browser, f"{curve} !== {before!r}")
@@ -73,7 +52,7 @@ def test_the_page_follows_a_run_and_asks_nobody_but_its_server(browser: Browser)
         shows(browser, "document.getElementById('workers').innerText.includes('gone: killed')")
         source.is_away = True
         shows(browser, "document.getElementById('alerts').innerText.includes('did not answer')")
-        assert "not reached now" in text(browser, "state")
+        assert "not reached now" in text_of(browser, "state")
         source.is_away = False
         shows(browser, "document.getElementById('alerts').innerText === ''")
         asked = browser.requests()
@@ -90,7 +69,7 @@ def test_the_network_is_drawn_and_its_parameters_are_looked_at_when_they_are_ope
         browser.open(str(client.base_url))
         shows(browser, "document.querySelectorAll('#network-drawing rect').length === 4")
         assert browser.value("document.querySelectorAll('#network-drawing .arrow').length") == 3
-        assert "parameters, " in text(browser, "network-note")
+        assert "parameters, " in text_of(browser, "network-note")
         assert not any("/model?" in url or url.endswith("/filters") for url in browser.requests())
         browser.value("document.querySelector('#model summary').click()")
         shows(browser, "document.querySelector('#chart-ratio .curve')")
@@ -101,11 +80,11 @@ def test_the_network_is_drawn_and_its_parameters_are_looked_at_when_they_are_ope
         browser.value(
             "{ const c = document.getElementById('layer'); c.value = '2'; c.dispatchEvent(new Event('change')); }"
         )
-        assert "2_W" in text(browser, "model-charts") and "0_W" not in text(browser, "model-charts")
+        assert "2_W" in text_of(browser, "model-charts") and "0_W" not in text_of(browser, "model-charts")
         assert browser.value("document.querySelectorAll('#parameters tr').length") == 6
         browser.value("document.getElementById('evaluate').click()")
         shows(browser, "document.querySelectorAll('#confusion td').length === 100")
-        assert "accuracy" in text(browser, "evaluation-figures")
+        assert "accuracy" in text_of(browser, "evaluation-figures")
         check_accessibility(browser)
         browser.open(str(client.base_url))  # the server knows what was found
         shows(browser, "document.querySelectorAll('#confusion td').length === 100")
@@ -122,7 +101,7 @@ def test_what_a_run_says_of_itself_is_text(browser: Browser, tmp_path: Path) -> 
         shows(browser, "document.querySelector('#events details pre')?.textContent.includes('onerror')")
         shows(browser, "document.getElementById('log').textContent.includes('onerror')")
         for where in ("workers", "jobs", "alerts"):
-            assert "<img src=x onerror=alert(1)>" in text(browser, where), where
+            assert "<img src=x onerror=alert(1)>" in text_of(browser, where), where
         assert browser.value("document.images.length + document.scripts.length") == 2
         assert browser.complaints() == []
 
@@ -149,7 +128,8 @@ def test_everything_is_reached_by_keyboard_and_stop_asks_first(browser: Browser)
         browser.press("Enter", 13, "\r")
         shows(browser, "document.getElementById('ask').open")
         assert (
-            "Stop run r1?" in text(browser, "ask") and browser.value("document.activeElement.textContent") == "Cancel"
+            "Stop run r1?" in text_of(browser, "ask")
+            and browser.value("document.activeElement.textContent") == "Cancel"
         )
         browser.press("Escape", 27)
         shows(browser, "!document.getElementById('ask').open && document.activeElement.id === 'stop'")
@@ -164,7 +144,7 @@ def test_everything_is_reached_by_keyboard_and_stop_asks_first(browser: Browser)
         shows(browser, "document.activeElement.id === 'ask-yes'")
         browser.press("Enter", 13, "\r")
         shows(browser, "document.getElementById('result').innerText.length > 5")
-        assert text(browser, "result") == "run r1: stopped"
+        assert text_of(browser, "result") == "run r1: stopped"
         shows(
             browser,
             "document.getElementById('state').innerText === 'stopped' && document.getElementById('stop').hidden",
@@ -180,7 +160,7 @@ def test_a_refusal_is_shown_in_the_words_of_the_command_line(browser: Browser, t
         shows(browser, "!document.getElementById('save').hidden")
         browser.value("document.getElementById('save').click(), document.getElementById('ask-yes').click()")
         shows(browser, "document.getElementById('result').innerText.length > 5")
-        said = text(browser, "result")
+        said = text_of(browser, "result")
         assert "has kept no checkpoint yet" in said and said.endswith("[DL4J-CHECKPOINT]"), said
 
 
@@ -224,4 +204,4 @@ def test_the_server_that_ends_is_missed_and_found_again(browser: Browser) -> Non
         browser.open(str(client.base_url))
         shows(browser, "document.querySelectorAll('#charts figure').length === 4")
     shows(browser, "document.getElementById('state').innerText.includes('does not answer')")
-    assert "Run r1" in text(browser, "run-name")
+    assert "Run r1" in text_of(browser, "run-name")
