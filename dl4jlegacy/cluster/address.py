@@ -20,7 +20,7 @@ from dl4jlegacy.clock import Deadline
 from dl4jlegacy.errors import NotAuthorisedError, TrackerError, UsageError, VersionError
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker, HazelcastStore
+from dl4jlegacy.scaleout.hazelcast.store import DEADLINE_SECONDS, HazelcastStateTracker, HazelcastStore
 from dl4jlegacy.scaleout.secret import ALLOW_UNSIGNED, MAKE_SECRET, beyond_loopback
 from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.scaleout.zookeeper import ZookeeperConfigurationRetriever, ZooKeeperSession
@@ -197,6 +197,7 @@ def open_tracker(
     registered: bool = False,
     takes_part: bool = False,
     patience_seconds: float | None = None,
+    deadline_seconds: float | None = None,
 ) -> HazelcastStateTracker:
     """Return the tracker that a Conf names.
 
@@ -206,6 +207,7 @@ def open_tracker(
         registered: the Conf was found in Zookeeper, so that a secret that its signature was checked with is the run's.
         takes_part: this process is one of the run's, and waits as long as they do if the tracker is away.
         patience_seconds: for how long another one waits for it then; None: as ``HazelcastStore``.
+        deadline_seconds: longest time that connecting may take; None: as ``HazelcastStore``.
 
     Raises:
         TrackerError: it cannot be reached.
@@ -218,6 +220,7 @@ def open_tracker(
         run=conf.run,
         incarnation=conf.incarnation,
         secret=address.secret,
+        deadline_seconds=DEADLINE_SECONDS if deadline_seconds is None else deadline_seconds,
         patience_seconds=conf.tracker_wait_seconds if takes_part else patience_seconds,
         is_authorised=registered and address.secret is not None,
     )

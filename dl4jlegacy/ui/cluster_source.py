@@ -21,12 +21,12 @@ from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
 from dl4jlegacy.scaleout.zookeeper import MasterElection, ZookeeperConfigurationRetriever, ZooKeeperSession
 from dl4jlegacy.ui.evaluation import EvaluationView, evaluate_newest
 from dl4jlegacy.ui.models import FolderModels, Model, newest_of
-from dl4jlegacy.ui.sources import OF_CHECKPOINTS, RunFiles, TrackerState, exported
+from dl4jlegacy.ui.sources import OF_CHECKPOINTS, RunFiles, Silence, TrackerState, exported
 from dl4jlegacy.ui.view import Reading, run_view
 
 __all__ = ["ClusterSource"]
 
-_PATIENCE_SECONDS, _ZOOKEEPER_SECONDS = 2.0, 2.0
+_PATIENCE_SECONDS, _CONNECT_SECONDS, _ZOOKEEPER_SECONDS = 2.0, 5.0, 2.0
 """So long a server is waited for before it is said to be away."""
 
 
@@ -45,6 +45,7 @@ class ClusterSource:
         self._session: ZooKeeperSession | None = None
         self._tracker: HazelcastStateTracker | None = None
         self._state: TrackerState | None = None
+        self._silence = Silence()
         self._files: RunFiles | None = None
         self._last: Reading | None = None
         self._conf: Conf | None = None
@@ -63,7 +64,11 @@ class ClusterSource:
         is_registered, known = self._look_into_zookeeper(notices)
         files = self._files if self._files is not None and self._files.is_of_run() else None
         self.can = ("stop", *(() if files is None else OF_CHECKPOINTS))
-        reading = self._opened().read(files, id=self._address.id, **known)
+        try:
+            reading = self._opened().read(files, id=self._address.id, **known)
+        except TrackerError:
+            self._close_tracker()  # the next look says what somebody who comes now is told, as in a terminal
+            raise
         if is_registered is False and reading.run.state == "not begun":
             reading = self._left_over(files)
             notices.append("the run is not registered any more: it has ended, and its entries in the grid are cleared")
@@ -123,7 +128,7 @@ class ClusterSource:
     def _follow(self, conf: Conf) -> None:
         """Look at the run with this Conf from now on."""
         self._close_tracker()
-        self._conf, self._last = conf, None
+        self._conf, self._last, self._silence = conf, None, Silence()
         self._json = msgspec.json.decode(conf.to_json(), type=dict[str, Any])
         self._files = None
         if conf.checkpoint_dir:
@@ -160,8 +165,15 @@ class ClusterSource:
         """Return what reads the run's tracker, over a connection that is kept as long as it is good for anything."""
         if self._tracker is None or self._state is None:
             assert self._conf is not None
-            tracker = open_tracker(self._conf, self._address, registered=True, patience_seconds=_PATIENCE_SECONDS)
-            self._tracker, self._state = tracker, TrackerState(tracker, self._json)
+            was_reached = self._last is not None
+            tracker = open_tracker(
+                self._conf,
+                self._address,
+                registered=True,
+                patience_seconds=_PATIENCE_SECONDS,
+                deadline_seconds=_CONNECT_SECONDS if was_reached else None,
+            )
+            self._tracker, self._state = tracker, TrackerState(tracker, self._json, silence=self._silence)
         return self._state
 
     def _opened_session(self) -> ZooKeeperSession:

@@ -295,11 +295,24 @@ class Silence:
 
 
 class TrackerState:
-    """Reads a run from its tracker: the head, the workers, the present round's jobs and the journal. For one thread."""
+    """Reads a run from its tracker: the head, the workers, the present round's jobs and the journal. For one thread.
 
-    def __init__(self, tracker: StateTracker, conf: Mapping[str, Any], plan: Plan | None = None) -> None:
+    Args:
+        tracker, conf: the run's; the latter as JSON.
+        plan: the run's; None: the tracker has it.
+        silence: of its workers, of one that read the run before; None: nothing is known of it yet.
+    """
+
+    def __init__(
+        self,
+        tracker: StateTracker,
+        conf: Mapping[str, Any],
+        plan: Plan | None = None,
+        *,
+        silence: Silence | None = None,
+    ) -> None:
         self._tracker, self._conf, self._plan = tracker, conf, plan
-        self._silence, self._reader = Silence(), JournalReader(tracker)
+        self._silence, self._reader = silence or Silence(), JournalReader(tracker)
         self._events: dict[str, JournalEntry] = {}
 
     def read(self, files: RunFiles | None = None, **known: Any) -> Reading:

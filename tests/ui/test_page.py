@@ -49,7 +49,7 @@ def test_the_page_follows_a_run_and_asks_nobody_but_its_server(browser: Browser)
             and browser.value("document.querySelectorAll('#chart-score path').length") == 1
         )
         source.set_gone(host="killed")
-        shows(browser, "document.getElementById('workers').innerText.includes('gone: killed')")
+        shows(browser, "document.getElementById('workers').innerText.includes('gone (killed)')")
         source.is_away = True
         shows(browser, "document.getElementById('alerts').innerText.includes('did not answer')")
         assert "not reached now" in text_of(browser, "state")

@@ -40,7 +40,7 @@ from dl4jlegacy.scaleout.records import keyspace
 from dl4jlegacy.scaleout.store import Buffer
 from dl4jlegacy.scaleout.tracker import StateTracker
 
-__all__ = ["HazelcastStateTracker", "HazelcastStore"]
+__all__ = ["DEADLINE_SECONDS", "HazelcastStateTracker", "HazelcastStore"]
 
 T = TypeVar("T")
 R = TypeVar("R")

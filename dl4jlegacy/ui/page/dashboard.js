@@ -180,7 +180,7 @@ function showWorkers(view) {
   const later = (performance.now() - shown.at) / 1000;
   sameRows(byId("workers"), view.workers.map((worker) => {
     const silent = worker.silent_seconds === null ? "–" : `${duration(worker.silent_seconds + (view.away ? later : 0))} ago`;
-    const state = worker.gone ? `gone: ${worker.gone}` : worker.state || "–";
+    const state = worker.gone ? `gone (${worker.gone})` : worker.state || "–";
     return row([
       [worker.id], [worker.pid === null ? worker.host || "–" : `${worker.host}, pid ${worker.pid}`], [state],
       [worker.job || "–"], [count(worker.jobs_done), "number"], [silent, "number"],
