@@ -1,11 +1,12 @@
 """Runs that are followed against runs that are not: ``python benchmarks/observing.py [ROUNDS]``.
 
 Whole runs in one process, in turns: with a history, with metrics for Prometheus that are fetched every 5 s, with
-event files for TensorBoard, with all three, and with spans of OpenTelemetry. One network is as networks are
+event files for TensorBoard, with a dashboard in the same process whose page is open, its model too, with all four, and
+with spans of OpenTelemetry. One network is as networks are
 (784-500-250-10, batch 128, averaged every 5 batches); the other has rounds of some milliseconds, where following costs
 most. All end in the same parameters. Beside the speed stands how many examples a second of the processor is enough for:
 on a machine that others use too, only that says what following costs, and it is what the goal is about. Goal: with all
-three at least 0.98 of what the first one needs without.
+four at least 0.98 of what the first one needs without.
 """
 
 from __future__ import annotations
@@ -28,23 +29,31 @@ import numpy as np
 from training_stats import network
 
 from dl4jlegacy.datasets import DataSet, DigitsDataSetIterator, ListDataSetIterator
+from dl4jlegacy.listening import bind
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.observing.opentelemetry import OpenTelemetryObserver
 from dl4jlegacy.observing.prometheus import PrometheusObserver
 from dl4jlegacy.observing.tensorboard import TensorBoardObserver
 from dl4jlegacy.runner import ActorNetworkRunner
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.observers import RunObserver
+from dl4jlegacy.scaleout.observers import ObservedRun, RunObserver
 from dl4jlegacy.training import params_sha256
+from dl4jlegacy.ui.endpoints import Panel
+from dl4jlegacy.ui.guard import Policy
+from dl4jlegacy.ui.server import Dashboard
+from dl4jlegacy.ui.sources import LocalSource
+from dl4jlegacy.ui.watcher import Watcher
 
 GOAL, WORKERS, SCRAPE_SECONDS = 0.98, 2, 5.0
-NOTHING, ALL = "nothing", "all three"
+PAGE_SECONDS = 2.0
+NOTHING, ALL = "nothing", "all four"
 CONTENDERS: dict[str, tuple[str, ...]] = {
     NOTHING: (),
     "history": ("history",),
     "metrics": ("metrics",),
     "TensorBoard": ("tensorboard",),
-    ALL: ("history", "metrics", "tensorboard"),
+    "dashboard": ("history", "dashboard"),
+    ALL: ("history", "metrics", "tensorboard", "dashboard"),
     "spans": ("spans",),
 }
 
@@ -60,6 +69,51 @@ def scraped(url: str) -> Iterator[None]:
                 answer.read()
 
     thread = threading.Thread(target=fetch)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+class Shown(RunObserver):
+    """Shows a run in this process, as ``dl4j train --ui`` does, to somebody who has its page and its model open."""
+
+    def __init__(self) -> None:
+        self._stack = contextlib.ExitStack()
+
+    def begin(self, run: ObservedRun) -> None:
+        """See ``RunObserver``."""
+        listening = self._stack.enter_context(bind("127.0.0.1", 0, "the dashboard"))
+        source = LocalSource(run.tracker, run.conf, run.plan)
+        watcher = self._stack.enter_context(Watcher(source, looks_at_once=False))
+        shown = self._stack.enter_context(Dashboard(Panel(watcher=watcher, policy=Policy()), listening))
+        self._stack.enter_context(followed(shown.url))
+
+    def end(self) -> None:
+        """See ``RunObserver``."""
+        self._stack.close()
+
+
+@contextlib.contextmanager
+def followed(url: str) -> Iterator[None]:
+    """Ask a dashboard for what its page asks for."""
+    over = threading.Event()
+
+    def follow() -> None:
+        with urllib.request.urlopen(f"{url}api/v1/stream", timeout=30) as stream:
+            asked = 0.0
+            for _ in stream:
+                if over.is_set():
+                    return
+                if time.monotonic() - asked > PAGE_SECONDS:
+                    asked = time.monotonic()
+                    for path in ("history?points=300", "events", "model", "filters"):
+                        with urllib.request.urlopen(f"{url}api/v1/{path}", timeout=30) as answer:
+                            answer.read()
+
+    thread = threading.Thread(target=follow)
     thread.start()
     try:
         yield
@@ -99,6 +153,8 @@ def run(conf: Conf, data: Any, parts: tuple[str, ...]) -> Run:
             observers.append(
                 TensorBoardObserver(stack.enter_context(tempfile.TemporaryDirectory(prefix="dl4j-events-")))
             )
+        if "dashboard" in parts:
+            observers.append(Shown())
         if "spans" in parts:
             observers.append(stack.enter_context(spans()))
         runner = stack.enter_context(ActorNetworkRunner("master", data, observers=observers))
@@ -111,7 +167,7 @@ def run(conf: Conf, data: Any, parts: tuple[str, ...]) -> Run:
 
 
 def compare(name: str, conf: Conf, data: Any, turns: int) -> float:
-    """Print all medians and ratios; return that of the processor with all three, the median turn by turn."""
+    """Print all medians and ratios; return that of the processor with all four, the median turn by turn."""
     print(f"{name}:")
     run(conf, data, ())  # compile
     runs: dict[str, list[Run]] = {contender: [] for contender in CONTENDERS}
@@ -138,7 +194,7 @@ def main() -> int:
     parser = command_line.parser(__doc__)
     parser.add_argument("rounds", nargs="?", type=int, default=9, help="runs of each (9)")
     turns = parser.parse_args().rounds
-    command_line.require("prometheus_client", "tensorboardX", "opentelemetry")
+    command_line.require("prometheus_client", "tensorboardX", "opentelemetry", "starlette", "uvicorn")
     rng = np.random.default_rng(1)
     x = rng.random((128 * 40, 784), dtype=np.float32)
     large = ListDataSetIterator(DataSet.of_classes(x * (x > 0.8), rng.integers(0, 10, len(x)), 10), 128)

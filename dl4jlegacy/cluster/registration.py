@@ -17,10 +17,12 @@ from typing import Any
 
 from dl4jlegacy.clock import Deadline
 from dl4jlegacy.cluster.address import ClusterAddress
-from dl4jlegacy.errors import ConfError, NotAuthorisedError, TrackerError, VersionError
+from dl4jlegacy.errors import ConfError, NotAuthorisedError, TrackerError, UsageError, VersionError
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
+from dl4jlegacy.scaleout.liveness.failure_detector import process_of
+from dl4jlegacy.scaleout.monitor import GONE
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
 from dl4jlegacy.scaleout.zookeeper import (
     MasterElection,
@@ -31,10 +33,12 @@ from dl4jlegacy.scaleout.zookeeper import (
     prune_group,
 )
 
-__all__ = ["MasterRegistration", "RunName", "forget", "stop_run", "unregister"]
+__all__ = ["DRAIN", "MasterRegistration", "RunName", "drain_worker", "forget", "stop_run", "unregister"]
 
 logger = logging.getLogger(__name__)
 
+DRAIN = "drain"
+"""Global under which somebody asks a process of workers to leave, ``drain/<process>``: True."""
 _FAREWELL_SECONDS, _LOOK_SECONDS = 5.0, 0.05
 
 
@@ -335,6 +339,40 @@ def stop_run(conf: Conf, address: ClusterAddress, tracker: StateTracker) -> str:
     if has_master:
         raise TrackerError(f"run {conf.run} has not begun; there is nothing to stop")
     return f"run {conf.run}: had no master and had not begun; it is not registered any more"
+
+
+def drain_worker(conf: Conf, address: ClusterAddress, tracker: StateTracker, worker: str) -> str:
+    """Ask the process of a worker to leave: its workers finish and commit their jobs, and lease no other.
+
+    The run does not depend on it: a worker may leave at any time, and a request that is lost changes nothing.
+
+    Returns what was asked, in words. Blocks.
+
+    Args:
+        conf: the run's.
+        address: where it is registered.
+        tracker: the run's, which stays open.
+        worker: the name of the worker.
+
+    Raises:
+        UsageError: there is no such worker, it is gone, or it works in the process of the master.
+        TrackerError: a server does not answer.
+    """
+    records = {record.id: record for record in tracker.workers()}
+    found, process = records.get(worker), process_of(worker)
+    gone = tracker.get(GONE)
+    if found is None or (isinstance(gone, dict) and process in gone):
+        known = ", ".join(sorted(records)) or "none"
+        raise UsageError(f"run {conf.run} has no worker {worker[:200]!r} that could leave; it has {known}")
+    with address.session() as session:
+        master = MasterElection(session, group=address.id).holder()
+    if master is not None and (master.get("host"), master.get("pid")) == (found.host, found.pid):
+        raise UsageError(
+            f"worker {worker} works in the process of the master of run {conf.run}, which stays until the run ends; "
+            "`dl4j stop` ends it"
+        )
+    tracker.define(f"{DRAIN}/{process}", True)
+    return f"process {process} on {found.host} was asked to leave; it finishes its jobs first"
 
 
 def forget(conf: Conf, address: ClusterAddress, tracker: StateTracker) -> None:

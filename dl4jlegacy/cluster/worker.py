@@ -30,6 +30,7 @@ from dl4jlegacy.cluster.address import (
 )
 from dl4jlegacy.cluster.mesh import joined_mesh
 from dl4jlegacy.cluster.reached_data import jobs_by_reference
+from dl4jlegacy.cluster.registration import DRAIN
 from dl4jlegacy.cluster.trials import TrialShare, is_search
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, JobError, NotAuthorisedError, TrackerError, VersionError
@@ -65,6 +66,11 @@ __all__ = ["run_worker"]
 
 logger = logging.getLogger(__name__)
 
+
+class _Drained(Exception):  # noqa: N818  # no error
+    """This process was asked to leave, and has."""
+
+
 UNREADABLE = (ConfError, NotAuthorisedError, VersionError)
 """What a Conf raises that is not of the run, or is not signed with its secret."""
 OnEvent = Callable[[str, dict[str, Any]], None]
@@ -91,7 +97,9 @@ def run_worker(
 ) -> Head | None:
     """Work for the run that is registered, with ``workers`` threads, until it ends.
 
-    Returns its last head; None if the run was cleared up before this process saw its end, and none followed.
+    Returns its last head; None if the run was cleared up before this process saw its end, and none followed; or if
+    somebody has asked this process to leave (``registration.drain_worker``), which it does when it has finished and
+    committed the jobs that it has begun.
 
     ``performer`` makes the workers' performers; None: what the Conf names, else one that trains its network and tells
     ``listeners``, on its thread, of every batch. ``workers`` None: one, or one for each GPU.
@@ -122,9 +130,12 @@ def run_worker(
         observers=observers,
         on_event=on_event,
     )
-    if is_search(address, wait_seconds):
-        return _work_for_search(address, work, wait_seconds)
-    head = work(address, wait_seconds, is_followed=True)
+    try:
+        if is_search(address, wait_seconds):
+            return _work_for_search(address, work, wait_seconds)
+        head = work(address, wait_seconds, is_followed=True)
+    except _Drained:
+        return None
     if head is not None and head.status == "failed":
         raise failure_of(head)
     return head
@@ -290,8 +301,8 @@ def _work(
         announced = {"differs": differs} if differs else {}
         journal.write("worker_joined", worker=name, threads=workers, kernels=compute.name, **announced)
         try:
-            head = _serve(outcome, master)
-            left = head.status if head is not None else "over" if master.run_is_over else "replaced"
+            head = _serve(outcome, master, _Drain(tracker, pool, name, conf.stuck_seconds))
+            left = head.status if head is not None else master.left
         except TrackerError:
             left = ""  # nobody can be told
             raise
@@ -300,14 +311,16 @@ def _work(
             raise
         finally:
             tracker.leave()
-            if left in ("stopped", "set aside") and head is None:
+            if left in ("stopped", "set aside", "drained") and head is None:
                 journal.write("worker_left", worker=name, status=left)  # before the register says so
             ticker.stop()
             pool.stop(30.0)
             stop_reading(jobs)
-    if head is None:
+    if head is None and left != "drained":
         _forget(conf, tracker, registered)
     on_event("left", {"run": conf.run, "worker": name, "status": left})
+    if left == "drained":
+        raise _Drained
     return head
 
 
@@ -362,14 +375,53 @@ def _job_failed(journal: Journal, followers: RunObservers, event: Perform, failu
     followers.job_failed(event.plan[:2], failure)
 
 
-def _serve(outcome: Outcome, master: _MasterWatch) -> Head | None:
+def _serve(outcome: Outcome, master: _MasterWatch, drain: _Drain) -> Head | None:
     """Wait for the end of the run; None when there is nothing more to be done for it."""
     while True:
         end = outcome.wait(0.2)
         if end is not None:
             return end[0]
+        if drain.is_over():
+            master.left = "drained"
+            return None
         if not master.look():
             return None
+
+
+class _Drain:
+    """Looks whether somebody has asked this process to leave, and sees to it that it first finishes its jobs.
+
+    Args:
+        tracker: the run's.
+        pool: the workers.
+        process: the name of this process.
+        stuck_seconds: for so long a job may make no progress; then it is left to others.
+    """
+
+    def __init__(self, tracker: StateTracker, pool: WorkerPool, process: str, stuck_seconds: float) -> None:
+        self._tracker, self._pool, self._process, self._stuck_seconds = tracker, pool, process, stuck_seconds
+        self._looked, self._is_asked = tracker.clock.now(), False
+        self._progress, self._since = -1, 0.0
+
+    def is_over(self) -> bool:
+        """Return whether this process may leave: it was asked to, and its workers have finished."""
+        now = self._tracker.clock.now()
+        if not self._is_asked:
+            if now - self._looked < _LOOK_SECONDS:
+                return False
+            self._looked = now
+            self._is_asked = self._tracker.get(f"{DRAIN}/{self._process}") is True
+            if not self._is_asked:
+                return False
+            logger.info("this process was asked to leave; it finishes its jobs first")
+            self._pool.finish()
+        progress = self._pool.progress()
+        if progress != self._progress:
+            self._progress, self._since = progress, now
+        if now - self._since > self._stuck_seconds:
+            logger.warning("a job has made no progress for %.0f s, and is left to others", now - self._since)
+            return True
+        return self._pool.has_finished()
 
 
 class _MasterWatch:
@@ -386,8 +438,8 @@ class _MasterWatch:
         self._conf, self._tracker, self._registered = conf, tracker, registered
         self._election, self._link = election, link
         self._version = -1
-        self.run_is_over = False
-        """Whether the run was cleared up, and not registered anew."""
+        self.left = "replaced"
+        """As what the run is left that has not ended: "replaced", "over" if it was cleared up, or "drained"."""
         self._clock, self._waited = tracker.clock, tracker.waited_seconds()
         self._looked = self._head_seen = self._master_seen = self._clock.now()
 
@@ -414,7 +466,7 @@ class _MasterWatch:
             logger.debug("worker of run %s: %s", conf.run, exc)
             registered = conf
         if registered is None and missing > _OVER_SECONDS:
-            self.run_is_over = True
+            self.left = "over"
             return False
         if registered is not None and registered != conf and self._is_replaced(registered):
             return False

@@ -514,6 +514,8 @@ class WorkerActor(_ProtocolActor):
                 break
             if isinstance(event, protocol.Wait):
                 break
+        if self._working is not None:
+            self._tell(None, None)  # the heartbeat may go on, for others of this process
         self._tracker.remove_worker(self._worker.name)
 
 

@@ -127,6 +127,8 @@ class WorkerPool:
         self._compute, self._outcome, self._performer = compute, outcome, performer
         self._jobs, self._ends_run, self._on_job_failed = jobs, ends_run, on_job_failed
         self._workers: list[pykka.ActorRef[Any]] = []
+        self._performers: list[WorkerPerformer] = []
+        self._finishes = False
         self._heartbeat: pykka.ActorRef[Any] | None = None
         self._lock = threading.Lock()
         self.names: tuple[str, ...] = ()
@@ -185,6 +187,7 @@ class WorkerPool:
             copies=self._copies,
         )
         performer, jobs = self._make_performer(index), self._jobs
+        self._performers.append(performer)
         if self.recorder is not None:
             performer = MeasuredPerformer(performer, phases)
             jobs = None if jobs is None else MeasuredJobs(jobs, phases)
@@ -223,6 +226,21 @@ class WorkerPool:
         make = functools.partial(self._performer, self._conf, kernels)
         return OnDevice(make, kernels, compute.device(index)) if compute.on_gpu else make()
 
+    def finish(self) -> None:
+        """Have every worker finish and commit its job, and lease no other. Does not wait; the heartbeat goes on."""
+        self._finishes = True
+        for ref in self._workers:
+            if ref.is_alive():
+                ref.stop(block=False)
+
+    def has_finished(self) -> bool:
+        """Return whether no worker is left."""
+        return not any(ref.is_alive() for ref in self._workers)
+
+    def progress(self) -> int:
+        """Return the number of batches that the workers have done, which grows as long as they do anything."""
+        return sum(performer.progress for performer in self._performers)
+
     def stop(self, timeout: float) -> list[str]:
         """Stop the workers, which first finish and commit their job; return the names of actors that did not stop."""
         if self._sender is not None:
@@ -230,7 +248,11 @@ class WorkerPool:
         late = stop_actors(self._workers, timeout)
         if self._copies is not None:
             self._copies.close()
-        return late + stop_actors([] if self._heartbeat is None else [self._heartbeat], timeout)
+        late += stop_actors([] if self._heartbeat is None else [self._heartbeat], timeout)
+        if self._finishes:  # it has registered workers again that had left
+            for name in self.names:
+                self._tracker.remove_worker(name)
+        return late
 
 
 def stop_actors(refs: Sequence[pykka.ActorRef[Any]], timeout: float) -> list[str]:

@@ -114,6 +114,10 @@ async def _stop(panel: Panel, values: Values) -> Response:
     return json_response({"status": await steered(panel, panel.watcher.source.stop)})
 
 
+async def _drain(panel: Panel, values: Values) -> Response:
+    return json_response({"status": await steered(panel, lambda: panel.watcher.source.drain(values["worker"]))})
+
+
 async def _save(panel: Panel, values: Values) -> Response:
     return json_response({"status": await save_model(panel)})
 
@@ -213,6 +217,15 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         path="/api/v1/stop",
         handler=_stop,
         summary="Stop the run, as dl4j stop does.",
+        answers=_STEERS,
+        shape={"status": str},
+    ),
+    Endpoint(
+        method="POST",
+        path="/api/v1/workers/{worker}/drain",
+        handler=_drain,
+        summary="Ask the process of a worker to leave when it has finished and committed its jobs.",
+        parameters=(Parameter(name="worker", text="The worker, by its id.", place="path"),),
         answers=_STEERS,
         shape={"status": str},
     ),

@@ -14,7 +14,7 @@ import msgspec
 
 from dl4jlegacy import storage
 from dl4jlegacy.cluster.address import ClusterAddress, closing, find_conf, open_tracker
-from dl4jlegacy.cluster.registration import stop_run
+from dl4jlegacy.cluster.registration import drain_worker, stop_run
 from dl4jlegacy.errors import Dl4jError, TrackerClosedError, TrackerError, UsageError
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
@@ -41,7 +41,7 @@ class ClusterSource:
     def __init__(self, address: ClusterAddress, members: tuple[str, str] | None = None) -> None:
         self._address, self._members = address, members
         self.place = f"Zookeeper at {address.zookeeper}, id {address.id}"
-        self.can: tuple[str, ...] = ("stop",)
+        self.can: tuple[str, ...] = ("stop", "drain")
         self._session: ZooKeeperSession | None = None
         self._tracker: HazelcastStateTracker | None = None
         self._state: TrackerState | None = None
@@ -63,7 +63,7 @@ class ClusterSource:
         notices: list[str] = []
         is_registered, known = self._look_into_zookeeper(notices)
         files = self._files if self._files is not None and self._files.is_of_run() else None
-        self.can = ("stop", *(() if files is None else OF_CHECKPOINTS))
+        self.can = ("stop", "drain", *(() if files is None else OF_CHECKPOINTS))
         try:
             reading = self._opened().read(files, id=self._address.id, **known)
         except TrackerError:
@@ -81,6 +81,12 @@ class ClusterSource:
         conf = self._reached(find_conf(self._address))
         with closing(open_tracker(conf, self._address, registered=True)) as tracker:
             return stop_run(conf, self._address, tracker)
+
+    def drain(self, worker: str) -> str:
+        """See ``Source``."""
+        conf = self._reached(find_conf(self._address))
+        with closing(open_tracker(conf, self._address, registered=True)) as tracker:
+            return drain_worker(conf, self._address, tracker, worker)
 
     def save(self, out: str) -> str:
         """See ``Source``."""

@@ -86,7 +86,7 @@ class Panel:
         policy: what is demanded of requests; it has the page's token.
         folder: where a model is saved.
         is_closing: tells whether the server is about to end.
-        steering: held while a run is stopped or a model is saved: one at a time.
+        steering: held while a run is steered or a model is saved: one at a time.
         evaluating: held while a model is evaluated, which may take long and must not keep anybody from stopping.
         streams: how many listen to the stream of events.
         models: looks at the models of that run.
@@ -172,7 +172,7 @@ async def steered(panel: Panel, act: Callable[[], str]) -> str:
     Raises:
         Refused: that is not possible, or somebody else does it at this moment.
     """
-    return await alone(panel.steering, act, "the run is being stopped, or its model saved")
+    return await alone(panel.steering, act, "the run is being steered, or its model saved")
 
 
 async def alone(lock: threading.Lock, act: Callable[[], T], what: str) -> T:

@@ -47,7 +47,7 @@ class Source(Protocol):
     place: str
     """Where that is, in words."""
     can: tuple[str, ...]
-    """Which of "stop", "save" and "evaluate" it offers."""
+    """Which of "stop", "drain", "save" and "evaluate" it offers."""
 
     def read(self) -> Reading:
         """Return what is known of the run now. Blocks.
@@ -59,6 +59,10 @@ class Source(Protocol):
 
     def stop(self) -> str:
         """Stop the run; return what has happened, in words. Blocks; raises ``Dl4jError``."""
+        ...
+
+    def drain(self, worker: str) -> str:
+        """Ask the process of a worker to leave when it has finished its jobs; return what was asked. As ``stop``."""
         ...
 
     def save(self, out: str) -> str:
@@ -202,6 +206,10 @@ class FolderSource:
             "a run that is looked at in its folder cannot be stopped from here: press Ctrl-C where it trains"
         )
 
+    def drain(self, worker: str) -> str:
+        """See ``Source``: nobody is reached by a folder."""
+        raise UsageError("a run that is looked at in its folder has no workers that could be asked to leave from here")
+
     def save(self, out: str) -> str:
         """See ``Source``."""
         return exported(self.place, out)
@@ -245,6 +253,10 @@ class LocalSource:
         if head is None:
             raise TrackerError(f"run {self._run} has not begun; there is nothing to stop")
         return f"run {self._run}: {head.status} in round {head.round}"
+
+    def drain(self, worker: str) -> str:
+        """See ``Source``: they are threads of this process."""
+        raise UsageError("the workers of a run in one process stay until it ends; --workers says how many there are")
 
     def save(self, out: str) -> str:
         """See ``Source``."""

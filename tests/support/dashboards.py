@@ -94,12 +94,12 @@ class TrackedRun:
     """A ``Source`` over a tracker in memory, with a head, workers and jobs, and with what can go wrong with it."""
 
     def __init__(self) -> None:
-        self.place, self.can = "a tracker in memory", ("stop", "save")
+        self.place, self.can = "a tracker in memory", ("stop", "drain", "save")
         self.tracker, self.conf = InMemoryStateTracker(), small_conf()
         self.plan = Plan(batches=40, examples=1000, batch_size=25, jobs_per_round=2, phases=(Phase(epochs=2),))
         self.state = TrackerState(self.tracker, self.json(), self.plan)
         self.journal = Journal(self.tracker, "host")
-        self.is_away, self.saved, self.stops = False, list[str](), 0
+        self.is_away, self.saved, self.drained, self.stops = False, list[str](), list[str](), 0
         self.entries: list[HistoryEntry] | None = None
         self.set_head(0)
 
@@ -151,6 +151,10 @@ class TrackedRun:
         self.stops += 1
         head = self.tracker.finish("stopped")
         return f"run r1: {head.status if head else 'nothing'}"
+
+    def drain(self, worker: str) -> str:
+        self.drained.append(worker)
+        return f"{worker} was asked to leave"
 
     def save(self, out: str) -> str:
         self.saved.append(out)

@@ -152,7 +152,7 @@ def test_the_document_is_valid_and_names_every_endpoint_that_is_served() -> None
         document = client.get("/api/v1/openapi.json").json()
     openapi_spec_validator.validate(document)
     named = {(method.upper(), path) for path, of in document["paths"].items() for method in of}
-    assert named == {(each.method, each.path) for each in ENDPOINTS} and len(named) == 26
+    assert named == {(each.method, each.path) for each in ENDPOINTS} and len(named) == 27
     for method, path in named:
         assert ("security" in document["paths"][path][method.lower()]) == (method != "GET"), path
 

@@ -152,6 +152,26 @@ def test_everything_is_reached_by_keyboard_and_stop_asks_first(browser: Browser)
         assert source.stops == 1
 
 
+def test_a_worker_is_drained_by_keyboard_while_its_row_changes(browser: Browser) -> None:
+    source = busy_run()
+    with served(source) as (client, _):
+        browser.open(str(client.base_url))
+        shows(browser, "document.querySelectorAll('#workers button').length === 2")
+        browser.value("document.querySelectorAll('#workers button')[1].focus()")
+        source.set_worker(1, state="working", job="25/1", jobs_done=27)
+        shows(browser, "document.getElementById('workers').innerText.includes('25/1')")
+        assert browser.value("document.activeElement.dataset.worker") == "host-1"
+        browser.press("Enter", 13, "\r")
+        shows(browser, "document.activeElement.textContent === 'Cancel'")
+        assert "Drain worker host-1?" in text_of(browser, "ask") and source.drained == []
+        browser.press("Tab", 9)
+        browser.press("Enter", 13, "\r")
+        shows(browser, "document.getElementById('result').innerText === 'host-1 was asked to leave'")
+        assert source.drained == ["host-1"]
+        source.set_gone(host="closed")
+        shows(browser, "document.querySelectorAll('#workers button').length === 0")
+
+
 def test_a_refusal_is_shown_in_the_words_of_the_command_line(browser: Browser, tmp_path: Path) -> None:
     kept = KeptRun(tmp_path / "run", dataset="iris")
     kept.write(history(12))

@@ -158,12 +158,16 @@ function row(cells, className) {
   return made;
 }
 
-function sameRows(body, rows) {
-  const text = (each) => Array.from(each.children, (child) => child.textContent).join("\t");
+function sameRows(body, rows) { // cells change in place, so that a button in a row keeps its focus
   rows.forEach((made, index) => {
     const old = body.children[index];
-    if (!old) body.append(made);
-    else if (text(old) !== text(made) || old.className !== made.className) old.replaceWith(made);
+    if (!old) return void body.append(made);
+    if (old.children.length !== made.children.length) return void old.replaceWith(made);
+    if (old.className !== made.className) old.className = made.className;
+    Array.from(made.children).forEach((cell, place) => {
+      const there = old.children[place];
+      if (!there.isEqualNode(cell)) there.replaceChildren(...cell.childNodes);
+    });
   });
   while (body.children.length > rows.length) body.lastChild.remove();
 }
@@ -181,13 +185,23 @@ function showWorkers(view) {
   sameRows(byId("workers"), view.workers.map((worker) => {
     const silent = worker.silent_seconds === null ? "–" : `${duration(worker.silent_seconds + (view.away ? later : 0))} ago`;
     const state = worker.gone ? `gone (${worker.gone})` : worker.state || "–";
-    return row([
+    const made = row([
       [worker.id], [worker.pid === null ? worker.host || "–" : `${worker.host}, pid ${worker.pid}`], [state],
       [worker.job || "–"], [count(worker.jobs_done), "number"], [silent, "number"],
       [count(worker.staleness), "number"], [figure(worker.examples_per_second, 0), "number"],
-      [worker.device || worker.kernels || "–"],
+      [worker.device || worker.kernels || "–"], ["–"],
     ], worker.gone ? "gone" : "");
+    if (view.can.includes("drain") && !worker.gone && worker.state && view.run.state === "running") made.lastChild.replaceChildren(drainButton(worker));
+    return made;
   }));
+}
+
+function drainButton(worker) {
+  const made = element("button", "Drain…");
+  made.type = "button";
+  made.dataset.worker = worker.id;
+  made.setAttribute("aria-label", `Drain worker ${worker.id}`);
+  return made;
 }
 
 function showJobs(view) {
@@ -475,6 +489,13 @@ byId("stop").addEventListener("click", async (event) => {
 byId("save").addEventListener("click", async (event) => {
   const text = "The newest checkpoint is written as a model file into the folder in which this dashboard was started. The run goes on.";
   if (await confirmed("Save the model?", text, "Save the model")) act(event.target, "api/v1/save");
+});
+
+byId("workers").addEventListener("click", async (event) => {
+  const worker = event.target.dataset.worker;
+  if (!worker) return;
+  const text = "Its process finishes the jobs that it has begun, hands them in, and leaves; all workers in it do. The run goes on with the others.";
+  if (await confirmed(`Drain worker ${worker}?`, text, "Drain it")) act(event.target, `api/v1/workers/${encodeURIComponent(worker)}/drain`);
 });
 
 byId("logarithmic").addEventListener("change", showCurves);
