@@ -29,20 +29,15 @@ import numpy as np
 from training_stats import network
 
 from dl4jlegacy.datasets import DataSet, DigitsDataSetIterator, ListDataSetIterator
-from dl4jlegacy.listening import bind
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.observing.opentelemetry import OpenTelemetryObserver
 from dl4jlegacy.observing.prometheus import PrometheusObserver
+from dl4jlegacy.observing.ratios import RatiosObserver
 from dl4jlegacy.observing.tensorboard import TensorBoardObserver
 from dl4jlegacy.runner import ActorNetworkRunner
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.observers import ObservedRun, RunObserver
 from dl4jlegacy.training import params_sha256
-from dl4jlegacy.ui.endpoints import Panel
-from dl4jlegacy.ui.guard import Policy
-from dl4jlegacy.ui.server import Dashboard
-from dl4jlegacy.ui.sources import LocalSource
-from dl4jlegacy.ui.watcher import Watcher
 
 GOAL, WORKERS, SCRAPE_SECONDS = 0.98, 2, 5.0
 PAGE_SECONDS = 2.0
@@ -85,6 +80,13 @@ class Shown(RunObserver):
 
     def begin(self, run: ObservedRun) -> None:
         """See ``RunObserver``."""
+        from dl4jlegacy.listening import bind
+        from dl4jlegacy.ui.endpoints import Panel
+        from dl4jlegacy.ui.guard import Policy
+        from dl4jlegacy.ui.server import Dashboard
+        from dl4jlegacy.ui.sources import LocalSource
+        from dl4jlegacy.ui.watcher import Watcher
+
         listening = self._stack.enter_context(bind("127.0.0.1", 0, "the dashboard"))
         source = LocalSource(run.tracker, run.conf, run.plan)
         watcher = self._stack.enter_context(Watcher(source, looks_at_once=False))
@@ -154,7 +156,7 @@ def run(conf: Conf, data: Any, parts: tuple[str, ...]) -> Run:
                 TensorBoardObserver(stack.enter_context(tempfile.TemporaryDirectory(prefix="dl4j-events-")))
             )
         if "dashboard" in parts:
-            observers.append(Shown())
+            observers += [RatiosObserver(), Shown()]
         if "spans" in parts:
             observers.append(stack.enter_context(spans()))
         runner = stack.enter_context(ActorNetworkRunner("master", data, observers=observers))

@@ -96,6 +96,10 @@ def observing(
             from dl4jlegacy.observing.tensorboard import TensorBoardObserver
 
             observers.append(TensorBoardObserver(options.tensorboard))
+        if isinstance(options, ObservedTrainOptions) and options.ui:
+            from dl4jlegacy.observing.ratios import RatiosObserver
+
+            observers.append(RatiosObserver())
         if options.metrics_port is not None:
             from dl4jlegacy.observing.prometheus import PrometheusObserver
 

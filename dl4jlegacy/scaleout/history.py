@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import groupby, pairwise
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -21,7 +22,7 @@ from dl4jlegacy.scaleout.plan import PRETRAIN, Plan
 from dl4jlegacy.scaleout.protocol import NewModel
 from dl4jlegacy.scaleout.records import Figures
 
-__all__ = ["FollowedHistory", "History", "HistoryEntry", "HistoryFile", "Share", "add_shares"]
+__all__ = ["FollowedHistory", "History", "HistoryEntry", "HistoryFile", "Share", "add_shares", "versions_that_count"]
 
 
 class Share(msgspec.Struct, frozen=True, array_like=True):
@@ -83,7 +84,7 @@ class HistoryFile(LinesFile[HistoryEntry]):
             CheckpointError: there is none, or it cannot be read. CloudError and its like: what AWS says.
         """
         with self._explained():
-            return _versions(self.lines())
+            return versions_that_count(self.lines())
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -115,13 +116,30 @@ class FollowedHistory(HistoryFile):
         if not is_all and all(a.began == b.began and a.version < b.version for a, b in pairwise(both)):
             self._entries = [*self._entries, *new]
         else:
-            self._entries = _versions(self._lines)
+            self._entries = versions_that_count(self._lines)
         return self._entries
 
 
-def _versions(lines: Iterable[HistoryEntry]) -> list[HistoryEntry]:
-    """Return the entries that count, in the order of the versions."""
-    kept: list[HistoryEntry] = []
+class _OfVersion(Protocol):
+    """What is known of a version, from the process that made it."""
+
+    @property
+    def began(self) -> float: ...
+
+    @property
+    def version(self) -> int: ...
+
+
+E = TypeVar("E", bound=_OfVersion)
+
+
+def versions_that_count(lines: Iterable[E]) -> list[E]:
+    """Return the entries of versions in their order, without those that a run has made anew since, or gone back from.
+
+    Args:
+        lines: in any order; ``began`` says by which process of the run each was made.
+    """
+    kept: list[E] = []
     in_order = sorted(lines, key=lambda entry: (entry.began, entry.version))
     for _, session in groupby(in_order, key=lambda entry: entry.began):
         entries = list(session)

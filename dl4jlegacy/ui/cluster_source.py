@@ -16,6 +16,7 @@ from dl4jlegacy import storage
 from dl4jlegacy.cluster.address import ClusterAddress, closing, find_conf, open_tracker
 from dl4jlegacy.cluster.registration import drain_worker, stop_run
 from dl4jlegacy.errors import Dl4jError, TrackerClosedError, TrackerError, UsageError
+from dl4jlegacy.observing.ratios import RatiosEntry
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
 from dl4jlegacy.scaleout.zookeeper import MasterElection, ZookeeperConfigurationRetriever, ZooKeeperSession
@@ -47,6 +48,7 @@ class ClusterSource:
         self._state: TrackerState | None = None
         self._silence = Silence()
         self._files: RunFiles | None = None
+        self._models: tuple[str, FolderModels] | None = None
         self._last: Reading | None = None
         self._conf: Conf | None = None
         self._json: dict[str, Any] = {}
@@ -98,10 +100,21 @@ class ClusterSource:
         if conf is None:
             return []
         if "save" in self.can:
-            return FolderModels(conf.checkpoint_dir, conf.incarnation).after(after)
+            return self._kept_models(conf).after(after)
         opened = open_tracker(conf, self._address, registered=True, patience_seconds=_PATIENCE_SECONDS)
         with closing(opened) as tracker:
             return newest_of(tracker, after)
+
+    def ratios(self) -> Sequence[RatiosEntry]:
+        """See ``Source``."""
+        conf = self._conf
+        return [] if conf is None or "save" not in self.can else self._kept_models(conf).ratios()
+
+    def _kept_models(self, conf: Conf) -> FolderModels:
+        """Return the models in the folder of the run's checkpoints; used by whoever calls ``models`` and ``ratios``."""
+        if self._models is None or self._models[0] != conf.incarnation:
+            self._models = conf.incarnation, FolderModels(conf.checkpoint_dir, conf.incarnation)
+        return self._models[1]
 
     def evaluate(self) -> EvaluationView:
         """See ``Source``."""

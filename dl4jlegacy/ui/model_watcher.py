@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from dl4jlegacy.clock import RUNNING, Clock
 from dl4jlegacy.nn.networks import NetworkConfiguration
 from dl4jlegacy.ui.model_view import (
@@ -31,7 +33,7 @@ _MOST_POINTS = 5000
 class ModelWatcher:
     """The models of the run that a ``Watcher`` looks at. Thread-safe; its methods block while they look.
 
-    Nothing is read unless a method is called. Of the ratios those are kept that were seen from here.
+    Nothing is read unless a method is called. Of a run that keeps no ratios those are shown that were seen from here.
 
     Args:
         watcher: knows the run.
@@ -103,6 +105,10 @@ class ModelWatcher:
         try:
             for model in self._watcher.source.models(-1 if self._last is None else self._last.version):
                 self._add(model, self._network)
+            kept = self._watcher.source.ratios()
+            if kept and self._view is not None:
+                points = tuple(RatioPoint(version=each.version, versions=1, ratios=each.ratios) for each in kept)
+                self._view = msgspec.structs.replace(self._view, ratios=points)
         finally:
             now = self._clock.now()
             self._next = now + max(_LEAST_SECONDS, _REST * (now - began))

@@ -15,6 +15,7 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import CheckpointError, WireError
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration
 from dl4jlegacy.nn.networks import NetworkConfiguration
+from dl4jlegacy.observing.ratios import FollowedRatios, RatiosEntry
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.aggregate import PARAMS
 from dl4jlegacy.scaleout.job import Result
@@ -44,6 +45,7 @@ class FolderModels:
 
     def __init__(self, folder: str, incarnation: str | None = None) -> None:
         self._folder, self._incarnation = folder, incarnation
+        self._ratios = FollowedRatios(storage.open_folder(folder))
 
     def after(self, version: int) -> Sequence[Model]:
         """Return the models after a version, oldest first, the newest few; all that there are if the run went back.
@@ -68,6 +70,10 @@ class FolderModels:
                 with contextlib.suppress(CheckpointError, KeyError):
                     models.append(Model(each, checkpoints.model(each).arrays[PARAMS]))
         return models
+
+    def ratios(self) -> Sequence[RatiosEntry]:
+        """Return the ratios of update to parameter that the run has kept, if it was told to; raises as ``after``."""
+        return self._ratios.read()
 
 
 def newest_of(tracker: StateTracker, version: int) -> Sequence[Model]:

@@ -18,6 +18,7 @@ from dl4jlegacy.clock import RUNNING, Clock
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import CheckpointError, TrackerError, UsageError
 from dl4jlegacy.folders import Folder
+from dl4jlegacy.observing.ratios import RatiosEntry
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.history import FollowedHistory, HistoryEntry
@@ -74,6 +75,10 @@ class Source(Protocol):
 
         Called by one thread at a time, whichever that is. Blocks; raises ``Dl4jError``.
         """
+        ...
+
+    def ratios(self) -> Sequence[RatiosEntry]:
+        """Return the ratios of update to parameter that the run keeps, if it does; as ``models``."""
         ...
 
     def evaluate(self) -> EvaluationView:
@@ -218,6 +223,10 @@ class FolderSource:
         """See ``Source``."""
         return self._models.after(after)
 
+    def ratios(self) -> Sequence[RatiosEntry]:
+        """See ``Source``."""
+        return self._models.ratios()
+
     def evaluate(self) -> EvaluationView:
         """See ``Source``."""
         return evaluate_newest(self.place)
@@ -265,6 +274,10 @@ class LocalSource:
     def models(self, after: int) -> Sequence[Model]:
         """See ``Source``."""
         return newest_of(self._tracker, after) if self._models is None else self._models.after(after)
+
+    def ratios(self) -> Sequence[RatiosEntry]:
+        """See ``Source``."""
+        return [] if self._models is None else self._models.ratios()
 
     def evaluate(self) -> EvaluationView:
         """See ``Source``."""

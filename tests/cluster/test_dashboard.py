@@ -45,7 +45,7 @@ def test_a_killed_worker_and_a_replaced_master_are_seen_and_the_run_is_stopped_f
         assert (run["run"], run["id"], run["state"], run["master"]["pid"]) == ("r1", "master", "running", master.pid)
         assert 3 <= run["round"] < run["rounds"] and run["total_examples"] > run["examples"] > 0
         until(lambda: len(get("workers")["workers"]) == 2)
-        until(lambda: get("run")["can"] == ["stop", "save", "evaluate"] and get("history")["versions"] > 3)
+        until(lambda: get("run")["can"] == ["stop", "drain", "save", "evaluate"] and get("history")["versions"] > 3)
         until(lambda: {"run_began", "worker_joined"} <= {event["event"] for event in get("events")["events"]})
 
         other.process.send_signal(signal.SIGKILL)
@@ -75,7 +75,7 @@ def test_a_run_that_takes_the_id_is_followed_and_the_one_that_ends_stays_in_view
     cluster.worker()
     first = cluster.master("--epochs", LONG, "--run", "r1")
     cluster.wait_for_round(2)
-    with served(source_of(cluster)) as (client, _):
+    with served(source_of(cluster)) as (client, panel):
 
         def run() -> Any:
             return client.get("/api/v1/run").json()["run"]
@@ -83,6 +83,15 @@ def test_a_run_that_takes_the_id_is_followed_and_the_one_that_ends_stays_in_view
         assert run()["run"] == "r1"
         until(lambda: client.get("/api/v1/history").json()["versions"] > 2)
         assert client.get("/api/v1/history").json()["is_observed"]
+
+        def model() -> Any:
+            return client.get("/api/v1/model").json()["model"] or {}
+
+        until(lambda: model().get("before") is not None)  # without checkpoints, from the grid
+        assert model()["before"] < model()["version"] and max(model()["ratios"][-1]["ratios"].values()) > 0
+        own = {TOKEN_HEADER: panel.policy.page_token, "origin": str(client.base_url).rstrip("/")}
+        refused = client.post("/api/v1/evaluate", headers=own)
+        assert refused.status_code == 409 and "it keeps none" in refused.json()["error"]["message"]
         cluster.ask("stop")
         first.wait()
         cluster.worker()

@@ -13,6 +13,7 @@ from dl4jlegacy.errors import CheckpointError, TrackerError
 from dl4jlegacy.folders import LocalFolder
 from dl4jlegacy.listening import bind
 from dl4jlegacy.nn.zoo import ZOO
+from dl4jlegacy.observing.ratios import RatiosEntry
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.history import HistoryEntry, HistoryFile
 from dl4jlegacy.scaleout.journal import Journal, JournalFile
@@ -162,6 +163,9 @@ class TrackedRun:
 
     def models(self, after: int) -> Sequence[Model]:
         return newest_of(self.tracker, after)
+
+    def ratios(self) -> Sequence[RatiosEntry]:
+        return []
 
     def evaluate(self) -> EvaluationView:
         raise CheckpointError("run r1 has kept no checkpoint yet")

@@ -1,0 +1,158 @@
+"""How large a version's update is beside the parameters, kept in a run's folder for the dashboard (``--ui``).
+
+DL4J's rule of thumb: about 0.001; much more, and training is unsteady, much less, and it hardly learns. The checkpoints
+would tell it of the newest few versions only.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from dl4jlegacy import storage
+from dl4jlegacy.clock import RUNNING, Clock
+from dl4jlegacy.errors import CheckpointError, Dl4jError
+from dl4jlegacy.folders import Folder
+from dl4jlegacy.nn.parameter_statistics import NamedSpan, named_spans
+from dl4jlegacy.scaleout.aggregate import PARAMS
+from dl4jlegacy.scaleout.history import HistoryEntry, versions_that_count
+from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.lines import LinesFile, LinesKeeper
+from dl4jlegacy.scaleout.observers import ObservedRun, RunObserver
+from dl4jlegacy.scaleout.protocol import NewModel
+from dl4jlegacy.scaleout.store import Buffer
+
+__all__ = ["FollowedRatios", "RatiosEntry", "RatiosFile", "RatiosObserver"]
+
+logger = logging.getLogger(__name__)
+
+_LEAST_SECONDS, _SHARE = 1.0, 0.005
+"""A version is looked at so often at most, and for no more than this share of the time."""
+_CLOSE_SECONDS = 30.0
+
+
+class RatiosEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """The ratios of update to parameter, mean magnitudes, of a version and the one before it.
+
+    ``began`` is that of ``HistoryEntry``; ``ratios`` are by DL4J's names, ``0_W``.
+    """
+
+    began: float
+    version: int
+    ratios: dict[str, float]
+
+
+class RatiosFile(LinesFile[RatiosEntry]):
+    """The ratios in a run's folder."""
+
+    NAME = "ratios.jsonl"
+
+    def __init__(self, folder: Folder) -> None:
+        super().__init__(folder, self.NAME, RatiosEntry, "the run's ratios of update to parameter")
+
+
+class FollowedRatios:
+    """The ratios in a run's folder, read again and again, of which only what was appended is read. For one thread."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._file = RatiosFile(folder)
+        self._lines: list[RatiosEntry] = []
+        self._entries: list[RatiosEntry] = []
+
+    def read(self) -> Sequence[RatiosEntry]:
+        """Return the entries, by version; none if the run keeps none.
+
+        Raises:
+            CheckpointError: they cannot be read. CloudError and its like: what AWS says.
+        """
+        try:
+            new, is_all = self._file.new_lines()
+        except FileNotFoundError:
+            return []
+        except OSError as exc:
+            raise CheckpointError(f"{self._file.place} cannot be read: {exc.strerror or exc}") from exc
+        if new or is_all:
+            self._lines = new if is_all else [*self._lines, *new]
+            self._entries = versions_that_count(self._lines)
+        return self._entries
+
+
+class RatiosObserver(RunObserver):
+    """Keeps the ratios of a run every now and then, on a thread of its own; of one without a folder none.
+
+    Args:
+        clock: of running time.
+    """
+
+    def __init__(self, clock: Clock = RUNNING) -> None:
+        self._clock = clock
+        self._parameters: list[NamedSpan] = []
+        self._keeper: LinesKeeper[RatiosEntry] | None = None
+        self._before: Buffer | None = None
+        self._given: tuple[HistoryEntry, Buffer, Buffer] | None = None
+        self._due = float("-inf")
+        self._news, self._closed = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, run: ObservedRun) -> None:
+        """See ``RunObserver``."""
+        if not run.conf.checkpoint_dir or run.conf.network_conf is None:
+            return
+        self._parameters = named_spans(run.conf.network_conf)
+        self._keeper = LinesKeeper(RatiosFile(storage.open_folder(run.conf.checkpoint_dir)))
+        self._closed.clear()
+        self._thread = threading.Thread(target=self._run, args=(self._keeper,), name="dl4j-ratios", daemon=True)
+        self._thread.start()
+
+    def new_version(self, version: HistoryEntry, event: NewModel) -> None:
+        """See ``RunObserver``."""
+        if self._keeper is None or version.validation is not None:
+            return
+        before, self._before = self._before, event.frame
+        if before is not None and self._given is None and self._clock.now() >= self._due:
+            self._given = version, event.frame, before
+            self._news.set()
+
+    def end(self) -> None:
+        """See ``RunObserver``."""
+        thread, keeper = self._thread, self._keeper
+        self._thread, self._keeper, self._before = None, None, None
+        self._closed.set()
+        self._news.set()
+        if thread is not None:
+            thread.join(_CLOSE_SECONDS)
+        if keeper is not None:
+            keeper.close()
+
+    def _run(self, keeper: LinesKeeper[RatiosEntry]) -> None:
+        while True:
+            self._news.wait()
+            self._news.clear()
+            given = self._given
+            if given is not None:
+                self._keep(keeper, *given)
+                self._given = None
+            if self._closed.is_set():
+                return
+
+    def _keep(self, keeper: LinesKeeper[RatiosEntry], version: HistoryEntry, model: Buffer, before: Buffer) -> None:
+        began = self._clock.now()
+        try:
+            params, last = (Result.decode(frame).arrays[PARAMS] for frame in (model, before))
+            ratios = {}
+            for each in self._parameters:
+                place = slice(each.span.start, each.span.stop)
+                size = float(np.abs(params[place]).mean())
+                ratio = float(np.abs(params[place] - last[place]).mean()) / size if size else float("nan")
+                if np.isfinite(ratio):
+                    ratios[each.name] = ratio
+            keeper.add([RatiosEntry(began=version.began, version=version.version, ratios=ratios)])
+        except (Dl4jError, KeyError, ValueError) as exc:
+            logger.debug("the ratios of version %s cannot be told: %s", version.version, exc)
+        finally:
+            now = self._clock.now()
+            self._due = now + max(_LEAST_SECONDS, (now - began) / _SHARE)
