@@ -64,7 +64,7 @@ run progress
 observing
 execution
 inference inference_run
-evaluation_run prediction generation
+evaluation_run prediction generation warm_up
 prediction_run reconstruction run_data
 training
 saved_model
@@ -75,7 +75,6 @@ runner
 parallel_wrapper
 inference_queue
 parallel_inference
-sklearn tuning
 doctor ui
 sklearn tuning serving
 cli

@@ -29,6 +29,7 @@ from dl4jlegacy.cli import (
     summary,
     train,
     tune,
+    warm_up,
 )
 from dl4jlegacy.cli.aws import aws_app
 from dl4jlegacy.cli.bench import bench_app
@@ -44,7 +45,7 @@ __all__ = ["app", "main"]
 _COMMANDS = (
     *("train", "resume", "evaluate", "predict", "serve", "generate", "reconstruct", "sample", "tune"),
     *("export", "summary", "data", "services", "master", "worker", "status", "dashboard", "logs"),
-    *("stats", "plot", "stop", "runs", "explain", "doctor", "schema", "aws", "bench"),
+    *("stats", "plot", "stop", "runs", "explain", "doctor", "warm-up", "schema", "aws", "bench"),
 )
 
 _COMPLETIONS = {"--install-completion", "--show-completion"}
@@ -86,6 +87,7 @@ for module in (
     summary,
     train,
     tune,
+    warm_up,
 ):
     module.add_commands(app)
 

@@ -528,6 +528,21 @@ class Explanations(Output):
     codes: list[Explained]
 
 
+class WarmModel(Output):
+    """A model whose kernels are compiled now: seconds of its first batch, and of the same once more."""
+
+    model: str
+    seconds: float
+    again: float
+
+
+class Warmed(Output):
+    """The models, and the folder that keeps their kernels (null: nothing is kept)."""
+
+    models: list[WarmModel]
+    cache: str | None
+
+
 class CommandSchema(Output):
     """The JSON Schema of a command."""
 
@@ -569,6 +584,7 @@ OUTPUTS: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "runs": (ListedRuns,),
     "explain": (Explanations,),
     "doctor": (Examined,),
+    "warm-up": (Warmed,),
     "aws up": (CloudCluster, DryRun),
     "aws join": (CloudCluster,),
     "aws status": (CloudCluster,),

@@ -113,6 +113,7 @@ LOCAL: dict[str, tuple[tuple[str, ...], ...]] = {
     "stats": (("stats", "run"),),
     "plot": (("plot", "run", "--out", "curves.svg"),),
     "explain": (("explain",), ("explain", "DL4J-TRACKER"), ("explain", "DL4J-MODEL-LOST")),
+    "warm-up": (("warm-up", "mlp"),),
     "schema": (("schema",), ("schema", "data", "inspect")),
 }
 

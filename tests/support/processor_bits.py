@@ -13,15 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy.datasets import DataSet
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn import MultiLayerNetwork
 from dl4jlegacy.nn.zoo import ZOO
 from dl4jlegacy.seeding import Stream
+from dl4jlegacy.warm_up import made_up_batch
 from tests.nn.test_random_networks import batch, build, unsettle
 from tests.support.random_networks import draw
-
-STEPS, LETTERS = 7, 20
 
 
 def digest(*arrays: Any) -> str:
@@ -32,28 +30,12 @@ def digest(*arrays: Any) -> str:
     return whole.hexdigest()[:16]
 
 
-def examples(name: str) -> tuple[int, int, np.ndarray, np.ndarray]:
-    """Return what a model of the zoo takes: inputs and outputs of its builder, features and labels."""
-    generator = np.random.default_rng(7)
-    if name in ("char-lstm", "word-lstm", "lstm"):
-        classes = generator.integers(0, LETTERS, (10, STEPS))
-        one_hot = np.moveaxis(np.eye(LETTERS, dtype=np.float32)[classes], -1, 1)
-        features = classes[:, None].astype(np.float32) if name == "word-lstm" else one_hot
-        sizes = {"char-lstm": LETTERS * STEPS, "word-lstm": STEPS, "lstm": LETTERS}
-        return sizes[name], LETTERS, features, np.ascontiguousarray(np.roll(one_hot, -1, axis=2))
-    side = 18 if name in ("lenet", "alexnet-small") else 8
-    features = generator.integers(0, 17, (17, side * side)).astype(np.float32) / 16
-    if ZOO[name].reconstructs:
-        return side * side, side * side, features, features
-    return side * side, 10, features, np.eye(10, dtype=np.float32)[generator.integers(0, 10, 17)]
-
-
 def trained(name: str) -> str:
     """Return the digest of a model's parameters after pretraining and two batches."""
-    n_in, n_out, features, labels = examples(name)
+    n_in, n_out, made_up = made_up_batch(name)
     net = MultiLayerNetwork(ZOO[name].build(n_in, n_out), kernels=load("numba"))
-    net.fit(DataSet(features, labels), epochs=2)  # which pretrains first
-    return digest(net.params, net.output(features[:5]))
+    net.fit(made_up, epochs=2)  # which pretrains first
+    return digest(net.params, net.output(made_up.features[:5]))
 
 
 def gradient(number: int) -> str:

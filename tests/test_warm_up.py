@@ -1,0 +1,56 @@
+"""Kernels are compiled beforehand: models of the zoo train on a made-up batch; the command says where it is kept."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dl4jlegacy.errors import ConfError
+from dl4jlegacy.nn.zoo import ZOO
+from dl4jlegacy.warm_up import made_up_batch, warm_up
+
+
+def dl4j(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dl4jlegacy", "warm-up", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env={**os.environ, **env})
+
+
+def test_every_model_of_the_zoo_is_warmed_up_in_order() -> None:
+    ticks = itertools.count()
+    done = list(warm_up(clock=lambda: float(next(ticks))))
+    assert [each.model for each in done] == list(ZOO)
+    assert {(each.seconds, each.again) for each in done} == {(1.0, 1.0)}
+
+
+@pytest.mark.parametrize("model", ZOO)
+def test_a_made_up_batch_is_the_same_at_every_call_and_fits_its_builder(model: str) -> None:
+    (n_in, n_out, batch), again = made_up_batch(model), made_up_batch(model)[2]
+    np.testing.assert_array_equal(batch.features, again.features)
+    assert len(batch.features) == 17 and ZOO[model].build(n_in, n_out).layers
+
+
+def test_an_unknown_model_is_named_before_anything_is_compiled() -> None:
+    with pytest.raises(ConfError, match=r"unknown model 'lenett'.*lenet"):
+        next(warm_up(["mlp", "lenett"]))
+
+
+def test_what_was_compiled_is_kept_where_the_command_says(tmp_path: Path) -> None:
+    done = dl4j("mlp", "--format", "json", NUMBA_CACHE_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert [each["model"] for each in said["models"]] == ["mlp"] and said["cache"].startswith(str(tmp_path))
+    assert list(Path(said["cache"]).glob("*.nbc"))
+
+
+def test_a_wrong_model_and_kernels_that_are_not_compiled_are_said() -> None:
+    wrong = dl4j("lenett")
+    assert wrong.returncode != 0 and "unknown model 'lenett'" in wrong.stderr and "Traceback" not in wrong.stderr
+    plain = dl4j("mlp", DL4J_KERNELS="numpy")
+    assert plain.returncode == 0 and "kept nowhere" in plain.stdout
