@@ -30,6 +30,7 @@ __all__ = ["matmul"]
 
 
 ROWS, VECTORS = (12, 2) if has_wide_registers() else (6, 1)  # of a tile; with AVX2 a vector takes two registers
+FEW = 4  # rows of a tile of its own for what is left
 LINE = 64
 INNER = 512  # steps at most between two stores of a tile
 SCALARS = 120  # rows whose scalars are packed at once: a multiple of 12 whose 240 KB stay in the second-level cache
@@ -142,7 +143,10 @@ def _multiply_panel(
             at, at_step = _U(s.ctypes.data) + _U(k0) * s_step + _U(first * size), s_step
             if is_here:
                 at, at_step = _U(scratch.ctypes.data) + _U((packed + (first - row) * INNER) * size), _U(ROWS * size)
-            multiply_tile(out, panel, panel_step, at, at_step, count, to, step, on, ROWS, VECTORS, 0)
+            if rows <= FEW:
+                multiply_tile(out, panel, panel_step, at, at_step, count, to, step, on, FEW, VECTORS, 0)
+            else:
+                multiply_tile(out, panel, panel_step, at, at_step, count, to, step, on, ROWS, VECTORS, 0)
         if not is_direct:
             _put(out, scratch, first, rows, lane, lanes, turned)
 
@@ -232,8 +236,8 @@ def _is_turned(m: int, n: int, k: int, a_along: bool, b_along: bool, size: int) 
     def clocks(lanes: int, rows: int, is_across: bool, is_turned: bool) -> float:
         panels, blocks = -(-lanes // width), -(-rows // ROWS)
         packing = lanes * k * (0.4 if is_across else 0.1 if blocks > 2 else 0)
-        tile = ROWS * VECTORS / 2 * k + (150 if is_turned else 30)
-        return panels * blocks * tile + packing
+        used = (blocks - 1) * ROWS + (FEW if (rows - 1) % ROWS < FEW else ROWS)
+        return panels * (used * VECTORS / 2 * k + blocks * (150 if is_turned else 30)) + packing
 
     return clocks(m, n, a_along, True) < clocks(n, m, b_along, False)
 
