@@ -6,10 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from dl4jlegacy.cli.completion import starting
+from dl4jlegacy.cli.completion import MODELS, starting
 from dl4jlegacy.cli.options import Format
 from dl4jlegacy.console import emit
-from dl4jlegacy.nn.zoo import ZOO
 from dl4jlegacy.strict_json import to_json
 
 __all__ = ["add_commands", "warm_up"]
@@ -23,7 +22,7 @@ def add_commands(app: typer.Typer) -> None:
 def warm_up(
     models: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[MODEL]...", help="Of the zoo; all.", autocompletion=starting(list(ZOO))),
+        typer.Argument(metavar="[MODEL]...", help="Of the zoo; all.", autocompletion=starting(MODELS)),
     ] = None,
     format: Format = "text",
 ) -> None:
