@@ -92,13 +92,18 @@ def test_formulas_give_what_numpy_gives(x: Any, formula: Callable[[Any, Any], An
     np.testing.assert_array_equal(ours.get(), numpys)
 
 
+def close(ours: np.ndarray, hosts: np.ndarray) -> None:
+    """Elementary functions are the device's own there, and those of ``kernels.elementary`` on the host."""
+    np.testing.assert_allclose(ours, hosts, rtol=2e-6, atol=1e-7)
+
+
 @pytest.mark.parametrize("name", sorted(ACTIVATIONS))
 def test_activations_run_on_the_device(x: Any, name: str) -> None:
     activation, dy = ACTIVATIONS[name], np.ones_like(HOST)
     y = activation.forward(x)
-    np.testing.assert_array_equal(y.get(), activation.forward(HOST))
+    close(y.get(), activation.forward(HOST))
     back = activation.backward(cp.asarray(dy), x, y)
-    np.testing.assert_array_equal(back.get(), activation.backward(dy, HOST, activation.forward(HOST)))
+    close(back.get(), activation.backward(dy, HOST, activation.forward(HOST)))
 
 
 @pytest.mark.parametrize("name", sorted(n for n, loss in LOSSES.items() if not loss.indices))
@@ -106,8 +111,8 @@ def test_losses_run_on_the_device(name: str) -> None:
     y = np.abs(HOST) / 12 + np.float32(0.05)
     labels = np.eye(4, dtype=np.float32)[[1, 0, 3]]
     there = cp.asarray(labels), cp.asarray(y)
-    np.testing.assert_array_equal(LOSSES[name].score(*there).get(), LOSSES[name].score(labels, y))
-    np.testing.assert_array_equal(LOSSES[name].gradient(*there).get(), LOSSES[name].gradient(labels, y))
+    close(LOSSES[name].score(*there).get(), LOSSES[name].score(labels, y))
+    close(LOSSES[name].gradient(*there).get(), LOSSES[name].gradient(labels, y))
 
 
 def test_views_share_memory_and_results_are_in_c_order(x: Any) -> None:
