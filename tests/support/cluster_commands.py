@@ -182,9 +182,9 @@ class Cluster:
         self._started.append(command)
         return command
 
-    def master(self, *flags: str, run: list[str] = RUN) -> Command:
+    def master(self, *flags: str, run: list[str] = RUN, env: dict[str, str] | None = None) -> Command:
         named = () if "--run" in flags else ("--run", f"run-{next(self._numbers)}")
-        return self.start("master", *run, *self.master_flags, *named, *flags, "--format", "json")
+        return self.start("master", *run, *self.master_flags, *named, *flags, "--format", "json", env=env)
 
     def worker(self, *flags: str, patch: str = "", env: dict[str, str] | None = None) -> Command:
         return self.start("worker", "--zookeeper", self.zookeeper, *flags, patch=patch, env=env)
