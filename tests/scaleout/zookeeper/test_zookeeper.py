@@ -542,10 +542,11 @@ def test_a_server_that_goes_is_an_error_within_the_deadline_and_its_return_is_no
     own_services: Callable[..., ServicesState], group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = own_services(members=0)
-    with ZooKeeperSession(state.zookeeper, session_seconds=1.0, deadline_seconds=0.5) as session:
+    with ZooKeeperSession(state.zookeeper, session_seconds=1.0, deadline_seconds=DEADLINE) as session:
         register = ZooKeeperConfigurationRegister(Conf(run="spring"), group, "a", 2181, session=session)
         register.register()
         os.kill(state.pids["zookeeper"], signal.SIGKILL)
+        session.deadline_seconds = 0.5
         asked = AskedSeconds(monkeypatch)
         with pytest.raises(TrackerError, match=r"did not answer within 0\.5 s"):
             session.get(register.path)
