@@ -26,9 +26,9 @@ __all__ = [
     "integer_power",
     "log",
     "log1p",
-    "logaddexp",
     "positive_power",
     "sine_and_cosine",
+    "softplus",
     "sum_of_squares",
     "tanh",
     "use_compiled",
@@ -151,7 +151,7 @@ log1p = _portable("log1p", _log1p, lambda xp, x: xp.log1p(x))
 tanh = _portable("tanh", _tanh, lambda xp, x: xp.tanh(x))
 
 
-def logaddexp(x: Array) -> Array:
+def softplus(x: Array) -> Array:
     """Return ``log(1 + exp(x))``, which never overflows."""
     xp = get_array_module(x)
     result: Array = xp.maximum(x, 0) + log1p(exp(-xp.abs(x)))

@@ -42,7 +42,10 @@ class Kernels(Protocol):
         """The array module whose arrays these kernels work on: numpy, or cupy."""
 
     def matmul(self, a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
-        """``out = a @ b``, or ``out += a @ b``, of matrices; each may be the transposed view of a C-ordered one."""
+        """``out = a @ b``, or ``out += a @ b``, of matrices; each may be the transposed view of a C-ordered one.
+
+        ``out`` overlaps neither factor.
+        """
 
     # -- layers ------------------------------------------------------------------------------------------------------
     def bias_activation(self, z: Array, b: Array, activation: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError, nearest
-from dl4jlegacy.kernels.elementary import exp, expm1, integer_power, log1p, tanh
+from dl4jlegacy.kernels.elementary import exp, expm1, integer_power, softplus, tanh
 
 __all__ = ["ACTIVATIONS", "Activation", "activation"]
 
@@ -66,11 +66,6 @@ def activation(name: str) -> Activation:
 def _sigmoid(xp: ModuleType, z: Array) -> Array:
     e = exp(-xp.abs(z))  # never overflows, and keeps its relative precision in the lower tail
     result: Array = xp.where(z >= 0, 1, e) / (1 + e)
-    return result
-
-
-def _softplus(xp: ModuleType, z: Array) -> Array:
-    result: Array = xp.maximum(z, 0) + log1p(exp(-xp.abs(z)))
     return result
 
 
@@ -197,7 +192,7 @@ def _table() -> dict[str, Activation]:
     swish = _gated(_sigmoid, lambda xp, z, g: g * (1 - g))
     # Legacy: DL4J's default GELU is this approximation (Hendrycks and Gimpel 2016, section 2), not the erf form.
     gelu = _gated(lambda xp, z: _sigmoid(xp, GELU_SLOPE * z), lambda xp, z, g: GELU_SLOPE * g * (1 - g))
-    mish = _gated(lambda xp, z: tanh(_softplus(xp, z)), _mish_slope)
+    mish = _gated(lambda xp, z: tanh(softplus(z)), _mish_slope)
     mean = (RRELU_LOWER + RRELU_UPPER) / 2
     entries = [
         _pointwise("cube", lambda xp, z: integer_power(z, 3), lambda xp, z, y: 3 * z * z),
@@ -224,7 +219,8 @@ def _table() -> dict[str, Activation]:
                    from_log=_sigmoid_from_log, from_logit=lambda dlogit, z, y: dlogit.copy()),
         Activation("softmax", _softmax, _softmax_backward,
                    from_log=_softmax_from_log, from_logit=_softmax_from_logit),
-        _pointwise("softplus", _softplus, lambda xp, z, y: _sigmoid(xp, z), from_log=_softplus_from_log),
+        _pointwise("softplus", lambda xp, z: softplus(z), lambda xp, z, y: _sigmoid(xp, z),
+                   from_log=_softplus_from_log),
         _pointwise("softsign", lambda xp, z: z / (1 + xp.abs(z)), lambda xp, z, y: 1 / (1 + xp.abs(z)) ** 2),
         _pointwise("swish", *swish),
         _pointwise("tanh", lambda xp, z: tanh(z), lambda xp, z, y: 1 - y * y),

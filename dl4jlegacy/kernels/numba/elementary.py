@@ -1,6 +1,7 @@
 """Compiled ``exp``, ``log`` and their kin: step by step what ``kernels.elementary`` does, and so its bits.
 
-No step is fused with another one, and none calls the C library: LLVM makes vectors of the loops.
+No step is fused with another one, and none calls the C library: LLVM makes vectors of the loops. The constants stand
+here once more, since compiled code in the cache is told apart by the sources of this folder.
 """
 
 from __future__ import annotations

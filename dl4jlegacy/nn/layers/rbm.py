@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from dl4jlegacy.backend import Array, Scalar, get_array_module
 from dl4jlegacy.errors import ConfError
-from dl4jlegacy.kernels.elementary import logaddexp, tanh
+from dl4jlegacy.kernels.elementary import softplus, tanh
 from dl4jlegacy.kernels.protocol import device_kernels
 from dl4jlegacy.nn.arguments import resolve_name
 from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer, Params
@@ -125,7 +125,7 @@ class RBM(FeedForwardLayer, frozen=True, kw_only=True, tag="rbm"):
         """
         if self.hidden_unit != "binary" or self.visible_unit not in ("binary", "gaussian"):
             raise ConfError(f"{self.title()}: no free energy for {self.visible_unit} and {self.hidden_unit} units")
-        hidden = logaddexp(x @ params["W"] + params["b"]).sum(axis=1)
+        hidden = softplus(x @ params["W"] + params["b"]).sum(axis=1)
         if self.visible_unit == "binary":
             energy: Array = -(x @ params["vb"]) - hidden
         else:
