@@ -30,7 +30,7 @@ __all__ = ["FollowedRatios", "RatiosEntry", "RatiosFile", "RatiosObserver"]
 
 logger = logging.getLogger(__name__)
 
-_LEAST_SECONDS, _SHARE = 1.0, 0.005
+_LEAST_SECONDS, _SHARE = 1.0, 0.0025
 """A version is looked at so often at most, and for no more than this share of the time."""
 _CLOSE_SECONDS = 30.0
 

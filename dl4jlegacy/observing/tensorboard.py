@@ -55,7 +55,7 @@ MOST_WAITING = 10_000
 _WRITE_SECONDS, _CLOSE_SECONDS = 0.5, 30.0
 _POINT_SECONDS = 0.05
 """Versions that are closer together are left out, but for validations and the last: TensorBoard shows some 1,000."""
-_LAYERS_SECONDS, _LAYERS_SHARE = 1.0, 0.005
+_LAYERS_SECONDS, _LAYERS_SHARE = 1.0, 0.0025
 """The layers are looked at so often at most, and for no more than this share of the time."""
 _BINS = 30
 """Bars of a histogram."""

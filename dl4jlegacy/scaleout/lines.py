@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 MOST_WAITING = 10_000
 """So many records wait at most for a folder that hangs or is full; then the oldest of them are dropped."""
-_MOST_REST_SECONDS = 5.0
+_LEAST_REST_SECONDS, _MOST_REST_SECONDS = 0.25, 5.0
 _CLOSE_SECONDS = 30.0
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -104,7 +104,8 @@ class LinesFile(Generic[R]):
 class LinesKeeper(Generic[R]):
     """Writes a file of records on a thread of its own, so that a folder that hangs delays nobody.
 
-    After each write it rests as long as that took.
+    After each write it rests as long as that took, and a quarter of a second at least: a run whose rounds take a few
+    milliseconds would else open its file, and hold up the threads that train, in every one of them.
 
     Args:
         file: used by that thread only.
@@ -138,7 +139,8 @@ class LinesKeeper(Generic[R]):
             is_last = self._closed.is_set()
             began = time.monotonic()
             self._write()
-            self._closed.wait(min(_MOST_REST_SECONDS, time.monotonic() - began))
+            took = time.monotonic() - began
+            self._closed.wait(min(_MOST_REST_SECONDS, max(_LEAST_REST_SECONDS, took)))
 
     def _write(self) -> None:
         records = []
