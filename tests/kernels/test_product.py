@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.kernels import threads
 from dl4jlegacy.kernels.numba import product
-from dl4jlegacy.kernels.numba.product import matmul
+from dl4jlegacy.kernels.numba.product import COLUMNS, LEFT, matmul
 
 LIBM = ctypes.CDLL(ctypes.util.find_library("m"))
 FMA = {"float32": LIBM.fmaf, "float64": LIBM.fma}
@@ -44,44 +43,32 @@ def in_order(a: np.ndarray, b: np.ndarray, start: np.ndarray | None = None) -> n
     return out
 
 
-@pytest.fixture(params=[False, True], ids=["columns", "rows"])
-def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Take the columns, or the rows, of results as lanes, whatever is less work."""
-    monkeypatch.setattr(product, "_is_turned", lambda *sizes: request.param)
-    product._plan.cache_clear()
-    yield
-    product._plan.cache_clear()
-
-
-@pytest.mark.usefixtures("lanes")
+@pytest.mark.parametrize("lanes", [COLUMNS, LEFT], ids=["columns", "rows"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("m", "k", "n"), [(1, 1, 1), (3, 5, 7), (13, 40, 35), (26, 17, 66), (7, 1100, 3), (5, 9, 70)])
-def test_the_bits_are_those_of_the_steps_in_order(m: int, k: int, n: int, dtype: str) -> None:
+def test_the_bits_are_those_of_the_steps_in_order(m: int, k: int, n: int, dtype: str, lanes: int) -> None:
     for a_turned, b_turned, out_turned in LIES:
         a, b = numbers(m, k, dtype, turned=a_turned), numbers(k, n, dtype, turned=b_turned)
         wanted, out = in_order(a, b), numbers(m, n, dtype, turned=out_turned)
         more = in_order(a, b, out)
         both = out.copy(order="K")
-        matmul(a, b, out)
-        matmul(a, b, both, True)
+        matmul(a, b, out, False, lanes)
+        matmul(a, b, both, True, lanes)
         np.testing.assert_array_equal(out, wanted)
         np.testing.assert_array_equal(both, more)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_every_size_and_both_kinds_of_lanes_agree(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_size_and_both_kinds_of_lanes_agree(dtype: str) -> None:
     close = {"float32": 1e-4, "float64": 1e-12}[dtype]
     for m, n, k in itertools.product(SIZES, (1, 10, 16, 33, 129), (1, 17, 513, 1025)):
         a, b = numbers(m, k, dtype, turned=k % 2 == 1), numbers(k, n, dtype, turned=m % 2 == 1)
         found = []
-        for is_turned in (False, True):
-            monkeypatch.setattr(product, "_is_turned", lambda *sizes, chosen=is_turned: chosen)
-            product._plan.cache_clear()
+        for lanes in (COLUMNS, LEFT):
             found.append(np.full((m, n), np.nan, dtype))
-            matmul(a, b, found[-1])
+            matmul(a, b, found[-1], False, lanes)
         np.testing.assert_array_equal(found[0], found[1], err_msg=f"{m} x {k} x {n}")
         np.testing.assert_allclose(found[0], a.astype(float) @ b.astype(float), rtol=close, atol=close * k**0.5)
-    product._plan.cache_clear()
 
 
 def test_a_row_has_the_bits_that_it_has_alone_and_in_any_company() -> None:
@@ -154,13 +141,11 @@ def test_any_number_of_threads_gives_the_same_bits(
     run_all = threads.run_all
     monkeypatch.setattr(threads, "run_all", lambda tasks: (used.append(len(tasks)), run_all(tasks)))
     monkeypatch.setattr(product, "_PART", 1 << 20)
-    product._plan.cache_clear()
     for count in (1, 2, 3, 4):
         monkeypatch.setattr(threads, "_CORES", count)
         together = numbers(70, 410, dtype, turned=out_turned)
         matmul(a, b, together)
         np.testing.assert_array_equal(together, alone)
-    product._plan.cache_clear()
     assert used == [2, 3, 4]
 
 

@@ -131,7 +131,8 @@ def at(builder: Any, address: Any, *terms: tuple[Any, Any]) -> Any:
 def block(arguments: int, constants: int, *, is_typed: bool = False) -> Callable[[Callable[..., None]], Any]:
     """Make ``emit(builder, *arguments, *constants)`` an intrinsic: so many ``uint64``, then so many constants.
 
-    A typed one takes an array first, and ``emit`` the type of 64-byte vectors of its elements in its place.
+    A typed one takes an array first, and ``emit`` the type of 64-byte vectors of its elements in its place; its
+    arguments are ``int64``, as Python's integers are in compiled code.
     """
 
     def declare(emit: Callable[..., None]) -> Any:
@@ -146,7 +147,7 @@ def block(arguments: int, constants: int, *, is_typed: bool = False) -> Callable
                 emit(builder, *kinds, *values, *(kind.literal_value for kind in literals))
                 return target.get_dummy_value()
 
-            return types.void(*like, *[types.uint64] * arguments, *literals), generate
+            return types.void(*like, *[types.int64 if is_typed else types.uint64] * arguments, *literals), generate
 
         names = ["context", *(f"a{index}" for index in range(is_typed + arguments + constants))]
         shown = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names]

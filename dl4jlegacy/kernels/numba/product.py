@@ -7,14 +7,17 @@ Goto and van de Geijn's, "Anatomy of high-performance matrix multiplication" (20
 
 The columns of the result are the vectors' lanes, or, if that is less work, its rows: the result is then turned as it is
 stored. Scalars times vectors is vectors times scalars, so that this choice changes no bit either.
+
+Compiled code works with addresses and steps in bytes, ``like`` being an array of the elements' dtype: which matrix has
+which part is decided there, since deciding it in Python would take longer than a small product.
 """
 
 # mypy: allow-untyped-calls, allow-untyped-decorators
 from __future__ import annotations
 
 import functools
-import itertools
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,7 +27,7 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.kernels import threads
 from dl4jlegacy.kernels.numba.compile import compile_cached, has_wide_registers, helper
-from dl4jlegacy.kernels.numba.product_blocks import copy_bytes, copy_vectors, multiply_tile, turn
+from dl4jlegacy.kernels.numba.product_blocks import copy_bytes, copy_elements, copy_rows, multiply_tile, turn
 
 __all__ = ["matmul"]
 
@@ -32,285 +35,286 @@ __all__ = ["matmul"]
 ROWS, VECTORS = (12, 2) if has_wide_registers() else (6, 1)  # of a tile; with AVX2 a vector takes two registers
 FEW = 4  # rows of a tile of its own for what is left
 LINE = 64
+WIDTH = VECTORS * LINE  # bytes of a tile's row
 INNER = 512  # steps at most between two stores of a tile
 SCALARS = 120  # rows whose scalars are packed at once: a multiple of 12 whose 240 KB stay in the second-level cache
 PANELS = 64  # packed at once
+TILE, TURNED = ROWS * WIDTH, 1024  # bytes of a tile, and of a vector's lanes times whole vectors that hold its rows
 _PART = 1 << 22  # multiply-adds that are worth a thread: about 50 microseconds
-TURNED = 256  # elements of a turned tile: a vector's lanes times whole vectors that hold its rows
-
-_U = np.uint64
-
-
-@helper
-def _pack_panel(
-    v: Array, scratch: Array, to: int, lane: int, lanes: int, k0: int, steps: int, along: bool
-) -> None:  # fmt: skip
-    """Copy lanes of ``v`` to a panel at ``to``, a row for each step; what is behind them in a row is anything."""
-    size = v.itemsize
-    line, width, row = LINE // size, VECTORS * LINE // size, _U(VECTORS * LINE)
-    base, step, panel = _U(v.ctypes.data), _U(v.strides[0]), _U(scratch.ctypes.data) + _U(to * size)
-    if not along:
-        start = base + _U(k0) * step + _U(lane * size)
-        if lanes == width:
-            copy_vectors(v, start, step, panel, row, _U(steps), VECTORS)
-        else:
-            copy_bytes(v, start, step, panel, row, _U(steps), _U(lanes * size))
-        return
-    whole, turned = steps // line * line, lanes // line * line
-    for first in range(0, turned, line):
-        start = base + _U(lane + first) * step + _U(k0 * size)
-        for k in range(0, whole, line):
-            turn(v, start + _U(k * size), step, panel + _U((k * width + first) * size), row, 0)
-        for k in range(whole, steps):
-            for i in range(first, first + line):
-                scratch[to + k * width + i] = v[lane + i, k0 + k]
-    for i in range(turned, lanes):
-        for k in range(steps):
-            scratch[to + k * width + i] = v[lane + i, k0 + k]
+BEST, COLUMNS, LEFT = 0, 1, 2  # what the lanes are: whatever is less work, the result's columns, or its rows
+_once = functools.partial(helper, inline="always")  # of what is called in one place: not compiled there and here
+_DONE, _EMPTY, _UNFIT, _STRIDED, _RESULT = range(5)  # what came of a product: it is done, or why not
 
 
 @helper
-def _pack_scalars(
-    s: Array, scratch: Array, to: int, row: int, rows: int, k0: int, steps: int, along: bool
-) -> None:  # fmt: skip
-    """Copy scalars of ``rows`` rows of ``s``, at most a tile's, to ``to``, one step's after the other's.
+def _pack_panel(like: Array, v: int, lane: int, step: int, lanes: int, steps: int, end: int, panel: int) -> None:
+    """Copy ``lanes`` lanes at ``v`` to a panel, a row for each step; what is behind them in a row is anything.
 
-    What stands for rows that there are not is anything. One vector behind the end is written to.
+    ``lane`` leads from one lane to the next, ``step`` from one step; the matrix ends at ``end``.
     """
-    size = s.itemsize
-    line, gap = LINE // size, _U(ROWS * size)
-    base, step, packed = _U(s.ctypes.data), _U(s.strides[0]), _U(scratch.ctypes.data) + _U(to * size)
-    if not along:
-        copy_bytes(s, base + _U(k0) * step + _U(row * size), step, packed, gap, _U(steps), _U(rows * size))
-        return
-    whole = steps // line * line if rows == ROWS else 0
-    start = base + _U(row) * step + _U(k0 * size)
-    for k in range(0, whole, line):
-        turn(s, start + _U(k * size), step, packed + _U(k * ROWS * size), gap, ROWS)
-    for k in range(whole, steps):
-        for i in range(rows):
-            scratch[to + k * ROWS + i] = s[row + i, k0 + k]
+    size = like.itemsize
+    line = LINE // size
+    if lane == size:
+        whole = min(steps, max(0, (end - v - WIDTH) // step + 1))  # so many rows can be read in whole vectors
+        copy_rows(like, v, step, panel, WIDTH, whole, VECTORS, 0)
+        copy_bytes(like, v + whole * step, step, panel + whole * WIDTH, WIDTH, steps - whole, lanes * size)
+    elif steps < line:
+        for i in range(lanes):
+            copy_elements(like, v + i * lane, step, panel + i * size, WIDTH, steps)
+    else:
+        for i in range(0, lanes, line):
+            for k in range(0, steps, line):
+                first = min(k, steps - line)
+                at = v + i * lane + first * step
+                turn(like, at, lane, panel + first * WIDTH + i * size, WIDTH, min(line, lanes - i), 0)
 
 
 @helper
-def _fetch(out: Array, scratch: Array, row: int, rows: int, lane: int, lanes: int, turned: bool) -> None:
-    """Read a part of the result into the tile in ``scratch``."""
-    width = VECTORS * LINE // out.itemsize
+def _pack_scalars(like: Array, s: int, row: int, step: int, steps: int, packed: int) -> None:
+    """Copy scalars of a whole tile's rows, one step's after the other's; one vector behind the end is written to."""
+    size = like.itemsize
+    line, gap = LINE // size, ROWS * size
+    if row == size:
+        copy_rows(like, s, step, packed, gap, steps, 0, ROWS)
+    elif step == size and steps >= line:
+        for k in range(0, steps, line):
+            first = min(k, steps - line)
+            turn(like, s + first * size, row, packed + first * gap, gap, ROWS, ROWS)
+    else:
+        for i in range(ROWS):
+            copy_elements(like, s + i * row, step, packed + i * size, gap, steps)
+
+
+@helper
+def _fetch(like: Array, out: int, row: int, lane: int, rows: int, lanes: int, tile: int) -> None:
+    """Read a part of the result into a tile."""
     for i in range(rows):
-        for j in range(lanes):
-            scratch[i * width + j] = out[lane + j, row + i] if turned else out[row + i, lane + j]
+        copy_elements(like, out + i * row, lane, tile + i * WIDTH, like.itemsize, lanes)
 
 
 @helper
-def _put(out: Array, scratch: Array, row: int, rows: int, lane: int, lanes: int, turned: bool) -> None:
-    """Write the tile in ``scratch``, or that part of it which the result has, to the result."""
-    size = out.itemsize
-    base, step, tile = _U(out.ctypes.data), _U(out.strides[0]), _U(scratch.ctypes.data)
-    if not turned:
-        to = base + _U(row) * step + _U(lane * size)
-        copy_bytes(out, tile, _U(VECTORS * LINE), to, step, _U(rows), _U(lanes * size))
+def _put(like: Array, out: int, row: int, lane: int, rows: int, lanes: int, tile: int) -> None:
+    """Write that part of a tile which the result has to the result."""
+    size = like.itemsize
+    if lane == size:
+        copy_bytes(like, tile, WIDTH, out, row, rows, lanes * size)
         return
-    line, columns = LINE // size, _U(((ROWS * size + LINE - 1) // LINE) * LINE)
-    to, spare = base + _U(lane) * step + _U(row * size), tile + _U(ROWS * VECTORS * LINE)
+    line, spare, columns = LINE // size, tile + TILE, (ROWS * size + LINE - 1) // LINE * LINE
     for j in range(VECTORS):
         here = min(line, lanes - j * line)
         if here > 0:
-            turn(out, tile + _U(j * LINE), _U(VECTORS * LINE), spare, columns, ROWS)
-            copy_bytes(out, spare, columns, to + _U(j * line) * step, step, _U(here), _U(rows * size))
+            turn(like, tile + j * LINE, WIDTH, spare, columns, ROWS, ROWS)
+            copy_bytes(like, spare, columns, out + j * line * lane, lane, here, rows * size)
 
 
-@helper
+@_once
 def _multiply_panel(
-    panel: int, panel_step: int, s: Array, scratch: Array, packed: int, out: Array, lane: int, lanes: int, row: int,
-    end: int, k0: int, steps: int, along: bool, is_packed: bool, turned: bool, goes_on: bool,
+    like: Array, panel: int, panel_step: int, lanes: int, s: int, s_row: int, s_step: int, packed: int, rows: int,
+    steps: int, out: int, row: int, lane: int, tile: int, goes_on: bool,
 ) -> None:  # fmt: skip
-    """Multiply the rows from ``row`` to ``end`` with one panel."""
-    size, count, on = out.itemsize, _U(steps), _U(goes_on)
-    is_whole, out_step, s_step = lanes * size == VECTORS * LINE and not turned, _U(out.strides[0]), _U(s.strides[0])
-    for first in range(row, end, ROWS):
-        rows = min(ROWS, end - first)
-        to, step = _U(scratch.ctypes.data), _U(VECTORS * LINE)
-        is_direct = is_whole and rows == ROWS
-        if is_direct:
-            to, step = _U(out.ctypes.data) + _U(first) * out_step + _U(lane * size), out_step
+    """Multiply some rows with one panel. ``packed`` is where the scalars of whole tiles are packed; 0: nowhere."""
+    size = like.itemsize
+    is_whole = lane == size and lanes * size == WIDTH
+    for first in range(0, rows, ROWS):
+        there, at = min(ROWS, rows - first), s + first * s_row
+        here, to, to_row = out + first * row, tile, WIDTH
+        if is_whole:
+            to, to_row = here, row
         elif goes_on:
-            _fetch(out, scratch, first, rows, lane, lanes, turned)
-        is_here = is_packed or rows < ROWS
-        if along and not is_here:
-            at = _U(s.ctypes.data) + _U(first) * s_step + _U(k0 * size)
-            multiply_tile(out, panel, panel_step, at, s_step, count, to, step, on, ROWS, VECTORS, 1)
+            _fetch(like, here, row, lane, there, lanes, tile)
+        if there <= FEW:
+            multiply_tile(
+                like, panel, panel_step, at, s_row, s_step, there, steps, to, to_row, goes_on, FEW, VECTORS, 0
+            )
+        elif there == ROWS and (packed or s_row == size):
+            step = s_step
+            if packed:
+                at, step = packed + first * INNER * size, ROWS * size
+            multiply_tile(like, panel, panel_step, at, size, step, ROWS, steps, to, to_row, goes_on, ROWS, VECTORS, 1)
         else:
-            at, at_step = _U(s.ctypes.data) + _U(k0) * s_step + _U(first * size), s_step
-            if is_here:
-                at, at_step = _U(scratch.ctypes.data) + _U((packed + (first - row) * INNER) * size), _U(ROWS * size)
-            if rows <= FEW:
-                multiply_tile(out, panel, panel_step, at, at_step, count, to, step, on, FEW, VECTORS, 0)
-            else:
-                multiply_tile(out, panel, panel_step, at, at_step, count, to, step, on, ROWS, VECTORS, 0)
-        if not is_direct:
-            _put(out, scratch, first, rows, lane, lanes, turned)
+            multiply_tile(
+                like, panel, panel_step, at, s_row, s_step, there, steps, to, to_row, goes_on, ROWS, VECTORS, 0
+            )
+        if not is_whole:
+            _put(like, here, row, lane, there, lanes, tile)
+
+
+@_once
+def _multiply_block(
+    like: Array, v: int, v_lane: int, v_step: int, lanes: int, end: int, s: int, s_row: int, s_step: int, rows: int,
+    steps: int, out: int, row: int, lane: int, scratch: int, goes_on: bool,
+) -> None:  # fmt: skip
+    """Multiply all rows with some panels, for some steps of the inner dimension."""
+    size = like.itemsize
+    width, packed = WIDTH // size, scratch + TILE + TURNED
+    panels = packed + SCALARS * INNER * size + LINE
+    used = (lanes + width - 1) // width
+    is_packed = used > 2 if s_row == size else used > 12 or (used > 1 and s_row % 1024 == 0)
+    in_place = v_lane == size and (rows <= 2 * ROWS or steps <= 16)
+    overlaps = lane == size and lanes >= width and not goes_on  # some lanes are then computed, and written, twice
+    for r0 in range(0, rows, SCALARS):
+        r1, at = min(rows, r0 + SCALARS), s + r0 * s_row
+        if is_packed:
+            for first in range(0, r1 - r0 - ROWS + 1, ROWS):
+                _pack_scalars(like, at + first * s_row, s_row, s_step, steps, packed + first * INNER * size)
+        for begin in range(0, lanes, width):
+            first = min(begin, lanes - width) if overlaps else begin
+            some, there = min(width, lanes - first), v + first * v_lane
+            panel, panel_step = panels + begin * INNER * size, WIDTH
+            if in_place and some == width:
+                panel, panel_step = there, v_step
+            elif r0 == 0:
+                _pack_panel(like, there, v_lane, v_step, some, steps, end, panel)
+            _multiply_panel(like, panel, panel_step, some, at, s_row, s_step, packed if is_packed else 0, r1 - r0,
+                            steps, out + r0 * row + first * lane, row, lane, scratch, goes_on)  # fmt: skip
 
 
 @helper
-def _multiply_panels(
-    v: Array, s: Array, out: Array, scratch: Array, l0: int, l1: int, k0: int, steps: int, v_along: bool, s_along: bool,
-    turned: bool, goes_on: bool,
-) -> None:  # fmt: skip
-    """Multiply all rows with the lanes from ``l0`` to ``l1``, for some steps of the inner dimension."""
-    size = out.itemsize
-    rows = s.shape[0] if s_along else s.shape[1]
-    width, v_step = VECTORS * LINE // size, _U(v.strides[0])
-    packed = ROWS * width + TURNED
-    panels = packed + SCALARS * INNER + LINE
-    used = (l1 - l0 + width - 1) // width
-    is_packed = (used > 12 or (used > 1 and s.strides[0] % 1024 == 0)) if s_along else used > 2
-    in_place = not v_along and rows <= 2 * ROWS
-    for r0 in range(0, rows, SCALARS):
-        r1 = min(rows, r0 + SCALARS)
-        for first in range(r0, r1, ROWS):
-            if is_packed or r1 - first < ROWS:
-                to = packed + (first - r0) * INNER
-                _pack_scalars(s, scratch, to, first, min(ROWS, r1 - first), k0, steps, s_along)
-        for lane in range(l0, l1, width):
-            lanes = min(width, l1 - lane)
-            to = panels + (lane - l0) * INNER
-            if r0 == 0 and not (in_place and lanes == width):
-                _pack_panel(v, scratch, to, lane, lanes, k0, steps, v_along)
-            panel, panel_step = _U(scratch.ctypes.data) + _U(to * size), _U(width * size)
-            if in_place and lanes == width:
-                panel, panel_step = _U(v.ctypes.data) + _U(k0) * v_step + _U(lane * size), v_step
-            _multiply_panel(panel, panel_step, s, scratch, packed, out, lane, lanes, r0, r1, k0, steps, s_along,
-                            is_packed, turned, goes_on)  # fmt: skip
+def _clocks(like: Array, lanes: int, rows: int, steps: int, is_across: bool, is_turned: bool) -> float:
+    """Return about how many clocks a product takes, packing included."""
+    blocks, width = (rows + ROWS - 1) // ROWS, WIDTH // like.itemsize
+    packing = lanes * steps * (0.4 if is_across else 0.1 if blocks > 2 else 0.0)
+    used = (blocks - 1) * ROWS + (FEW if (rows - 1) % ROWS < FEW else ROWS)
+    panels = (lanes + width - 1) // width
+    return panels * (used * VECTORS / 2 * steps + blocks * (150.0 if is_turned else 30.0)) + packing
+
+
+@helper
+def _stride(matrix: Array, axis: int) -> int:
+    """Return the bytes from one element to the next; that of an only element is chosen to be contiguous."""
+    return matrix.strides[axis] if matrix.shape[axis] > 1 else matrix.itemsize
+
+
+@helper
+def _address(matrix: Array) -> Any:
+    """Return where it lies, as a signed integer: with the others, an unsigned one would make floats."""
+    return np.intp(matrix.ctypes.data)
 
 
 def _product(
-    v: Array, s: Array, out: Array, scratch: Array, v_along: bool, s_along: bool, turned: bool, goes_on: bool
-) -> None:
-    """``out (rows, lanes)``, or ``(lanes, rows)`` if ``turned``, is the product of scalars and vectors.
+    a: Array, b: Array, out: Array, scratch: Array, goes_on: bool, choice: int, part: int, parts: int
+) -> int:  # fmt: skip
+    """Write one part of ``parts`` of the result, a number of panels; return what came of it.
 
-    ``v (steps, lanes)``, or ``(lanes, steps)`` if they lie ``v_along`` the steps; ``s (steps, rows)``, or the other
-    way. ``scratch`` holds one tile, another to turn it in, scalars and panels.
+    ``choice`` is what the lanes are to be. ``scratch`` holds one tile, another to turn it in, scalars and panels.
     """
-    lanes, steps = (v.shape[0], v.shape[1]) if v_along else (v.shape[1], v.shape[0])
-    most = PANELS * (VECTORS * LINE // out.itemsize)
+    m, steps, n, size = a.shape[0], a.shape[1], b.shape[1], out.itemsize
+    if b.shape[0] != steps or out.shape[0] != m or out.shape[1] != n:
+        return _UNFIT
+    if not m * n * steps:
+        return _EMPTY
+    v, v_lane, v_step = _address(b), _stride(b, 1), _stride(b, 0)
+    s, s_row, s_step = _address(a), _stride(a, 0), _stride(a, 1)
+    lanes, rows, lane, row = n, m, _stride(out, 1), _stride(out, 0)
+    if lane != size:  # the transposed task
+        if row != size:
+            return _RESULT
+        v, v_lane, v_step, lanes, lane, s, s_row, s_step, rows, row = (
+            s, s_row, s_step, rows, row, v, v_lane, v_step, lanes, lane
+        )  # fmt: skip
+    if (v_lane != size and v_step != size) or (s_row != size and s_step != size):
+        return _STRIDED
+    is_turned = choice == LEFT or (
+        choice == BEST
+        and _clocks(out, rows, lanes, steps, s_row != size, True)
+        < _clocks(out, lanes, rows, steps, v_lane != size, False)
+    )
+    if is_turned:
+        v, v_lane, v_step, lanes, lane, s, s_row, s_step, rows, row = (
+            s, s_row, s_step, rows, row, v, v_lane, v_step, lanes, lane
+        )  # fmt: skip
+    end = v + (lanes - 1) * v_lane + (steps - 1) * v_step + size
+    width = WIDTH // size
+    panels = (lanes + width - 1) // width
     blocks = (steps + INNER - 1) // INNER
     inner = ((steps + blocks - 1) // blocks + 15) // 16 * 16  # about equal, in whole vectors
-    for l0 in range(0, lanes, most):
+    last = min(lanes, panels * (part + 1) // parts * width)
+    for l0 in range(panels * part // parts * width, last, PANELS * width):
         for k0 in range(0, steps, inner):
-            _multiply_panels(v, s, out, scratch, l0, min(lanes, l0 + most), k0, min(inner, steps - k0), v_along,
-                             s_along, turned, goes_on or k0 > 0)  # fmt: skip
+            _multiply_block(out, v + l0 * v_lane + k0 * v_step, v_lane, v_step, min(last - l0, PANELS * width), end,
+                            s + k0 * s_step, s_row, s_step, rows, min(inner, steps - k0), _address(out) + l0 * lane,
+                            row, lane, _address(scratch), goes_on or k0 > 0)  # fmt: skip
+    return _DONE
 
 
 class _Scratch(threading.local):
-    """What a thread packs into: pages that it never writes to take no memory."""
+    """What a thread packs into, by the dtype's letter: pages that it never writes to take no memory."""
 
     def __init__(self) -> None:
-        self.of: dict[str, Array] = {}
+        self.of = {char: _scratch_of(np.dtype(char)) for char in "fd"}
 
-    def __call__(self, char: str) -> Array:
-        found = self.of.get(char)
-        if found is None:
-            width = VECTORS * LINE // (4 if char == "f" else 8)
-            size = ROWS * width + TURNED + SCALARS * INNER + LINE + PANELS * INNER * width
-            whole = np.zeros(size + LINE, char)
-            skip = -whole.ctypes.data % LINE // whole.itemsize
-            found = self.of[char] = whole[skip : skip + size]
-        return found
+
+def _scratch_of(dtype: np.dtype[Any]) -> Array:
+    size = dtype.itemsize
+    count = (TILE + TURNED + LINE + PANELS * INNER * WIDTH) // size + SCALARS * INNER
+    whole = np.zeros(count + LINE, dtype)
+    skip = -whole.ctypes.data % LINE // size
+    return whole[skip : skip + count]
 
 
 _scratch = _Scratch()
 
 
-@functools.cache
-def _compiled(char: str) -> Any:
+def _compile(char: str) -> Callable[..., int]:
+    """Compile the product; what is returned does not look at what types its arguments have."""
     element = types.float32 if char == "f" else types.float64
     read, written = (types.Array(element, 2, "A", readonly=is_read) for is_read in (True, False))
-    signature = (read, read, written, types.Array(element, 1, "C"), *[types.boolean] * 4)
-    return compile_cached(signature, _product)
+    signature = (read, read, written, types.Array(element, 1, "C"), types.boolean, *[types.intp] * 3)
+    compiled = compile_cached(signature, _product)
+    entry: Callable[..., int] = next(iter(compiled.overloads.values())).entry_point
+    _compiled[char] = entry
+    return entry
 
 
-def _is_turned(m: int, n: int, k: int, a_along: bool, b_along: bool, size: int) -> bool:
-    """Return whether the rows of the result are to be the lanes: an estimate of clocks, packing included."""
-    width = VECTORS * LINE // size
-
-    def clocks(lanes: int, rows: int, is_across: bool, is_turned: bool) -> float:
-        panels, blocks = -(-lanes // width), -(-rows // ROWS)
-        packing = lanes * k * (0.4 if is_across else 0.1 if blocks > 2 else 0)
-        used = (blocks - 1) * ROWS + (FEW if (rows - 1) % ROWS < FEW else ROWS)
-        return panels * (used * VECTORS / 2 * k + blocks * (150 if is_turned else 30)) + packing
-
-    return clocks(m, n, a_along, True) < clocks(n, m, b_along, False)
+_compiled: dict[str, Callable[..., int]] = {}
 
 
-def _lies_along(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> bool | None:
-    """Return whether the rows of a matrix are contiguous (True), its columns (False), or neither (None)."""
-    if strides[1] == size or shape[1] <= 1:
-        return True
-    return False if strides[0] == size or shape[0] <= 1 else None
+def matmul(a: Array, b: Array, out: Array, accumulate: bool = False, choice: int = BEST) -> None:
+    """See ``Kernels``; the same bits on every processor, in any number of threads.
 
-
-_Plan = tuple[bool, bool, bool, bool, int]
-
-
-@functools.lru_cache(maxsize=4096)
-def _plan(a: tuple[int, ...], a_strides: tuple[int, ...], b: tuple[int, ...], b_strides: tuple[int, ...],
-          out: tuple[int, ...], out_strides: tuple[int, ...], size: int) -> _Plan | None:  # fmt: skip
-    """Return (whether to turn the task itself, the rows of ``a`` and of ``b`` are contiguous, the result is turned, in
-    how many parts it is worth to be done).
-
-    None: a matrix is to be copied first. Raises ``ShapeError``.
+    ``choice`` is what lies in the lanes of vectors, and changes nothing but the time it takes.
     """
-    if len(a) != 2 or len(b) != 2 or b[0] != a[1] or out != (a[0], b[1]):
-        raise ShapeError(f"product of {list(a)} and {list(b)} into {list(out)}")
-    lies = _lies_along(out, out_strides, size)
-    if lies is None:
-        raise ShapeError(f"product into strides {list(out_strides)}: neither rows nor columns are contiguous")
-    a_rows, b_rows = _lies_along(a, a_strides, size), _lies_along(b, b_strides, size)
-    if a_rows is None or b_rows is None:
-        return None
-    if not lies:  # the transposed task: b.T times a.T
-        a, b, a_rows, b_rows = b[::-1], a[::-1], not b_rows, not a_rows
-    turned = _is_turned(a[0], b[1], a[1], a_rows, not b_rows, size)
-    panels = -(-(a[0] if turned else b[1]) // (VECTORS * LINE // size))
-    return not lies, a_rows, b_rows, turned, min(panels, a[0] * a[1] * b[1] // _PART)
-
-
-def matmul(a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
-    """See ``Kernels``; the same bits on every processor, in any number of threads."""
     dtype = out.dtype
-    if a.dtype != dtype or b.dtype != dtype or dtype.char not in "fd":
+    char = dtype.char
+    if a.dtype != dtype or b.dtype != dtype or char not in "fd":
         raise ShapeError(f"product of {a.dtype} and {b.dtype} into {dtype}; all must be float32, or float64")
-    plan = _plan(a.shape, a.strides, b.shape, b.strides, out.shape, out.strides, dtype.itemsize)
-    if plan is None:
-        matmul(np.ascontiguousarray(a), np.ascontiguousarray(b), out, accumulate)
-        return
-    if not out.size or not a.shape[1]:
-        if not accumulate:
-            out[...] = 0
-        return
-    is_other, a_rows, b_rows, turned, parts = plan
-    if is_other:
-        a, b, out = b.T, a.T, out.T
-    a, b = a if a_rows else a.T, b if b_rows else b.T
-    v, s, v_along, s_along = (a, b, a_rows, not b_rows) if turned else (b, a, not b_rows, a_rows)
-    if parts > 1 and (parts := min(parts, threads.count())) > 1:
-        _in_parts(parts, v, s, out, v_along, s_along, turned, accumulate)
+    if a.ndim != 2 or b.ndim != 2 or out.ndim != 2:
+        raise _unfit(a, b, out)
+    run, parts = _compiled.get(char) or _compile(char), threads.count()
+    if parts > 1:
+        parts = min(parts, a.shape[0] * a.shape[1] * b.shape[1] // _PART)
+    if parts > 1:
+        found = _in_parts(run, parts, a, b, out, accumulate, choice)
     else:
-        _compiled(dtype.char)(v, s, out, _scratch(dtype.char), v_along, s_along, turned, accumulate)
+        found = run(a, b, out, _scratch.of[char], accumulate, choice, 0, 1)
+    if found != _DONE:
+        _finish(found, a, b, out, accumulate, choice)
 
 
 def _in_parts(
-    parts: int, v: Array, s: Array, out: Array, v_along: bool, s_along: bool, turned: bool, goes_on: bool
-) -> None:
-    """Compute in so many threads, each with some of the lanes."""
-    char, width = out.dtype.char, VECTORS * LINE // out.itemsize
-    run, lanes = _compiled(char), v.shape[0] if v_along else v.shape[1]
+    run: Callable[..., int], parts: int, a: Array, b: Array, out: Array, accumulate: bool, choice: int
+) -> int:  # fmt: skip
+    """Compute in so many threads; return what came of it."""
+    found = [_DONE] * parts
 
-    def part(first: int, last: int) -> None:
-        some = v[first:last] if v_along else v[:, first:last]
-        to = out[first:last] if turned else out[:, first:last]
-        run(some, s, to, _scratch(char), v_along, s_along, turned, goes_on)
+    def compute(part: int) -> None:
+        found[part] = run(a, b, out, _scratch.of[out.dtype.char], accumulate, choice, part, parts)
 
-    panels = -(-lanes // width)
-    ends = [min(lanes, -(-panels * number // parts) * width) for number in range(parts + 1)]
-    threads.run_all([functools.partial(part, *pair) for pair in itertools.pairwise(ends)])
+    threads.run_all([functools.partial(compute, part) for part in range(parts)])
+    return found[0]
+
+
+def _finish(found: int, a: Array, b: Array, out: Array, accumulate: bool, choice: int) -> None:
+    """Do what compiled code does not, or raise why it cannot be done."""
+    if found == _UNFIT:
+        raise _unfit(a, b, out)
+    if found == _RESULT:
+        raise ShapeError(f"product into strides {list(out.strides)}: neither rows nor columns are contiguous")
+    if found == _STRIDED:
+        matmul(np.ascontiguousarray(a), np.ascontiguousarray(b), out, accumulate, choice)
+    elif not accumulate:  # no step at all
+        out[...] = 0
+
+
+def _unfit(a: Array, b: Array, out: Array) -> ShapeError:
+    return ShapeError(f"product of {list(a.shape)} and {list(b.shape)} into {list(out.shape)}")

@@ -15,6 +15,7 @@ from llvmlite import ir
 from numba.core import cgutils
 
 from dl4jlegacy.kernels.numba.emission import (
+    I64,
     at,
     block,
     broadcast,
@@ -28,34 +29,36 @@ from dl4jlegacy.kernels.numba.emission import (
     vector,
 )
 
-__all__ = ["copy_bytes", "copy_vectors", "multiply_tile", "turn"]
+__all__ = ["copy_bytes", "copy_elements", "copy_rows", "multiply_tile", "turn"]
 
 LINE = 64
 
 
-def _multiply_tile(builder: Any, kind: Any, v: Any, v_step: Any, s: Any, s_step: Any, count: Any, out: Any,
-                   out_step: Any, goes_on: Any, rows: int, vectors: int, along: int) -> None:  # fmt: skip
+def _multiply_tile(
+    builder: Any, kind: Any, v: Any, v_step: Any, s: Any, s_row: Any, s_step: Any, there: Any, count: Any, out: Any,
+    out_step: Any, goes_on: Any, rows: int, vectors: int, beside: int,
+) -> None:  # fmt: skip
     """``out (rows, vectors)``, plus what it holds if ``goes_on``, is the sum of ``count`` vectors times scalars.
 
-    ``v_step`` leads from one step's vectors to the next one's. ``s_step`` leads from one row's scalars, one for each
-    step in order, to the next row's if ``along``; else from one step's scalars, one for each row, to the next one's.
+    ``v_step`` and ``s_step`` lead from one step's vectors and scalars to the next one's, ``s_row`` from one row's
+    scalar to the next row's; if they lie ``beside`` each other, it is known to be an element's size. If only some rows
+    are ``there``, the last of them stands for all others: it is computed, and written, several times.
     """
     places = [(row, j) for row in range(rows) for j in range(vectors)]
-    lines = [at(builder, out, (i64(row), out_step)) for row in range(rows)]
+    indices = [i64(row) if beside else _at_most(builder, row, there) for row in range(rows)]
+    lines = [at(builder, out, (index, out_step)) for index in indices]
     sums = variables(builder, len(places), [vector(0.0, kind)] * len(places))
     with builder.if_then(builder.icmp_unsigned("!=", goes_on, i64(0))):
         for total, (row, j) in zip(sums, places, strict=True):
             builder.store(load(builder, lines[row], j * LINE, kind), total)
-    firsts = [at(builder, s, (i64(row), s_step)) for row in range(rows)] if along else []
-    step = i64(LINE // kind.count)
+    firsts = [] if beside else [at(builder, s, (index, s_row)) for index in indices]
 
-    def one(indices: list[Any]) -> None:
-        k = indices[0]
-        seen = [load(builder, at(builder, v, (k, v_step)), j * LINE, kind) for j in range(vectors)]
-        here = None if along else at(builder, s, (k, s_step))
+    def one(step: list[Any]) -> None:
+        seen = [load(builder, at(builder, v, (step[0], v_step)), j * LINE, kind) for j in range(vectors)]
+        here = at(builder, s, (step[0], s_step)) if beside else builder.mul(step[0], s_step)
         for row in range(rows):
-            place = at(builder, firsts[row], (k, step)) if along else here
-            factor = broadcast(builder, place, 0 if along else row * LINE // kind.count, kind)
+            place = here if beside else builder.add(firsts[row], here)
+            factor = broadcast(builder, place, row * LINE // kind.count if beside else 0, kind)
             for j in range(vectors):
                 total = sums[row * vectors + j]
                 builder.store(fma(builder, seen[j], factor, builder.load(total)), total)
@@ -65,24 +68,30 @@ def _multiply_tile(builder: Any, kind: Any, v: Any, v_step: Any, s: Any, s_step:
         store(builder, builder.load(total), lines[row], j * LINE)
 
 
-def _turn(builder: Any, kind: Any, x: Any, x_step: Any, y: Any, y_step: Any, rows: int) -> None:
+def _at_most(builder: Any, row: int, count: Any) -> Any:
+    """Return ``row``, or the last of ``count`` rows if that is less."""
+    return builder.select(builder.icmp_signed("<", i64(row), count), i64(row), builder.sub(count, i64(1)))
+
+
+def _turn(builder: Any, kind: Any, x: Any, x_step: Any, y: Any, y_step: Any, there: Any, rows: int) -> None:
     """Write ``rows`` vectors at ``x`` (0: as many as a vector has lanes) as columns to ``y``.
 
-    Rows of ``y`` are written in order, in whole vectors: what follows the last column is anything.
+    Rows of ``y`` are written in order, in whole vectors: what follows the last column is anything. If only some of the
+    vectors are ``there``, the last of them stands for all others.
     """
     size = kind.count
-    parts = [_turned(builder, kind, x, x_step, range(first, min(first + size, rows or size)))
-             for first in range(0, rows or size, size)]  # fmt: skip
+    lines = [at(builder, x, (_at_most(builder, row, there), x_step)) for row in range(rows or size)]
+    parts = [_turned(builder, kind, lines[first : first + size]) for first in range(0, rows or size, size)]
     for lane in range(size):
-        for number, lines in enumerate(parts):
-            store(builder, lines[lane], at(builder, y, (i64(lane), y_step)), number * LINE)
+        for number, turned in enumerate(parts):
+            store(builder, turned[lane], at(builder, y, (i64(lane), y_step)), number * LINE)
 
 
-def _turned(builder: Any, kind: Any, x: Any, x_step: Any, rows: range) -> list[Any]:
-    """Return the vectors ``rows``, at most as many as they have lanes, turned."""
+def _turned(builder: Any, kind: Any, places: list[Any]) -> list[Any]:
+    """Return the vectors at ``places``, at most as many as they have lanes, turned."""
     size = kind.count
-    lines = [load(builder, at(builder, x, (i64(row), x_step)), 0, kind) for row in rows]
-    lines += [ir.Constant(kind, ir.Undefined)] * (size - len(rows))
+    lines = [load(builder, place, 0, kind) for place in places]
+    lines += [ir.Constant(kind, ir.Undefined)] * (size - len(lines))
     gap = 1
     while gap < size:  # swap blocks beside the diagonal, of one element, two, four ...
         for row in range(size):
@@ -96,29 +105,52 @@ def _turned(builder: Any, kind: Any, x: Any, x_step: Any, rows: range) -> list[A
     return lines
 
 
-def _copy_vectors(builder: Any, kind: Any, x: Any, x_step: Any, y: Any, y_step: Any, rows: Any, vectors: int) -> None:
-    """Copy ``rows`` rows of some vectors."""
-
-    def one(indices: list[Any]) -> None:
-        there, here = at(builder, x, (indices[0], x_step)), at(builder, y, (indices[0], y_step))
-        for j in range(vectors):
-            store(builder, load(builder, there, j * LINE, kind), here, j * LINE)
-
-    nested(builder, (rows,), one)
+def _copy_rows(builder: Any, kind: Any, x: Any, x_step: Any, y: Any, y_step: Any, rows: Any, vectors: int,
+               elements: int) -> None:  # fmt: skip
+    """Copy ``rows`` rows of some vectors and elements."""
+    _copy(builder, x, x_step, y, y_step, rows, i64(vectors * LINE + elements * LINE // kind.count))
 
 
 def _copy_bytes(builder: Any, kind: Any, x: Any, x_step: Any, y: Any, y_step: Any, rows: Any, size: Any) -> None:
-    """Copy ``rows`` rows of ``size`` bytes, any number."""
+    """Copy ``rows`` rows of ``size`` bytes, any number; a call for each row would take longer than many of them."""
+    half = ir.VectorType(kind.element, kind.count // 2)
+    last = builder.sub(size, i64(LINE // 2))
+
+    def by_halves(row: list[Any]) -> None:
+        there, here = at(builder, x, (row[0], x_step)), at(builder, y, (row[0], y_step))
+        with cgutils.for_range_slice(builder, i64(0), last, i64(LINE // 2), intp=I64) as (offset, _):
+            store(builder, load(builder, builder.add(there, offset), 0, half), builder.add(here, offset))
+        store(builder, load(builder, builder.add(there, last), 0, half), builder.add(here, last))
+
+    with builder.if_else(builder.icmp_signed(">=", last, i64(0))) as (is_long, is_short):
+        with is_long:
+            nested(builder, (rows,), by_halves)
+        with is_short:
+            _copy(builder, x, x_step, y, y_step, rows, size)
+
+
+def _copy(builder: Any, x: Any, x_step: Any, y: Any, y_step: Any, rows: Any, size: Any) -> None:
     byte = ir.IntType(8).as_pointer()
 
-    def one(indices: list[Any]) -> None:
-        there, here = at(builder, x, (indices[0], x_step)), at(builder, y, (indices[0], y_step))
+    def one(row: list[Any]) -> None:
+        there, here = at(builder, x, (row[0], x_step)), at(builder, y, (row[0], y_step))
         cgutils.raw_memcpy(builder, builder.inttoptr(here, byte), builder.inttoptr(there, byte), size, 1)
 
     nested(builder, (rows,), one)
 
 
-multiply_tile: Any = block(8, 3, is_typed=True)(_multiply_tile)
-turn: Any = block(4, 1, is_typed=True)(_turn)
-copy_vectors: Any = block(5, 1, is_typed=True)(_copy_vectors)
+def _copy_elements(builder: Any, kind: Any, x: Any, x_step: Any, y: Any, y_step: Any, count: Any) -> None:
+    """Copy ``count`` elements."""
+
+    def one(index: list[Any]) -> None:
+        found = load(builder, at(builder, x, (index[0], x_step)), 0, kind.element)
+        store(builder, found, at(builder, y, (index[0], y_step)))
+
+    nested(builder, (count,), one)
+
+
+multiply_tile: Any = block(10, 3, is_typed=True)(_multiply_tile)
+turn: Any = block(5, 1, is_typed=True)(_turn)
+copy_rows: Any = block(5, 2, is_typed=True)(_copy_rows)
 copy_bytes: Any = block(6, 0, is_typed=True)(_copy_bytes)
+copy_elements: Any = block(5, 0, is_typed=True)(_copy_elements)
