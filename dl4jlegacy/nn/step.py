@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -129,8 +129,7 @@ class Workspace:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """One pass through one layer: whether it is training, its random numbers, kernels and buffers.
 
     ``stream`` is that of the batch; ``layer`` tells the layers' buffers and random numbers apart. ``examples`` are in
@@ -158,7 +157,7 @@ class Step:
 
     def at(self, layer: int, **changes: Any) -> Step:
         """Return the same pass at another layer, with other ``changes``."""
-        return replace(self, layer=layer, **changes)
+        return msgspec.structs.replace(self, layer=layer, **changes)
 
     def buffer(self, name: str, shape: tuple[int, ...], like: Array, dtype: npt.DTypeLike | None = None) -> Array:
         """Return this layer's buffer ``name``; valid until the layer's next pass asks for it again."""
