@@ -45,7 +45,7 @@ def convert_model(path: str, out: str, *, dl4j_version: Version | None = None) -
     Raises:
         ModelError: a file cannot be read or written; or the kind of ``out``, or that version, cannot hold the network.
     """
-    output = storage.open_output(out)
+    output = storage.open_converted(out)
     model = load_model(path)
     output.save(_writer(model, out, dl4j_version))
     return {"model": path, "params_sha256": params_sha256(model.network.params), "model_path": output.place}
@@ -82,7 +82,7 @@ def export_model(folder: str, out: str, *, best: bool = False, dl4j_version: Ver
         ModelError: ``out`` cannot be written, or its kind, or that version, cannot take the network.
         DataError: the data that the run's Conf names are not there.
     """
-    output = storage.open_output(out)
+    output = storage.open_converted(out)
     kept = read_checkpoint(folder, best=best)
     conf, head, network = kept.conf, kept.head, kept.network
     if Path(out).suffix == ONNX:

@@ -36,6 +36,7 @@ __all__ = [
     "keep",
     "local",
     "open_checkpoints",
+    "open_converted",
     "open_exported",
     "open_folder",
     "open_model_output",
@@ -46,6 +47,10 @@ __all__ = [
 ]
 
 ONNX = ".onnx"
+_FOREIGN = {
+    ".h5": "Keras", ".hdf5": "Keras", ".keras": "Keras", ".pb": "TensorFlow", ".tflite": "TensorFlow",
+    ".pt": "PyTorch", ".pth": "PyTorch", ".pkl": "Python's pickle", ".joblib": "joblib",
+}  # fmt: skip
 """The ending of files that only answer; model files can be trained on."""
 
 _SCHEME = "s3://"
@@ -214,6 +219,17 @@ def open_model_output(path: str) -> Output:
         raise ModelError(
             f"{path} would be an ONNX file, with which no training goes on; choose a .zip or .safetensors for --out, "
             "and `dl4j export` makes an ONNX file of it"
+        )
+    return open_converted(path)
+
+
+def open_converted(path: str) -> Output:
+    """Return the output of a model that ``path`` names; raises as ``open_output``, and for other libraries' kinds."""
+    library = _FOREIGN.get(Path(path).suffix.lower())
+    if library is not None:
+        raise ModelError(
+            f"{path} would be a file of {library} by its ending, and no such file is written; give --out the ending "
+            ".zip, .safetensors or .onnx"
         )
     return open_output(path)
 

@@ -126,6 +126,10 @@ def test_a_model_file_is_written_as_one_of_another_kind(dl4j, train, tmp_path):
         (("export", "again.zip", "--out", "m.safetensors", "--dl4j-version", "1.0.0"), 8, "reads no safetensors"),
         (("export", "rows.csv", "--out", "m.zip"), 8, "rows.csv is truncated, corrupt or no model at all"),
         (("train", "--dataset", "iris", "--out", "m.onnx"), 8, "would be an ONNX file, with which no training goes on"),
+        (("train", "--dataset", "iris", "--out", "m.keras"), 8, "would be a file of Keras by its ending"),
+        (("export", "run", "--out", "m.PT"), 8, "m.PT would be a file of PyTorch by its ending, and no such file is"),
+        (("export", "again.zip", "--out", "m.h5"), 8, "give --out the ending .zip, .safetensors or .onnx"),
+        (("predict", "a.onnx", "rows.csv"), 8, "a.onnx is an ONNX file by its name; these are written"),
     ):
         ended, out, err = dl4j(*arguments)
         assert (ended, out) == (status, "") and words in err
