@@ -39,16 +39,19 @@ class Benchmark:
     needs: tuple[str, ...] = ()
 
 
-_SERVERS = ("jgo",)
+_SERVERS, _PAGES = ("jgo",), ("starlette", "uvicorn")
+_OBSERVERS = (*_PAGES, "prometheus_client", "tensorboardX", "opentelemetry")
 
 SUITES: Mapping[str, tuple[Benchmark, ...]] = {
     "cpu": (
         Benchmark("kernels_cpu", "each CPU kernel against NumPy"),
+        Benchmark("products", "matrix products with one order of sums against NumPy's BLAS"),
         Benchmark("mlp_cpu", "steps of a multilayer perceptron against scikit-learn", ("sklearn",)),
         Benchmark("rbm_cpu", "steps of contrastive divergence against scikit-learn", ("sklearn",)),
         Benchmark("nn_cpu", "steps of whole networks against those peers that are installed"),
         Benchmark("runner_cpu", "4 workers against 1"),
         Benchmark("evaluation_cpu", "4 workers that evaluate against 1"),
+        Benchmark("observing", "runs that are followed against runs that are not", _OBSERVERS),
     ),
     "gpu": (Benchmark("nn_gpu", "steps of whole networks, averaging and encoding against PyTorch", ("torch",)),),
     "cluster": (
@@ -58,6 +61,10 @@ SUITES: Mapping[str, tuple[Benchmark, ...]] = {
         Benchmark("ddp", "four workers against PyTorch's DistributedDataParallel", (*_SERVERS, "torch")),
         Benchmark("iteration_length", "more workers against one, by how long an iteration takes", _SERVERS),
         Benchmark("goodput", "workers killed one after the other against an undisturbed run", _SERVERS),
+    ),
+    "serving": (
+        Benchmark("serving", "LeNet behind dl4j serve against a bare loop, and PyTorch's", (*_PAGES, "torch")),
+        Benchmark("connections", "10,000 connections with a request under way on each at once", _PAGES),
     ),
 }
 """The benchmarks of each command, in the order in which they run."""
@@ -106,6 +113,12 @@ def gpu(names: Names = None) -> int:
 def cluster(names: Names = None) -> int:
     """Run the benchmarks of a cluster."""
     return run_suite("cluster", names or ())
+
+
+@bench_app.command(help=_help("Measure trained models that answer over HTTP.", "serving"))
+def serving(names: Names = None) -> int:
+    """Run the benchmarks of serving."""
+    return run_suite("serving", names or ())
 
 
 def run_suite(suite: str, names: Sequence[str], *, folder: Path | None = None) -> int:

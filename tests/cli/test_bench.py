@@ -52,7 +52,10 @@ def test_without_a_checkout_it_says_what_to_do(
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [((), "give a command: bench cpu, bench gpu, bench cluster"), (("cpu", "nn_cp"), "did you mean 'nn_cpu'")],
+    [
+        ((), "give a command: bench cpu, bench gpu, bench cluster, bench serving"),
+        (("cpu", "nn_cp"), "did you mean 'nn_cpu'"),
+    ],
 )
 def test_unknown_benchmarks_are_refused(
     arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
@@ -76,6 +79,7 @@ def test_all_benchmarks_run_whatever_the_first_ones_say(folder: Path, capfd: pyt
     assert run_suite("cpu", names, folder=folder) == 1
     assert capfd.readouterr().out.splitlines() == [
         "a goal is missed",
+        "products was here",
         "nn_cpu was here",
         "runner_cpu was here",
         "evaluation_cpu was here",
