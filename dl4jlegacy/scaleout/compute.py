@@ -19,6 +19,7 @@ from dl4jlegacy.errors import DeviceError, DeviceMemoryError, TrackerError, Vers
 from dl4jlegacy.kernels import load, load_for_host
 from dl4jlegacy.kernels.arithmetic import cpu_arithmetic
 from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.nn.self_check import training_digest
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import Job, Result
 from dl4jlegacy.scaleout.perform import WorkerPerformer
@@ -266,12 +267,15 @@ def check_same_arithmetic(tracker: StateTracker, conf: Conf, compute: Compute) -
     """Check that this process rounds as the others that compute for the run; return what differs in a mixed run.
 
     The first worker of a run decides; in a run that goes on from a checkpoint, what that was made with. Devices of the
-    other kind differ in all, which is no news.
+    other kind differ in all, which is no news. On a CPU the run's network is trained a little, which uses every kernel
+    that its jobs will.
 
     Raises:
         VersionError: it rounds differently, and the run is not mixed.
     """
     ours = compute.arithmetic()
+    if not compute.on_gpu and conf.network_conf is not None:
+        ours["training"] = training_digest(conf.network_conf, compute.kernels(0))
     found = tracker.define_once(ARITHMETIC, ours)
     theirs = found if isinstance(found, dict) else {}
     if conf.mixed_devices and theirs.keys() != ours.keys():

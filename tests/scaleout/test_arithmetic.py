@@ -67,6 +67,29 @@ def test_a_worker_that_differs_in_any_part_is_refused_or_announced(
     assert difference in caplog.text
 
 
+def test_a_worker_whose_kernel_computes_otherwise_is_refused_in_a_run_that_uses_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from dl4jlegacy.kernels.numba import kernels
+
+    nets = {"lenet": zoo.lenet(324, 10), "mlp": zoo.mlp(6, 3, hidden=(5,))}
+    confs = {name: Conf(run=name, kernels="numba", multi_layer_conf=net) for name, net in nets.items()}
+    trackers = {name: InMemoryStateTracker() for name in confs}
+    for name, conf in confs.items():
+        check_same_arithmetic(trackers[name], conf, compute_for_worker(conf, None))
+        assert trackers[name].get(ARITHMETIC).keys() == {*PARTS, "training"}
+    real = kernels.conv_forward
+
+    def another(x: Any, W: Any, b: Any, y: Any, *rest: Any) -> None:
+        real(x, W, b, y, *rest)
+        y.flat[0] = np.nextafter(y.flat[0], np.float32(9))
+
+    monkeypatch.setattr(kernels, "conv_forward", another)
+    check_same_arithmetic(trackers["mlp"], confs["mlp"], compute_for_worker(confs["mlp"], None))
+    with pytest.raises(VersionError, match=r"run lenet cannot be computed on here: training is \w{16} in the run and"):
+        check_same_arithmetic(trackers["lenet"], confs["lenet"], compute_for_worker(confs["lenet"], None))
+
+
 @pytest.mark.parametrize("foreign", ["text", ["a", "list"], 7, {}, {"BLAS": None}])
 def test_what_a_stranger_writes_in_its_place_is_refused_with_a_message(foreign: Any) -> None:
     tracker, conf = InMemoryStateTracker(), Conf(run="r", kernels="numba")
