@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dl4jlegacy.scaleout.tracker import StateTracker
     from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession
 
-__all__ = ["add_commands", "logs", "status", "stop"]
+__all__ = ["add_commands", "drain", "logs", "status", "stop"]
 
 _FAILURES = 5
 _FOLLOW_SECONDS = 0.5
@@ -39,7 +39,7 @@ _FOLLOW_SECONDS = 0.5
 
 def add_commands(app: typer.Typer) -> None:
     """Add this module's commands to ``dl4j``."""
-    for command in (status, logs, stop):
+    for command in (status, logs, drain, stop):
         app.command()(command)
 
 
@@ -376,7 +376,22 @@ def _entry_fields(entry: JournalEntry) -> dict[str, Any]:
     return entry.flat()
 
 
-# --- stop -------------------------------------------------------------------------------------------------------------
+# --- drain, stop ------------------------------------------------------------------------------------------------------
+
+
+def drain(
+    worker: Annotated[str, typer.Argument(metavar="WORKER", help="Its name, as `dl4j status` shows it.")],
+    zookeeper: Zookeeper = None,
+    id: Id = None,
+) -> None:
+    """Ask a worker's process to leave a run: it finishes the jobs that it has begun, and leases no other."""
+    from dl4jlegacy.cluster.address import closing, find_conf, open_tracker
+    from dl4jlegacy.cluster.registration import drain_worker
+
+    address = cluster_address(zookeeper, id)
+    conf = find_conf(address)
+    with closing(open_tracker(conf, address, registered=True)) as tracker:
+        emit(drain_worker(conf, address, tracker, worker))
 
 
 def stop(

@@ -45,7 +45,7 @@ __all__ = ["app", "main"]
 _COMMANDS = (
     *("train", "resume", "evaluate", "predict", "serve", "generate", "reconstruct", "sample", "tune"),
     *("export", "summary", "data", "services", "master", "worker", "status", "dashboard", "logs"),
-    *("stats", "plot", "stop", "runs", "explain", "doctor", "warm-up", "schema", "aws", "bench"),
+    *("stats", "plot", "drain", "stop", "runs", "explain", "doctor", "warm-up", "schema", "aws", "bench"),
 )
 
 _COMPLETIONS = {"--install-completion", "--show-completion"}

@@ -76,6 +76,8 @@ def test_who_cannot_leave_is_named(cluster: Cluster) -> None:
         source.drain(ids[master.pid])
     with pytest.raises(UsageError, match="run r1 has no worker 'nobody-0' that could leave; it has "):
         source.drain("nobody-0")
+    refused = cluster.ask("drain", "nobody-0")
+    assert refused.process.returncode == 2 and "has no worker 'nobody-0' that could leave" in refused.err()
     if helper.pid in ids:
         with pytest.raises(UsageError, match="that could leave"):
             source.drain(ids[helper.pid])
@@ -93,7 +95,7 @@ def test_a_job_that_hangs_keeps_nobody_from_leaving(cluster: Cluster) -> None:
     cluster.wait_for_round(3)
     source = source_of(cluster)
     (worker,) = source.read().workers
-    source.drain(worker.id)
+    assert "was asked to leave; it finishes its jobs first" in cluster.ask("drain", worker.id).out()
     assert hangs.wait() == 0, hangs.err()
     assert "has made no progress for" in hangs.err() and "is left to others" in hangs.err()
     source.close()
