@@ -114,16 +114,18 @@ class Kernels(Protocol):
         """Write the gradient of ``x``, given that of ``y``."""
 
     # -- sequences: T time steps of N examples, n units; gates in the order i f o g (i: the block's input) -------------
-    def lstm_forward(self, z: Array, recurrent: Array, b: Array, peepholes: Array, h: Array, c: Array, a: Array,
-                     mask: Array) -> None:  # fmt: skip
-        """Run an LSTM over time; with ``s = z_t + h_{t-1} recurrent^T + b`` in four parts, one for each gate:
+    def lstm_forward(self, x: Array, W: Array, z: Array, recurrent: Array, b: Array, peepholes: Array, h: Array,
+                     c: Array, a: Array, mask: Array) -> None:  # fmt: skip
+        """Run an LSTM over time; with ``s = x_t W^T + h_{t-1} recurrent^T + b`` in four parts, one for each gate:
 
         ``i = tanh(s_i)``, ``f = sigmoid(s_f + p_f c_{t-1})``, ``g = sigmoid(s_g + p_g c_{t-1})``,
         ``c_t = f c_{t-1} + g i``, ``o = sigmoid(s_o + p_o c_t)``, ``a_t = tanh(c_t)``, ``h_t = o a_t``; then
         ``h_t`` and ``c_t`` become 0 where the mask is 0.
 
         Args:
-            z: ``(T, N, 4n)``, the inputs times their weights; holds the four gates' values afterwards.
+            x: ``(T, N, m)``, the inputs.
+            W: ``(4n, m)``.
+            z: ``(T, N, 4n)``, written: the four gates' values.
             recurrent: ``(4n, n)``.
             b: ``(4n,)``.
             peepholes: ``(3n,)``: p_f, p_o, p_g; zeros for none.
@@ -132,9 +134,10 @@ class Kernels(Protocol):
             mask: ``(T, N)``, ones and zeros.
         """
 
-    def lstm_backward(self, dh: Array, z: Array, recurrent: Array, peepholes: Array, c: Array, a: Array, mask: Array,
-                      first: int) -> None:  # fmt: skip
-        """Turn the gates in ``z`` into the gradient ``dz`` of what was in it before, for steps ``first`` to ``T - 1``.
+    def lstm_backward(self, dh: Array, x: Array, z: Array, recurrent: Array, peepholes: Array, h: Array, c: Array,
+                      a: Array, mask: Array, first: int, gW: Array, gR: Array, gb: Array) -> None:  # fmt: skip
+        """Turn the gates in ``z`` into the gradient ``dz`` of ``s``, for steps ``first`` to ``T - 1``, and write the
+        gradients of the weights and of the bias, sums over these steps: ``gW = dz^T x``, ``gR = dz^T h``, ``gb``.
 
         ``dh (T, N, n)`` is the gradient of the outputs; the others as ``lstm_forward`` left them. ``z`` before step
         ``first`` stays as it is: truncated backpropagation does not look there.

@@ -483,10 +483,10 @@ def test_tanh_reaches_one_keeps_its_order_and_is_close_everywhere(kernels, dtype
 @pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])
 def test_gates_and_cells_of_an_lstm_reach_one(kernels):
     n = 17  # sixteen lanes, and one
-    z = np.full((1, 2, 4 * n), 30, np.float32)
+    x, W, z = np.ones((1, 2, 1), np.float32), np.full((4 * n, 1), 30, np.float32), np.empty((1, 2, 4 * n), np.float32)
     h, c = (np.zeros((2, 2, n), np.float32) for _ in "hc")
     c[0] = 40
     a = np.empty((1, 2, n), np.float32)
     zeros = np.zeros((4 * n, n), np.float32), np.zeros(4 * n, np.float32), np.zeros(3 * n, np.float32)
-    kernels.lstm_forward(z, *zeros, h, c, a, np.ones((1, 2), np.float32))
+    kernels.lstm_forward(x, W, z, *zeros, h, c, a, np.ones((1, 2), np.float32))
     assert (z[..., :n] == 1).all() and (a == 1).all()

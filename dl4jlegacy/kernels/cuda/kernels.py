@@ -15,7 +15,6 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.kernels.cuda.convolution import Convolutions
 from dl4jlegacy.kernels.cuda.graph import CapturedStep, capture_step
 from dl4jlegacy.kernels.cuda.graph_parameters import GraphParameters, TracedStream
-from dl4jlegacy.kernels.cuda.layers import Layers
 from dl4jlegacy.kernels.cuda.recurrent import Recurrent
 from dl4jlegacy.kernels.cuda.staging import Staging
 from dl4jlegacy.kernels.cuda.tiles import Tiles
@@ -28,7 +27,7 @@ __all__ = ["CupyKernels"]
 _ON = ("", "1")
 
 
-class CupyKernels(Layers, Tiles, Recurrent, Updaters, Vectors, Convolutions):
+class CupyKernels(Recurrent, Tiles, Updaters, Vectors, Convolutions):
     """All kernels on one GPU; for the arguments see ``Launcher``.
 
     Attributes:

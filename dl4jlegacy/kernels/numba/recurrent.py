@@ -1,40 +1,63 @@
-"""Compiled LSTM cells: all four gates, the cell and its output in one pass, and the same back.
+"""Compiled LSTMs: one call does all time steps of some examples, products included, so that little leaves the caches.
 
-Sixteen units at a time on lanes for float32, the units that are left (and float64) one at a time; a tanh reaches 1 in
-both. Every unit of every example is computed alone, so the bits depend on nothing but its inputs. See
+The weights are packed once, a panel for each group of units that fills the lanes of a vector, and stay in the caches.
+A tile of some examples is multiplied with a panel, as in ``product``; forward that yields the four gates of a group,
+which a cell turns into its output at once; backward it yields what later time steps say about a group's output.
+Examples know nothing of each other, so that threads share them out. The weights' gradients are summed after every few
+time steps, last ones first, while ``dz`` is still there. Inputs that are nearly all zeros, such as one-hot characters,
+are summed over the others only: a product with zero changes no bit of a sum.
+
+Cells are computed sixteen units at a time on lanes for float32, the units that are left (and float64) one at a time; a
+tanh reaches 1 in both. Every unit of every example is computed alone, so the bits depend on nothing but its inputs. See
 ``numpy.recurrent`` for the formulas.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
+import threading
 from typing import Any
 
 import numpy as np
-from numba import carray  # type: ignore[attr-defined,unused-ignore]
 
 from dl4jlegacy.backend import Array
+from dl4jlegacy.kernels import threads
 from dl4jlegacy.kernels.numba import lanes
-from dl4jlegacy.kernels.numba.compile import helper, kernel
+from dl4jlegacy.kernels.numba.compile import has_wide_registers, helper, kernel
 from dl4jlegacy.kernels.numba.elementary import exp_jit, tanh_jit
 from dl4jlegacy.kernels.numba.product import matmul
-from dl4jlegacy.kernels.numpy.recurrent import Step, over_time, over_time_back
+from dl4jlegacy.kernels.numba.product_blocks import multiply_tile
+from dl4jlegacy.kernels.numpy.recurrent import check_backward, check_forward
 
 __all__ = ["lstm_backward", "lstm_forward"]
 
+ROWS, VECTORS = (8, 2) if has_wide_registers() else (6, 1)  # of a tile; with AVX2 a vector takes two registers
+FEW = 4  # rows of the tile for what is left
+LINE = 64
+_PART = 1 << 21  # multiply-adds that are worth a thread
+_STAY = 1 << 20  # bytes of weights that stay in the second-level cache from one time step to the next
+_SUMMED = 512  # rows of ``dz`` after which the weights' gradients are summed; the order of sums depends on it
+
+_U = np.uint64
+
 
 def _sixteen_forward(
-    z: int, r: int, b: int, p: int, before: int, c: int, a: int, h: int, mask: float, gap: int
+    x: int, x_gap: int, r: int, z: int, b: int, p: int, before: int, c: int, a: int, h: int, mask: float, gap: int
 ) -> None:
-    """Sixteen units; the addresses are those of their first gate, ``gap`` the bytes from one gate to the next."""
+    """Sixteen units; addresses are those of their first gate, ``gap`` the bytes from one gate to the next.
+
+    The sums are those of the inputs, ``x``, and of the outputs before, ``r``, where one vector follows the other.
+    """
     two, three = np.uint64(2) * gap, np.uint64(3) * gap
-    m, old = lanes.splat(mask), lanes.load(before)
-    i = lanes.tanh(lanes.add(lanes.add(lanes.load(z), lanes.load(r)), lanes.load(b)))
-    f = lanes.add(lanes.add(lanes.load(z + gap), lanes.load(r + gap)), lanes.load(b + gap))
+    m, old = lanes.splat(np.float32(mask)), lanes.load(before)
+    i = lanes.tanh(lanes.add(lanes.add(lanes.load(x), lanes.load(r)), lanes.load(b)))
+    f = lanes.add(lanes.add(lanes.load(x + x_gap), lanes.load(r + _U(LINE))), lanes.load(b + gap))
     f = lanes.sigmoid(lanes.add(f, lanes.mul(lanes.load(p), old)))
-    g = lanes.add(lanes.add(lanes.load(z + three), lanes.load(r + three)), lanes.load(b + three))
+    g = lanes.add(lanes.add(lanes.load(x + _U(3) * x_gap), lanes.load(r + _U(3 * LINE))), lanes.load(b + three))
     g = lanes.sigmoid(lanes.add(g, lanes.mul(lanes.load(p + two), old)))
     new = lanes.add(lanes.mul(f, old), lanes.mul(g, i))
-    o = lanes.add(lanes.add(lanes.load(z + two), lanes.load(r + two)), lanes.load(b + two))
+    o = lanes.add(lanes.add(lanes.load(x + _U(2) * x_gap), lanes.load(r + _U(2 * LINE))), lanes.load(b + two))
     o = lanes.sigmoid(lanes.add(o, lanes.mul(lanes.load(p + gap), new)))
     squashed = lanes.tanh(new)
     lanes.store(z, i)
@@ -50,7 +73,7 @@ def _sixteen_backward(
     z: int, dy: int, carried: int, dc: int, p: int, before: int, a: int, mask: float, gap: int
 ) -> None:
     two, three = np.uint64(2) * gap, np.uint64(3) * gap
-    m, one, minus = lanes.splat(mask), lanes.splat(np.float32(1)), lanes.splat(np.float32(-1))
+    m, one, minus = lanes.splat(np.float32(mask)), lanes.splat(np.float32(1)), lanes.splat(np.float32(-1))
     i, f, o, g = lanes.load(z), lanes.load(z + gap), lanes.load(z + two), lanes.load(z + three)
     out = lanes.load(a)
     dh = lanes.mul(m, lanes.add(lanes.load(dy), lanes.load(carried)))
@@ -72,123 +95,361 @@ _sixteen_forward_jit: Any = helper(_sixteen_forward)
 _sixteen_backward_jit: Any = helper(_sixteen_backward)
 
 
-@kernel("ruuuuuuuuii")
-def _forward_lanes(
-    b: Array, z: int, r: int, p: int, before: int, c: int, a: int, h: int, mask: int, rows: int, n: int
-) -> None:
-    """All whole groups of sixteen units of a time step; all but ``b`` are addresses: quick to hand over."""
-    ba, gap = np.uint64(b.ctypes.data), np.uint64(4 * n)
-    on = carray(lanes.pointer(mask, b), rows)
-    for row in range(rows):
-        for group in range(n // 16):
-            at = np.uint64(64 * group)
-            wide, narrow = np.uint64(16 * n * row) + at, np.uint64(4 * n * row) + at
-            _sixteen_forward_jit(
-                z + wide, r + wide, ba + at, p + at, before + narrow, c + narrow, a + narrow, h + narrow, on[row], gap
-            )
-
-
-@kernel("ruuuuuuuii")
-def _backward_lanes(
-    p: Array, z: int, dy: int, carried: int, dc: int, before: int, a: int, mask: int, rows: int, n: int
-) -> None:
-    """All whole groups of sixteen units of a time step; all but ``p`` are addresses."""
-    pa, gap = np.uint64(p.ctypes.data), np.uint64(4 * n)
-    on = carray(lanes.pointer(mask, p), rows)
-    for row in range(rows):
-        for group in range(n // 16):
-            at = np.uint64(64 * group)
-            wide, narrow = np.uint64(16 * n * row) + at, np.uint64(4 * n * row) + at
-            _sixteen_backward_jit(
-                z + wide, dy + narrow, carried + narrow, dc + narrow, pa + at, before + narrow, a + narrow, on[row], gap
-            )
-
-
-@kernel("MRrrRMMMri")
-def _forward_scalar(
-    z: Array, r: Array, b: Array, p: Array, before: Array, c: Array, a: Array, h: Array, mask: Array, start: int
-) -> None:
-    """Units from ``start``, one at a time."""
-    n = c.shape[1]
+@helper
+def _forward_one(
+    x: Array, x_at: int, x_step: int, r: Array, at: int, z: Array, b: Array, p: Array, before: Array, c: Array,
+    a: Array, h: Array, on: float, j: int,
+) -> None:  # fmt: skip
+    """Unit ``j`` of one example; sums of a gate are ``x_step`` apart in ``x``, and a vector in ``r``."""
+    n, line = c.size, LINE // z.itemsize
     kind = z.dtype.type
-    for row in range(c.shape[0]):
-        for j in range(start, n):
-            old = before[row, j]
-            i = kind(tanh_jit(np.float64(z[row, j] + r[row, j] + b[j])))
-            f = kind(1.0 / (1.0 + exp_jit(-np.float64(z[row, n + j] + r[row, n + j] + b[n + j] + p[j] * old))))
-            last = 3 * n + j
-            g = kind(1.0 / (1.0 + exp_jit(-np.float64(z[row, last] + r[row, last] + b[last] + p[2 * n + j] * old))))
-            new = f * old + g * i
-            k = 2 * n + j
-            o = kind(1.0 / (1.0 + exp_jit(-np.float64(z[row, k] + r[row, k] + b[k] + p[n + j] * new))))
-            squashed = kind(tanh_jit(np.float64(new)))
-            z[row, j], z[row, n + j], z[row, k], z[row, last] = i, f, o, g
-            c[row, j], a[row, j], h[row, j] = mask[row] * new, squashed, mask[row] * (o * squashed)
+    k, last, old = 2 * n + j, 3 * n + j, before[j]
+    i = kind(tanh_jit(np.float64(x[x_at] + r[at] + b[j])))
+    f = x[x_at + x_step] + r[at + line] + b[n + j] + p[j] * old
+    f = kind(1.0 / (1.0 + exp_jit(-np.float64(f))))
+    g = x[x_at + 3 * x_step] + r[at + 3 * line] + b[last] + p[2 * n + j] * old
+    g = kind(1.0 / (1.0 + exp_jit(-np.float64(g))))
+    new = f * old + g * i
+    o = x[x_at + 2 * x_step] + r[at + 2 * line] + b[k] + p[n + j] * new
+    o = kind(1.0 / (1.0 + exp_jit(-np.float64(o))))
+    squashed = kind(tanh_jit(np.float64(new)))
+    z[j], z[n + j], z[k], z[last] = i, f, o, g
+    c[j], a[j], h[j] = on * new, squashed, on * (o * squashed)
 
 
-@kernel("MRRMrRRri")
-def _backward_scalar(
-    z: Array, dy: Array, carried: Array, dc: Array, p: Array, before: Array, a: Array, mask: Array, start: int
-) -> None:
-    """Units from ``start``, one at a time."""
-    n = dc.shape[1]
+@helper
+def _backward_one(
+    z: Array, dy: Array, carried: float, dc: Array, at: int, p: Array, before: Array, a: Array, on: float, j: int,
+) -> None:  # fmt: skip
+    """Unit ``j`` of one example; the gradient of its cell is ``dc[at]``."""
+    n = a.size
     one = z.dtype.type(1)
-    for row in range(dc.shape[0]):
-        for j in range(start, n):
-            i, f, o, g = z[row, j], z[row, n + j], z[row, 2 * n + j], z[row, 3 * n + j]
-            out = a[row, j]
-            dh = mask[row] * (dy[row, j] + carried[row, j])
-            do = dh * out * (o * (one - o))
-            cell = mask[row] * dc[row, j] + (dh * o * (one - out * out) + do * p[n + j])
-            df = cell * before[row, j] * (f * (one - f))
-            dg = cell * i * (g * (one - g))
-            dc[row, j] = cell * f + (df * p[j] + dg * p[2 * n + j])
-            z[row, j], z[row, n + j] = cell * g * (one - i * i), df
-            z[row, 2 * n + j], z[row, 3 * n + j] = do, dg
+    i, f, o, g = z[j], z[n + j], z[2 * n + j], z[3 * n + j]
+    out = a[j]
+    dh = on * (dy[j] + carried)
+    do = dh * out * (o * (one - o))
+    cell = on * dc[at] + (dh * o * (one - out * out) + do * p[n + j])
+    df = cell * before[j] * (f * (one - f))
+    dg = cell * i * (g * (one - g))
+    dc[at] = cell * f + (df * p[j] + dg * p[2 * n + j])
+    z[j], z[n + j] = cell * g * (one - i * i), df
+    z[2 * n + j], z[3 * n + j] = do, dg
 
 
-def _ahead(b: Array, p: Array, z: Array, fed_back: Array, h: Array, c: Array, a: Array, mask: Array) -> Step:
-    """Return what does step ``t``, once the state before it has been multiplied by the recurrent weights."""
-    (rows, n), lined = a.shape[1:], z.dtype.char == "f"
-    start = n // 16 * 16 if lined else 0
-    r, pa = fed_back.ctypes.data, p.ctypes.data
-    firsts = [(array.ctypes.data, array.strides[0]) for array in (z, c, a, h, mask)]
-
-    def step(t: int) -> None:
-        if start:
-            za, ca, aa, ha, ma = (first + t * stride for first, stride in firsts)
-            _forward_lanes(b, za, r, pa, ca, ca + firsts[1][1], aa, ha + firsts[3][1], ma, rows, n)
-        if start < n:
-            _forward_scalar(z[t], fed_back, b, p, c[t], c[t + 1], a[t], h[t + 1], mask[t], start)
-
-    return step
+@helper
+def _tile_rows(left: int, all_rows: int) -> int:
+    """Return how many rows the next tile takes if so many are left."""
+    if left >= ROWS and not (ROWS == 6 and 6 < left < 9):
+        return ROWS
+    return FEW if all_rows >= FEW else 1
 
 
-def _back(p: Array, z: Array, dh: Array, carried: Array, dc: Array, c: Array, a: Array, mask: Array) -> Step:
-    (rows, n), lined = a.shape[1:], z.dtype.char == "f"
-    start = n // 16 * 16 if lined else 0
-    r, d = carried.ctypes.data, dc.ctypes.data
-    firsts = [(array.ctypes.data, array.strides[0]) for array in (z, dh, c, a, mask)]
+@helper
+def _multiply(
+    like: Array, panel: int, s: int, s_step: int, count: int, to: int, step: int, goes_on: int, rows: int
+) -> None:  # fmt: skip
+    """Write the product of ``rows`` rows of ``s`` with a panel to ``to``, or add it there."""
+    gap, size = _U(VECTORS * LINE), like.itemsize
+    if rows == ROWS:
+        multiply_tile(like, panel, gap, s, s_step, size, ROWS, count, to, step, goes_on, ROWS, VECTORS, 0)
+    elif rows == FEW:
+        multiply_tile(like, panel, gap, s, s_step, size, FEW, count, to, step, goes_on, FEW, VECTORS, 0)
+    else:
+        multiply_tile(like, panel, gap, s, s_step, size, 1, count, to, step, goes_on, 1, VECTORS, 0)
 
-    def step(t: int) -> None:
-        if start:
-            za, ya, ca, aa, ma = (first + t * stride for first, stride in firsts)
-            _backward_lanes(p, za, ya, r, d, ca, aa, ma, rows, n)
-        if start < n:
-            _backward_scalar(z[t], dh[t], carried, dc, p, c[t], a[t], mask[t], start)
 
-    return step
+@helper
+def _pack_gates(weights: Array, packed: Array, steps: int, to: int) -> None:
+    """Write ``weights (4n, k)`` to panels of ``steps`` rows, from their row ``to`` on: some gates of a group of units.
+
+    Of a group the panels of all gates follow each other.
+    """
+    gates, count = weights.shape
+    n, line = gates // 4, LINE // weights.itemsize
+    width = VECTORS * line
+    for group in range((n + line - 1) // line):
+        for gate in range(4):
+            start = ((group * 4 + gate) // VECTORS * steps + to) * width + gate % VECTORS * line
+            for lane in range(line):
+                place = start + lane
+                if group * line + lane < n:
+                    row = gate * n + group * line + lane
+                    for k in range(count):
+                        packed[place + k * width] = weights[row, k]
+                else:
+                    for k in range(count):
+                        packed[place + k * width] = 0
+
+
+@helper
+def _pack_backward(recurrent: Array, packed: Array) -> None:
+    """Write ``recurrent (4n, n)`` as panels of some vectors of units, a row for each of the ``4n`` steps."""
+    gates, n = recurrent.shape
+    width, to = VECTORS * LINE // recurrent.itemsize, 0
+    for first in range(0, n, width):
+        for k in range(gates):
+            for lane in range(width):
+                packed[to + lane] = recurrent[k, first + lane] if first + lane < n else 0
+            to += width
+
+
+@helper
+def _forward_some(
+    z: Array, is_given: bool, b: Array, p: Array, h: Array, c: Array, a: Array, on: float, scratch: Array, own: int,
+    here: int, rows: int, first: int,
+) -> None:  # fmt: skip
+    """Turn the sums of a group of units of an example into its output, one by one from unit ``first``."""
+    line, n = LINE // z.itemsize, c.shape[1]
+    fed_back = own + ROWS * 4 * line - first
+    x, at, step = (scratch, own - first, line) if is_given else (z[here], 0, n)
+    for j in range(first, min(n, first + line)):
+        _forward_one(x, at + j, step, scratch, fed_back + j, z[here], b, p, c[here], c[here + rows], a[here],
+                     h[here + rows], on, j)  # fmt: skip
+
+
+@helper
+def _find(x: Array, at: int, places: Array, row: int) -> None:
+    """Write to ``places[row]`` how many elements of row ``at`` of ``x`` are not zero, then where they are."""
+    count = 0
+    for k in range(x.shape[1]):
+        places[row, 1 + count] = k
+        count += x[at, k] != 0
+    places[row, 0] = count
+
+
+@helper
+def _multiply_found(
+    like: Array, places: Array, first: int, panel: int, s: int, s_step: int, to: int, rows: int
+) -> None:  # fmt: skip
+    """Write the products of rows of ``s`` with a panel to ``to``, summed over ``places`` from ``first`` on."""
+    gap, line, size = _U(VECTORS * LINE), _U(4 * LINE), _U(like.itemsize)
+    for row in range(rows):
+        here, there, found = s + _U(row) * s_step, to + _U(row) * line, places[first + row, 0]
+        for number in range(max(1, found)):  # one that is not there is no step
+            k = _U(places[first + row, 1 + number])
+            _multiply(like, panel + k * gap, here + k * size, line, _U(found > 0), there, line, _U(number > 0), 1)
+
+
+@kernel("MRRRrrMMMRmiii")
+def _forward(
+    z: Array, x: Array, W: Array, recurrent: Array, b: Array, p: Array, h: Array, c: Array, a: Array, mask: Array,
+    scratch: Array, first: int, last: int, is_sparse: int,
+) -> None:  # fmt: skip
+    """All time steps of the examples from ``first`` to ``last``; arrays have a row for each step of each example.
+
+    Without columns of ``x``, ``z`` holds the products of the inputs. ``scratch`` holds the packed weights, and behind
+    them two tiles: products of the inputs, and of the outputs before.
+    """
+    size, n, m, rows = z.itemsize, recurrent.shape[1], W.shape[1], mask.shape[1]
+    line, steps = LINE // size, m + n
+    groups = (n + line - 1) // line
+    tile, tile_row = groups * line * 4 * steps, 4 * line
+    _pack_gates(W, scratch, steps, 0)
+    _pack_gates(recurrent, scratch, steps, m)
+    base, gap, xa, ha = _U(scratch.ctypes.data), _U(size * n), _U(x.ctypes.data), _U(h.ctypes.data)
+    za, ba, pa, ca, aa = (
+        _U(z.ctypes.data), _U(b.ctypes.data), _U(p.ctypes.data), _U(c.ctypes.data), _U(a.ctypes.data),
+    )  # fmt: skip
+    own, to = base + _U(tile * size), base + _U((tile + ROWS * tile_row) * size)
+    later, tile_step, panel_size = _U(rows) * gap, _U(4 * LINE), _U(steps * VECTORS * LINE)
+    places = np.empty((last - first if is_sparse else 0, 1 + m + 1), np.int64)
+    for t in range(mask.shape[0]):
+        for row in range(places.shape[0]):
+            _find(x, t * rows + first + row, places, row)
+        for group in range(groups):
+            low, unit = group * line, _U(group * LINE)
+            row = first
+            while row < last:
+                count = _tile_rows(last - row, last - first)
+                start = min(row, last - count)
+                at, x_step = _U(t * rows + start), _U(m * size)
+                for part in range(4 // VECTORS):
+                    panel, part_at = base + _U(group * 4 // VECTORS + part) * panel_size, _U(part * VECTORS * LINE)
+                    if is_sparse:
+                        _multiply_found(z, places, start - first, panel, xa + at * x_step, x_step, own + part_at, count)
+                    elif m:
+                        _multiply(z, panel, xa + at * x_step, x_step, _U(m), own + part_at, tile_step, _U(0), count)
+                    panel += _U(m * VECTORS * LINE)
+                    _multiply(z, panel, ha + at * gap, gap, _U(n), to + part_at, tile_step, _U(0), count)
+                for done in range(row, start + count):
+                    here, r = t * rows + done, _U(done - start) * tile_step
+                    if size == 4 and low + line <= n:
+                        at = _U(here) * gap + unit
+                        wide = za + _U(4 * here) * gap + unit
+                        sums, sums_gap = (own + r, _U(LINE)) if m else (wide, gap)
+                        _sixteen_forward_jit(
+                            sums, sums_gap, to + r, wide, ba + unit, pa + unit, ca + at, ca + at + later, aa + at,
+                            ha + at + later, mask[t, done], gap,
+                        )  # fmt: skip
+                    else:
+                        _forward_some(z, m > 0, b, p, h, c, a, mask[t, done], scratch, tile + (done - start) * tile_row,
+                                      here, rows, low)  # fmt: skip
+                row = start + count
+
+
+@helper
+def _backward_some(
+    z: Array, dh: Array, p: Array, c: Array, a: Array, on: float, scratch: Array, dc: int, carried: int, here: int,
+    first: int, last: int,
+) -> None:  # fmt: skip
+    """Turn the gates of units of an example into gradients, one by one."""
+    for j in range(first, last):
+        _backward_one(z[here], dh[here], scratch[carried + j], scratch, dc + j, p, c[here], a[here], on, j)
+
+
+@kernel("MRRrRRRmiiii")
+def _backward(
+    z: Array, dh: Array, recurrent: Array, p: Array, c: Array, a: Array, mask: Array, scratch: Array, since: int,
+    until: int, first: int, last: int,
+) -> None:  # fmt: skip
+    """Time steps from before ``until`` down to ``since`` of the examples from ``first`` to ``last``.
+
+    Arrays as in ``_forward``. ``scratch`` holds the packed weights, the gradients of the cells, and a tile; it comes
+    back as it was left with the steps from ``until`` on.
+    """
+    size, n, rows, steps = z.itemsize, recurrent.shape[1], mask.shape[1], mask.shape[0]
+    line = LINE // size
+    width = VECTORS * line
+    panels = (n + width - 1) // width
+    cells = panels * width * 4 * n
+    tile = cells + (last - first) * n
+    base, gap, panel_size = _U(scratch.ctypes.data), _U(size * n), _U(4 * n * VECTORS * LINE)
+    za, ya, pa, ca, aa = (
+        _U(z.ctypes.data), _U(dh.ctypes.data), _U(p.ctypes.data), _U(c.ctypes.data), _U(a.ctypes.data),
+    )  # fmt: skip
+    to, wide, tile_step = base + _U(tile * size), _U(4) * gap, _U(VECTORS * LINE)
+    if until == steps:
+        _pack_backward(recurrent, scratch)
+        scratch[cells : tile + ROWS * width] = 0
+    for t in range(until - 1, since - 1, -1):
+        for panel in range(panels):
+            row, low, high = first, panel * width, min(n, panel * width + width)
+            whole = (high - low) // line if size == 4 else 0
+            while row < last:
+                count = _tile_rows(last - row, last - first)
+                start = min(row, last - count)
+                if t < steps - 1:
+                    later = za + _U((t + 1) * rows + start) * wide
+                    _multiply(z, base + _U(panel) * panel_size, later, wide, _U(4 * n), to, tile_step, _U(0), count)
+                for done in range(row, start + count):
+                    here, dc, carried = t * rows + done, cells + (done - first) * n, tile + (done - start) * width - low
+                    for vector in range(whole):
+                        j = low + vector * line
+                        unit = _U(j * size)
+                        at = _U(here) * gap + unit
+                        _sixteen_backward_jit(
+                            za + _U(here) * wide + unit, ya + at, base + _U((carried + j) * size),
+                            base + _U((dc + j) * size), pa + unit, ca + at, aa + at, mask[t, done], gap,
+                        )  # fmt: skip
+                    if whole * line < high - low:
+                        _backward_some(z, dh, p, c, a, mask[t, done], scratch, dc, carried, here, low + whole * line,
+                                       high)  # fmt: skip
+                row = start + count
+
+
+@kernel("MRR")
+def _add_found(sums: Array, dz: Array, x: Array) -> None:
+    """Add ``x^T dz`` to ``sums (m, 4n)``, over what is not zero in ``x``; rows in whole vectors."""
+    size, gates = dz.itemsize, dz.shape[1]
+    tile = VECTORS * LINE // size
+    for row in range(dz.shape[0]):
+        for k in range(x.shape[1]):
+            if x[row, k] != 0:
+                from_, to = _U(dz.ctypes.data) + _U(row * gates * size), _U(sums.ctypes.data) + _U(k * gates * size)
+                factor = _U(x.ctypes.data) + _U((row * x.shape[1] + k) * size)
+                for at in range(0, gates * size, tile * size):
+                    _multiply(dz, from_ + _U(at), factor, _U(0), _U(1), to + _U(at), _U(0), _U(1), 1)
+
+
+@kernel("Rmi")
+def _add_columns(x: Array, sums: Array, goes_on: int) -> None:
+    """Add the rows of ``x`` to ``sums``, in order."""
+    if not goes_on:
+        sums[:] = 0
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            sums[j] += x[i, j]
+
+
+class _Scratch(threading.local):
+    """What the parts of a call pack into, for each calling thread; it grows to the largest size asked for."""
+
+    def __init__(self) -> None:
+        self.of: dict[tuple[str, int], Array] = {}
+
+    def __call__(self, char: str, part: int, size: int) -> Array:
+        found = self.of.get((char, part))
+        if found is None or found.size < size:
+            whole = np.zeros(size + LINE, char)
+            found = self.of[char, part] = whole[-whole.ctypes.data % LINE // whole.itemsize :]
+        return found
+
+
+_scratch = _Scratch()
+
+Part = tuple[Array, int, int]
+"""Scratch memory, and the examples that are computed with it: first and end."""
+
+
+def _parts(char: str, rows: int, work: int, size: int) -> list[Part]:
+    """Share out the examples, as many threads as the ``work`` (multiply-adds) is worth; ``size`` of scratch memory."""
+    count = max(1, min(threads.count(), work // _PART, rows // FEW))
+    ends = [rows * number // count // FEW * FEW for number in range(count)] + [rows]
+    return [(_scratch(char, part, size), *pair) for part, pair in enumerate(itertools.pairwise(ends))]
+
+
+def _is_sparse(x: Array, n: int) -> bool:
+    """Return whether sums over what is not zero in ``x`` pay."""
+    return bool(n % 16 == 0 and x.size >= 1024 and 16 * np.count_nonzero(x) <= x.size)
 
 
 def lstm_forward(
-    z: Array, recurrent: Array, b: Array, peepholes: Array, h: Array, c: Array, a: Array, mask: Array
-) -> None:
+    x: Array, W: Array, z: Array, recurrent: Array, b: Array, peepholes: Array, h: Array, c: Array, a: Array,
+    mask: Array,
+) -> None:  # fmt: skip
     """See ``Kernels``."""
-    over_time(_ahead, z, recurrent, b, peepholes, h, c, a, mask, matmul)
+    check_forward(x, W, z, recurrent, b, peepholes, h, c, a, mask)
+    (gates, n), (steps, rows), line = recurrent.shape, mask.shape, LINE // z.itemsize
+    inputs, flat = x.reshape(steps * rows, -1), z.reshape(steps * rows, gates)
+    is_sparse = _is_sparse(inputs, n)
+    if not is_sparse and (W.size + recurrent.size) * z.itemsize > _STAY:
+        matmul(inputs, W.T, flat)  # which stays in the caches where panels of all weights do not
+        inputs, W = inputs[:, :0], W[:, :0]
+    size = -(-n // line) * line * 4 * (W.shape[1] + n) + 2 * ROWS * 4 * line
+    given = (
+        flat, np.ascontiguousarray(inputs), np.ascontiguousarray(W), np.ascontiguousarray(recurrent), b, peepholes,
+        h.reshape(-1, n), c.reshape(-1, n), a.reshape(-1, n), mask,
+    )  # fmt: skip
+    parts = _parts(z.dtype.char, rows, steps * rows * gates * n, size)
+    threads.run_all([functools.partial(_forward, *given, *part, is_sparse) for part in parts])
 
 
 def lstm_backward(
-    dh: Array, z: Array, recurrent: Array, peepholes: Array, c: Array, a: Array, mask: Array, first: int
-) -> None:
+    dh: Array, x: Array, z: Array, recurrent: Array, peepholes: Array, h: Array, c: Array, a: Array, mask: Array,
+    first: int, gW: Array, gR: Array, gb: Array,
+) -> None:  # fmt: skip
     """See ``Kernels``."""
-    over_time_back(_back, dh, z, recurrent, peepholes, c, a, mask, first, matmul)
+    check_backward(dh, x, z, recurrent, peepholes, h, c, a, mask, gW, gR, gb)
+    (gates, n), (steps, rows), width = recurrent.shape, mask.shape, VECTORS * LINE // z.itemsize
+    flat, inputs, before = z.reshape(-1, gates), x.reshape(steps * rows, -1), h.reshape(-1, n)
+    given = (
+        flat, dh.reshape(-1, n), np.ascontiguousarray(recurrent), peepholes, c.reshape(-1, n), a.reshape(-1, n), mask,
+    )  # fmt: skip
+    size = -(-n // width) * width * gates + rows * n + ROWS * width
+    parts = _parts(z.dtype.char, rows, (steps - first) * rows * gates * n, size)
+    found = np.zeros((x.shape[2], gates), z.dtype) if _is_sparse(inputs, n) else None
+    length = max(1, _SUMMED // rows)
+    for until in range(steps, first, -length):
+        since, goes_on = max(first, until - length), until < steps
+        threads.run_all([
+            functools.partial(_backward, *given, scratch, since, until, *part) for scratch, *part in parts
+        ])  # fmt: skip
+        here = slice(since * rows, until * rows)
+        matmul(flat[here].T, before[here], gR, goes_on)
+        _add_columns(flat[here], gb, goes_on)
+        if found is None:
+            matmul(flat[here].T, inputs[here], gW, goes_on)
+        else:
+            _add_found(found, flat[here], inputs[here])
+    if found is not None:
+        gW[...] = found.T

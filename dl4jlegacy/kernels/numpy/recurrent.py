@@ -16,13 +16,15 @@ from dl4jlegacy.errors import ShapeError
 
 __all__ = [
     "Step",
-    "check_lstm",
+    "check_backward",
+    "check_forward",
     "lstm_backward",
     "lstm_forward",
     "over_time",
     "over_time_back",
     "stepping",
     "stepping_back",
+    "write_gradients",
 ]
 
 Step = Callable[[int], None]
@@ -32,30 +34,64 @@ Matmul = Callable[[Array, Array, Array], Any]
 """``matmul(a, b, out)``: NumPy's, or that of the kernels."""
 
 
-def check_lstm(z: Array, recurrent: Array, rest: dict[str, tuple[Array, tuple[int, ...]]]) -> None:
-    """Raise ``ShapeError`` unless ``z (T, N, 4n)``, ``recurrent (4n, n)`` and the ``rest`` fit each other."""
+def check_forward(
+    x: Array, W: Array, z: Array, recurrent: Array, b: Array, peepholes: Array, h: Array, c: Array, a: Array,
+    mask: Array,
+) -> None:  # fmt: skip
+    """Raise ``ShapeError`` unless the arguments of ``lstm_forward`` fit each other."""
+    steps, rows, units = _sizes(z, recurrent)
+    _check(z, {"W": (W, (4 * units, x.shape[-1]))}, is_contiguous=False)
+    _check(z, {
+        "x": (x, (steps, rows, W.shape[1])), "z": (z, z.shape), "b": (b, (4 * units,)),
+        "peepholes": (peepholes, (3 * units,)), "h": (h, (steps + 1, rows, units)), "c": (c, (steps + 1, rows, units)),
+        "a": (a, (steps, rows, units)), "mask": (mask, (steps, rows)),
+    })  # fmt: skip
+
+
+def check_backward(
+    dh: Array, x: Array, z: Array, recurrent: Array, peepholes: Array, h: Array, c: Array, a: Array, mask: Array,
+    gW: Array, gR: Array, gb: Array,
+) -> None:  # fmt: skip
+    """Raise ``ShapeError`` unless the arguments of ``lstm_backward`` fit each other."""
+    steps, rows, units = _sizes(z, recurrent)
+    _check(z, {"gW": (gW, (4 * units, x.shape[-1])), "gR": (gR, (4 * units, units))}, is_contiguous=False)
+    _check(z, {
+        "dh": (dh, (steps, rows, units)), "x": (x, (steps, rows, gW.shape[1])), "z": (z, z.shape),
+        "peepholes": (peepholes, (3 * units,)), "h": (h, (steps + 1, rows, units)), "c": (c, (steps + 1, rows, units)),
+        "a": (a, (steps, rows, units)), "mask": (mask, (steps, rows)), "gb": (gb, (4 * units,)),
+    })  # fmt: skip
+
+
+def _sizes(z: Array, recurrent: Array) -> tuple[int, int, int]:
+    """Return time steps, examples and units; ``z (T, N, 4n)`` and ``recurrent (4n, n)`` must fit each other."""
     gates, units = recurrent.shape
     if z.ndim != 3 or gates != 4 * units or z.shape[2] != gates:
         raise ShapeError(f"lstm: gates of shape {list(z.shape)} and recurrent weights of {list(recurrent.shape)}")
-    for name, (array, shape) in {**rest, "z": (z, z.shape)}.items():
+    return z.shape[0], z.shape[1], units
+
+
+def _check(z: Array, arrays: dict[str, tuple[Array, tuple[int, ...]]], is_contiguous: bool = True) -> None:
+    for name, (array, shape) in arrays.items():
         if array.shape != shape:
             raise ShapeError(f"lstm: {name} has shape {list(array.shape)}, needs {list(shape)}")
-        if array.dtype != z.dtype or not array.flags.c_contiguous:  # compiled loops go by addresses
+        if array.dtype != z.dtype or (is_contiguous and not array.flags.c_contiguous):  # compiled loops go by addresses
             raise ShapeError(f"lstm: {name} is {array.dtype} {array.strides}; it must be contiguous {z.dtype}")
 
 
 def lstm_forward(
-    z: Array, recurrent: Array, b: Array, peepholes: Array, h: Array, c: Array, a: Array, mask: Array
-) -> None:
+    x: Array, W: Array, z: Array, recurrent: Array, b: Array, peepholes: Array, h: Array, c: Array, a: Array,
+    mask: Array,
+) -> None:  # fmt: skip
     """See ``Kernels``."""
-    over_time(stepping(_cell), z, recurrent, b, peepholes, h, c, a, mask)
+    over_time(stepping(_cell), x, W, z, recurrent, b, peepholes, h, c, a, mask)
 
 
 def lstm_backward(
-    dh: Array, z: Array, recurrent: Array, peepholes: Array, c: Array, a: Array, mask: Array, first: int
-) -> None:
+    dh: Array, x: Array, z: Array, recurrent: Array, peepholes: Array, h: Array, c: Array, a: Array, mask: Array,
+    first: int, gW: Array, gR: Array, gb: Array,
+) -> None:  # fmt: skip
     """See ``Kernels``."""
-    over_time_back(stepping_back(_cell_back), dh, z, recurrent, peepholes, c, a, mask, first)
+    over_time_back(stepping_back(_cell_back), dh, x, z, recurrent, peepholes, h, c, a, mask, first, gW, gR, gb)
 
 
 def stepping(cell: Callable[..., None]) -> Callable[..., Step]:
@@ -77,18 +113,14 @@ def stepping_back(cell: Callable[..., None]) -> Callable[..., Step]:
 
 
 def over_time(
-    begin: Callable[..., Step], z: Array, recurrent: Array, b: Array, peepholes: Array, h: Array, c: Array, a: Array,
-    mask: Array, matmul: Matmul = np.matmul,
+    begin: Callable[..., Step], x: Array, W: Array, z: Array, recurrent: Array, b: Array, peepholes: Array, h: Array,
+    c: Array, a: Array, mask: Array, matmul: Matmul = np.matmul,
 ) -> None:  # fmt: skip
     """Walk forward through time: one matrix product and one call of what ``begin`` returns a step; on any device."""
     xp = get_array_module(z)
+    check_forward(x, W, z, recurrent, b, peepholes, h, c, a, mask)
     steps, rows, gates = z.shape
-    units = gates // 4
-    state = (steps + 1, rows, units)
-    check_lstm(z, recurrent, {
-        "b": (b, (gates,)), "peepholes": (peepholes, (3 * units,)), "h": (h, state), "c": (c, state),
-        "a": (a, (steps, rows, units)), "mask": (mask, (steps, rows)),
-    })  # fmt: skip
+    matmul(x.reshape(steps * rows, -1), W.T, z.reshape(steps * rows, gates))
     fed_back = xp.empty((rows, gates), z.dtype)
     weights = xp.ascontiguousarray(recurrent.T)  # BLAS would copy it at every step
     step = begin(b, peepholes, z, fed_back, h, c, a, mask)
@@ -98,23 +130,32 @@ def over_time(
 
 
 def over_time_back(
-    begin: Callable[..., Step], dh: Array, z: Array, recurrent: Array, peepholes: Array, c: Array, a: Array,
-    mask: Array, first: int, matmul: Matmul = np.matmul,
+    begin: Callable[..., Step], dh: Array, x: Array, z: Array, recurrent: Array, peepholes: Array, h: Array, c: Array,
+    a: Array, mask: Array, first: int, gW: Array, gR: Array, gb: Array, matmul: Matmul = np.matmul,
+    column_sums: Callable[[Array, Array], Any] = lambda x, out: np.add.reduce(x, axis=0, out=out),
 ) -> None:  # fmt: skip
-    """Walk backward through time, down to step ``first``; on any device."""
+    """Walk backward through time, down to step ``first``, then write the gradients; on any device."""
     xp = get_array_module(z)
-    steps, rows, gates = z.shape
-    units = gates // 4
-    check_lstm(z, recurrent, {
-        "peepholes": (peepholes, (3 * units,)), "dh": (dh, (steps, rows, units)), "c": (c, (steps + 1, rows, units)),
-        "a": (a, (steps, rows, units)), "mask": (mask, (steps, rows)),
-    })  # fmt: skip
+    check_backward(dh, x, z, recurrent, peepholes, h, c, a, mask, gW, gR, gb)
+    steps, rows, units = a.shape
     carried, dc = xp.zeros((rows, units), z.dtype), xp.zeros((rows, units), z.dtype)
     step = begin(peepholes, z, dh, carried, dc, c, a, mask)
     for t in range(steps - 1, first - 1, -1):
         if t < steps - 1:
             matmul(z[t + 1], recurrent, carried)
         step(t)
+    write_gradients(z, x, h, first, gW, gR, gb, matmul, column_sums)
+
+
+def write_gradients(
+    dz: Array, x: Array, h: Array, first: int, gW: Array, gR: Array, gb: Array, matmul: Matmul,
+    column_sums: Callable[[Array, Array], Any],
+) -> None:  # fmt: skip
+    """Write the gradients of the weights and of the bias: one product each over all time steps from ``first``."""
+    flat = dz[first:].reshape(-1, dz.shape[2])
+    matmul(flat.T, x[first:].reshape(len(flat), -1), gW)
+    matmul(flat.T, h[first:-1].reshape(len(flat), -1), gR)
+    column_sums(flat, gb)
 
 
 def _parts(z: Array) -> tuple[Array, Array, Array, Array]:

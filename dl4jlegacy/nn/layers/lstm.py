@@ -77,7 +77,6 @@ class LSTM(FeedForwardLayer, frozen=True, kw_only=True, tag="lstm"):
         (steps, rows, _), n = x.shape, self.n_out
         x = self.drop(x, step)
         z = step.buffer("z", (steps, rows, 4 * n), x)
-        step.kernels.matmul(x.reshape(steps * rows, -1), params["W"], z.reshape(steps * rows, -1))
         h, c, a = (step.buffer(name, (steps + late, rows, n), x) for name, late in (("h", 1), ("c", 1), ("a", 0)))
         load_state(step, self.title(), {"h": h, "c": c})
         mask = step.mask
@@ -89,13 +88,14 @@ class LSTM(FeedForwardLayer, frozen=True, kw_only=True, tag="lstm"):
         if self.peepholes:
             peepholes[...] = recurrent[4 * n :].reshape(-1)
         ahead, back = self._cells(step)
-        ahead(z, recurrent[: 4 * n], params["b"], peepholes, h, c, a, mask)
+        ahead(x, params["W"].T, z, recurrent[: 4 * n], params["b"], peepholes, h, c, a, mask)
         save_state(step, {"h": h, "c": c})
 
         def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
             first = max(0, steps - step.back_length) if step.back_length else 0
-            back(dy, z, recurrent[: 4 * n], peepholes, c, a, mask, first)
-            self._gradients(z, h, c, x, grads, step=step, first=first)
+            own, gR = recurrent[: 4 * n], grads["RW"].T
+            back(dy, x, z, own, peepholes, h, c, a, mask, first, grads["W"].T, gR[: 4 * n], grads["b"])
+            self._peephole_gradients(z[first:], c[first:], gR[4 * n :], step)
             return self._input_gradient(params, z, x, step, first) if need_dx else None
 
         return h[1:], backward
@@ -105,21 +105,20 @@ class LSTM(FeedForwardLayer, frozen=True, kw_only=True, tag="lstm"):
         if self.forward_activation() == "tanh" and self.gate_activation == "sigmoid":
             return step.kernels.lstm_forward, step.kernels.lstm_backward
         cell, cell_back = general_cells(self.forward_activation(), self.gate_activation)
-        there, back, matmul = stepping(cell), stepping_back(cell_back), step.kernels.matmul
-        return partial(over_time, there, matmul=matmul), partial(over_time_back, back, matmul=matmul)
+        there, back, kernels = stepping(cell), stepping_back(cell_back), step.kernels
+        return (
+            partial(over_time, there, matmul=kernels.matmul),
+            partial(over_time_back, back, matmul=kernels.matmul, column_sums=kernels.column_sums),
+        )
 
-    def _gradients(self, dz: Array, h: Array, c: Array, x: Array, grads: Params, *, step: Step, first: int) -> None:
-        """Write the parameters' gradients, one product over all time steps from ``first``."""
-        (steps, _, gates), n = dz.shape, self.n_out
-        flat = dz[first:].reshape(-1, gates)
-        step.kernels.matmul(flat.T, x[first:].reshape(len(flat), -1), grads["W"].T)
-        recurrent = grads["RW"].T
-        step.kernels.matmul(flat.T, h[first:steps].reshape(-1, n), recurrent[:gates])
-        step.kernels.column_sums(flat, grads["b"])
-        if self.peepholes:
-            for row, gate, late in ((0, 1, 0), (1, 2, 1), (2, 3, 0)):  # f and g look at the old cell, o at the new one
-                part = dz[first:, :, gate * n : (gate + 1) * n] * c[first + late : steps + late]
-                step.kernels.column_sums(part.reshape(-1, n), recurrent[gates + row])
+    def _peephole_gradients(self, dz: Array, c: Array, gradient: Array, step: Step) -> None:
+        """Write the gradients of the peepholes, ``(3, n_out)``: sums over all time steps of ``dz``."""
+        if not self.peepholes:
+            return
+        steps, n = len(dz), self.n_out
+        for row, gate, late in ((0, 1, 0), (1, 2, 1), (2, 3, 0)):  # f and g look at the old cell, o at the new one
+            part = dz[:, :, gate * n : (gate + 1) * n] * c[late : steps + late]
+            step.kernels.column_sums(part.reshape(-1, n), gradient[row])
 
     def _input_gradient(self, params: Params, dz: Array, x: Array, step: Step, first: int) -> Array:
         dx = step.buffer("dx", x.shape, x)

@@ -14,6 +14,7 @@ from dl4jlegacy.kernels.cuda import launch, tiles
 from dl4jlegacy.kernels.protocol import Kernels
 from tests.kernels.cuda.test_kernels import agree, run
 from tests.kernels.test_kernels import KEY, normal
+from tests.kernels.test_recurrent import BACKWARD, FORWARD, GRADIENTS
 from tests.kernels.test_recurrent import arrays as lstm_arrays
 from tests.support.standin import counters, raw_module
 
@@ -101,8 +102,8 @@ def work(gpu: Any, x: Any, y: Any, b: Any, slots: Any, winners: Any) -> Any:
 
 def through_time(gpu: Any, x: dict[str, Any]) -> None:
     """An LSTM there and back."""
-    gpu.lstm_forward(*(x[key] for key in ("z", "recurrent", "b", "peepholes", "h", "c", "a", "mask")))
-    gpu.lstm_backward(*(x[key] for key in ("dh", "z", "recurrent", "peepholes", "c", "a", "mask")), 1)
+    gpu.lstm_forward(*(x[key] for key in FORWARD))
+    gpu.lstm_backward(*(x[key] for key in BACKWARD), 1, *(x[key] for key in GRADIENTS))
 
 
 def given_to(cupy: Any) -> list[Any]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dl4jlegacy.kernels import load, philox
 from dl4jlegacy.kernels.protocol import FUSED_ACTIVATIONS, Kernels
 from tests.kernels.test_kernels import COUNTED, DTYPES, KEY, SHAPES, SIZES, UPDATERS, close, normal
+from tests.kernels.test_recurrent import BACKWARD, FORWARD, GRADIENTS
 from tests.kernels.test_recurrent import arrays as lstm_arrays
 
 NUMPY = load("numpy")
@@ -310,9 +311,8 @@ def test_an_lstm_over_time_is_numpys(
     gpu: Kernels, steps: int, rows: int, n: int, first: int, masked: bool, char: str, seed: int
 ) -> None:
     own = lstm_arrays(steps, rows, n, np.dtype(char).type, masked=masked, seed=seed)
-    forward, backward = ("z", "recurrent", "b", "peepholes", "h", "c", "a", "mask"), ("c", "a", "mask")
     close_by = {"rtol": 2e-5, "atol": 1e-5} if char == "f" else {"rtol": 1e-11, "atol": 1e-12}
-    found = agree(gpu, "lstm_forward", *(own[key] for key in forward), **close_by)
-    own |= dict(zip(forward, found, strict=True))
-    agree(gpu, "lstm_backward", own["dh"], own["z"], own["recurrent"], own["peepholes"],
-          *(own[key] for key in backward), min(first, steps - 1), **close_by)  # fmt: skip
+    found = agree(gpu, "lstm_forward", *(own[key] for key in FORWARD), **close_by)
+    own |= dict(zip(FORWARD, found, strict=True))
+    backward, gradients = (own[key] for key in BACKWARD), (own[key] for key in GRADIENTS)
+    agree(gpu, "lstm_backward", *backward, min(first, steps - 1), *gradients, **close_by)
