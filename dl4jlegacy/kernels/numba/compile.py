@@ -9,6 +9,7 @@ the old code of what the kernel calls in another one.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -114,11 +115,12 @@ def _load_without_compiler(dispatcher: Any) -> None:
 class Kernel:
     """A function that compiles itself for the dtype of its first argument, which is that of all floats it is given."""
 
-    __slots__ = ("_compiled", "_function", "_roles")
+    __slots__ = ("_compiled", "_function", "_lock", "_roles")
 
     def __init__(self, function: Callable[..., Any], roles: str) -> None:
         self._function = function
         self._roles = roles
+        self._lock = threading.Lock()
         self._compiled: dict[str, Callable[..., Any]] = {}
 
     def __call__(self, *args: Any) -> Any:
@@ -134,9 +136,10 @@ class Kernel:
         if char not in "fd" and not set(self._roles).isdisjoint("mMrR"):
             raise ConfError(f"kernel {self._function.__name__} works on float32 and float64, not on dtype {char!r}")
         signature = tuple(_argument(role, char) for role in self._roles)
-        compiled = compile_cached(signature, self._function)
-        self._compiled[char] = compiled
-        result: Callable[..., Any] = compiled
+        with self._lock:  # threads that share out the same work come here together
+            result: Callable[..., Any] | None = self._compiled.get(char)
+            if result is None:
+                result = self._compiled[char] = compile_cached(signature, self._function)
         return result
 
     def _misused(self, args: tuple[Any, ...]) -> ConfError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from dl4jlegacy.backend import Array
-from dl4jlegacy.kernels.numba.compile import kernel
+from dl4jlegacy.kernels.numba.compile import helper, kernel
 from dl4jlegacy.kernels.numba.elementary import exp_jit, log_jit, tanh_jit
 
 __all__ = [
@@ -130,20 +130,48 @@ def backward_tanh(dy: Array, y: Array, gb: Array) -> None:
             gb[j] += v
 
 
+@helper
+def _totals(x: Array, totals: Array) -> None:
+    """Write the sum of every row, in order; four rows at a time, since each addition waits for the one before."""
+    last, zero = x.shape[0] - 1, x.dtype.type(0)
+    for i in range(0, x.shape[0], 4):
+        i1, i2, i3 = min(i + 1, last), min(i + 2, last), min(i + 3, last)
+        a, b, c, d = zero, zero, zero, zero
+        for j in range(x.shape[1]):
+            a += x[i, j]
+            b += x[i1, j]
+            c += x[i2, j]
+            d += x[i3, j]
+        totals[i], totals[i1], totals[i2], totals[i3] = a, b, c, d
+
+
+@helper
+def _tops(x: Array, tops: Array) -> None:
+    """Write the maximum of every row, likewise."""
+    last = x.shape[0] - 1
+    for i in range(0, x.shape[0], 4):
+        i1, i2, i3 = min(i + 1, last), min(i + 2, last), min(i + 3, last)
+        a, b, c, d = x[i, 0], x[i1, 0], x[i2, 0], x[i3, 0]
+        for j in range(x.shape[1]):
+            a = x[i, j] if x[i, j] > a else a
+            b = x[i1, j] if x[i1, j] > b else b
+            c = x[i2, j] if x[i2, j] > c else c
+            d = x[i3, j] if x[i3, j] > d else d
+        tops[i], tops[i1], tops[i2], tops[i3] = a, b, c, d
+
+
 @kernel("M")
 def softmax(z: Array) -> None:
     """Row-wise, with the row's maximum subtracted first."""
+    of_rows = np.empty(z.shape[0], z.dtype)
+    _tops(z, of_rows)
     for i in range(z.shape[0]):
-        row = z[i]
-        top = row[0]
-        for j in range(row.size):
-            if row[j] > top:
-                top = row[j]
+        row, top = z[i], of_rows[i]
         for j in range(row.size):
             row[j] = exp_jit(np.float64(row[j] - top))
-        total = z.dtype.type(0)
-        for j in range(row.size):
-            total += row[j]
+    _totals(z, of_rows)
+    for i in range(z.shape[0]):
+        row, total = z[i], of_rows[i]
         for j in range(row.size):
             row[j] /= total
 
@@ -152,13 +180,15 @@ def softmax(z: Array) -> None:
 def softmax_cross_entropy(dz: Array, p: Array, labels: Array) -> float:
     """Return the summed loss; logarithms only where a label is not 0 (one a row for one-hot labels)."""
     loss, clip = 0.0, dz.dtype.type(1e-10)
+    totals = np.empty(p.shape[0], dz.dtype)
+    _totals(labels, totals)
     for i in range(p.shape[0]):
-        total = dz.dtype.type(0)
         for j in range(p.shape[1]):
-            total += labels[i, j]
-        for j in range(p.shape[1]):
-            q, label = p[i, j], labels[i, j]
-            if label != 0:
-                loss -= label * log_jit(np.float64(clip if q < clip else q))
-            dz[i, j] = total * q - label
+            if labels[i, j] != 0:
+                q = p[i, j]
+                loss -= labels[i, j] * log_jit(np.float64(clip if q < clip else q))
+    for i in range(p.shape[0]):
+        line, out, given, total = p[i], dz[i], labels[i], totals[i]
+        for j in range(line.size):
+            out[j] = total * line[j] - given[j]
     return loss

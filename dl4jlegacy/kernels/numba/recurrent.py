@@ -162,34 +162,31 @@ def _multiply(
 def _pack_gates(weights: Array, packed: Array, steps: int, to: int) -> None:
     """Write ``weights (4n, k)`` to panels of ``steps`` rows, from their row ``to`` on: some gates of a group of units.
 
-    Of a group the panels of all gates follow each other.
+    Of a group the panels of all gates follow each other. Lanes without a unit hold anything.
     """
     gates, count = weights.shape
     n, line = gates // 4, LINE // weights.itemsize
-    width = VECTORS * line
-    for group in range((n + line - 1) // line):
-        for gate in range(4):
-            start = ((group * 4 + gate) // VECTORS * steps + to) * width + gate % VECTORS * line
-            for lane in range(line):
-                place = start + lane
-                if group * line + lane < n:
-                    row = gate * n + group * line + lane
-                    for k in range(count):
-                        packed[place + k * width] = weights[row, k]
-                else:
-                    for k in range(count):
-                        packed[place + k * width] = 0
+    for row in range(gates):
+        gate, unit = row // n, row % n
+        at = (unit // line * 4 + gate) // VECTORS * steps + to
+        place = at * VECTORS * line + gate % VECTORS * line + unit % line
+        for k in range(count):
+            packed[place] = weights[row, k]
+            place += VECTORS * line
 
 
 @helper
 def _pack_backward(recurrent: Array, packed: Array) -> None:
-    """Write ``recurrent (4n, n)`` as panels of some vectors of units, a row for each of the ``4n`` steps."""
+    """Write ``recurrent (4n, n)`` as panels of some vectors of units, a row for each of the ``4n`` steps.
+
+    Lanes without a unit hold anything.
+    """
     gates, n = recurrent.shape
     width, to = VECTORS * LINE // recurrent.itemsize, 0
     for first in range(0, n, width):
         for k in range(gates):
-            for lane in range(width):
-                packed[to + lane] = recurrent[k, first + lane] if first + lane < n else 0
+            for lane in range(min(width, n - first)):
+                packed[to + lane] = recurrent[k, first + lane]
             to += width
 
 
@@ -207,38 +204,59 @@ def _forward_some(
                      h[here + rows], on, j)  # fmt: skip
 
 
-@helper
-def _find(x: Array, at: int, places: Array, row: int) -> None:
-    """Write to ``places[row]`` how many elements of row ``at`` of ``x`` are not zero, then where they are."""
-    count = 0
-    for k in range(x.shape[1]):
-        places[row, 1 + count] = k
-        count += x[at, k] != 0
-    places[row, 0] = count
+@kernel("cCCi")
+def _find(words: Array, starts: Array, places: Array, columns: int) -> bool:
+    """List where ``words``, the bits of float32 rows of so many columns, are not zero; False: ``places`` is too small.
+
+    Row ``i`` has its columns in ``places`` from ``starts[i]`` to ``starts[i + 1]``. ``words.size`` is a multiple of 16.
+    """
+    count, row, end = 0, 0, 0
+    for low in range(0, words.size, 16):
+        whole = words[low]
+        for k in range(1, 16):
+            whole |= words[_U(low + k)]
+        if whole != 0:
+            for at in range(low, low + 16):
+                if words[at] != 0:
+                    if count == places.size:
+                        return False
+                    while at >= end:
+                        starts[row] = count
+                        row += 1
+                        end += columns
+                    places[count] = at - (end - columns)
+                    count += 1
+    for rest in range(row, starts.size):
+        starts[rest] = count
+    return True
 
 
 @helper
 def _multiply_found(
-    like: Array, places: Array, first: int, panel: int, s: int, s_step: int, to: int, rows: int
+    like: Array, starts: Array, places: Array, first: int, panel: int, s: int, s_step: int, to: int, rows: int
 ) -> None:  # fmt: skip
-    """Write the products of rows of ``s`` with a panel to ``to``, summed over ``places`` from ``first`` on."""
+    """Write the products of rows of ``s``, from row ``first`` on, with a panel to ``to``, summed over ``places``."""
     gap, line, size = _U(VECTORS * LINE), _U(4 * LINE), _U(like.itemsize)
     for row in range(rows):
-        here, there, found = s + _U(row) * s_step, to + _U(row) * line, places[first + row, 0]
-        for number in range(max(1, found)):  # one that is not there is no step
-            k = _U(places[first + row, 1 + number])
-            _multiply(like, panel + k * gap, here + k * size, line, _U(found > 0), there, line, _U(number > 0), 1)
+        here, there = s + _U(row) * s_step, to + _U(row) * line
+        low, high = starts[first + row], starts[first + row + 1]
+        if low == high:
+            _multiply(like, panel, here, line, _U(0), there, line, _U(0), 1)
+        for at in range(low, high):
+            k = _U(places[at])
+            _multiply(like, panel + k * gap, here + k * size, line, _U(1), there, line, _U(at > low), 1)
 
 
-@kernel("MRRRrrMMMRmiii")
-def _forward(
+@helper
+def _over_time(
     z: Array, x: Array, W: Array, recurrent: Array, b: Array, p: Array, h: Array, c: Array, a: Array, mask: Array,
-    scratch: Array, first: int, last: int, is_sparse: int,
+    starts: Array, places: Array, scratch: Array, first: int, last: int, has_others: bool | None,
 ) -> None:  # fmt: skip
     """All time steps of the examples from ``first`` to ``last``; arrays have a row for each step of each example.
 
-    Without columns of ``x``, ``z`` holds the products of the inputs. ``scratch`` holds the packed weights, and behind
-    them two tiles: products of the inputs, and of the outputs before.
+    Without columns of ``x``, ``z`` holds the products of the inputs. ``starts`` and ``places`` say where ``x`` is not
+    zero, unless they are empty. ``scratch`` holds the packed weights, and behind them two tiles: products of the
+    inputs, and of the outputs before. Without ``has_others`` (None) every unit has its lane.
     """
     size, n, m, rows = z.itemsize, recurrent.shape[1], W.shape[1], mask.shape[1]
     line, steps = LINE // size, m + n
@@ -252,10 +270,7 @@ def _forward(
     )  # fmt: skip
     own, to = base + _U(tile * size), base + _U((tile + ROWS * tile_row) * size)
     later, tile_step, panel_size = _U(rows) * gap, _U(4 * LINE), _U(steps * VECTORS * LINE)
-    places = np.empty((last - first if is_sparse else 0, 1 + m + 1), np.int64)
     for t in range(mask.shape[0]):
-        for row in range(places.shape[0]):
-            _find(x, t * rows + first + row, places, row)
         for group in range(groups):
             low, unit = group * line, _U(group * LINE)
             row = first
@@ -263,17 +278,21 @@ def _forward(
                 count = _tile_rows(last - row, last - first)
                 start = min(row, last - count)
                 at, x_step = _U(t * rows + start), _U(m * size)
-                for part in range(4 // VECTORS):
-                    panel, part_at = base + _U(group * 4 // VECTORS + part) * panel_size, _U(part * VECTORS * LINE)
-                    if is_sparse:
-                        _multiply_found(z, places, start - first, panel, xa + at * x_step, x_step, own + part_at, count)
-                    elif m:
-                        _multiply(z, panel, xa + at * x_step, x_step, _U(m), own + part_at, tile_step, _U(0), count)
-                    panel += _U(m * VECTORS * LINE)
-                    _multiply(z, panel, ha + at * gap, gap, _U(n), to + part_at, tile_step, _U(0), count)
+                for number in range(8 // VECTORS):  # panels with the inputs, then with the outputs before
+                    part, is_late = number % (4 // VECTORS), number >= 4 // VECTORS
+                    panel, to_part = base + _U(group * 4 // VECTORS + part) * panel_size, _U(part * VECTORS * LINE)
+                    if is_late:
+                        panel += _U(m * VECTORS * LINE)
+                    elif starts.size:
+                        _multiply_found(z, starts, places, t * rows + start, panel, xa + at * x_step, x_step,
+                                        own + to_part, count)  # fmt: skip
+                    if is_late or (m and not starts.size):
+                        s, s_step, to_tile = (ha + at * gap, gap, to) if is_late else (xa + at * x_step, x_step, own)
+                        _multiply(z, panel, s, s_step, _U(n if is_late else m), to_tile + to_part, tile_step, _U(0),
+                                  count)  # fmt: skip
                 for done in range(row, start + count):
                     here, r = t * rows + done, _U(done - start) * tile_step
-                    if size == 4 and low + line <= n:
+                    if has_others is None or (size == 4 and low + line <= n):
                         at = _U(here) * gap + unit
                         wide = za + _U(4 * here) * gap + unit
                         sums, sums_gap = (own + r, _U(LINE)) if m else (wide, gap)
@@ -281,10 +300,28 @@ def _forward(
                             sums, sums_gap, to + r, wide, ba + unit, pa + unit, ca + at, ca + at + later, aa + at,
                             ha + at + later, mask[t, done], gap,
                         )  # fmt: skip
-                    else:
+                    elif has_others is not None:  # Numba leaves out what None excludes
                         _forward_some(z, m > 0, b, p, h, c, a, mask[t, done], scratch, tile + (done - start) * tile_row,
                                       here, rows, low)  # fmt: skip
                 row = start + count
+
+
+@kernel("MRRRrrMMMRccmii")
+def _forward(
+    z: Array, x: Array, W: Array, recurrent: Array, b: Array, p: Array, h: Array, c: Array, a: Array, mask: Array,
+    starts: Array, places: Array, scratch: Array, first: int, last: int,
+) -> None:  # fmt: skip
+    """float32, units in whole vectors."""
+    _over_time(z, x, W, recurrent, b, p, h, c, a, mask, starts, places, scratch, first, last, None)
+
+
+@kernel("MRRRrrMMMRccmii")
+def _forward_any(
+    z: Array, x: Array, W: Array, recurrent: Array, b: Array, p: Array, h: Array, c: Array, a: Array, mask: Array,
+    starts: Array, places: Array, scratch: Array, first: int, last: int,
+) -> None:  # fmt: skip
+    """Any number of units: to compile what is left takes as long as the rest."""
+    _over_time(z, x, W, recurrent, b, p, h, c, a, mask, starts, places, scratch, first, last, True)
 
 
 @helper
@@ -347,18 +384,22 @@ def _backward(
                 row = start + count
 
 
-@kernel("MRR")
-def _add_found(sums: Array, dz: Array, x: Array) -> None:
-    """Add ``x^T dz`` to ``sums (m, 4n)``, over what is not zero in ``x``; rows in whole vectors."""
-    size, gates = dz.itemsize, dz.shape[1]
-    tile = VECTORS * LINE // size
+@kernel("MRRcci")
+def _add_found(sums: Array, dz: Array, x: Array, starts: Array, places: Array, first: int) -> None:
+    """Add ``x^T dz`` to ``sums (m, 4n)``, rows in whole vectors, over what is not zero in ``x``.
+
+    The rows are those of ``starts`` from ``first`` on.
+    """
+    size, gates, columns = dz.itemsize, dz.shape[1], x.shape[1]
+    rows, sa, xa = _U(dz.ctypes.data), _U(sums.ctypes.data), _U(x.ctypes.data)
+    step, none = VECTORS * LINE, _U(0)
     for row in range(dz.shape[0]):
-        for k in range(x.shape[1]):
-            if x[row, k] != 0:
-                from_, to = _U(dz.ctypes.data) + _U(row * gates * size), _U(sums.ctypes.data) + _U(k * gates * size)
-                factor = _U(x.ctypes.data) + _U((row * x.shape[1] + k) * size)
-                for at in range(0, gates * size, tile * size):
-                    _multiply(dz, from_ + _U(at), factor, _U(0), _U(1), to + _U(at), _U(0), _U(1), 1)
+        for at in range(starts[first + row], starts[first + row + 1]):
+            k = places[at]
+            line, to = rows + _U(row * gates * size), sa + _U(k * gates * size)
+            for part in range(0, gates * size, step):
+                _multiply(dz, line + _U(part), xa + _U((row * columns + k) * size), none, _U(1), to + _U(part), none,
+                          _U(1), 1)  # fmt: skip
 
 
 @kernel("Rmi")
@@ -398,9 +439,15 @@ def _parts(char: str, rows: int, work: int, size: int) -> list[Part]:
     return [(_scratch(char, part, size), *pair) for part, pair in enumerate(itertools.pairwise(ends))]
 
 
-def _is_sparse(x: Array, n: int) -> bool:
-    """Return whether sums over what is not zero in ``x`` pay."""
-    return bool(n % 16 == 0 and x.size >= 1024 and 16 * np.count_nonzero(x) <= x.size)
+_NOWHERE = np.empty(0, np.int32), np.empty(0, np.int32)
+
+
+def _where(x: Array, n: int) -> tuple[Array, Array]:
+    """Return where ``x`` is not zero (``_find``), nothing unless sums over that pay: a 16th of it for ``n`` units."""
+    if x.dtype.char != "f" or n % 16 or x.size % 16 or x.size < 1024:
+        return _NOWHERE
+    starts, places = np.empty(len(x) + 1, np.int32), np.empty(x.size // 16, np.int32)
+    return (starts, places) if _find(x.reshape(-1).view(np.int32), starts, places, x.shape[1]) else _NOWHERE
 
 
 def lstm_forward(
@@ -411,17 +458,18 @@ def lstm_forward(
     check_forward(x, W, z, recurrent, b, peepholes, h, c, a, mask)
     (gates, n), (steps, rows), line = recurrent.shape, mask.shape, LINE // z.itemsize
     inputs, flat = x.reshape(steps * rows, -1), z.reshape(steps * rows, gates)
-    is_sparse = _is_sparse(inputs, n)
-    if not is_sparse and (W.size + recurrent.size) * z.itemsize > _STAY:
+    where = _where(inputs, n)
+    if not where[0].size and (W.size + recurrent.size) * z.itemsize > _STAY:
         matmul(inputs, W.T, flat)  # which stays in the caches where panels of all weights do not
         inputs, W = inputs[:, :0], W[:, :0]
     size = -(-n // line) * line * 4 * (W.shape[1] + n) + 2 * ROWS * 4 * line
     given = (
         flat, np.ascontiguousarray(inputs), np.ascontiguousarray(W), np.ascontiguousarray(recurrent), b, peepholes,
-        h.reshape(-1, n), c.reshape(-1, n), a.reshape(-1, n), mask,
+        h.reshape(-1, n), c.reshape(-1, n), a.reshape(-1, n), mask, *where,
     )  # fmt: skip
     parts = _parts(z.dtype.char, rows, steps * rows * gates * n, size)
-    threads.run_all([functools.partial(_forward, *given, *part, is_sparse) for part in parts])
+    run = _forward if n % 16 == 0 and line == 16 else _forward_any
+    threads.run_all([functools.partial(run, *given, *part) for part in parts])
 
 
 def lstm_backward(
@@ -437,7 +485,8 @@ def lstm_backward(
     )  # fmt: skip
     size = -(-n // width) * width * gates + rows * n + ROWS * width
     parts = _parts(z.dtype.char, rows, (steps - first) * rows * gates * n, size)
-    found = np.zeros((x.shape[2], gates), z.dtype) if _is_sparse(inputs, n) else None
+    where = _where(inputs, n)
+    found = np.zeros((x.shape[2], gates), z.dtype) if where[0].size else None
     length = max(1, _SUMMED // rows)
     for until in range(steps, first, -length):
         since, goes_on = max(first, until - length), until < steps
@@ -450,6 +499,6 @@ def lstm_backward(
         if found is None:
             matmul(flat[here].T, inputs[here], gW, goes_on)
         else:
-            _add_found(found, flat[here], inputs[here])
+            _add_found(found, flat[here], inputs[here], *where, here.start)
     if found is not None:
         gW[...] = found.T
