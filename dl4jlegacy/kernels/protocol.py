@@ -58,6 +58,9 @@ class Kernels(Protocol):
     def column_sums(self, x: Array, out: Array) -> None:
         """``out = x.sum(axis=0)``, of ``(m, n)`` and ``(n,)``."""
 
+    def transpose(self, x: Array, out: Array) -> None:
+        """``out = x.T`` of ``(m, n)`` and ``(n, m)``, both C-contiguous."""
+
     def softmax(self, z: Array) -> None:
         """Replace every row of ``z`` by its softmax."""
 

@@ -22,7 +22,10 @@ def to_internal(x: Array, kind: AnyInputType, step: Step, name: str = "enter") -
     """Return a batch in the layout inside a network, given in the one outside (see ``input_type``)."""
     if isinstance(kind, InputTypeRecurrent):
         inside = step.buffer(name, (x.shape[2], x.shape[0], x.shape[1]), x)
-        inside[...] = x.transpose(2, 0, 1)
+        if x.flags.c_contiguous:
+            step.kernels.transpose(x.reshape(-1, x.shape[2]), inside.reshape(x.shape[2], -1))
+        else:
+            inside[...] = x.transpose(2, 0, 1)
         return inside
     if isinstance(kind, InputTypeConvolutional):
         lanes = step.kernels.lanes(x.dtype.char, len(x))

@@ -481,6 +481,16 @@ def test_tanh_reaches_one_keeps_its_order_and_is_close_everywhere(kernels, dtype
 
 
 @pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])
+@pytest.mark.parametrize("shape", [(1, 1), (16, 16), (33, 50), (7, 65), (0, 4)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_matrix_is_transposed(kernels, shape, dtype):
+    x = normal(shape, dtype)
+    out = np.full(shape[::-1], 7, dtype)
+    kernels.transpose(x, out)
+    np.testing.assert_array_equal(out, x.T)
+
+
+@pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])
 def test_gates_and_cells_of_an_lstm_reach_one(kernels):
     n = 17  # sixteen lanes, and one
     x, W, z = np.ones((1, 2, 1), np.float32), np.full((4 * n, 1), 30, np.float32), np.empty((1, 2, 4 * n), np.float32)

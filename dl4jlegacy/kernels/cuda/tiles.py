@@ -24,6 +24,12 @@ class Tiles(Launcher):
         """See ``Kernels``."""
         self._transpose("untile", tiles, x, x, tiles)
 
+    def transpose(self, x: Array, out: Array) -> None:
+        """See ``Kernels``: all rows of ``x`` are the lanes of one tile."""
+        if out.shape != x.shape[::-1]:
+            raise ShapeError(f"transpose: {list(x.shape)} into {list(out.shape)}")
+        self.tile(x, out[None])
+
     def _transpose(self, name: str, source: Array, target: Array, x: Array, tiles: Array) -> None:
         char = self._on_device(name, source, target)
         (rows, n), lanes = x.shape, tiles.shape[-1]

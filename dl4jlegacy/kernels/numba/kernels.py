@@ -70,6 +70,7 @@ __all__ = [
     "threshold_decode",
     "threshold_encode",
     "tile",
+    "transpose",
     "uniform",
     "untile",
     "weighted_sum",
@@ -134,6 +135,12 @@ def activation_backward_bias(dy: Array, y: Array, gb: Array, activation: str) ->
     if backward is None:
         raise _unknown(activation)
     backward(dy, y, gb)
+
+
+def transpose(x: Array, out: Array) -> None:
+    """See ``Kernels``."""
+    _check("transpose", x.shape, out.T)
+    layers.transpose(out, x)
 
 
 def softmax(z: Array) -> None:

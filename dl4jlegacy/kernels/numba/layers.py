@@ -10,6 +10,7 @@ import numpy as np
 from dl4jlegacy.backend import Array
 from dl4jlegacy.kernels.numba.compile import helper, kernel
 from dl4jlegacy.kernels.numba.elementary import exp_jit, log_jit, tanh_jit
+from dl4jlegacy.kernels.numba.product_blocks import turn
 
 __all__ = [
     "backward_identity",
@@ -24,6 +25,7 @@ __all__ = [
     "forward_tanh",
     "softmax",
     "softmax_cross_entropy",
+    "transpose",
 ]
 
 
@@ -128,6 +130,23 @@ def backward_tanh(dy: Array, y: Array, gb: Array) -> None:
             v = dy[i, j] * (one - y[i, j] * y[i, j])
             dy[i, j] = v
             gb[j] += v
+
+
+@kernel("MR")
+def transpose(out: Array, x: Array) -> None:
+    """``out = x.T``, in squares of whole vectors as far as they go."""
+    size = x.itemsize
+    line = 64 // size
+    rows, columns = x.shape[0] // line * line, x.shape[1] // line * line
+    there, here = np.uint64(x.ctypes.data), np.uint64(out.ctypes.data)
+    x_step, out_step = np.uint64(x.strides[0]), np.uint64(out.strides[0])
+    for i in range(0, rows, line):
+        for j in range(0, columns, line):
+            from_, to = there + np.uint64(i) * x_step, here + np.uint64(j) * out_step
+            turn(x, from_ + np.uint64(j * size), x_step, to + np.uint64(i * size), out_step, line, 0)
+    for i in range(x.shape[0]):
+        for j in range(columns if i < rows else 0, x.shape[1]):
+            out[j, i] = x[i, j]
 
 
 @helper

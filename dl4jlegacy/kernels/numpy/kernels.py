@@ -74,6 +74,7 @@ __all__ = [
     "threshold_decode",
     "threshold_encode",
     "tile",
+    "transpose",
     "uniform",
     "untile",
     "weighted_sum",
@@ -156,6 +157,11 @@ def channel_backward(dy: Array, y: Array, gb: Array, activation: str) -> None:
     rows = dy.reshape(-1, dy.shape[-1])
     activation_backward_bias(rows, y.reshape(rows.shape), np.empty(dy.shape[-1], dy.dtype), activation)
     gb[...] = dy.sum(axis=(0, 2, 3, 4))
+
+
+def transpose(x: Array, out: Array) -> None:
+    """See ``Kernels``."""
+    out[...] = x.T
 
 
 def softmax(z: Array) -> None:

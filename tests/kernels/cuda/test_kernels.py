@@ -301,6 +301,11 @@ def test_gradients_of_channels_are_numpys(gpu: Kernels, shape: Any, activation: 
     agree(gpu, "channel_backward", dy, y, np.full(shape[1], 7, char), activation, **tolerance)
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (33, 50), (70, 3)])
+def test_a_matrix_is_transposed(gpu: Kernels, shape: tuple[int, int]) -> None:
+    agree(gpu, "transpose", normal(shape, "f"), np.full(shape[::-1], 7, "f"))
+
+
 # -- sequences ---------------------------------------------------------------------------------------------------------
 @ANY
 @given(
