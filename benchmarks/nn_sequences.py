@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-CHARACTERS, UNITS, STEPS, EXAMPLES = 64, 128, 64, 256
+CHARACTERS, UNITS, STEPS, EXAMPLES = 64, 128, 64, 512
 RATE = 1e-3
 Epoch = Callable[[], int]
 
