@@ -1,4 +1,5 @@
-"""The operations of kernels: ``Kernels`` of every implementation, ``DeviceKernels`` of those on a GPU in addition.
+"""The operations of kernels: ``Kernels`` of every implementation, ``HostKernels`` of those on a CPU in
+addition, ``DeviceKernels`` of those on a GPU.
 
 Every array is C-contiguous float32 or float64, all arrays of one call of one dtype. Arguments that are only read may
 be read-only arrays (decoded from a frame). Calls release the GIL for their whole run, and use one thread; a large
@@ -21,7 +22,15 @@ import numpy as np
 from dl4jlegacy.backend import Array, Scalar
 from dl4jlegacy.seeding import Stream
 
-__all__ = ["FUSED_ACTIVATIONS", "DeviceKernels", "Kernels", "device_kernels"]
+__all__ = [
+    "FUSED_ACTIVATIONS",
+    "DeviceKernels",
+    "HostKernels",
+    "Kernels",
+    "Pool",
+    "device_kernels",
+    "host_kernels",
+]
 
 FUSED_ACTIVATIONS = frozenset({"identity", "leakyrelu", "relu", "sigmoid", "tanh"})
 """Names that ``bias_activation`` and ``activation_backward_bias`` know; for others use the NumPy formulas."""
@@ -270,6 +279,27 @@ class Kernels(Protocol):
         """
 
 
+Pool = tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int]]
+"""Rows and columns of what is pooled, of the window, of its stride, and of the padding above and left."""
+
+
+class HostKernels(Kernels, Protocol):
+    """Additional operations of kernels on a CPU: a convolution whose output is pooled at once, and never stored."""
+
+    def conv_pool_forward(self, x: Array, W: Array, b: Array, y: Array, winners: Array, stride: tuple[int, int],
+                          dilation: tuple[int, int], relu: bool, pool: Pool) -> None:  # fmt: skip
+        """``conv_forward``, then ``pool_forward`` of the kind max, to ``y`` and ``winners``; the same bits."""
+
+    def conv_pool_backward(self, x: Array, W: Array, dy: Array, y: Array, winners: Array, gW: Array, gb: Array,
+                           dx: Array | None, stride: tuple[int, int], dilation: tuple[int, int], relu: bool,
+                           pool: Pool) -> None:  # fmt: skip
+        """Write the gradients of weights, biases and, unless that is None, of ``x``, given that of ``y``.
+
+        The same bits as ``pool_backward``, ``channel_backward``, ``conv_backward_weights`` and ``conv_backward_input``
+        give, one after the other.
+        """
+
+
 class DeviceKernels(Kernels, Protocol):
     """Additional operations of kernels on a GPU: their own stream, captured steps, and kernels that fuse more."""
 
@@ -306,3 +336,8 @@ class DeviceKernels(Kernels, Protocol):
 def device_kernels(kernels: Kernels) -> DeviceKernels | None:
     """Return ``kernels`` as those of a GPU; None if they are a CPU's."""
     return None if kernels.xp is np else cast(DeviceKernels, kernels)
+
+
+def host_kernels(kernels: Kernels) -> HostKernels | None:
+    """Return ``kernels`` as those of a CPU; None if they are a GPU's."""
+    return cast(HostKernels, kernels) if kernels.xp is np else None

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.kernels import load
+from dl4jlegacy.kernels.numba import tiles as compiled
 
 ORACLE = load("numpy")
-KERNELS = [load("numpy"), load("numba")]
+KERNELS: list[Any] = [load("numpy"), load("numba")]
 SIZES = st.integers(1, 3)
 PAIRS = st.tuples(SIZES, SIZES)
 
@@ -68,6 +69,70 @@ def test_compiled_convolution_is_numpys(
         agree(ours, theirs)
     y = explicit(x, W, b, stride, dilation, dz.shape)
     agree(found[0][0], np.maximum(y, 0) if relu else y)
+
+
+POOLINGS = st.sampled_from([((2, 2), (2, 2), (0, 0)), ((3, 3), (2, 2), (1, 0)), ((2, 1), (3, 2), (0, 0))])
+
+
+@pytest.mark.long
+@settings(max_examples=30, deadline=None)
+@given(
+    tiles=st.integers(1, 6),
+    channels=st.sampled_from([1, 3]),
+    out=st.tuples(st.integers(2, 7), st.sampled_from([4, 9])),
+    stride=st.tuples(SIZES, st.integers(1, 2)),
+    pooling=POOLINGS,
+    relu=st.booleans(),
+    needs_dx=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_pooling_while_convolving_gives_the_bits_of_one_after_the_other(
+    tiles: int, channels: int, out: Any, stride: Any, pooling: Any, relu: bool, needs_dx: bool, seed: int
+) -> None:
+    window, step, pad = pooling
+    assume(out[0] + 2 * pad[0] >= window[0])
+    size, pooled = ([(out[i] - 1) * stride[i] + 3 for i in (0, 1)],
+                    [(out[i] + 2 * pad[i] - window[i]) // step[i] + 1 for i in (0, 1)])  # fmt: skip
+    x, W, b = random(seed, tiles, channels, *size, 16), random(seed + 1, 5, channels, 3, 3), random(2, 5)
+    dy = random(seed + 3, tiles, 5, *pooled, 16)
+    for kernels in KERNELS:
+        results = []
+        for at_once in (True, False):
+            y, winners = np.full_like(dy, 7), np.full(dy.shape, 7, np.int32)
+            gW, gb, dx, z = np.full_like(W, 7), np.full_like(b, 7), np.full_like(x, 7), random(0, tiles, 5, *out, 16)
+            if at_once:
+                how: Any = (stride, (1, 1), relu, (out, *pooling))
+                kernels.conv_pool_forward(x, W, b, y, winners, *how)
+                kernels.conv_pool_backward(x, W, dy.copy(), y, winners, gW, gb, dx if needs_dx else None, *how)
+            else:
+                dz = np.full_like(z, 7)
+                kernels.conv_forward(x, W, b, z, stride, (1, 1), relu)
+                kernels.pool_forward(z, y, winners, *pooling, "max")
+                kernels.pool_backward(dy, z, y, winners, dz, *pooling, "max")
+                kernels.channel_backward(dz, z, gb, "relu" if relu else "identity")
+                kernels.conv_backward_weights(x, dz, gW, stride, (1, 1))
+                if needs_dx:
+                    kernels.conv_backward_input(dz, W, dx, stride, (1, 1))
+            results.append((y, winners, gW, gb, dx))
+        for found, wanted in zip(*results, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("file", [(16, 32), (8, 16), (4, 32), (4, 16)], ids=str)
+def test_no_width_and_number_of_registers_changes_a_bit(file: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    x, W, b = random(1, 5, 3, 11, 13, 16), random(2, 7, 3, 3, 5), random(3, 7)
+    dz = random(4, 5, 7, 9, 5, 16)
+    found = []
+    for registers in (compiled.register_file(), file):
+        monkeypatch.setattr(compiled, "register_file", lambda registers=registers: registers)
+        y, gW, dx = np.empty_like(dz), np.empty_like(W), np.empty_like(x)
+        compiled.conv_forward(x, W, b, y, (1, 2), (1, 1), True)
+        compiled.conv_backward_weights(x, dz, gW, (1, 2), (1, 1))
+        compiled.conv_backward_input(dz, W, dx, (1, 2), (1, 1))
+        found.append((y, gW, dx))
+    for here, there in zip(*found, strict=True):
+        np.testing.assert_array_equal(here, there)
 
 
 @settings(max_examples=40, deadline=None)

@@ -8,6 +8,7 @@ the old code of what the kernel calls in another one.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import threading
 from collections.abc import Callable
@@ -30,6 +31,7 @@ __all__ = [
     "has_wide_registers",
     "helper",
     "kernel",
+    "register_file",
     "sources_digest",
 ]
 
@@ -59,6 +61,20 @@ def cache_folder() -> Path | None:
 def has_wide_registers() -> bool:
     """Return whether Numba compiles for 32 registers of 64 bytes (AVX-512); ``NUMBA_CPU_FEATURES`` decides, too."""
     return "+avx512f" in cpu_target.target_context.codegen().magic_tuple()[2].split(",")
+
+
+@functools.cache
+def register_file() -> tuple[int, int]:
+    """Return how many float32 a vector register holds that Numba compiles for, and how many such registers there are.
+
+    ``NUMBA_CPU_NAME`` and ``NUMBA_CPU_FEATURES`` decide, too.
+    """
+    triple, _, features = cpu_target.target_context.codegen().magic_tuple()
+    if has_wide_registers():
+        return 16, 32
+    if triple.startswith(("aarch64", "arm64")):
+        return 4, 32
+    return (8, 16) if "+avx" in features.split(",") else (4, 16)
 
 
 def _argument(role: str, char: str) -> Any:

@@ -21,7 +21,14 @@ from dl4jlegacy.kernels.numba import vectors as numba_vectors
 from dl4jlegacy.kernels.numba.pooling import channel_backward, pool_backward, pool_forward, tile, untile
 from dl4jlegacy.kernels.numba.product import matmul
 from dl4jlegacy.kernels.numba.recurrent import lstm_backward, lstm_forward
-from dl4jlegacy.kernels.numba.tiles import conv_backward_input, conv_backward_weights, conv_forward, lanes
+from dl4jlegacy.kernels.numba.tiles import (
+    conv_backward_input,
+    conv_backward_weights,
+    conv_forward,
+    conv_pool_backward,
+    conv_pool_forward,
+    lanes,
+)
 from dl4jlegacy.kernels.numpy import rice as numpy_rice
 from dl4jlegacy.kernels.numpy.kernels import binary_cross_entropy, box_muller, column_sums, embedding_gradient
 from dl4jlegacy.kernels.numpy.threshold import check_encode, check_tau, wrong_codes
@@ -44,6 +51,8 @@ __all__ = [
     "conv_backward_input",
     "conv_backward_weights",
     "conv_forward",
+    "conv_pool_backward",
+    "conv_pool_forward",
     "corrupt",
     "dropout",
     "dropout_backward",

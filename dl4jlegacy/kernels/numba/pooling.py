@@ -15,8 +15,9 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels.numba import lanes
 from dl4jlegacy.kernels.numba.compile import compile_cached
+from dl4jlegacy.kernels.numba.product_blocks import turn
 from dl4jlegacy.kernels.numba.tile_blocks import max_window, spread_window, sum_window
-from dl4jlegacy.kernels.numba.tiles import tiles_array
+from dl4jlegacy.kernels.numba.tiles import check_windows, tiles_array
 from dl4jlegacy.kernels.numpy import kernels
 from dl4jlegacy.kernels.numpy import tiles as numpy_tiles
 from dl4jlegacy.kernels.philox import LANES
@@ -106,6 +107,13 @@ def _tile(x: Array, tiles: Array) -> None:
     for t in range(tiles.shape[0]):
         filled = min(16, rows - t * 16)
         for low in range(0, size, 16):
+            first = max(0, min(low, size - 16))  # the last block may overlap the one before
+            if filled == 16 and size >= 16:
+                turn(
+                    x, np.uint64(x.ctypes.data) + np.uint64((t * 16 * size + first) * 4), np.uint64(size * 4),
+                    np.uint64(tiles.ctypes.data) + np.uint64((t * size + first) * 64), np.uint64(64), 0,
+                )  # fmt: skip
+                continue
             for lane in range(16):
                 for c in range(low, min(low + 16, size)):
                     tiles[t, c, lane] = x[t * 16 + lane, c] if lane < filled else np.float32(0)
@@ -114,8 +122,16 @@ def _tile(x: Array, tiles: Array) -> None:
 def _untile(tiles: Array, x: Array) -> None:
     rows, size = x.shape
     for t in range((rows + 15) // 16):
+        filled = min(16, rows - t * 16)
         for low in range(0, size, 16):
-            for lane in range(min(16, rows - t * 16)):
+            first = max(0, min(low, size - 16))
+            if filled == 16 and size >= 16:
+                turn(
+                    x, np.uint64(tiles.ctypes.data) + np.uint64((t * size + first) * 64), np.uint64(64),
+                    np.uint64(x.ctypes.data) + np.uint64((t * 16 * size + first) * 4), np.uint64(size * 4), 0,
+                )  # fmt: skip
+                continue
+            for lane in range(filled):
                 for c in range(low, min(low + 16, size)):
                     x[t * 16 + lane, c] = tiles[t, c, lane]
 
@@ -149,7 +165,7 @@ def pool_forward(
     if x.dtype.char != "f" or kind not in ("max", "avg", "sum"):
         numpy_tiles.pool_forward(x, y, winners, kernel, stride, pad, kind, p)
         return
-    _check_windows(x, y, winners, kernel, stride, pad)
+    check_windows(x.shape, y, winners, kernel, stride, pad)
     _kernel("pool_forward")(x, y, winners, *kernel, *stride, *pad, int(kind == "max"), int(kind == "avg"))
 
 
@@ -161,7 +177,7 @@ def pool_backward(
     if x.dtype.char != "f" or kind not in ("max", "avg", "sum"):
         numpy_tiles.pool_backward(dy, x, y, winners, dx, kernel, stride, pad, kind, p)
         return
-    _check_windows(dx, dy, winners, kernel, stride, pad)
+    check_windows(dx.shape, dy, winners, kernel, stride, pad)
     _kernel("pool_backward")(dy, winners, dx, *kernel, *stride, *pad, int(kind == "max"), int(kind == "avg"))
 
 
@@ -200,13 +216,3 @@ def untile(tiles: Array, x: Array) -> None:
 def _check_rows(x: Array, tiles: Array) -> None:
     if tiles[:1].size != x.shape[1] * LANES * min(len(tiles), 1) or len(x) > len(tiles) * LANES:
         raise ShapeError(f"{len(x)} rows of {x.shape[1]} values do not fit tiles of shape {tiles.shape}")
-
-
-def _check_windows(x: Array, y: Array, winners: Array, kernel: Pair, stride: Pair, pad: Pair) -> None:
-    """Every window must meet at least one place, or what is read lies outside."""
-    ends = [(y.shape[2 + i] - 1) * stride[i] - pad[i] for i in (0, 1)]
-    fits = all(ends[i] < x.shape[2 + i] and kernel[i] > pad[i] for i in (0, 1))
-    if x.shape[:2] != y.shape[:2] or winners.shape != y.shape or x.shape[4] != LANES or y.shape[4] != LANES or not fits:
-        raise ShapeError(
-            f"pooling of tiles {x.shape} with windows {kernel}, stride {stride} and padding {pad} cannot give {y.shape}"
-        )

@@ -13,9 +13,11 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
+from numba.core import cgutils
 
 from dl4jlegacy.kernels.numba.emission import (
     F32,
+    I64,
     INTS,
     at,
     block,
@@ -32,7 +34,18 @@ from dl4jlegacy.kernels.numba.emission import (
 )
 from dl4jlegacy.kernels.philox import LANES
 
-__all__ = ["LINE", "forward_block", "input_block", "max_window", "spread_window", "sum_window", "weights_block"]
+__all__ = [
+    "LINE",
+    "clear",
+    "expand_window",
+    "forward_block",
+    "input_block",
+    "max_window",
+    "plane_sums",
+    "spread_window",
+    "sum_window",
+    "weights_block",
+]
 
 LINE = 4 * LANES
 
@@ -41,34 +54,49 @@ def _codes(value: int) -> Any:
     return ir.Constant(INTS, [value] * LANES)
 
 
-def _lane_sum(builder: Any, vector: Any) -> Any:
-    """Return the sum of all lanes, halves upon halves, the same everywhere."""
-    width = LANES
+def _floats(lanes: int) -> Any:
+    return ir.VectorType(F32, lanes)
+
+
+def _lane_sums(builder: Any, vectors: list[Any]) -> list[Any]:
+    """Return vectors that hold the sum of all lanes of each of ``vectors``, in order.
+
+    Halves are added to halves, as of each vector alone, the same everywhere; two vectors share an addition.
+    """
+    lanes = width = vectors[0].type.count
     while width > 1:
+        vectors = vectors + vectors[-1:] * (len(vectors) % 2)
+        groups = range(0, 2 * lanes, width)
+        low, high = ([at for first in groups for at in range(first + skip, first + skip + width // 2)]
+                     for skip in (0, width // 2))  # fmt: skip
+        vectors = [
+            builder.fadd(shuffle(builder, a, b, low), shuffle(builder, a, b, high))
+            for a, b in zip(vectors[::2], vectors[1::2], strict=True)
+        ]
         width //= 2
-        low, high = (shuffle(builder, vector, vector, range(start, start + width)) for start in (0, width))
-        vector = builder.fadd(low, high)
-    return builder.extract_element(vector, ir.Constant(ir.IntType(32), 0))
+    return vectors
 
 
 def _forward_block(builder: Any, x: Any, w: Any, b: Any, y: Any, channels: Any, kh: Any, kw: Any, x_channel: Any,
-                   x_row: Any, x_column: Any, y_filter: Any, relu: Any,
-                   filters: int, pixels: int, stride: int) -> None:  # fmt: skip
+                   x_row: Any, x_column: Any, x_pixel: Any, y_filter: Any, relu: Any,
+                   filters: int, pixels: int, lanes: int) -> None:  # fmt: skip
     """``filters`` outputs of ``pixels`` neighbours in a row: biases plus the sum over channels and kernel places.
 
-    ``x`` is what the first place of the first channel meets, with steps to the next channel, kernel row and column;
-    ``w`` holds ``filters`` weights for each place of each channel.
+    ``x`` is what the first place of the first channel meets, with steps to the next channel, kernel row and column, and
+    to what the next pixel meets; ``w`` holds ``filters`` weights for each place of each channel.
     """
-    start = [broadcast(builder, b, 4 * f) for f in range(filters) for _ in range(pixels)]
+    kind = _floats(lanes)
+    start = [broadcast(builder, b, 4 * f, kind) for f in range(filters) for _ in range(pixels)]
     sums = variables(builder, filters * pixels, start)
     weights = variables(builder, 1, [w])[0]
+    skips = [builder.mul(i64(i), x_pixel) for i in range(pixels)]
 
     def place(indices: list[Any]) -> None:
         here = at(builder, x, *zip(indices, (x_channel, x_row, x_column), strict=True))
         given = builder.load(weights)
-        seen = [load(builder, here, i * stride * LINE) for i in range(pixels)]
+        seen = [load(builder, builder.add(here, skip), 0, kind) for skip in skips]
         for f in range(filters):
-            weight = broadcast(builder, given, 4 * f)
+            weight = broadcast(builder, given, 4 * f, kind)
             for i in range(pixels):
                 total = sums[f * pixels + i]
                 builder.store(fma(builder, seen[i], weight, builder.load(total)), total)
@@ -76,7 +104,7 @@ def _forward_block(builder: Any, x: Any, w: Any, b: Any, y: Any, channels: Any, 
 
     nested(builder, (channels, kh, kw), place)
     rectify = builder.icmp_unsigned("!=", relu, i64(0))
-    floor = spread(builder, builder.select(rectify, ir.Constant(F32, 0.0), ir.Constant(F32, float("-inf"))))
+    floor = spread(builder, builder.select(rectify, ir.Constant(F32, 0.0), ir.Constant(F32, float("-inf"))), kind)
     for f in range(filters):
         line = at(builder, y, (i64(f), y_filter))
         for i in range(pixels):
@@ -86,48 +114,78 @@ def _forward_block(builder: Any, x: Any, w: Any, b: Any, y: Any, channels: Any, 
 
 
 def _weights_block(builder: Any, x: Any, dz: Any, g: Any, tiles: Any, rows: Any, columns: Any, x_tile: Any, x_row: Any,
-                   x_column: Any, z_tile: Any, z_filter: Any, g_filter: Any,
-                   filters: int, places: int, dilation: int) -> None:  # fmt: skip
-    """Write to ``g`` the gradient of ``filters`` x ``places`` weights, neighbours in a row of the kernel.
+                   x_column: Any, x_down: Any, x_across: Any, z_tile: Any, z_filter: Any,
+                   filters: int, down: int, across: int, lanes: int) -> None:  # fmt: skip
+    """Write to ``g`` the gradients of ``filters`` x ``down`` x ``across`` weights, one after the other, in vectors.
 
-    The sum goes over tiles, output rows and columns, then over lanes.
+    The sum goes over tiles, output rows and columns, then over lanes, halves upon halves. ``x_down`` and ``x_across``
+    lead to what the next row and column of the kernel meet.
     """
-    sums = variables(builder, filters * places, [vector(0.0)] * (filters * places))
+    kind, places = _floats(lanes), [(row, column) for row in range(down) for column in range(across)]
+    count, parts = filters * len(places), LANES // lanes
+    sums = variables(builder, count, [vector(0.0, kind)] * count)
+    skips = [at(builder, i64(0), (i64(row), x_down), (i64(column), x_across)) for row, column in places]
+    kept = builder.ptrtoint(cgutils.alloca_once(builder, kind, size=count * parts), I64) if parts > 1 else None
 
-    def pixel(indices: list[Any]) -> None:
+    def pixel(x: Any, dz: Any, indices: list[Any]) -> None:
         tile, row, column = indices
         here = at(builder, x, (tile, x_tile), (row, x_row), (column, x_column))
         there = at(builder, dz, (tile, z_tile), (builder.add(builder.mul(row, columns), column), i64(LINE)))
-        seen = [load(builder, here, k * dilation * LINE) for k in range(places)]
-        for f in range(filters):
-            slope = load(builder, at(builder, there, (i64(f), z_filter)))
-            for k in range(places):
-                total = sums[f * places + k]
-                builder.store(fma(builder, seen[k], slope, builder.load(total)), total)
+        slopes = [load(builder, at(builder, there, (i64(f), z_filter)), 0, kind) for f in range(filters)]
+        for k, skip in enumerate(skips):
+            seen = load(builder, builder.add(here, skip), 0, kind)
+            for f in range(filters):
+                total = sums[f * len(places) + k]
+                builder.store(fma(builder, seen, slopes[f], builder.load(total)), total)
 
-    nested(builder, (tiles, rows, columns), pixel)
-    for f in range(filters):
-        line = at(builder, g, (i64(f), g_filter))
-        for k in range(places):
-            store(builder, _lane_sum(builder, builder.load(sums[f * places + k])), line, 4 * k)
+    def part(indices: list[Any]) -> None:
+        first = builder.mul(indices[0], i64(4 * lanes))
+        own_x, own_dz = builder.add(x, first), builder.add(dz, first)
+        nested(builder, (tiles, rows, columns), lambda pixels: pixel(own_x, own_dz, pixels))
+        for number, total in enumerate(sums):
+            store(
+                builder,
+                builder.load(total),
+                at(builder, kept, (indices[0], i64(4 * lanes * count))),
+                4 * lanes * number,
+            )
+            builder.store(vector(0.0, kind), total)
+
+    if kept is None:
+        nested(builder, (tiles, rows, columns), lambda pixels: pixel(x, dz, pixels))
+        found = [builder.load(total) for total in sums]
+    else:
+        nested(builder, (i64(parts),), part)
+        found = [_whole_sum(builder, [load(builder, kept, 4 * lanes * (number + part * count), kind)
+                                      for part in range(parts)]) for number in range(count)]  # fmt: skip
+    for number, total in enumerate(_lane_sums(builder, found)):
+        store(builder, total, g, number * 4 * lanes)
+
+
+def _whole_sum(builder: Any, parts: list[Any]) -> Any:
+    """Return the parts of one vector added up, halves upon halves."""
+    while len(parts) > 1:
+        half = len(parts) // 2
+        parts = [builder.fadd(a, b) for a, b in zip(parts[:half], parts[half:], strict=True)]
+    return parts[0]
 
 
 def _input_block(builder: Any, dz: Any, w: Any, dx: Any, filters: Any, z_filter: Any, x_channel: Any,
-                 channels: int, places: int, pixels: int, stride: int, dilation: int) -> None:  # fmt: skip
+                 channels: int, places: int, pixels: int, stride: int, dilation: int, lanes: int) -> None:  # fmt: skip
     """Add to ``dx`` what ``pixels`` neighbouring outputs, all filters, send back along one row of the kernel.
 
     What several outputs send to one place is added in the order of the kernel's places. ``w`` holds
     ``channels`` x ``places`` weights for each filter.
     """
-    count = channels * places * pixels
-    sums = variables(builder, count, [vector(0.0)] * count)
+    count, kind = channels * places * pixels, _floats(lanes)
+    sums = variables(builder, count, [vector(0.0, kind)] * count)
 
     def one(indices: list[Any]) -> None:
         line = at(builder, dz, (indices[0], z_filter))
         given = at(builder, w, (indices[0], i64(4 * channels * places)))
-        slopes = [load(builder, line, i * LINE) for i in range(pixels)]
+        slopes = [load(builder, line, i * LINE, kind) for i in range(pixels)]
         for which in range(channels * places):
-            weight = broadcast(builder, given, 4 * which)
+            weight = broadcast(builder, given, 4 * which, kind)
             for i in range(pixels):
                 total = sums[which * pixels + i]
                 builder.store(fma(builder, slopes[i], weight, builder.load(total)), total)
@@ -139,7 +197,7 @@ def _input_block(builder: Any, dz: Any, w: Any, dx: Any, filters: Any, z_filter:
         for k in range(places):  # one after the other, so that blocks of any size add in one order
             for i in range(pixels):
                 column = (i * stride + k * dilation) * LINE
-                before = met[column] if column in met else load(builder, line, column)
+                before = met[column] if column in met else load(builder, line, column, kind)
                 met[column] = builder.fadd(before, builder.load(sums[(c * places + k) * pixels + i]))
         for column, found in met.items():
             store(builder, found, line, column)
@@ -194,13 +252,58 @@ def _spread_window(builder: Any, dy: Any, winner: Any, dx: Any, rows: Any, colum
     nested(builder, (rows, columns), one)
 
 
+def _expand_window(builder: Any, dy: Any, y: Any, winner: Any, dx: Any, rows: Any, columns: Any, x_row: Any, code: Any,
+                   code_row: Any, relu: Any, adds: Any) -> None:  # fmt: skip
+    """Write to a window of ``dx``, or add if ``adds``: ``dy`` at the place that won, 0 elsewhere.
+
+    With ``relu`` that is 0, too, where the maximum ``y`` is not positive.
+    """
+    passes = builder.fcmp_ordered(">", load(builder, y), vector(0.0))
+    passes = builder.or_(passes, _mask(builder, builder.icmp_unsigned("==", relu, i64(0))))
+    slope = builder.select(passes, load(builder, dy), vector(0.0))
+    won = load(builder, winner, 0, INTS)
+    keeps = _mask(builder, builder.icmp_unsigned("!=", adds, i64(0)))
+
+    def one(indices: list[Any]) -> None:
+        place = at(builder, dx, (indices[0], x_row), (indices[1], i64(LINE)))
+        here = builder.add(at(builder, code, (indices[0], code_row)), indices[1])
+        is_it = builder.icmp_signed("==", won, spread(builder, builder.trunc(here, ir.IntType(32)), INTS))
+        before = builder.select(keeps, load(builder, place), vector(0.0))
+        store(builder, builder.fadd(before, builder.select(is_it, slope, vector(0.0))), place)
+
+    nested(builder, (rows, columns), one)
+
+
+def _clear(builder: Any, x: Any, count: Any) -> None:
+    """Write zeros to ``count`` vectors."""
+    nested(builder, (count,), lambda indices: store(builder, vector(0.0), at(builder, x, (indices[0], i64(LINE)))))
+
+
+def _plane_sums(builder: Any, x: Any, x_plane: Any, count: Any, out: Any, planes: int) -> None:
+    """Write to ``out`` the sums of ``count`` vectors, in order, of some planes: one vector each."""
+    sums = variables(builder, planes, [vector(0.0)] * planes)
+
+    def one(indices: list[Any]) -> None:
+        here = at(builder, x, (indices[0], i64(LINE)))
+        for number, total in enumerate(sums):
+            seen = load(builder, at(builder, here, (i64(number), x_plane)))
+            builder.store(builder.fadd(builder.load(total), seen), total)
+
+    nested(builder, (count,), one)
+    for number, total in enumerate(sums):
+        store(builder, builder.load(total), out, number * LINE)
+
+
 def _mask(builder: Any, flag: Any) -> Any:
     return spread(builder, flag, ir.VectorType(ir.IntType(1), LANES))
 
 
-forward_block: Any = block(12, 3)(_forward_block)
-weights_block: Any = block(12, 3)(_weights_block)
-input_block: Any = block(6, 5)(_input_block)
+forward_block: Any = block(13, 3)(_forward_block)
+weights_block: Any = block(13, 4)(_weights_block)
+input_block: Any = block(6, 6)(_input_block)
 max_window: Any = block(8, 0)(_max_window)
 sum_window: Any = block(6, 0)(_sum_window)
 spread_window: Any = block(9, 0)(_spread_window)
+clear: Any = block(2, 0)(_clear)
+expand_window: Any = block(11, 0)(_expand_window)
+plane_sums: Any = block(4, 1)(_plane_sums)

@@ -8,6 +8,8 @@ are checked here. Sums run in a fixed order that depends on no block size.
 from __future__ import annotations
 
 import functools
+import threading
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,15 +17,26 @@ from numba import types
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ShapeError
-from dl4jlegacy.kernels.numba.compile import compile_cached, has_wide_registers
+from dl4jlegacy.kernels.numba.compile import compile_cached, register_file
+from dl4jlegacy.kernels.numba.planes import add_groups, expand_planes, pack_places, pack_rows, pool_row
 from dl4jlegacy.kernels.numba.product import matmul
-from dl4jlegacy.kernels.numba.tile_blocks import forward_block, input_block, weights_block
+from dl4jlegacy.kernels.numba.tile_blocks import forward_block, input_block, plane_sums, weights_block
 from dl4jlegacy.kernels.numpy import tiles as numpy_tiles
 from dl4jlegacy.kernels.philox import LANES
 
-__all__ = ["conv_backward_input", "conv_backward_weights", "conv_forward", "lanes", "tiles_array"]
+__all__ = [
+    "check_windows",
+    "conv_backward_input",
+    "conv_backward_weights",
+    "conv_forward",
+    "conv_pool_backward",
+    "conv_pool_forward",
+    "lanes",
+    "tiles_array",
+]
 
 Pair = tuple[int, int]
+Pool = tuple[Pair, Pair, Pair, Pair]
 _GROUP = 4  # tiles between two sums over lanes
 _INT = types.int64
 
@@ -33,20 +46,47 @@ def lanes(char: str, rows: int) -> int:
     return LANES if char == "f" else numpy_tiles.lanes(char, rows)
 
 
+def _divisors(size: int, limit: int) -> list[int]:
+    """Return the divisors of ``size`` that are at most ``limit``."""
+    return [d for d in range(1, min(limit, size) + 1) if size % d == 0]
+
+
 @functools.cache
-def _registers() -> int:
-    """Return how many vectors of sixteen floats stay in registers, less one; with AVX2 each takes two."""
-    return 31 if has_wide_registers() else 7
-
-
-def _largest(limit: int, size: int) -> int:
-    """Return the largest divisor of ``size`` that is at most ``limit``."""
-    return max(d for d in range(1, max(1, min(limit, size)) + 1) if size % d == 0)
-
-
 def _starts(size: int, block: int) -> Array:
     """Return where blocks begin that cover ``size``; the last one may overlap the one before."""
-    return np.array([min(at, size - block) for at in range(0, size, block)], np.int64)
+    return _constants(min(at, size - block) for at in range(0, size, block))
+
+
+def _constants(values: Iterable[int]) -> Array:
+    array = np.array(list(values), np.int64)
+    array.flags.writeable = False
+    return array
+
+
+def _clocks(sums: int, loads: int) -> float:
+    """Return about how many clocks one step of a block takes.
+
+    A multiply-add takes four, and two begin in each; so do two loads.
+    """
+    return max(sums, 8, loads) / 2 + 1
+
+
+class _Scratch(threading.local):
+    """Memory of a thread's own, by name, for what kernels pack; it grows to the largest size asked for."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, Array] = {}
+
+    def __call__(self, name: str, size: int) -> Array:
+        found = self.of.get(name)
+        if found is None or found.size < size:
+            whole = np.empty(size + LANES, np.float32)
+            skip = -whole.ctypes.data % (4 * LANES) // 4
+            found = self.of[name] = whole[skip : skip + size]
+        return found
+
+
+_scratch = _Scratch()
 
 
 def tiles_array(dimensions: int, kind: Any = types.float32, *, is_read: bool = True) -> Any:
@@ -54,38 +94,63 @@ def tiles_array(dimensions: int, kind: Any = types.float32, *, is_read: bool = T
     return types.Array(kind, dimensions, "C", readonly=is_read)
 
 
+_STARTS, _SCRATCH = tiles_array(1, _INT), tiles_array(1, is_read=False)
+_WINNERS = types.Array(types.int32, 5, "C")
+_NOT_POOLED = np.empty(0, np.int64)
+_NO_WINNERS = np.empty((0,) * 5, np.int32)
+_NO_FLOATS = np.empty((0,) * 5, np.float32)
+
+
 @functools.cache
-def _forward_kernel(FB: int, XB: int, SX: int) -> Any:
+def _window(pool: Pool, out: Pair) -> Array:
+    """Return what the kernels are told of a pooling to ``out`` rows and columns: see ``planes`` for the numbers."""
+    shape, kernel, stride, pad = pool
+    covers_once = kernel == stride and pad == (0, 0) and all(out[i] * stride[i] == shape[i] for i in (0, 1))
+    return _constants((*shape, *kernel, *stride, *pad, int(not covers_once)))
+
+
+@functools.cache
+def _forward_kernel(FB: int, XB: int, L: int) -> Any:
     def conv_forward_tiles(
-        x: Array, w: Array, b: Array, y: Array, filters: Array, columns: Array, kh: int, kw: int, stride: int,
-        down: int, across: int, relu: int,
+        x: Array, w: Array, b: Array, y: Array, winners: Array, packed: Array, planes: Array, filters: Array,
+        columns: Array, pool: Array, stride: int, step: int, down: int, across: int, relu: int,
     ) -> None:  # fmt: skip
-        channels, width = x.shape[1], x.shape[3]
-        line, row, plane = np.uint64(64), np.uint64(width * 64), np.uint64(x.shape[2] * width * 64)
-        z_plane = np.uint64(y.shape[2] * y.shape[3] * 64)
-        size = channels * kh * kw * FB * 4
+        channels, kh, kw = w.shape[1], w.shape[2], w.shape[3]
+        pack_rows(w.reshape(-1), packed, filters, FB, channels * kh * kw)
+        is_pooled = pool.size > 0
+        height, width = (pool[0], pool[1]) if is_pooled else (y.shape[2], y.shape[3])
+        line, row, plane = np.uint64(64), np.uint64(x.shape[3] * 64), np.uint64(x.shape[2] * x.shape[3] * 64)
+        z_plane, y_plane = np.uint64(height * width * 64), np.uint64(y.shape[2] * y.shape[3] * 64)
         for t in range(x.shape[0]):
             for fb in range(filters.size):
-                f = filters[fb]
-                for i in range(y.shape[2]):
-                    for jb in range(columns.size):
-                        j = columns[jb]
-                        forward_block(
-                            np.uint64(x.ctypes.data) + np.uint64(t * channels) * plane
-                            + np.uint64(i * stride) * row + np.uint64(j * SX) * line,
-                            np.uint64(w.ctypes.data) + np.uint64(fb * size),
-                            np.uint64(b.ctypes.data) + np.uint64(4 * f),
-                            np.uint64(y.ctypes.data) + np.uint64(t * y.shape[1] + f) * z_plane
-                            + np.uint64((i * y.shape[3] + j) * 64),
-                            np.uint64(channels), np.uint64(kh), np.uint64(kw),
-                            plane, np.uint64(down) * row, np.uint64(across) * line, z_plane, np.uint64(relu),
-                            FB, XB, SX,
-                        )  # fmt: skip
+                f, done = filters[fb], 0
+                first = np.uint64(t * y.shape[1] + f) * y_plane
+                z = np.uint64(planes.ctypes.data) if is_pooled else np.uint64(y.ctypes.data) + first
+                for r in range(y.shape[2]):
+                    last = min(height, r * pool[4] - pool[6] + pool[2]) if is_pooled else r + 1
+                    for i in range(done, last):
+                        for j in columns:
+                            for lane in range(0, 16, L):
+                                forward_block(
+                                    np.uint64(x.ctypes.data) + np.uint64(t * channels) * plane
+                                    + np.uint64(i * stride) * row + np.uint64(j * step) * line + np.uint64(lane * 4),
+                                    np.uint64(packed.ctypes.data) + np.uint64(fb * channels * kh * kw * FB * 4),
+                                    np.uint64(b.ctypes.data) + np.uint64(4 * f),
+                                    z + np.uint64((i * width + j) * 64 + lane * 4),
+                                    np.uint64(channels), np.uint64(kh), np.uint64(kw),
+                                    plane, np.uint64(down) * row, np.uint64(across) * line, np.uint64(step) * line,
+                                    z_plane, np.uint64(relu), FB, XB, L,
+                                )  # fmt: skip
+                    done = max(done, last)
+                    if is_pooled:
+                        for k in range(FB):
+                            to = first + np.uint64(k) * y_plane + np.uint64(r * y.shape[3] * 64)
+                            pool_row(z + np.uint64(k) * z_plane, np.uint64(y.ctypes.data) + to,
+                                     np.uint64(winners.ctypes.data) + to, r, y.shape[3], pool)  # fmt: skip
 
-    blocks = (tiles_array(1, _INT), tiles_array(1, _INT))
-    arrays = (tiles_array(5), tiles_array(1), tiles_array(1), tiles_array(5, is_read=False))
-    signature = (*arrays, *blocks, *[_INT] * 6)
-    return compile_cached(signature, conv_forward_tiles)
+    written = tiles_array(5, is_read=False)
+    arrays = (tiles_array(5), tiles_array(4), tiles_array(1), written, _WINNERS, _SCRATCH, _SCRATCH, *[_STARTS] * 3)
+    return compile_cached((*arrays, *[_INT] * 5), conv_forward_tiles)
 
 
 def conv_forward(x: Array, W: Array, b: Array, y: Array, stride: Pair, dilation: Pair, relu: bool) -> None:
@@ -93,61 +158,90 @@ def conv_forward(x: Array, W: Array, b: Array, y: Array, stride: Pair, dilation:
     if x.dtype.char != "f":
         numpy_tiles.conv_forward(x, W, b, y, stride, dilation, relu, matmul)
         return
-    _check(x, W, y, stride, dilation)
-    _, _, kh, kw = W.shape
-    XB, FB = _forward_blocks(y.shape[3], len(W))
+    _check(x, W, y.shape, stride, dilation)
+    _check_contiguous(x, y)
+    _forward(x, W, b, y, _NO_WINNERS, _NOT_POOLED, y.shape[2:4], stride, dilation, relu)
+
+
+def conv_pool_forward(
+    x: Array, W: Array, b: Array, y: Array, winners: Array, stride: Pair, dilation: Pair, relu: bool, pool: Pool
+) -> None:
+    """See ``HostKernels``."""
+    if x.dtype.char != "f":
+        numpy_tiles.conv_pool_forward(x, W, b, y, winners, stride, dilation, relu, pool, matmul)
+        return
+    _check_pooled(x, W, y, winners, stride, dilation, pool)
+    _forward(x, W, b, y, winners, _window(pool, y.shape[2:4]), pool[0], stride, dilation, relu)
+
+
+def _forward(
+    x: Array, W: Array, b: Array, y: Array, winners: Array, window: Array, shape: Pair, stride: Pair, dilation: Pair,
+    relu: bool,
+) -> None:  # fmt: skip
+    XB, FB = _forward_blocks(shape[1], len(W), register_file()[1])
     filters = _starts(len(W), FB)
-    packed = W.reshape(len(W), -1)[filters[:, None] + np.arange(FB)].transpose(0, 2, 1)
-    kernel = _forward_kernel(FB, XB, stride[1])
-    kernel(x, np.ascontiguousarray(packed).reshape(-1), np.ascontiguousarray(b), y, filters, _starts(y.shape[3], XB),
-           kh, kw, stride[0], dilation[0], dilation[1], int(relu))  # fmt: skip
+    packed = _scratch("weights", filters.size * FB * W[0].size)
+    planes = _scratch("planes", FB * shape[0] * shape[1] * LANES if window.size else 0)
+    kernel = _forward_kernel(FB, XB, register_file()[0])
+    kernel(x, np.ascontiguousarray(W), np.ascontiguousarray(b), y, winners, packed, planes, filters,
+           _starts(shape[1], XB), window, *stride, *dilation, int(relu))  # fmt: skip
 
 
 @functools.cache
-def _forward_blocks(width: int, filters: int) -> Pair:
-    """Return pixels and filters of a block: as few blocks as possible, then as square as possible."""
+def _forward_blocks(width: int, filters: int, registers: int) -> Pair:
+    """Return pixels and filters of a block: what takes the fewest clocks, blocks at the ends that overlap included."""
     costs: dict[Pair, float] = {}
     for pixels in range(1, min(width, 8) + 1):
-        for block in range(1, min(filters, max(1, (_registers() - 1 - pixels) // pixels)) + 1):
+        for block in range(1, min(filters, max(1, (registers - 1 - pixels) // pixels)) + 1):
             blocks = -(-width // pixels) * -(-filters // block)
-            busy = max(pixels * block, 8) / 2  # a multiply-add takes four clocks, and two begin in each
-            costs[pixels, block] = blocks * (busy + 0.25 * (pixels + block) + 1)
+            costs[pixels, block] = blocks * _clocks(pixels * block, pixels + block)
     return min(costs, key=lambda pair: costs[pair])
 
 
 @functools.cache
-def _weights_kernel(FB: int, KB: int, DX: int) -> Any:
+def _weights_kernel(FB: int, DB: int, AB: int, L: int) -> Any:
+    size = -(-FB * DB * AB // L) * L
+
     def conv_backward_weights_tiles(
-        x: Array, dz: Array, g: Array, filters: Array, places: Array, kh: int, kw: int, down: int, stride_row: int,
-        stride_column: int,
+        x: Array, dz: Array, y: Array, winners: Array, sums: Array, gw: Array, g: Array, planes: Array, filters: Array,
+        downs: Array, acrosses: Array, pool: Array, down: int, across: int, stride: int, step: int, relu: int,
     ) -> None:  # fmt: skip
-        tiles, channels, width = x.shape[0], x.shape[1], x.shape[3]
-        row, plane = np.uint64(width * 64), np.uint64(x.shape[2] * width * 64)
-        z_plane = np.uint64(dz.shape[2] * dz.shape[3] * 64)
+        tiles, channels, out = x.shape[0], x.shape[1], dz.shape[1]
+        is_pooled = pool.size > 0
+        height, width = (pool[0], pool[1]) if is_pooled else (dz.shape[2], dz.shape[3])
+        row, plane = np.uint64(x.shape[3] * 64), np.uint64(x.shape[2] * x.shape[3] * 64)
+        z_plane, block = np.uint64(height * width * 64), 0
         for first in range(0, tiles, 4):
+            count = min(4, tiles - first)
             for fb in range(filters.size):
-                f = filters[fb]
+                z, z_tile = np.uint64(dz.ctypes.data), np.uint64(out) * z_plane
+                z += np.uint64(first * out + filters[fb]) * z_plane
+                if is_pooled:
+                    z, z_tile = np.uint64(planes.ctypes.data), np.uint64(FB) * z_plane
+                    for t in range(count):
+                        at = (first + t) * out + filters[fb]
+                        to = z + np.uint64(t) * z_tile
+                        expand_planes(dz, y, winners, at, FB, to, pool, relu)
+                        plane_sums(to, z_plane, np.uint64(height * width),
+                                   np.uint64(sums.ctypes.data) + np.uint64(at * 64), FB)  # fmt: skip
                 for c in range(channels):
-                    for ky in range(kh):
-                        for kb in range(places.size):
-                            k = places[kb]
+                    for d in downs:
+                        for a in acrosses:
                             weights_block(
                                 np.uint64(x.ctypes.data) + np.uint64(first * channels + c) * plane
-                                + np.uint64(ky * down) * row + np.uint64(k * DX * 64),
-                                np.uint64(dz.ctypes.data) + np.uint64(first * dz.shape[1] + f) * z_plane,
-                                np.uint64(g.ctypes.data) + np.uint64(
-                                    ((((first // 4) * dz.shape[1] + f) * channels + c) * kh + ky) * kw * 4 + k * 4
-                                ),
-                                np.uint64(min(4, tiles - first)), np.uint64(dz.shape[2]), np.uint64(dz.shape[3]),
-                                np.uint64(channels) * plane, np.uint64(stride_row) * row,
-                                np.uint64(stride_column * 64),
-                                np.uint64(dz.shape[1]) * z_plane, z_plane, np.uint64(channels * kh * kw * 4),
-                                FB, KB, DX,
+                                + np.uint64(d * down) * row + np.uint64(a * across * 64),
+                                z, np.uint64(g.ctypes.data) + np.uint64(block * size * 4),
+                                np.uint64(count), np.uint64(height), np.uint64(width),
+                                np.uint64(channels) * plane, np.uint64(stride) * row,
+                                np.uint64(step * 64), np.uint64(down) * row, np.uint64(across * 64),
+                                z_tile, z_plane, FB, DB, AB, L,
                             )  # fmt: skip
+                            block += 1
+        add_groups(g, gw, filters, downs, acrosses, FB, DB, AB, size, (tiles + 3) // 4)
 
-    blocks = (tiles_array(1, _INT), tiles_array(1, _INT))
-    signature = (tiles_array(5), tiles_array(5), tiles_array(5, is_read=False), *blocks, *[_INT] * 5)
-    return compile_cached(signature, conv_backward_weights_tiles)
+    read = tiles_array(5)
+    arrays = (read, read, read, _WINNERS, _SCRATCH, tiles_array(4, is_read=False), _SCRATCH, _SCRATCH, *[_STARTS] * 4)
+    return compile_cached((*arrays, *[_INT] * 5), conv_backward_weights_tiles)
 
 
 def conv_backward_weights(x: Array, dz: Array, gW: Array, stride: Pair, dilation: Pair) -> None:
@@ -155,44 +249,78 @@ def conv_backward_weights(x: Array, dz: Array, gW: Array, stride: Pair, dilation
     if x.dtype.char != "f":
         numpy_tiles.conv_backward_weights(x, dz, gW, stride, dilation, matmul)
         return
-    _check(x, gW, dz, stride, dilation)
-    kh, kw = gW.shape[2], gW.shape[3]
-    KB = _largest(_registers() // 3, kw)
-    FB = min(len(gW), max(1, (_registers() - 1 - KB) // KB))
-    g = np.empty((-(-len(x) // _GROUP), *gW.shape), np.float32)
-    kernel = _weights_kernel(FB, KB, dilation[1])
-    kernel(x, dz, g, _starts(len(gW), FB), _starts(kw, KB), kh, kw, dilation[0], *stride)
-    gW[...] = g[0] if len(g) == 1 else g.sum(axis=0, dtype=np.float64)
+    _check(x, gW, dz.shape, stride, dilation)
+    _check_contiguous(x, dz)
+    _weights(x, dz, _NO_FLOATS, _NO_WINNERS, _scratch("sums", 0), gW, _NOT_POOLED, dz.shape[2:4], stride, dilation, 0)
+
+
+def _weights(
+    x: Array, dz: Array, y: Array, winners: Array, sums: Array, gW: Array, window: Array, shape: Pair, stride: Pair,
+    dilation: Pair, relu: int,
+) -> None:  # fmt: skip
+    F, C, kh, kw = gW.shape
+    lanes, registers = register_file()
+    FB, DB, AB = _weights_blocks(F, kh, kw, registers)
+    filters, downs, acrosses = _starts(F, FB), _starts(kh, DB), _starts(kw, AB)
+    blocks = -(-len(x) // _GROUP) * filters.size * C * downs.size * acrosses.size
+    g = _scratch("gradients", blocks * -(-FB * DB * AB // lanes) * lanes)
+    planes = _scratch("planes", min(len(x), _GROUP) * FB * shape[0] * shape[1] * LANES if window.size else 0)
+    kernel = _weights_kernel(FB, DB, AB, lanes)
+    kernel(x, dz, y, winners, sums, gW, g, planes, filters, downs, acrosses, window, *dilation, *stride, relu)
 
 
 @functools.cache
-def _input_kernel(CB: int, KB: int, XB: int, SX: int, DX: int) -> Any:
-    def conv_backward_input_tiles(dz: Array, w: Array, dx: Array, kh: int, kw: int, down: int, stride_row: int) -> None:
-        filters, out_rows, out_columns = dz.shape[1], dz.shape[2], dz.shape[3]
-        channels, width = dx.shape[1], dx.shape[3]
-        plane, z_plane = np.uint64(dx.shape[2] * width * 64), np.uint64(out_rows * out_columns * 64)
+def _weights_blocks(filters: int, height: int, width: int, registers: int) -> tuple[int, int, int]:
+    """Return filters, rows and columns of the kernel of a block, as ``_forward_blocks`` does."""
+    costs: dict[tuple[int, int, int], float] = {}
+    for down in range(1, height + 1):
+        for across in range(1, width + 1):
+            for block in range(1, filters + 1):
+                sums = down * across * block
+                if sums + block + (block > 1) <= registers:
+                    blocks = -(-filters // block) * -(-height // down) * -(-width // across)
+                    costs[block, down, across] = blocks * _clocks(sums, down * across + block)
+    return min(costs, key=lambda key: costs[key])
+
+
+@functools.cache
+def _input_kernel(CB: int, KB: int, XB: int, SX: int, DX: int, L: int) -> Any:
+    def conv_backward_input_tiles(
+        dz: Array, y: Array, winners: Array, w: Array, dx: Array, packed: Array, planes: Array, pool: Array, down: int,
+        stride: int, relu: int,
+    ) -> None:  # fmt: skip
+        filters, channels, kh, kw = w.shape[0], w.shape[1], w.shape[2], w.shape[3]
+        is_pooled = pool.size > 0
+        height, columns = (pool[0], pool[1]) if is_pooled else (dz.shape[2], dz.shape[3])
+        plane, z_plane = np.uint64(dx.shape[2] * dx.shape[3] * 64), np.uint64(height * columns * 64)
         size = filters * CB * KB * 4
+        pack_places(w, packed, CB, KB)
         for t in range(dz.shape[0]):
             dx[t] = np.float32(0)
-            for i in range(out_rows):
+            z = np.uint64(dz.ctypes.data) + np.uint64(t * filters) * z_plane
+            if is_pooled:
+                z = np.uint64(planes.ctypes.data)
+                expand_planes(dz, y, winners, t * filters, filters, z, pool, relu)
+            for i in range(height):
                 for ky in range(kh):
-                    row = i * stride_row + ky * down
+                    row = i * stride + ky * down
                     for cb in range(channels // CB):
                         for kb in range(kw // KB):
-                            for j in range(out_columns - XB, -1, -XB):  # as ``input_block`` adds
-                                input_block(
-                                    np.uint64(dz.ctypes.data) + np.uint64(t * filters) * z_plane
-                                    + np.uint64((i * out_columns + j) * 64),
-                                    np.uint64(w.ctypes.data)
-                                    + np.uint64(((ky * (channels // CB) + cb) * (kw // KB) + kb) * size),
-                                    np.uint64(dx.ctypes.data) + np.uint64(t * channels + cb * CB) * plane
-                                    + np.uint64((row * width + j * SX + kb * KB * DX) * 64),
-                                    np.uint64(filters), z_plane, plane,
-                                    CB, KB, XB, SX, DX,
-                                )  # fmt: skip
+                            for j in range(columns - XB, -1, -XB):  # as ``input_block`` adds
+                                for lane in range(0, 16, L):
+                                    input_block(
+                                        z + np.uint64((i * columns + j) * 64 + lane * 4),
+                                        np.uint64(packed.ctypes.data)
+                                        + np.uint64(((ky * (channels // CB) + cb) * (kw // KB) + kb) * size),
+                                        np.uint64(dx.ctypes.data) + np.uint64(t * channels + cb * CB) * plane
+                                        + np.uint64((row * dx.shape[3] + j * SX + kb * KB * DX) * 64 + lane * 4),
+                                        np.uint64(filters), z_plane, plane,
+                                        CB, KB, XB, SX, DX, L,
+                                    )  # fmt: skip
 
-    signature = (tiles_array(5), tiles_array(1), tiles_array(5, is_read=False), *[_INT] * 4)
-    return compile_cached(signature, conv_backward_input_tiles)
+    written = tiles_array(5, is_read=False)
+    arrays = (tiles_array(5), tiles_array(5), _WINNERS, tiles_array(4), written, _SCRATCH, _SCRATCH, _STARTS)
+    return compile_cached((*arrays, _INT, _INT, _INT), conv_backward_input_tiles)
 
 
 def conv_backward_input(dz: Array, W: Array, dx: Array, stride: Pair, dilation: Pair) -> None:
@@ -200,33 +328,93 @@ def conv_backward_input(dz: Array, W: Array, dx: Array, stride: Pair, dilation: 
     if dz.dtype.char != "f":
         numpy_tiles.conv_backward_input(dz, W, dx, stride, dilation, matmul)
         return
-    _check(dx, W, dz, stride, dilation)
-    F, C, kh, kw = W.shape
-    CB, KB, XB = _input_blocks(C, kw, dz.shape[3])
-    packed = W.reshape(F, C // CB, CB, kh, kw // KB, KB).transpose(3, 1, 4, 0, 2, 5)
-    kernel = _input_kernel(CB, KB, XB, stride[1], dilation[1])
-    kernel(dz, np.ascontiguousarray(packed).reshape(-1), dx, kh, kw, dilation[0], stride[0])
+    _check(dx, W, dz.shape, stride, dilation)
+    _check_contiguous(dx, dz)
+    _input(dz, _NO_FLOATS, _NO_WINNERS, W, dx, _NOT_POOLED, dz.shape[2:4], stride, dilation, 0)
+
+
+def _input(
+    dz: Array, y: Array, winners: Array, W: Array, dx: Array, window: Array, shape: Pair, stride: Pair, dilation: Pair,
+    relu: int,
+) -> None:  # fmt: skip
+    lanes, registers = register_file()
+    CB, KB, XB = _input_blocks(W.shape[1], W.shape[3], shape[1], registers)
+    planes = _scratch("planes", len(W) * shape[0] * shape[1] * LANES if window.size else 0)
+    kernel = _input_kernel(CB, KB, XB, stride[1], dilation[1], lanes)
+    kernel(dz, y, winners, np.ascontiguousarray(W), dx, _scratch("weights", W.size), planes, window, dilation[0],
+           stride[0], relu)  # fmt: skip
 
 
 @functools.cache
-def _input_blocks(channels: int, places: int, pixels: int) -> tuple[int, int, int]:
-    """Return channels, kernel places and pixels of a block: divisors, as many as fit into the registers."""
-    KB = _largest(_registers() // 3, places)
-    XB = _largest(2 if KB > 1 else 8, pixels)
-    return _largest((_registers() - 1 - XB) // (KB * XB), channels), KB, XB
+def _input_blocks(channels: int, places: int, pixels: int, registers: int) -> tuple[int, int, int]:
+    """Return channels, kernel places and pixels of a block: divisors, those that take the fewest clocks."""
+    costs: dict[tuple[int, int, int], float] = {}
+    for KB in _divisors(places, registers):
+        for XB in _divisors(pixels, 8):
+            for CB in _divisors(channels, registers):
+                sums = CB * KB * XB
+                if sums + XB + (XB > 1) <= registers or sums == 1:
+                    costs[CB, KB, XB] = _clocks(sums, XB + CB * KB) / sums
+    return min(costs, key=lambda key: costs[key])
 
 
-def _check(x: Array, W: Array, y: Array, stride: Pair, dilation: Pair) -> None:
-    """Raise ``ShapeError`` unless a convolution of ``x`` (padded) with ``W`` gives ``y``."""
+def conv_pool_backward(
+    x: Array, W: Array, dy: Array, y: Array, winners: Array, gW: Array, gb: Array, dx: Array | None, stride: Pair,
+    dilation: Pair, relu: bool, pool: Pool,
+) -> None:  # fmt: skip
+    """See ``HostKernels``."""
+    if x.dtype.char != "f":
+        numpy_tiles.conv_pool_backward(x, W, dy, y, winners, gW, gb, dx, stride, dilation, relu, pool, matmul)
+        return
+    _check_pooled(x, W, y, winners, stride, dilation, pool)
+    if dy.shape != y.shape or gW.shape != W.shape or gb.shape != W.shape[:1] or not (dx is None or dx.shape == x.shape):
+        raise ShapeError(
+            f"conv_pool_backward: gradients {dy.shape} of tiles {y.shape}, {gW.shape} and {gb.shape} of weights "
+            f"{W.shape}, {None if dx is None else dx.shape} of {x.shape} do not fit"
+        )
+    _check_contiguous(dy, gW)
+    window, sums = _window(pool, y.shape[2:4]), _scratch("sums", len(x) * len(W) * LANES)
+    _weights(x, dy, y, winners, sums, gW, window, pool[0], stride, dilation, int(relu))
+    gb[...] = sums[: len(x) * len(W) * LANES].reshape(len(x), len(W), LANES).sum(axis=(0, 2), dtype=np.float64)
+    if dx is not None:
+        _input(dy, y, winners, W, dx, window, pool[0], stride, dilation, int(relu))
+
+
+def _check_pooled(
+    x: Array, W: Array, y: Array, winners: Array, stride: Pair, dilation: Pair, pool: Pool
+) -> None:  # fmt: skip
+    """Raise ``ShapeError`` unless a convolution gives what is pooled, and the windows fit ``y``."""
+    shape, *windows = pool
+    z_shape = (len(x), len(W), *shape, LANES)
+    _check(x, W, z_shape, stride, dilation)
+    check_windows(z_shape, y, winners, *windows)
+    _check_contiguous(x, y)
+
+
+def _check(x: Array, W: Array, given: tuple[int, ...], stride: Pair, dilation: Pair) -> None:
+    """Raise ``ShapeError`` unless a convolution of ``x`` (padded) with ``W`` gives tiles of the shape ``given``."""
     reach = [(size - 1) * step + 1 for size, step in zip(W.shape[2:], dilation, strict=True)]
     out = [(size - far) // step + 1 for size, far, step in zip(x.shape[2:4], reach, stride, strict=True)]
     wanted = (len(x), len(W), *out, LANES)
-    if x.shape[1] != W.shape[1] or y.shape != wanted or x.shape[4] != LANES or min(out) < 1:
+    if x.shape[1] != W.shape[1] or given != wanted or x.shape[4] != LANES or min(out) < 1:
         raise ShapeError(
             f"convolution of tiles {x.shape} with weights {W.shape}, stride {stride}, dilation {dilation} gives "
-            f"{wanted}, not {y.shape}"
+            f"{wanted}, not {given}"
         )
+
+
+def _check_contiguous(x: Array, y: Array) -> None:
     if not (x.flags.c_contiguous and y.flags.c_contiguous):
         raise ShapeError(
             f"convolution of tiles {x.shape} needs C-contiguous arrays, got strides {x.strides}, {y.strides}"
+        )
+
+
+def check_windows(shape: tuple[int, ...], y: Array, winners: Array, kernel: Pair, stride: Pair, pad: Pair) -> None:
+    """Raise ``ShapeError`` if a window over tiles of ``shape`` meets no place: what is read would lie outside."""
+    ends = [(y.shape[2 + i] - 1) * stride[i] - pad[i] for i in (0, 1)]
+    fits = all(ends[i] < shape[2 + i] and kernel[i] > pad[i] for i in (0, 1))
+    if shape[:2] != y.shape[:2] or winners.shape != y.shape or shape[4] != LANES or y.shape[4] != LANES or not fits:
+        raise ShapeError(
+            f"pooling of tiles {shape} with windows {kernel}, stride {stride} and padding {pad} cannot give {y.shape}"
         )

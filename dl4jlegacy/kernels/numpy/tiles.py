@@ -21,6 +21,8 @@ __all__ = [
     "conv_backward_input",
     "conv_backward_weights",
     "conv_forward",
+    "conv_pool_backward",
+    "conv_pool_forward",
     "lanes",
     "pool_backward",
     "pool_forward",
@@ -33,6 +35,7 @@ _LANES = 32  # examples a tile: long runs for NumPy's loops, small enough for th
 _SMALL = 1e-8  # DL4J's eps: what a p-norm is divided by at least
 
 Pair = tuple[int, int]
+Pool = tuple[Pair, Pair, Pair, Pair]
 Matmul = Callable[[Array, Array, Array], Any]
 
 
@@ -187,3 +190,28 @@ def pool_backward(
         elif kind == "pnorm":
             part = part * np.sign(x[inside]) * positive_power(np.abs(x[inside]), p - 1)
         dx[inside] += part
+
+
+def conv_pool_forward(
+    x: Array, W: Array, b: Array, y: Array, winners: Array, stride: Pair, dilation: Pair, relu: bool, pool: Pool,
+    matmul: Matmul = np.matmul,
+) -> None:  # fmt: skip
+    """See ``HostKernels``."""
+    shape, kernel, step, pad = pool
+    z = np.empty((*y.shape[:2], *shape, y.shape[4]), y.dtype)
+    conv_forward(x, W, b, z, stride, dilation, relu, matmul)
+    pool_forward(z, y, winners, kernel, step, pad, "max")
+
+
+def conv_pool_backward(
+    x: Array, W: Array, dy: Array, y: Array, winners: Array, gW: Array, gb: Array, dx: Array | None, stride: Pair,
+    dilation: Pair, relu: bool, pool: Pool, matmul: Matmul = np.matmul,
+) -> None:  # fmt: skip
+    """See ``HostKernels``."""
+    shape, kernel, step, pad = pool
+    dz = np.empty((*y.shape[:2], *shape, y.shape[4]), y.dtype)
+    pool_backward(dy * (y > 0) if relu else dy, dz, y, winners, dz, kernel, step, pad, "max")
+    gb[...] = dz.sum(axis=(0, 2, 3, 4))
+    conv_backward_weights(x, dz, gW, stride, dilation, matmul)
+    if dx is not None:
+        conv_backward_input(dz, W, dx, stride, dilation, matmul)

@@ -14,10 +14,13 @@ import msgspec
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError
+from dl4jlegacy.kernels.protocol import Kernels, host_kernels
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeFeedForward, InputTypeRecurrent
+from dl4jlegacy.nn.layers.convolution import ConvolutionLayer, is_pooled
 from dl4jlegacy.nn.layers.feedforward import Backward, Params
 from dl4jlegacy.nn.layers.layer import Layer
 from dl4jlegacy.nn.layers.output import BaseOutputLayer
+from dl4jlegacy.nn.layers.subsampling import SubsamplingLayer
 from dl4jlegacy.nn.losses import LOSSES
 from dl4jlegacy.nn.preprocessors import InputPreProcessor, resolve_preprocessor
 from dl4jlegacy.nn.step import Step
@@ -59,12 +62,27 @@ class Stage:
         y, back = pre.forward(x, step)
         return y, step.at(step.layer, rows=pre.rows(x, step), mask=pre.forward_mask(step.mask, step)), back
 
-    def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Step, Backward]:
-        """Return the output, the ``Step`` behind the layer (rows, mask), and the backward pass."""
+    def is_pooled_by(self, behind: Stage, kernels: Kernels) -> bool:
+        """Return whether this stage and the one behind it can run as one; see ``ConvolutionLayer.forward_pooled``."""
+        return (
+            behind.pre_processor is None and host_kernels(kernels) is not None and is_pooled(self.layer, behind.layer)
+        )
+
+    def forward(
+        self, params: Params, x: Array, step: Step, behind: Stage | None = None
+    ) -> tuple[Array, Step, Backward]:  # fmt: skip
+        """Return the output, the ``Step`` behind the layer (rows, mask), and the backward pass.
+
+        They are those of this stage and ``behind``, if that is given, which ``is_pooled_by`` must allow.
+        """
         x, step, back = self.preprocess(x, step)
         layer = self.layer
         try:
-            y, backward = layer.forward(params, x, step.at(step.layer, train=False) if layer.frozen else step)
+            if behind is None:
+                y, backward = layer.forward(params, x, step.at(step.layer, train=False) if layer.frozen else step)
+            else:
+                assert isinstance(layer, ConvolutionLayer) and isinstance(behind.layer, SubsamplingLayer)
+                y, backward = layer.forward_pooled(behind.layer, params, x, step)
         except ShapeError as exc:  # a length that only the batch tells
             raise ShapeError(f"layer {step.layer} ({layer.title()}): {exc}") from exc
         if step.mask is not None:

@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+import numpy as np
+
 from dl4jlegacy.backend import Array, get_array_module
-from dl4jlegacy.kernels.protocol import FUSED_ACTIVATIONS
+from dl4jlegacy.kernels.protocol import FUSED_ACTIVATIONS, host_kernels
 from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional, InputTypeRecurrent
 from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params, sample_activation
+from dl4jlegacy.nn.layers.subsampling import SubsamplingLayer
 from dl4jlegacy.nn.layers.windows import PAIRS, Mode, Window, check_window
 from dl4jlegacy.nn.step import Step
 from dl4jlegacy.nn.weights import init_weights
 from dl4jlegacy.seeding import Stream
 
-__all__ = ["Convolution1DLayer", "ConvolutionLayer"]
+__all__ = ["Convolution1DLayer", "ConvolutionLayer", "is_pooled"]
 
 
 class _Convolution(FeedForwardLayer, frozen=True, kw_only=True):
@@ -115,18 +118,58 @@ class ConvolutionLayer(_Convolution, frozen=True, kw_only=True, tag="convolution
 
         return y, backward
 
+    def forward_pooled(self, pool: SubsamplingLayer, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+        """Return what ``pool`` behind this layer makes of its output, and the backward pass of both; see ``is_pooled``.
+
+        The output of this layer itself is nowhere stored whole.
+        """
+        windows, behind, host = (
+            self.windows((x.shape[2], x.shape[3])),
+            step.at(step.layer + 1),
+            host_kernels(step.kernels),
+        )
+        assert host is not None
+        padded, relu = _padded(self.drop(x, step), windows, step), self.forward_activation() == "relu"
+        shape = (windows[0].out, windows[1].out)
+        rows, columns = pool.windows(shape)
+        y = behind.buffer("y", (len(x), self.n_out, rows.out, columns.out, x.shape[4]), x)
+        winners = behind.buffer("winners", y.shape, x, np.int32)
+        how = (self.stride, self.dilation, relu, (shape, pool.kernel_size, pool.stride, (rows.before, columns.before)))
+        host.conv_pool_forward(padded, params["W"], params["b"], y, winners, *how)
+
+        def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
+            dx = step.buffer("dx", padded.shape, x) if need_dx else None
+            host.conv_pool_backward(padded, params["W"], dy, y, winners, grads["W"], grads["b"], dx, *how)
+            return None if dx is None else self._unpadded(dx, x, windows, step)
+
+        return y, backward
+
     def _input_gradient(self, W: Array, dz: Array, x: Array, windows: tuple[Window, Window], step: Step) -> Array:
-        rows, columns = windows
-        shape = (*x.shape[:2], rows.padded, columns.padded, x.shape[4])
-        dx = step.buffer("dx", shape, x)
+        dx = step.buffer("dx", (*x.shape[:2], windows[0].padded, windows[1].padded, x.shape[4]), x)
         step.kernels.conv_backward_input(dz, W, dx, self.stride, self.dilation)
-        if shape != x.shape:
+        return self._unpadded(dx, x, windows, step)
+
+    def _unpadded(self, dx: Array, x: Array, windows: tuple[Window, Window], step: Step) -> Array:
+        """Return the gradient of ``x``, given that of ``x`` behind drop-out and padding."""
+        rows, columns = windows
+        if dx.shape != x.shape:
             whole = dx[:, :, rows.before : rows.before + rows.size, columns.before : columns.before + columns.size]
             dx = step.buffer("dx_cropped", x.shape, x)
             dx[...] = whole
         if step.train and self.drop_out:
             step.kernels.dropout_backward(dx, self.drop_out, step.key("dropout"))
         return dx
+
+
+def is_pooled(layer: FeedForwardLayer, behind: FeedForwardLayer) -> bool:
+    """Return whether ``behind`` can pool while ``layer`` still convolves: maxima of what it gives, or rectifies."""
+    return (
+        isinstance(layer, ConvolutionLayer)
+        and isinstance(behind, SubsamplingLayer)
+        and layer.forward_activation() in ("identity", "relu")
+        and behind.pooling_type == "max"
+        and not (behind.drop_out or layer.frozen or behind.frozen)
+    )
 
 
 def _padded(x: Array, windows: tuple[Window, Window], step: Step) -> Array:

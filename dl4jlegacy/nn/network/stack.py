@@ -105,11 +105,21 @@ class Stack:
         """Run one stage."""
         return self.stages[index].forward(self.params[index], x, step.at(index))
 
+    def _run(self, x: Array, step: Step, stop: int) -> tuple[Array, Step, list[Backward]]:
+        """Return the input of stage ``stop``, and the backward passes of all before; two run as one where they can."""
+        x, step = self.start(x, step)
+        backwards: list[Backward] = []
+        while (index := len(backwards)) < stop:
+            stage, behind = self.stages[index], self.stages[index + 1] if index + 1 < stop else None
+            if behind is not None and not stage.is_pooled_by(behind, step.kernels):
+                behind = None
+            x, step, backward = stage.forward(self.params[index], x, step.at(index), behind)
+            backwards += [backward] if behind is None else [backward, _nothing_left]
+        return x, step, backwards
+
     def activate(self, x: Array, step: Step, stop: int) -> tuple[Array, Step]:
         """Return the input of stage ``stop`` for a batch as outside: a work buffer, or ``x`` itself."""
-        x, step = self.start(x, step)
-        for index in range(stop):
-            x, step, _ = self.forward(index, x, step)
+        x, step, _ = self._run(x, step, stop)
         return x, step
 
     def layer_outputs(self, x: Array, step: Step) -> Iterator[tuple[Array, Step]]:
@@ -141,11 +151,7 @@ class Stack:
     def backpropagate(self, x: Array, labels: Array, step: Step, *, scale: float) -> Scalar:
         """Write the whole gradient of ``scale * loss``; return the summed loss. ``x`` and ``labels`` as outside."""
         last = len(self.stages) - 1
-        backwards: list[Backward] = []
-        y, step = self.start(x, step)
-        for index in range(last):
-            y, step, backward = self.forward(index, y, step)
-            backwards.append(backward)
+        y, step, backwards = self._run(x, step, last)
         loss, dy = self._loss(y, labels, step.at(last), scale)
         for index in reversed(range(last)):
             grads = self.grads[index]
@@ -171,6 +177,11 @@ class Stack:
         if layer.frozen:
             _clear(self.grads[-1])
         return loss, back(dy) if back is not None and dy is not None else dy
+
+
+def _nothing_left(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
+    """Be the backward pass of a stage without parameters that the one before does as well."""
+    return dy
 
 
 def _clear(grads: Params) -> None:
