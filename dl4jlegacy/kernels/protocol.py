@@ -24,6 +24,7 @@ from dl4jlegacy.seeding import Stream
 
 __all__ = [
     "FUSED_ACTIVATIONS",
+    "MOST_PLACES",
     "DeviceKernels",
     "HostKernels",
     "Kernels",
@@ -283,12 +284,19 @@ Pool = tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int]]
 """Rows and columns of what is pooled, of the window, of its stride, and of the padding above and left."""
 
 
+MOST_PLACES = 256
+"""Places of a window that a byte tells apart."""
+
+
 class HostKernels(Kernels, Protocol):
     """Additional operations of kernels on a CPU: a convolution whose output is pooled at once, and never stored."""
 
     def conv_pool_forward(self, x: Array, W: Array, b: Array, y: Array, winners: Array, stride: tuple[int, int],
                           dilation: tuple[int, int], relu: bool, pool: Pool) -> None:  # fmt: skip
-        """``conv_forward``, then ``pool_forward`` of the kind max, to ``y`` and ``winners``; the same bits."""
+        """``conv_forward``, then ``pool_forward`` of the kind max, to ``y`` and ``winners``; the same bits.
+
+        ``winners`` is uint8; a window has at most ``MOST_PLACES``.
+        """
 
     def conv_pool_backward(self, x: Array, W: Array, dy: Array, y: Array, winners: Array, gW: Array, gb: Array,
                            dx: Array | None, stride: tuple[int, int], dilation: tuple[int, int], relu: bool,

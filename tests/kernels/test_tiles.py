@@ -98,7 +98,7 @@ def test_pooling_while_convolving_gives_the_bits_of_one_after_the_other(
     for kernels in KERNELS:
         results = []
         for at_once in (True, False):
-            y, winners = np.full_like(dy, 7), np.full(dy.shape, 7, np.int32)
+            y, winners = np.full_like(dy, 7), np.full(dy.shape, 7, np.uint8 if at_once else np.int32)
             gW, gb, dx, z = np.full_like(W, 7), np.full_like(b, 7), np.full_like(x, 7), random(0, tiles, 5, *out, 16)
             if at_once:
                 how: Any = (stride, (1, 1), relu, (out, *pooling))

@@ -56,7 +56,10 @@ def i64(value: int) -> Any:
 
 def _aligned(kind: Any) -> int:
     """Return the bytes of one element, all that memory is aligned to."""
-    return 8 if isinstance(getattr(kind, "element", kind), ir.DoubleType) else 4
+    element = getattr(kind, "element", kind)
+    return (
+        int(element.width) // 8 if isinstance(element, ir.IntType) else 8 if isinstance(element, ir.DoubleType) else 4
+    )
 
 
 def load(builder: Any, address: Any, offset: int = 0, kind: Any = FLOATS) -> Any:

@@ -82,11 +82,11 @@ def pool_row(x: int, y: int, winners: int, i: int, out_columns: int, pool: Array
     first, last = max(0, above), min(height, above + kh)
     for j in range(out_columns):
         begin, end = max(0, j * pool[5] - left), min(width, j * pool[5] - left + kw)
-        to = np.uint64(j * 64)
         max_window(
-            np.uint64(x) + np.uint64((first * width + begin) * 64), np.uint64(y) + to, np.uint64(winners) + to,
+            np.uint64(x) + np.uint64((first * width + begin) * 64), np.uint64(y) + np.uint64(j * 64),
+            np.uint64(winners) + np.uint64(j * 16),
             np.uint64(last - first), np.uint64(end - begin), np.uint64(width * 64),
-            np.uint64((first - above) * kw + begin - j * pool[5] + left), np.uint64(kw),
+            np.uint64((first - above) * kw + begin - j * pool[5] + left), np.uint64(kw), 8,
         )  # fmt: skip
 
 
@@ -106,9 +106,11 @@ def expand_planes(
             for j in range(y.shape[3]):
                 before = j * pool[5] - pool[7]
                 begin, end = max(0, before), min(width, before + kw)
-                at = np.uint64((((first + plane) * y.shape[2] + i) * y.shape[3] + j) * 64)
+                place = ((first + plane) * y.shape[2] + i) * y.shape[3] + j
+                at = np.uint64(place * 64)
                 expand_window(
-                    np.uint64(dy.ctypes.data) + at, np.uint64(y.ctypes.data) + at, np.uint64(winners.ctypes.data) + at,
+                    np.uint64(dy.ctypes.data) + at, np.uint64(y.ctypes.data) + at,
+                    np.uint64(winners.ctypes.data) + np.uint64(place * 16),
                     base + np.uint64((top * width + begin) * 64), np.uint64(bottom - top), np.uint64(end - begin),
                     np.uint64(width * 64), np.uint64((top - above) * kw + begin - before), np.uint64(kw),
                     np.uint64(relu), np.uint64(adds),

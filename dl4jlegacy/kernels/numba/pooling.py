@@ -47,7 +47,7 @@ def _pool_forward(
                 if is_max:
                     code = np.uint64((first - i * sh + top) * kw + begin - j * sw + left)
                     max_window(at, np.uint64(y.ctypes.data) + to, np.uint64(winners.ctypes.data) + to, rows, columns,
-                               x_row, code, code_row)  # fmt: skip
+                               x_row, code, code_row, 32)  # fmt: skip
                 else:
                     count = rows * columns if is_avg else np.uint64(1)
                     sum_window(at, np.uint64(y.ctypes.data) + to, rows, columns, x_row, count)

@@ -10,6 +10,8 @@ Every function works inside ``@njit`` code only; addresses and steps are bytes, 
 # mypy: allow-untyped-calls, allow-untyped-decorators
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -54,6 +56,10 @@ def _codes(value: int) -> Any:
     return ir.Constant(INTS, [value] * LANES)
 
 
+def _whole(width: int) -> Any:
+    return ir.VectorType(ir.IntType(width), LANES)
+
+
 def _floats(lanes: int) -> Any:
     return ir.VectorType(F32, lanes)
 
@@ -77,32 +83,29 @@ def _lane_sums(builder: Any, vectors: list[Any]) -> list[Any]:
     return vectors
 
 
-def _forward_block(builder: Any, x: Any, w: Any, b: Any, y: Any, channels: Any, kh: Any, kw: Any, x_channel: Any,
-                   x_row: Any, x_column: Any, x_pixel: Any, y_filter: Any, relu: Any,
-                   filters: int, pixels: int, lanes: int) -> None:  # fmt: skip
+def _forward_block(builder: Any, x: Any, w: Any, b: Any, y: Any, places: Any, offsets: Any, x_pixel: Any,
+                   y_filter: Any, relu: Any, filters: int, pixels: int, lanes: int) -> None:  # fmt: skip
     """``filters`` outputs of ``pixels`` neighbours in a row: biases plus the sum over channels and kernel places.
 
-    ``x`` is what the first place of the first channel meets, with steps to the next channel, kernel row and column, and
-    to what the next pixel meets; ``w`` holds ``filters`` weights for each place of each channel.
+    ``x`` is what the first place of the first channel meets, ``offsets`` lead from there to what all ``places`` meet,
+    and ``x_pixel`` to what the next pixel meets; ``w`` holds ``filters`` weights for each place.
     """
     kind = _floats(lanes)
     start = [broadcast(builder, b, 4 * f, kind) for f in range(filters) for _ in range(pixels)]
     sums = variables(builder, filters * pixels, start)
-    weights = variables(builder, 1, [w])[0]
     skips = [builder.mul(i64(i), x_pixel) for i in range(pixels)]
 
     def place(indices: list[Any]) -> None:
-        here = at(builder, x, *zip(indices, (x_channel, x_row, x_column), strict=True))
-        given = builder.load(weights)
+        here = builder.add(x, load(builder, at(builder, offsets, (indices[0], i64(8))), 0, I64))
+        given = at(builder, w, (indices[0], i64(4 * filters)))
         seen = [load(builder, builder.add(here, skip), 0, kind) for skip in skips]
         for f in range(filters):
             weight = broadcast(builder, given, 4 * f, kind)
             for i in range(pixels):
                 total = sums[f * pixels + i]
                 builder.store(fma(builder, seen[i], weight, builder.load(total)), total)
-        builder.store(builder.add(given, i64(4 * filters)), weights)
 
-    nested(builder, (channels, kh, kw), place)
+    nested(builder, (places,), place)
     rectify = builder.icmp_unsigned("!=", relu, i64(0))
     floor = spread(builder, builder.select(rectify, ir.Constant(F32, 0.0), ir.Constant(F32, float("-inf"))), kind)
     for f in range(filters):
@@ -113,13 +116,13 @@ def _forward_block(builder: Any, x: Any, w: Any, b: Any, y: Any, channels: Any, 
             store(builder, value, line, i * LINE)
 
 
-def _weights_block(builder: Any, x: Any, dz: Any, g: Any, tiles: Any, rows: Any, columns: Any, x_tile: Any, x_row: Any,
-                   x_column: Any, x_down: Any, x_across: Any, z_tile: Any, z_filter: Any,
+def _weights_block(builder: Any, x: Any, dz: Any, g: Any, tiles: Any, pixels: Any, offsets: Any,
+                   x_tile: Any, x_down: Any, x_across: Any, z_tile: Any, z_filter: Any,
                    filters: int, down: int, across: int, lanes: int) -> None:  # fmt: skip
     """Write to ``g`` the gradients of ``filters`` x ``down`` x ``across`` weights, one after the other, in vectors.
 
-    The sum goes over tiles, output rows and columns, then over lanes, halves upon halves. ``x_down`` and ``x_across``
-    lead to what the next row and column of the kernel meet.
+    The sum goes over tiles and output pixels, then over lanes, halves upon halves. ``offsets`` lead from ``x``, which
+    meets the first pixel, to what all meet, ``x_down`` and ``x_across`` to the next row and column of the kernel.
     """
     kind, places = _floats(lanes), [(row, column) for row in range(down) for column in range(across)]
     count, parts = filters * len(places), LANES // lanes
@@ -128,9 +131,9 @@ def _weights_block(builder: Any, x: Any, dz: Any, g: Any, tiles: Any, rows: Any,
     kept = builder.ptrtoint(cgutils.alloca_once(builder, kind, size=count * parts), I64) if parts > 1 else None
 
     def pixel(x: Any, dz: Any, indices: list[Any]) -> None:
-        tile, row, column = indices
-        here = at(builder, x, (tile, x_tile), (row, x_row), (column, x_column))
-        there = at(builder, dz, (tile, z_tile), (builder.add(builder.mul(row, columns), column), i64(LINE)))
+        here = at(builder, x, (indices[0], x_tile))
+        here = builder.add(here, load(builder, at(builder, offsets, (indices[1], i64(8))), 0, I64))
+        there = at(builder, dz, (indices[0], z_tile), (indices[1], i64(LINE)))
         slopes = [load(builder, at(builder, there, (i64(f), z_filter)), 0, kind) for f in range(filters)]
         for k, skip in enumerate(skips):
             seen = load(builder, builder.add(here, skip), 0, kind)
@@ -141,7 +144,7 @@ def _weights_block(builder: Any, x: Any, dz: Any, g: Any, tiles: Any, rows: Any,
     def part(indices: list[Any]) -> None:
         first = builder.mul(indices[0], i64(4 * lanes))
         own_x, own_dz = builder.add(x, first), builder.add(dz, first)
-        nested(builder, (tiles, rows, columns), lambda pixels: pixel(own_x, own_dz, pixels))
+        nested(builder, (tiles, pixels), lambda places: pixel(own_x, own_dz, places))
         for number, total in enumerate(sums):
             store(
                 builder,
@@ -152,7 +155,7 @@ def _weights_block(builder: Any, x: Any, dz: Any, g: Any, tiles: Any, rows: Any,
             builder.store(vector(0.0, kind), total)
 
     if kept is None:
-        nested(builder, (tiles, rows, columns), lambda pixels: pixel(x, dz, pixels))
+        nested(builder, (tiles, pixels), lambda places: pixel(x, dz, places))
         found = [builder.load(total) for total in sums]
     else:
         nested(builder, (i64(parts),), part)
@@ -203,9 +206,20 @@ def _input_block(builder: Any, dz: Any, w: Any, dx: Any, filters: Any, z_filter:
             store(builder, found, line, column)
 
 
+def _each_place(builder: Any, rows: Any, columns: Any, body: Callable[[list[Any]], None]) -> None:
+    """Emit ``body`` for every place of a window; for those of 2 x 2, which most are, without loops."""
+    is_small = [builder.icmp_unsigned("==", size, i64(2)) for size in (rows, columns)]
+    with builder.if_else(builder.and_(*is_small)) as (then, otherwise):
+        with then:
+            for row, column in ((0, 0), (0, 1), (1, 0), (1, 1)):
+                body([i64(row), i64(column)])
+        with otherwise:
+            nested(builder, (rows, columns), body)
+
+
 def _max_window(builder: Any, x: Any, y: Any, winner: Any, rows: Any, columns: Any, x_row: Any, code: Any,
-                code_row: Any) -> None:  # fmt: skip
-    """Write the maximum of a window to ``y``, and to ``winner`` which place it was (the first of equals)."""
+                code_row: Any, width: int) -> None:  # fmt: skip
+    """Write the maximum of a window to ``y``, and which place it was (the first of equals) in ``width`` bits a lane."""
     best, which = variables(builder, 2, [vector(float("-inf")), _codes(0)])
 
     def place(indices: list[Any]) -> None:
@@ -216,9 +230,10 @@ def _max_window(builder: Any, x: Any, y: Any, winner: Any, rows: Any, columns: A
         number = spread(builder, builder.trunc(here, ir.IntType(32)), INTS)
         builder.store(builder.select(better, number, builder.load(which)), which)
 
-    nested(builder, (rows, columns), place)
+    _each_place(builder, rows, columns, place)
     store(builder, builder.load(best), y)
-    store(builder, builder.load(which), winner)
+    found = builder.load(which)
+    store(builder, found if width == 32 else builder.trunc(found, _whole(width)), winner)
 
 
 def _sum_window(builder: Any, x: Any, y: Any, rows: Any, columns: Any, x_row: Any, count: Any) -> None:
@@ -229,7 +244,7 @@ def _sum_window(builder: Any, x: Any, y: Any, rows: Any, columns: Any, x_row: An
         seen = load(builder, at(builder, x, (indices[0], x_row), (indices[1], i64(LINE))))
         builder.store(builder.fadd(builder.load(total), seen), total)
 
-    nested(builder, (rows, columns), place)
+    _each_place(builder, rows, columns, place)
     store(builder, builder.fdiv(builder.load(total), spread(builder, builder.uitofp(count, F32))), y)
 
 
@@ -249,29 +264,32 @@ def _spread_window(builder: Any, dy: Any, winner: Any, dx: Any, rows: Any, colum
         found = builder.select(is_it, slope, vector(0.0))
         store(builder, builder.fadd(load(builder, place), found), place)
 
-    nested(builder, (rows, columns), one)
+    _each_place(builder, rows, columns, one)
 
 
 def _expand_window(builder: Any, dy: Any, y: Any, winner: Any, dx: Any, rows: Any, columns: Any, x_row: Any, code: Any,
                    code_row: Any, relu: Any, adds: Any) -> None:  # fmt: skip
     """Write to a window of ``dx``, or add if ``adds``: ``dy`` at the place that won, 0 elsewhere.
 
-    With ``relu`` that is 0, too, where the maximum ``y`` is not positive.
+    With ``relu`` that is 0, too, where the maximum ``y`` is not positive. ``winner`` is a byte a lane.
     """
     passes = builder.fcmp_ordered(">", load(builder, y), vector(0.0))
     passes = builder.or_(passes, _mask(builder, builder.icmp_unsigned("==", relu, i64(0))))
     slope = builder.select(passes, load(builder, dy), vector(0.0))
-    won = load(builder, winner, 0, INTS)
-    keeps = _mask(builder, builder.icmp_unsigned("!=", adds, i64(0)))
+    won = builder.zext(load(builder, winner, 0, _whole(8)), INTS)
 
-    def one(indices: list[Any]) -> None:
+    def one(indices: list[Any], *, is_added: bool) -> None:
         place = at(builder, dx, (indices[0], x_row), (indices[1], i64(LINE)))
         here = builder.add(at(builder, code, (indices[0], code_row)), indices[1])
         is_it = builder.icmp_signed("==", won, spread(builder, builder.trunc(here, ir.IntType(32)), INTS))
-        before = builder.select(keeps, load(builder, place), vector(0.0))
-        store(builder, builder.fadd(before, builder.select(is_it, slope, vector(0.0))), place)
+        found = builder.select(is_it, slope, vector(0.0))
+        store(builder, builder.fadd(load(builder, place), found) if is_added else found, place)
 
-    nested(builder, (rows, columns), one)
+    with builder.if_else(builder.icmp_unsigned("!=", adds, i64(0))) as (then, otherwise):
+        with then:
+            nested(builder, (rows, columns), functools.partial(one, is_added=True))
+        with otherwise:
+            _each_place(builder, rows, columns, functools.partial(one, is_added=False))
 
 
 def _clear(builder: Any, x: Any, count: Any) -> None:
@@ -298,10 +316,10 @@ def _mask(builder: Any, flag: Any) -> Any:
     return spread(builder, flag, ir.VectorType(ir.IntType(1), LANES))
 
 
-forward_block: Any = block(13, 3)(_forward_block)
-weights_block: Any = block(13, 4)(_weights_block)
+forward_block: Any = block(9, 3)(_forward_block)
+weights_block: Any = block(11, 4)(_weights_block)
 input_block: Any = block(6, 6)(_input_block)
-max_window: Any = block(8, 0)(_max_window)
+max_window: Any = block(8, 1)(_max_window)
 sum_window: Any = block(6, 0)(_sum_window)
 spread_window: Any = block(9, 0)(_spread_window)
 clear: Any = block(2, 0)(_clear)

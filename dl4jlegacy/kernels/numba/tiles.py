@@ -8,6 +8,7 @@ are checked here. Sums run in a fixed order that depends on no block size.
 from __future__ import annotations
 
 import functools
+import math
 import threading
 from collections.abc import Iterable
 from typing import Any
@@ -23,6 +24,7 @@ from dl4jlegacy.kernels.numba.product import matmul
 from dl4jlegacy.kernels.numba.tile_blocks import forward_block, input_block, plane_sums, weights_block
 from dl4jlegacy.kernels.numpy import tiles as numpy_tiles
 from dl4jlegacy.kernels.philox import LANES
+from dl4jlegacy.kernels.protocol import MOST_PLACES
 
 __all__ = [
     "check_windows",
@@ -63,12 +65,26 @@ def _constants(values: Iterable[int]) -> Array:
     return array
 
 
+@functools.lru_cache(maxsize=1024)
+def _places(weights: tuple[int, int, int], size: Pair, dilation: Pair) -> Array:
+    """Return how many bytes it is to what every channel and place of a kernel meets, in planes of ``size``."""
+    c, ky, kx = np.ogrid[: weights[0], : weights[1], : weights[2]]
+    return _constants(64 * ((c * size[0] + ky * dilation[0]) * size[1] + kx * dilation[1]).reshape(-1))
+
+
+@functools.lru_cache(maxsize=1024)
+def _pixels(shape: Pair, width: int, stride: Pair) -> Array:
+    """Return how many bytes it is to what every pixel of an output of ``shape`` meets, in planes of ``width``."""
+    i, j = np.ogrid[: shape[0], : shape[1]]
+    return _constants(64 * (i * stride[0] * width + j * stride[1]).reshape(-1))
+
+
 def _clocks(sums: int, loads: int) -> float:
     """Return about how many clocks one step of a block takes.
 
     A multiply-add takes four, and two begin in each; so do two loads.
     """
-    return max(sums, 8, loads) / 2 + 1
+    return max(sums, 8, loads) / 2 + 0.5 + loads / 100
 
 
 class _Scratch(threading.local):
@@ -95,9 +111,9 @@ def tiles_array(dimensions: int, kind: Any = types.float32, *, is_read: bool = T
 
 
 _STARTS, _SCRATCH = tiles_array(1, _INT), tiles_array(1, is_read=False)
-_WINNERS = types.Array(types.int32, 5, "C")
+_WINNERS = types.Array(types.uint8, 5, "C")
 _NOT_POOLED = np.empty(0, np.int64)
-_NO_WINNERS = np.empty((0,) * 5, np.int32)
+_NO_WINNERS = np.empty((0,) * 5, np.uint8)
 _NO_FLOATS = np.empty((0,) * 5, np.float32)
 
 
@@ -113,44 +129,48 @@ def _window(pool: Pool, out: Pair) -> Array:
 def _forward_kernel(FB: int, XB: int, L: int) -> Any:
     def conv_forward_tiles(
         x: Array, w: Array, b: Array, y: Array, winners: Array, packed: Array, planes: Array, filters: Array,
-        columns: Array, pool: Array, stride: int, step: int, down: int, across: int, relu: int,
+        columns: Array, offsets: Array, pool: Array, stride: int, step: int, relu: int,
     ) -> None:  # fmt: skip
-        channels, kh, kw = w.shape[1], w.shape[2], w.shape[3]
-        pack_rows(w.reshape(-1), packed, filters, FB, channels * kh * kw)
+        channels, places = w.shape[1], offsets.size
+        pack_rows(w.reshape(-1), packed, filters, FB, places)
         is_pooled = pool.size > 0
         height, width = (pool[0], pool[1]) if is_pooled else (y.shape[2], y.shape[3])
+        kept = min(height, pool[2]) if is_pooled and pool[4] >= pool[2] else height  # rows of a plane
         line, row, plane = np.uint64(64), np.uint64(x.shape[3] * 64), np.uint64(x.shape[2] * x.shape[3] * 64)
-        z_plane, y_plane = np.uint64(height * width * 64), np.uint64(y.shape[2] * y.shape[3] * 64)
+        z_plane, y_plane = np.uint64(kept * width * 64), np.uint64(y.shape[2] * y.shape[3] * 64)
         for t in range(x.shape[0]):
             for fb in range(filters.size):
                 f, done = filters[fb], 0
                 first = np.uint64(t * y.shape[1] + f) * y_plane
                 z = np.uint64(planes.ctypes.data) if is_pooled else np.uint64(y.ctypes.data) + first
                 for r in range(y.shape[2]):
-                    last = min(height, r * pool[4] - pool[6] + pool[2]) if is_pooled else r + 1
-                    for i in range(done, last):
+                    last, gone = r + 1, 0
+                    if is_pooled:
+                        last, gone = min(height, r * pool[4] - pool[6] + pool[2]), max(0, r * pool[4] - pool[6])
+                        gone = gone if kept < height else 0
+                    for i in range(max(done, gone), last):
                         for j in columns:
                             for lane in range(0, 16, L):
                                 forward_block(
                                     np.uint64(x.ctypes.data) + np.uint64(t * channels) * plane
                                     + np.uint64(i * stride) * row + np.uint64(j * step) * line + np.uint64(lane * 4),
-                                    np.uint64(packed.ctypes.data) + np.uint64(fb * channels * kh * kw * FB * 4),
+                                    np.uint64(packed.ctypes.data) + np.uint64(fb * places * FB * 4),
                                     np.uint64(b.ctypes.data) + np.uint64(4 * f),
-                                    z + np.uint64((i * width + j) * 64 + lane * 4),
-                                    np.uint64(channels), np.uint64(kh), np.uint64(kw),
-                                    plane, np.uint64(down) * row, np.uint64(across) * line, np.uint64(step) * line,
+                                    z + np.uint64(((i - gone) * width + j) * 64 + lane * 4),
+                                    np.uint64(places), np.uint64(offsets.ctypes.data), np.uint64(step) * line,
                                     z_plane, np.uint64(relu), FB, XB, L,
                                 )  # fmt: skip
                     done = max(done, last)
                     if is_pooled:
                         for k in range(FB):
                             to = first + np.uint64(k) * y_plane + np.uint64(r * y.shape[3] * 64)
-                            pool_row(z + np.uint64(k) * z_plane, np.uint64(y.ctypes.data) + to,
-                                     np.uint64(winners.ctypes.data) + to, r, y.shape[3], pool)  # fmt: skip
+                            pool_row(z + np.uint64(k) * z_plane - np.uint64(gone * width * 64),
+                                     np.uint64(y.ctypes.data) + to, np.uint64(winners.ctypes.data) + to // np.uint64(4),
+                                     r, y.shape[3], pool)  # fmt: skip
 
     written = tiles_array(5, is_read=False)
-    arrays = (tiles_array(5), tiles_array(4), tiles_array(1), written, _WINNERS, _SCRATCH, _SCRATCH, *[_STARTS] * 3)
-    return compile_cached((*arrays, *[_INT] * 5), conv_forward_tiles)
+    arrays = (tiles_array(5), tiles_array(4), tiles_array(1), written, _WINNERS, _SCRATCH, _SCRATCH, *[_STARTS] * 4)
+    return compile_cached((*arrays, *[_INT] * 3), conv_forward_tiles)
 
 
 def conv_forward(x: Array, W: Array, b: Array, y: Array, stride: Pair, dilation: Pair, relu: bool) -> None:
@@ -184,14 +204,17 @@ def _forward(
     planes = _scratch("planes", FB * shape[0] * shape[1] * LANES if window.size else 0)
     kernel = _forward_kernel(FB, XB, register_file()[0])
     kernel(x, np.ascontiguousarray(W), np.ascontiguousarray(b), y, winners, packed, planes, filters,
-           _starts(shape[1], XB), window, *stride, *dilation, int(relu))  # fmt: skip
+           _starts(shape[1], XB), _places(W.shape[1:], x.shape[2:4], dilation), window, *stride, int(relu))  # fmt: skip
 
 
 @functools.cache
 def _forward_blocks(width: int, filters: int, registers: int) -> Pair:
-    """Return pixels and filters of a block: what takes the fewest clocks, blocks at the ends that overlap included."""
+    """Return pixels and filters of a block: what takes the fewest clocks, blocks at the ends that overlap included.
+
+    Few sizes, so that many layers share them: the compilation of one serves them all.
+    """
     costs: dict[Pair, float] = {}
-    for pixels in range(1, min(width, 8) + 1):
+    for pixels in {*range(1, min(width, 4) + 1), *(_divisors(width, 8) if width % 4 else ())}:
         for block in range(1, min(filters, max(1, (registers - 1 - pixels) // pixels)) + 1):
             blocks = -(-width // pixels) * -(-filters // block)
             costs[pixels, block] = blocks * _clocks(pixels * block, pixels + block)
@@ -204,7 +227,7 @@ def _weights_kernel(FB: int, DB: int, AB: int, L: int) -> Any:
 
     def conv_backward_weights_tiles(
         x: Array, dz: Array, y: Array, winners: Array, sums: Array, gw: Array, g: Array, planes: Array, filters: Array,
-        downs: Array, acrosses: Array, pool: Array, down: int, across: int, stride: int, step: int, relu: int,
+        downs: Array, acrosses: Array, offsets: Array, pool: Array, down: int, across: int, relu: int,
     ) -> None:  # fmt: skip
         tiles, channels, out = x.shape[0], x.shape[1], dz.shape[1]
         is_pooled = pool.size > 0
@@ -231,17 +254,16 @@ def _weights_kernel(FB: int, DB: int, AB: int, L: int) -> Any:
                                 np.uint64(x.ctypes.data) + np.uint64(first * channels + c) * plane
                                 + np.uint64(d * down) * row + np.uint64(a * across * 64),
                                 z, np.uint64(g.ctypes.data) + np.uint64(block * size * 4),
-                                np.uint64(count), np.uint64(height), np.uint64(width),
-                                np.uint64(channels) * plane, np.uint64(stride) * row,
-                                np.uint64(step * 64), np.uint64(down) * row, np.uint64(across * 64),
+                                np.uint64(count), np.uint64(offsets.size), np.uint64(offsets.ctypes.data),
+                                np.uint64(channels) * plane, np.uint64(down) * row, np.uint64(across * 64),
                                 z_tile, z_plane, FB, DB, AB, L,
                             )  # fmt: skip
                             block += 1
         add_groups(g, gw, filters, downs, acrosses, FB, DB, AB, size, (tiles + 3) // 4)
 
     read = tiles_array(5)
-    arrays = (read, read, read, _WINNERS, _SCRATCH, tiles_array(4, is_read=False), _SCRATCH, _SCRATCH, *[_STARTS] * 4)
-    return compile_cached((*arrays, *[_INT] * 5), conv_backward_weights_tiles)
+    arrays = (read, read, read, _WINNERS, _SCRATCH, tiles_array(4, is_read=False), _SCRATCH, _SCRATCH, *[_STARTS] * 5)
+    return compile_cached((*arrays, *[_INT] * 3), conv_backward_weights_tiles)
 
 
 def conv_backward_weights(x: Array, dz: Array, gW: Array, stride: Pair, dilation: Pair) -> None:
@@ -266,7 +288,8 @@ def _weights(
     g = _scratch("gradients", blocks * -(-FB * DB * AB // lanes) * lanes)
     planes = _scratch("planes", min(len(x), _GROUP) * FB * shape[0] * shape[1] * LANES if window.size else 0)
     kernel = _weights_kernel(FB, DB, AB, lanes)
-    kernel(x, dz, y, winners, sums, gW, g, planes, filters, downs, acrosses, window, *dilation, *stride, relu)
+    pixels = _pixels(shape, x.shape[3], stride)
+    kernel(x, dz, y, winners, sums, gW, g, planes, filters, downs, acrosses, pixels, window, *dilation, relu)
 
 
 @functools.cache
@@ -389,6 +412,8 @@ def _check_pooled(
     _check(x, W, z_shape, stride, dilation)
     check_windows(z_shape, y, winners, *windows)
     _check_contiguous(x, y)
+    if math.prod(windows[0]) > MOST_PLACES:
+        raise ShapeError(f"the place in a window of {windows[0]} that holds the maximum fits no byte")
 
 
 def _check(x: Array, W: Array, given: tuple[int, ...], stride: Pair, dilation: Pair) -> None:

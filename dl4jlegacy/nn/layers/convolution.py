@@ -6,13 +6,14 @@ Parameters in DL4J's order: ``b (n_out,)`` first, then ``W (n_out, n_in, height,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
 
 from dl4jlegacy.backend import Array, get_array_module
-from dl4jlegacy.kernels.protocol import FUSED_ACTIVATIONS, host_kernels
+from dl4jlegacy.kernels.protocol import FUSED_ACTIVATIONS, MOST_PLACES, host_kernels
 from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional, InputTypeRecurrent
 from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params, sample_activation
@@ -133,7 +134,7 @@ class ConvolutionLayer(_Convolution, frozen=True, kw_only=True, tag="convolution
         shape = (windows[0].out, windows[1].out)
         rows, columns = pool.windows(shape)
         y = behind.buffer("y", (len(x), self.n_out, rows.out, columns.out, x.shape[4]), x)
-        winners = behind.buffer("winners", y.shape, x, np.int32)
+        winners = behind.buffer("winners", y.shape, x, np.uint8)
         how = (self.stride, self.dilation, relu, (shape, pool.kernel_size, pool.stride, (rows.before, columns.before)))
         host.conv_pool_forward(padded, params["W"], params["b"], y, winners, *how)
 
@@ -168,6 +169,7 @@ def is_pooled(layer: FeedForwardLayer, behind: FeedForwardLayer) -> bool:
         and isinstance(behind, SubsamplingLayer)
         and layer.forward_activation() in ("identity", "relu")
         and behind.pooling_type == "max"
+        and math.prod(behind.kernel_size) <= MOST_PLACES
         and not (behind.drop_out or layer.frozen or behind.frozen)
     )
 
