@@ -67,7 +67,7 @@ def operations(name: str, args: tuple[Any, ...]) -> float:
     weights = next(a for a in args if hasattr(a, "shape") and a.ndim == 4)
     if name.startswith("conv_pool"):
         places = math.prod(args[-1][0]) * len(weights) * len(tiles[0]) * tiles[0].shape[4]
-        return 2.0 * places * weights[0].size * (2 if name.endswith("backward") and args[7] is not None else 1)
+        return 2.0 * places * weights[0].size * (2 if name.endswith("backward") and args[6] is not None else 1)
     places = tiles[0].size if name == "conv_backward_input" else tiles[1].size
     return 2.0 * places * weights[0].size
 

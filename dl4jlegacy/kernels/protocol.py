@@ -284,8 +284,8 @@ Pool = tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int]]
 """Rows and columns of what is pooled, of the window, of its stride, and of the padding above and left."""
 
 
-MOST_PLACES = 256
-"""Places of a window that a byte tells apart."""
+MOST_PLACES = 255
+"""Places of a window that a byte tells apart, and from none."""
 
 
 class HostKernels(Kernels, Protocol):
@@ -295,11 +295,12 @@ class HostKernels(Kernels, Protocol):
                           dilation: tuple[int, int], relu: bool, pool: Pool) -> None:  # fmt: skip
         """``conv_forward``, then ``pool_forward`` of the kind max, to ``y`` and ``winners``; the same bits.
 
-        ``winners`` is uint8; a window has at most ``MOST_PLACES``.
+        ``winners``, uint8, is which place of the window won; ``MOST_PLACES``: none, where ``relu`` lets nothing pass.
+        So many a window has at most.
         """
 
-    def conv_pool_backward(self, x: Array, W: Array, dy: Array, y: Array, winners: Array, gW: Array, gb: Array,
-                           dx: Array | None, stride: tuple[int, int], dilation: tuple[int, int], relu: bool,
+    def conv_pool_backward(self, x: Array, W: Array, dy: Array, winners: Array, gW: Array, gb: Array,
+                           dx: Array | None, stride: tuple[int, int], dilation: tuple[int, int],
                            pool: Pool) -> None:  # fmt: skip
         """Write the gradients of weights, biases and, unless that is None, of ``x``, given that of ``y``.
 

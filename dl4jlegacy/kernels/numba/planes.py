@@ -75,7 +75,7 @@ def add_groups(
 
 
 @helper
-def pool_row(x: int, y: int, winners: int, i: int, out_columns: int, pool: Array) -> None:
+def pool_row(x: int, y: int, winners: int, i: int, out_columns: int, pool: Array, relu: int) -> None:
     """Write the maxima of row ``i`` of windows of the plane ``x`` to the rows ``y`` and ``winners``."""
     height, width, kh, kw = pool[0], pool[1], pool[2], pool[3]
     above, left = i * pool[4] - pool[6], pool[7]
@@ -86,32 +86,37 @@ def pool_row(x: int, y: int, winners: int, i: int, out_columns: int, pool: Array
             np.uint64(x) + np.uint64((first * width + begin) * 64), np.uint64(y) + np.uint64(j * 64),
             np.uint64(winners) + np.uint64(j * 16),
             np.uint64(last - first), np.uint64(end - begin), np.uint64(width * 64),
-            np.uint64((first - above) * kw + begin - j * pool[5] + left), np.uint64(kw), 8,
+            np.uint64((first - above) * kw + begin - j * pool[5] + left), np.uint64(kw),
+            np.uint64(relu), 8,
         )  # fmt: skip
 
 
 @helper
 def expand_planes(
-    dy: Array, y: Array, winners: Array, first: int, planes: int, dx: int, pool: Array, relu: int
+    dy: Array, winners: Array, first: int, planes: int, dx: int, rows: int, begin: int, end: int, pool: Array
 ) -> None:  # fmt: skip
-    """Write to ``dx`` the gradient of some planes, the first of them plane ``first``, given that of their maxima."""
+    """Write the gradient of some planes, the first of them plane ``first``, given that of their maxima.
+
+    Only rows ``begin`` to ``end`` of the windows count; ``dx`` is where what the first of them meets goes, in planes of
+    ``rows`` rows.
+    """
     height, width, kh, kw, adds = pool[0], pool[1], pool[2], pool[3], pool[8]
     if adds:
-        clear(np.uint64(dx), np.uint64(planes * height * width))
+        clear(np.uint64(dx), np.uint64(planes * rows * width))
+    origin = max(0, begin * pool[4] - pool[6])
     for plane in range(planes):
-        base = np.uint64(dx) + np.uint64(plane * height * width * 64)
-        for i in range(y.shape[2]):
+        base = np.uint64(dx) + np.uint64(plane * rows * width * 64)
+        for i in range(begin, end):
             above = i * pool[4] - pool[6]
             top, bottom = max(0, above), min(height, above + kh)
-            for j in range(y.shape[3]):
+            for j in range(dy.shape[3]):
                 before = j * pool[5] - pool[7]
-                begin, end = max(0, before), min(width, before + kw)
-                place = ((first + plane) * y.shape[2] + i) * y.shape[3] + j
+                left, right = max(0, before), min(width, before + kw)
+                place = ((first + plane) * dy.shape[2] + i) * dy.shape[3] + j
                 at = np.uint64(place * 64)
                 expand_window(
-                    np.uint64(dy.ctypes.data) + at, np.uint64(y.ctypes.data) + at,
-                    np.uint64(winners.ctypes.data) + np.uint64(place * 16),
-                    base + np.uint64((top * width + begin) * 64), np.uint64(bottom - top), np.uint64(end - begin),
-                    np.uint64(width * 64), np.uint64((top - above) * kw + begin - before), np.uint64(kw),
-                    np.uint64(relu), np.uint64(adds),
+                    np.uint64(dy.ctypes.data) + at, np.uint64(winners.ctypes.data) + np.uint64(place * 16),
+                    base + np.uint64(((top - origin) * width + left) * 64), np.uint64(bottom - top),
+                    np.uint64(right - left), np.uint64(width * 64), np.uint64((top - above) * kw + left - before),
+                    np.uint64(kw), np.uint64(adds),
                 )  # fmt: skip

@@ -47,7 +47,7 @@ def _pool_forward(
                 if is_max:
                     code = np.uint64((first - i * sh + top) * kw + begin - j * sw + left)
                     max_window(at, np.uint64(y.ctypes.data) + to, np.uint64(winners.ctypes.data) + to, rows, columns,
-                               x_row, code, code_row, 32)  # fmt: skip
+                               x_row, code, code_row, np.uint64(0), 32)  # fmt: skip
                 else:
                     count = rows * columns if is_avg else np.uint64(1)
                     sum_window(at, np.uint64(y.ctypes.data) + to, rows, columns, x_row, count)
@@ -111,7 +111,7 @@ def _tile(x: Array, tiles: Array) -> None:
             if filled == 16 and size >= 16:
                 turn(
                     x, np.uint64(x.ctypes.data) + np.uint64((t * 16 * size + first) * 4), np.uint64(size * 4),
-                    np.uint64(tiles.ctypes.data) + np.uint64((t * size + first) * 64), np.uint64(64), 0,
+                    np.uint64(tiles.ctypes.data) + np.uint64((t * size + first) * 64), np.uint64(64), 16, 0,
                 )  # fmt: skip
                 continue
             for lane in range(16):
@@ -128,7 +128,7 @@ def _untile(tiles: Array, x: Array) -> None:
             if filled == 16 and size >= 16:
                 turn(
                     x, np.uint64(tiles.ctypes.data) + np.uint64((t * size + first) * 64), np.uint64(64),
-                    np.uint64(x.ctypes.data) + np.uint64((t * 16 * size + first) * 4), np.uint64(size * 4), 0,
+                    np.uint64(x.ctypes.data) + np.uint64((t * 16 * size + first) * 4), np.uint64(size * 4), 16, 0,
                 )  # fmt: skip
                 continue
             for lane in range(filled):

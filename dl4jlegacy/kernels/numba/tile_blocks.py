@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils
 
 from dl4jlegacy.kernels.numba.emission import (
     F32,
@@ -35,6 +34,7 @@ from dl4jlegacy.kernels.numba.emission import (
     vector,
 )
 from dl4jlegacy.kernels.philox import LANES
+from dl4jlegacy.kernels.protocol import MOST_PLACES
 
 __all__ = [
     "LINE",
@@ -50,6 +50,7 @@ __all__ = [
 ]
 
 LINE = 4 * LANES
+NO_PLACE = MOST_PLACES
 
 
 def _codes(value: int) -> Any:
@@ -116,53 +117,71 @@ def _forward_block(builder: Any, x: Any, w: Any, b: Any, y: Any, places: Any, of
             store(builder, value, line, i * LINE)
 
 
-def _weights_block(builder: Any, x: Any, dz: Any, g: Any, tiles: Any, pixels: Any, offsets: Any,
-                   x_tile: Any, x_down: Any, x_across: Any, z_tile: Any, z_filter: Any,
+def _weights_block(builder: Any, x: Any, dz: Any, g: Any, kept: Any, tiles: Any, pixels: Any, offsets: Any,
+                   x_tile: Any, x_down: Any, x_across: Any, z_tile: Any, z_filter: Any, goes_on: Any, ends: Any,
                    filters: int, down: int, across: int, lanes: int) -> None:  # fmt: skip
-    """Write to ``g`` the gradients of ``filters`` x ``down`` x ``across`` weights, one after the other, in vectors.
+    """Sum the gradients of ``filters`` x ``down`` x ``across`` weights over tiles and output pixels.
 
-    The sum goes over tiles and output pixels, then over lanes, halves upon halves. ``offsets`` lead from ``x``, which
-    meets the first pixel, to what all meet, ``x_down`` and ``x_across`` to the next row and column of the kernel.
+    The sums begin with what ``kept`` holds if one ``goes_on``, else with 0. If that ``ends`` it, the sums over lanes,
+    halves upon halves, are written to ``g``, one weight after the other in vectors; else they go to ``kept``.
+    ``offsets`` lead from ``x`` to what all pixels meet, ``x_down`` and ``x_across`` to the next row and column of the
+    kernel.
     """
     kind, places = _floats(lanes), [(row, column) for row in range(down) for column in range(across)]
     count, parts = filters * len(places), LANES // lanes
     sums = variables(builder, count, [vector(0.0, kind)] * count)
     skips = [at(builder, i64(0), (i64(row), x_down), (i64(column), x_across)) for row, column in places]
-    kept = builder.ptrtoint(cgutils.alloca_once(builder, kind, size=count * parts), I64) if parts > 1 else None
+    begins = builder.icmp_unsigned("!=", goes_on, i64(0))
 
-    def pixel(x: Any, dz: Any, indices: list[Any]) -> None:
-        here = at(builder, x, (indices[0], x_tile))
-        here = builder.add(here, load(builder, at(builder, offsets, (indices[1], i64(8))), 0, I64))
-        there = at(builder, dz, (indices[0], z_tile), (indices[1], i64(LINE)))
-        slopes = [load(builder, at(builder, there, (i64(f), z_filter)), 0, kind) for f in range(filters)]
-        for k, skip in enumerate(skips):
-            seen = load(builder, builder.add(here, skip), 0, kind)
-            for f in range(filters):
-                total = sums[f * len(places) + k]
-                builder.store(fma(builder, seen, slopes[f], builder.load(total)), total)
+    def run(x: Any, dz: Any, kept: Any) -> None:
+        with builder.if_then(begins):
+            for number, total in enumerate(sums):
+                builder.store(load(builder, kept, 4 * lanes * number, kind), total)
+
+        def pixel(indices: list[Any]) -> None:
+            here = at(builder, x, (indices[0], x_tile))
+            here = builder.add(here, load(builder, at(builder, offsets, (indices[1], i64(8))), 0, I64))
+            there = at(builder, dz, (indices[0], z_tile), (indices[1], i64(LINE)))
+            slopes = [load(builder, at(builder, there, (i64(f), z_filter)), 0, kind) for f in range(filters)]
+            for k, skip in enumerate(skips):
+                seen = load(builder, builder.add(here, skip), 0, kind)
+                for f in range(filters):
+                    total = sums[f * len(places) + k]
+                    builder.store(fma(builder, seen, slopes[f], builder.load(total)), total)
+
+        nested(builder, (tiles, pixels), pixel)
 
     def part(indices: list[Any]) -> None:
-        first = builder.mul(indices[0], i64(4 * lanes))
-        own_x, own_dz = builder.add(x, first), builder.add(dz, first)
-        nested(builder, (tiles, pixels), lambda places: pixel(own_x, own_dz, places))
-        for number, total in enumerate(sums):
-            store(
-                builder,
-                builder.load(total),
-                at(builder, kept, (indices[0], i64(4 * lanes * count))),
-                4 * lanes * number,
-            )
+        skip = builder.mul(indices[0], i64(4 * lanes))
+        own = builder.add(kept, builder.mul(indices[0], i64(4 * lanes * count)))
+        run(builder.add(x, skip), builder.add(dz, skip), own)
+        _store_all(builder, sums, own)
+        for total in sums:
             builder.store(vector(0.0, kind), total)
 
-    if kept is None:
-        nested(builder, (tiles, pixels), lambda places: pixel(x, dz, places))
-        found = [builder.load(total) for total in sums]
-    else:
-        nested(builder, (i64(parts),), part)
-        found = [_whole_sum(builder, [load(builder, kept, 4 * lanes * (number + part * count), kind)
-                                      for part in range(parts)]) for number in range(count)]  # fmt: skip
-    for number, total in enumerate(_lane_sums(builder, found)):
-        store(builder, total, g, number * 4 * lanes)
+    def end(found: list[Any]) -> None:
+        for number, total in enumerate(_lane_sums(builder, found)):
+            store(builder, total, g, number * 4 * lanes)
+
+    is_last = builder.icmp_unsigned("!=", ends, i64(0))
+    if parts == 1:
+        run(x, dz, kept)
+        with builder.if_else(is_last) as (then, otherwise):
+            with then:
+                end([builder.load(total) for total in sums])
+            with otherwise:
+                _store_all(builder, sums, kept)
+        return
+    nested(builder, (i64(parts),), part)
+    with builder.if_then(is_last):
+        end([_whole_sum(builder, [load(builder, kept, 4 * lanes * (number + part * count), kind)
+                                  for part in range(parts)]) for number in range(count)])  # fmt: skip
+
+
+def _store_all(builder: Any, sums: list[Any], address: Any) -> None:
+    for number, total in enumerate(sums):
+        found = builder.load(total)
+        store(builder, found, address, 4 * found.type.count * number)
 
 
 def _whole_sum(builder: Any, parts: list[Any]) -> Any:
@@ -218,8 +237,11 @@ def _each_place(builder: Any, rows: Any, columns: Any, body: Callable[[list[Any]
 
 
 def _max_window(builder: Any, x: Any, y: Any, winner: Any, rows: Any, columns: Any, x_row: Any, code: Any,
-                code_row: Any, width: int) -> None:  # fmt: skip
-    """Write the maximum of a window to ``y``, and which place it was (the first of equals) in ``width`` bits a lane."""
+                code_row: Any, relu: Any, width: int) -> None:  # fmt: skip
+    """Write the maximum of a window to ``y``, and which place it was (the first of equals) in ``width`` bits a lane.
+
+    With ``relu`` none was, ``NO_PLACE``, where the maximum is not positive.
+    """
     best, which = variables(builder, 2, [vector(float("-inf")), _codes(0)])
 
     def place(indices: list[Any]) -> None:
@@ -233,7 +255,11 @@ def _max_window(builder: Any, x: Any, y: Any, winner: Any, rows: Any, columns: A
     _each_place(builder, rows, columns, place)
     store(builder, builder.load(best), y)
     found = builder.load(which)
-    store(builder, found if width == 32 else builder.trunc(found, _whole(width)), winner)
+    if width == 8:
+        passes = builder.fcmp_ordered(">", builder.load(best), vector(0.0))
+        passes = builder.or_(passes, _mask(builder, builder.icmp_unsigned("==", relu, i64(0))))
+        found = builder.trunc(builder.select(passes, found, _codes(NO_PLACE)), _whole(8))
+    store(builder, found, winner)
 
 
 def _sum_window(builder: Any, x: Any, y: Any, rows: Any, columns: Any, x_row: Any, count: Any) -> None:
@@ -267,15 +293,13 @@ def _spread_window(builder: Any, dy: Any, winner: Any, dx: Any, rows: Any, colum
     _each_place(builder, rows, columns, one)
 
 
-def _expand_window(builder: Any, dy: Any, y: Any, winner: Any, dx: Any, rows: Any, columns: Any, x_row: Any, code: Any,
-                   code_row: Any, relu: Any, adds: Any) -> None:  # fmt: skip
+def _expand_window(builder: Any, dy: Any, winner: Any, dx: Any, rows: Any, columns: Any, x_row: Any, code: Any,
+                   code_row: Any, adds: Any) -> None:  # fmt: skip
     """Write to a window of ``dx``, or add if ``adds``: ``dy`` at the place that won, 0 elsewhere.
 
-    With ``relu`` that is 0, too, where the maximum ``y`` is not positive. ``winner`` is a byte a lane.
+    ``winner`` is a byte a lane.
     """
-    passes = builder.fcmp_ordered(">", load(builder, y), vector(0.0))
-    passes = builder.or_(passes, _mask(builder, builder.icmp_unsigned("==", relu, i64(0))))
-    slope = builder.select(passes, load(builder, dy), vector(0.0))
+    slope = load(builder, dy)
     won = builder.zext(load(builder, winner, 0, _whole(8)), INTS)
 
     def one(indices: list[Any], *, is_added: bool) -> None:
@@ -297,9 +321,12 @@ def _clear(builder: Any, x: Any, count: Any) -> None:
     nested(builder, (count,), lambda indices: store(builder, vector(0.0), at(builder, x, (indices[0], i64(LINE)))))
 
 
-def _plane_sums(builder: Any, x: Any, x_plane: Any, count: Any, out: Any, planes: int) -> None:
-    """Write to ``out`` the sums of ``count`` vectors, in order, of some planes: one vector each."""
+def _plane_sums(builder: Any, x: Any, x_plane: Any, count: Any, out: Any, goes_on: Any, planes: int) -> None:
+    """Write to ``out`` the sums of ``count`` vectors, in order, of some planes; they begin with it if one goes on."""
     sums = variables(builder, planes, [vector(0.0)] * planes)
+    with builder.if_then(builder.icmp_unsigned("!=", goes_on, i64(0))):
+        for number, total in enumerate(sums):
+            builder.store(load(builder, out, number * LINE), total)
 
     def one(indices: list[Any]) -> None:
         here = at(builder, x, (indices[0], i64(LINE)))
@@ -317,11 +344,11 @@ def _mask(builder: Any, flag: Any) -> Any:
 
 
 forward_block: Any = block(9, 3)(_forward_block)
-weights_block: Any = block(11, 4)(_weights_block)
+weights_block: Any = block(14, 4)(_weights_block)
 input_block: Any = block(6, 6)(_input_block)
-max_window: Any = block(8, 1)(_max_window)
+max_window: Any = block(9, 1)(_max_window)
 sum_window: Any = block(6, 0)(_sum_window)
 spread_window: Any = block(9, 0)(_spread_window)
 clear: Any = block(2, 0)(_clear)
-expand_window: Any = block(11, 0)(_expand_window)
-plane_sums: Any = block(4, 1)(_plane_sums)
+expand_window: Any = block(9, 0)(_expand_window)
+plane_sums: Any = block(5, 1)(_plane_sums)

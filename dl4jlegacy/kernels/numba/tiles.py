@@ -40,6 +40,7 @@ __all__ = [
 Pair = tuple[int, int]
 Pool = tuple[Pair, Pair, Pair, Pair]
 _GROUP = 4  # tiles between two sums over lanes
+_NEAR = 1 << 14  # bytes that stay in the first-level cache with what else is used meanwhile
 _INT = types.int64
 
 
@@ -114,7 +115,6 @@ _STARTS, _SCRATCH = tiles_array(1, _INT), tiles_array(1, is_read=False)
 _WINNERS = types.Array(types.uint8, 5, "C")
 _NOT_POOLED = np.empty(0, np.int64)
 _NO_WINNERS = np.empty((0,) * 5, np.uint8)
-_NO_FLOATS = np.empty((0,) * 5, np.float32)
 
 
 @functools.cache
@@ -166,7 +166,7 @@ def _forward_kernel(FB: int, XB: int, L: int) -> Any:
                             to = first + np.uint64(k) * y_plane + np.uint64(r * y.shape[3] * 64)
                             pool_row(z + np.uint64(k) * z_plane - np.uint64(gone * width * 64),
                                      np.uint64(y.ctypes.data) + to, np.uint64(winners.ctypes.data) + to // np.uint64(4),
-                                     r, y.shape[3], pool)  # fmt: skip
+                                     r, y.shape[3], pool, relu)  # fmt: skip
 
     written = tiles_array(5, is_read=False)
     arrays = (tiles_array(5), tiles_array(4), tiles_array(1), written, _WINNERS, _SCRATCH, _SCRATCH, *[_STARTS] * 4)
@@ -226,43 +226,51 @@ def _weights_kernel(FB: int, DB: int, AB: int, L: int) -> Any:
     size = -(-FB * DB * AB // L) * L
 
     def conv_backward_weights_tiles(
-        x: Array, dz: Array, y: Array, winners: Array, sums: Array, gw: Array, g: Array, planes: Array, filters: Array,
-        downs: Array, acrosses: Array, offsets: Array, pool: Array, down: int, across: int, relu: int,
+        x: Array, dz: Array, winners: Array, sums: Array, gw: Array, g: Array, kept: Array, planes: Array,
+        filters: Array, downs: Array, acrosses: Array, offsets: Array, pool: Array, down: int, across: int, band: int,
     ) -> None:  # fmt: skip
         tiles, channels, out = x.shape[0], x.shape[1], dz.shape[1]
         is_pooled = pool.size > 0
         height, width = (pool[0], pool[1]) if is_pooled else (dz.shape[2], dz.shape[3])
         row, plane = np.uint64(x.shape[3] * 64), np.uint64(x.shape[2] * x.shape[3] * 64)
-        z_plane, block = np.uint64(height * width * 64), 0
-        for first in range(0, tiles, 4):
-            count = min(4, tiles - first)
+        z_plane, block = np.uint64((band if is_pooled else height) * width * 64), 0
+        bands, together = (height + band - 1) // band, 4 if band >= height else 1
+        for group in range(0, tiles, 4):
             for fb in range(filters.size):
-                z, z_tile = np.uint64(dz.ctypes.data), np.uint64(out) * z_plane
-                z += np.uint64(first * out + filters[fb]) * z_plane
-                if is_pooled:
-                    z, z_tile = np.uint64(planes.ctypes.data), np.uint64(FB) * z_plane
-                    for t in range(count):
-                        at = (first + t) * out + filters[fb]
-                        to = z + np.uint64(t) * z_tile
-                        expand_planes(dz, y, winners, at, FB, to, pool, relu)
-                        plane_sums(to, z_plane, np.uint64(height * width),
-                                   np.uint64(sums.ctypes.data) + np.uint64(at * 64), FB)  # fmt: skip
-                for c in range(channels):
-                    for d in downs:
-                        for a in acrosses:
-                            weights_block(
-                                np.uint64(x.ctypes.data) + np.uint64(first * channels + c) * plane
-                                + np.uint64(d * down) * row + np.uint64(a * across * 64),
-                                z, np.uint64(g.ctypes.data) + np.uint64(block * size * 4),
-                                np.uint64(count), np.uint64(offsets.size), np.uint64(offsets.ctypes.data),
-                                np.uint64(channels) * plane, np.uint64(down) * row, np.uint64(across * 64),
-                                z_tile, z_plane, FB, DB, AB, L,
-                            )  # fmt: skip
-                            block += 1
+                start, end = block, min(tiles, group + 4)
+                for part in range((end - group + together - 1) // together * bands):
+                    first, at = group + part // bands * together, part % bands * band
+                    count, rows = min(together, end - first), min(band, height - at)
+                    z, z_tile = np.uint64(dz.ctypes.data), np.uint64(out) * z_plane
+                    z += np.uint64(first * out + filters[fb]) * z_plane + np.uint64(at * width * 64)
+                    if is_pooled:
+                        z, z_tile = np.uint64(planes.ctypes.data), np.uint64(FB) * z_plane
+                        for t in range(count):
+                            number, to = (first + t) * out + filters[fb], z + np.uint64(t) * z_tile
+                            expand_planes(dz, winners, number, FB, to, band, at // pool[4],
+                                          dz.shape[2] if bands == 1 else (at + rows) // pool[4], pool)  # fmt: skip
+                            lines = np.uint64(sums.ctypes.data) + np.uint64(number * 64)
+                            plane_sums(to, z_plane, np.uint64(rows * width), lines, np.uint64(at), FB)
+                    block = start
+                    for c in range(channels):
+                        for d in downs:
+                            for a in acrosses:
+                                weights_block(
+                                    np.uint64(x.ctypes.data) + np.uint64(first * channels + c) * plane
+                                    + np.uint64(d * down) * row + np.uint64(a * across * 64),
+                                    z, np.uint64(g.ctypes.data) + np.uint64(block * size * 4),
+                                    np.uint64(kept.ctypes.data) + np.uint64((block - start) * FB * DB * AB * 64),
+                                    np.uint64(count), np.uint64(rows * width),
+                                    np.uint64(offsets.ctypes.data) + np.uint64(at * width * 8),
+                                    np.uint64(channels) * plane, np.uint64(down) * row, np.uint64(across * 64),
+                                    z_tile, z_plane, np.uint64(part),
+                                    np.uint64(first + count == end and at + rows == height), FB, DB, AB, L,
+                                )  # fmt: skip
+                                block += 1
         add_groups(g, gw, filters, downs, acrosses, FB, DB, AB, size, (tiles + 3) // 4)
 
-    read = tiles_array(5)
-    arrays = (read, read, read, _WINNERS, _SCRATCH, tiles_array(4, is_read=False), _SCRATCH, _SCRATCH, *[_STARTS] * 5)
+    read, scratch = tiles_array(5), [_SCRATCH] * 3
+    arrays = (read, read, _WINNERS, _SCRATCH, tiles_array(4, is_read=False), *scratch, *[_STARTS] * 5)
     return compile_cached((*arrays, *[_INT] * 3), conv_backward_weights_tiles)
 
 
@@ -273,23 +281,37 @@ def conv_backward_weights(x: Array, dz: Array, gW: Array, stride: Pair, dilation
         return
     _check(x, gW, dz.shape, stride, dilation)
     _check_contiguous(x, dz)
-    _weights(x, dz, _NO_FLOATS, _NO_WINNERS, _scratch("sums", 0), gW, _NOT_POOLED, dz.shape[2:4], stride, dilation, 0)
+    _weights(x, dz, _NO_WINNERS, _scratch("sums", 0), gW, _NOT_POOLED, dz.shape[2:4], stride, dilation)
 
 
 def _weights(
-    x: Array, dz: Array, y: Array, winners: Array, sums: Array, gW: Array, window: Array, shape: Pair, stride: Pair,
-    dilation: Pair, relu: int,
+    x: Array, dz: Array, winners: Array, sums: Array, gW: Array, window: Array, shape: Pair, stride: Pair,
+    dilation: Pair,
 ) -> None:  # fmt: skip
     F, C, kh, kw = gW.shape
     lanes, registers = register_file()
     FB, DB, AB = _weights_blocks(F, kh, kw, registers)
     filters, downs, acrosses = _starts(F, FB), _starts(kh, DB), _starts(kw, AB)
-    blocks = -(-len(x) // _GROUP) * filters.size * C * downs.size * acrosses.size
-    g = _scratch("gradients", blocks * -(-FB * DB * AB // lanes) * lanes)
-    planes = _scratch("planes", min(len(x), _GROUP) * FB * shape[0] * shape[1] * LANES if window.size else 0)
-    kernel = _weights_kernel(FB, DB, AB, lanes)
-    pixels = _pixels(shape, x.shape[3], stride)
-    kernel(x, dz, y, winners, sums, gW, g, planes, filters, downs, acrosses, pixels, window, *dilation, relu)
+    blocks = C * downs.size * acrosses.size
+    band = _band(shape, FB, blocks * FB * DB * AB, window)
+    g = _scratch("gradients", -(-len(x) // _GROUP) * filters.size * blocks * -(-FB * DB * AB // lanes) * lanes)
+    kept = _scratch("kept", blocks * FB * DB * AB * LANES)
+    planes = _scratch("planes", min(len(x), _GROUP) * FB * band * shape[1] * LANES if window.size else 0)
+    kernel, pixels = _weights_kernel(FB, DB, AB, lanes), _pixels(shape, x.shape[3], stride)
+    steps = (filters, downs, acrosses, pixels, window, *dilation, band)
+    kernel(x, dz, winners, sums, gW, g, kept, planes, *steps)
+
+
+def _band(shape: Pair, filters: int, weights: int, window: Array) -> int:
+    """Return how many rows of an output are read at once: so many that they stay in the first-level cache.
+
+    All, if so many weights belong to each filter that their sums would not stay there themselves; or if what is pooled
+    cannot be cut.
+    """
+    line, unit = filters * shape[1] * LANES * 4, int(window[4]) if window.size else 1
+    if weights * LANES * 4 > _NEAR or (window.size and window[8]) or line * shape[0] <= _NEAR:
+        return shape[0]
+    return min(shape[0], max(1, _NEAR // (line * unit)) * unit)
 
 
 @functools.cache
@@ -309,8 +331,8 @@ def _weights_blocks(filters: int, height: int, width: int, registers: int) -> tu
 @functools.cache
 def _input_kernel(CB: int, KB: int, XB: int, SX: int, DX: int, L: int) -> Any:
     def conv_backward_input_tiles(
-        dz: Array, y: Array, winners: Array, w: Array, dx: Array, packed: Array, planes: Array, pool: Array, down: int,
-        stride: int, relu: int,
+        dz: Array, winners: Array, w: Array, dx: Array, packed: Array, planes: Array, pool: Array, down: int,
+        stride: int,
     ) -> None:  # fmt: skip
         filters, channels, kh, kw = w.shape[0], w.shape[1], w.shape[2], w.shape[3]
         is_pooled = pool.size > 0
@@ -323,7 +345,7 @@ def _input_kernel(CB: int, KB: int, XB: int, SX: int, DX: int, L: int) -> Any:
             z = np.uint64(dz.ctypes.data) + np.uint64(t * filters) * z_plane
             if is_pooled:
                 z = np.uint64(planes.ctypes.data)
-                expand_planes(dz, y, winners, t * filters, filters, z, pool, relu)
+                expand_planes(dz, winners, t * filters, filters, z, height, 0, dz.shape[2], pool)
             for i in range(height):
                 for ky in range(kh):
                     row = i * stride + ky * down
@@ -342,8 +364,8 @@ def _input_kernel(CB: int, KB: int, XB: int, SX: int, DX: int, L: int) -> Any:
                                     )  # fmt: skip
 
     written = tiles_array(5, is_read=False)
-    arrays = (tiles_array(5), tiles_array(5), _WINNERS, tiles_array(4), written, _SCRATCH, _SCRATCH, _STARTS)
-    return compile_cached((*arrays, _INT, _INT, _INT), conv_backward_input_tiles)
+    arrays = (tiles_array(5), _WINNERS, tiles_array(4), written, _SCRATCH, _SCRATCH, _STARTS)
+    return compile_cached((*arrays, _INT, _INT), conv_backward_input_tiles)
 
 
 def conv_backward_input(dz: Array, W: Array, dx: Array, stride: Pair, dilation: Pair) -> None:
@@ -353,19 +375,18 @@ def conv_backward_input(dz: Array, W: Array, dx: Array, stride: Pair, dilation: 
         return
     _check(dx, W, dz.shape, stride, dilation)
     _check_contiguous(dx, dz)
-    _input(dz, _NO_FLOATS, _NO_WINNERS, W, dx, _NOT_POOLED, dz.shape[2:4], stride, dilation, 0)
+    _input(dz, _NO_WINNERS, W, dx, _NOT_POOLED, dz.shape[2:4], stride, dilation)
 
 
 def _input(
-    dz: Array, y: Array, winners: Array, W: Array, dx: Array, window: Array, shape: Pair, stride: Pair, dilation: Pair,
-    relu: int,
+    dz: Array, winners: Array, W: Array, dx: Array, window: Array, shape: Pair, stride: Pair, dilation: Pair
 ) -> None:  # fmt: skip
     lanes, registers = register_file()
     CB, KB, XB = _input_blocks(W.shape[1], W.shape[3], shape[1], registers)
     planes = _scratch("planes", len(W) * shape[0] * shape[1] * LANES if window.size else 0)
     kernel = _input_kernel(CB, KB, XB, stride[1], dilation[1], lanes)
-    kernel(dz, y, winners, np.ascontiguousarray(W), dx, _scratch("weights", W.size), planes, window, dilation[0],
-           stride[0], relu)  # fmt: skip
+    kernel(dz, winners, np.ascontiguousarray(W), dx, _scratch("weights", W.size), planes, window, dilation[0],
+           stride[0])  # fmt: skip
 
 
 @functools.cache
@@ -382,25 +403,26 @@ def _input_blocks(channels: int, places: int, pixels: int, registers: int) -> tu
 
 
 def conv_pool_backward(
-    x: Array, W: Array, dy: Array, y: Array, winners: Array, gW: Array, gb: Array, dx: Array | None, stride: Pair,
-    dilation: Pair, relu: bool, pool: Pool,
+    x: Array, W: Array, dy: Array, winners: Array, gW: Array, gb: Array, dx: Array | None, stride: Pair, dilation: Pair,
+    pool: Pool,
 ) -> None:  # fmt: skip
     """See ``HostKernels``."""
     if x.dtype.char != "f":
-        numpy_tiles.conv_pool_backward(x, W, dy, y, winners, gW, gb, dx, stride, dilation, relu, pool, matmul)
+        numpy_tiles.conv_pool_backward(x, W, dy, winners, gW, gb, dx, stride, dilation, pool, matmul)
         return
-    _check_pooled(x, W, y, winners, stride, dilation, pool)
-    if dy.shape != y.shape or gW.shape != W.shape or gb.shape != W.shape[:1] or not (dx is None or dx.shape == x.shape):
+    _check_pooled(x, W, dy, winners, stride, dilation, pool)
+    if gW.shape != W.shape or gb.shape != W.shape[:1] or not (dx is None or dx.shape == x.shape):
         raise ShapeError(
-            f"conv_pool_backward: gradients {dy.shape} of tiles {y.shape}, {gW.shape} and {gb.shape} of weights "
-            f"{W.shape}, {None if dx is None else dx.shape} of {x.shape} do not fit"
+            f"conv_pool_backward: gradients {gW.shape} and {gb.shape} of weights {W.shape}, "
+            f"{None if dx is None else dx.shape} of tiles {x.shape} do not fit"
         )
-    _check_contiguous(dy, gW)
-    window, sums = _window(pool, y.shape[2:4]), _scratch("sums", len(x) * len(W) * LANES)
-    _weights(x, dy, y, winners, sums, gW, window, pool[0], stride, dilation, int(relu))
-    gb[...] = sums[: len(x) * len(W) * LANES].reshape(len(x), len(W), LANES).sum(axis=(0, 2), dtype=np.float64)
+    _check_contiguous(x if dx is None else dx, gW)
+    size, window = len(x) * len(W) * LANES, _window(pool, dy.shape[2:4])
+    sums = _scratch("sums", size)
+    _weights(x, dy, winners, sums, gW, window, pool[0], stride, dilation)
+    gb[...] = sums[:size].reshape(len(x), len(W), LANES).sum(axis=(0, 2), dtype=np.float64)
     if dx is not None:
-        _input(dy, y, winners, W, dx, window, pool[0], stride, dilation, int(relu))
+        _input(dy, winners, W, dx, window, pool[0], stride, dilation)
 
 
 def _check_pooled(

@@ -15,6 +15,7 @@ import numpy as np
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, nearest
 from dl4jlegacy.kernels.elementary import positive_power
+from dl4jlegacy.kernels.protocol import MOST_PLACES
 
 __all__ = [
     "POOLINGS",
@@ -201,16 +202,18 @@ def conv_pool_forward(
     z = np.empty((*y.shape[:2], *shape, y.shape[4]), y.dtype)
     conv_forward(x, W, b, z, stride, dilation, relu, matmul)
     pool_forward(z, y, winners, kernel, step, pad, "max")
+    if relu:
+        np.copyto(winners, MOST_PLACES, where=~(y > 0))
 
 
 def conv_pool_backward(
-    x: Array, W: Array, dy: Array, y: Array, winners: Array, gW: Array, gb: Array, dx: Array | None, stride: Pair,
-    dilation: Pair, relu: bool, pool: Pool, matmul: Matmul = np.matmul,
+    x: Array, W: Array, dy: Array, winners: Array, gW: Array, gb: Array, dx: Array | None, stride: Pair, dilation: Pair,
+    pool: Pool, matmul: Matmul = np.matmul,
 ) -> None:  # fmt: skip
     """See ``HostKernels``."""
     shape, kernel, step, pad = pool
-    dz = np.empty((*y.shape[:2], *shape, y.shape[4]), y.dtype)
-    pool_backward(dy * (y > 0) if relu else dy, dz, y, winners, dz, kernel, step, pad, "max")
+    dz = np.empty((*dy.shape[:2], *shape, dy.shape[4]), dy.dtype)
+    pool_backward(dy, dz, dy, winners, dz, kernel, step, pad, "max")
     gb[...] = dz.sum(axis=(0, 2, 3, 4))
     conv_backward_weights(x, dz, gW, stride, dilation, matmul)
     if dx is not None:

@@ -135,12 +135,15 @@ class ConvolutionLayer(_Convolution, frozen=True, kw_only=True, tag="convolution
         rows, columns = pool.windows(shape)
         y = behind.buffer("y", (len(x), self.n_out, rows.out, columns.out, x.shape[4]), x)
         winners = behind.buffer("winners", y.shape, x, np.uint8)
-        how = (self.stride, self.dilation, relu, (shape, pool.kernel_size, pool.stride, (rows.before, columns.before)))
-        host.conv_pool_forward(padded, params["W"], params["b"], y, winners, *how)
+        how, pooling = (
+            (self.stride, self.dilation),
+            (shape, pool.kernel_size, pool.stride, (rows.before, columns.before)),
+        )
+        host.conv_pool_forward(padded, params["W"], params["b"], y, winners, *how, relu, pooling)
 
         def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
             dx = step.buffer("dx", padded.shape, x) if need_dx else None
-            host.conv_pool_backward(padded, params["W"], dy, y, winners, grads["W"], grads["b"], dx, *how)
+            host.conv_pool_backward(padded, params["W"], dy, winners, grads["W"], grads["b"], dx, *how, pooling)
             return None if dx is None else self._unpadded(dx, x, windows, step)
 
         return y, backward
