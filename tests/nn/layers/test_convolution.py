@@ -10,6 +10,7 @@ import pytest
 
 from dl4jlegacy.errors import ConfError, DataError, ShapeError
 from dl4jlegacy.kernels import load
+from dl4jlegacy.nn.conf import stages
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.input_type import AnyInputType, InputType
 from dl4jlegacy.nn.layers.convolution import Convolution1DLayer, ConvolutionLayer
@@ -62,6 +63,8 @@ IMAGE_STACKS: list[tuple[Layer, ...]] = [
     (conv(activation="softplus", stride=(2, 1), padding=(1, 2)), conv(kernel_size=(2, 2), dilation=(2, 1))),
     (conv(convolution_mode="same", stride=(2, 3), activation="sigmoid"), conv(kernel_size=(1, 1))),
     (conv(dilation=(2, 2), convolution_mode="same"), SubsamplingLayer(kernel_size=(2, 2))),
+    (conv(kernel_size=(1, 1)), conv(activation="identity", padding=(1, 1), drop_out=0.7), SubsamplingLayer((2, 2))),
+    (conv(activation="relu"), SubsamplingLayer(kernel_size=(2, 3), stride=(2, 1), padding=(1, 1)), conv()),
     *[
         (conv(), SubsamplingLayer(kernel_size=(3, 2), stride=(1, 2), padding=(1, 1), pooling_type=kind, pnorm=3))
         for kind in ("max", "avg", "sum", "pnorm")
@@ -197,6 +200,27 @@ def test_compiled_networks_agree_with_numpys_in_everything(examples: int) -> Non
     np.testing.assert_allclose(found[1][0], found[0][0], rtol=1e-4, atol=1e-5 * scale)
     np.testing.assert_allclose(found[1][2], found[0][2], rtol=1e-5, atol=1e-6)
     assert found[1][1] == pytest.approx(found[0][1], rel=1e-5)
+
+
+@pytest.mark.parametrize("activation", ["relu", "identity"])
+@pytest.mark.parametrize("kernels", ["numpy", "numba"])
+def test_pooling_while_convolving_changes_no_bit_of_a_network(
+    kernels: str, activation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers = (conv(kernel_size=(2, 2), activation=activation, convolution_mode="same", drop_out=0.8),
+              SubsamplingLayer(kernel_size=(2, 2)), conv(kernel_size=(2, 2), activation=activation),
+              SubsamplingLayer(kernel_size=(2, 2), stride=(1, 1)), output())  # fmt: skip
+    net = network(*layers, dtype="float32", kernels=kernels)
+    x, labels = RNG.standard_normal((37, 84), np.float32), np.eye(3, dtype=np.float32)[np.arange(37) % 3]
+    found = []
+    for at_once in (True, False):
+        if not at_once:
+            monkeypatch.setattr(stages, "is_pooled", lambda layer, behind: False)
+        gradient, score = net.gradient_and_score(x, labels, Stream.of(1))
+        found.append((gradient.copy(), score, net.output(x)))
+    assert found[0][1] == found[1][1]
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    np.testing.assert_array_equal(found[0][2], found[1][2])
 
 
 def test_output_does_not_depend_on_the_batch_an_image_is_in() -> None:
