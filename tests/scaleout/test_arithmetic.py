@@ -78,13 +78,13 @@ def test_a_worker_whose_kernel_computes_otherwise_is_refused_in_a_run_that_uses_
     for name, conf in confs.items():
         check_same_arithmetic(trackers[name], conf, compute_for_worker(conf, None))
         assert trackers[name].get(ARITHMETIC).keys() == {*PARTS, "training"}
-    real = kernels.conv_forward
+    real = kernels.conv_pool_forward
 
     def another(x: Any, W: Any, b: Any, y: Any, *rest: Any) -> None:
         real(x, W, b, y, *rest)
         y.flat[0] = np.nextafter(y.flat[0], np.float32(9))
 
-    monkeypatch.setattr(kernels, "conv_forward", another)
+    monkeypatch.setattr(kernels, "conv_pool_forward", another)
     check_same_arithmetic(trackers["mlp"], confs["mlp"], compute_for_worker(confs["mlp"], None))
     with pytest.raises(VersionError, match=r"run lenet cannot be computed on here: training is \w{16} in the run and"):
         check_same_arithmetic(trackers["lenet"], confs["lenet"], compute_for_worker(confs["lenet"], None))
