@@ -204,7 +204,7 @@ class Cluster:
     def grid(self) -> Iterator[HazelcastStore]:
         """Connect to what all runs share."""
         given = {"cluster_name": self.cluster_name, "run": NAMES, "secret": SECRET.encode()}
-        store = HazelcastStore(self.hazelcast, **given)
+        store = HazelcastStore(self.hazelcast, **given, deadline_seconds=90.0)  # a member may have been frozen
         try:
             yield store
         finally:
