@@ -15,7 +15,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import command_line
 import nn_contenders  # before NumPy: one thread
@@ -23,6 +23,7 @@ from products import peak
 
 from dl4jlegacy.datasets import DataSet
 from dl4jlegacy.kernels import load
+from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.nn import MultiLayerNetwork
 
@@ -75,7 +76,7 @@ def operations(name: str, args: tuple[Any, ...]) -> float:
 def profile(case: str, batch: int, steps: int) -> None:
     """Train so many batches and print the table."""
     kernels = Timed(load("numba"))
-    network = MultiLayerNetwork(nn_contenders.configuration(case), kernels=kernels)  # type: ignore[arg-type]
+    network = MultiLayerNetwork(nn_contenders.configuration(case), kernels=cast(Kernels, kernels))
     x, classes = nn_contenders.data(case)
     data = DataSet.of_classes(x[:batch], classes[:batch], 10)
     for _ in range(5):

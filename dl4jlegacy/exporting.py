@@ -18,7 +18,6 @@ from dl4jlegacy.nn.dl4j.versions import Version
 from dl4jlegacy.nn.onnx.exporter import write_onnx
 from dl4jlegacy.saved_model import load_model
 from dl4jlegacy.scaleout.records import Head
-from dl4jlegacy.storage import ONNX
 from dl4jlegacy.training import model_writer, params_sha256, read_checkpoint
 
 __all__ = ["convert_model", "export_model", "is_model_file"]
@@ -45,7 +44,7 @@ def convert_model(path: str, out: str, *, dl4j_version: Version | None = None) -
     Raises:
         ModelError: a file cannot be read or written; or the kind of ``out``, or that version, cannot hold the network.
     """
-    output = storage.open_converted(out)
+    output = storage.open_model_output(out, takes_onnx=True)
     model = load_model(path)
     output.save(_writer(model, out, dl4j_version))
     return {"model": path, "params_sha256": params_sha256(model.network.params), "model_path": output.place}
@@ -53,7 +52,7 @@ def convert_model(path: str, out: str, *, dl4j_version: Version | None = None) -
 
 def _writer(model: TrainedModel, out: str, dl4j_version: Version | None) -> Callable[[Path], None]:
     fields: dict[str, Any] = {"normalizer": model.normalizer, "label_names": model.label_names}
-    if Path(out).suffix == ONNX:
+    if storage.is_onnx(out):
         _refuse_version(out, dl4j_version)
         return functools.partial(write_onnx, model.network, **fields)
     for name in ("transform", "images", "stratified", "text", "sequences"):
@@ -82,10 +81,10 @@ def export_model(folder: str, out: str, *, best: bool = False, dl4j_version: Ver
         ModelError: ``out`` cannot be written, or its kind, or that version, cannot take the network.
         DataError: the data that the run's Conf names are not there.
     """
-    output = storage.open_converted(out)
+    output = storage.open_model_output(out, takes_onnx=True)
     kept = read_checkpoint(folder, best=best)
     conf, head, network = kept.conf, kept.head, kept.network
-    if Path(out).suffix == ONNX:
+    if storage.is_onnx(out):
         _refuse_version(out, dl4j_version)
         names = kept.data.source.label_names
         output.save(functools.partial(write_onnx, network, normalizer=kept.data.normalizer, label_names=names))

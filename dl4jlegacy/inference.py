@@ -325,7 +325,7 @@ def read_model(path: str, kernels: Kernels | None = None) -> TrainedModel:
     if is_keras(file):
         imported = KerasModelImport.import_keras_model_and_weights(file, kernels=kernels)
         return TrainedModel(imported, None, (), path)
-    if file.lower().endswith(storage.ONNX):
+    if storage.is_onnx(file):
         raise ModelError(
             f"{path} is an ONNX file by its name; these are written, for other programs such as onnxruntime, and not "
             "read: give the model, or the folder of checkpoints, that it was made of"

@@ -28,15 +28,14 @@ if TYPE_CHECKING:
     from dl4jlegacy.aws.s3_cache import S3Versions
 
 __all__ = [
-    "ONNX",
     "Output",
     "absolute",
     "find_conf",
+    "is_onnx",
     "is_remote",
     "keep",
     "local",
     "open_checkpoints",
-    "open_converted",
     "open_exported",
     "open_folder",
     "open_model_output",
@@ -46,7 +45,6 @@ __all__ = [
     "remote_versions",
 ]
 
-ONNX = ".onnx"
 _FOREIGN = {
     ".h5": "Keras", ".hdf5": "Keras", ".keras": "Keras", ".pb": "TensorFlow", ".tflite": "TensorFlow",
     ".pt": "PyTorch", ".pth": "PyTorch", ".pkl": "Python's pickle", ".joblib": "joblib",
@@ -213,23 +211,26 @@ def keep(write: Callable[[Path], None]) -> str:
     return ""
 
 
-def open_model_output(path: str) -> Output:
-    """Return the output of a training that ``path`` names; raises as ``open_output``, and for what is no model file."""
-    if Path(path).suffix == ONNX:
+def is_onnx(path: str) -> bool:
+    """Return whether a model's file is one of ONNX by its ending."""
+    return path.lower().endswith(".onnx")
+
+
+def open_model_output(path: str, *, takes_onnx: bool = False) -> Output:
+    """Return the output of a model that ``path`` names; raises as ``open_output``, and for other libraries' kinds.
+
+    ONNX is one of these unless ``takes_onnx``: no training goes on with it.
+    """
+    if is_onnx(path) and not takes_onnx:
         raise ModelError(
             f"{path} would be an ONNX file, with which no training goes on; choose a .zip or .safetensors for --out, "
             "and `dl4j export` makes an ONNX file of it"
         )
-    return open_converted(path)
-
-
-def open_converted(path: str) -> Output:
-    """Return the output of a model that ``path`` names; raises as ``open_output``, and for other libraries' kinds."""
     library = _FOREIGN.get(Path(path).suffix.lower())
     if library is not None:
         raise ModelError(
             f"{path} would be a file of {library} by its ending, and no such file is written; give --out the ending "
-            ".zip, .safetensors or .onnx"
+            f".zip{', .safetensors or .onnx' if takes_onnx else ' or .safetensors'}"
         )
     return open_output(path)
 

@@ -3,7 +3,7 @@ addition, ``DeviceKernels`` of those on a GPU.
 
 Every array is C-contiguous float32 or float64, all arrays of one call of one dtype. Arguments that are only read may
 be read-only arrays (decoded from a frame). Calls release the GIL for their whole run, and use one thread; a large
-``matmul`` as many as ``threads.count()`` says.
+``matmul``, and an LSTM, as many as ``threads.count()`` says.
 
 Kernels take their arguments by position, however many: the order is that of the compiled functions and CUDA launches
 behind them, which know no names.

@@ -47,6 +47,7 @@ def sources_digest(folder: Path) -> str:
 _SOURCES = sources_digest(Path(__file__).parent)
 _njit: Any = numba.njit
 _FunctionCache: Any = caching.FunctionCache
+_compiling = threading.RLock()
 _SCALARS = {"f": numba.types.float64, "i": numba.types.int64, "u": numba.types.uint64}
 
 
@@ -103,7 +104,7 @@ def helper(function: Callable[..., Any], **more: Any) -> Any:
 def compile_cached(signature: tuple[Any, ...], function: Callable[..., Any]) -> Any:
     """Return ``function`` compiled for ``signature``, from the cache if it is there; it releases the GIL."""
     function.__qualname__ = f"{function.__name__}_{_SOURCES}"  # names the files in the cache
-    with report_compilation(function.__name__.strip("_")):
+    with _compiling, report_compilation(function.__name__.strip("_")):  # who comes second finds it in the cache
         try:
             dispatcher = _njit(cache=True, **OPTIONS)(function)
             _load_without_compiler(dispatcher)

@@ -28,6 +28,7 @@ from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.kernels import threads
 from dl4jlegacy.kernels.numba.compile import compile_cached, has_wide_registers, helper
 from dl4jlegacy.kernels.numba.product_blocks import copy_bytes, copy_elements, copy_rows, multiply_tile, turn
+from dl4jlegacy.kernels.numba.scratch import Scratch
 
 __all__ = ["matmul"]
 
@@ -237,35 +238,28 @@ def _product(
     return _DONE
 
 
-class _Scratch(threading.local):
-    """What a thread packs into, by the dtype's letter: pages that it never writes to take no memory."""
-
-    def __init__(self) -> None:
-        self.of = {char: _scratch_of(np.dtype(char)) for char in "fd"}
+_scratch = Scratch()
 
 
-def _scratch_of(dtype: np.dtype[Any]) -> Array:
-    size = dtype.itemsize
-    count = (TILE + TURNED + LINE + PANELS * INNER * WIDTH) // size + SCALARS * INNER
-    whole = np.zeros(count + LINE, dtype)
-    skip = -whole.ctypes.data % LINE // size
-    return whole[skip : skip + count]
-
-
-_scratch = _Scratch()
+def _scratch_of(char: str) -> Array:
+    """Return what this thread packs into."""
+    size = 4 if char == "f" else 8
+    return _scratch(char, (TILE + TURNED + LINE + PANELS * INNER * WIDTH) // size + SCALARS * INNER, char)
 
 
 def _compile(char: str) -> Callable[..., int]:
-    """Compile the product; what is returned does not look at what types its arguments have."""
-    element = types.float32 if char == "f" else types.float64
-    read, written = (types.Array(element, 2, "A", readonly=is_read) for is_read in (True, False))
-    signature = (read, read, written, types.Array(element, 1, "C"), types.boolean, *[types.intp] * 3)
-    compiled = compile_cached(signature, _product)
-    entry: Callable[..., int] = next(iter(compiled.overloads.values())).entry_point
-    _compiled[char] = entry
-    return entry
+    """Compile the product, once; what is returned does not look at what types its arguments have."""
+    with _lock:  # the workers of a run come here together
+        if char not in _compiled:
+            element = types.float32 if char == "f" else types.float64
+            read, written = (types.Array(element, 2, "A", readonly=is_read) for is_read in (True, False))
+            signature = (read, read, written, types.Array(element, 1, "C"), types.boolean, *[types.intp] * 3)
+            compiled = compile_cached(signature, _product)
+            _compiled[char] = next(iter(compiled.overloads.values())).entry_point
+        return _compiled[char]
 
 
+_lock = threading.Lock()
 _compiled: dict[str, Callable[..., int]] = {}
 
 
@@ -286,7 +280,8 @@ def matmul(a: Array, b: Array, out: Array, accumulate: bool = False, choice: int
     if parts > 1:
         found = _in_parts(run, parts, a, b, out, accumulate, choice)
     else:
-        found = run(a, b, out, _scratch.of[char], accumulate, choice, 0, 1)
+        scratch = _scratch.of.get(char)  # the usual case, since a small product takes little longer than a call
+        found = run(a, b, out, _scratch_of(char) if scratch is None else scratch, accumulate, choice, 0, 1)
     if found != _DONE:
         _finish(found, a, b, out, accumulate, choice)
 
@@ -298,7 +293,7 @@ def _in_parts(
     found = [_DONE] * parts
 
     def compute(part: int) -> None:
-        found[part] = run(a, b, out, _scratch.of[out.dtype.char], accumulate, choice, part, parts)
+        found[part] = run(a, b, out, _scratch_of(out.dtype.char), accumulate, choice, part, parts)
 
     threads.run_all([functools.partial(compute, part) for part in range(parts)])
     return found[0]

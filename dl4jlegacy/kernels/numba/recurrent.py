@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import threading
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from dl4jlegacy.kernels.numba.compile import has_wide_registers, helper, kernel
 from dl4jlegacy.kernels.numba.elementary import exp_jit, tanh_jit
 from dl4jlegacy.kernels.numba.product import matmul
 from dl4jlegacy.kernels.numba.product_blocks import multiply_tile
+from dl4jlegacy.kernels.numba.scratch import Scratch
 from dl4jlegacy.kernels.numpy.recurrent import check_backward, check_forward
 
 __all__ = ["lstm_backward", "lstm_forward"]
@@ -412,21 +412,7 @@ def _add_columns(x: Array, sums: Array, goes_on: int) -> None:
             sums[j] += x[i, j]
 
 
-class _Scratch(threading.local):
-    """What the parts of a call pack into, for each calling thread; it grows to the largest size asked for."""
-
-    def __init__(self) -> None:
-        self.of: dict[tuple[str, int], Array] = {}
-
-    def __call__(self, char: str, part: int, size: int) -> Array:
-        found = self.of.get((char, part))
-        if found is None or found.size < size:
-            whole = np.zeros(size + LINE, char)
-            found = self.of[char, part] = whole[-whole.ctypes.data % LINE // whole.itemsize :]
-        return found
-
-
-_scratch = _Scratch()
+_scratch = Scratch()  # by dtype and part of a call
 
 Part = tuple[Array, int, int]
 """Scratch memory, and the examples that are computed with it: first and end."""
@@ -436,7 +422,7 @@ def _parts(char: str, rows: int, work: int, size: int) -> list[Part]:
     """Share out the examples, as many threads as the ``work`` (multiply-adds) is worth; ``size`` of scratch memory."""
     count = max(1, min(threads.count(), work // _PART, rows // FEW))
     ends = [rows * number // count // FEW * FEW for number in range(count)] + [rows]
-    return [(_scratch(char, part, size), *pair) for part, pair in enumerate(itertools.pairwise(ends))]
+    return [(_scratch((char, part), size, char), *pair) for part, pair in enumerate(itertools.pairwise(ends))]
 
 
 _NOWHERE = np.empty(0, np.int32), np.empty(0, np.int32)

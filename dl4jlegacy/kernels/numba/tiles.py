@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,10 +20,11 @@ from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.kernels.numba.compile import compile_cached, register_file
 from dl4jlegacy.kernels.numba.planes import add_groups, expand_planes, pack_places, pack_rows, pool_row
 from dl4jlegacy.kernels.numba.product import matmul
+from dl4jlegacy.kernels.numba.scratch import Scratch
 from dl4jlegacy.kernels.numba.tile_blocks import forward_block, input_block, plane_sums, weights_block
 from dl4jlegacy.kernels.numpy import tiles as numpy_tiles
 from dl4jlegacy.kernels.philox import LANES
-from dl4jlegacy.kernels.protocol import MOST_PLACES
+from dl4jlegacy.kernels.protocol import MOST_PLACES, Pool
 
 __all__ = [
     "check_windows",
@@ -38,7 +38,6 @@ __all__ = [
 ]
 
 Pair = tuple[int, int]
-Pool = tuple[Pair, Pair, Pair, Pair]
 _GROUP = 4  # tiles between two sums over lanes
 _NEAR = 1 << 14  # bytes that stay in the first-level cache with what else is used meanwhile
 _INT = types.int64
@@ -88,22 +87,7 @@ def _clocks(sums: int, loads: int) -> float:
     return max(sums, 8, loads) / 2 + 0.5 + loads / 100
 
 
-class _Scratch(threading.local):
-    """Memory of a thread's own, by name, for what kernels pack; it grows to the largest size asked for."""
-
-    def __init__(self) -> None:
-        self.of: dict[str, Array] = {}
-
-    def __call__(self, name: str, size: int) -> Array:
-        found = self.of.get(name)
-        if found is None or found.size < size:
-            whole = np.empty(size + LANES, np.float32)
-            skip = -whole.ctypes.data % (4 * LANES) // 4
-            found = self.of[name] = whole[skip : skip + size]
-        return found
-
-
-_scratch = _Scratch()
+_scratch = Scratch()  # by what kernels pack there
 
 
 def tiles_array(dimensions: int, kind: Any = types.float32, *, is_read: bool = True) -> Any:

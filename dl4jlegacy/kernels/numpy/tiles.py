@@ -15,7 +15,7 @@ import numpy as np
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, nearest
 from dl4jlegacy.kernels.elementary import positive_power
-from dl4jlegacy.kernels.protocol import MOST_PLACES
+from dl4jlegacy.kernels.protocol import MOST_PLACES, Pool
 
 __all__ = [
     "POOLINGS",
@@ -36,7 +36,6 @@ _LANES = 32  # examples a tile: long runs for NumPy's loops, small enough for th
 _SMALL = 1e-8  # DL4J's eps: what a p-norm is divided by at least
 
 Pair = tuple[int, int]
-Pool = tuple[Pair, Pair, Pair, Pair]
 Matmul = Callable[[Array, Array, Array], Any]
 
 
