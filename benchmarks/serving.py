@@ -133,7 +133,7 @@ def main() -> int:
     parser.add_argument("rounds", nargs="?", type=int, default=7, help="turns of each (7)")
     parser.add_argument("--seconds", type=float, default=3.0, help="of a turn (3)")
     parser.add_argument("--connections", type=int, default=16, help="that are kept alive (16)")
-    parser.add_argument("--batch-limit", type=int, default=128, help="rows computed together at most (128)")
+    parser.add_argument("--batch-limit", type=int, default=256, help="rows computed together at most (256)")
     parser.add_argument(
         "--batch-delay", type=float, default=0.01, help="seconds that a request waits for others (0.01)"
     )

@@ -62,8 +62,8 @@ class Batching:
     Attributes:
         mode: ``"batched"``, or ``"sequential"``: each request by itself.
         batch_limit: rows that are computed together at most. A request with more of them is computed by itself.
-        batch_delay: seconds that the oldest request waits for others, as long as they are fewer rows than that. Those
-            that came while another batch was computed are joined in any case.
+        batch_delay: seconds that the oldest request waits for others, as long as they are fewer rows than half of that.
+            Those that came while another batch was computed are joined in any case.
         queue_limit: requests that wait at most.
         workers: threads, each with a copy of the model.
 
@@ -254,7 +254,8 @@ class InferenceQueue:
             return batch
         rows = first.model.model.answers(first.ahead[0])
         until = first.since + self._batching.batch_delay
-        while rows < limit and (other := self._taken(until)) is not None:
+        # Half a batch does not wait: a whole one is hardly faster for each row.
+        while rows < limit and (other := self._taken(until if 2 * rows < limit else first.since)) is not None:
             more = other.model.model.answers(other.ahead[0]) if other.is_joinable else limit
             if rows + more > limit or not _fit(first, other):
                 with self._came:

@@ -51,7 +51,8 @@ class ParallelInference:
         batch_limit: rows of a batch at most; a request that has more is computed by itself.
         queue_limit: requests that wait at most; who comes then waits for room.
         workers: copies of the network, itself included, and threads that compute with them.
-        batch_delay: seconds that the oldest request waits for others while they are fewer rows than ``batch_limit``.
+        batch_delay: seconds that the oldest request waits for others while they are fewer rows than half of
+            ``batch_limit``.
 
     Raises:
         UsageError: an argument is none of these. ConfError: the machine cannot have so many threads.

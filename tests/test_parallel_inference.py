@@ -129,13 +129,23 @@ def test_requests_that_wait_together_are_one_batch_within_the_limit(
     assert gate.passes == [1, *passes]
 
 
-def test_the_oldest_waits_for_others_until_the_batch_is_full(gate: Gate, begin: Callable[..., InferenceQueue]) -> None:
-    waiting = begin(batch_limit=4, batch_delay=50.0)
+def test_the_oldest_waits_for_others_until_half_a_batch_is_there(
+    gate: Gate, begin: Callable[..., InferenceQueue]
+) -> None:
+    waiting = begin(batch_limit=8, batch_delay=50.0)
     gate.may_go.set()
-    until(lambda: gate.passes == [1, 4])
+    until(lambda: gate.passes == [1, 8])
     for asked, _ in put(waiting, gate.replicated, [1, 1, 2]):
         assert len(asked.outputs()) in (1, 2)
     assert gate.passes[-1] == 4, "it did not wait for the end of the delay, nor did one go without the others"
+
+
+def test_more_than_half_a_batch_takes_along_whoever_is_there(gate: Gate, begin: Callable[..., InferenceQueue]) -> None:
+    waiting = begin(batch_limit=8, batch_delay=50.0)
+    made = put(waiting, gate.replicated, [5, 1, 1, 4])
+    gate.may_go.set()
+    assert [len(asked.outputs()) for asked, _ in made] == [5, 1, 1, 4]
+    assert gate.passes == [1, 8, 7, 4]
 
 
 def test_a_request_of_several_blocks_is_computed_block_by_block_and_alone(

@@ -6,6 +6,7 @@ ones, so that threads can share it and a row range is a view and not a copy.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -95,7 +96,7 @@ class DataSet:
     @property
     def n_in(self) -> int:
         """Number of values of one example."""
-        return int(np.prod(self.features.shape[1:]))
+        return math.prod(self.features.shape[1:])
 
     @property
     def n_out(self) -> int:
@@ -318,6 +319,8 @@ def _numeric(name: str, values: npt.ArrayLike, dtype: npt.DTypeLike | None = Non
 
 
 def _check_finite(name: str, array: Array) -> None:
+    if not array.size:
+        return
     with np.errstate(all="ignore"):
         if np.isfinite(array.sum()):  # a NaN or an infinity cannot hide in a sum; much cheaper than asking each
             return

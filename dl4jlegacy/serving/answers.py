@@ -307,6 +307,8 @@ def _decoded(content: bytes) -> Array:
     if len(content) - start != math.prod(shape) * dtype.itemsize:
         raise RefusedError(400, f"the body is a .npy file of shape {shape} that is cut off, or has more behind it")
     flat = np.frombuffer(content, dtype, offset=start)
+    if dtype == np.float32 and dtype.isnative and not in_columns:
+        return flat.reshape(shape)
     with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite, and is refused as such
         array: Array = np.asarray(flat.reshape(shape, order="F" if in_columns else "C"), np.float32, order="C")
     return array

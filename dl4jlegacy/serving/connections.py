@@ -75,6 +75,14 @@ def _httptools_connection() -> type[asyncio.Protocol]:
             if self._timer is not None:
                 self._timer.disarm()
 
+        def on_body(self, body: bytes) -> None:
+            if self.cycle.body or self.cycle.response_complete:
+                super().on_body(body)
+                return
+            # As it is: uvicorn copies it twice, and stops to read from the connection beyond 64 kB, for each request.
+            self.cycle.body = body  # type: ignore[assignment]  # it only adds to it, and asks for it as bytes
+            self.cycle.message_event.set()
+
         def on_message_begin(self) -> None:
             super().on_message_begin()
             if self._timer is not None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import socket
+import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -31,6 +33,9 @@ CONNECTIONS = 10_000
 _OTHER_FILES = 200  # that are open beside connections
 _KEEP_ALIVE_SECONDS = 75
 _LEAVE_SECONDS = 30.0  # beyond what draining may take
+_SWITCH_SECONDS = 5e-5
+"""A thread that wants to run Python waits so long for another that does: a worker does so after every kernel, and would
+else, by Python's 5 ms, stand still until the server's thread has nothing more to do."""
 
 
 def token_for(host: str, environ: Mapping[str, str], file: Path | None = None) -> str | None:
@@ -50,6 +55,25 @@ def _possible(connections: int) -> int:
             f"{files:,}",
         )
     return connections
+
+
+@contextlib.contextmanager
+def _short_turns() -> Iterator[None]:
+    """Let the threads of this process take turns quickly while a server is there, and look for garbage briefly.
+
+    Of what is loaded by now, no garbage is expected; to look through all of it takes many milliseconds each time.
+    """
+    before = sys.getswitchinterval()
+    is_long = before > _SWITCH_SECONDS  # else as it is: what is set is cut to whole microseconds, each time
+    if is_long:
+        sys.setswitchinterval(_SWITCH_SECONDS)
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if is_long:
+            sys.setswitchinterval(before)
 
 
 class ModelServer:
@@ -122,6 +146,7 @@ class ModelServer:
     def __enter__(self) -> Self:
         # For as long as it serves: two predictions side by side would else give each other back more threads.
         self._ends.enter_context(one_thread())
+        self._ends.enter_context(_short_turns())
         self._ends.enter_context(read_often(RUNNING))  # or the deadlines of requests would not count what is computed
         for served in self._service.models.values():
             self._ends.callback(served.close, self._drain_seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import os
@@ -216,6 +217,26 @@ def test_objects_and_texts_come_as_json_too(
     assert answered(every.post("/v1/models/cars/predict", content=spread, headers=json_body), "cars") == found
     lines = answered(every.post("/v1/models/text/predict", json={"rows": ["abc", "bad cab"]}), "text")
     assert lines == predicted(folder, "text", "text.txt", capsys)
+
+
+@pytest.mark.parametrize("size", [1_000, 20_000, 200_000])
+def test_a_body_may_come_in_parts(every: httpx.Client, size: int) -> None:
+    x = np.random.default_rng(size).normal(0, 3, (9_000, 4)).astype(np.float32)
+    whole, headers = npy(x), {**NPY, "accept": "application/x-npy"}
+    parts = (whole[start : start + size] for start in range(0, len(whole), size))
+    alone, in_parts = (
+        every.post("/v1/models/plain/predict", content=content, headers=headers) for content in (whole, parts)
+    )
+    assert (alone.status_code, in_parts.status_code) == (200, 200), in_parts.text
+    assert in_parts.content == alone.content
+    assert len(np.load(io.BytesIO(alone.content), allow_pickle=False)) == 9_000
+
+
+def test_while_models_are_served_threads_take_short_turns(folder: Path) -> None:
+    before = sys.getswitchinterval()
+    with serving(folder / "plain.zip"):
+        assert sys.getswitchinterval() < 1e-3 and gc.get_freeze_count() > 0
+    assert sys.getswitchinterval() == before and gc.get_freeze_count() == 0
 
 
 def test_many_clients_at_a_time_get_each_their_own_answer(folder: Path, every: httpx.Client) -> None:
