@@ -12,6 +12,7 @@ four at least 0.98 of what the first one needs without.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import statistics
 import sys
 import tempfile
@@ -20,6 +21,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import command_line
 
@@ -100,11 +102,14 @@ class Shown(RunObserver):
 
 @contextlib.contextmanager
 def followed(url: str) -> Iterator[None]:
-    """Ask a dashboard for what its page asks for."""
+    """Ask a dashboard for what its page asks for, over a connection that is kept, as browsers do."""
     over = threading.Event()
 
     def follow() -> None:
-        with urllib.request.urlopen(f"{url}api/v1/stream", timeout=30) as stream:
+        with (
+            urllib.request.urlopen(f"{url}api/v1/stream", timeout=30) as stream,
+            contextlib.closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)) as kept,
+        ):
             asked = 0.0
             for _ in stream:
                 if over.is_set():
@@ -112,8 +117,8 @@ def followed(url: str) -> Iterator[None]:
                 if time.monotonic() - asked > PAGE_SECONDS:
                     asked = time.monotonic()
                     for path in ("history?points=300", "events", "model", "filters"):
-                        with urllib.request.urlopen(f"{url}api/v1/{path}", timeout=30) as answer:
-                            answer.read()
+                        kept.request("GET", f"/api/v1/{path}")
+                        kept.getresponse().read()
 
     thread = threading.Thread(target=follow)
     thread.start()

@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -137,8 +138,7 @@ class LocalFolder:
 
     def append(self, name: str, lines: bytes) -> None:
         """See ``Folder``. If the disk is full, nothing is added."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / name).open("ab+", buffering=0) as file:
+        with self._opened_to_append(name) as file:
             length = file.tell()
             if length:
                 file.seek(-1, os.SEEK_END)
@@ -150,6 +150,13 @@ class LocalFolder:
             except OSError:
                 file.truncate(length)  # do not leave half a line
                 raise
+
+    def _opened_to_append(self, name: str) -> FileIO:
+        try:
+            return (self.path / name).open("ab+", buffering=0)
+        except FileNotFoundError:  # the folder is not there yet; usually it is, and is not looked at
+            self.path.mkdir(parents=True, exist_ok=True)
+            return (self.path / name).open("ab+", buffering=0)
 
     def read_lines(self, name: str) -> list[bytes]:
         """See ``Folder``."""

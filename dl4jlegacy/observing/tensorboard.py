@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 MOST_WAITING = 10_000
 """So many points wait at most for a disk that is full or hangs; then the oldest are dropped."""
-_WRITE_SECONDS, _CLOSE_SECONDS = 0.5, 30.0
+_WRITE_SECONDS, _CLOSE_SECONDS = 2.0, 30.0  # TensorBoard looks for news every 30 s
 _POINT_SECONDS = 0.05
 """Versions that are closer together are left out, but for validations and the last: TensorBoard shows some 1,000."""
 _LAYERS_SECONDS, _LAYERS_SHARE = 1.0, 0.0025
