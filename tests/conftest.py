@@ -22,7 +22,7 @@ from dl4jlegacy.kernels.threads import NAME as POOL
 from tests.support import REPOSITORY, open_sockets
 from tests.support.aws_fixtures import aws, aws_environment, fault_proxy, image, moto_server, session_proxy  # noqa: F401  # fixtures for every test
 from tests.support.browser import browser, chromium_program  # noqa: F401  # fixtures for every test
-from tests.support.cluster_commands import cluster, on_own, servers  # noqa: F401  # fixtures for every test
+from tests.support.cluster_commands import cluster, on_own, servers, until  # noqa: F401  # fixtures for every test
 from tests.support.cluster_fixtures import (  # noqa: F401  # fixtures for every test
     hazelcast_address,
     hazelcast_cluster_name,
@@ -124,6 +124,11 @@ def _children() -> set[psutil.Process]:
     return set(psutil.Process().children(recursive=True))
 
 
+def _connections(descriptors: set[int]) -> list[str]:
+    """Say what sockets are connected to, for the message of a test that left them."""
+    return [str(each) for each in psutil.Process().net_connections("all") if each.fd in descriptors]
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     """Fail a test that leaves a thread (but those of the kernels' pool, which stay), a child process or a socket."""
@@ -137,7 +142,10 @@ def nothing_left_behind() -> Iterator[None]:
     assert not left, f"threads left behind: {left}"
     _, alive = psutil.wait_procs(_children() - children, timeout=60)
     assert not alive, f"processes left behind: {alive}"
-    assert open_sockets() <= sockets, "sockets left behind"
+    if opened := open_sockets() - sockets:
+        others = [thread.name for thread in threading.enumerate()]
+        what = f"sockets left behind, {opened}, are closed: {_connections(opened)}; threads: {others}"
+        until(lambda: open_sockets() <= sockets, 60, what)
 
 
 @pytest.fixture(scope="session")

@@ -37,8 +37,22 @@ class _HeaderTimer:
             self._handle = None
 
 
+def _forget_ended(protocol: Any) -> None:
+    """Leave tasks that have ended out of those that uvicorn compares with its limit, before it does.
+
+    The loop takes them out, but may read many more requests before: of those that have just been answered, too. With as
+    many connections as there may be, such a request would be sent away.
+    """
+    if len(protocol.tasks) >= protocol.limit_concurrency:
+        protocol.tasks.difference_update([task for task in protocol.tasks if task.done()])
+
+
 class _H11Connection(H11Protocol):
     _timer: _HeaderTimer | None = None
+
+    def handle_events(self) -> None:
+        _forget_ended(self)
+        super().handle_events()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)
@@ -71,6 +85,7 @@ def _httptools_connection() -> type[asyncio.Protocol]:
             self._timer = _HeaderTimer(self.loop, transport)
 
         def on_headers_complete(self) -> None:
+            _forget_ended(self)
             super().on_headers_complete()
             if self._timer is not None:
                 self._timer.disarm()

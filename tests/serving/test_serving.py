@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import io
@@ -20,9 +21,11 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import uvicorn
 from openapi_spec_validator import validate
 from PIL import Image
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
 
 from dl4jlegacy import DataSet, ImageRecordReader, NormalizerMinMaxScaler, load_model
 from dl4jlegacy.cli import main
@@ -512,6 +515,52 @@ def test_connections_beyond_the_limit_are_sent_away(folder: Path) -> None:
         assert [each.get("/health").status_code for each in (client, *others)] == [200, 200, 503]
         others[0].close()
         until(lambda: others[1].get("/health").status_code == 200)
+
+
+@pytest.mark.parametrize("library", ["httptools", "h11"])
+def test_who_was_just_answered_counts_no_longer_as_a_connection(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
+    """The loop may read a next request before it comes to the end of the task that answered the last one."""
+    if library == "h11":
+        monkeypatch.setitem(sys.modules, "uvicorn.protocols.http.httptools_impl", None)
+    written = list[bytes]()
+
+    class Transport(asyncio.Transport):
+        def write(self, data: Any) -> None:
+            written.append(bytes(data))
+
+        def is_closing(self) -> bool:
+            return False
+
+        def resume_reading(self) -> None:
+            pass
+
+        def close(self) -> None:
+            pass
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def ask(ended: int, going: int) -> bytes:
+        written.clear()
+        kind = connections.connection_type()
+        config = uvicorn.Config(answer, http=kind, lifespan="off", log_config=None, limit_concurrency=3)
+        config.load()
+        state, over = ServerState(), asyncio.Event()
+        state.tasks.update([asyncio.create_task(asyncio.sleep(0)) for _ in range(ended)])
+        if ended:
+            await asyncio.wait(state.tasks)
+        state.tasks.update([asyncio.create_task(over.wait()) for _ in range(going)])  # type: ignore[arg-type]
+        connection = kind(config=config, server_state=state, app_state={})
+        connection.connection_made(Transport())
+        connection.data_received(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        over.set()
+        await asyncio.gather(*state.tasks)
+        connection.connection_lost(None)
+        return b"".join(written)
+
+    assert asyncio.run(ask(ended=3, going=2)).startswith(b"HTTP/1.1 200")
+    assert asyncio.run(ask(ended=0, going=3)).startswith(b"HTTP/1.1 503")
 
 
 def test_requests_that_wait_together_are_computed_together_and_answered_each(folder: Path, held: Held) -> None:
