@@ -22,7 +22,7 @@ from dl4jlegacy.kernels.threads import NAME as POOL
 from tests.support import REPOSITORY, open_sockets
 from tests.support.aws_fixtures import aws, aws_environment, fault_proxy, image, moto_server, session_proxy  # noqa: F401  # fixtures for every test
 from tests.support.browser import browser, chromium_program  # noqa: F401  # fixtures for every test
-from tests.support.cluster_commands import cluster, on_own, servers, until  # noqa: F401  # fixtures for every test
+from tests.support.cluster_commands import cluster, on_own, servers  # noqa: F401  # fixtures for every test
 from tests.support.cluster_fixtures import (  # noqa: F401  # fixtures for every test
     hazelcast_address,
     hazelcast_cluster_name,
@@ -142,10 +142,8 @@ def nothing_left_behind() -> Iterator[None]:
     assert not left, f"threads left behind: {left}"
     _, alive = psutil.wait_procs(_children() - children, timeout=60)
     assert not alive, f"processes left behind: {alive}"
-    if opened := open_sockets() - sockets:
-        others = [thread.name for thread in threading.enumerate()]
-        what = f"sockets left behind, {opened}, are closed: {_connections(opened)}; threads: {others}"
-        until(lambda: open_sockets() <= sockets, 60, what)
+    opened = open_sockets() - sockets
+    assert not opened, f"sockets left behind: {opened} {_connections(opened)}; threads: {threading.enumerate()}"
 
 
 @pytest.fixture(scope="session")

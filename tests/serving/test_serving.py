@@ -547,7 +547,9 @@ def test_who_was_just_answered_counts_no_longer_as_a_connection(monkeypatch: pyt
         config = uvicorn.Config(answer, http=kind, lifespan="off", log_config=None, limit_concurrency=3)
         config.load()
         state, over = ServerState(), asyncio.Event()
-        state.tasks.update([asyncio.create_task(asyncio.sleep(0)) for _ in range(ended)])
+        over_at_once = asyncio.Event()
+        over_at_once.set()
+        state.tasks.update([asyncio.create_task(over_at_once.wait()) for _ in range(ended)])  # type: ignore[arg-type]
         if ended:
             await asyncio.wait(state.tasks)
         state.tasks.update([asyncio.create_task(over.wait()) for _ in range(going)])  # type: ignore[arg-type]
