@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from threadpoolctl import threadpool_limits
 
-__all__ = ["NAME", "count", "one_thread", "run_all"]
+__all__ = ["NAME", "count", "one_thread"]
 
 NAME = "dl4j-kernel"
 """What the names of the pool's threads begin with: they wait for work until the process ends."""
@@ -22,7 +21,6 @@ NAME = "dl4j-kernel"
 _VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
 _lock = threading.Lock()
 _limits = 0
-_pool: ThreadPoolExecutor | None = None
 
 
 def _cores() -> int:
@@ -54,32 +52,10 @@ def one_thread() -> Iterator[None]:
             _limits -= 1
 
 
-def run_all(tasks: list[Callable[[], None]]) -> None:
-    """Run all tasks, the first of them in this thread, and wait for them; raises what one of them raises.
-
-    Tasks must end by themselves: they are waited for without a deadline, like the call of a kernel.
-    """
-    others: list[Future[None]] = [_threads().submit(task) for task in tasks[1:]]
-    try:
-        tasks[0]()
-    finally:
-        failures = [error for other in others if (error := other.exception()) is not None]
-    if failures:
-        raise failures[0]
-
-
-def _threads() -> ThreadPoolExecutor:
-    global _pool
-    with _lock:
-        if _pool is None:
-            _pool = ThreadPoolExecutor(max(1, _CORES - 1), thread_name_prefix=NAME)
-        return _pool
-
-
 def _forget() -> None:
-    """A forked process has none of its parent's threads."""
-    global _pool, _lock
-    _pool, _lock = None, threading.Lock()
+    """A forked process has none of its parent's threads, one of which may have held the lock."""
+    global _lock
+    _lock = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import itertools
+import mmap
 
 import numpy as np
 import pytest
 
 from dl4jlegacy.errors import ShapeError
-from dl4jlegacy.kernels import threads
-from dl4jlegacy.kernels.numba import product
 from dl4jlegacy.kernels.numba.product import COLUMNS, LEFT, matmul
 
 LIBM = ctypes.CDLL(ctypes.util.find_library("m"))
@@ -128,33 +127,25 @@ def test_a_nan_and_an_infinity_are_passed_on() -> None:
     assert np.isnan(out[3]).all() and np.isinf(out[4]).all() and np.isfinite(np.delete(out, [3, 4], axis=0)).all()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("out_turned", [False, True])
-def test_any_number_of_threads_gives_the_same_bits(
-    out_turned: bool, dtype: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a, b = numbers(70, 600, dtype), numbers(600, 410, dtype, turned=True)
-    with threads.one_thread():
-        alone = numbers(70, 410, dtype, turned=out_turned)
-        matmul(a, b, alone)
-    used = []
-    run_all = threads.run_all
-    monkeypatch.setattr(threads, "run_all", lambda tasks: (used.append(len(tasks)), run_all(tasks)))
-    monkeypatch.setattr(product, "_PART", 1 << 20)
-    for count in (1, 2, 3, 4):
-        monkeypatch.setattr(threads, "_CORES", count)
-        together = numbers(70, 410, dtype, turned=out_turned)
-        matmul(a, b, together)
-        np.testing.assert_array_equal(together, alone)
-    assert used == [2, 3, 4]
+def at_the_end(shape: tuple[int, int], *, turned: bool) -> np.ndarray:
+    """A matrix behind whose last element begins memory that nobody may touch: who does so ends the process."""
+    nbytes, page = 4 * shape[0] * shape[1], mmap.PAGESIZE
+    whole = -(-nbytes // page) * page
+    held = np.frombuffer(mmap.mmap(-1, whole + page), np.uint8)
+    beyond = ctypes.c_void_p(held.ctypes.data + whole)
+    assert ctypes.CDLL(None).mprotect(beyond, ctypes.c_size_t(page), 0) == 0  # neither read nor write
+    matrix = held[whole - nbytes : whole].view(np.float32).reshape(shape[::-1] if turned else shape)
+    return matrix.T if turned else matrix
 
 
-def test_what_a_thread_raises_is_raised_when_all_have_ended() -> None:
-    done: list[int] = []
-
-    def fails() -> None:
-        raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"):
-        threads.run_all([lambda: done.append(1), fails, lambda: done.append(2)])
-    assert sorted(done) == [1, 2]
+@pytest.mark.parametrize("lanes", [COLUMNS, LEFT], ids=["columns", "rows"])
+@pytest.mark.parametrize(
+    ("m", "k", "n"), [(32, 10, 250), (5, 3, 40), (40, 1, 33), (13, 15, 31), (12, 16, 20), (30, 70, 9)]
+)
+def test_nothing_is_read_or_written_beyond_a_matrix(m: int, k: int, n: int, lanes: int) -> None:
+    for a_turned, b_turned, out_turned in LIES:
+        a, b = at_the_end((m, k), turned=a_turned), at_the_end((k, n), turned=b_turned)
+        out = at_the_end((m, n), turned=out_turned)
+        a[...], b[...] = numbers(m, k, "float32"), numbers(k, n, "float32")
+        matmul(a, b, out, False, lanes)
+        np.testing.assert_allclose(out, numbers(m, k, "float32") @ numbers(k, n, "float32"), rtol=1e-4, atol=1e-4)

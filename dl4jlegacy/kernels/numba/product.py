@@ -26,7 +26,9 @@ from numba import types
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.kernels import threads
+from dl4jlegacy.kernels.numba import team
 from dl4jlegacy.kernels.numba.compile import compile_cached, has_wide_registers, helper
+from dl4jlegacy.kernels.numba.handing import MOST, NUMBERS, call, get, job, put, share_out, typical
 from dl4jlegacy.kernels.numba.product_blocks import copy_bytes, copy_elements, copy_rows, multiply_tile, turn
 from dl4jlegacy.kernels.numba.scratch import Scratch
 
@@ -41,7 +43,9 @@ INNER = 512  # steps at most between two stores of a tile
 SCALARS = 120  # rows whose scalars are packed at once: a multiple of 12 whose 240 KB stay in the second-level cache
 PANELS = 64  # packed at once
 TILE, TURNED = ROWS * WIDTH, 1024  # bytes of a tile, and of a vector's lanes times whole vectors that hold its rows
-_PART = 1 << 22  # multiply-adds that are worth a thread: about 50 microseconds
+_PART = 1 << 20  # multiply-adds that are worth a thread: some 15 microseconds
+FINE = 2  # parts for each thread, so that one that loses its core for a while leaves its parts to the others
+_NUMBERS = 32  # elements of scratch memory for what is known of a product
 BEST, COLUMNS, LEFT = 0, 1, 2  # what the lanes are: whatever is less work, the result's columns, or its rows
 _once = functools.partial(helper, inline="always")  # of what is called in one place: not compiled there and here
 _DONE, _EMPTY, _UNFIT, _STRIDED, _RESULT = range(5)  # what came of a product: it is done, or why not
@@ -60,7 +64,10 @@ def _pack_panel(like: Array, v: int, lane: int, step: int, lanes: int, steps: in
         copy_rows(like, v, step, panel, WIDTH, whole, VECTORS, 0)
         copy_bytes(like, v + whole * step, step, panel + whole * WIDTH, WIDTH, steps - whole, lanes * size)
     elif steps < line:
-        for i in range(lanes):
+        whole = min(lanes, max(0, (end - v - LINE) // lane + 1)) if lane > 0 and step == size else 0
+        for i in range(0, whole, line):  # vectors that go beyond the steps, but not beyond the matrix
+            turn(like, v + i * lane, lane, panel + i * size, WIDTH, min(line, whole - i), 0)
+        for i in range(whole, lanes):
             copy_elements(like, v + i * lane, step, panel + i * size, WIDTH, steps)
     else:
         for i in range(0, lanes, line):
@@ -192,12 +199,61 @@ def _address(matrix: Array) -> Any:
     return np.intp(matrix.ctypes.data)
 
 
-def _product(
-    a: Array, b: Array, out: Array, scratch: Array, goes_on: bool, choice: int, part: int, parts: int
-) -> int:  # fmt: skip
-    """Write one part of ``parts`` of the result, a number of panels; return what came of it.
+@_once
+def _compute(like: Array, numbers: int, part: int, scratch: int) -> None:
+    """Write a part of the result: some panels of some rows. The numbers are what ``_product`` found."""
+    v, v_lane, v_step, lanes = get(numbers), get(numbers + 8), get(numbers + 16), get(numbers + 24)
+    s, s_row, s_step, rows = get(numbers + 32), get(numbers + 40), get(numbers + 48), get(numbers + 56)
+    out, lane, row, steps = get(numbers + 64), get(numbers + 72), get(numbers + 80), get(numbers + 88)
+    goes_on, across, down = get(numbers + 96) != 0, get(numbers + 104), get(numbers + 112)
+    end = v + (lanes - 1) * v_lane + (steps - 1) * v_step + like.itemsize
+    width = WIDTH // like.itemsize
+    panels, tiles = (lanes + width - 1) // width, (rows + ROWS - 1) // ROWS
+    column, line = part % across, part // across
+    last, r0 = min(lanes, panels * (column + 1) // across * width), tiles * line // down * ROWS
+    there = min(rows, tiles * (line + 1) // down * ROWS) - r0
+    blocks = (steps + INNER - 1) // INNER
+    inner = ((steps + blocks - 1) // blocks + 15) // 16 * 16  # about equal, in whole vectors
+    for l0 in range(panels * column // across * width, last, PANELS * width):
+        for k0 in range(0, steps, inner):
+            _multiply_block(like, v + l0 * v_lane + k0 * v_step, v_lane, v_step, min(last - l0, PANELS * width), end,
+                            s + r0 * s_row + k0 * s_step, s_row, s_step, there, min(inner, steps - k0),
+                            out + l0 * lane + r0 * row, row, lane, scratch, goes_on or k0 > 0)  # fmt: skip
 
-    ``choice`` is what the lanes are to be. ``scratch`` holds one tile, another to turn it in, scalars and panels.
+
+def _compute_float32(numbers: int, part: int, scratch: int) -> int:
+    _compute(typical(np.float32), numbers, part, scratch)
+    return 0
+
+
+def _compute_float64(numbers: int, part: int, scratch: int) -> int:
+    _compute(typical(np.float64), numbers, part, scratch)
+    return 0
+
+
+@helper
+def _cut(parts: int, lanes: int, rows: int, size: int, is_along: bool) -> Any:
+    """Return in how many columns and rows of parts a result is cut, at most so many, of whole tiles.
+
+    Lanes that lie one behind the other (``is_along``) stay together where that does not mean to pack much more: the
+    parts are then pieces of memory, as updaters share them out too.
+    """
+    panels, tiles = (lanes + WIDTH // size - 1) // (WIDTH // size), (rows + ROWS - 1) // ROWS
+    by_rows = 2 * rows >= lanes if is_along else rows > 2 * lanes
+    if by_rows:
+        down = min(parts, tiles)
+        return max(1, min(parts // down, panels)), down
+    across = min(parts, panels)
+    return across, max(1, min(parts // across, tiles))
+
+
+def _product(
+    a: Array, b: Array, out: Array, scratch: Array, goes_on: bool, choice: int, compute: int, area: int, workers: int
+) -> int:  # fmt: skip
+    """Write the result; an ``area``, if it is not 0, shares it out to so many ``workers``, this thread among them.
+
+    Return what came of it. ``choice`` is what the lanes are to be, ``compute`` the address of what computes a part.
+    ``scratch`` holds one tile, another to turn it in, scalars and panels, and behind them the numbers of ``_compute``.
     """
     m, steps, n, size = a.shape[0], a.shape[1], b.shape[1], out.itemsize
     if b.shape[0] != steps or out.shape[0] != m or out.shape[1] != n:
@@ -224,17 +280,16 @@ def _product(
         v, v_lane, v_step, lanes, lane, s, s_row, s_step, rows, row = (
             s, s_row, s_step, rows, row, v, v_lane, v_step, lanes, lane
         )  # fmt: skip
-    end = v + (lanes - 1) * v_lane + (steps - 1) * v_step + size
-    width = WIDTH // size
-    panels = (lanes + width - 1) // width
-    blocks = (steps + INNER - 1) // INNER
-    inner = ((steps + blocks - 1) // blocks + 15) // 16 * 16  # about equal, in whole vectors
-    last = min(lanes, panels * (part + 1) // parts * width)
-    for l0 in range(panels * part // parts * width, last, PANELS * width):
-        for k0 in range(0, steps, inner):
-            _multiply_block(out, v + l0 * v_lane + k0 * v_step, v_lane, v_step, min(last - l0, PANELS * width), end,
-                            s + k0 * s_step, s_row, s_step, rows, min(inner, steps - k0), _address(out) + l0 * lane,
-                            row, lane, _address(scratch), goes_on or k0 > 0)  # fmt: skip
+    across, down = _cut(min(MOST, workers * FINE) if area else 1, lanes, rows, size, lane == size)
+    packed = _address(scratch)
+    numbers = area + NUMBERS if area else packed + (scratch.size - _NUMBERS) * size // 8 * 8
+    for index, number in enumerate((v, v_lane, v_step, lanes, s, s_row, s_step, rows, _address(out), lane, row, steps,
+                                    np.intp(goes_on), across, down)):  # fmt: skip
+        put(numbers + 8 * index, number)
+    if area:
+        share_out(area, compute, across * down, workers, packed)
+    else:
+        call(compute, numbers, 0, packed)
     return _DONE
 
 
@@ -244,23 +299,24 @@ _scratch = Scratch()
 def _scratch_of(char: str) -> Array:
     """Return what this thread packs into."""
     size = 4 if char == "f" else 8
-    return _scratch(char, (TILE + TURNED + LINE + PANELS * INNER * WIDTH) // size + SCALARS * INNER, char)
+    return _scratch(char, (TILE + TURNED + LINE + PANELS * INNER * WIDTH) // size + SCALARS * INNER + _NUMBERS, char)
 
 
-def _compile(char: str) -> Callable[..., int]:
+def _compile(char: str) -> tuple[Callable[..., int], int]:
     """Compile the product, once; what is returned does not look at what types its arguments have."""
     with _lock:  # the workers of a run come here together
         if char not in _compiled:
             element = types.float32 if char == "f" else types.float64
             read, written = (types.Array(element, 2, "A", readonly=is_read) for is_read in (True, False))
-            signature = (read, read, written, types.Array(element, 1, "C"), types.boolean, *[types.intp] * 3)
+            signature = (read, read, written, types.Array(element, 1, "C"), types.boolean, *[types.intp] * 4)
+            compute = job(_compute_float32 if char == "f" else _compute_float64)
             compiled = compile_cached(signature, _product)
-            _compiled[char] = next(iter(compiled.overloads.values())).entry_point
+            _compiled[char] = next(iter(compiled.overloads.values())).entry_point, compute
         return _compiled[char]
 
 
 _lock = threading.Lock()
-_compiled: dict[str, Callable[..., int]] = {}
+_compiled: dict[str, tuple[Callable[..., int], int]] = {}
 
 
 def matmul(a: Array, b: Array, out: Array, accumulate: bool = False, choice: int = BEST) -> None:
@@ -270,33 +326,23 @@ def matmul(a: Array, b: Array, out: Array, accumulate: bool = False, choice: int
     """
     dtype = out.dtype
     char = dtype.char
-    if a.dtype != dtype or b.dtype != dtype or char not in "fd":
+    if ((a.dtype is not dtype or b.dtype is not dtype) and (a.dtype != dtype or b.dtype != dtype)) or char not in "fd":
         raise ShapeError(f"product of {a.dtype} and {b.dtype} into {dtype}; all must be float32, or float64")
     if a.ndim != 2 or b.ndim != 2 or out.ndim != 2:
         raise _unfit(a, b, out)
-    run, parts = _compiled.get(char) or _compile(char), threads.count()
+    (run, compute), parts = _compiled.get(char) or _compile(char), threads.count()
     if parts > 1:
         parts = min(parts, a.shape[0] * a.shape[1] * b.shape[1] // _PART)
+    scratch = _scratch.of.get(char)  # the usual case, since a small product takes little longer than a call
+    if scratch is None:
+        scratch = _scratch_of(char)
     if parts > 1:
-        found = _in_parts(run, parts, a, b, out, accumulate, choice)
+        with team.hired(parts) as area:  # none if another thread has it
+            found = run(a, b, out, scratch, accumulate, choice, compute, area, parts)
     else:
-        scratch = _scratch.of.get(char)  # the usual case, since a small product takes little longer than a call
-        found = run(a, b, out, _scratch_of(char) if scratch is None else scratch, accumulate, choice, 0, 1)
+        found = run(a, b, out, scratch, accumulate, choice, compute, 0, 1)
     if found != _DONE:
         _finish(found, a, b, out, accumulate, choice)
-
-
-def _in_parts(
-    run: Callable[..., int], parts: int, a: Array, b: Array, out: Array, accumulate: bool, choice: int
-) -> int:  # fmt: skip
-    """Compute in so many threads; return what came of it."""
-    found = [_DONE] * parts
-
-    def compute(part: int) -> None:
-        found[part] = run(a, b, out, _scratch_of(out.dtype.char), accumulate, choice, part, parts)
-
-    threads.run_all([functools.partial(compute, part) for part in range(parts)])
-    return found[0]
 
 
 def _finish(found: int, a: Array, b: Array, out: Array, accumulate: bool, choice: int) -> None:

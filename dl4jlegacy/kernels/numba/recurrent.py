@@ -22,7 +22,7 @@ import numpy as np
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.kernels import threads
-from dl4jlegacy.kernels.numba import lanes
+from dl4jlegacy.kernels.numba import lanes, team
 from dl4jlegacy.kernels.numba.compile import has_wide_registers, helper, kernel
 from dl4jlegacy.kernels.numba.elementary import exp_jit, tanh_jit
 from dl4jlegacy.kernels.numba.product import matmul
@@ -455,7 +455,7 @@ def lstm_forward(
     )  # fmt: skip
     parts = _parts(z.dtype.char, rows, steps * rows * gates * n, size)
     run = _forward if n % 16 == 0 and line == 16 else _forward_any
-    threads.run_all([functools.partial(run, *given, *part) for part in parts])
+    team.run_all([functools.partial(run, *given, *part) for part in parts])
 
 
 def lstm_backward(
@@ -476,7 +476,7 @@ def lstm_backward(
     length = max(1, _SUMMED // rows)
     for until in range(steps, first, -length):
         since, goes_on = max(first, until - length), until < steps
-        threads.run_all([
+        team.run_all([
             functools.partial(_backward, *given, scratch, since, until, *part) for scratch, *part in parts
         ])  # fmt: skip
         here = slice(since * rows, until * rows)

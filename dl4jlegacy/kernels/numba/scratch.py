@@ -9,9 +9,9 @@ import numpy as np
 
 from dl4jlegacy.backend import Array
 
-__all__ = ["Scratch"]
+__all__ = ["LINE", "Scratch"]
 
-_LINE = 64
+LINE = 64
 
 
 class Scratch(threading.local):
@@ -27,7 +27,7 @@ class Scratch(threading.local):
         """Return the array of a key, of at least so many elements of dtype ``char``, always the same for the key."""
         found = self.of.get(key)
         if found is None or found.size < size:
-            whole = np.zeros(size + _LINE, char)
-            skip = -whole.ctypes.data % _LINE // whole.itemsize
+            whole = np.zeros(size + LINE, char)
+            skip = -whole.ctypes.data % LINE // whole.itemsize
             found = self.of[key] = whole[skip : skip + size]
         return found

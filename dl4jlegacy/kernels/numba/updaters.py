@@ -6,10 +6,14 @@ what depends on the iteration only is computed by the caller.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from dl4jlegacy.backend import Array
-from dl4jlegacy.kernels.numba.compile import kernel
+from dl4jlegacy.kernels.numba import team
+from dl4jlegacy.kernels.numba.compile import helper, kernel
+from dl4jlegacy.kernels.numba.handing import get, vector_at
 
 __all__ = [
     "adabelief",
@@ -23,6 +27,9 @@ __all__ = [
     "rmsprop",
     "sgd",
 ]
+
+
+_LINE = 64  # elements of which parts of vectors are made up
 
 
 @kernel("mrf")
@@ -45,9 +52,8 @@ def nesterovs(params: Array, gradient: Array, v: Array, lr: float, mu: float) ->
         params[i] -= momentum * old - ahead * new
 
 
-@kernel("mrmff")
-def adagrad(params: Array, gradient: Array, h: Array, lr: float, eps: float) -> None:
-    """``h += g^2; up = lr g / sqrt(h + eps)``."""
+@helper
+def _adagrad(params: Array, gradient: Array, h: Array, lr: float, eps: float) -> None:
     kind = params.dtype.type
     rate, small = kind(lr), kind(eps)
     for i in range(params.size):
@@ -55,6 +61,40 @@ def adagrad(params: Array, gradient: Array, h: Array, lr: float, eps: float) -> 
         total = h[i] + g * g
         h[i] = total
         params[i] -= rate * g / np.sqrt(total + small)
+
+
+@kernel("mrmff")
+def _adagrad_alone(params: Array, gradient: Array, h: Array, lr: float, eps: float) -> None:
+    _adagrad(params, gradient, h, lr, eps)
+
+
+@helper
+def _adagrad_part(kind: Any, numbers: int, part: int) -> None:
+    """A part of ``adagrad``; the numbers are those of ``team.share_vectors``."""
+    size, parts = get(numbers + 24), get(numbers + 32)
+    begin, end = size * part // parts // _LINE * _LINE, size * (part + 1) // parts // _LINE * _LINE
+    if part == parts - 1:
+        end = size
+    params, gradient = vector_at(kind, get(numbers), size), vector_at(kind, get(numbers + 8), size)
+    h, more = vector_at(kind, get(numbers + 16), size), vector_at(np.float64, numbers + 40, 2)
+    _adagrad(params[begin:end], gradient[begin:end], h[begin:end], more[0], more[1])
+
+
+def _adagrad_float32(numbers: int, part: int, scratch: int) -> int:
+    _adagrad_part(np.float32, numbers, part)
+    return 0
+
+
+def _adagrad_float64(numbers: int, part: int, scratch: int) -> int:
+    _adagrad_part(np.float64, numbers, part)
+    return 0
+
+
+def adagrad(params: Array, gradient: Array, h: Array, lr: float, eps: float) -> None:
+    """``h += g^2; up = lr g / sqrt(h + eps)``; threads share out long vectors, since each element is computed alone."""
+    part = _adagrad_float32 if params.dtype == np.float32 else _adagrad_float64
+    if not team.share_vectors(part, (params, gradient, h), (lr, eps)):
+        _adagrad_alone(params, gradient, h, lr, eps)
 
 
 @kernel("mrmfff")
