@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -88,11 +89,13 @@ def _as_graph(step: Step) -> Step:
     with torch.cuda.graph(graph):
         loss = step()
 
-    def replay() -> torch.Tensor:
-        graph.replay()
-        return loss
+    return functools.partial(_replay, graph, loss, step)
 
-    return replay
+
+def _replay(graph: torch.cuda.CUDAGraph, loss: torch.Tensor, kept: Step) -> torch.Tensor:
+    """Launch a graph; it reads and writes the memory of the network and the batch that ``kept`` holds."""
+    graph.replay()
+    return loss
 
 
 def pretraining(batch: int, hidden: int, *, device: str = "cuda") -> Step:

@@ -23,6 +23,7 @@ __all__ = ["CudnnConvolution", "find_cudnn"]
 Pair = tuple[int, int]
 _OLDEST = 90000
 _MOST_WORKSPACE = 1 << 30  # bytes; what is faster with more than that is not worth the memory
+_ALIGNMENT = 16  # bytes; cuDNN refuses arrays that begin elsewhere, as the parameters of a layer behind others may
 _INSTALL = f"{how_to_install('gpu', 'gpu13')} (CUDA 12 or 13)"
 
 
@@ -124,8 +125,18 @@ class CudnnConvolution:
                 return False
             self._plans[key] = plan
         workspace = self._scratch.buffer("cudnn", (max(1, plan.workspace),), "B")
-        plan.run([_address(array) for array in (*inputs.values(), out)], _address(workspace), self._handle)
+        read, written = [self._aligned(port, array) for port, array in inputs.items()], self._aligned("out", out)
+        for array, held in zip(inputs.values(), read, strict=True):
+            if held is not array:
+                held[...] = array
+        plan.run([_address(array) for array in (*read, written)], _address(workspace), self._handle)
+        if written is not out:
+            out[...] = written
         return True
+
+    def _aligned(self, port: str, array: Array) -> Array:
+        """Return the array, or scratch memory of its shape if it does not begin where cuDNN wants it to."""
+        return array if _address(array) % _ALIGNMENT == 0 else self._scratch.buffer(f"cudnn {port}", array.shape, "f")
 
 
 class _Plan:

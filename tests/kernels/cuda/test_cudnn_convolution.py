@@ -67,6 +67,20 @@ def test_through_cudnn_it_is_numpys(front: cudnn.Front, device_arrays: ModuleTyp
     assert set(front.streams) == {device_arrays.cuda.get_current_stream().ptr}
 
 
+@pytest.mark.parametrize("offset", [1, 3])
+def test_arrays_may_begin_anywhere(front: cudnn.Front, device_arrays: ModuleType, offset: int) -> None:
+    """As a layer's parameters do, which lie behind those of other layers; cuDNN takes multiples of 16 bytes."""
+
+    def elsewhere(array: np.ndarray) -> np.ndarray:
+        held = device_arrays.asarray(np.concatenate([np.zeros(offset, np.float32), array.reshape(-1)]))
+        view: np.ndarray = held[offset:].reshape(array.shape)
+        return view
+
+    arrays = images(0)
+    arrays.agree(arrays.run(kernels_of(device_arrays), elsewhere, lambda array: array.get()))
+    assert [graph.kind for graph in front.graphs[1:]] == ["conv_fprop", "conv_wgrad", "conv_dgrad"]
+
+
 def test_float32_images_lie_one_after_the_other_and_float64_goes_the_own_way(
     front: cudnn.Front, device_arrays: ModuleType
 ) -> None:

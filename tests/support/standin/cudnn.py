@@ -1,7 +1,7 @@
 """A stand-in for the front end of cuDNN that computes in NumPy on host memory, as strict as the real one about names.
 
 Like the real one it has several plans for a convolution, each with notes; a plan that was deselected refuses to be
-built, and only a plan that was built can be executed.
+built, and only a plan that was built can be executed, on memory that begins at a multiple of 16 bytes.
 """
 
 from __future__ import annotations
@@ -169,6 +169,10 @@ class Graph:
 
     def execute_plan_at_index(self, given: dict[Tensor, int], workspace: int, index: int, handle: Any) -> None:
         assert index == self.built and handle is self.front and workspace % 16 == 0
+        if any(address % 16 for address in given.values()):
+            raise RuntimeError(
+                "execute(...) failed with message: , and code: CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER"
+            )
         self.front.streams.append(self.front._stream)
         self.runs += 1
         launch(lambda: self._compute(given, workspace))
