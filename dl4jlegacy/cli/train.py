@@ -35,6 +35,11 @@ def train(options: ObservedTrainOptions) -> None:
     """
     if options.standby:
         raise UsageError("--standby belongs to dl4j master")
+    if options.tracker == "memory" and options.zookeeper:
+        raise UsageError(
+            f"--tracker is missing: a run that is registered in Zookeeper, at {options.zookeeper}, has its state in a "
+            "grid; give --tracker hazelcast://host:port, or leave --zookeeper out to train here alone"
+        )
     import_used(options.use)
     with observing(options) as observers:
         if options.tracker == "memory":

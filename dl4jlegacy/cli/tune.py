@@ -161,6 +161,11 @@ def _cluster(options: TuneOptions) -> SearchCluster | None:
     from dl4jlegacy import tuning
 
     if not options.tracker:
+        if options.zookeeper:
+            raise UsageError(
+                f"--tracker is missing: a search in Zookeeper, here at {options.zookeeper}, has its state in a "
+                "grid; give --tracker hazelcast://host:port, or leave --zookeeper out to search here alone"
+            )
         return None
     if not options.zookeeper:
         raise UsageError(

@@ -88,6 +88,7 @@ def model(tmp_path, dl4j) -> str:
         (("--dataset", ""), ("--dataset is empty",)),
         (("--tracker", "redis://localhost:5701"), ("--tracker redis://localhost:5701", "hazelcast://host:port")),
         (("--tracker", "hazelcast://localhost:5701"), ("--zookeeper is missing", "host:port")),
+        (("--zookeeper", "localhost:2181"), ("--tracker is missing", "localhost:2181", "hazelcast://host:port")),
         (("--standby",), ("--standby belongs to dl4j master",)),
         (("--bogus",), ("--bogus",)),
     ],

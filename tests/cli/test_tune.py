@@ -64,6 +64,14 @@ def test_the_table_and_the_json_say_the_same(here: Path, capsys: pytest.CaptureF
     assert json.loads((here / "best.json").read_text())["validation"]["metric"] == "accuracy"
 
 
+def test_a_zookeeper_without_a_grid_is_a_usage_error_and_nothing_is_searched_here(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = said(capsys, "tune", "conf.yaml", "--zookeeper", "localhost:2181", "--storage", "trials.db")
+    assert status == 2 and out == "" and not (here / "trials.db").exists()
+    assert "[DL4J-USAGE]: --tracker is missing" in err and "localhost:2181" in err
+
+
 def test_the_page_of_plots_has_every_trial_and_needs_no_network(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = "<b>digits</b>"
     command = ("tune", "conf.yaml", "--storage", "trials.db", "--study", study, "--plot", "search.html")
