@@ -336,6 +336,8 @@ def _leading(
             head = tracker.head()
             if _is_over(head, began=display.began or bool(takes_over), is_finished=led.is_finished):
                 registration.clear_up(monitor.is_gone, gather=monitor.gather_stats)
+            else:
+                registration.take_back()
         if monitor.stats is not None:
             monitor.stats.close()
 

@@ -33,7 +33,7 @@ from dl4jlegacy.scaleout.zookeeper import (
     prune_group,
 )
 
-__all__ = ["DRAIN", "MasterRegistration", "RunName", "drain_worker", "forget", "stop_run", "unregister"]
+__all__ = ["DRAIN", "MasterRegistration", "RunName", "drain_worker", "forget", "stop_run", "take_back", "unregister"]
 
 logger = logging.getLogger(__name__)
 
@@ -287,6 +287,18 @@ class MasterRegistration:
         _await(lambda: is_deserted(self._session, self._id))  # those that were killed a moment ago
         prune_group(self._session, self._id)
 
+    def take_back(self) -> None:
+        """Remove what this process wrote into the run after others had ended it and cleared it up, if anything.
+
+        Called when all that writes here has ended.
+
+        Raises:
+            TrackerError: the grid does not answer for the run's name.
+        """
+        if self._ask(lambda: take_back(self._conf, self._tracker, self._registered)):
+            self._name.release()
+            self._name.unlist()
+
     def _find(self) -> Any:
         """Return the Conf that Zookeeper has under the id, or "nothing"; None as ``_ask``."""
         return self._ask(lambda: self._registered.find() or "nothing")
@@ -314,6 +326,22 @@ def _await(condition: Callable[[], bool]) -> None:
 def _destroy(tracker: StateTracker) -> None:
     if isinstance(tracker.store, HazelcastStore):
         tracker.store.destroy()
+
+
+def take_back(conf: Conf, tracker: StateTracker, registered: ZookeeperConfigurationRetriever) -> bool:
+    """Remove what a process wrote into a run that was over and cleared up; return whether the run is that.
+
+    A process may be stopped between its last look at the run and a write, so that it writes when it is woken up. A run
+    that either server still knows is left as it is.
+
+    Raises:
+        TrackerError: one of the servers does not answer.
+    """
+    there = registered.find()
+    is_over = (there is None or there.incarnation != conf.incarnation) and tracker.head() is None
+    if is_over:
+        _destroy(tracker)
+    return is_over
 
 
 def stop_run(conf: Conf, address: ClusterAddress, tracker: StateTracker) -> str:

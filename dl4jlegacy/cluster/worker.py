@@ -30,7 +30,7 @@ from dl4jlegacy.cluster.address import (
 )
 from dl4jlegacy.cluster.mesh import joined_mesh
 from dl4jlegacy.cluster.reached_data import jobs_by_reference
-from dl4jlegacy.cluster.registration import DRAIN
+from dl4jlegacy.cluster.registration import DRAIN, take_back
 from dl4jlegacy.cluster.trials import TrialShare, is_search
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, JobError, NotAuthorisedError, TrackerError, VersionError
@@ -38,7 +38,7 @@ from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.nn.listeners import TrainingListener
 from dl4jlegacy.scaleout.compute import Compute, check_same_arithmetic, compute_for_worker
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker, HazelcastStore
+from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
 from dl4jlegacy.scaleout.job import JobIterator
 from dl4jlegacy.scaleout.journal import Journal
 from dl4jlegacy.scaleout.liveness.client import LivenessClient
@@ -317,7 +317,7 @@ def _work(
             pool.stop(30.0)
             stop_reading(jobs)
     if head is None and left != "drained":
-        _forget(conf, tracker, registered)
+        take_back(conf, tracker, registered)
     on_event("left", {"run": conf.run, "worker": name, "status": left})
     if left == "drained":
         raise _Drained
@@ -496,11 +496,3 @@ class _MasterWatch:
     def _is_replaced(self, registered: Conf) -> bool:
         """Whether the run that is registered is another one, or goes on with another Conf."""
         return registered.incarnation != self._conf.incarnation or self._tracker.get("conf") != self._conf.to_json()
-
-
-def _forget(conf: Conf, tracker: HazelcastStateTracker, registered: ZookeeperConfigurationRetriever) -> None:
-    """Take away what a worker that outslept its run may have put into the grid after the run was cleared up."""
-    there = registered.find()
-    is_over = there is None or there.incarnation != conf.incarnation
-    if is_over and tracker.head() is None and isinstance(tracker.store, HazelcastStore):
-        tracker.store.destroy()

@@ -61,7 +61,8 @@ LIVENESS, GONE, WAITING = "liveness", "gone", "waiting"
 """Globals of the run: the address of its liveness server, processes that are gone and why, what the run waits for."""
 _CHECK_SECONDS = 1.0
 _MISSED_BEATS = 5.0
-_STALE_SECONDS = 10.0
+_STALE_SECONDS = 60.0
+"""For so long a worker that is gone is among the workers still, with its reason, for those who look a while later."""
 _STALL_SECONDS = 3.0
 _REPEAT_SECONDS = 10.0
 _MOST_REMOVED = 10_000
@@ -246,10 +247,11 @@ class ClusterMonitor:
         self._wakeup.set()
 
     def gather_stats(self) -> None:
-        """Take the statistics that are still in the tracker, when the workers have left; called after this was left."""
+        """Write the statistics that are still in the tracker, when the workers have left; called after this was left."""
         if self.stats is not None:
             with contextlib.suppress(Dl4jError):  # they are lost
                 self.stats.gather(self._tracker)
+            self.stats.close()  # before the run's entries are deleted: a master may be killed between the two
 
     def summary(self, head: Head, history: History, seconds: float) -> RunSummary:
         """Return what came of the run, which has ended with this head after so many seconds of this master."""

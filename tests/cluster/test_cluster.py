@@ -6,6 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dl4jlegacy import read_history
@@ -42,7 +43,7 @@ def test_killed_workers_change_nothing(cluster: Cluster) -> None:
     doomed = [cluster.worker(), cluster.worker()]
     cluster.wait_for_round(5)
     doomed[0].process.kill()
-    cluster.worker()
+    cluster.worker().says("joined")
     cluster.hold_in(20)
     doomed[1].process.send_signal(signal.SIGTERM)
     cluster.let_go()
@@ -60,7 +61,7 @@ def test_parameter_servers_that_are_killed_with_what_they_fold_change_nothing(cl
         cluster.wait_for_round(8 * (number + 1))
         cluster.hold(8 * (number + 2))  # it is killed with whatever it has in hand
         doomed.process.kill()
-        cluster.worker()
+        cluster.worker().says("joined")
     cluster.let_go()
     same(master, int(SHORTER))
     assert cluster.left_over() == []
@@ -100,6 +101,38 @@ def test_a_master_that_stood_still_until_the_run_was_over_leaves_without_a_trace
     freeze(master.pid)
     cluster.worker()
     same(standby, 2)
+    master.process.send_signal(signal.SIGCONT)
+    error(master, 4, "while this master stood still")
+    assert cluster.left_over() == []
+
+
+STANDS_STILL = """
+import os, pathlib, signal
+import dl4jlegacy.scaleout.monitor as monitor
+restore, flag = monitor.ClusterMonitor._restore_globals, pathlib.Path({flag!r})
+def restore_after_a_stop(self):
+    if flag.exists():
+        flag.unlink()
+        os.kill(os.getpid(), signal.SIGSTOP)
+    restore(self)
+monitor.ClusterMonitor._restore_globals = restore_after_a_stop
+"""
+"""A master that stands still between the look at who leads the run and what it does next, once there is a file."""
+
+
+@pytest.mark.long
+def test_a_master_that_writes_into_a_run_that_is_over_takes_it_back(cluster: Cluster, tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    flags = ("--epochs", "2", "--run", "r1", "--format", "json")
+    master = cluster.start("master", *RUN, *cluster.master_flags, *flags, patch=STANDS_STILL.format(flag=str(flag)))
+    cluster.wait_for_round(0)
+    standby = cluster.start("master", "--standby", "--zookeeper", cluster.zookeeper, "--format", "json")
+    until(lambda: len([node for node in cluster.left_over() if "/election/" in node]) == 2)
+    flag.touch()
+    until(lambda: psutil.Process(master.pid).status() == psutil.STATUS_STOPPED)
+    cluster.worker()
+    same(standby, 2)
+    assert cluster.left_over() == []
     master.process.send_signal(signal.SIGCONT)
     error(master, 4, "while this master stood still")
     assert cluster.left_over() == []

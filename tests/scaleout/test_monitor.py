@@ -136,6 +136,19 @@ def test_of_several_that_go_each_is_told_before_anything_else_is_done(watched, m
     assert done[done.index("p") :] == ["p", "q", *["the rest"] * (len(done) - done.index("q") - 1)]
 
 
+def test_a_worker_that_is_gone_is_shown_for_a_while_and_then_removed(watched, monkeypatch):
+    link = watched.link("p").start()
+    watched.register("p-0")
+    wait_for(lambda: watched.monitor.live_count() == 1 and link.state == "alive")
+    link.close()
+    wait_for(lambda: watched.tracker.get(GONE) == {"p": "left"})
+    watched.leadership.restored.clear()
+    assert watched.leadership.restored.wait(60)  # it has looked for those that are to be removed since
+    assert [worker.id for worker in watched.tracker.workers()] == ["p-0"]
+    monkeypatch.setattr("dl4jlegacy.scaleout.monitor._STALE_SECONDS", 0.0)
+    wait_for(lambda: not watched.tracker.workers())
+
+
 def test_globals_that_a_member_took_along_are_put_back(watched):
     address = watched.tracker.get(LIVENESS)
     for key in ("plan", LIVENESS):

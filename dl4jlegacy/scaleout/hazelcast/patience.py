@@ -30,7 +30,7 @@ class Patience:
         self.seconds = seconds
         self._where, self._clock, self._lock = where, clock or RUNNING, threading.Lock()
         self._since: float | None = None
-        self._said, self._waited = False, 0.0
+        self._said, self._waited, self._counted = False, 0.0, float("-inf")
 
     def begin(self) -> float:
         """Return when a request begins."""
@@ -43,9 +43,16 @@ class Patience:
         return max(first + self.seconds, begun + last) - self._clock.now()
 
     def waited(self) -> float:
-        """Return the seconds for which this process has waited, all in all; they grow while it does."""
-        since = self._since
-        return self._waited + (0.0 if since is None else self._clock.now() - since)
+        """Return the seconds for which this process has waited, all in all; they grow while it does.
+
+        No second counts twice: when one thread has been answered, another one's older request may still be waiting.
+        """
+        with self._lock:
+            return self._waited + self._uncounted(self._clock.now())
+
+    def _uncounted(self, now: float) -> float:
+        """Return the seconds of the present wait that are in ``_waited`` not yet; under the lock."""
+        return 0.0 if self._since is None else now - max(self._since, self._counted)
 
     def unanswered(self, begun: float, cause: str) -> None:
         """Take note that a request that was begun then is not answered so far; say so, once, if it lasts."""
@@ -67,8 +74,9 @@ class Patience:
         if self._since is None:  # nearly always
             return
         with self._lock:
-            waited = 0.0 if self._since is None else self._clock.now() - self._since
-            said, self._said, self._since = self._said, False, None
-            self._waited += waited
+            now = self._clock.now()
+            waited = 0.0 if self._since is None else now - self._since
+            self._waited += self._uncounted(now)
+            said, self._said, self._since, self._counted = self._said, False, None, now
         if said:
             logger.warning("the state tracker at %s answers again, after %.0f s", self._where, waited)

@@ -53,6 +53,22 @@ def test_an_answer_ends_the_wait_of_all_but_the_request_that_waits_itself(patien
     assert patience.waited() == 50.0
 
 
+def test_no_second_counts_twice_when_one_thread_is_answered_and_another_still_waits(
+    patience: Patience, time: Time
+) -> None:
+    begun = patience.begin()
+    for time.seconds, waited in ((40.0, 40.0), (41.0, 41.0), (45.0, 45.0)):
+        patience.unanswered(begun, "lost")  # the same request, which another thread's answers do not help
+        assert patience.waited() == waited
+        patience.answered()
+        assert patience.waited() == waited
+    time.seconds = 60.0
+    assert patience.waited() == 45.0
+    patience.unanswered(patience.begin(), "lost")
+    time.seconds = 62.0
+    assert patience.waited() == 47.0
+
+
 def test_it_is_said_once_that_the_process_waits_and_that_it_is_over(
     patience: Patience, time: Time, caplog: pytest.LogCaptureFixture
 ) -> None:
