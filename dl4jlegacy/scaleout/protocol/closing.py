@@ -88,9 +88,10 @@ def close_round(me: Master, slots: OpenSlots, served: FoldedSlices | None = None
     yield STEP
     committing = me.phases.begin()
     if not me.store.replace_if_same(HEAD, slots.raw, encode_record(new)):
-        mine = {made for made in (new.model, new.entry, new.snapshot) if made is not None and not made.parts}
-        theirs = {head.model, head.entry, head.snapshot}
-        yield from delete_many(me.store, [key for made in mine - theirs for key in keys_of(made)])
+        theirs = (head.model, head.entry, head.snapshot)
+        made = [each for each in (new.model, new.entry, new.snapshot) if each is not None and not each.parts]
+        mine = dict.fromkeys(key for each in made if each not in theirs for key in keys_of(each))
+        yield from delete_many(me.store, list(mine))
         return
     committing.end("MasterCommit", at)
     whole = frame if served is None else (yield from read_frame(me.store, new.model))

@@ -188,6 +188,28 @@ def test_asynchronous_schedules_count_every_batch_once():
     simulate(max(1, SCHEDULES // 4), "hogwild")
 
 
+REPLAY = """
+import logging
+from tests.scaleout.protocol.test_protocol import network_work
+from tests.support import simulator
+logging.disable(logging.WARNING)
+for seed in (3, 11, 19, 27, 43, 45, 51, 59):
+    world = simulator.run(network_work(), seed, losses=True, router="gradient-sharing")
+    print(seed, world.time, world.store.operations, world.replayed, world.rng.random())
+"""
+
+
+def test_a_schedule_is_replayed_exactly_by_another_process():
+    """Sets are iterated in an order of each process's own: what the protocol does must not depend on one."""
+    environments = [{**os.environ, "PYTHONHASHSEED": str(seed)} for seed in range(4)]
+    command = [sys.executable, "-c", REPLAY]
+    processes = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, env=env, cwd=REPOSITORY, text=True) for env in environments
+    ]
+    said = [process.communicate(timeout=600)[0] for process in processes]
+    assert len(said[0].splitlines()) == 8 and set(said) == {said[0]}
+
+
 CHAINS = [f"{name}{simulator.ASYNCHRONOUS}" for name in ("easgd", "gradient-sharing")]
 OTHERS = [*sorted(STRATEGIES.keys() - set(ROUTERS)), *CHAINS]
 
