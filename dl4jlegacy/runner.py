@@ -94,7 +94,7 @@ class ActorNetworkRunner:
             (``Conf.first_iteration`` is for its ``iteration``). None: the configuration draws the parameters.
         listeners: told of every new version of the model, in the master's process: ``iteration_done(network, iteration,
             score, examples=...)`` with the iterations counted from 0 (for jobs that are no network's, with the model).
-            On the master's thread, which waits for them.
+            On the master's thread, which waits for them; the workers have their next jobs then.
         worker_listeners: told likewise of every batch that a worker in this process trains its network on, with that
             network, and the iterations counted in each phase, from 0 or from ``Conf.first_iteration``. On the worker's
             thread, which waits for them.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -137,7 +138,7 @@ def test_a_worker_that_hangs_loses_its_lease_and_changes_nothing():
             hung.append(job.worker_id)
             release.wait(60)
 
-    limits = Limits(lease=0.3, poll=0.05)
+    limits = Limits(lease=0.3, poll=0.05, straggler_least=600.0)  # no backup job comes before the lease ends
     quick = conf("dbn", workers=2, stuck_seconds=0.2, heartbeat_seconds=0.05, limits=limits)
     with ActorNetworkRunner("master", iterator(), performer=interfering(hang_once)) as run:
         run.setup(quick)
@@ -300,11 +301,17 @@ def test_a_job_that_always_fails_ends_the_run_with_the_workers_traceback():
 
 def test_a_worker_that_fails_where_others_do_not_is_set_aside():
     sick: set[str] = set()
+    failed, enough, first = Counter(), threading.Event(), threading.Lock()
 
     def fail(job):
-        sick.add(job.worker_id) if not sick else None
+        with first:
+            sick.add(job.worker_id) if not sick else None
         if job.worker_id in sick:
+            failed[job.slot] += 1
+            if failed[job.slot] == 3:
+                enough.set()
             raise MemoryError("no room")
+        enough.wait(60)  # one job fails as often as it may, and not with the others
 
     result = train(conf(workers=3, epochs=6), performer=interfering(fail))
     (warning,) = result.warnings
@@ -628,6 +635,50 @@ def test_listeners_are_told_of_every_version_and_a_saver_gets_those_to_be_saved(
     for version, saved in seen.saved:
         assert saved == seen.told[version - 1][3]
     assert params(result) == params(train(conf(epochs=6)))
+
+
+def test_nobody_waits_for_a_listener_before_the_next_jobs_are_issued():
+    """It waits here for a worker that trains on with the version that it is told of."""
+    trained, total = threading.Semaphore(0), 64 * 3
+    rounds = []
+
+    class Working:
+        def iteration_done(self, network, iteration, score, *, examples=0):
+            trained.release(examples)
+
+    class Patient:
+        told = 0
+
+        def iteration_done(self, network, iteration, score, *, examples=0):
+            self.told += examples
+            arrived = all(rounds) and all(trained.acquire(timeout=60) for _ in range(examples))
+            if arrived and self.told < total:
+                arrived = trained.acquire(timeout=60)
+                trained.release()
+            rounds.append(arrived)
+
+    result = train(conf(), listeners=[Patient()], worker_listeners=[Working()])
+    assert len(rounds) == result.head.version > 3 and all(rounds)
+    assert params(result) == params(train(conf()))
+
+
+def test_the_last_version_is_told_before_the_run_is_over():
+    saved, early = threading.Event(), []
+
+    class Saver:
+        def save(self, head, model):
+            saved.set()  # the next that happens is the run's end
+
+    class Slow:
+        told = 0
+
+        def iteration_done(self, network, iteration, score, *, examples=0):
+            self.told += examples
+            if self.told == 64 * 3:
+                early.append(saved.wait(0.5))
+
+    train(conf(checkpoint_every=1000), listeners=[Slow()], saver=Saver())
+    assert early == [False] and saved.is_set()
 
 
 def test_a_listener_or_saver_that_raises_is_told_once_and_the_run_goes_on(caplog):

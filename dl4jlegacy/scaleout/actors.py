@@ -158,12 +158,10 @@ class _ProtocolActor(_Actor):
 
     def on_receive(self, message: Any) -> None:
         """Run the role until it waits."""
-        match message:
-            case Poll():
-                self._hinted.clear()
-                self._drive()
-            case _:
-                raise TypeError(f"{type(self).__name__} does not know the message {message!r}")
+        if not isinstance(message, Poll):
+            raise TypeError(f"{type(self).__name__} does not know the message {message!r}")
+        self._hinted.clear()
+        self._drive()
 
     def _drive(self) -> None:
         raise NotImplementedError
@@ -187,7 +185,7 @@ class MasterActor(_ProtocolActor):
         keeps: whether the saver does anything with others than the last.
         keeps_states: whether it saves checkpoints.
         monitor: of a cluster's master.
-        on_version: called with every version.
+        on_version: called with every version, on the master's thread: when the next jobs are issued, or the run ends.
     """
 
     def __init__(
@@ -202,13 +200,14 @@ class MasterActor(_ProtocolActor):
         keeps: bool = True,
         keeps_states: bool = True,
         monitor: ClusterMonitor | None = None,
-        on_version: Callable[[protocol.NewModel], None] | None = None,
+        on_version: Callable[[protocol.NewModel], None] = lambda event: None,
     ) -> None:
         super().__init__(outcome, tracker, (protocol.UPDATE_TOPIC, protocol.HEAD_TOPIC))
         self._on_version = on_version
         self._issue_now, self._saver, self._every, self._monitor = issue, saver, checkpoint_every, monitor
         self._keeps = keeps
         self._held: protocol.MoreWork | None = None
+        self._untold: list[protocol.NewModel] = []
         self._steps = protocol.master_steps(master)
         self._ended = self._due = self._saving = False
         master.is_to_be_saved = self._is_to_be_saved if keeps_states else lambda head: False  # without checkpoints
@@ -221,6 +220,7 @@ class MasterActor(_ProtocolActor):
                 event = next(self._steps)
             except StopIteration as stop:
                 self._ended = True
+                self._tell_versions()
                 if stop.value.status != "done":  # a finished run is reported by the saver, after its last checkpoint
                     self._outcome.end(stop.value, None)
                 return
@@ -247,19 +247,28 @@ class MasterActor(_ProtocolActor):
         """Run the role; or note that the saving actor is free."""
         if isinstance(message, Saved):
             self._saving = False
-        else:
+            return
+        try:
             super().on_receive(message)
+        finally:
+            self._tell_versions()
 
     def _new_model(self, event: protocol.NewModel) -> None:
         """Send every k-th version to the saving actor; if it is busy, or that one is not stored, the next that is."""
         self._outcome.progressed()
-        if self._on_version is not None:
-            self._on_version(event)
+        self._untold.append(event)
+        if event.last:
+            self._tell_versions()  # when it is saved the run is over
         is_to_be_saved = event.last or self._is_to_be_saved(event.head)
         self._due = self._due or event.head.version % self._every == 0
         if is_to_be_saved:
             self._saver.tell(SaveModel(event, self.actor_ref))
             self._due, self._saving = False, True
+
+    def _tell_versions(self) -> None:
+        """Tell of new versions: when the next jobs are issued, so that no worker waits for those who are told."""
+        while self._untold:
+            self._on_version(self._untold.pop(0))
 
     def _is_to_be_saved(self, head: Head) -> bool:
         is_due = self._keeps and (self._due or head.version % self._every == 0)
@@ -567,15 +576,12 @@ class HeartbeatActor(_Actor):
         if working is not before or progress != done:
             since = now
         self._seen[name] = (working, progress, since)
-        stuck = working.record is not None and now - since > self._stuck_seconds
+        stuck = working.record is not None and (silent := now - since) > self._stuck_seconds
         state = "stuck" if stuck else ("idle" if working.record is None else "working")
         job = "" if working.slot is None else f"{working.slot.round}/{working.slot.slot}"
         if stuck:
             logger.warning(
-                "worker %s has made no progress on job %s for %.0f s; its lease is left to expire",
-                name,
-                job,
-                now - since,
+                "worker %s has made no progress on job %s for %.0f s; its lease is left to expire", name, job, silent
             )
         elif working.slot is not None and working.record is not None:
             drive(protocol.extend_lease(working.worker, working.slot, working.record, working.progress()))

@@ -134,7 +134,7 @@ class RunObserver:
         """A run is about to begin here; what this raises ends it."""
 
     def new_version(self, version: HistoryEntry, event: NewModel) -> None:
-        """There is a new version of the model, each once; on the master's thread."""
+        """There is a new version of the model, each once; on the master's thread, when the next jobs are issued."""
 
     def phases(self, events: Sequence[EventStats]) -> None:
         """These phases of this process have ended; twice a second, on a thread of its own."""
