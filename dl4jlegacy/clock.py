@@ -46,8 +46,10 @@ class RunningClock:
         """Return the seconds in which the process has run."""
         with self._lock:
             now = self._monotonic()
-            self._ran += min(max(0.0, now - self._read), self._gap)
+            since = now - self._read
             self._read = now
+            if since > 0.0:
+                self._ran += since if since < self._gap else self._gap
             return self._ran
 
 

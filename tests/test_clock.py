@@ -364,6 +364,7 @@ READ_BY = {
     "dl4jlegacy.cli.progress": "what is shown",
     "dl4jlegacy.datasets.read_ahead": "how long reading took, and so whether a thread is worth it",
     "dl4jlegacy.kernels.compilation": "how long a compilation took, for people",
+    "dl4jlegacy.kernels.numba.team": "how long a look for work takes, and its own threads take to end",
     "dl4jlegacy.warm_up": "how long a compilation took, for people",
     "dl4jlegacy.nn.listeners": "how long iterations took, for people",
     "dl4jlegacy.nn.training.early_stopping": "how long a training took, for people",

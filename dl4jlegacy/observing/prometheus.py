@@ -12,9 +12,11 @@ import logging
 import socket
 import socketserver
 import threading
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -127,6 +129,44 @@ class _State:
     """When so many examples were in the model, of the last seconds."""
 
 
+class _Histogram:
+    """Seconds of one metric, counted between ``_SECONDS``, for each value of its label, "" if it has none. Thread-safe.
+
+    The library's own takes a lock three times for each value, and there are thousands of phases in a second.
+    """
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric, self._lock = metric, threading.Lock()
+        self._counts: dict[str, list[int]] = {} if metric.label else {"": self._none()}
+        self._sums: dict[str, float] = dict.fromkeys(self._counts, 0.0)
+
+    def observe(self, values: Sequence[tuple[str, float]]) -> None:
+        """Count values: each one's label, and its seconds."""
+        with self._lock:
+            for label, seconds in values:
+                if label not in self._counts:
+                    self._counts[label], self._sums[label] = self._none(), 0.0
+                self._counts[label][bisect_left(_SECONDS, seconds)] += 1
+                self._sums[label] += seconds
+
+    def collect(self, library: Any) -> Any:
+        """Return what the library serves."""
+        metric = self._metric
+        made = library.core.HistogramMetricFamily(
+            metric.name, metric.text, labels=[metric.label] if metric.label else None
+        )
+        with self._lock:
+            for label, counts in self._counts.items():
+                bounds = [*map(library.utils.floatToGoString, _SECONDS), "+Inf"]
+                made.add_metric(
+                    [label] if label else [], list(zip(bounds, accumulate(counts), strict=True)), self._sums[label]
+                )
+        return made
+
+    def _none(self) -> list[int]:
+        return [0] * (len(_SECONDS) + 1)
+
+
 class PrometheusObserver(RunObserver):
     """Serves a run's figures at ``http://HOST:PORT/metrics`` until it is closed; a context manager.
 
@@ -148,18 +188,15 @@ class PrometheusObserver(RunObserver):
         self._library = _library()
         self._registry = self._library.CollectorRegistry()
         self._library.ProcessCollector(registry=self._registry)
-        self._phases, self._rounds = (self._histogram(name) for name in ("dl4j_phase_seconds", "dl4j_round_seconds"))
+        self._phases, self._rounds = (
+            _Histogram(_BY_NAME[name]) for name in ("dl4j_phase_seconds", "dl4j_round_seconds")
+        )
         self._registry.register(self)
         self._server = _Server.listening(host, port, self._library.make_wsgi_app(self._registry), self.sample)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_SAMPLE_SECONDS,), name="dl4j-metrics", daemon=True
         )
         self._thread.start()
-
-    def _histogram(self, name: str) -> Any:
-        metric = _BY_NAME[name]
-        labels = [metric.label] if metric.label else []
-        return self._library.Histogram(name, metric.text, labels, buckets=_SECONDS, registry=self._registry)
 
     @property
     def url(self) -> str:
@@ -192,7 +229,7 @@ class PrometheusObserver(RunObserver):
 
     def new_version(self, version: HistoryEntry, event: NewModel) -> None:
         """See ``RunObserver``."""
-        self._rounds.observe(version.seconds)
+        self._rounds.observe([("", version.seconds)])
         with self._lock:
             state = self._state
             if state is None:
@@ -207,9 +244,7 @@ class PrometheusObserver(RunObserver):
 
     def phases(self, events: Sequence[EventStats]) -> None:
         """See ``RunObserver``."""
-        for event in events:
-            if event.phase in PHASES:
-                self._phases.labels(event.phase).observe(event.seconds)
+        self._phases.observe([(event.phase, event.seconds) for event in events if event.phase in PHASES])
 
     def job_failed(self, slot: tuple[int, int], failure: Failure) -> None:
         """See ``RunObserver``; the master counts the failures of all its workers elsewhere."""
@@ -258,7 +293,9 @@ class PrometheusObserver(RunObserver):
                 state.examples.popleft()
 
     def collect(self) -> Iterator[Any]:
-        """Yield all figures but the histograms; called by the registry."""
+        """Yield all figures but the process's; called by the registry."""
+        yield self._phases.collect(self._library)
+        yield self._rounds.collect(self._library)
         with self._lock:
             state = self._state
             values = [] if state is None else list(self._values(state))
@@ -321,6 +358,7 @@ def _library() -> Any:
     try:
         import prometheus_client
         import prometheus_client.core
+        import prometheus_client.utils
     except ImportError as exc:
         raise ConfError(f"metrics need prometheus-client, which is not installed: {how_to_install('metrics')}") from exc
     return prometheus_client

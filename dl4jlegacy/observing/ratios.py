@@ -30,7 +30,7 @@ __all__ = ["FollowedRatios", "RatiosEntry", "RatiosFile", "RatiosObserver"]
 
 logger = logging.getLogger(__name__)
 
-_LEAST_SECONDS, _SHARE = 1.0, 0.0025
+_LEAST_SECONDS, _SHARE = 1.0, 0.001
 """A version is looked at so often at most, and for no more than this share of the time."""
 _CLOSE_SECONDS = 30.0
 
@@ -112,10 +112,14 @@ class RatiosObserver(RunObserver):
         """See ``RunObserver``."""
         if self._keeper is None or version.validation is not None:
             return
-        before, self._before = self._before, event.frame
-        if before is not None and self._given is None and self._clock.now() >= self._due:
-            self._given = version, event.frame, before
-            self._news.set()
+        before, self._before = self._before, None  # held from one version to the next only, as it takes caches
+        if self._given is not None or self._clock.now() < self._due:
+            return
+        if before is None:
+            self._before = event.frame
+            return
+        self._given = version, event.frame, before
+        self._news.set()
 
     def end(self) -> None:
         """See ``RunObserver``."""

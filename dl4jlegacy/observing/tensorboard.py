@@ -53,9 +53,9 @@ logger = logging.getLogger(__name__)
 MOST_WAITING = 10_000
 """So many points wait at most for a disk that is full or hangs; then the oldest are dropped."""
 _WRITE_SECONDS, _CLOSE_SECONDS = 2.0, 30.0  # TensorBoard looks for news every 30 s
-_POINT_SECONDS = 0.05
+_POINT_SECONDS = 0.1
 """Versions that are closer together are left out, but for validations and the last: TensorBoard shows some 1,000."""
-_LAYERS_SECONDS, _LAYERS_SHARE = 1.0, 0.0025
+_LAYERS_SECONDS, _LAYERS_SHARE = 1.0, 0.001
 """The layers are looked at so often at most, and for no more than this share of the time."""
 _BINS = 30
 """Bars of a histogram."""
@@ -134,10 +134,11 @@ class _Curves:
     def __init__(self, conf: Conf, plan: Plan, clock: Clock, writer: _Writer) -> None:
         self._plan, self._clock, self._writer = plan, clock, writer
         self._rates = _Rates() if conf.network_conf is None else _Rates.of(conf.network_conf)
-        self._examples, self._seconds = 0, 0.0  # since the last point
+        self._examples, self._seconds = -1, 0.0  # how many there were at the last point; the time since then
         self._written = float("-inf")
         self._held: tuple[HistoryEntry, NewModel] | None = None
         self._before: Buffer | None = None
+        self._is_first = True
 
     def add(self, version: HistoryEntry, event: NewModel) -> None:
         """Have a version written, unless it follows too soon; then it is kept in case that it is the last for now."""
@@ -146,11 +147,16 @@ class _Curves:
             self.end()
             self._write(version, event)
             return
-        self._examples += sum(self._plan.examples_of(number) for number in event.jobs)
-        before, self._before = self._before, event.frame if self._writer.shows_layers else None
-        if self._writer.takes_layers():
+        if self._examples < 0:
+            self._examples = version.examples - sum(self._plan.examples_of(number) for number in event.jobs)
+        before, self._before = self._before, None
+        if before is not None or (self._is_first and self._writer.takes_layers()):
+            self._is_first = False
             self._write(version, event, event.frame, before)
-        elif self._clock.now() - self._written >= _POINT_SECONDS:
+            return
+        if self._writer.takes_layers():
+            self._before = event.frame  # held until the next version only, as it takes caches
+        if self._clock.now() - self._written >= _POINT_SECONDS:
             self._write(version, event)
         else:
             self._held = version, event
@@ -166,7 +172,7 @@ class _Curves:
         self._writer.add(_Point(version.version, version.time, self._numbers(version, event), model, before))
         self._held, self._written = None, self._clock.now()
         if version.validation is None:
-            self._examples, self._seconds = 0, 0.0
+            self._examples, self._seconds = version.examples, 0.0
 
     def _numbers(self, version: HistoryEntry, event: NewModel) -> dict[str, float]:
         if version.validation is not None:
@@ -177,7 +183,7 @@ class _Curves:
         if version.score is not None:
             numbers["score"] = version.score
         if self._seconds > 0:
-            numbers["progress/examples_per_second"] = self._examples / self._seconds
+            numbers["progress/examples_per_second"] = (version.examples - self._examples) / self._seconds
         slots = [self._plan.slot(*self._plan.at(number)) for number in event.jobs]
         done = [slot.iteration + slot.last - slot.first - 1 for slot in slots if not slot.validates]
         return numbers | (self._rates.at(max(done)) if done else {})
@@ -355,13 +361,8 @@ class _Writer:
         self._thread = threading.Thread(target=self._run, name="dl4j-tensorboard", daemon=True)
         self._thread.start()
 
-    @property
-    def shows_layers(self) -> bool:
-        """Whether it shows any."""
-        return self._layers is not None
-
     def takes_layers(self) -> bool:
-        """Return whether the point that is added next is to have models with it."""
+        """Return whether it is time to look at the layers; then a point that has models is to come soon."""
         return self._layers is not None and self._layers.take()
 
     def add(self, point: _Point) -> None:

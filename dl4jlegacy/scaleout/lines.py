@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 MOST_WAITING = 10_000
 """So many records wait at most for a folder that hangs or is full; then the oldest of them are dropped."""
-_LEAST_REST_SECONDS, _MOST_REST_SECONDS = 0.5, 5.0
+_LEAST_REST_SECONDS, _MOST_REST_SECONDS = 1.0, 5.0
 _CLOSE_SECONDS = 30.0
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -104,7 +104,7 @@ class LinesFile(Generic[R]):
 class LinesKeeper(Generic[R]):
     """Writes a file of records on a thread of its own, so that a folder that hangs delays nobody.
 
-    After each write it rests as long as that took, and half a second at least: a run whose rounds take a few
+    After each write it rests as long as that took, and a second at least: a run whose rounds take a few
     milliseconds would else open its file, and hold up the threads that train, in every one of them.
 
     Args:

@@ -61,7 +61,7 @@ _Recording = tuple[int, str, Phase, At, float, float]
 """An event: its number, thread, phase and place, when it began by the machine's monotonic clock, and its seconds."""
 
 
-class EventStats(msgspec.Struct, frozen=True):
+class EventStats(msgspec.Struct, frozen=True, gc=False):
     """One phase of one thread, once.
 
     Attributes:

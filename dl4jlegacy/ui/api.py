@@ -97,10 +97,9 @@ async def _events_of(panel: Panel) -> AsyncIterator[bytes]:
                 elif RUNNING.now() - said > _BEAT_SECONDS:
                     said = RUNNING.now()
                     yield b": still here\n\n"
-                try:
-                    await asyncio.wait_for(news.wait(), _LOOK_SECONDS)
-                except TimeoutError:
-                    continue
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_SECONDS):
+                        await news.wait()
     finally:
         panel.streams -= 1
 

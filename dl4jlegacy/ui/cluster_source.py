@@ -43,6 +43,7 @@ class ClusterSource:
         self._address, self._members = address, members
         self.place = f"Zookeeper at {address.zookeeper}, id {address.id}"
         self.can: tuple[str, ...] = ("stop", "drain")
+        self.rest = 20
         self._session: ZooKeeperSession | None = None
         self._tracker: HazelcastStateTracker | None = None
         self._state: TrackerState | None = None

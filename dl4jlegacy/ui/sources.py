@@ -49,6 +49,8 @@ class Source(Protocol):
     """Where that is, in words."""
     can: tuple[str, ...]
     """Which of "stop", "drain", "save" and "evaluate" it offers."""
+    rest: int
+    """For so many times as long as a look took the next one should wait: more where the run itself is held up by it."""
 
     def read(self) -> Reading:
         """Return what is known of the run now. Blocks.
@@ -199,6 +201,7 @@ class FolderSource:
     def __init__(self, folder: str) -> None:
         self.place = folder
         self.can: tuple[str, ...] = OF_CHECKPOINTS
+        self.rest = 20
         self._files, self._models = RunFiles(storage.open_folder(folder)), FolderModels(folder)
 
     def read(self) -> Reading:
@@ -247,6 +250,7 @@ class LocalSource:
         self.place = f"this process, pid {os.getpid()}"
         self._tracker, self._folder, self._run = tracker, conf.checkpoint_dir, conf.run
         self.can: tuple[str, ...] = ("stop", *(OF_CHECKPOINTS if self._folder else ()))
+        self.rest = 100  # the threads that train wait for it
         self._files = RunFiles(storage.open_folder(self._folder), conf.incarnation) if self._folder else None
         self._models = FolderModels(self._folder, conf.incarnation) if self._folder else None
         self._state = TrackerState(tracker, msgspec.json.decode(conf.to_json(), type=dict[str, Any]), plan)

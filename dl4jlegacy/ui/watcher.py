@@ -21,15 +21,18 @@ from dl4jlegacy.scaleout.journal import JournalEntry
 from dl4jlegacy.ui.sources import Source
 from dl4jlegacy.ui.view import Away, Marks, Reading, RunView, View
 
-__all__ = ["Watcher"]
+__all__ = ["Watcher", "rest_after"]
 
 logger = logging.getLogger(__name__)
 
 _LEAST_SECONDS, _MOST_SECONDS = 0.5, 1.0
-_REST = 50
-"""It rests for so many times as long as a look took, within these bounds."""
 _MOST_OBSERVED = 10_000
 _CLOSE_SECONDS = 30.0
+
+
+def rest_after(seconds: float, rest: int) -> float:
+    """Return the seconds until the next look, after one that took ``seconds``; ``rest`` as ``Source.rest``."""
+    return min(_MOST_SECONDS, max(_LEAST_SECONDS, rest * seconds))
 
 
 class Watcher:
@@ -140,7 +143,7 @@ class Watcher:
         while not Deadline(rest, self._clock).wait(self._closed.wait):
             began = self._clock.now()
             self.look()
-            rest = min(_MOST_SECONDS, max(_LEAST_SECONDS, _REST * (self._clock.now() - began)))
+            rest = rest_after(self._clock.now() - began, self.source.rest)
 
 
 class _Observer:

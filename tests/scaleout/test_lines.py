@@ -40,4 +40,4 @@ def test_between_two_writes_it_rests_however_fast_they_are_and_every_record_is_k
         assert rests.begun.wait(60)
     keeper.close()
     assert [record.number for record in file.lines()] == [0, 1, 2]
-    assert len(rests.seconds) >= 3 and all(0.5 <= seconds <= 5 for seconds in rests.seconds)
+    assert len(rests.seconds) >= 3 and all(1 <= seconds <= 5 for seconds in rests.seconds)

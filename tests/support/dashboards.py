@@ -95,7 +95,7 @@ class TrackedRun:
     """A ``Source`` over a tracker in memory, with a head, workers and jobs, and with what can go wrong with it."""
 
     def __init__(self) -> None:
-        self.place, self.can = "a tracker in memory", ("stop", "drain", "save")
+        self.place, self.can, self.rest = "a tracker in memory", ("stop", "drain", "save"), 20
         self.tracker, self.conf = InMemoryStateTracker(), small_conf()
         self.plan = Plan(batches=40, examples=1000, batch_size=25, jobs_per_round=2, phases=(Phase(epochs=2),))
         self.state = TrackerState(self.tracker, self.json(), self.plan)

@@ -21,9 +21,9 @@ from dl4jlegacy.listening import bind, url_of
 from dl4jlegacy.ui.endpoints import Panel
 from dl4jlegacy.ui.guard import TOKEN_HEADER, Policy, refusal
 from dl4jlegacy.ui.server import TOKEN, TOKEN_FILE, policy_for
-from dl4jlegacy.ui.sources import FolderSource, Silence
+from dl4jlegacy.ui.sources import FolderSource, LocalSource, Silence
 from dl4jlegacy.ui.view import history_points
-from dl4jlegacy.ui.watcher import Watcher
+from dl4jlegacy.ui.watcher import Watcher, rest_after
 from tests.support import REPOSITORY
 from tests.support.cluster_commands import until
 from tests.support.dashboards import HOSTILE, KeptRun, TrackedRun, history, served
@@ -204,6 +204,15 @@ def test_a_run_that_keeps_no_history_has_the_curve_that_was_seen_from_here() -> 
     watcher.look()
     assert [entry.version for entry in watcher.history] == [1, 2] and not watcher.view.is_observed
     source.close()
+
+
+def test_where_a_look_holds_up_the_run_the_next_one_waits_longer(tmp_path: Path) -> None:
+    run, folder = TrackedRun(), FolderSource(str(tmp_path))
+    source = LocalSource(run.tracker, run.conf, run.plan)
+    assert (source.rest, folder.rest) == (100, 20)
+    assert [rest_after(seconds, source.rest) for seconds in (0.001, 0.007, 0.3)] == [0.5, pytest.approx(0.7), 1.0]
+    assert [rest_after(seconds, folder.rest) for seconds in (0.007, 0.03, 0.3)] == [0.5, pytest.approx(0.6), 1.0]
+    run.close()
 
 
 def test_the_silence_of_a_worker_is_measured_here() -> None:
