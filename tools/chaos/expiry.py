@@ -35,7 +35,8 @@ def session_password(session: int) -> bytes:
 def expire_session(address: str, session: int, *, deadline_seconds: float = 5.0) -> None:
     """End ``session`` at the server ``address`` (``host:port``); its owner is told that it has expired.
 
-    Its owner may take it back before it is closed, and lives on with it; then it is taken over once more.
+    Its owner may take it back before it is closed, or before we were told that we have it; then it is taken over once
+    more.
 
     Raises:
         TrackerError: the server does not answer, or knows no such session; or it is taken back again and again.
@@ -60,16 +61,13 @@ def _take_over_and_close(address: str, session: int, seconds: float) -> str:
     host, _, port = address.rpartition(":")
     request = _CONNECT.pack(0, 0, 10_000, session, 16, session_password(session), False)
     with socket.create_connection((host, int(port)), timeout=seconds) as connection:
-        connection.sendall(struct.pack(">i", len(request)) + request)
-        granted = struct.unpack_from(">i", _frame(connection), 4)[0]
-        if granted <= 0:
-            return "unknown"
         try:
+            connection.sendall(struct.pack(">i", len(request)) + request)
+            if struct.unpack_from(">i", _frame(connection), 4)[0] <= 0:  # the time that is granted
+                return "unknown"
             connection.sendall(struct.pack(">iii", 8, 1, _CLOSE))
             _frame(connection)
-        except TimeoutError:
-            raise
-        except OSError:  # the server leaves whoever had a session when somebody takes it over
+        except ConnectionError:  # the server leaves whoever had a session, or asked for it, when somebody takes it over
             return "taken back"
     return "closed"
 
@@ -86,6 +84,6 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
     while len(data) < count:
         piece = connection.recv(count - len(data))
         if not piece:
-            raise OSError(f"the connection ended after {len(data)} of {count} bytes")
+            raise ConnectionError(f"the connection ended after {len(data)} of {count} bytes")
         data += piece
     return data

@@ -150,7 +150,7 @@ class Run:
                     self._replaced.append(process.name)
                     self.test_bed.start(process)
                     continue
-                self.raise_if_ended()
+                self.raise_if_ended(_LEAVE_SECONDS if process.exit_status == 0 else _HEAD_SECONDS)
                 raise Dl4jError(f"{process.name} (pid {process.pid}) ended by itself, with {process.exit_status}")
         idle = self.watcher.seconds_without_progress
         if self.watcher.head is None:
@@ -158,15 +158,25 @@ class Run:
         if idle > _HANG_SECONDS:
             raise HangError(f"no round was closed for {idle:.0f} s; {self._describe()}")
 
-    def raise_if_ended(self) -> None:
-        """Give the head a moment to say that the run has ended; raise ``RunEnded`` if it does."""
-        time.sleep(_HEAD_SECONDS)
-        self._raise_ended()
+    def raise_if_ended(self, seconds: float = _HEAD_SECONDS) -> None:
+        """Give the run so long to say that it has ended; raise ``RunEnded`` if it does."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            time.sleep(POLL_SECONDS)
+            self._raise_ended()
 
     def _raise_ended(self) -> None:
-        head = self.watcher.head
-        if head is not None and head.status != "running":
+        if self._status() != "running":
             raise RunEnded
+
+    def _status(self) -> str:
+        """Return the run's status, by its newest head that was seen or by the report of its result.
+
+        A run that is over is soon removed from the grid: whoever could not read it just then never sees its last head.
+        """
+        if any("params_sha256" in report for report in self.test_bed.reports()):
+            return "done"
+        return "running" if self.watcher.head is None else self.watcher.head.status
 
     def _describe(self) -> str:
         """Return the state of the run as its tracker and journal have it."""
@@ -196,7 +206,7 @@ class Run:
     def finish(self) -> None:
         """Wait until the run and all its processes have ended.
 
-        Processes that were started so late that they may not have found the run any more are killed.
+        Processes that were started again so late that they may not have found the run any more are killed.
 
         Raises:
             Dl4jError: the run or a process did not end well. HangError: a process does not end.
@@ -206,16 +216,15 @@ class Run:
                 self._poll()
         except RunEnded:
             pass
-        head = self.watcher.head
-        if head is None or head.status != "done":
-            raise Dl4jError(f"the run ended with {head}")
+        if self._status() != "done":
+            raise Dl4jError(f"the run ended with {self.watcher.head}")
         ended = time.monotonic()
         deadline = ended + _LEAVE_SECONDS
         processes = []
         for process in self.test_bed.processes.values():
             if process is self._killed:
                 continue
-            if process.started > ended - _LATE_SECONDS:
+            if process.started > ended - _LATE_SECONDS or (process.starts > 1 and not process.takes_part):
                 process.signal(signal.SIGKILL)
             else:
                 processes.append(process)

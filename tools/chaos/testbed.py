@@ -42,6 +42,7 @@ _TRACKER_SECONDS = 5.0
 _NAMED_SECONDS = 30.0
 _EMBEDDED_SECONDS = 600.0
 _LOG_LINES = 6
+_TAKES_PART = ('"event": "joined"', "standing by")
 _CLOCK = Path(__file__).with_name("clock")  # the folder that lets the clocks of processes be stepped
 _DISK_SIZE = "8m"
 _BATCHES_PER_EPOCH = 90  # of the digits
@@ -125,6 +126,15 @@ class Process:
             return self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
         except OSError:
             return []
+
+    @property
+    def takes_part(self) -> bool:
+        """True once its newest start has said that it has found the run: joined it, or stands by for it."""
+        try:
+            log = self.log.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return False
+        return any(word in log for word in _TAKES_PART)
 
     @property
     def clock(self) -> Path:

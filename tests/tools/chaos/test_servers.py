@@ -45,7 +45,7 @@ def test_a_session_that_is_ended_from_outside_is_lost_and_its_worker_registers_a
 
 
 def test_a_session_that_its_owner_takes_back_is_taken_over_until_it_has_ended() -> None:
-    """A server that leaves the first connection after its first answer, and knows the session no more in the third."""
+    """A server that leaves the first connection before any answer, the second after one, and then knows it no more."""
     granted, unknown = (struct.pack(">iiiqi16s", 36, 0, time_out, 7, 16, b"") for time_out in (10_000, 0))
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
 
@@ -60,7 +60,7 @@ def test_a_session_that_its_owner_takes_back_is_taken_over_until_it_has_ended() 
 
         host, port = server.getsockname()
         server.settimeout(30)
-        asked = pool.submit(answer, [granted, granted, unknown])
+        asked = pool.submit(answer, [b"", granted, unknown])
         expire_session(f"{host}:{port}", 7)
         assert asked.result(30) == 3
         asked = pool.submit(answer, itertools.repeat(granted))
