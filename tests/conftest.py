@@ -42,6 +42,7 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 os.environ["SCIPY_ARRAY_API"] = "1"  # or scikit-learn leaves some of its checks of estimators out
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # or onnxruntime, once imported, opens sockets of its own to report home
 
 for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if (
@@ -104,7 +105,8 @@ def _leave_out(config: pytest.Config, items: list[pytest.Item], marker: str) -> 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Keep what a worker of pytest-xdist has for the summary."""
-    _summaries(node.config).update({NOT_RUN: node.workeroutput[NOT_RUN]} if NOT_RUN in node.workeroutput else {})
+    sent = getattr(node, "workeroutput", {})  # one that crashed has sent nothing
+    _summaries(node.config).update({NOT_RUN: sent[NOT_RUN]} if NOT_RUN in sent else {})
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -125,8 +127,16 @@ def _children() -> set[psutil.Process]:
 
 
 def _connections(descriptors: set[int]) -> list[str]:
-    """Say what sockets are connected to, for the message of a test that left them."""
-    return [str(each) for each in psutil.Process().net_connections("all") if each.fd in descriptors]
+    """Say what sockets are connected to, for the message of a test that left them; of one that is gone, that it is."""
+    known = {each.fd: str(each) for each in psutil.Process().net_connections("all") if each.fd in descriptors}
+    return [known.get(each) or f"{each}: {_link(each)}, neither of the Internet nor of Unix" for each in descriptors]
+
+
+def _link(descriptor: int) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError as exc:
+        return exc.strerror or str(exc)
 
 
 @pytest.fixture(autouse=True)

@@ -37,10 +37,11 @@ def test_the_processes_of_a_run_serve_their_own_metrics(cluster: Cluster) -> Non
     assert led["dl4j_run_active"] == 1 and led["dl4j_examples_total"] > 0 and led["dl4j_jobs_done_total"] >= 5
     assert led["dl4j_tracker_sent_bytes_total"] > 10_000 and led["dl4j_tracker_received_bytes_total"] > 10_000
     assert led["dl4j_heartbeat_age_seconds"] < 30
-    for worker in workers:
+    for worker in workers:  # one alone may have done the first rounds
+        until(lambda worker=worker: metrics(worker).get("dl4j_tracker_received_bytes_total", 0) > 10_000)
         own = metrics(worker)
         assert own["dl4j_run_active"] == 1 and "dl4j_rounds_total" not in own
-        assert own["dl4j_tracker_sent_bytes_total"] > 0 and own["dl4j_tracker_received_bytes_total"] > 10_000
+        assert own["dl4j_tracker_sent_bytes_total"] > 0
     cluster.let_go()
     same(master, int(SHORTER))
     for worker in workers:

@@ -44,7 +44,7 @@ def test_a_worker_and_the_master_killed_past_the_best_model_change_neither_it_no
     standby = cluster.start("master", "--standby", "--zookeeper", cluster.zookeeper, "--out", out, "--format", "json")
     standby.says("standing by")
     doomed.process.kill()
-    cluster.worker()
+    cluster.worker().says("joined")
     cluster.hold(expected["best"]["round"] + 20)
     with cluster.tracker(cluster.run) as tracker:
         until(lambda: is_past(tracker.head(), expected["best"]["round"]), what="the best model")

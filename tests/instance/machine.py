@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,8 +34,13 @@ datasource_list: [NoCloud]
 network: {config: disabled}
 growpart: {mode: 'off'}
 resize_rootfs: false
+locale: false
 """
-"""What concerns disks and the network, which a container shares; all else is as in Debian's images for clouds."""
+"""What concerns disks and the network, which a container shares; all else is as in Debian's images for clouds.
+
+Those have a locale, and this one none, without which a part of cloud-init fails; then systemd may wait for ever for the
+end of that unit's control group, of which it is not told in a container.
+"""
 _BYTECODE = "[Service]\nEnvironment=PYTHONPYCACHEPREFIX=/var/lib/dl4j/bytecode\n"
 """With ``PIP_COMPILE`` pip leaves out most of its work, and the services compile once what they import."""
 _REACHES = re.compile(r"PIP_(?!FIND_LINKS)|SSL_CERT_|REQUESTS_CA|(https?|no)_proxy$", flags=re.I)
@@ -66,12 +72,11 @@ class Machine:
 
     def wait(self, what: str, condition: Callable[[], object], seconds: float = SECONDS) -> None:
         """Wait until something is so; what went wrong is in what it has said."""
-        pause, waited = threading.Event(), 0.0
-        while not condition():
-            assert waited < seconds, f"not within {seconds} s: {what}\n{self.everything_said()}"
+        pause, end = threading.Event(), time.monotonic() + seconds
+        while not condition():  # which may itself take many seconds
+            assert time.monotonic() < end, f"not within {seconds} s: {what}\n{self.everything_said()}"
             assert not self.is_off, f"it was off before {what}\n{self.everything_said()}"
             pause.wait(0.5)
-            waited += 0.5
 
     def wait_until_off(self, seconds: float = SECONDS) -> None:
         """Wait until it has powered off by itself."""
