@@ -76,11 +76,11 @@ class LinesFile(Generic[R]):
                 logger.debug("a line of %s is no %s", self.place, self._kind.__name__)
         return records
 
-    def append(self, records: Iterable[R]) -> None:
-        """Append records, after those that could not be written before."""
+    def append(self, records: Iterable[R]) -> bool:
+        """Append records, after those that could not be written before; return whether all are in the file now."""
         self._missing.extend(records)
         if not self._missing:
-            return
+            return True
         try:
             new = self.unwritten(tuple(self._missing))
             if new:
@@ -92,6 +92,7 @@ class LinesFile(Generic[R]):
             if not self._failed:
                 logger.warning("%s %s cannot be written: %s", self.what, self.place, str(exc))
             self._failed = True
+        return not self._failed
 
     def unwritten(self, records: Sequence[R]) -> Sequence[R]:
         """Return those of ``records`` that are to be written."""
@@ -114,14 +115,25 @@ class LinesKeeper(Generic[R]):
     def __init__(self, file: LinesFile[R]) -> None:
         self._file = file
         self._records: deque[R] = deque(maxlen=MOST_WAITING)
+        self._lock = threading.Lock()
+        self._added = 0
+        self.written = 0
+        """So many of the records that were added are in the file, or were dropped before they came there."""
         self._news, self._closed = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="dl4j-lines", daemon=True)
         self._thread.start()
 
-    def add(self, records: Iterable[R]) -> None:
-        """Have the records written soon, and what could not be written before. Does not wait."""
-        self._records.extend(records)
+    def add(self, records: Sequence[R]) -> int:
+        """Have the records written soon, and what could not be written before; does not wait.
+
+        Returns what ``written`` must come to until these are in the file.
+        """
+        with self._lock:
+            self._records.extend(records)
+            self._added += len(records)
+            added = self._added
         self._news.set()
+        return added
 
     def close(self, seconds: float = _CLOSE_SECONDS) -> None:
         """Write what is left, and end; a folder that hangs for longer than so many seconds is a warning."""
@@ -143,10 +155,11 @@ class LinesKeeper(Generic[R]):
             self._closed.wait(min(_MOST_REST_SECONDS, max(_LEAST_REST_SECONDS, took)))
 
     def _write(self) -> None:
-        records = []
-        while self._records:
-            records.append(self._records.popleft())
+        with self._lock:
+            records, added = tuple(self._records), self._added
+            self._records.clear()
         try:
-            self._file.append(records)
+            if self._file.append(records):
+                self.written = added
         except Exception:  # the run continues without the file
             logger.exception("%s failed", self._file.what)

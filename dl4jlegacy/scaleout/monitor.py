@@ -247,7 +247,7 @@ class ClusterMonitor:
         self._wakeup.set()
 
     def gather_stats(self) -> None:
-        """Write the statistics that are still in the tracker, when the workers have left; called after this was left."""
+        """Write the statistics that are still in the tracker when the workers have left; called after this was left."""
         if self.stats is not None:
             with contextlib.suppress(Dl4jError):  # they are lost
                 self.stats.gather(self._tracker)

@@ -1,12 +1,13 @@
 """The training statistics of a run: the phases of all its processes, on their way to its master, in a file, in figures.
 
 The processes of a cluster put what they have recorded into the tracker, beside the protocol: each has ``RING`` keys of
-its own, which it uses again and again, so that a run without a master does not fill the grid. The master takes them
-out, keeps the newest in memory, and writes all of them into the folder of the run's checkpoints. Nobody waits for any
-of it.
+its own, which it uses again and again, so that a run without a master does not fill the grid. The master keeps the
+newest in memory, writes all of them into the folder of the run's checkpoints, and takes them out of the tracker when
+they are in there: if it is killed before, the next master finds them. Nobody waits for any of it.
 
-Lost is what a process that is killed has not sent yet, little more than its last second; and what a process records
-faster, or while there is no master for longer, than there is room for. The gaps in the events' numbers tell how much.
+Lost is what a process that is killed has not sent yet, or, a master, not written yet: little more than its last second,
+or its last two; and what a process records faster, or while there is no master for longer, than there is room for. The
+gaps in the events' numbers tell how much.
 
 Legacy: ``SparkTrainingStats``, ``ParameterAveragingTrainingMasterStats``, ``ParameterAveragingTrainingWorkerStats``.
 """
@@ -34,6 +35,7 @@ from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.lines import LinesFile, LinesKeeper
 from dl4jlegacy.scaleout.phases import PHASES, EventStats, PhaseRecorder
 from dl4jlegacy.scaleout.records import Keys, encode_record
+from dl4jlegacy.scaleout.store import Buffer
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
 
 __all__ = [
@@ -249,24 +251,43 @@ class StatsCollector:
         self._lock = threading.Lock()
         self._newest: deque[EventStats] = deque(maxlen=MOST_KEPT)
         self._keeper = None if folder is None else LinesKeeper(StatsFile(folder))
+        self._taken: dict[str, tuple[Buffer, int]] = {}  # what is in the tracker still: its value, when it is written
 
-    def add(self, events: Sequence[EventStats]) -> None:
-        """Keep events, and have them written soon. Does not wait."""
+    def add(self, events: Sequence[EventStats]) -> int:
+        """Keep events, and have them written soon; does not wait. Returns as ``LinesKeeper.add``; 0: there is no file.
+
+        Thread-safe, as ``stats`` is; ``gather`` and ``close`` are for one thread at a time.
+        """
         with self._lock:
             self._newest.extend(events)
-        if self._keeper is not None:
-            self._keeper.add(events)
+        return 0 if self._keeper is None else self._keeper.add(events)
 
     def gather(self, tracker: StateTracker, keys: Iterable[str] | None = None) -> None:
-        """Take the events of other processes out of the tracker; ``keys`` are its keys, if they were just listed."""
+        """Take the events of other processes from the tracker; ``keys`` are its keys, if they were just listed.
+
+        A value stays there until its events are in the file, for the next master if this one is killed before.
+        """
         listed = tracker.store.keys(_PREFIX) if keys is None else [key for key in keys if key.startswith(_PREFIX)]
-        sent = [key for key in listed if Keys.is_of_run(key)]
-        raws = drive(protocol.read_many(tracker.store, sent))
-        for key, raw in zip(sent, raws, strict=True):
-            chunk = protocol.parse_record(tracker.store, key, raw, _Chunk)
-            if chunk is not None:
-                self.add(_events(chunk))
-        drive(protocol.delete_many(tracker.store, sent))
+        removed = self._remove_written(tracker)
+        sent = [key for key in listed if key not in removed and Keys.is_of_run(key)]
+        for key, raw in zip(sent, drive(protocol.read_many(tracker.store, sent)), strict=True):
+            if raw is None:
+                tracker.store.delete(key)  # nobody of the run wrote it, or it is gone
+            elif key not in self._taken or raw != self._taken[key][0]:
+                chunk = protocol.parse_record(tracker.store, key, raw, _Chunk)
+                self._taken[key] = raw, 0 if chunk is None else self.add(_events(chunk))
+        self._remove_written(tracker)
+
+    def _remove_written(self, tracker: StateTracker) -> set[str]:
+        """Remove what is in the file, if any, from the tracker; return the keys that are not there any more."""
+        written = 0 if self._keeper is None else self._keeper.written
+        removed = set()
+        for key, (raw, added) in list(self._taken.items()):
+            if added <= written:
+                if tracker.store.delete_if_same(key, raw):  # else its process has used the key again
+                    removed.add(key)
+                del self._taken[key]
+        return removed
 
     def stats(self) -> TrainingStats:
         """Return the statistics of the events that are kept in memory."""
@@ -274,9 +295,10 @@ class StatsCollector:
             return TrainingStats(tuple(self._newest))
 
     def close(self) -> None:
-        """Write what is left."""
-        if self._keeper is not None:
-            self._keeper.close()
+        """Write what is left; no more than once."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.close()
 
 
 def _events(chunk: _Chunk) -> list[EventStats]:
@@ -354,7 +376,7 @@ class StatsSender:
                 logger.debug("statistics were lost: %s", exc)
 
 
-def to_all(*sends: Callable[[Sequence[EventStats]], None] | None) -> Callable[[Sequence[EventStats]], None]:
+def to_all(*sends: Callable[[Sequence[EventStats]], object] | None) -> Callable[[Sequence[EventStats]], None]:
     """Return what gives the same events to each of ``sends`` that there is; the first that raises is the last."""
     there = [send for send in sends if send is not None]
 

@@ -28,6 +28,7 @@ from dl4jlegacy.scaleout.stats_page import histogram, stats_page
 from dl4jlegacy.scaleout.stats_trace import chrome_trace
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker
 from dl4jlegacy.training import params_sha256
+from tests.support.cluster_commands import until
 
 HOSTILE = '</script><script>alert(1)</script>\x1b[31m"&'
 
@@ -159,8 +160,7 @@ def test_events_come_from_another_process_once_and_are_taken_out(machine: Machin
     keys = tracker.store.keys("")
     assert keys == ["stats/other-7/0", "stats/other-7/1", "stats/other-7/2"] and all(map(Keys.is_of_run, keys))
     collector = StatsCollector(LocalFolder(tmp_path))
-    collector.gather(tracker)
-    assert tracker.store.keys("") == []
+    until(lambda: collector.gather(tracker) or not tracker.store.keys(""), what="they are written")
     collector.gather(tracker, ["head", "stats/other-7/0"])
     collector.close()
     found = collector.stats()
@@ -168,6 +168,44 @@ def test_events_come_from_another_process_once_and_are_taken_out(machine: Machin
     own = {"process": "other-7", "machine": recorder.machine, "start": 1_000_009.5}
     assert found.events[9] == event(9, round=9, seconds=0.5, **own)
     assert read_stats(tmp_path) == found
+
+
+def test_a_master_that_is_killed_before_it_has_written_them_leaves_them_to_the_next(tmp_path: Path) -> None:
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    class Hanging(LocalFolder):
+        def append(self, name: str, lines: bytes) -> None:
+            hangs.set()
+            assert goes_on.wait(60)
+            super().append(name, lines)
+
+    tracker = InMemoryStateTracker()
+    send = sending(tracker)
+    send([event(0)])
+    killed, its_next = StatsCollector(Hanging(tmp_path / "killed")), StatsCollector(LocalFolder(tmp_path / "next"))
+    killed.gather(tracker)
+    assert hangs.wait(60)
+    send([event(1)])
+    killed.gather(tracker)
+    its_next.gather(tracker)
+    its_next.close()
+    goes_on.set()
+    killed.close()
+    for name in ("killed", "next"):
+        found = StatsFile(LocalFolder(tmp_path / name))
+        assert [one.number for one in found.lines()] == [0, 1] and found.read().lost == {}  # each is written once
+
+
+def test_a_key_that_is_used_again_before_its_events_are_written_is_taken_again(tmp_path: Path) -> None:
+    tracker, collector = InMemoryStateTracker(), StatsCollector(LocalFolder(tmp_path))
+    send = sending(tracker)
+    for number in range(2 * RING):
+        send([event(number)])
+        if number % RING == RING - 1:
+            collector.gather(tracker)
+    until(lambda: collector.gather(tracker) or not tracker.store.keys(""), what="they are written")
+    collector.close()
+    assert sorted(one.number for one in StatsFile(LocalFolder(tmp_path)).lines()) == list(range(2 * RING))
 
 
 def test_a_process_without_a_master_fills_no_more_than_its_keys() -> None:
