@@ -7,6 +7,8 @@ import importlib
 import itertools
 import json
 import math
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ from unittest import mock
 from xml.etree import ElementTree
 
 import numpy as np
+import psutil
 import pytest
 
 from dl4jlegacy.datasets import load as load_data
@@ -25,6 +28,7 @@ from dl4jlegacy.nn.updaters import Sgd
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, first_model
 from dl4jlegacy.scaleout.strategies import STRATEGIES
+from tests.support.cluster_commands import until
 
 WORKERS, JOBS, BATCH = 12, 144, 4
 EXAMPLES = JOBS * BATCH
@@ -197,3 +201,28 @@ def test_a_slow_worker_may_cost_asynchronous_modes_15_percent_of_what_perfect_ba
         assert script.goal_of(script.Task(1, 16, router=router), 4) == pytest.approx(4 / 3.2 / 0.85)
         assert script.goal_of(script.Task(1, 8, router=router), 2) == pytest.approx(2 / 1.2 / 0.85)
     assert script.goal_of(script.Task(1, 16), 4) == 1.35
+
+
+@pytest.mark.parametrize("script", ["straggler"], indirect=True)
+def test_workers_without_a_core_of_their_own_take_turns_so_that_nobody_gains_from_a_slow_one(
+    script: ModuleType,
+) -> None:
+    for workers, cores in ((4, 2), (8, 2), (4, 3), (3, 1)):
+        even, slow = (script.slices(workers, cores, slow=is_slow) for is_slow in (False, True))
+        moments = [step / 1000 for step in range(1000)]
+        running = [sum(begin <= at + turn < end for begin, end in even for turn in (0, 1)) for at in moments]
+        assert max(running) <= cores and sum(running) / 1000 == pytest.approx(0.9 * cores, abs=0.01)
+        assert slow[1:] == even[1:] and slow[0][1] == pytest.approx(even[0][1] / 5)
+    assert script.slices(4, 4, slow=True) == [(0.0, 0.2), (0.0, 1.0), (0.0, 1.0), (0.0, 1.0)]
+
+
+@pytest.mark.parametrize("script", ["straggler"], indirect=True)
+def test_a_slowed_process_stops_again_and_again_and_runs_on_in_the_end(script: ModuleType) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, text=True) as process:
+        watched = psutil.Process(process.pid)
+        with script.sliced([process], [(0.0, 0.5)]):
+            for _ in range(2):
+                until(lambda: watched.status() == psutil.STATUS_STOPPED)
+                until(lambda: watched.status() != psutil.STATUS_STOPPED)
+        process.communicate("\n", timeout=60)
+    assert process.returncode == 0
