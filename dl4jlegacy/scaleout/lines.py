@@ -116,9 +116,8 @@ class LinesKeeper(Generic[R]):
         self._file = file
         self._records: deque[R] = deque(maxlen=MOST_WAITING)
         self._lock = threading.Lock()
-        self._added = 0
-        self.written = 0
-        """So many of the records that were added are in the file, or were dropped before they came there."""
+        self.added = self.written = 0
+        """So many records were added, and so many of these are in the file, or were dropped before they came there."""
         self._news, self._closed = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="dl4j-lines", daemon=True)
         self._thread.start()
@@ -130,8 +129,8 @@ class LinesKeeper(Generic[R]):
         """
         with self._lock:
             self._records.extend(records)
-            self._added += len(records)
-            added = self._added
+            self.added += len(records)
+            added = self.added
         self._news.set()
         return added
 
@@ -156,7 +155,7 @@ class LinesKeeper(Generic[R]):
 
     def _write(self) -> None:
         with self._lock:
-            records, added = tuple(self._records), self._added
+            records, added = tuple(self._records), self.added
             self._records.clear()
         try:
             if self._file.append(records):

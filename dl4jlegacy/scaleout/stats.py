@@ -32,7 +32,7 @@ from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import CheckpointError, Dl4jError, TrackerClosedError
 from dl4jlegacy.folders import Folder
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.lines import LinesFile, LinesKeeper
+from dl4jlegacy.scaleout.lines import MOST_WAITING, LinesFile, LinesKeeper
 from dl4jlegacy.scaleout.phases import PHASES, EventStats, PhaseRecorder
 from dl4jlegacy.scaleout.records import Keys, encode_record
 from dl4jlegacy.scaleout.store import Buffer
@@ -265,7 +265,8 @@ class StatsCollector:
     def gather(self, tracker: StateTracker, keys: Iterable[str] | None = None) -> None:
         """Take the events of other processes from the tracker; ``keys`` are its keys, if they were just listed.
 
-        A value stays there until its events are in the file, for the next master if this one is killed before.
+        A value stays there until its events are in the file, for the next master if this one is killed before; and what
+        there is no room for until the file is written, as of a run that had no master for a while.
         """
         listed = tracker.store.keys(_PREFIX) if keys is None else [key for key in keys if key.startswith(_PREFIX)]
         removed = self._remove_written(tracker)
@@ -274,9 +275,15 @@ class StatsCollector:
             if raw is None:
                 tracker.store.delete(key)  # nobody of the run wrote it, or it is gone
             elif key not in self._taken or raw != self._taken[key][0]:
+                if not self._has_room():
+                    break
                 chunk = protocol.parse_record(tracker.store, key, raw, _Chunk)
                 self._taken[key] = raw, 0 if chunk is None else self.add(_events(chunk))
         self._remove_written(tracker)
+
+    def _has_room(self) -> bool:
+        """Return whether one more value's events can wait until they are written, and none before them is dropped."""
+        return self._keeper is None or self._keeper.added - self._keeper.written <= MOST_WAITING - CHUNK
 
     def _remove_written(self, tracker: StateTracker) -> set[str]:
         """Remove what is in the file, if any, from the tracker; return the keys that are not there any more."""

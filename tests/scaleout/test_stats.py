@@ -20,6 +20,7 @@ from dl4jlegacy.errors import CheckpointError, TrackerError, UsageError
 from dl4jlegacy.folders import LocalFolder
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.scaleout import phases, stats
+from dl4jlegacy.scaleout.lines import MOST_WAITING
 from dl4jlegacy.scaleout.phases import NO_PHASES, PHASES, EventStats, PhaseRecorder
 from dl4jlegacy.scaleout.records import Keys, encode_record
 from dl4jlegacy.scaleout.scoring import ValidationConf
@@ -206,6 +207,17 @@ def test_a_key_that_is_used_again_before_its_events_are_written_is_taken_again(t
     until(lambda: collector.gather(tracker) or not tracker.store.keys(""), what="they are written")
     collector.close()
     assert sorted(one.number for one in StatsFile(LocalFolder(tmp_path)).lines()) == list(range(2 * RING))
+
+
+def test_a_master_that_finds_more_than_can_wait_takes_it_in_turns(tmp_path: Path) -> None:
+    tracker, total = InMemoryStateTracker(), 2 * MOST_WAITING
+    send = sending(tracker)
+    for first in range(0, total, stats.CHUNK):
+        send([event(number) for number in range(first, first + stats.CHUNK)])
+    collector = StatsCollector(LocalFolder(tmp_path))
+    until(lambda: collector.gather(tracker) or not tracker.store.keys(""), what="they are written")
+    collector.close()
+    assert StatsFile(LocalFolder(tmp_path)).read().lost == {} and len(collector.stats().events) == total
 
 
 def test_a_process_without_a_master_fills_no_more_than_its_keys() -> None:
