@@ -132,23 +132,30 @@ class MasterElection:
         """Start, and become the leader within ``seconds``: for a master that must be the only one.
 
         Args:
-            seconds: the default is a little longer than the session of a killed master lives.
+            seconds: the default is a little longer than the session of a killed master lives. Where nobody leads by
+                then, as long again.
 
         Raises:
             TrackerError: another master, named in the message, holds the id; or Zookeeper does not answer.
         """
         seconds = self._session.session_seconds * 1.5 + 1 if seconds is None else seconds
-        if not self.start().wait(seconds):
+        self.start()
+        for _ in range(2):
+            if self.wait(seconds):
+                return self
             try:
                 holder = self.holder()
-            finally:
+            except BaseException:
                 self.resign()
-            who = ", ".join(f"{name} {value}" for name, value in sorted(holder.items())) if holder else "unknown"
-            raise TrackerError(
-                f"another master holds the id {self._group!r} in Zookeeper at {self._session.address} ({who}); "
-                "stop that one, start this one as a standby, or give it another id"
-            )
-        return self
+                raise
+            if holder not in (None, self.info):
+                break  # else who led has lost his session a moment ago, and will be back, or this candidate leads soon
+        self.resign()
+        who = ", ".join(f"{name} {value}" for name, value in sorted(holder.items())) if holder else "unknown"
+        raise TrackerError(
+            f"another master holds the id {self._group!r} in Zookeeper at {self._session.address} ({who}); "
+            "stop that one, start this one as a standby, or give it another id"
+        )
 
     def holder(self) -> Info | None:
         """Return the information about the present master; None if there is no candidate."""

@@ -901,6 +901,29 @@ def test_a_second_master_with_the_id_is_told_of_the_first(child: Any, session: Z
 
 
 @pytest.mark.cluster
+@pytest.mark.parametrize("is_itself", [False, True], ids=["nobody", "the second itself"])
+def test_who_holds_the_id_is_told_though_he_had_lost_his_session_a_moment_before(
+    zookeeper_address: str, session: ZooKeeperSession, group: str, is_itself: bool
+) -> None:
+    before = ["what the second one finds first"]
+
+    class Second(MasterElection):
+        def holder(self) -> dict[str, Any] | None:
+            if not before:
+                return super().holder()
+            before.clear()
+            return self.info if is_itself else None
+
+    with (
+        MasterElection(session, group=group, info={"id": "first"}).claim(DEADLINE),
+        ZooKeeperSession(zookeeper_address) as other,
+        pytest.raises(TrackerError, match=f"another master holds the id '{group}' .*id first, pid {os.getpid()}"),
+    ):
+        Second(other, group=group, info={"id": "second"}).claim(0.1)
+    assert not before
+
+
+@pytest.mark.cluster
 def test_a_master_can_be_started_again_right_after_it_was_killed(child: Any) -> None:
     first = child("claim", "m1")
     first.expect("ready")
