@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 __all__ = ["NAME", "count", "one_thread"]
 
 NAME = "dl4j-kernel"
-"""What the names of the pool's threads begin with: they wait for work until the process ends."""
+"""What the names of the threads that help kernels begin with: they wait for work until the process ends."""
 
 _VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
 _lock = threading.Lock()

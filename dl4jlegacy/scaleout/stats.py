@@ -272,13 +272,12 @@ class StatsCollector:
         removed = self._remove_written(tracker)
         sent = [key for key in listed if key not in removed and Keys.is_of_run(key)]
         for key, raw in zip(sent, drive(protocol.read_many(tracker.store, sent)), strict=True):
-            if raw is None:
-                tracker.store.delete(key)  # nobody of the run wrote it, or it is gone
-            elif key not in self._taken or raw != self._taken[key][0]:
-                if not self._has_room():
-                    break
-                chunk = protocol.parse_record(tracker.store, key, raw, _Chunk)
-                self._taken[key] = raw, 0 if chunk is None else self.add(_events(chunk))
+            if raw is None or (key in self._taken and raw == self._taken[key][0]):
+                continue  # it is gone, or refused, and the monitor removes it; or it waits to be written
+            if not self._has_room():
+                break
+            chunk = protocol.parse_record(tracker.store, key, raw, _Chunk)
+            self._taken[key] = raw, 0 if chunk is None else self.add(_events(chunk))
         self._remove_written(tracker)
 
     def _has_room(self) -> bool:

@@ -151,7 +151,13 @@ class MasterElection:
             if holder not in (None, self.info):
                 break  # else who led has lost his session a moment ago, and will be back, or this candidate leads soon
         self.resign()
-        who = ", ".join(f"{name} {value}" for name, value in sorted(holder.items())) if holder else "unknown"
+        if holder in (None, self.info):
+            raise TrackerError(
+                f"this master did not get the id {self._group!r} in Zookeeper at {self._session.address} within "
+                f"{2 * seconds:.0f} s, though no other is known to hold it: the server or this machine is too slow, or "
+                "somebody else wrote there; try again, or give it another id"
+            )
+        who = ", ".join(f"{name} {value}" for name, value in sorted(holder.items()))
         raise TrackerError(
             f"another master holds the id {self._group!r} in Zookeeper at {self._session.address} ({who}); "
             "stop that one, start this one as a standby, or give it another id"

@@ -924,6 +924,23 @@ def test_who_holds_the_id_is_told_though_he_had_lost_his_session_a_moment_before
 
 
 @pytest.mark.cluster
+def test_a_master_that_does_not_get_an_id_that_nobody_is_known_to_hold_accuses_nobody(
+    zookeeper_address: str, session: ZooKeeperSession, group: str
+) -> None:
+    class Second(MasterElection):
+        def holder(self) -> dict[str, Any] | None:
+            return None
+
+    with (
+        MasterElection(session, group=group, info={"id": "first"}).claim(DEADLINE),
+        ZooKeeperSession(zookeeper_address) as other,
+        pytest.raises(TrackerError, match=f"did not get the id '{group}' .*no other is known to hold it"),
+    ):
+        Second(other, group=group, info={"id": "second"}).claim(0.1)
+    assert not session.children(f"/dl4jlegacy/{group}/election")
+
+
+@pytest.mark.cluster
 def test_a_master_can_be_started_again_right_after_it_was_killed(child: Any) -> None:
     first = child("claim", "m1")
     first.expect("ready")
