@@ -1,6 +1,6 @@
 """The run protocol under hostile schedules, with a tiny real network; and that the simulator would notice if it broke.
 
-Set ``DL4J_SCHEDULES`` to run more schedules than the test command does (50,000 by hand before a release).
+Set ``DL4J_SCHEDULES`` to run more schedules than the test command does (thousands by hand before a release).
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import logging
 import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -43,7 +43,7 @@ from dl4jlegacy.scaleout.strategies import STRATEGIES, aggregator_of, create_rou
 from dl4jlegacy.scaleout.tracker import drive
 from tests.support import REPOSITORY, scenarios, simulator
 
-SCHEDULES = int(os.environ.get("DL4J_SCHEDULES", "200"))
+SCHEDULES = int(os.environ.get("DL4J_SCHEDULES", "80"))
 FEW_SCHEDULES = 24
 """So many find every mistake that ``tools/promises.yaml`` makes in the protocol, in seconds."""
 ROUTERS = ["iterative-reduce", "hogwild"]
@@ -153,29 +153,12 @@ WORKS = {"network": network_work, "warm": warm_work, "scored": scored_work, "sto
 
 
 def simulate(count: int, router: str, scenario: str = "hostile", work: str = "network") -> None:
-    """Run schedules, in as many processes as there are cores."""
-    script, cores = Path(simulator.__file__), os.cpu_count() or 1
-    firsts = [1 + count * core // cores for core in range(cores + 1)]
-    processes = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                script,
-                str(end - first),
-                str(first),
-                f"--router={router}",
-                f"--scenario={scenario}",
-                f"--work={work}",
-            ],
-            stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-            text=True,
-        )
-        for first, end in itertools.pairwise(firsts)
-        if end > first
-    ]
-    said = [process.communicate(timeout=3600)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0] * len(processes), "\n".join(said)
+    """Run schedules without a word of what they lose, which would be told hundreds of times."""
+    logging.disable(logging.WARNING)
+    try:
+        simulator.simulate(WORKS[work](), count, 1, router, scenarios.SCENARIOS[scenario])
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 @pytest.mark.long
@@ -201,7 +184,7 @@ for seed in (3, 11, 19, 27, 43, 45, 51, 59):
 
 def test_a_schedule_is_replayed_exactly_by_another_process():
     """Sets are iterated in an order of each process's own: what the protocol does must not depend on one."""
-    environments = [{**os.environ, "PYTHONHASHSEED": str(seed)} for seed in range(4)]
+    environments = [{**os.environ, "PYTHONHASHSEED": str(seed)} for seed in (1, 2)]
     command = [sys.executable, "-c", REPLAY]
     processes = [
         subprocess.Popen(command, stdout=subprocess.PIPE, env=env, cwd=REPOSITORY, text=True) for env in environments

@@ -43,7 +43,7 @@ from dl4jlegacy.scaleout.strategies import aggregator_of, create_router
 from dl4jlegacy.scaleout.strategies.gradient_sharing import CODES
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
 from dl4jlegacy.wire import digest
-from tests.scaleout.protocol.test_protocol import WORKS, network_work
+from tests.scaleout.protocol.test_protocol import SCHEDULES, WORKS, network_work
 from tests.support import hostile_mesh, scenarios, simulator
 from tests.support.hostile_copies import HostileCopies
 from tests.support.strategy_runs import bits, conf_of, train
@@ -51,6 +51,8 @@ from tests.support.strategy_runs import bits, conf_of, train
 ARGS = {"tau": 2e-3}
 ROUTER = create_router("gradient-sharing", jobs_per_round=4)
 NOWHERE = Manifest("", 0, 0)
+SHARES = {"hostile": 4, "failing-run": 8, "sick-worker": 8, "long-rounds": 20}
+"""Each scenario has this part of all schedules, by how long one takes."""
 
 
 def conf(every: int, **fields) -> Conf:
@@ -507,7 +509,7 @@ def test_in_every_schedule_the_messages_of_the_mesh_change_nothing(scenario: str
     pushed = dataclasses.replace(scenarios.SCENARIOS[scenario], pushes=True)
     if scenario == "failing-run":  # with all that fails, long logs would hardly ever come to their ends
         pushed = dataclasses.replace(pushed, replay=scenarios.SHORT_LOGS.replay)
-    count = 10 if scenario == "long-rounds" else 250 if scenario == "hostile" else 60
+    count = max(1, SCHEDULES // SHARES[scenario])
     simulator.simulate(network_work(), count, 1000, "gradient-sharing", pushed)
 
 
@@ -526,7 +528,7 @@ def test_messages_that_were_believed_without_their_digest_would_be_noticed(monke
     monkeypatch.setattr(simulator, "STEP_LIMIT", 60_000)
     monkeypatch.setattr(hostile_mesh, "MessageReader", Believing)
     with pytest.raises(AssertionError, match=r"parameters differ from the serial run's|no progress"):
-        simulator.simulate(network_work(), 60, 1, "gradient-sharing", scenarios.PUSHES)
+        simulator.simulate(network_work(), 60, 16, "gradient-sharing", scenarios.PUSHES)  # in few is one forged so
 
 
 # -- copies -----------------------------------------------------------------------------------------------------------
@@ -581,7 +583,8 @@ def test_in_every_schedule_copies_change_nothing(scenario: str) -> None:
     copied = dataclasses.replace(scenarios.SCENARIOS[scenario], copies=True)
     if scenario == "failing-run":  # with all that fails, long logs would hardly ever come to their ends
         copied = dataclasses.replace(copied, replay=scenarios.SHORT_LOGS.replay)
-    simulator.simulate(network_work(), 250 if scenario == "hostile" else 60, 1000, "gradient-sharing", copied)
+    count = max(1, SCHEDULES // SHARES[scenario])
+    simulator.simulate(network_work(), count, 1000, "gradient-sharing", copied)
 
 
 def test_copies_that_were_believed_by_slot_would_be_noticed(monkeypatch) -> None:
