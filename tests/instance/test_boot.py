@@ -75,7 +75,7 @@ def test_the_user_data_makes_a_master_and_a_worker_that_train_though_all_of_it_i
     tmp_path: Path,
 ) -> None:
     setup = ClusterSetup(aws, "digits", list_workers=lambda setup, master: ["the one that is about to be started"])
-    run = ("--model", "dbn", "--dataset", "digits", "--jobs-per-round", "2", "--epochs", "6", "--seed", "7")
+    run = ("--model", "dbn", "--dataset", "digits", "--jobs-per-round", "2", "--epochs", "3", "--seed", "7")
     setup.up(replace(SPEC, ami=image, workers=1, processes=2, run=run), load_payload())
     data = [base64.b64decode(r.parameters["UserData"]).decode() for r in aws_environment.calls("RunInstances")]
     me = aws.client("sts").get_caller_identity()["UserId"]  # no role's: it is whoever runs this

@@ -38,7 +38,7 @@ def explicit(x: np.ndarray, W: np.ndarray, b: np.ndarray, stride: Any, dilation:
 
 
 @pytest.mark.long
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     tiles=st.integers(1, 6),
     channels=st.sampled_from([1, 3, 8]),
