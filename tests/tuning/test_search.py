@@ -254,7 +254,9 @@ def test_a_study_from_before_there_was_a_choice_goes_on_with_one_trial_at_a_time
 @pytest.mark.long
 def test_what_is_drawn_does_not_depend_on_which_of_a_batch_are_tried_again(tmp_path: Path) -> None:
     """Late enough for TPE to learn from scores: the first of a batch is tried again behind those beside it."""
-    options = {"conf": CONF.replace(epochs=1), "at_once": 3, "workers": 3, "pruner": "none"}
+    seldom = ValidationConf(fraction=0.2, every_rounds=40)  # each validation is committed to the disk
+    conf = CONF.replace(epochs=1, batch_size=96, jobs_per_round=1, validation=seldom)
+    options = {"conf": conf, "at_once": 3, "workers": 3, "pruner": "none"}
     whole, place = search(trials=21, **options), tmp_path / "trials.db"
     search(trials=12, storage=str(place), **options)
     study = optuna.load_study(study_name="search", storage=f"sqlite:///{place}")
