@@ -227,6 +227,8 @@ class World:
         """The names of killed workers."""
         self.set_aside: list[str] = []
         self.resumed = 0
+        self.restored = 0
+        """How often a master that remembers nothing found no head, but a checkpoint to go on from."""
         self.mesh = HostileMesh(seed) if scenario.pushes else None
         self.copies = HostileCopies(seed) if scenario.copies else None
         self.replayed = 0
@@ -267,15 +269,18 @@ class World:
         if event.last:
             self.result = (event.head, event.frame)
 
+    def restore(self) -> tuple[Head, Any] | None:
+        """Return the checkpoint; None: there is none yet."""
+        self.restored += self.checkpoint is not None
+        return self.checkpoint
+
     def best_model(self, best: Best) -> bytes | None:
         """Return the frame of a best model, if it is that of the checkpoint."""
         return self.kept_best[1] if self.kept_best is not None and best.is_same(self.kept_best[0]) else None
 
     def master(self, name: str) -> Iterator[float]:
         work = self.work
-        start = protocol.RunStart(
-            "run", work.first_model, lambda: self.checkpoint, self.best_model, lambda head: self.states
-        )
+        start = protocol.RunStart("run", work.first_model, self.restore, self.best_model, lambda head: self.states)
         clock = self.clock()
         me = protocol.Master(
             name,

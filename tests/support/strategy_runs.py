@@ -62,11 +62,15 @@ class _Slow:
         self.never.wait(0.02 if next(self.batches) < 10 * SLOTS else 1.0)
 
 
-def interrupt(conf: Conf) -> None:
-    """Train as far as the sixth round, then interrupt the run in its middle."""
+def interrupt(conf: Conf, *, in_log: bool = False) -> None:
+    """Train as far as the sixth round, then interrupt the run in its middle.
+
+    With ``in_log`` where a log leads to the newest version, once rounds are so long that it still does when all stops.
+    """
 
     def is_enough(status: Any) -> None:
-        if status.head is not None and status.head.round >= 6:
+        head = status.head
+        if head is not None and (head.round >= 10 and head.logged if in_log else head.round >= 6):
             raise KeyboardInterrupt
 
     runner = ActorNetworkRunner("master", data(conf), worker_listeners=[_Slow()])

@@ -43,9 +43,11 @@ from dl4jlegacy.scaleout.strategies import STRATEGIES, aggregator_of, create_rou
 from dl4jlegacy.scaleout.tracker import drive
 from tests.support import REPOSITORY, scenarios, simulator
 
-SCHEDULES = int(os.environ.get("DL4J_SCHEDULES", "80"))
+SCHEDULES = int(os.environ.get("DL4J_SCHEDULES", "120"))
 FEW_SCHEDULES = 24
-"""So many find every mistake that ``tools/promises.yaml`` makes in the protocol, in seconds."""
+"""So many find every mistake that ``tools/promises.yaml`` makes in the protocol, in seconds, with those of the next."""
+LOST_HEADS = 81, 117
+"""Schedules in which the head is lost while no master remembers it: the run goes on from its checkpoint."""
 ROUTERS = ["iterative-reduce", "hogwild"]
 KERNELS = load("numpy")
 CONF = MultiLayerConfiguration(
@@ -184,7 +186,7 @@ for seed in (3, 11, 19, 27, 43, 45, 51, 59):
 
 def test_a_schedule_is_replayed_exactly_by_another_process():
     """Sets are iterated in an order of each process's own: what the protocol does must not depend on one."""
-    environments = [{**os.environ, "PYTHONHASHSEED": str(seed)} for seed in (1, 2)]
+    environments = [{**os.environ, "PYTHONHASHSEED": str(seed)} for seed in range(4)]
     command = [sys.executable, "-c", REPLAY]
     processes = [
         subprocess.Popen(command, stdout=subprocess.PIPE, env=env, cwd=REPOSITORY, text=True) for env in environments
@@ -332,6 +334,8 @@ def test_a_run_that_is_given_up_because_no_round_has_ended_is_noticed(monkeypatc
 
 def test_a_few_schedules_end_in_the_serial_runs_parameters():
     simulator.simulate(network_work(), FEW_SCHEDULES, first=1)
+    worlds = [world for seed in LOST_HEADS for world in simulator.simulate(network_work(), 1, first=seed)]
+    assert all(world.restored for world in worlds), "LOST_HEADS are other ones now"
 
 
 def test_a_schedule_replays_exactly():
