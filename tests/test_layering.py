@@ -144,6 +144,7 @@ MODULE_LINES, FUNCTION_LINES = 600, 50
 DYNAMIC_IMPORTS = {  # names from a constant in the same file, or from the command line of this very process
     "dl4jlegacy.kernels": "the implementations of the kernels",
     "dl4jlegacy.backend": "CuPy, if it is there",
+    "dl4jlegacy.cli.main": "the modules of commands, each when one of its commands is given",
     "dl4jlegacy.doctor.checks": "the modules of checks, each by itself",
     "dl4jlegacy.scaleout.parts": "what --use names",
 }

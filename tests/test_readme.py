@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from dl4jlegacy.cli.main import app
+from dl4jlegacy.cli.main import declared
 from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.services.settings import HAZELCAST_PORT, ZOOKEEPER_PORT
@@ -56,7 +56,7 @@ def test_the_command_line_knows_every_flag_in_the_readme() -> None:
     text = PAGES["README.md"].read_text("utf-8")
     commands = re.findall(r"^ *(?:.*/)?dl4j (\w+)(.*)$", text, flags=re.MULTILINE)  # in blocks that are indented too
     assert len(commands) > 10
-    offered = typer.main.get_command(app).commands
+    offered = typer.main.get_command(declared()).commands
     for name, rest in commands:
         if name == "aws":  # tests/aws looks at those
             continue

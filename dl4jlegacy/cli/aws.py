@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from dl4jlegacy.aws.session import Aws
     from dl4jlegacy.aws.setup import ClusterSetup, ClusterStatus
 
-__all__ = ["aws_app"]
+__all__ = ["add_commands"]
 
-aws_app = typer.Typer(
+_app = typer.Typer(
     name="aws",
     help="Clusters on AWS: start, look at, scale, end. Instances end by themselves when their time is over.",
     add_completion=False,
@@ -35,6 +35,12 @@ aws_app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=False,
 )
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add ``dl4j aws`` to ``app``."""
+    app.add_typer(_app)
+
 
 _ADDRESS_SERVICE = "https://checkip.amazonaws.com"
 _EXTRA = {"allow_extra_args": True, "ignore_unknown_options": False}
@@ -60,7 +66,7 @@ Standby = Annotated[
 Spot = Annotated[bool, typer.Option("--spot", help="Workers at the spot price, on demand where there is none.")]
 
 
-@aws_app.callback(invoke_without_command=True)
+@_app.callback(invoke_without_command=True)
 def _root(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         raise UsageError("give a command: aws up, join, status, scale, ssh, logs, down, reap or price (see --help)")
@@ -158,7 +164,7 @@ def up(options: UpOptions) -> None:
         _start(aws, spec, options)
 
 
-add_command(aws_app, up, UpOptions, context_settings=_EXTRA)
+add_command(_app, up, UpOptions, context_settings=_EXTRA)
 
 
 def _check(options: UpOptions) -> None:
@@ -250,7 +256,7 @@ def _own_address() -> str:
     return text
 
 
-@aws_app.command()
+@_app.command()
 def join(name: Name, allow: Allow = "", region: Region = None, format: Format = "text") -> None:
     """Have your address admitted to a cluster that is somebody else's; nothing else of it changes."""
     from dl4jlegacy.aws.cluster_spec import check_name, parse_cidr
@@ -264,7 +270,7 @@ def join(name: Name, allow: Allow = "", region: Region = None, format: Format = 
     _show(found, as_json, {})
 
 
-@aws_app.command()
+@_app.command()
 def status(
     name: Name, region: Region = None, user: User = "admin", key_path: KeyPath = "", format: Format = "text"
 ) -> None:
@@ -276,7 +282,7 @@ def status(
     _show(found, as_json, {})
 
 
-@aws_app.command()
+@_app.command()
 def scale(
     name: Name,
     workers: Annotated[int, number_option("-w", "--workers", help="Worker instances (1).", least=0)] = 1,
@@ -294,7 +300,7 @@ def scale(
     _show(found, as_json, {})
 
 
-@aws_app.command(context_settings=_EXTRA)
+@_app.command(context_settings=_EXTRA)
 def ssh(
     context: typer.Context,
     name: Name,
@@ -323,7 +329,7 @@ def ssh(
         raise ConfError("there is no ssh on this machine; install openssh-client") from exc
 
 
-@aws_app.command()
+@_app.command()
 def logs(
     name: Name,
     node: Annotated[
@@ -375,7 +381,7 @@ def _console_output(aws: Aws, instance: Instance) -> str:
         return str(aws.client("ec2").get_console_output(InstanceId=instance.id).get("Output") or "nothing yet").rstrip()
 
 
-@aws_app.command()
+@_app.command()
 def down(name: Name, region: Region = None, format: Format = "text") -> None:
     """End a cluster and remove all that belongs to it; returns when nothing is left. The model in S3 stays."""
     as_json = format == "json"
@@ -387,7 +393,7 @@ def down(name: Name, region: Region = None, format: Format = "text") -> None:
     emit(to_json({"cluster": name, "region": aws.region, "removed": removed}) if as_json else said)
 
 
-@aws_app.command()
+@_app.command()
 def reap(
     region: Region = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell.")] = False,
@@ -409,7 +415,7 @@ def reap(
     emit("\n".join(texts) or f"nothing to reap in {aws.region}")
 
 
-@aws_app.command()
+@_app.command()
 def price(
     workers: Workers = 1,
     size: Size = "m5.large",

@@ -18,7 +18,7 @@ import typer
 from dl4jlegacy.console import open_console
 from dl4jlegacy.errors import UsageError, how_to_install, nearest
 
-__all__ = ["SUITES", "Benchmark", "bench_app", "run_suite"]
+__all__ = ["SUITES", "Benchmark", "add_commands", "run_suite"]
 
 _FOLDER = Path(__file__).parents[2] / "benchmarks"
 _STOP_SECONDS = 30.0
@@ -69,7 +69,7 @@ SUITES: Mapping[str, tuple[Benchmark, ...]] = {
 }
 """The benchmarks of each command, in the order in which they run."""
 
-bench_app = typer.Typer(
+_app = typer.Typer(
     name="bench",
     help="Measure training on this machine with the scripts of a checkout.",
     add_completion=False,
@@ -79,7 +79,12 @@ bench_app = typer.Typer(
 )
 
 
-@bench_app.callback(invoke_without_command=True)
+def add_commands(app: typer.Typer) -> None:
+    """Add ``dl4j bench`` to ``app``."""
+    app.add_typer(_app)
+
+
+@_app.callback(invoke_without_command=True)
 def _root(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         raise UsageError(f"give a command: {', '.join(f'bench {suite}' for suite in SUITES)} (see --help)")
@@ -97,25 +102,25 @@ def _help(summary: str, suite: str) -> str:
 Names = Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Only these benchmarks (all).")]
 
 
-@bench_app.command(help=_help("Measure training on the CPU.", "cpu"))
+@_app.command(help=_help("Measure training on the CPU.", "cpu"))
 def cpu(names: Names = None) -> int:
     """Run the benchmarks of the CPU."""
     return run_suite("cpu", names or ())
 
 
-@bench_app.command(help=_help("Measure training on a GPU.", "gpu"))
+@_app.command(help=_help("Measure training on a GPU.", "gpu"))
 def gpu(names: Names = None) -> int:
     """Run the benchmarks of a GPU."""
     return run_suite("gpu", names or ())
 
 
-@bench_app.command(help=_help("Measure a cluster on this machine.", "cluster"))
+@_app.command(help=_help("Measure a cluster on this machine.", "cluster"))
 def cluster(names: Names = None) -> int:
     """Run the benchmarks of a cluster."""
     return run_suite("cluster", names or ())
 
 
-@bench_app.command(help=_help("Measure trained models that answer over HTTP.", "serving"))
+@_app.command(help=_help("Measure trained models that answer over HTTP.", "serving"))
 def serving(names: Names = None) -> int:
     """Run the benchmarks of serving."""
     return run_suite("serving", names or ())

@@ -39,7 +39,8 @@ __all__ = [
 
 
 def add_commands(app: typer.Typer) -> None:
-    """Add ``dl4j worker``; ``cli.train`` adds ``dl4j master``."""
+    """Add this module's commands to ``dl4j``."""
+    add_command(app, master, ObservedTrainOptions)
     add_command(app, worker, ObservedWorkerOptions)
 
 

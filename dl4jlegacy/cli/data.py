@@ -19,19 +19,26 @@ if TYPE_CHECKING:
     from dl4jlegacy.datasets.inspection import ColumnSummary, Inspection, Problem
     from dl4jlegacy.datasets.transform_process import TransformProcess
 
-__all__ = ["data_app", "inspect", "validate"]
+__all__ = ["add_commands", "inspect", "validate"]
 
 _SHOWN = 5  # words of a column
 _MOST_CLASSES = 20
 
-data_app = typer.Typer(
+_app = typer.Typer(
     name="data", help="Look at tables before they are learned.", no_args_is_help=True, rich_markup_mode=None
 )
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add ``dl4j data`` to ``app``."""
+    app.add_typer(_app)
+
+
 _Path = typer.Argument(metavar="PATH", help="A table: CSV, JSON lines, Parquet, Arrow or NumPy; or a folder of them.")
 _Data = typer.Argument(metavar="PATH", help="A table, a folder of tables, or one of images by their classes.")
 
 
-@data_app.command()
+@_app.command()
 def inspect(
     path: Annotated[str, _Path],
     label: Label = None,
@@ -71,7 +78,7 @@ def inspect(
     emit("\n".join([*_lines(found, schema), *([f"schema       {out}"] if out else [])]))
 
 
-@data_app.command()
+@_app.command()
 def validate(
     path: Annotated[str, _Data],
     label: Label = None,

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from dl4jlegacy.services.ensemble import Ensemble
     from dl4jlegacy.services.servers import ServicesState
 
-__all__ = ["services_app"]
+__all__ = ["add_commands"]
 
-services_app = typer.Typer(
+_app = typer.Typer(
     name="services",
     help="Local Hazelcast and Zookeeper servers, for this machine only unless told otherwise.",
     add_completion=False,
@@ -28,6 +28,12 @@ services_app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=False,
 )
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add ``dl4j services`` to ``app``."""
+    app.add_typer(_app)
+
 
 _LEAST = -(2**63)  # ``Services.up`` knows what is allowed
 
@@ -42,13 +48,13 @@ Folder = Annotated[
 ]
 
 
-@services_app.callback(invoke_without_command=True)
+@_app.callback(invoke_without_command=True)
 def _root(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         raise UsageError("give a command: services up, services status or services down (see --help)")
 
 
-@services_app.command()
+@_app.command()
 def up(
     members: Annotated[int, _number("--members", "N", "Hazelcast members (1).")] = 1,
     hazelcast_port: Annotated[
@@ -115,7 +121,7 @@ def _stay(state: ServicesState, format: str) -> None:
         Services.down(folder)
 
 
-@services_app.command()
+@_app.command()
 def status(folder: Folder = None, format: Format = "text") -> int:
     """Show the servers; exits with 4 unless all run and answer."""
     from dl4jlegacy.services.servers import Services
@@ -128,7 +134,7 @@ def status(folder: Folder = None, format: Format = "text") -> int:
     return TrackerError.exit_status if silent or state.stopped else 0
 
 
-@services_app.command()
+@_app.command()
 def down(folder: Folder = None, format: Format = "text") -> None:
     """Stop the servers; what they held is gone."""
     from dl4jlegacy.services.servers import Services

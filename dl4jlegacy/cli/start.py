@@ -1,20 +1,25 @@
 """Where the commands begin: SIGINT, SIGTERM and SIGHUP end them quietly already while the command line is imported.
 
 From ``run_guarded`` on, a signal stops what is running in order; until then there is nothing to stop.
+
+The garbage collector looks less often than by default, for what is imported stays: it took a tenth of a worker's start.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from typing import Any
 
 __all__ = ["actor_network_runner", "dl4j"]
 
+_COLLECTED_AFTER = 10_000  # objects more than before; arrays, and what holds no cycle, go at once without it
+
 
 def dl4j() -> None:
     """Entry point of ``dl4j``."""
-    _leave_at_signals()
+    _begin()
     from dl4jlegacy.cli.main import main
 
     main()
@@ -22,13 +27,14 @@ def dl4j() -> None:
 
 def actor_network_runner() -> None:
     """Entry point of ``actor-network-runner``."""
-    _leave_at_signals()
+    _begin()
     from dl4jlegacy.cli.legacy import main
 
     main()
 
 
-def _leave_at_signals() -> None:
+def _begin() -> None:
+    gc.set_threshold(_COLLECTED_AFTER, *gc.get_threshold()[1:])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, _leave)

@@ -22,9 +22,8 @@ __all__ = ["add_commands", "resume", "train"]
 
 
 def add_commands(app: typer.Typer) -> None:
-    """Add this module's commands, and ``dl4j master``, which takes the options of ``dl4j train``."""
+    """Add this module's commands to ``dl4j``."""
     add_command(app, train, ObservedTrainOptions)
-    add_command(app, cluster.master, ObservedTrainOptions)
     add_command(app, resume, ObservedResumeOptions)
 
 

@@ -80,7 +80,7 @@ def test_a_shell_is_told_what_can_come_next(complete: Complete, line: str, found
 
 
 def test_all_commands_are_offered(complete: Complete) -> None:
-    assert complete("dl4j ") == list(main._COMMANDS)
+    assert complete("dl4j ") == list(main.FAMILIES)
 
 
 def test_what_is_offered_is_what_there_is() -> None:
@@ -100,7 +100,7 @@ def options(group: click.Group, path: str = "dl4j") -> Iterator[tuple[str, click
 
 
 def test_every_value_that_is_offered_is_taken() -> None:
-    tried, group = 0, typer.main.get_group(main.app)
+    tried, group = 0, typer.main.get_group(main.declared())
     context = group.make_context("dl4j", ["runs"], resilient_parsing=True)
     for command, parameter in options(group):
         for value in completion.values_of(parameter.opts[0], parameter.metavar):

@@ -179,7 +179,7 @@ def test_options_that_mean_nothing_are_usage_errors(dl4j: Any, options: tuple[st
 def test_every_variable_that_the_package_reads_is_known() -> None:
     sources = "\n".join(path.read_text() for path in (REPOSITORY / "dl4jlegacy").rglob("*.py"))
     named = set(re.findall(r"\b(DL4J_[A-Z]+(?:_[A-Z]+)*)\b", sources)) - {"DL4J_WORKRES"}
-    assert named <= variables(typer.main.get_command(main.app))
+    assert named <= variables(typer.main.get_command(main.declared()))
 
 
 def test_a_room_of_checks_that_cannot_be_imported_is_one_failed_check(monkeypatch: pytest.MonkeyPatch) -> None:

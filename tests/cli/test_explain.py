@@ -12,7 +12,7 @@ import typer.main
 
 from dl4jlegacy import errors
 from dl4jlegacy.cli.explanations import EXPLANATIONS, Explanation
-from dl4jlegacy.cli.main import app
+from dl4jlegacy.cli.main import declared
 from tests.support import REPOSITORY
 
 CODE = re.compile(r"DL4J-[A-Z]+(?:-[A-Z]+)*")
@@ -32,7 +32,7 @@ def commands(group: click.Group, path: str = "dl4j") -> Iterator[tuple[str, clic
             yield from commands(command, f"{path} {name}")
 
 
-ALL = dict(commands(typer.main.get_group(app)))
+ALL = dict(commands(typer.main.get_group(declared())))
 IDS = [each.code for each in EXPLANATIONS]
 
 

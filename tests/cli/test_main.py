@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
+import typer
 import yaml
 
 from dl4jlegacy.cli import main
@@ -277,7 +278,7 @@ def test_the_help_lists_all_commands_in_the_order_of_use(dl4j):
     names = [line.split()[0] for line in lines if re.match(r"  [a-z]", line)]
     assert names[:4] == ["train", "resume", "evaluate", "predict"]
     assert names.index("services") < names.index("master") < names.index("worker") < names.index("status")
-    assert len(names) == len(set(names)) == len(main._COMMANDS)
+    assert len(names) == len(set(names)) == len(main.FAMILIES)
     assert dl4j()[2].startswith("error [DL4J-USAGE]: give a command: train, resume, evaluate, predict")
 
 
@@ -304,3 +305,14 @@ def test_the_real_command_prints_its_object_and_nothing_else(tmp_path):
     )
     assert (done.returncode, without_progress(done.stderr)) == (0, "")
     assert set(json.loads(done.stdout)) >= FIELDS
+
+
+@pytest.mark.parametrize("family", sorted(set(main.FAMILIES.values())))
+def test_a_commands_process_declares_its_family_and_no_other(family: str) -> None:
+    names = {name for name, of in main.FAMILIES.items() if of == family}
+    for name in names:
+        assert typer.main.get_group(main.declared([name])).commands.keys() == names
+
+
+def test_a_command_that_is_none_is_answered_with_the_nearest_of_all(dl4j) -> None:
+    assert "did you mean" in dl4j("trian", "--epochs", "2")[2].lower()

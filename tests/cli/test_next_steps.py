@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from dl4jlegacy.cli import inspect, services
-from dl4jlegacy.cli.main import app
+from dl4jlegacy.cli.main import declared
 from dl4jlegacy.cli.next_steps import RunLocation, after_training
 from dl4jlegacy.cli.progress import ProgressDisplay
 from dl4jlegacy.cluster.address import ClusterAddress
@@ -36,7 +36,7 @@ def parsed(line: str) -> dict[str, object]:
     _, program, arguments = line.partition("dl4j ")
     assert program, line
     name, *rest = shlex.split(arguments.rstrip("`"))
-    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    command = typer.main.get_command(declared()).commands[name]  # type: ignore[attr-defined]
     return {"command": name, **command.make_context(name, rest).params}
 
 

@@ -87,7 +87,7 @@ def test_every_command_that_takes_a_path_is_tried() -> None:
         words = command[:2] if command[0] in ("aws", "services", "data") else command[:1]
         before = command[at - 1]
         tried.add((words, before if before.startswith("-") and before not in GRID else at - len(words)))
-    for words, option in takers(typer.main.get_command(main.app)):
+    for words, option in takers(typer.main.get_command(main.declared())):
         assert (words, option) in tried or (not option.startswith("-") and (words, 0) in tried), (words, option)
 
 

@@ -328,7 +328,7 @@ TESTED = {*LOCAL, *MADE, "train", "master", "status", "runs", "services up", "se
 
 
 def test_every_command_that_prints_json_has_a_schema_and_is_tried() -> None:
-    commands = set(with_format(typer.main.get_group(main.app)))
+    commands = set(with_format(typer.main.get_group(main.declared())))
     assert commands == set(OUTPUTS)
     assert commands == TESTED | CLOUD_TESTED
 

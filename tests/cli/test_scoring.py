@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from dl4jlegacy import EarlyStopping, ValidationConf, load_model
 from dl4jlegacy.cli import completion
-from dl4jlegacy.cli.main import app
+from dl4jlegacy.cli.main import declared
 from dl4jlegacy.cli.options import TrainOptions
 from dl4jlegacy.errors import CheckpointError, Dl4jError
 from dl4jlegacy.exporting import export_model
@@ -20,6 +20,7 @@ from dl4jlegacy.scaleout.records import Figures
 from dl4jlegacy.scaleout.scoring import METRICS
 from dl4jlegacy.training import batches, params_sha256
 
+APP = declared(["train"])
 IRIS = ["--model", "mlp", "--dataset", "iris", "--workers", "2", "--jobs-per-round", "4", "--batch-size", "8"]
 
 
@@ -80,14 +81,14 @@ def test_each_metric_is_offered_and_has_a_figure():
 @pytest.mark.parametrize("metric", ["precision", "recall", "matthews_correlation"])
 def test_classes_are_scored_by_any_metric_that_evaluation_has(metric: str) -> None:
     scored = ["--validation", "0.5", "--metric", metric, "--epochs", "2", "--format", "json"]
-    done = CliRunner().invoke(app, ["train", *IRIS, *scored])
+    done = CliRunner().invoke(APP, ["train", *IRIS, *scored])
     assert done.exit_code == 0, done.output
     best = json.loads(done.stdout)["best"]
     assert best["metric"] == metric and best["score"] == best["figures"][metric] != best["figures"]["loss"]
 
 
 def test_a_metric_that_is_none_is_named_with_the_nearest_that_is():
-    done = CliRunner().invoke(app, ["train", *IRIS, "--validation", "0.1", "--metric", "acuracy"])
+    done = CliRunner().invoke(APP, ["train", *IRIS, "--validation", "0.1", "--metric", "acuracy"])
     assert "--metric is 'acuracy'; did you mean 'accuracy'" in " ".join(str(done.exception or done.output).split())
 
 
@@ -95,7 +96,7 @@ def test_a_training_that_stops_early_saves_its_best_model(tmp_path: Path) -> Non
     out, folder = str(tmp_path / "best.zip"), str(tmp_path / "run")
     kept = ["--out", out, "--checkpoint-dir", folder, "--checkpoint-every", "1", "--format", "json"]
     scored = ["--validation", "0.3", "--patience", "2", "--epochs", "60", "--learning-rate", "0.5"]
-    done = CliRunner().invoke(app, ["train", *IRIS, *scored, *kept])
+    done = CliRunner().invoke(APP, ["train", *IRIS, *scored, *kept])
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
     best = report["best"]
@@ -112,7 +113,7 @@ def test_a_training_that_stops_early_saves_its_best_model(tmp_path: Path) -> Non
 
 def test_a_run_that_is_not_scored_has_no_best_model_to_export(tmp_path: Path) -> None:
     done = CliRunner().invoke(
-        app, ["train", *IRIS, "--epochs", "1", "--checkpoint-dir", str(tmp_path), "--format", "json"]
+        APP, ["train", *IRIS, "--epochs", "1", "--checkpoint-dir", str(tmp_path), "--format", "json"]
     )
     assert done.exit_code == 0, done.output
     assert not {"best", "validation", "stopped_by"} & set(json.loads(done.stdout))
@@ -124,7 +125,7 @@ def test_a_data_set_of_its_own_is_read_like_the_training_data(tmp_path: Path) ->
     data = load_data("iris")
     assert batches(Conf(dataset="iris"), data).total_examples == 120
     done = CliRunner().invoke(
-        app, ["train", *IRIS, "--epochs", "1", "--validation", "iris", "--metric", "accuracy", "--format", "json"]
+        APP, ["train", *IRIS, "--epochs", "1", "--validation", "iris", "--metric", "accuracy", "--format", "json"]
     )
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)

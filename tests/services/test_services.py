@@ -28,7 +28,7 @@ from hazelcast.protocol.codec import map_execute_on_key_codec
 from hazelcast.serialization.data import Data
 from kazoo.client import KazooClient
 
-from dl4jlegacy.cli.services import services_app
+from dl4jlegacy.cli.main import declared
 from dl4jlegacy.console import run_guarded
 from dl4jlegacy.errors import TrackerError, UsageError
 from dl4jlegacy.services import Services, ServicesState, jars, java, servers, supervisor
@@ -352,7 +352,9 @@ def test_without_a_port_servers_get_the_usual_one_or_a_free_one_and_say_so(
     with contextlib.ExitStack() as stack:
         if taken:
             stack.enter_context(socket.create_server(("127.0.0.1", usual[taken])))
-        services_app(args=["up", "--folder", str(tmp_path / "s"), "--format", "json"], standalone_mode=False)
+        declared(["services"])(
+            args=["services", "up", "--folder", str(tmp_path / "s"), "--format", "json"], standalone_mode=False
+        )
     said = capsys.readouterr()
     for name, port in usual.items():
         address = json.loads(said.out)[name]
@@ -405,8 +407,9 @@ COMMAND = """
 import sys
 from dl4jlegacy.console import run_guarded
 from dl4jlegacy.cli import cluster
-from dl4jlegacy.cli.services import services_app
-sys.exit(run_guarded(lambda: services_app(args=sys.argv[1:], standalone_mode=False), as_json=True))
+from dl4jlegacy.cli.main import declared
+services = declared(["services"])
+sys.exit(run_guarded(lambda: services(args=["services", *sys.argv[1:]], standalone_mode=False), as_json=True))
 """
 
 
@@ -849,7 +852,8 @@ def test_a_member_and_zookeeper_that_were_killed_serve_again_in_the_foreground(t
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, object]]:
     status = run_guarded(
-        lambda: services_app(args=[*arguments, "--format", "json"], standalone_mode=False), as_json=True
+        lambda: declared(["services"])(args=["services", *arguments, "--format", "json"], standalone_mode=False),
+        as_json=True,
     )
     return status, json.loads(capsys.readouterr().out)
 

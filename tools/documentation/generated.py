@@ -47,7 +47,7 @@ def filled(markdown: str, root: Path) -> str:
 
 def _commands(root: Path) -> str:
     """Return all commands and options of ``dl4j``, as Typer documents them."""
-    words = ("-m", "typer", "dl4jlegacy.cli.main", "utils", "docs", "--name", "dl4j")
+    words = ("-m", "typer", "tools.documentation.commands", "utils", "docs", "--name", "dl4j")
     done = subprocess.run([sys.executable, *words], cwd=root, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
     sections = re.split(r"(?m)^##+ `dl4j (.+)`$", done.stdout)
     commands = dict(zip(sections[1::2], sections[2::2], strict=True))

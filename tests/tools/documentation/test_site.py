@@ -13,7 +13,7 @@ import pytest
 import typer
 
 import dl4jlegacy.nn
-from dl4jlegacy.cli.main import app
+from dl4jlegacy.cli.main import declared
 from tests.support.site import faults
 
 ALLOWED = "default-src 'self' file: blob: data: 'unsafe-inline'"
@@ -45,7 +45,7 @@ def test_the_site_is_built_and_every_link_leads_somewhere(repository: Path, tmp_
     built = ("commands", "reference", "reference-nn")
     pages = [(tmp_path / f"{name}.html").read_text(encoding="utf-8") for name in built]
     described = set(re.findall(r' id="([^"]+)"', "".join(pages)))
-    assert described >= {f"dl4j-{name}" for name in commands(typer.main.get_command(app))}
+    assert described >= {f"dl4j-{name}" for name in commands(typer.main.get_command(declared()))}
     names = {*dl4jlegacy.__all__, *dl4jlegacy.nn.__all__} - {"__version__"}
     assert not [name for name in names if not {f"dl4jlegacy.{name}", f"dl4jlegacy.nn.{name}"} & described]
     assert "jobs_per_round: int = 0" in re.sub(r"<[^>]+>", "", pages[1])  # a struct's field, with its type and default
