@@ -1,4 +1,4 @@
-"""Two hundred seeded failures in the calls of ``up`` and ``down``: whatever happens, nothing that costs is left."""
+"""Seeded failures in the calls of ``up`` and ``down``: whatever happens, nothing that costs is left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support import REPOSITORY, aws_failures
 from tests.support.aws_failures import left_with_our_tag
 from tests.support.aws_fixtures import IMAGE, Fault, FaultProxy
 
-SEEDS = int(os.environ.get("DL4J_AWS_SEEDS", "100"))
+SEEDS = int(os.environ.get("DL4J_AWS_SEEDS", "40"))
 
 
 @pytest.mark.long

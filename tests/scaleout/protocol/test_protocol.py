@@ -43,7 +43,7 @@ from dl4jlegacy.scaleout.strategies import STRATEGIES, aggregator_of, create_rou
 from dl4jlegacy.scaleout.tracker import drive
 from tests.support import REPOSITORY, scenarios, simulator
 
-SCHEDULES = int(os.environ.get("DL4J_SCHEDULES", "120"))
+SCHEDULES = int(os.environ.get("DL4J_SCHEDULES", "80"))
 FEW_SCHEDULES = 24
 """So many find every mistake that ``tools/promises.yaml`` makes in the protocol, in seconds, with those of the next."""
 LOST_HEADS = 81, 117
@@ -165,7 +165,7 @@ def simulate(count: int, router: str, scenario: str = "hostile", work: str = "ne
 
 @pytest.mark.long
 def test_every_schedule_ends_in_the_serial_runs_parameters_with_every_batch_counted_once():
-    simulate(SCHEDULES, "iterative-reduce")
+    simulate(max(SCHEDULES, *LOST_HEADS), "iterative-reduce")
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import several_runs
 
-SCHEDULES = int(os.environ.get("DL4J_SCHEDULES", "100"))
+SCHEDULES = int(os.environ.get("DL4J_SCHEDULES", "50"))
 ROUTERS = ["iterative-reduce", "hogwild"]
 
 

@@ -35,7 +35,7 @@ def run_chaos(*arguments: str, timeout: float = 600.0, **more: str) -> subproces
 def test_faults_of_several_kinds_change_nothing(tmp_path: Path) -> None:
     kinds = "worker-kill,worker-drain,session-expiry,corrupt-frame"
     done = run_chaos(
-        *("--faults", "4", "--seed", "2", "--workers", "2", "--kinds", kinds),
+        *("--faults", "4", "--seed", "2", "--workers", "2", "--rounds", "500", "--kinds", kinds),
         *("--keep", str(tmp_path / "kept"), "--format", "json"),
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -44,7 +44,7 @@ def test_faults_of_several_kinds_change_nothing(tmp_path: Path) -> None:
     assert (report["faults_done"], report["hangs"], report["hash_equal"]) == (4, 0, True)
     assert (report["batches_lost"], report["batches_duplicated"]) == (0, 0)
     assert all(fault["full_seconds"] is not None for fault in report["faults"])
-    assert report["replay"] == f"python -m tools.chaos --faults 4 --seed 2 --workers 2 --kinds {kinds}"
+    assert report["replay"] == f"python -m tools.chaos --faults 4 --seed 2 --workers 2 --rounds 500 --kinds {kinds}"
     assert (tmp_path / "kept" / "chaos-1").is_dir()
 
 
