@@ -69,15 +69,19 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what this machine cannot run, and mark as ``long`` what needs a stand-in.
 
-    Tests marked ``docker`` run only where the marker is asked for, since few machines have the engine they need; those
+    Tests marked ``docker`` run only where the marker is asked for, since few machines have the engine they need; so do
+    those marked ``release``, which vary what others test, and are run where no marker matters (``-m ""``), too; those
     marked ``gpu`` wherever there is a GPU, and where there is none the summary says so.
     """
     items.sort(key=lambda item: not item.nodeid.startswith(SLOWEST))  # at the end the other processes would be idle
     for item in items:
         if STAND_INS & set(getattr(item, "fixturenames", ())):
             item.add_marker("long")
-    if "docker" not in config.getoption("markexpr"):
+    asked_for = config.getoption("markexpr")
+    if "docker" not in asked_for:
         _leave_out(config, items, "docker")
+    if asked_for and "release" not in asked_for:
+        _leave_out(config, items, "release")
     if any(item.get_closest_marker("gpu") for item in items):
         try:
             devices.choose("gpu")

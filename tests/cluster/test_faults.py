@@ -143,7 +143,7 @@ def test_zookeeper_is_away_for_a_while_and_the_run_goes_on(own_services, run_on)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("frozen_seconds", [0.0, 5.0])
+@pytest.mark.parametrize("frozen_seconds", [0.0, pytest.param(5.0, marks=pytest.mark.release)])
 def test_zookeeper_loses_its_data_and_the_master_puts_the_conf_back(own_services, tmp_path, frozen_seconds) -> None:
     """The master may stand still meanwhile, so that it cannot know what happened."""
     servers = own_services()

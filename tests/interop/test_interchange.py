@@ -23,7 +23,7 @@ from tests.interop import matrix, ours, page, theirs
 from tests.interop.real_dl4j import VERSIONS, RealDl4j, Refused, running
 
 pytestmark = [pytest.mark.long, pytest.mark.interop]
-RANDOM = 40
+RANDOM = 20
 """Random networks of Deeplearning4j's, of each version."""
 
 

@@ -60,8 +60,14 @@ def test_scikit_learns_checks(estimator: BaseEstimator, check: Any) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("kind", [DL4JClassifier, DL4JRegressor, DL4JAutoEncoder])
+@pytest.mark.parametrize(
+    ("kind", "workers"),
+    [
+        *((kind, 1) for kind in (DL4JClassifier, DL4JRegressor, DL4JAutoEncoder)),
+        (DL4JClassifier, 3),
+        *(pytest.param(kind, 3, marks=pytest.mark.release) for kind in (DL4JRegressor, DL4JAutoEncoder)),
+    ],
+)
 def test_no_check_of_scikit_learn_is_left_out(kind: Any, workers: int) -> None:
     """As they come, and trained by workers."""
     estimator = kind() if workers == 1 else kind(**QUICK | {"batch_size": 8}, workers=workers)

@@ -127,6 +127,7 @@ def run_chaos(options: ChaosOptions, say: Callable[[str], None]) -> ChaosReport:
         router=options.router,
         router_args=options.router_args,
         side_by_side=options.side_by_side,
+        rounds_asked_for=options.rounds,
         not_run=not_run,
         schedule=schedule,
         faults=tuple(driver.results),

@@ -66,6 +66,7 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         problems: empty if everything was as it should be.
         router, router_args, side_by_side: of the runs, and whether there were two at a time.
+        rounds_asked_for: about how many a run was to have; 0: by the number of faults.
         neighbour: how much the hostile neighbour has done of what; empty if there was none.
     """
 
@@ -84,11 +85,13 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
     side_by_side: bool = False
     neighbour: dict[str, int] = {}
     folder: str = ""
+    rounds_asked_for: int = 0
 
     @property
     def replay(self) -> str:
         """The command that repeats the same faults."""
-        kinds = "" if set(self.kinds) == set(KINDS) else f" --kinds {','.join(self.kinds)}"
+        kinds = f" --rounds {self.rounds_asked_for}" if self.rounds_asked_for else ""
+        kinds += "" if set(self.kinds) == set(KINDS) else f" --kinds {','.join(self.kinds)}"
         count = len(self.schedule)
         beside = f" --router {self.router}" if self.router != "iterative-reduce" else ""
         beside += f" --router-args {shlex.quote(self.router_args)}" if self.router_args != "{}" else ""

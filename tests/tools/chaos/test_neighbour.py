@@ -201,6 +201,7 @@ def test_what_it_has_done_is_counted_and_its_end_is_a_finding(tmp_path: Path, mo
 
 
 @pytest.mark.long
+@pytest.mark.release
 @pytest.mark.cluster
 def test_faults_beside_a_hostile_neighbour_change_nothing() -> None:
     kinds = "worker-kill,corrupt-frame"

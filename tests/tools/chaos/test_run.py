@@ -49,6 +49,7 @@ def test_faults_of_several_kinds_change_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.release
 @pytest.mark.cluster
 @pytest.mark.skipif(os.geteuid() != 0 or why_no_lossy_link() != "", reason=f"no links here: {why_no_lossy_link()}")
 def test_a_member_that_is_cut_off_an_empty_grid_and_stepping_clocks_change_nothing() -> None:
