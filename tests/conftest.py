@@ -61,7 +61,7 @@ STAND_INS = {"device_arrays", "gpu", "ssh_server"}
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One process more than there are cores: much of both suites waits for servers, deadlines and other processes."""
+    """One process more than there are cores: much of the suites waits for servers, deadlines and other processes."""
     return len(os.sched_getaffinity(0)) + 1
 
 

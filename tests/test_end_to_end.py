@@ -47,7 +47,7 @@ def test_digits_are_learned_by_four_workers(model, accuracy, tmp_path):
 
 @pytest.mark.mnist
 @pytest.mark.long
-@pytest.mark.release  # the README's commands learn it, too
+@pytest.mark.release
 def test_the_whole_mnist_is_learned_by_four_workers(mnist_dir):
     """By what no page trains on it: tests/test_pages.py has a dbn and a lenet."""
     arguments = ["--dataset", "mnist", "--workers", "4", "--epochs", "10"]

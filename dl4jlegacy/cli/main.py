@@ -63,7 +63,7 @@ class _InOrderOfUse(typer.core.TyperGroup):
 def declared(commands: Iterable[str] = FAMILIES) -> typer.Typer:
     """Return ``dl4j`` with these commands, and those that share a module with one.
 
-    A command's process declares that command alone: all of them would take a fifth of the time in which it starts.
+    The process of a command declares no others: all of them would take a fifth of the time in which it starts.
     """
     app = typer.Typer(
         name="dl4j",
@@ -89,9 +89,8 @@ def _root(
 
 
 def _app_for(arguments: list[str]) -> typer.Typer:
-    """Return ``dl4j`` with the command that is given, if one is; else with all, which its help or an error lists."""
-    first = next((word for word in arguments if not word.startswith("-")), None)
-    return declared([first] if first in FAMILIES else FAMILIES)
+    """Return ``dl4j`` with the command that comes first; if none does, with all, which its help or an error lists."""
+    return declared([name for name in arguments[:1] if name in FAMILIES] or FAMILIES)
 
 
 def _wants_json(arguments: list[str], flag: str) -> bool:

@@ -314,5 +314,6 @@ def test_a_commands_process_declares_its_family_and_no_other(family: str) -> Non
         assert typer.main.get_group(main.declared([name])).commands.keys() == names
 
 
-def test_a_command_that_is_none_is_answered_with_the_nearest_of_all(dl4j) -> None:
-    assert "did you mean" in dl4j("trian", "--epochs", "2")[2].lower()
+def test_what_begins_with_no_command_is_answered_with_all_of_them(dl4j) -> None:
+    assert "did you mean 'train'" in dl4j("trian", "--epochs", "2")[2].lower()
+    assert dl4j("--help", "train") == dl4j("--help")

@@ -36,7 +36,7 @@ def parsed(line: str) -> dict[str, object]:
     _, program, arguments = line.partition("dl4j ")
     assert program, line
     name, *rest = shlex.split(arguments.rstrip("`"))
-    command = typer.main.get_command(declared()).commands[name]  # type: ignore[attr-defined]
+    command = typer.main.get_command(declared([name])).commands[name]  # type: ignore[attr-defined]
     return {"command": name, **command.make_context(name, rest).params}
 
 

@@ -90,14 +90,14 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def replay(self) -> str:
         """The command that repeats the same faults."""
-        kinds = f" --rounds {self.rounds_asked_for}" if self.rounds_asked_for else ""
-        kinds += "" if set(self.kinds) == set(KINDS) else f" --kinds {','.join(self.kinds)}"
-        count = len(self.schedule)
+        rounds = f" --rounds {self.rounds_asked_for}" if self.rounds_asked_for else ""
+        kinds = "" if set(self.kinds) == set(KINDS) else f" --kinds {','.join(self.kinds)}"
+        count, workers = len(self.schedule), f" --workers {self.workers}"
         beside = f" --router {self.router}" if self.router != "iterative-reduce" else ""
         beside += f" --router-args {shlex.quote(self.router_args)}" if self.router_args != "{}" else ""
         beside += " --side-by-side" if self.side_by_side else ""
         beside += " --hostile-neighbour" if self.neighbour else ""
-        return f"python -m tools.chaos --faults {count} --seed {self.seed} --workers {self.workers}{kinds}{beside}"
+        return f"python -m tools.chaos --faults {count} --seed {self.seed}{workers}{rounds}{kinds}{beside}"
 
     @property
     def hash_equal(self) -> bool:

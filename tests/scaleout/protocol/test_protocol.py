@@ -43,7 +43,7 @@ from dl4jlegacy.scaleout.strategies import STRATEGIES, aggregator_of, create_rou
 from dl4jlegacy.scaleout.tracker import drive
 from tests.support import REPOSITORY, scenarios, simulator
 
-SCHEDULES = int(os.environ.get("DL4J_SCHEDULES", "60"))
+SCHEDULES = int(os.environ.get("DL4J_SCHEDULES", "80"))
 FEW_SCHEDULES = 24
 """So many find every mistake that ``tools/promises.yaml`` makes in the protocol, in seconds, with those of the next."""
 LOST_HEADS = 81, 117

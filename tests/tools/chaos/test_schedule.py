@@ -158,6 +158,7 @@ def test_of_hogwild_the_accounting_is_compared_and_not_the_parameters() -> None:
     assert free.hash_equal
     assert "hogwild's depend on timing" in free.text()
     assert free.replay.endswith("--kinds worker-kill --router hogwild --side-by-side")
+    assert report(rounds_asked_for=500).replay.endswith("--seed 7 --workers 4 --rounds 500 --kinds worker-kill")
     args = '{"parameter_servers": 2}'
     assert report(router_args=args).replay.endswith(f"--kinds worker-kill --router-args '{args}'")
     assert parse(["--router-args", args])[0].router_args == args
