@@ -161,6 +161,8 @@ def attempt(aws: Aws, seed: int, proxy: FaultProxy) -> tuple[str, str]:
             assert str(exc).count("\n") == 0
             outcomes.append(type(exc).__name__)
     proxy.judge = lambda request: None
+    if outcomes[1] == "done":
+        assert left_with_our_tag(aws) == [], f"seed {seed} after {saboteur.done}, and down was content"
     reap(aws)
     ClusterSetup(aws, name).down()
     assert left_with_our_tag(aws) == [], f"seed {seed} after {saboteur.done}"
