@@ -26,6 +26,7 @@ from dl4jlegacy.kernels.compilation import report_compilation
 __all__ = [
     "OPTIONS",
     "Kernel",
+    "address_of",
     "cache_folder",
     "compile_cached",
     "has_wide_registers",
@@ -114,6 +115,12 @@ def compile_cached(signature: tuple[Any, ...], function: Callable[..., Any]) -> 
         except Exception:  # noqa: BLE001  # a damaged file of the cache may raise anything
             # its folder cannot be written, or its disk is full; what is wrong with the kernel itself is raised again
             return _njit(signature, **OPTIONS)(function)
+
+
+def address_of(compiled: Any) -> int:
+    """Return where the code is that ``compile_cached`` has made, for ``emission.call_block``; keep ``compiled``."""
+    [overload] = compiled.overloads.values()
+    return int(overload.library.get_pointer_to_function(overload.fndesc.llvm_func_name))
 
 
 def _load_without_compiler(dispatcher: Any) -> None:

@@ -1,9 +1,10 @@
 """How compiled kernels come to LLVM code of their own: what writes loads, stores, loops and multiply-adds of vectors.
 
-``block`` makes a function that writes such code an intrinsic, to be called inside ``@njit``. Addresses, steps and
-offsets are bytes, ``uint64``; vectors have 64 bytes, and LLVM splits them into what the machine has (AVX-512, AVX2,
-NEON, or single elements). ``fma`` is one rounding everywhere: where the processor has no such instruction, LLVM calls
-the C library, which computes the same bits slowly.
+``block`` makes a function that writes such code an intrinsic, to be called inside ``@njit``; where there are many sizes
+of it, each is compiled for itself (``compile.address_of``), and ``call_block`` calls it, so that what is around is
+compiled once for all. Addresses, steps and offsets are bytes, ``uint64``; vectors have 64 bytes, and LLVM splits them
+into what the machine has (AVX-512, AVX2, NEON, or single elements). ``fma`` is one rounding everywhere: where the
+processor has no such instruction, LLVM calls the C library, which computes the same bits slowly.
 """
 
 # mypy: allow-untyped-calls, allow-untyped-decorators
@@ -27,6 +28,7 @@ __all__ = [
     "at",
     "block",
     "broadcast",
+    "call_block",
     "fma",
     "i64",
     "load",
@@ -152,13 +154,37 @@ def block(arguments: int, constants: int, *, is_typed: bool = False) -> Callable
 
             return types.void(*like, *[types.int64 if is_typed else types.uint64] * arguments, *literals), generate
 
-        names = ["context", *(f"a{index}" for index in range(is_typed + arguments + constants))]
-        shown = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names]
-        typed.__signature__ = Signature(shown)  # type: ignore[attr-defined]  # Numba reads the number of arguments there
+        _show_arguments(typed, is_typed + arguments + constants)
         typed.__doc__, typed.__name__ = emit.__doc__, emit.__name__.lstrip("_")
         return intrinsic(prefer_literal=True)(typed)
 
     return declare
+
+
+def call_block(arguments: int) -> Any:
+    """Return an intrinsic that calls the compiled code at an address with so many ``uint64``.
+
+    The code is what Numba makes of a function of that many ``uint64`` that returns and raises nothing.
+    """
+
+    def call(context: Any, *given: Any) -> Any:
+        def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
+            result = cgutils.alloca_once(builder, cgutils.voidptr_t)  # where Numba's code writes None, or an exception
+            places = [result.type, result.type]
+            kind = ir.FunctionType(ir.IntType(32), [*places, *[I64] * arguments])
+            builder.call(builder.inttoptr(args[0], kind.as_pointer()), (result, result, *args[1:]))
+            return target.get_dummy_value()
+
+        return types.void(*[types.uint64] * (1 + arguments)), generate
+
+    _show_arguments(call, 1 + arguments)
+    return intrinsic(call)
+
+
+def _show_arguments(function: Any, count: int) -> None:
+    """Let a function of ``*arguments`` seem to have so many: Numba reads their number from the signature."""
+    names = ["context", *(f"a{index}" for index in range(count))]
+    function.__signature__ = Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names])
 
 
 def _lanes_of(dtype: Any) -> Any:

@@ -2,7 +2,8 @@
 
 Because the examples lie innermost, every multiply-add is a full vector whatever the channels, the kernel and the stride
 are; weights are scalars that are broadcast. A block of outputs stays in registers while everything that it sums is read
-once. Block sizes are compile-time constants, all other sizes are not: one compilation serves many layers.
+once. Block sizes are compile-time constants, all other sizes are not: one compilation serves many layers. The kernels
+around the blocks are compiled once for all sizes of them (``tiles``).
 
 Every function works inside ``@njit`` code only; addresses and steps are bytes, ``uint64``, ``LINE`` bytes a vector.
 """

@@ -1,7 +1,8 @@
 """Convolution and pooling of tiles, compiled: sixteen examples a vector, blocks of outputs in registers.
 
 float32 only; float64, where nobody waits for it, goes to ``numpy.tiles``. Compiled code does not check bounds: shapes
-are checked here. Sums run in a fixed order that depends on no block size.
+are checked here. Sums run in a fixed order that depends on no block size. Each size of a block is compiled for itself,
+in a tenth of a second; what walks over the blocks, which takes seconds, once for all sizes.
 """
 
 # mypy: allow-untyped-calls, allow-untyped-decorators
@@ -17,7 +18,8 @@ from numba import types
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ShapeError
-from dl4jlegacy.kernels.numba.compile import compile_cached, register_file
+from dl4jlegacy.kernels.numba.compile import address_of, compile_cached, register_file
+from dl4jlegacy.kernels.numba.emission import call_block
 from dl4jlegacy.kernels.numba.planes import add_groups, expand_planes, pack_places, pack_rows, pool_row
 from dl4jlegacy.kernels.numba.product import matmul
 from dl4jlegacy.kernels.numba.scratch import Scratch
@@ -109,11 +111,30 @@ def _window(pool: Pool, out: Pair) -> Array:
     return _constants((*shape, *kernel, *stride, *pad, int(not covers_once)))
 
 
+_call_forward, _call_weights, _call_input, _call_sums = map(call_block, (9, 14, 6, 5))
+
+
+def _apart(function: Any, arguments: int) -> tuple[Any, int]:
+    """Compile a block for itself; return what keeps its code, and where the code is."""
+    compiled = compile_cached((types.uint64,) * arguments, function)
+    return compiled, address_of(compiled)
+
+
 @functools.cache
-def _forward_kernel(FB: int, XB: int, L: int) -> Any:
+def _forward_block(FB: int, XB: int, L: int) -> tuple[Any, int]:
+    def conv_forward_block(
+        x: int, w: int, b: int, y: int, places: int, offsets: int, x_pixel: int, y_filter: int, relu: int
+    ) -> None:
+        forward_block(x, w, b, y, places, offsets, x_pixel, y_filter, relu, FB, XB, L)
+
+    return _apart(conv_forward_block, 9)
+
+
+@functools.cache
+def _forward_kernel(L: int) -> Any:
     def conv_forward_tiles(
         x: Array, w: Array, b: Array, y: Array, winners: Array, packed: Array, planes: Array, filters: Array,
-        columns: Array, offsets: Array, pool: Array, stride: int, step: int, relu: int,
+        columns: Array, offsets: Array, pool: Array, FB: int, stride: int, step: int, relu: int, code: int,
     ) -> None:  # fmt: skip
         channels, places = w.shape[1], offsets.size
         pack_rows(w.reshape(-1), packed, filters, FB, places)
@@ -135,14 +156,15 @@ def _forward_kernel(FB: int, XB: int, L: int) -> Any:
                     for i in range(max(done, gone), last):
                         for j in columns:
                             for lane in range(0, 16, L):
-                                forward_block(
+                                _call_forward(
+                                    np.uint64(code),
                                     np.uint64(x.ctypes.data) + np.uint64(t * channels) * plane
                                     + np.uint64(i * stride) * row + np.uint64(j * step) * line + np.uint64(lane * 4),
                                     np.uint64(packed.ctypes.data) + np.uint64(fb * places * FB * 4),
                                     np.uint64(b.ctypes.data) + np.uint64(4 * f),
                                     z + np.uint64(((i - gone) * width + j) * 64 + lane * 4),
                                     np.uint64(places), np.uint64(offsets.ctypes.data), np.uint64(step) * line,
-                                    z_plane, np.uint64(relu), FB, XB, L,
+                                    z_plane, np.uint64(relu),
                                 )  # fmt: skip
                     done = max(done, last)
                     if is_pooled:
@@ -154,7 +176,7 @@ def _forward_kernel(FB: int, XB: int, L: int) -> Any:
 
     written = tiles_array(5, is_read=False)
     arrays = (tiles_array(5), tiles_array(4), tiles_array(1), written, _WINNERS, _SCRATCH, _SCRATCH, *[_STARTS] * 4)
-    return compile_cached((*arrays, *[_INT] * 3), conv_forward_tiles)
+    return compile_cached((*arrays, *[_INT] * 5), conv_forward_tiles)
 
 
 def conv_forward(x: Array, W: Array, b: Array, y: Array, stride: Pair, dilation: Pair, relu: bool) -> None:
@@ -186,9 +208,12 @@ def _forward(
     filters = _starts(len(W), FB)
     packed = _scratch("weights", filters.size * FB * W[0].size)
     planes = _scratch("planes", FB * shape[0] * shape[1] * LANES if window.size else 0)
-    kernel = _forward_kernel(FB, XB, register_file()[0])
-    kernel(x, np.ascontiguousarray(W), np.ascontiguousarray(b), y, winners, packed, planes, filters,
-           _starts(shape[1], XB), _places(W.shape[1:], x.shape[2:4], dilation), window, *stride, int(relu))  # fmt: skip
+    lanes = register_file()[0]
+    _forward_kernel(lanes)(
+        x, np.ascontiguousarray(W), np.ascontiguousarray(b), y, winners, packed, planes, filters,
+        _starts(shape[1], XB), _places(W.shape[1:], x.shape[2:4], dilation), window, FB, *stride, int(relu),
+        _forward_block(FB, XB, lanes)[1],
+    )  # fmt: skip
 
 
 @functools.cache
@@ -206,12 +231,33 @@ def _forward_blocks(width: int, filters: int, registers: int) -> Pair:
 
 
 @functools.cache
-def _weights_kernel(FB: int, DB: int, AB: int, L: int) -> Any:
-    size = -(-FB * DB * AB // L) * L
+def _weights_block(FB: int, DB: int, AB: int, L: int) -> tuple[Any, int]:
+    def conv_weights_block(
+        x: int, dz: int, g: int, kept: int, tiles: int, pixels: int, offsets: int, x_tile: int, x_down: int,
+        x_across: int, z_tile: int, z_filter: int, goes_on: int, ends: int,
+    ) -> None:  # fmt: skip
+        weights_block(
+            x, dz, g, kept, tiles, pixels, offsets, x_tile, x_down, x_across, z_tile, z_filter, goes_on, ends,
+            FB, DB, AB, L,
+        )  # fmt: skip
 
+    return _apart(conv_weights_block, 14)
+
+
+@functools.cache
+def _sums_block(FB: int) -> tuple[Any, int]:
+    def conv_sums_block(x: int, x_plane: int, count: int, out: int, goes_on: int) -> None:
+        plane_sums(x, x_plane, count, out, goes_on, FB)
+
+    return _apart(conv_sums_block, 5)
+
+
+@functools.cache
+def _weights_kernel() -> Any:
     def conv_backward_weights_tiles(
         x: Array, dz: Array, winners: Array, sums: Array, gw: Array, g: Array, kept: Array, planes: Array,
-        filters: Array, downs: Array, acrosses: Array, offsets: Array, pool: Array, down: int, across: int, band: int,
+        filters: Array, downs: Array, acrosses: Array, offsets: Array, pool: Array, FB: int, DB: int, AB: int,
+        size: int, down: int, across: int, band: int, code: int, sums_code: int,
     ) -> None:  # fmt: skip
         tiles, channels, out = x.shape[0], x.shape[1], dz.shape[1]
         is_pooled = pool.size > 0
@@ -234,12 +280,14 @@ def _weights_kernel(FB: int, DB: int, AB: int, L: int) -> Any:
                             expand_planes(dz, winners, number, FB, to, band, at // pool[4],
                                           dz.shape[2] if bands == 1 else (at + rows) // pool[4], pool)  # fmt: skip
                             lines = np.uint64(sums.ctypes.data) + np.uint64(number * 64)
-                            plane_sums(to, z_plane, np.uint64(rows * width), lines, np.uint64(at), FB)
+                            _call_sums(np.uint64(sums_code), to, z_plane, np.uint64(rows * width), lines,
+                                       np.uint64(at))  # fmt: skip
                     block = start
                     for c in range(channels):
                         for d in downs:
                             for a in acrosses:
-                                weights_block(
+                                _call_weights(
+                                    np.uint64(code),
                                     np.uint64(x.ctypes.data) + np.uint64(first * channels + c) * plane
                                     + np.uint64(d * down) * row + np.uint64(a * across * 64),
                                     z, np.uint64(g.ctypes.data) + np.uint64(block * size * 4),
@@ -248,14 +296,14 @@ def _weights_kernel(FB: int, DB: int, AB: int, L: int) -> Any:
                                     np.uint64(offsets.ctypes.data) + np.uint64(at * width * 8),
                                     np.uint64(channels) * plane, np.uint64(down) * row, np.uint64(across * 64),
                                     z_tile, z_plane, np.uint64(part),
-                                    np.uint64(first + count == end and at + rows == height), FB, DB, AB, L,
+                                    np.uint64(first + count == end and at + rows == height),
                                 )  # fmt: skip
                                 block += 1
         add_groups(g, gw, filters, downs, acrosses, FB, DB, AB, size, (tiles + 3) // 4)
 
     read, scratch = tiles_array(5), [_SCRATCH] * 3
     arrays = (read, read, _WINNERS, _SCRATCH, tiles_array(4, is_read=False), *scratch, *[_STARTS] * 5)
-    return compile_cached((*arrays, *[_INT] * 3), conv_backward_weights_tiles)
+    return compile_cached((*arrays, *[_INT] * 9), conv_backward_weights_tiles)
 
 
 def conv_backward_weights(x: Array, dz: Array, gW: Array, stride: Pair, dilation: Pair) -> None:
@@ -278,12 +326,13 @@ def _weights(
     filters, downs, acrosses = _starts(F, FB), _starts(kh, DB), _starts(kw, AB)
     blocks = C * downs.size * acrosses.size
     band = _band(shape, FB, blocks * FB * DB * AB, window)
-    g = _scratch("gradients", -(-len(x) // _GROUP) * filters.size * blocks * -(-FB * DB * AB // lanes) * lanes)
+    size = -(-FB * DB * AB // lanes) * lanes
+    g = _scratch("gradients", -(-len(x) // _GROUP) * filters.size * blocks * size)
     kept = _scratch("kept", blocks * FB * DB * AB * LANES)
     planes = _scratch("planes", min(len(x), _GROUP) * FB * band * shape[1] * LANES if window.size else 0)
-    kernel, pixels = _weights_kernel(FB, DB, AB, lanes), _pixels(shape, x.shape[3], stride)
-    steps = (filters, downs, acrosses, pixels, window, *dilation, band)
-    kernel(x, dz, winners, sums, gW, g, kept, planes, *steps)
+    steps = (filters, downs, acrosses, _pixels(shape, x.shape[3], stride), window, FB, DB, AB, size, *dilation, band)
+    code = (_weights_block(FB, DB, AB, lanes)[1], _sums_block(FB)[1] if window.size else 0)
+    _weights_kernel()(x, dz, winners, sums, gW, g, kept, planes, *steps, *code)
 
 
 def _band(shape: Pair, filters: int, weights: int, window: Array) -> int:
@@ -313,10 +362,18 @@ def _weights_blocks(filters: int, height: int, width: int, registers: int) -> tu
 
 
 @functools.cache
-def _input_kernel(CB: int, KB: int, XB: int, SX: int, DX: int, L: int) -> Any:
+def _input_block(CB: int, KB: int, XB: int, SX: int, DX: int, L: int) -> tuple[Any, int]:
+    def conv_input_block(dz: int, w: int, dx: int, filters: int, z_filter: int, x_channel: int) -> None:
+        input_block(dz, w, dx, filters, z_filter, x_channel, CB, KB, XB, SX, DX, L)
+
+    return _apart(conv_input_block, 6)
+
+
+@functools.cache
+def _input_kernel(L: int) -> Any:
     def conv_backward_input_tiles(
-        dz: Array, winners: Array, w: Array, dx: Array, packed: Array, planes: Array, pool: Array, down: int,
-        stride: int,
+        dz: Array, winners: Array, w: Array, dx: Array, packed: Array, planes: Array, pool: Array, CB: int, KB: int,
+        XB: int, SX: int, DX: int, down: int, stride: int, code: int,
     ) -> None:  # fmt: skip
         filters, channels, kh, kw = w.shape[0], w.shape[1], w.shape[2], w.shape[3]
         is_pooled = pool.size > 0
@@ -337,19 +394,18 @@ def _input_kernel(CB: int, KB: int, XB: int, SX: int, DX: int, L: int) -> Any:
                         for kb in range(kw // KB):
                             for j in range(columns - XB, -1, -XB):  # as ``input_block`` adds
                                 for lane in range(0, 16, L):
-                                    input_block(
-                                        z + np.uint64((i * columns + j) * 64 + lane * 4),
+                                    _call_input(
+                                        np.uint64(code), z + np.uint64((i * columns + j) * 64 + lane * 4),
                                         np.uint64(packed.ctypes.data)
                                         + np.uint64(((ky * (channels // CB) + cb) * (kw // KB) + kb) * size),
                                         np.uint64(dx.ctypes.data) + np.uint64(t * channels + cb * CB) * plane
                                         + np.uint64((row * dx.shape[3] + j * SX + kb * KB * DX) * 64 + lane * 4),
                                         np.uint64(filters), z_plane, plane,
-                                        CB, KB, XB, SX, DX, L,
                                     )  # fmt: skip
 
     written = tiles_array(5, is_read=False)
     arrays = (tiles_array(5), _WINNERS, tiles_array(4), written, _SCRATCH, _SCRATCH, _STARTS)
-    return compile_cached((*arrays, _INT, _INT), conv_backward_input_tiles)
+    return compile_cached((*arrays, *[_INT] * 8), conv_backward_input_tiles)
 
 
 def conv_backward_input(dz: Array, W: Array, dx: Array, stride: Pair, dilation: Pair) -> None:
@@ -368,9 +424,11 @@ def _input(
     lanes, registers = register_file()
     CB, KB, XB = _input_blocks(W.shape[1], W.shape[3], shape[1], registers)
     planes = _scratch("planes", len(W) * shape[0] * shape[1] * LANES if window.size else 0)
-    kernel = _input_kernel(CB, KB, XB, stride[1], dilation[1], lanes)
-    kernel(dz, winners, np.ascontiguousarray(W), dx, _scratch("weights", W.size), planes, window, dilation[0],
-           stride[0])  # fmt: skip
+    sizes = (CB, KB, XB, stride[1], dilation[1])
+    _input_kernel(lanes)(
+        dz, winners, np.ascontiguousarray(W), dx, _scratch("weights", W.size), planes, window, *sizes, dilation[0],
+        stride[0], _input_block(*sizes, lanes)[1],
+    )  # fmt: skip
 
 
 @functools.cache
