@@ -26,7 +26,7 @@ def main() -> None:
     with ActorNetworkRunner("master", MnistDataSetIterator(32, args.examples)) as runner:
         runner.setup(conf)
         result = runner.train()
-        print(runner.network(result).evaluate(MnistDataSetIterator(500, train=False)).stats())
+        print(runner.network(result).evaluate(MnistDataSetIterator(500, 2000, train=False)).stats())
     print(f"{result.head.examples} examples in {result.seconds:.1f} s, {result.batches_lost} batches lost")
 
 
