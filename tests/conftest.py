@@ -9,9 +9,11 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 from hypothesis import settings
@@ -53,7 +55,10 @@ for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 
 NOT_RUN = "not_run"
 """Where a process of the suite tells the one that prints the summary what it has left out."""
-SLOWEST = ("tests/test_pages.py", "tests/instance/", "tests/aws/test_faults.py", "tests/aws/test_pythons.py")
+SLOWEST = (
+    *("tests/test_pages.py", "tests/instance/", "tests/aws/test_faults.py", "tests/aws/test_pythons.py"),
+    *("tests/test_examples.py", "tests/tuning/test_search.py"),
+)
 """Where single tests take minutes."""
 STAND_INS = {"device_arrays", "gpu", "ssh_server"}
 """Fixtures that need more than Python and Java: a compiler for the kernels in CUDA C, a server of SSH."""
@@ -120,6 +125,29 @@ def pytest_testnodedown(node: Any) -> None:
     _summaries(node.config).update({NOT_RUN: sent[NOT_RUN]} if NOT_RUN in sent else {})
 
 
+class FailuresAtOnce:
+    """Names each test that fails when it does: where the suite is cut off, its summary is never printed."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Print the name, and where and how it failed, on a line of its own."""
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            why = f" - {crash.path}:{crash.lineno}: {crash.message.splitlines()[0]}" if crash else ""
+            terminal.ensure_newline()
+            terminal.write_line(f"{report.nodeid} failed{why}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the process that prints name failures at once."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FailuresAtOnce(config))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Name the device tests that were not run."""
     not_run = _summaries(config).get(NOT_RUN, "")
@@ -134,7 +162,26 @@ def _children() -> set[psutil.Process]:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return set()
-    return set(psutil.Process().children(recursive=True))
+    me = os.getpid()
+    if not Path(f"/proc/{me}/task/{me}/children").exists():  # no Linux, or one without these lists
+        return set(psutil.Process().children(recursive=True))
+    found = set()
+    for number in _listed_children(me):
+        with suppress(psutil.NoSuchProcess):
+            found.add(psutil.Process(number))
+    return found
+
+
+def _listed_children(number: int) -> set[int]:
+    """Return the numbers of the children of a process and of theirs, from the kernel's own lists.
+
+    psutil reads about every process of the machine instead, and twice for each of ten thousand tests.
+    """
+    found: set[int] = set()
+    for listed in Path(f"/proc/{number}/task").glob("*/children"):
+        with suppress(OSError):  # the thread, or the process, is over
+            found |= {int(child) for child in listed.read_text().split()}
+    return found.union(*map(_listed_children, found))
 
 
 def _connections(descriptors: set[int]) -> list[str]:
@@ -165,6 +212,19 @@ def nothing_left_behind() -> Iterator[None]:
     assert not alive, f"processes left behind: {alive}"
     opened = open_sockets() - sockets
     assert not opened, f"sockets left behind: {opened} {_connections(opened)}; threads: {threading.enumerate()}"
+
+
+@pytest.fixture(autouse=True)
+def same_numbers_in_any_order(request: pytest.FixtureRequest) -> None:
+    """Begin each test with its module's generators as they were made: what ran before it in this process is chance."""
+    for value in vars(request.module).values():
+        if isinstance(value, np.random.Generator):
+            _, beginning = _GENERATORS.setdefault(id(value), (value, value.bit_generator.state))
+            value.bit_generator.state = beginning
+
+
+_GENERATORS: dict[int, tuple[np.random.Generator, Any]] = {}
+"""Those of the tests' modules, and their states before the first test."""
 
 
 @pytest.fixture(scope="session")
