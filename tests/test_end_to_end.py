@@ -33,7 +33,9 @@ def exact(report: dict, examples: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("model", "accuracy"), [("mlp", 0.97), ("dbn", 0.96), ("sda", 0.96)])
+@pytest.mark.parametrize(
+    ("model", "accuracy"), [("mlp", 0.97), ("dbn", 0.96), pytest.param("sda", 0.96, marks=pytest.mark.release)]
+)
 def test_digits_are_learned_by_four_workers(model, accuracy, tmp_path):
     out = tmp_path / "model.zip"
     report = dl4j("train", "--model", model, "--dataset", "digits", "--workers", "4", "--seed", "42", "--out", str(out))
@@ -68,7 +70,7 @@ def test_the_answer_is_the_same_for_one_to_four_workers(model):
 
 
 @LONG
-@pytest.mark.parametrize("model", ["mlp", "dbn"])
+@pytest.mark.parametrize("model", [pytest.param("mlp", marks=pytest.mark.release), "dbn"])
 def test_a_run_killed_in_the_middle_resumes_to_the_same_answer(model, tmp_path):
     """SIGKILL as soon as a checkpoint is there, three times over; then ``resume`` with another number of workers."""
     folder = tmp_path / "run"

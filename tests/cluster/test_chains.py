@@ -24,7 +24,7 @@ def counted_once(master: Command, epochs: str) -> dict:
     return report
 
 
-@pytest.mark.parametrize("router", ["easgd", "gradient-sharing"])
+@pytest.mark.parametrize("router", [pytest.param("easgd", marks=pytest.mark.release), "gradient-sharing"])
 def test_killed_and_frozen_workers_and_a_killed_master_cost_no_batch(
     router: str, cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -51,7 +51,7 @@ from tests.support.strategy_runs import bits, conf_of, train
 ARGS = {"tau": 2e-3}
 ROUTER = create_router("gradient-sharing", jobs_per_round=4)
 NOWHERE = Manifest("", 0, 0)
-SHARES = {"hostile": 4, "failing-run": 8, "sick-worker": 8, "long-rounds": 20}
+SHARES = {"hostile": 8, "failing-run": 16, "sick-worker": 16, "long-rounds": 20}
 """Each scenario has this part of all schedules, by how long one takes."""
 
 
