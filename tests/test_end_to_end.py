@@ -59,7 +59,7 @@ def test_the_whole_mnist_is_learned_by_four_workers(mnist_dir):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("model", ["mlp", "dbn"])
+@pytest.mark.parametrize("model", [pytest.param("mlp", marks=pytest.mark.release), "dbn"])
 def test_the_answer_is_the_same_for_one_to_four_workers(model):
     same = ["train", "--model", model, "--dataset", "digits", "--jobs-per-round", "4", "--seed", "7", "--epochs", "4"]
     with ThreadPoolExecutor(2) as side_by_side:

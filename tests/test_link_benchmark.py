@@ -36,6 +36,7 @@ def test_enough_epochs_are_trained_for_the_rounds_that_are_measured(script: Modu
 
 
 @pytest.mark.long
+@pytest.mark.release
 def test_runs_go_through_a_link_of_the_speed_that_is_asked_for(script: ModuleType, repository: Path) -> None:
     if why := script.why_not():
         pytest.skip(why)

@@ -14,6 +14,8 @@ from dl4jlegacy.services.ports import free_ports
 from tests.support import REPOSITORY
 from tests.support.pages import EXPECTED, PAGES, Block, Elsewhere, Shell, Shown, Written, blocks, commands
 
+COMBINED = ("docs/tutorial.md", "docs/tuning.md")
+"""Pages whose commands are the README's and docs/cluster.md's, and those of tests/cli/test_tune.py: for releases."""
 NOT_COPIED = (".git", ".venv", ".*_cache", ".hypothesis", "build", "dist", "__pycache__", "*.egg-info")
 
 
@@ -106,7 +108,14 @@ def reader(project: Path, tmp_path: Path, mnist_dir: str) -> dict[str, str]:
 
 @pytest.mark.long
 @pytest.mark.cluster
-@pytest.mark.parametrize("page", [page for page in EXPECTED if is_run_here(page)])
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.release if page in COMBINED else ())
+        for page in EXPECTED
+        if is_run_here(page)
+    ],
+)
 def test_every_command_of_a_page_does_what_it_says(
     page: str, project: Path, reader: dict[str, str], tmp_path: Path
 ) -> None:

@@ -210,7 +210,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.release), "2"])
 def test_memory_does_not_grow_with_the_rows(folder, tmp_path, workers):
     block = text_of(np.random.default_rng(1).normal(0, 3, (10_000, 4)).round(2))
     used = {}

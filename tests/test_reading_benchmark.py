@@ -38,6 +38,7 @@ def test_both_sides_read_the_same_images(
 
 
 @pytest.mark.long
+@pytest.mark.release
 def test_a_table_in_files_needs_little_memory(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert script.main(["--part", "memory", "--megabytes", "8", "--batches", "5", "--format", "json"]) == 0
     figures = {figure["name"]: figure["value"] for figure in json.loads(capsys.readouterr().out)["figures"]}

@@ -39,6 +39,7 @@ def test_the_table_of_words_has_words_and_gaps(script: ModuleType, tmp_path: Pat
 
 
 @pytest.mark.long
+@pytest.mark.release
 def test_images_and_numbers_to_predict_are_learned(
     script: ModuleType, capsys: pytest.CaptureFixture[str], mnist_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,6 +112,7 @@ def test_what_is_raced_against_ddp_is_the_same_network_with_as_many_batches(scri
 @pytest.mark.parametrize("script", ["iteration_length"], indirect=True)
 @pytest.mark.cluster
 @pytest.mark.long
+@pytest.mark.release
 def test_iterations_of_a_given_length_are_timed_without_the_first_rounds(
     script: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,7 +29,7 @@ def has_begun(tracker: StateTracker, worker: Command, round_: int) -> bool:
     return any(known.pid == worker.pid and known.job.startswith(f"{round_}/") for known in tracker.workers())
 
 
-@pytest.mark.parametrize("host", ["the same host", "another host"])
+@pytest.mark.parametrize("host", ["the same host", pytest.param("another host", marks=pytest.mark.release)])
 def test_the_jobs_of_a_killed_worker_are_done_again_where_its_states_are_not(
     host: str, cluster: Cluster, tmp_path: Path
 ) -> None:

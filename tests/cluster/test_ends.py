@@ -20,7 +20,15 @@ WHERE = {
 }
 
 
-@pytest.mark.parametrize(("where", "takes_over"), list(zip(WHERE, ["a standby", "resume"] * 2, strict=True)))
+@pytest.mark.parametrize(
+    ("where", "takes_over"),
+    [
+        pytest.param("before it evaluates", "a standby", marks=pytest.mark.release),
+        pytest.param("before it writes", "resume", marks=pytest.mark.release),
+        ("while it writes", "a standby"),
+        ("while it clears up", "resume"),
+    ],
+)
 def test_a_master_that_is_killed_after_the_last_batch_leaves_the_end_to_whoever_takes_over(
     where: str, takes_over: str, cluster: Cluster, tmp_path: Path
 ) -> None:

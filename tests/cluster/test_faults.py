@@ -180,7 +180,7 @@ def expired(address: str, number: int) -> Iterator[None]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("how", ["expired", "frozen"])
+@pytest.mark.parametrize("how", ["expired", pytest.param("frozen", marks=pytest.mark.release)])
 def test_a_worker_and_then_the_master_lose_their_session(how: str, session_services, run_on) -> None:
     run = run_on(session_services)
     address, first = session_services.zookeeper, run.workers[0]
@@ -246,6 +246,7 @@ def unseen_updates(run: Run, plan: Plan) -> list[Manifest]:
 
 
 @pytest.mark.long
+@pytest.mark.release
 def test_a_corrupt_frame_over_an_update(session_services, run_on) -> None:
     run = run_on(session_services)
     plan = msgspec.convert(run.tracker.get("plan"), Plan)

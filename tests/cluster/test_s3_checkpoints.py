@@ -92,7 +92,9 @@ def journal(cluster: Cluster) -> list[dict[str, Any]]:
     return list(json.loads(logs.out())["entries"])
 
 
-@pytest.mark.parametrize("way", ["standby", pytest.param("resume RUN", marks=pytest.mark.release), "resume s3://"])
+@pytest.mark.parametrize(
+    "way", ["standby", *(pytest.param(way, marks=pytest.mark.release) for way in ("resume RUN", "resume s3://"))]
+)
 def test_a_killed_master_whose_grid_is_lost_too_is_replaced_from_s3(
     servers: ServicesState, on_own: Cluster, way: str
 ) -> None:

@@ -64,8 +64,10 @@ def test_scikit_learns_checks(estimator: BaseEstimator, check: Any) -> None:
     ("kind", "workers"),
     [
         *((kind, 1) for kind in (DL4JClassifier, DL4JRegressor, DL4JAutoEncoder)),
-        (DL4JClassifier, 3),
-        *(pytest.param(kind, 3, marks=pytest.mark.release) for kind in (DL4JRegressor, DL4JAutoEncoder)),
+        *(
+            pytest.param(kind, 3, marks=pytest.mark.release)
+            for kind in (DL4JClassifier, DL4JRegressor, DL4JAutoEncoder)
+        ),
     ],
 )
 def test_no_check_of_scikit_learn_is_left_out(kind: Any, workers: int) -> None:

@@ -59,7 +59,9 @@ def test_char_lstm_learns_the_sonnets_and_predicts_those_it_has_not_seen(tmp_pat
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("model", "loss"), [("deep-autoencoder", 29.0), ("vae", 28.0)])
+@pytest.mark.parametrize(
+    ("model", "loss"), [("deep-autoencoder", 29.0), pytest.param("vae", 28.0, marks=pytest.mark.release)]
+)
 def test_a_model_that_rebuilds_its_input_reports_its_loss_and_no_accuracy(
     model: str, loss: float, tmp_path: Path
 ) -> None:

@@ -109,7 +109,9 @@ def started(folder: Path) -> list[psutil.Process]:
 
 @pytest.mark.long
 @pytest.mark.cluster
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.release), signal.SIGKILL]
+)
 def test_a_run_that_is_interrupted_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
     with subprocess.Popen(
         [*COMMAND, "--faults", "3", "--seed", "2", "--workers", "2", "--rounds", "20", "--kinds", "worker-kill"],
