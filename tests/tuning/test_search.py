@@ -252,6 +252,7 @@ def test_a_study_from_before_there_was_a_choice_goes_on_with_one_trial_at_a_time
 
 
 @pytest.mark.long
+@pytest.mark.release
 def test_what_is_drawn_does_not_depend_on_which_of_a_batch_are_tried_again(tmp_path: Path) -> None:
     """The best two, 12 and 14, are of the batch that is tried again, its first behind those beside it: TPE draws from
     these two, and otherwise if they are in another order."""
@@ -340,7 +341,7 @@ def test_pruned_trials_are_worse_than_the_median_and_lose_nothing_of_the_others(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("metric", ["loss", "accuracy"])
+@pytest.mark.parametrize("metric", [pytest.param("loss", marks=pytest.mark.release), "accuracy"])
 def test_twenty_trials_on_digits_beat_the_starting_point_and_become_better(metric: str) -> None:
     conf = Conf(model="mlp", dataset="digits", epochs=5, validation=ValidationConf(fraction=0.2, metric=metric))
     found = search(conf, {**WRITTEN, "batch_size": [8, 16, 32]}, trials=20, workers=2)
