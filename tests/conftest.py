@@ -137,9 +137,9 @@ class FailuresAtOnce:
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
         if report.failed and terminal is not None:
             crash = getattr(report.longrepr, "reprcrash", None)
-            why = f" - {crash.path}:{crash.lineno}: {crash.message.splitlines()[0]}" if crash else ""
+            why = f" - {crash.path}:{crash.lineno}: {crash.message}" if crash else ""
             terminal.ensure_newline()
-            terminal.write_line(f"{report.nodeid} failed{why}")
+            terminal.write_line(f"{report.nodeid} failed{why}".partition("\n")[0])
 
 
 def pytest_configure(config: pytest.Config) -> None:

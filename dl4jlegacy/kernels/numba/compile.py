@@ -12,6 +12,7 @@ import functools
 import hashlib
 import threading
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,8 @@ def compile_cached(signature: tuple[Any, ...], function: Callable[..., Any]) -> 
 def address_of(compiled: Any) -> int:
     """Return where the code is that ``compile_cached`` has made, for ``emission.call_block``; keep ``compiled``."""
     [overload] = compiled.overloads.values()
-    return int(overload.library.get_pointer_to_function(overload.fndesc.llvm_func_name))
+    code, descriptor = attrgetter("library", "fndesc")(overload)
+    return int(code.get_pointer_to_function(descriptor.llvm_func_name))
 
 
 def _load_without_compiler(dispatcher: Any) -> None:

@@ -280,8 +280,7 @@ def _weights_kernel() -> Any:
                             expand_planes(dz, winners, number, FB, to, band, at // pool[4],
                                           dz.shape[2] if bands == 1 else (at + rows) // pool[4], pool)  # fmt: skip
                             lines = np.uint64(sums.ctypes.data) + np.uint64(number * 64)
-                            _call_sums(np.uint64(sums_code), to, z_plane, np.uint64(rows * width), lines,
-                                       np.uint64(at))  # fmt: skip
+                            _call_sums(np.uint64(sums_code), to, z_plane, np.uint64(rows * width), lines, np.uint64(at))
                     block = start
                     for c in range(channels):
                         for d in downs:
