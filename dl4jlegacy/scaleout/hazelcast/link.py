@@ -62,7 +62,7 @@ class Reply(Generic[T]):
             return value
         if isinstance(failure, HazelcastClientNotActiveError):
             raise TrackerError(f"the connection to Hazelcast at {self._where} was shut down") from failure
-        raise DisturbedError(f"{type(failure).__name__}: {failure}") from failure
+        raise DisturbedError(f"{type(failure).__name__}: {_without_frames(str(failure))}") from failure
 
     def nbytes(self) -> int:
         """Return the length of the value that came, 0 if there is none."""
@@ -235,3 +235,9 @@ class HazelcastLink:
         except Exception as exc:  # noqa: BLE001  # as above: there is no connection yet
             reply.set_exception(exc)
         return reply
+
+
+def _without_frames(text: str) -> str:
+    """Return on one line what a member answered, without the frames of its Java stack, of which there may be fifty."""
+    lines = (line.strip(" ") for line in text.splitlines())
+    return "; ".join(line for line in lines if line and not line.startswith("\tat "))

@@ -4,7 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hazelcast.errors import OperationTimeoutError
+from hazelcast.errors import OperationTimeoutError, SplitBrainProtectionError, TargetDisconnectedError
 from hazelcast.future import Future, ImmediateFuture
 
 from dl4jlegacy.errors import TrackerError
@@ -67,6 +67,21 @@ def test_an_answer_that_cannot_be_read_is_the_askers_error(link):
     reply = link._ask(lambda: ImmediateFuture([]), lambda answer: answer[5])
     with pytest.raises(DisturbedError, match="IndexError"):
         reply.wait(0)
+
+
+def test_a_members_error_is_told_on_one_line_without_its_java_stack(link):
+    frames = "".join(f"\tat com.hazelcast.spi.Operation{i}.run(Operation{i}.java:{i})\n" for i in range(50))
+    cause = TargetDisconnectedError(f"Exception from server: com.hazelcast.Gone: a member left\n {frames}")
+    error = SplitBrainProtectionError(f"Exception from server: com.hazelcast.Split: too few members\n {frames}", cause)
+    failed = link._ask(Future)
+    failed.set_exception(error)
+    with pytest.raises(DisturbedError) as caught:
+        failed.wait(0)
+    assert str(caught.value) == (
+        "SplitBrainProtectionError: Exception from server: com.hazelcast.Split: too few members; "
+        "Caused by: Exception from server: com.hazelcast.Gone: a member left"
+    )
+    assert caught.value.__cause__ is error
 
 
 def test_an_answer_that_never_comes_ends_at_the_deadline(link):
