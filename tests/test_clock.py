@@ -399,6 +399,7 @@ SLEEPS = {
     "dl4jlegacy.cluster.trials": "short slices of a deadline",
     "dl4jlegacy.cluster.worker": "short slices of a deadline",
     "dl4jlegacy.devices": "short slices of a deadline",
+    "dl4jlegacy.kernels.numba.compile": "short slices of a deadline",
     "dl4jlegacy.scaleout.zookeeper.configuration": "short slices of a deadline",
     "dl4jlegacy.services.jars": "short slices of a deadline",
     "dl4jlegacy.services.processes": "short slices of a deadline",

@@ -21,7 +21,7 @@ _NOW: list[str] = []
 
 
 def kernels_being_compiled() -> tuple[str, ...]:
-    """Return the names of the kernels that some thread of this process is compiling, or reading from the cache."""
+    """Return the names of the kernels that this process is compiling, waiting for, or reading from the cache."""
     with _LOCK:
         return tuple(_NOW)
 

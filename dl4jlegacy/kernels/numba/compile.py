@@ -3,15 +3,23 @@
 Read-only inputs are declared read-only, and Numba passes writable arrays there too: one compilation serves both, and a
 batch decoded from a frame costs no second wait. Compiled code goes to Numba's cache beside the source file, under a
 name with a digest of all sources of this folder: Numba itself looks at the kernel's own file only, and would go on with
-the old code of what the kernel calls in another one.
+the old code of what the kernel calls in another one. Processes that need the same kernel at the same time, as the
+workers of a new cluster do, let one of them compile it and read what it has put into the cache.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import functools
 import hashlib
+import logging
+import os
 import threading
-from collections.abc import Callable
+import time
+import zlib
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -21,6 +29,7 @@ from numba.core import caching
 from numba.core.registry import cpu_target
 from numba.core.runtime.nrt import rtsys
 
+from dl4jlegacy.clock import Deadline
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.compilation import report_compilation
 
@@ -34,8 +43,16 @@ __all__ = [
     "helper",
     "kernel",
     "register_file",
+    "sole_compiler",
     "sources_digest",
 ]
+
+logger = logging.getLogger(__name__)
+
+LOCK_FILE = "compiling.lock"  # in the folder of the cache; each kernel locks a byte of it
+PATIENCE_SECONDS = 60.0
+"""For so long a process waits for another one that compiles a kernel; then it compiles it, too."""
+_LOOK_SECONDS = 0.05
 
 
 def sources_digest(folder: Path) -> str:
@@ -106,11 +123,12 @@ def helper(function: Callable[..., Any], **more: Any) -> Any:
 def compile_cached(signature: tuple[Any, ...], function: Callable[..., Any]) -> Any:
     """Return ``function`` compiled for ``signature``, from the cache if it is there; it releases the GIL."""
     function.__qualname__ = f"{function.__name__}_{_SOURCES}"  # names the files in the cache
-    with _compiling, report_compilation(function.__name__.strip("_")):  # who comes second finds it in the cache
+    with _compiling, report_compilation(_shown(function)):  # who comes second finds it in the cache
         try:
             dispatcher = _njit(cache=True, **OPTIONS)(function)
-            _load_without_compiler(dispatcher)
-            dispatcher.compile(signature)
+            with contextlib.ExitStack() as alone:
+                _load_first(dispatcher, alone)
+                dispatcher.compile(signature)
             dispatcher.disable_compile()
             return dispatcher
         except Exception:  # noqa: BLE001  # a damaged file of the cache may raise anything
@@ -125,17 +143,69 @@ def address_of(compiled: Any) -> int:
     return int(code.get_pointer_to_function(descriptor.llvm_func_name))
 
 
-def _load_without_compiler(dispatcher: Any) -> None:
-    """Let a dispatcher look into its cache without importing all that Numba can compile.
+def _shown(function: Callable[..., Any]) -> str:
+    """Return what people are told that a kernel is called."""
+    return function.__name__.strip("_")
 
-    That takes longer than all else together that a process does before its first batch, and where SciPy is installed it
-    imports that, too. Code from the cache needs the runtime only; when there is none, the compiler sets itself up.
+
+def _load_first(dispatcher: Any, alone: contextlib.ExitStack) -> None:
+    """Let a dispatcher look into its cache without importing all that Numba can compile; keep others from compiling.
+
+    That import takes longer than all else together that a process does before its first batch, and where SciPy is
+    installed it imports that, too. Code from the cache needs the runtime only; when there is none, the compiler sets
+    itself up, unless another process has filled the cache in the meantime.
     """
     cache = dispatcher._cache
     load = getattr(cache, "_load_overload", None)
-    if load is not None:  # else a version of Numba that looks otherwise: it does what it always does
-        rtsys.initialize(dispatcher.targetctx)
-        cache.load_overload = load
+    if load is None:  # a version of Numba that looks otherwise: it does what it always does
+        return
+
+    def load_or_wait(signature: Any, context: Any) -> Any:
+        found = load(signature, context)
+        if found is None:
+            alone.enter_context(sole_compiler(Path(cache.cache_path), _shown(dispatcher.py_func)))
+            found = load(signature, context)
+        return found
+
+    rtsys.initialize(dispatcher.targetctx)
+    cache.load_overload = load_or_wait
+
+
+@contextlib.contextmanager
+def sole_compiler(folder: Path, name: str, seconds: float = PATIENCE_SECONDS) -> Iterator[None]:
+    """Keep other processes from compiling a kernel into the same cache, and wait for one that is at it.
+
+    The lock ends with the process that holds it, however that ends. Where there is none to be had, or not in so many
+    seconds, both compile: that costs time, and changes nothing. Not for two threads of one process.
+    """
+    try:
+        handle = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError:  # it cannot be written, or its disk is full: the cache's files will fail likewise
+        yield
+        return
+    try:
+        _lock(handle, name, Deadline(seconds))
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, name: str, deadline: Deadline) -> None:
+    place, waits = zlib.crc32(name.encode()), False
+    while True:
+        try:
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+            return
+        except OSError as exc:
+            if exc.errno not in (errno.EACCES, errno.EAGAIN):
+                return  # a file system without locks
+        if not waits:
+            logger.info("kernel %s: another process compiles it, which this one waits for", name)
+        if deadline.passed():
+            logger.info("kernel %s: the other process is not done after %g s; compiling it", name, deadline.seconds)
+            return
+        waits = True
+        time.sleep(min(_LOOK_SECONDS, deadline.left()))
 
 
 class Kernel:
