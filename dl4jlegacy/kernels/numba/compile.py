@@ -176,7 +176,8 @@ def sole_compiler(folder: Path, name: str, seconds: float = PATIENCE_SECONDS) ->
     """Keep other processes from compiling a kernel into the same cache, and wait for one that is at it.
 
     The lock ends with the process that holds it, however that ends. Where there is none to be had, or not in so many
-    seconds, both compile: that costs time, and changes nothing. Not for two threads of one process.
+    seconds, both compile: that costs time, and changes nothing. Threads of one process do not keep each other out, and
+    whoever of them is done first lets go for all: ``compile_cached`` lets in one at a time.
     """
     try:
         handle = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
