@@ -254,7 +254,8 @@ class ComputationGraph(FlatNetwork):
         """
         steps, is_one = all_as_sequences(x, self.input_types)
         batch = self._stack.prepare(self._dtype, steps, None)
-        found = self._stack.output(batch, self._step(memory=self._memory))
+        with np.errstate(all="ignore"):  # what a warning could say, _check_output says with the row
+            found = self._stack.output(batch, self._step(memory=self._memory))
         self._check_output([y for y, _ in found])
         return [y[:, :, -1] if is_one and y.ndim == 3 else y for y, _ in found]
 
@@ -359,11 +360,10 @@ class ComputationGraph(FlatNetwork):
         )
 
     def _activations(self, batch: Batch) -> Iterator[Array]:
-        with np.errstate(all="ignore"):
-            values, _ = self._stack.forward(batch, self._step())
-            for node, value in zip(self.nodes, values, strict=True):
-                if node.stage is not None and value is not None:
-                    yield value.y
+        values, _ = self._stack.forward(batch, self._step())
+        for node, value in zip(self.nodes, values, strict=True):
+            if node.stage is not None and value is not None:
+                yield value.y
 
 
 def _list(arrays: Several) -> Sequence[Array]:

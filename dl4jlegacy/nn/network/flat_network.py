@@ -190,7 +190,9 @@ class FlatNetwork:
     def _check_score(self, score: Scalar, activations: Iterable[Array]) -> Scalar:
         """Return ``score``; raise ``NotFiniteError`` naming the layer if it is not finite. A GPU's is only remembered.
 
-        ``activations`` are the layers' outputs for the batch, computed on demand.
+        ``activations`` are the layers' outputs for the batch, computed on demand, where NumPy gives no warning. A
+        generator must not see to that itself: an error leaves it unfinished, and whichever thread the garbage
+        collector then runs in cannot put back the error state of another.
         """
         if not isinstance(score, float):
             self._watch.add(score)

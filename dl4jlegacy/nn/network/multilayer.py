@@ -328,7 +328,8 @@ class MultiLayerNetwork(FlatNetwork):
         """
         steps, is_one = as_sequences(as_features(x, self.stages[0].input_type), self.stages[0].input_type)
         steps, _ = self._stack.prepare(self._dtype, steps, None)
-        y, _ = self._stack.output(steps, self._step(memory=self._memory))
+        with np.errstate(all="ignore"):  # what a warning could say, _check_output says with the row
+            y, _ = self._stack.output(steps, self._step(memory=self._memory))
         self._check_output([y])
         return y[:, :, -1] if is_one and y.ndim == 3 else y
 
@@ -399,8 +400,7 @@ class MultiLayerNetwork(FlatNetwork):
         yield from zip(names, self._activations(x), strict=True)
 
     def _activations(self, x: Array) -> Iterator[Array]:
-        with np.errstate(all="ignore"):
-            yield from (y for y, _ in self._stack.layer_outputs(x, self._step()))
+        return (y for y, _ in self._stack.layer_outputs(x, self._step()))
 
 
 def _batches(data: DataSetIterator | DataSet, epochs: int) -> Iterator[DataSet]:
