@@ -84,6 +84,10 @@ class BatchStore(Store, Protocol):
         """``put_if_absent`` each (key, value), whose keys differ; return for each whether it was written."""
         ...
 
+    def replace_many_if_same(self, items: Iterable[tuple[str, Buffer, Buffer]]) -> list[bool]:
+        """``replace_if_same`` each (key, expected, value), whose keys differ; return for each whether it was."""
+        ...
+
     def get_many(self, keys: Iterable[str]) -> Iterator[Buffer | NotAuthorisedError | None]:
         """Yield what ``get`` returns for each key, in order, keeping only the values in transit in memory.
 
@@ -180,6 +184,10 @@ class MemoryStore:
     def put_many_if_absent(self, items: Iterable[tuple[str, Buffer]]) -> list[bool]:
         """See ``BatchStore``."""
         return [self.put_if_absent(key, value) for key, value in items]
+
+    def replace_many_if_same(self, items: Iterable[tuple[str, Buffer, Buffer]]) -> list[bool]:
+        """See ``BatchStore``."""
+        return [self.replace_if_same(key, expected, value) for key, expected, value in items]
 
     def get_many(self, keys: Iterable[str]) -> Iterator[Buffer | NotAuthorisedError | None]:
         """See ``BatchStore``."""

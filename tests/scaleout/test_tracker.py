@@ -15,7 +15,7 @@ from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Phase, Plan
-from dl4jlegacy.scaleout.protocol import worker as worker_module
+from dl4jlegacy.scaleout.protocol.leasing import lease_jobs
 from dl4jlegacy.scaleout.records import (
     HEAD,
     Head,
@@ -168,13 +168,13 @@ def test_a_worker_begins_a_round_where_it_began_the_last_one(tracker):
     me = protocol.Worker(
         "w", tracker.store, tracker.clock, PLAN, router, aggregator=aggregator_of(router, load("numpy"))
     )
-    own, other = (PLAN.at(drive(worker_module._claim(me)).number) for _ in range(2))
+    own, other = (PLAN.at(drive(lease_jobs(me))[0].number) for _ in range(2))
     assert own[0] == other[0] == 0 and own != other
     following = msgspec.structs.replace(head, version=1, round=1, folded=((0, 4),))
     tracker.store.put(HEAD, encode_record(following))
     issued(tracker, following, range(4, 8))
     me.spare.clear()  # those of the last round, which others have done
-    assert PLAN.at(drive(worker_module._claim(me)).number) == (1, own[1])
+    assert PLAN.at(drive(lease_jobs(me))[0].number) == (1, own[1])
 
 
 def test_of_many_who_claim_a_job_exactly_one_wins(tracker):
@@ -247,6 +247,17 @@ def test_a_batch_of_conditional_writes_says_of_each_whether_it_was_written(track
     values = {key: bytes(value) for (key, _), value in zip(items, store.get_many(k for k, _ in items), strict=True)}
     assert values == {**dict(items), "job/0/3": b"old"}
     assert store.put_many_if_absent([]) == []
+
+
+def test_a_batch_of_replacements_says_of_each_whether_it_was_replaced(tracker):
+    store = tracker.store
+    store.put_many((f"job/0/{slot}", b"old") for slot in range(30))
+    store.put("job/0/3", b"other")
+    items = [(f"job/0/{slot}", b"old", f"{slot}".encode()) for slot in range(31)]
+    assert store.replace_many_if_same(iter(items)) == [slot not in (3, 30) for slot in range(31)]
+    assert [bytes(value) for value in store.get_many(["job/0/2", "job/0/3"])] == [b"2", b"other"]
+    assert store.get("job/0/30") is None
+    assert store.replace_many_if_same([]) == []
 
 
 def test_of_many_who_write_the_same_batch_each_entry_is_written_by_exactly_one(tracker):

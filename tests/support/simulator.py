@@ -31,7 +31,7 @@ from dl4jlegacy.scaleout.aggregate import JobAggregator, ValidationAggregation, 
 from dl4jlegacy.scaleout.foreign import ForeignValues
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Plan, SlotPlan
-from dl4jlegacy.scaleout.protocol import closing, watch
+from dl4jlegacy.scaleout.protocol import closing, leasing, watch
 from dl4jlegacy.scaleout.protocol.frames import keys_of
 from dl4jlegacy.scaleout.records import HEAD, Best, Failure, Head, Manifest, account, advance, decode_record
 from dl4jlegacy.scaleout.scoring import Scoring
@@ -345,6 +345,7 @@ class World:
             aggregator=self.work.aggregator(self.router.name),
             limits=self.limits,
             block=block,
+            quick=(math.inf, 2.0, 0.0)[self.seed // 6 % 3],  # all jobs are, some, or none
             messages=None if self.mesh is None or name.startswith(WORKERS[-1]) else self.mesh.join(name),
             copies=None if name.startswith(WORKERS[-1]) else self.copies,
         )
@@ -408,8 +409,11 @@ def run(
     world = World(work, router, seed, losses, scenario)
     long_logs = mock.patch.object(closing, "LONGEST_REPLAY", scenario.replay)
     groups = mock.patch.object(watch, "GROUP_NBYTES", GROUPS[seed // 2 % len(GROUPS)])
+    # Where jobs leave no states, and enough of them are free, several are leased together.
+    few = 0 if seed % 2 and not isinstance(world.router, SlotStrategy) else leasing.FEW_BLOCKS
+    few_blocks = mock.patch.object(leasing, "FEW_BLOCKS", few)
     watching = nullcontext() if world.chains is None else world.chains.watching()
-    with groups, long_logs, watching, world.machines.shown():
+    with groups, long_logs, few_blocks, watching, world.machines.shown():
         return _run(world)
 
 

@@ -131,8 +131,7 @@ class HazelcastStore:
 
     def replace_if_same(self, key: str, expected: Buffer, value: Buffer) -> bool:
         """See ``Store``."""
-        head, old = self._envelope.head(key, value), self._envelope.head(key, expected) + bytes(expected)
-        return self._conditionally(key, expected, value, lambda: self._link.replace_if_same(key, old, head, value))
+        return self._conditionally(key, expected, value, partial(self._replace, key, expected, value))
 
     def delete_if_same(self, key: str, expected: Buffer) -> bool:
         """See ``Store``."""
@@ -188,6 +187,13 @@ class HazelcastStore:
         return [
             self._conditionally(key, None, value, partial(self._add, key, value), started=reply)
             for (key, value), reply in self._windowed(items, lambda item: self._add(*item))
+        ]
+
+    def replace_many_if_same(self, items: Iterable[tuple[str, Buffer, Buffer]]) -> list[bool]:
+        """See ``BatchStore``."""
+        return [
+            self._conditionally(key, expected, value, partial(self._replace, key, expected, value), started=reply)
+            for (key, expected, value), reply in self._windowed(items, lambda item: self._replace(*item))
         ]
 
     def get_many(self, keys: Iterable[str]) -> Iterator[Buffer | NotAuthorisedError | None]:
@@ -258,6 +264,10 @@ class HazelcastStore:
 
     def _add(self, key: str, value: Buffer) -> Reply[bool]:
         return self._link.put_if_absent(key, self._envelope.head(key, value), value)
+
+    def _replace(self, key: str, expected: Buffer, value: Buffer) -> Reply[bool]:
+        old = self._envelope.head(key, expected) + bytes(expected)
+        return self._link.replace_if_same(key, old, self._envelope.head(key, value), value)
 
     def _open(self, key: str, raw: memoryview | None) -> memoryview | None:
         try:

@@ -38,6 +38,7 @@ from dl4jlegacy.scaleout.protocol.frames import (
     read_many,
     write_frame,
 )
+from dl4jlegacy.scaleout.protocol.leasing import extend_lease
 from dl4jlegacy.scaleout.protocol.log import SharedModels, is_model_there, rewound
 from dl4jlegacy.scaleout.protocol.master import Master, RunStart, extend_run, master_steps, reopen, restore_end
 from dl4jlegacy.scaleout.protocol.names import (
@@ -53,7 +54,8 @@ from dl4jlegacy.scaleout.protocol.names import (
     unlist_run,
 )
 from dl4jlegacy.scaleout.protocol.states import states_of
-from dl4jlegacy.scaleout.protocol.worker import Worker, extend_lease, is_wanted, worker_steps
+from dl4jlegacy.scaleout.protocol.worker import is_wanted, worker_steps
+from dl4jlegacy.scaleout.protocol.worker_state import Worker
 
 __all__ = [
     "ABANDONED",

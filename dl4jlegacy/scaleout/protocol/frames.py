@@ -33,6 +33,7 @@ __all__ = [
     "read_frame",
     "read_frames",
     "read_many",
+    "replace_many_if_same",
     "rewrite_frame",
     "sweep",
     "write_frame",
@@ -259,6 +260,18 @@ def put_many_if_absent(store: Store, items: Sequence[tuple[str, Buffer]]) -> Ste
     for key, value in items:
         yield STEP
         store.put_if_absent(key, value)
+
+
+def replace_many_if_same(store: Store, items: Sequence[tuple[str, Buffer, Buffer]]) -> Steps[list[bool]]:
+    """Replace each (key, expected, value) whose value still is the expected one; return which were replaced."""
+    if len(items) > 1 and is_batch_store(store):
+        yield STEP
+        return store.replace_many_if_same(items)
+    replaced = []
+    for key, expected, value in items:
+        yield STEP
+        replaced.append(store.replace_if_same(key, expected, value))
+    return replaced
 
 
 def delete_frame(store: Store, manifest: Manifest) -> Steps[None]:

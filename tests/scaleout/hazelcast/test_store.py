@@ -167,6 +167,9 @@ def test_operations_have_one_outcome_whichever_replies_are_lost(lossy, faults):
     assert [bytes(v) for v in under_faults(lossy.get_many, ["b", "c", "d"])] == [b"5", b"6", b"7"]
     assert under_faults(lossy.put_many_if_absent, [("d", b"8"), ("e", b"8"), ("f", b"9")]) == [False, True, True]
     assert [bytes(v) for v in lossy.get_many(["d", "e", "f"])] == [b"7", b"8", b"9"]
+    changes = [("d", b"7", b"10"), ("e", b"9", b"10"), ("f", b"9", b"11"), ("g", b"1", b"2")]
+    assert under_faults(lossy.replace_many_if_same, changes) == [True, False, True, False]
+    assert [bytes(v) for v in lossy.get_many(["d", "e", "f"])] == [b"10", b"8", b"11"]
     under_faults(lossy.delete_many, ["b", "c", "e", "f"])
     under_faults(lossy.delete, "d")
     lossy._link.faults = []

@@ -253,13 +253,12 @@ def test_a_state_that_is_committed_without_its_update_is_noticed(router: str, mo
     """By a key of the slot's own, say, so that the last writer's is the slot's."""
     commit = worker_module._commit
 
-    def state_first(me, claim, result, head, begins):
-        if isinstance(result, protocol.Performed):
-            slot = me.plan.at(claim.number)[1]
-            kept = states.get((id(me.store), slot), result.state)
-            states[id(me.store), slot] = result.state
-            result = protocol.Performed(result.update, kept)
-        yield from commit(me, claim, result, head, begins)
+    def state_first(me, done, head):
+        slot, state = me.plan.at(done[0].claim.number)[1], done[0].state
+        if state is not None:
+            done = [done[0]._replace(state=states.get((id(me.store), slot), state))]
+            states[id(me.store), slot] = state
+        yield from commit(me, done, head)
 
     states: dict[tuple[int, int], bytes] = {}
     monkeypatch.setattr(worker_module, "_commit", state_first)

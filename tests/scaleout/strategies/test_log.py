@@ -22,7 +22,7 @@ from dl4jlegacy.scaleout.mesh import wire as mesh_wire
 from dl4jlegacy.scaleout.mesh.configuration import VoidConfiguration
 from dl4jlegacy.scaleout.mesh.messages import HISTORY, MessageCache
 from dl4jlegacy.scaleout.parts import find_router
-from dl4jlegacy.scaleout.protocol import closing, inputs, log, watch
+from dl4jlegacy.scaleout.protocol import closing, inputs, leasing, log, watch
 from dl4jlegacy.scaleout.protocol import worker as worker_module
 from dl4jlegacy.scaleout.protocol.frames import write_frame
 from dl4jlegacy.scaleout.records import (
@@ -307,7 +307,7 @@ def test_jobs_are_left_to_the_worker_that_has_the_state_for_as_long_as_doing_its
 
     def may_take(home: str, seconds: float) -> bool:
         record = JobRecord(state="ready", model="m", home=home, reserved=seconds)
-        return worker_module._may_take(worker, 0, record, {"w0": 0, "w1": 0, "": 0})
+        return leasing._may_take(worker, 0, record, {"w0": 0, "w1": 0, "": 0})
 
     assert may_take("w1", 1e6)
     assert may_take("", 1e6)
@@ -336,7 +336,7 @@ def test_of_several_jobs_that_are_left_to_one_worker_others_take_the_second_if_t
     for state in ("ready", "leased", "done"):  # whatever that one is doing, its first job is its own
         records[0] = msgspec.structs.replace(records[0], state=state)
         raws = [encode_record(records[slot]) for slot in order]
-        free = worker_module._free(worker, head, [numbers[slot] for slot in order], raws)
+        free = leasing._free(worker, head, [numbers[slot] for slot in order], raws)
         assert [number for number, _, _ in free] == ([numbers[1]] if near else [])
 
 
@@ -572,7 +572,7 @@ def test_a_copy_is_there_before_the_commit_and_only_a_commit_makes_others_useles
             remove_others=lambda slot: happened.append(("removed others", slot)),
         ),
     )
-    drive(worker_module._commit(worker, claim, protocol.Performed(b"update", b"state"), head, ""))
+    drive(worker_module._commit(worker, [worker_module.Done(claim, b"update", b"state", "")], head))
     kept = ("kept", 1, "update/3/1", b"state")
     assert happened == [kept, *([("refused", key)] if is_late else [("committed", key), ("removed others", 1)])]
 

@@ -1,0 +1,132 @@
+"""What a worker knows of its run, and what it is given to work for it."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, field
+
+from dl4jlegacy.clock import Clock
+from dl4jlegacy.scaleout.aggregate import JobAggregator
+from dl4jlegacy.scaleout.copies import StateCopies
+from dl4jlegacy.scaleout.mesh.messages import Messages
+from dl4jlegacy.scaleout.phases import NO_PHASES, Phases
+from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.protocol.events import UPDATE_TOPIC, Limits
+from dl4jlegacy.scaleout.protocol.frames import parse_record
+from dl4jlegacy.scaleout.protocol.inputs import Claim, WorkerMemory
+from dl4jlegacy.scaleout.protocol.log import SharedModels
+from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys
+from dl4jlegacy.scaleout.store import Buffer, Store
+from dl4jlegacy.scaleout.strategies import WorkRouter, router_of
+
+__all__ = ["Free", "Worker"]
+
+BLOCK = 16
+"""Number of job records read at once when searching for a free job."""
+SEVERAL = 8
+"""So many jobs are leased together at most."""
+QUICK = 0.02
+"""Fraction of a poll interval: what takes longer is no quick job."""
+
+Free = tuple[int, JobRecord, Buffer]
+"""A job that is ready: its number, its record, and the record's bytes."""
+
+
+@dataclass(slots=True)
+class Worker:
+    """The state of a worker; ``name`` is unique to this process and run. ``aggregator`` is that of its masters."""
+
+    name: str
+    store: Store
+    clock: Clock
+    plan: Plan
+    router: WorkRouter
+    _: KW_ONLY
+    aggregator: JobAggregator
+    limits: Limits = field(default_factory=Limits)
+    phases: Phases = NO_PHASES
+    models: SharedModels = field(default_factory=SharedModels)
+    """Of this process: its workers, and its master if there is one."""
+    messages: Messages | None = None
+    copies: StateCopies | None = None
+    block: int = BLOCK
+    several: int = SEVERAL
+    quick: float = QUICK
+    written: int = 0
+    raw: Buffer | None = None
+    head: Head | None = None
+    """The head as last read; ``raw`` has its bytes."""
+    cursor: int | None = None
+    """The job at which the search begins: of another slot for each worker, then after the last leased job."""
+    home: tuple[int, int] | None = None
+    """The first job leased in a round, as round and slot: that slot is the first to be tried in the next round, too, so
+    that a worker reads the same part of the data."""
+    closed: set[int] = field(default_factory=set)
+    """Slots of this head that are known to be done."""
+    spare: list[Free] = field(default_factory=list)
+    """Jobs of this head that were never leased when they were last read."""
+    second_hand: list[Free] = field(default_factory=list)
+    """Ready jobs of this head that were leased before."""
+    fetched: dict[int, Buffer] = field(default_factory=dict)
+    """Data of spare jobs, fetched in advance if it is small."""
+    many: bool = False
+    """Whether more jobs were free than are searched completely, when they were last searched."""
+    took: float = float("inf")
+    """For how long the last job was performed, what it needs included, in seconds."""
+    overtaken: bool = False
+    """Whether another worker took a spare job; then the following jobs are probably taken too."""
+    looked: float = float("-inf")
+    """When the head was last read."""
+    hinted: float = float("-inf")
+    """When a commit was last announced."""
+    owes_hint: bool = False
+    """Whether there was a commit since then."""
+    searched: float = float("-inf")
+    """When all records of a head were last searched without success."""
+    seen: dict[int, float] = field(default_factory=dict)
+    """When a job of this head was first seen that is reserved for another worker."""
+    memory: WorkerMemory = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.memory = WorkerMemory(
+            self.name,
+            self.store,
+            self.plan,
+            self.router,
+            self.aggregator,
+            phases=self.phases,
+            models=self.models,
+            messages=self.messages,
+            copies=self.copies,
+        )
+
+    def hint(self) -> None:
+        """Announce the commits."""
+        self.hinted, self.owes_hint = self.clock.now(), False
+        self.store.publish(UPDATE_TOPIC)
+
+    def writer(self) -> str:
+        """Return the part of a key that this worker has not used yet."""
+        self.written += 1
+        return f"{self.name}.{self.written}"
+
+    def update_head(self, raw: Buffer | None) -> None:
+        """Take the bytes of the head, which was just read."""
+        self.looked = self.clock.now()
+        if raw != self.raw:
+            self.raw, self.head = raw, parse_record(self.store, HEAD, raw, Head)
+            self.closed.clear()
+            self.seen.clear()
+            self.spare.clear()
+            self.fetched.clear()
+
+    def key(self, claim: Claim) -> str:
+        """Return the key of a leased job's record."""
+        return Keys.job(*self.plan.at(claim.number))
+
+    def binds_model(self) -> bool:
+        """Return whether the jobs of the head must start from its model version."""
+        return self.head is not None and router_of(self.router, self.plan, self.head).binds_model
+
+    def quick_seconds(self) -> float:
+        """Return how long a quick job takes at most."""
+        return self.quick * self.limits.poll

@@ -1,0 +1,195 @@
+"""Where many jobs are free and quickly done, a worker leases several at once, and commits them together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+import pytest
+
+from dl4jlegacy.kernels import load
+from dl4jlegacy.scaleout import protocol
+from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.plan import Phase, Plan
+from dl4jlegacy.scaleout.protocol.leasing import FEW_BLOCKS
+from dl4jlegacy.scaleout.protocol.worker_state import BLOCK, QUICK, SEVERAL
+from dl4jlegacy.scaleout.records import HEAD, Failure, Head, JobRecord, Keys, decode_record, encode_record
+from dl4jlegacy.scaleout.store import MemoryStore
+from dl4jlegacy.scaleout.strategies import aggregator_of, create_router
+from dl4jlegacy.scaleout.tracker import drive
+
+SLOTS = (FEW_BLOCKS + 2) * BLOCK
+UPDATE = Result({"examples": 1, "score": 0.0}).encode()
+POLL = protocol.Limits().poll
+TAKEN = "another"
+
+
+class Clock:
+    seconds = 0.0
+
+    def now(self) -> float:
+        return self.seconds
+
+
+class Store(MemoryStore):
+    """Remembers how many values were replaced at once, and lets another worker be faster at some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.replaced: list[int] = []
+        self.lost: set[str] = set()
+
+    def replace_many_if_same(self, items: Iterable[tuple[str, Any, Any]]) -> list[bool]:
+        items = list(items)
+        self.replaced.append(len(items))
+        for key, expected, _ in items:
+            if key in self.lost:
+                self.put(key, encode_record(msgspec.structs.replace(decode_record(expected, JobRecord), worker=TAKEN)))
+        return super().replace_many_if_same(items)
+
+
+class Round:
+    """A round of many jobs, and a worker that takes ``seconds`` for each."""
+
+    def __init__(self, router: str = "iterative-reduce", slots: int = SLOTS, seconds: float = 0.0, **args: Any) -> None:
+        self.plan = Plan(phases=(Phase(),), batches=slots, examples=slots, batch_size=1, jobs_per_round=slots)
+        self.store, self.clock, self.seconds = Store(), Clock(), seconds
+        self.router = create_router(router, args, jobs_per_round=slots)
+        model = drive(protocol.write_frame(self.store, Keys.model(0, "m"), Result({"score": None}).encode()))
+        head = Head(run="r", version=0, round=0, model=model)
+        self.store.put(HEAD, encode_record(head))
+        work = protocol.MoreWork(head, tuple(range(slots)))
+        binds = self.router.binds_model
+        drive(protocol.issue_jobs(self.store, self.plan, work, binds_model=binds, load=None, put_ahead={}))
+        self.worker = protocol.Worker(
+            *("w", self.store, self.clock, self.plan, self.router),
+            aggregator=aggregator_of(self.router, load("numpy")),
+        )
+        self.steps = protocol.worker_steps(self.worker)
+        self.reply: Any = None
+
+    def perform(self, answer: Callable[[int], Any] = lambda slot: UPDATE, *, until: int = SLOTS + 1) -> list[int]:
+        """Perform jobs until so many are, or the worker waits; return their slots."""
+        performed: list[int] = []
+        while len(performed) < until:
+            event = self.steps.send(self.reply)
+            self.reply = None
+            if isinstance(event, protocol.Wait):
+                break
+            if isinstance(event, protocol.Perform):
+                self.clock.seconds += self.seconds
+                performed.append(event.plan.slot)
+                self.reply = answer(event.plan.slot)
+        return performed
+
+    def states(self) -> dict[int, JobRecord]:
+        raws = self.store.get_many(Keys.job(0, slot) for slot in range(self.plan.jobs_per_round))
+        return {slot: decode_record(raw, JobRecord) for slot, raw in enumerate(raws)}
+
+
+def several(found: Round) -> bool:
+    return max(found.store.replaced, default=1) > 1
+
+
+def test_quick_jobs_are_leased_and_committed_several_at_a_time_until_few_are_left() -> None:
+    many = Round()
+    performed = many.perform()
+    assert sorted(performed) == list(range(SLOTS))
+    assert {record.state for record in many.states().values()} == {"done"}
+    assert {record.token for record in many.states().values()} == {1}
+    assert max(many.store.replaced) == SEVERAL
+    together = sum(many.store.replaced) // 2  # each is leased, and committed
+    assert SLOTS - FEW_BLOCKS * BLOCK - BLOCK <= together < SLOTS - 1  # the first one's time is not known
+
+
+@pytest.mark.parametrize(
+    "alone",
+    [
+        {"slots": FEW_BLOCKS * BLOCK},
+        {"seconds": 1.1 * QUICK * POLL},
+        {"router": "hogwild"},
+        {"router": "easgd"},
+        {"parameter_servers": 2},
+    ],
+    ids=["few are free", "they are not quick", "each begins with the newest model", "they leave states", "in slices"],
+)
+def test_otherwise_they_are_leased_one_at_a_time(alone: dict[str, Any]) -> None:
+    one_by_one = Round(**alone)
+    answer = protocol.Performed(UPDATE, UPDATE) if one_by_one.router.name == "easgd" else UPDATE
+    one_by_one.perform(lambda slot: answer, until=20)
+    assert sum(record.state == "done" for record in one_by_one.states().values()) == 19
+    assert not several(one_by_one)
+
+
+def test_what_another_worker_was_faster_to_lease_is_left_to_it() -> None:
+    found = Round()
+    first = found.perform(until=1)[0]
+    theirs = [(first + 2) % SLOTS, (first + 4) % SLOTS]
+    found.store.lost = {Keys.job(0, slot) for slot in theirs}
+    performed = [first, *found.perform(until=12)]
+    assert several(found) and not set(performed) & set(theirs)
+    records = found.states()
+    assert {records[slot].worker for slot in theirs} == {TAKEN}
+
+
+def test_jobs_whose_turn_does_not_come_in_time_are_given_back_and_those_that_are_done_count() -> None:
+    found = Round()
+    found.perform(until=1)
+    found.seconds = 0.4 * SEVERAL * QUICK * POLL  # the third is begun in time, and done too late
+    assert len(found.perform(until=3)) == 3
+    found.perform(until=1)  # of the next ones
+    records = found.states().values()
+    assert sum(record.state == "done" for record in records) == 4
+    given_back = [record for record in records if record.state == "ready" and record.token == 1]
+    assert len(given_back) == SEVERAL - 3
+    assert {record.worker for record in given_back} == {""}
+
+
+def test_a_worker_that_stops_commits_what_is_done_and_gives_the_rest_back() -> None:
+    found = Round()
+    found.perform(until=1)
+    done: list[int] = []
+
+    def stops(slot: int) -> Any:
+        done.append(slot)
+        return UPDATE if len(done) <= 3 else None
+
+    found.perform(stops)
+    records = found.states()
+    assert len(done) == 4
+    assert [records[slot].state for slot in done] == ["done"] * 3 + ["ready"]
+    assert sum(record.state == "done" for record in records.values()) == 4
+    assert not [record for record in records.values() if record.state == "leased"]
+
+
+def test_a_job_that_fails_among_several_fails_alone() -> None:
+    found = Round()
+    first = found.perform(until=1)[0]
+    bad = (first + 3) % SLOTS
+    fails = lambda slot: Failure("DL4J-JOB", "made to fail", "w") if slot == bad else UPDATE  # noqa: E731
+    performed = found.perform(fails, until=12)
+    records = found.states()
+    assert bad in performed and records[bad].state == "failed"
+    assert [records[slot].state for slot in performed[:8] if slot != bad] == ["done"] * 7
+    assert [failure.worker for failure in records[bad].failures] == ["w"]
+
+
+def test_an_update_that_comes_too_late_is_dropped_and_its_neighbours_count() -> None:
+    found = Round()
+    first = found.perform(until=1)[0]
+    late = (first + 2) % SLOTS
+    key = Keys.job(0, late)
+
+    def overtaken(slot: int) -> bytes:
+        if slot == late:
+            record = decode_record(found.store.get(key), JobRecord)
+            found.store.put(key, encode_record(msgspec.structs.replace(record, state="done", worker=TAKEN)))
+        return UPDATE
+
+    performed = found.perform(overtaken, until=12)
+    records = found.states()
+    assert records[late].worker == TAKEN and int(bytes(found.store.get(protocol.DROPPED))) == 1
+    assert {records[slot].worker for slot in performed[:8] if slot != late} == {"w"}
+    written = {key.split("/")[2] for key in found.store.keys("update/0/")}
+    assert str(late) not in written and len(written) == sum(r.state == "done" for r in records.values()) - 1
