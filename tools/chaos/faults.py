@@ -163,8 +163,10 @@ def _freeze_master(test_bed: TestBed, fault: Fault) -> ActiveFault:
     leader.signal(signal.SIGSTOP)
 
     def recover() -> None:
-        _wait_for_another(test_bed, leader)
-        leader.signal(signal.SIGCONT)
+        try:
+            _wait_for_another(test_bed, leader)
+        finally:  # nobody leads a run that has ended meanwhile, and this master must see that, too
+            leader.signal(signal.SIGCONT)
         _wait_until_deposed(test_bed, leader)
 
     return ActiveFault(recover, event="master_took_over", note=leader.name)
