@@ -123,7 +123,7 @@ def _claim_spare(me: Worker) -> Steps[list[Claim]]:
     if not me.binds_model() or me.clock.now() - me.looked > me.limits.poll * FRESH:
         me.update_head((yield from read_many(me.store, [HEAD]))[0])
     wanted = _next_spare(me)
-    claims = (yield from _lease(me, wanted)) if wanted else []
+    claims = yield from _lease(me, wanted)
     if not wanted or len(claims) < len(wanted):
         me.overtaken = True
         for number, _, _ in me.spare:
@@ -133,18 +133,22 @@ def _claim_spare(me: Worker) -> Steps[list[Claim]]:
 
 
 def _next_spare(me: Worker) -> list[Free]:
-    """Take the next spare job; several if such jobs are quickly done, and there are enough for others, too.
+    """Take the next spare job, or several."""
+    count = me.several if _takes_several(me) else 1
+    taken, me.spare = me.spare[:count], me.spare[count:]
+    return taken
+
+
+def _takes_several(me: Worker) -> bool:
+    """Return whether jobs are quickly done, enough of them are free for others, too, and they can be done together.
 
     A state or slices of an update are written for each job on its own, and where jobs are not bound to a model, each
     begins with the newest.
     """
-    several = me.many and me.took <= me.quick_seconds() and me.head is not None and me.binds_model()
-    if several and me.head is not None:
-        at = me.router, me.plan, me.head.round
-        several = slot_strategy(*at) is None and serving(*at) is None
-    count = me.several if several else 1
-    taken, me.spare = me.spare[:count], me.spare[count:]
-    return taken
+    if me.head is None or not me.many or me.took > me.quick_seconds() or not me.binds_model():
+        return False
+    at = me.router, me.plan, me.head.round
+    return slot_strategy(*at) is None and serving(*at) is None
 
 
 def _fetch_ahead(me: Worker, claims: Sequence[Claim]) -> Steps[None]:

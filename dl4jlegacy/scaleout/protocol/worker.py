@@ -101,12 +101,15 @@ def _perform_all(me: Worker, head: Head, claims: Sequence[Claim]) -> Steps[None]
     If that takes longer than so many quick jobs may, those that are left are given back.
     """
     done: list[Done] = []
-    waits, left, until = False, list(claims), me.clock.now() + len(claims) * me.quick_seconds()
-    while left and not waits and (not done or me.clock.now() <= until):
-        claim = left.pop(0)
-        answer = yield from _perform(me, head, claim if not done else claim._replace(since=me.clock.now()))
+    left, until = list(claims), me.clock.now() + len(claims) * me.quick_seconds()
+    while True:
+        answer = yield from _perform(me, head, left.pop(0))
+        if isinstance(answer, Done):
+            done.append(answer)
         waits = answer is None
-        done += [answer] if isinstance(answer, Done) else []
+        if waits or not left or me.clock.now() > until:
+            break
+        left[0] = left[0]._replace(since=me.clock.now())
     if done:
         with me.phases.phase("WorkerSend", me.plan.at(done[-1].claim.number)):
             yield from _commit(me, done, head)
@@ -116,10 +119,10 @@ def _perform_all(me: Worker, head: Head, claims: Sequence[Claim]) -> Steps[None]
 
 
 def _perform(me: Worker, head: Head, claim: Claim) -> Steps[Any]:
-    """Perform a leased job; return it ``Done``, or give it back and return why.
+    """Perform a leased job, and return it ``Done``.
 
-    Which is its ``Failure``, or ``ABANDONED`` if it is of no use any more; None if this worker is to wait before its
-    next job, because something cannot be read or it is to stop.
+    Or its ``Failure``, which is in its record then; ``ABANDONED`` if it is of no use any more; None if it was returned
+    and this worker is to wait before its next job, because something cannot be read or it is to stop.
     """
     begun, number, record = me.clock.now(), claim.number, claim.record
     result, begins = (yield from prepare(me.memory, head, claim, me.fetched.pop(number, None))), ""

@@ -21,6 +21,7 @@ from dl4jlegacy.scaleout.tracker import drive
 
 SLOTS = (FEW_BLOCKS + 2) * BLOCK
 UPDATE = Result({"examples": 1, "score": 0.0}).encode()
+FAILURE = Failure("DL4J-JOB", "made to fail", "w")
 POLL = protocol.Limits().poll
 TAKEN = "another"
 
@@ -167,12 +168,23 @@ def test_a_job_that_fails_among_several_fails_alone() -> None:
     found = Round()
     first = found.perform(until=1)[0]
     bad = (first + 3) % SLOTS
-    fails = lambda slot: Failure("DL4J-JOB", "made to fail", "w") if slot == bad else UPDATE  # noqa: E731
-    performed = found.perform(fails, until=12)
+    performed = found.perform(lambda slot: FAILURE if slot == bad else UPDATE, until=12)
     records = found.states()
     assert bad in performed and records[bad].state == "failed"
     assert [records[slot].state for slot in performed[:8] if slot != bad] == ["done"] * 7
     assert [failure.worker for failure in records[bad].failures] == ["w"]
+
+
+def test_also_after_failures_jobs_whose_turn_does_not_come_in_time_are_given_back() -> None:
+    found = Round()
+    found.perform(until=1)
+    found.seconds = 1.1 * SEVERAL * QUICK * POLL
+    failed = found.perform(lambda slot: FAILURE, until=1)
+    found.perform(until=1)  # of the next ones
+    records = found.states()
+    assert records[failed[0]].state == "failed"
+    given_back = [record for record in records.values() if record.state == "ready" and record.token == 1]
+    assert len(given_back) == SEVERAL - 1
 
 
 def test_an_update_that_comes_too_late_is_dropped_and_its_neighbours_count() -> None:
