@@ -99,6 +99,7 @@ class Process:
     popen: subprocess.Popen[bytes] | None = None
     starts: int = 0
     started: float = 0.0  # by our monotonic clock
+    frozen_start: int = 0  # the number of the start that was frozen last
 
     @property
     def pid(self) -> int:
@@ -150,6 +151,8 @@ class Process:
         """Send a signal; nothing happens if the process has ended."""
         if self.popen is not None and self.popen.poll() is None:
             self.popen.send_signal(number)
+            if number == signal.SIGSTOP:
+                self.frozen_start = self.starts
 
     def describe(self) -> str:
         """Return the state of the process in one line, and the last lines of its log."""
@@ -400,8 +403,16 @@ class TestBed:
 
     def was_deposed(self, process: Process) -> bool:
         """Return True if a master has ended because another one leads."""
+        return self._has_given_up(process, "has another master")
+
+    def slept_through_end(self, process: Process) -> bool:
+        """Return True if a master was frozen, and has ended because the run did so meanwhile."""
+        was_frozen = process.frozen_start == process.starts
+        return was_frozen and self._has_given_up(process, "it has ended while this master stood still")
+
+    def _has_given_up(self, process: Process, words: str) -> bool:
         lost = process in self.masters and process.exit_status == TrackerError.exit_status
-        return lost and any("has another master" in line for line in process.last_lines())
+        return lost and any(words in line for line in process.last_lines())
 
     def registered(self) -> dict[str, str]:
         """Return the paths of the registered workers' nodes, by name; raises ``TrackerError``."""
