@@ -92,6 +92,9 @@ class ReadAhead(Generic[_Key, _Value]):
 
     def _expect(self, keys: Iterable[_Key]) -> None:
         """Let these be read, and nothing else; the lock is held."""
+        if not self._threads and not self._readings and not self._is_worthwhile:
+            self._wanted = []
+            return
         self._wanted = list(dict.fromkeys(keys))
         for key in self._readings.keys() - set(self._wanted):
             del self._readings[key]

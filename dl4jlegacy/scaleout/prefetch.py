@@ -10,6 +10,7 @@ Legacy: ``prefetchBuffer`` of ``ParallelWrapper``.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from dl4jlegacy.datasets.read_ahead import ReadAhead
@@ -42,8 +43,9 @@ class PrefetchedJobs:
         self.plan, self._jobs, self._reads_all = jobs.plan, jobs, reads_all
         self._slots = -(-batches // self.plan.averaging_frequency)
         self._ahead = ahead or ReadAhead(self._read, _nbytes, most=self._slots)
-        self._asked = set[int]()
-        self._next = 0
+        self._gaps = set[int]()
+        """Numbers from ``_first`` to ``_next`` that nobody has asked for."""
+        self._first = self._next = 0
         self._own: dict[int, int] = {}
 
     def work(self, slot: SlotPlan) -> Any:
@@ -61,15 +63,22 @@ class PrefetchedJobs:
     def _of_all(self, slot: SlotPlan) -> Iterator[_Place]:
         """Yield the jobs behind those that were asked for, and those among them that others will ask for."""
         number = self.plan.number(slot.round, slot.slot)
-        oldest = number - 2 * self.plan.jobs_per_round
-        if number + self._slots < self._next:  # the run goes on from an earlier version
-            self._asked.clear()
-            self._next = number
-        self._asked = {other for other in self._asked if other >= oldest} | {number}
-        self._next = max(self._next, number + 1)
-        last = min(self.plan.total_slots, self._next + self._slots)
-        first = max(oldest, min(self._asked))
-        return (self.plan.at(other) for other in range(first, last) if other not in self._asked)
+        self._note(number, oldest=number - 2 * self.plan.jobs_per_round)
+        following = range(self._next, min(self.plan.total_slots, self._next + self._slots))
+        return map(self.plan.at, chain(sorted(self._gaps), following))
+
+    def _note(self, number: int, *, oldest: int) -> None:
+        """Take note that a job was asked for; of those before ``oldest`` nobody will ask."""
+        begins = self._first == self._next
+        if begins or number + self._slots < self._next:  # or the run goes on from an earlier version
+            self._gaps.clear()
+            self._first = self._next = number
+        if self._first < oldest:
+            self._first = oldest
+            self._gaps = {gap for gap in self._gaps if gap >= oldest}
+        self._gaps.update(range(number + 1, self._first), range(max(self._next, oldest), number))
+        self._gaps.discard(number)
+        self._first, self._next = min(self._first, number), max(self._next, number + 1)
 
     def _of_own(self, slot: SlotPlan) -> Iterator[_Place]:
         """Yield the jobs of the next round in the slots that were asked for here."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import threading
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -88,6 +89,33 @@ def test_who_does_all_jobs_has_the_next_ones_of_the_plan_read() -> None:
         ours.work(noted.plan.slot(*place))
     wait_for_threads()
     assert len(noted.read) == len(set(noted.read))
+
+
+class Asked:
+    """Reads nothing: notes what is said to follow each job."""
+
+    def __init__(self) -> None:
+        self.following = list[tuple[int, int]]()
+
+    def get(self, place: tuple[int, int], following: Callable[[], Iterable[tuple[int, int]]]) -> None:
+        self.following = list(following())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_follows_is_what_nobody_has_asked_for_and_costs_no_more_in_long_rounds(seed: int) -> None:
+    """Jobs of a run that goes on from job ``first``, asked for nearly in order, some twice."""
+    chance, plan, asked = random.Random(seed), jobs().plan, Asked()
+    ours = PrefetchedJobs(jobs(), 10, reads_all=True, ahead=cast("ReadAhead[Any, Any]", asked))
+    first = chance.randrange(plan.total_slots - 8)
+    numbers = sorted(range(first, plan.total_slots), key=lambda number: number + chance.random() * 3)
+    for at, number in enumerate(numbers):
+        for again in [number] * chance.choice([1, 2]):
+            ours.work(plan.slot(*plan.at(again)))
+        known = set(numbers[: at + 1])
+        missing = [other for other in range(min(known), max(known)) if other not in known]
+        behind = range(max(known) + 1, min(plan.total_slots, max(known) + 6))
+        assert asked.following == [plan.at(other) for other in (*missing, *behind)]
+        assert len(ours._gaps) <= 3  # however many jobs a round has
 
 
 def test_a_worker_beside_others_reads_its_own_slots_of_the_next_round_and_no_others() -> None:
