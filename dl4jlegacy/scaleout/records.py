@@ -72,7 +72,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a frame is stored: ``chunks`` values under ``key/0 ...``, ``nbytes`` in total; ``digest`` if required.
 
     A frame that is stored in slices (``scaleout.slices``) has no chunks of its own, but ``parts``, of ``nbytes``
-    together; then ``key`` only names it.
+    together; then ``key`` only names it. So it does if the frame is small and goes with the manifest, as ``frame``.
     """
 
     key: str
@@ -80,6 +80,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     nbytes: int
     digest: str = ""
     parts: tuple[Manifest, ...] = ()
+    frame: bytes = b""
 
 
 class Failure(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Phase, Plan
+from dl4jlegacy.scaleout.protocol import frames
 from dl4jlegacy.scaleout.protocol.leasing import lease_jobs
 from dl4jlegacy.scaleout.records import (
     HEAD,
@@ -197,7 +198,9 @@ def test_of_many_who_claim_a_job_exactly_one_wins(tracker):
     assert all(tracker.job_for(r.worker, PLAN) == address for address, r in records.items())
 
 
-def test_of_many_who_commit_a_job_exactly_one_is_accepted_and_the_rest_are_counted(tracker):
+@pytest.mark.parametrize("is_small", [True, False])
+def test_of_many_who_commit_a_job_exactly_one_is_accepted_and_the_rest_are_counted(tracker, is_small, monkeypatch):
+    monkeypatch.setattr(frames, "SMALL_NBYTES", 1000 if is_small else 0)
     begin(tracker)
     for slot in (1, 2, 3):
         tracker.store.delete(Keys.job(0, slot))
@@ -225,7 +228,8 @@ def test_of_many_who_commit_a_job_exactly_one_is_accepted_and_the_rest_are_count
     race(8, commit)
     record = decode_record(tracker.store.get(key), JobRecord)
     assert record.state == "done" and record.update is not None
-    assert tracker.store.keys("update/") == [f"{record.update.key}/0"]
+    assert tracker.store.keys("update/") == ([] if is_small else [f"{record.update.key}/0"])
+    assert drive(protocol.read_frame(tracker.store, record.update)) == update
     assert int(bytes(tracker.store.get(protocol.DROPPED))) == 7
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 
 from dl4jlegacy.scaleout.plan import Plan, SlotPlan
 from dl4jlegacy.scaleout.protocol.events import JOB_TOPIC, MoreWork, Steps
-from dl4jlegacy.scaleout.protocol.frames import put_many_if_absent, read_many, write_frames
+from dl4jlegacy.scaleout.protocol.frames import put_many_if_absent, read_many, small_nbytes, write_frames
 from dl4jlegacy.scaleout.records import JobRecord, Keys, Manifest, encode_record
 from dl4jlegacy.scaleout.store import Buffer, Store
 
@@ -33,7 +34,7 @@ def issue_jobs(
             is issued again, its data is written again, since it may be what was lost.
     """
     if load is not None and work.again:
-        yield from write_frames(store, _frames(plan, work.again, load))
+        yield from _write(store, plan, work.again, load)
     model = work.head.identity if binds_model or plan.is_validation(work.head.round) else ""
     numbers = list(work.numbers)
     if load is not None or not work.ahead:  # else the round is new: its jobs are missing
@@ -42,7 +43,7 @@ def issue_jobs(
     data: dict[int, Manifest | None] = dict.fromkeys(numbers)
     if load is not None:
         lacking = [number for number in numbers if number not in put_ahead]
-        written = yield from write_frames(store, _frames(plan, lacking, load))
+        written = yield from _write(store, plan, lacking, load)
         data |= dict(zip(lacking, written, strict=True))
         data |= {number: put_ahead.pop(number) for number in numbers if number in put_ahead}
     records = []
@@ -56,11 +57,21 @@ def issue_jobs(
         for number in [n for n in put_ahead if n not in work.ahead]:
             del put_ahead[number]
         ahead = [number for number in work.ahead if number not in put_ahead]
-        written = yield from write_frames(store, _frames(plan, ahead, load))
+        written = yield from _write(store, plan, ahead, load)
         put_ahead |= dict(zip(ahead, written, strict=True))
 
 
-def _frames(plan: Plan, numbers: Sequence[int], load: Callable[[SlotPlan], Buffer]) -> Iterator[tuple[str, Buffer]]:
+def _write(
+    store: Store, plan: Plan, numbers: Sequence[int], load: Callable[[SlotPlan], Buffer]
+) -> Steps[list[Manifest]]:
+    """Write the data of some slots; what is small goes with the job."""
+    written = []
+    for round_, slots in groupby(numbers, key=lambda number: plan.at(number)[0]):
+        written += yield from write_frames(store, _frames(plan, slots, load), small=small_nbytes(plan, round_))
+    return written
+
+
+def _frames(plan: Plan, numbers: Iterable[int], load: Callable[[SlotPlan], Buffer]) -> Iterator[tuple[str, Buffer]]:
     """Yield the key and frame of each slot's data, loading one at a time."""
     for number in numbers:
         slot = plan.slot(*plan.at(number))

@@ -15,6 +15,7 @@ import msgspec
 from dl4jlegacy import wire
 from dl4jlegacy.errors import NotAuthorisedError, WireError
 from dl4jlegacy.scaleout.foreign import shortened
+from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import STEP, Steps
 from dl4jlegacy.scaleout.records import Head, Keys, Manifest, decode_record
 from dl4jlegacy.scaleout.slices import cut, joined
@@ -35,6 +36,7 @@ __all__ = [
     "read_many",
     "replace_many_if_same",
     "rewrite_frame",
+    "small_nbytes",
     "sweep",
     "write_frame",
     "write_frames",
@@ -42,6 +44,11 @@ __all__ = [
 ]
 
 R = TypeVar("R", bound=msgspec.Struct)
+
+SMALL_NBYTES = 1 << 10
+"""What has at most this size goes with its manifest: to write, read and delete it on its own costs more than that."""
+TOGETHER_NBYTES = 4 << 20
+"""The small data and updates of a round have at most this size together: whoever leads the run has all its records."""
 
 
 def write_frame(store: Store, key: str, frame: Buffer) -> Steps[Manifest]:
@@ -51,18 +58,29 @@ def write_frame(store: Store, key: str, frame: Buffer) -> Steps[Manifest]:
     return manifest
 
 
-def write_frames(store: Store, frames: Iterable[tuple[str, Buffer]]) -> Steps[list[Manifest]]:
-    """Write several frames, each below its key. They are taken one by one, so not all need to be in memory."""
+def write_frames(store: Store, frames: Iterable[tuple[str, Buffer]], *, small: int = 0) -> Steps[list[Manifest]]:
+    """Write several frames, each below its key. They are taken one by one, so not all need to be in memory.
+
+    Those of ``small`` bytes at most are not written, but put into their manifests.
+    """
     manifests: list[Manifest] = []
 
     def chunks() -> Iterator[tuple[str, Buffer]]:
         for key, frame in frames:
+            if 0 < len(frame) <= small:
+                manifests.append(Manifest(key, 0, len(frame), frame=bytes(frame)))
+                continue
             manifest, items = _cut(store, key, frame)
             manifests.append(manifest)
             yield from items
 
     yield from _put(store, chunks())
     return manifests
+
+
+def small_nbytes(plan: Plan, round_: int) -> int:
+    """Return the size up to which the data and the update of a job of that round each go with their manifests."""
+    return min(SMALL_NBYTES, TOGETHER_NBYTES // (2 * max(1, plan.slots(round_))))
 
 
 def write_slices(store: Store, key: str, frame: Buffer, count: int) -> Steps[Manifest]:
@@ -115,19 +133,25 @@ def read_frame(store: Store, manifest: Manifest) -> Steps[Buffer | None]:
 
 def read_frames(store: Store, manifests: Sequence[Manifest]) -> Steps[list[Buffer | None]]:
     """Return the frames of several manifests like ``read_frame``, all fetched at once; slices are put together."""
-    stored = [part for manifest in manifests for part in manifest.parts or (manifest,)]
-    frames: list[Buffer | None] = []
-    if is_batch_store(store):
+    pieces = [part for manifest in manifests for part in manifest.parts or (manifest,)]
+    stored, frames = [piece for piece in pieces if not piece.frame], list[Buffer | None]()
+    if stored and is_batch_store(store):
         yield STEP
         frames = _read_at_once(store, stored)
     else:
         for manifest in stored:
             frames.append((yield from _read_one_by_one(store, manifest)))
-    taken = iter(frames)
+    read = iter(frames)
+    taken = iter([_carried(piece) if piece.frame else next(read) for piece in pieces])
     return [
         _whole(store, manifest, list(islice(taken, len(manifest.parts)))) if manifest.parts else next(taken)
         for manifest in manifests
     ]
+
+
+def _carried(manifest: Manifest) -> Buffer | None:
+    """Return a copy of the frame that goes with its manifest, where frames lie in memory; None if it is not whole."""
+    return _joined(iter((manifest.frame,)), manifest) if len(manifest.frame) == manifest.nbytes else None
 
 
 def _whole(store: Store, manifest: Manifest, slices: Sequence[Buffer | None]) -> Buffer | None:

@@ -27,6 +27,7 @@ from dl4jlegacy.scaleout.protocol.frames import (
     parse_record,
     read_many,
     replace_many_if_same,
+    small_nbytes,
     write_frame,
     write_frames,
     write_slices,
@@ -194,12 +195,12 @@ def _write(me: Worker, done: Sequence[Done], head: Head) -> Steps[list[Commit]]:
 
 
 def _write_updates(me: Worker, round_: int, updates: Sequence[tuple[str, Buffer]]) -> Steps[list[Manifest]]:
-    """Write updates: as a whole, or in as many slices as there are parameter servers.
+    """Write updates: as a whole, or in as many slices as there are parameter servers; what is small goes with its job.
 
     What cannot be cut is no update; the master refuses it by name.
     """
     if (strategy := serving(me.router, me.plan, round_)) is None:
-        return (yield from write_frames(me.store, updates))
+        return (yield from write_frames(me.store, updates, small=small_nbytes(me.plan, round_)))
     written = []
     for key, frame in updates:
         try:

@@ -36,8 +36,8 @@ logger = logging.getLogger(__name__)
 
 CONF_NBYTES = 1_000_000
 """Longest envelope: a Zookeeper server closes the connection at 1 MiB (``jute.maxbuffer``) without a reason."""
-FORMAT = 2
-"""2: a Conf names its incarnation."""
+FORMAT = 3
+"""Of a Conf and of a run's records. 2: a Conf names its incarnation. 3: a job's record has what is small of the job."""
 PAUSE_SECONDS = 0.05
 JAVA = b"\xac\xed\x00\x05"
 

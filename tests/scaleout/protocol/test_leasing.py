@@ -12,6 +12,7 @@ from dl4jlegacy.kernels import load
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Phase, Plan
+from dl4jlegacy.scaleout.protocol import frames
 from dl4jlegacy.scaleout.protocol.leasing import FEW_BLOCKS
 from dl4jlegacy.scaleout.protocol.worker_state import BLOCK, QUICK, SEVERAL
 from dl4jlegacy.scaleout.records import HEAD, Failure, Head, JobRecord, Keys, decode_record, encode_record
@@ -187,7 +188,8 @@ def test_also_after_failures_jobs_whose_turn_does_not_come_in_time_are_given_bac
     assert len(given_back) == SEVERAL - 1
 
 
-def test_an_update_that_comes_too_late_is_dropped_and_its_neighbours_count() -> None:
+def test_an_update_that_comes_too_late_is_dropped_and_its_neighbours_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "SMALL_NBYTES", 0)
     found = Round()
     first = found.perform(until=1)[0]
     late = (first + 2) % SLOTS

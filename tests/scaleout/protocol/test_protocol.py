@@ -32,7 +32,7 @@ from dl4jlegacy.scaleout.job import DataSetJobIterator, Job, Result, decode_work
 from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, first_model, perform_in_slot
 from dl4jlegacy.scaleout.plan import Phase
 from dl4jlegacy.scaleout.protocol import closing as closing_module
-from dl4jlegacy.scaleout.protocol import leasing
+from dl4jlegacy.scaleout.protocol import frames, leasing
 from dl4jlegacy.scaleout.protocol import master as master_module
 from dl4jlegacy.scaleout.protocol import watch as watch_module
 from dl4jlegacy.scaleout.protocol import worker as worker_module
@@ -346,9 +346,9 @@ def test_a_schedule_replays_exactly():
 
 def test_schedules_are_hostile():
     """Kills, freezes, losses and two masters must really happen, or the simulation proves nothing."""
-    worlds = [simulator.run(network_work(), seed, losses=True) for seed in range(1, 13)]
-    assert sum(world.born for world in worlds) > 12 * 8
-    assert sum(world.result[0].updates_dropped for world in worlds) > 3
+    worlds = [simulator.run(network_work(), seed, losses=True) for seed in range(1, 25)]
+    assert sum(world.born for world in worlds) > 24 * 8
+    assert sum(world.result[0].updates_dropped for world in worlds) > 6
 
 
 @pytest.fixture(params=[(-1500.0,), (1500.0,), (-86400.0, 1500.0, 86400.0)], ids=["back", "forward", "both ways"])
@@ -570,7 +570,8 @@ def vars_of(work):
     return {name: getattr(work, name) for name in work.__dataclass_fields__}
 
 
-def test_a_slot_whose_update_was_lost_is_taken_again_by_the_only_worker_although_it_saw_it_done():
+def test_a_slot_whose_update_was_lost_is_taken_again_by_the_only_worker_although_it_saw_it_done(monkeypatch):
+    monkeypatch.setattr(frames, "SMALL_NBYTES", 0)  # what is in its record cannot be lost alone
     work, store, clock = network_work(), MemoryStore(), RunningClock()
     start = protocol.RunStart("run", work.first_model, lambda: None)
     router = create_router("iterative-reduce")

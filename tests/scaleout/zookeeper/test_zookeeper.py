@@ -37,6 +37,7 @@ from dl4jlegacy.scaleout.zookeeper import (
     election,
     registered_workers,
 )
+from dl4jlegacy.scaleout.zookeeper.configuration import FORMAT
 from dl4jlegacy.scaleout.zookeeper.membership import group_path
 from dl4jlegacy.scaleout.zookeeper.scheduler import StepScheduler
 from dl4jlegacy.scaleout.zookeeper.session import CLOSE_SECONDS, CONNECT_SECONDS
@@ -276,7 +277,7 @@ def test_a_node_holds_canonical_json_with_its_format_and_version(session: ZooKee
     register = ZooKeeperConfigurationRegister(conf, group, "somewhere", 2181, session=session)
     register.register()
     node = session.get(f"/somewhere:2181/tmp/{group}")
-    expected = f'{{"conf":{conf.to_json()},"format":2,"package":"{__version__}","signature":""}}'
+    expected = f'{{"conf":{conf.to_json()},"format":{FORMAT},"package":"{__version__}","signature":""}}'
     assert node is not None and node.data.decode() == expected
     register.register()
     again = session.get(register.path)
@@ -372,9 +373,9 @@ def test_masters_that_register_at_the_same_time_leave_one_whole_conf(
         (b'{"conf":{},"format":2,"package":"9.9.9"}', VersionError, r"dl4jlegacy 9\.9\.9 \(format 2\)"),
         (b'{"conf":{},"format":1,"package":"9.9.9"}', VersionError, "run the same version everywhere"),
         (f'{{"conf":{{}},"format":1,"package":"{__version__}"}}'.encode(), VersionError, r"\(format 1\)"),
-        (f'{{"format":2,"package":"{__version__}"}}'.encode(), ConfError, "holds no run"),
-        (f'{{"conf":[],"format":2,"package":"{__version__}"}}'.encode(), ConfError, "Expected `object`"),
-        (f'{{"conf":{{"epoch":1}},"format":2,"package":"{__version__}"}}'.encode(), ConfError, "mean 'epochs'"),
+        (f'{{"format":{FORMAT},"package":"{__version__}"}}'.encode(), ConfError, "holds no run"),
+        (f'{{"conf":[],"format":{FORMAT},"package":"{__version__}"}}'.encode(), ConfError, "Expected `object`"),
+        (f'{{"conf":{{"epoch":1}},"format":{FORMAT},"package":"{__version__}"}}'.encode(), ConfError, "mean 'epochs'"),
     ],
 )
 def test_a_node_with_something_else_is_refused(
