@@ -253,7 +253,7 @@ def test_in_every_schedule_sick_workers_and_failed_runs_change_nothing(router, s
 
 @pytest.mark.parametrize("router", ROUTERS)
 def test_a_worker_that_fails_in_every_job_is_set_aside_and_the_run_goes_on(router):
-    worlds = simulator.simulate(network_work(), 4, 1, router, scenarios.SICK_WORKER)
+    worlds = simulator.simulate(network_work(), 8, 1, router, scenarios.SICK_WORKER)
     assert [world.set_aside[-1].partition(".")[0] for world in worlds] == ["w2"] * len(worlds)
 
 
