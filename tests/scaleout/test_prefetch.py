@@ -101,13 +101,16 @@ class Asked:
         self.following = list(following())
 
 
+@pytest.mark.parametrize("slots", [SLOTS, 300])
 @pytest.mark.parametrize("seed", range(20))
-def test_what_follows_is_what_nobody_has_asked_for_and_costs_no_more_in_long_rounds(seed: int) -> None:
+def test_what_follows_is_what_nobody_has_asked_for_and_costs_no_more_in_long_rounds(seed: int, slots: int) -> None:
     """Jobs of a run that goes on from job ``first``, asked for nearly in order, some twice."""
-    chance, plan, asked = random.Random(seed), jobs().plan, Asked()
-    ours = PrefetchedJobs(jobs(), 10, reads_all=True, ahead=cast("ReadAhead[Any, Any]", asked))
-    first = chance.randrange(plan.total_slots - 8)
-    numbers = sorted(range(first, plan.total_slots), key=lambda number: number + chance.random() * 3)
+    chance, asked = random.Random(seed), Asked()
+    data = ListDataSetIterator(DataSet(np.zeros((4 * slots, 1), np.float32)), 2)
+    some = DataSetJobIterator(data, jobs_per_round=slots, averaging_frequency=2, phases=(Phase(epochs=5),))
+    ours, plan = PrefetchedJobs(some, 10, reads_all=True, ahead=cast("ReadAhead[Any, Any]", asked)), some.plan
+    first = chance.randrange(plan.total_slots // 2)
+    numbers = sorted(range(first, plan.total_slots), key=lambda number: number + chance.random() * 3)[: 2 * slots]
     for at, number in enumerate(numbers):
         for again in [number] * chance.choice([1, 2]):
             ours.work(plan.slot(*plan.at(again)))

@@ -373,6 +373,11 @@ def test_masters_that_register_at_the_same_time_leave_one_whole_conf(
         (b'{"conf":{},"format":2,"package":"9.9.9"}', VersionError, r"dl4jlegacy 9\.9\.9 \(format 2\)"),
         (b'{"conf":{},"format":1,"package":"9.9.9"}', VersionError, "run the same version everywhere"),
         (f'{{"conf":{{}},"format":1,"package":"{__version__}"}}'.encode(), VersionError, r"\(format 1\)"),
+        (
+            f'{{"conf":{{}},"format":2,"package":"{__version__}"}}'.encode(),
+            VersionError,
+            r"\(format 2\) .* \(format 3\)",
+        ),
         (f'{{"format":{FORMAT},"package":"{__version__}"}}'.encode(), ConfError, "holds no run"),
         (f'{{"conf":[],"format":{FORMAT},"package":"{__version__}"}}'.encode(), ConfError, "Expected `object`"),
         (f'{{"conf":{{"epoch":1}},"format":{FORMAT},"package":"{__version__}"}}'.encode(), ConfError, "mean 'epochs'"),
