@@ -19,7 +19,7 @@ for _kind, _function in (("float32", LIBM.fmaf), ("float64", LIBM.fma)):
     _c = {"float32": ctypes.c_float, "float64": ctypes.c_double}[_kind]
     _function.restype, _function.argtypes = _c, [_c] * 3
 
-SIZES = (1, 2, 5, 12, 13, 33, 130)
+SIZES = (1, 2, 5, 12, 13, 20, 33, 130, 254)
 LIES = tuple(itertools.product((False, True), repeat=3))
 
 
@@ -44,7 +44,9 @@ def in_order(a: np.ndarray, b: np.ndarray, start: np.ndarray | None = None) -> n
 
 @pytest.mark.parametrize("lanes", [COLUMNS, LEFT], ids=["columns", "rows"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("m", "k", "n"), [(1, 1, 1), (3, 5, 7), (13, 40, 35), (26, 17, 66), (7, 1100, 3), (5, 9, 70)])
+@pytest.mark.parametrize(
+    ("m", "k", "n"), [(1, 1, 1), (3, 5, 7), (13, 40, 35), (20, 19, 37), (26, 17, 66), (7, 1100, 3), (5, 9, 70)]
+)
 def test_the_bits_are_those_of_the_steps_in_order(m: int, k: int, n: int, dtype: str, lanes: int) -> None:
     for a_turned, b_turned, out_turned in LIES:
         a, b = numbers(m, k, dtype, turned=a_turned), numbers(k, n, dtype, turned=b_turned)
@@ -140,7 +142,8 @@ def at_the_end(shape: tuple[int, int], *, turned: bool) -> np.ndarray:
 
 @pytest.mark.parametrize("lanes", [COLUMNS, LEFT], ids=["columns", "rows"])
 @pytest.mark.parametrize(
-    ("m", "k", "n"), [(32, 10, 250), (5, 3, 40), (40, 1, 33), (13, 15, 31), (12, 16, 20), (30, 70, 9)]
+    ("m", "k", "n"),
+    [(32, 10, 250), (5, 3, 40), (40, 1, 33), (13, 15, 31), (12, 16, 20), (30, 70, 9), (26, 20, 66), (40, 30, 32)],
 )
 def test_nothing_is_read_or_written_beyond_a_matrix(m: int, k: int, n: int, lanes: int) -> None:
     for a_turned, b_turned, out_turned in LIES:

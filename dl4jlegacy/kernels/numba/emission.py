@@ -33,6 +33,7 @@ __all__ = [
     "i64",
     "load",
     "nested",
+    "prefetch",
     "shuffle",
     "spread",
     "store",
@@ -75,6 +76,15 @@ def store(builder: Any, value: Any, address: Any, offset: int = 0) -> None:
     """Write ``value`` to ``address + offset``."""
     pointer = builder.inttoptr(builder.add(address, i64(offset)), value.type.as_pointer())
     builder.store(value, pointer).align = _aligned(value.type)
+
+
+def prefetch(builder: Any, address: Any, offset: int = 0) -> None:
+    """Bring the line at ``address + offset`` into the caches; it may lie anywhere, also where no memory is."""
+    byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    place = builder.inttoptr(builder.add(address, i64(offset)), byte)
+    builder.call(function, (place, ir.Constant(number, 0), ir.Constant(number, 3), ir.Constant(number, 1)))
 
 
 def shuffle(builder: Any, a: Any, b: Any, picks: Iterable[int]) -> Any:

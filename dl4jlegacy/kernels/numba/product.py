@@ -3,7 +3,8 @@
 Each element is summed over the inner dimension in order, one fused multiply-add a step, and goes on from what is stored
 where that dimension is cut: so no width of vectors, shape of tiles or number of threads changes it. The blocking is
 Goto and van de Geijn's, "Anatomy of high-performance matrix multiplication" (2008): panels of one matrix, the
-*vectors*, are packed; of the other, the *scalars*, what is used often, else it is read where it lies.
+*vectors*, are packed, where it can by the first tile that is multiplied with them; of the other, the *scalars*, what is
+used often, else it is read where it lies.
 
 The columns of the result are the vectors' lanes, or, if that is less work, its rows: the result is then turned as it is
 stored. Scalars times vectors is vectors times scalars, so that this choice changes no bit either.
@@ -29,7 +30,17 @@ from dl4jlegacy.kernels import threads
 from dl4jlegacy.kernels.numba import team
 from dl4jlegacy.kernels.numba.compile import compile_cached, has_wide_registers, helper
 from dl4jlegacy.kernels.numba.handing import MOST, NUMBERS, call, get, job, put, share_out, typical
-from dl4jlegacy.kernels.numba.product_blocks import copy_bytes, copy_elements, copy_rows, multiply_tile, turn
+from dl4jlegacy.kernels.numba.product_blocks import (
+    ALL,
+    BESIDE,
+    SOME,
+    copy_bytes,
+    copy_elements,
+    copy_rows,
+    multiply_tile,
+    pack_and_multiply_tile,
+    turn,
+)
 from dl4jlegacy.kernels.numba.scratch import Scratch
 
 __all__ = ["matmul"]
@@ -117,34 +128,40 @@ def _put(like: Array, out: int, row: int, lane: int, rows: int, lanes: int, tile
 
 @_once
 def _multiply_panel(
-    like: Array, panel: int, panel_step: int, lanes: int, s: int, s_row: int, s_step: int, packed: int, rows: int,
+    like: Array, v: int, v_step: int, panel: int, lanes: int, s: int, s_row: int, s_step: int, packed: int, rows: int,
     steps: int, out: int, row: int, lane: int, tile: int, goes_on: bool,
 ) -> None:  # fmt: skip
-    """Multiply some rows with one panel. ``packed`` is where the scalars of whole tiles are packed; 0: nowhere."""
+    """Multiply some rows with some lanes at ``v``, which the first tile copies to ``panel`` if that is another place.
+
+    ``packed`` is where the scalars of whole tiles are packed; 0: nowhere.
+    """
     size = like.itemsize
     is_whole = lane == size and lanes * size == WIDTH
-    for first in range(0, rows, ROWS):
-        there, at = min(ROWS, rows - first), s + first * s_row
+    first = 0
+    while first < rows:
+        there, at = ROWS if rows - first >= ROWS else min(FEW, rows - first), s + first * s_row
         here, to, to_row = out + first * row, tile, WIDTH
         if is_whole:
             to, to_row = here, row
         elif goes_on:
             _fetch(like, here, row, lane, there, lanes, tile)
-        if there <= FEW:
-            multiply_tile(
-                like, panel, panel_step, at, s_row, s_step, there, steps, to, to_row, goes_on, FEW, VECTORS, 0
+        if v != panel:
+            pack_and_multiply_tile(
+                like, v, v_step, at, s_row, s_step, ROWS, steps, to, to_row, goes_on, panel, ROWS, VECTORS
             )
-        elif there == ROWS and (packed or s_row == size):
+            v, v_step = panel, WIDTH
+        elif there < ROWS:
+            multiply_tile(like, v, v_step, at, s_row, s_step, there, steps, to, to_row, goes_on, FEW, VECTORS, SOME)
+        elif packed or s_row == size:
             step = s_step
             if packed:
                 at, step = packed + first * INNER * size, ROWS * size
-            multiply_tile(like, panel, panel_step, at, size, step, ROWS, steps, to, to_row, goes_on, ROWS, VECTORS, 1)
+            multiply_tile(like, v, v_step, at, size, step, ROWS, steps, to, to_row, goes_on, ROWS, VECTORS, BESIDE)
         else:
-            multiply_tile(
-                like, panel, panel_step, at, s_row, s_step, there, steps, to, to_row, goes_on, ROWS, VECTORS, 0
-            )
+            multiply_tile(like, v, v_step, at, s_row, size, ROWS, steps, to, to_row, goes_on, ROWS, VECTORS, ALL)
         if not is_whole:
             _put(like, here, row, lane, there, lanes, tile)
+        first += there
 
 
 @_once
@@ -158,33 +175,45 @@ def _multiply_block(
     panels = packed + SCALARS * INNER * size + LINE
     used = (lanes + width - 1) // width
     is_packed = used > 2 if s_row == size else used > 12 or (used > 1 and s_row % 1024 == 0)
-    in_place = v_lane == size and (rows <= 2 * ROWS or steps <= 16)
+    in_place = v_lane == size and (rows < ROWS or steps <= 16)
     overlaps = lane == size and lanes >= width and not goes_on  # some lanes are then computed, and written, twice
-    for r0 in range(0, rows, SCALARS):
-        r1, at = min(rows, r0 + SCALARS), s + r0 * s_row
+    is_once = rows < SCALARS + ROWS  # what is behind whole tiles is not packed
+    r0 = 0
+    while r0 < rows:
+        r1, at = rows if is_once else min(rows, r0 + SCALARS), s + r0 * s_row
         if is_packed:
             for first in range(0, r1 - r0 - ROWS + 1, ROWS):
                 _pack_scalars(like, at + first * s_row, s_row, s_step, steps, packed + first * INNER * size)
         for begin in range(0, lanes, width):
             first = min(begin, lanes - width) if overlaps else begin
             some, there = min(width, lanes - first), v + first * v_lane
-            panel, panel_step = panels + begin * INNER * size, WIDTH
+            panel = panels + (0 if is_once else begin * INNER * size)  # it is in a cache when it is written again
+            at_vectors, step = panel, WIDTH
             if in_place and some == width:
-                panel, panel_step = there, v_step
+                panel, at_vectors, step = there, there, v_step
+            elif r0 == 0 and v_lane == size and some == width:
+                at_vectors, step = there, v_step
             elif r0 == 0:
                 _pack_panel(like, there, v_lane, v_step, some, steps, end, panel)
-            _multiply_panel(like, panel, panel_step, some, at, s_row, s_step, packed if is_packed else 0, r1 - r0,
+            _multiply_panel(like, at_vectors, step, panel, some, at, s_row, s_step, packed if is_packed else 0, r1 - r0,
                             steps, out + r0 * row + first * lane, row, lane, scratch, goes_on)  # fmt: skip
+        r0 = r1
 
 
 @helper
-def _clocks(like: Array, lanes: int, rows: int, steps: int, is_across: bool, is_turned: bool) -> float:
-    """Return about how many clocks a product takes, packing included."""
+def _clocks(like: Array, lanes: int, rows: int, steps: int, is_across: bool, is_down: bool, is_turned: bool) -> float:
+    """Return about how many clocks a product takes, packing included.
+
+    Vectors are turned as they are packed if their lanes lie ``across`` the matrix, not beside each other. Scalars are
+    fetched from all over it unless their rows lie ``down`` the matrix.
+    """
     blocks, width = (rows + ROWS - 1) // ROWS, WIDTH // like.itemsize
+    panels, rest = (lanes + width - 1) // width, (rows - 1) % ROWS + 1
     packing = lanes * steps * (0.4 if is_across else 0.1 if blocks > 2 else 0.0)
-    used = (blocks - 1) * ROWS + (FEW if (rows - 1) % ROWS < FEW else ROWS)
-    panels = (lanes + width - 1) // width
-    return panels * (used * VECTORS / 2 * steps + blocks * (150.0 if is_turned else 30.0)) + packing
+    if panels > 12 or not is_down:
+        packing += rows * steps * 0.4
+    used = (blocks - 1) * ROWS + (FEW if rest <= FEW else 2 * FEW if rest <= 2 * FEW < ROWS else ROWS)
+    return panels * (used * VECTORS / 2 * steps + blocks * VECTORS * (125.0 if is_turned else 15.0)) + packing
 
 
 @helper
@@ -273,8 +302,8 @@ def _product(
         return _STRIDED
     is_turned = choice == LEFT or (
         choice == BEST
-        and _clocks(out, rows, lanes, steps, s_row != size, True)
-        < _clocks(out, lanes, rows, steps, v_lane != size, False)
+        and _clocks(out, rows, lanes, steps, s_row != size, v_lane != size, True)
+        < _clocks(out, lanes, rows, steps, v_lane != size, s_row != size, False)
     )
     if is_turned:
         v, v_lane, v_step, lanes, lane, s, s_row, s_step, rows, row = (

@@ -9,6 +9,7 @@ Every function works inside ``@njit`` code only; its first argument is an array 
 # mypy: allow-untyped-calls, allow-untyped-decorators
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -23,42 +24,57 @@ from dl4jlegacy.kernels.numba.emission import (
     i64,
     load,
     nested,
+    prefetch,
     shuffle,
     store,
     variables,
     vector,
 )
 
-__all__ = ["copy_bytes", "copy_elements", "copy_rows", "multiply_tile", "turn"]
+__all__ = [
+    "ALL",
+    "BESIDE",
+    "SOME",
+    "copy_bytes",
+    "copy_elements",
+    "copy_rows",
+    "multiply_tile",
+    "pack_and_multiply_tile",
+    "turn",
+]
 
 LINE = 64
+AHEAD = 24  # steps before it is used, a vector is fetched from a matrix: no processor guesses so far from row to row
+SOME, BESIDE, ALL = range(3)  # how the scalars of a tile's rows lie
 
 
 def _multiply_tile(
     builder: Any, kind: Any, v: Any, v_step: Any, s: Any, s_row: Any, s_step: Any, there: Any, count: Any, out: Any,
-    out_step: Any, goes_on: Any, rows: int, vectors: int, beside: int,
+    out_step: Any, goes_on: Any, rows: int, vectors: int, lie: int, panel: Any = None,
 ) -> None:  # fmt: skip
     """``out (rows, vectors)``, plus what it holds if ``goes_on``, is the sum of ``count`` vectors times scalars.
 
     ``v_step`` and ``s_step`` lead from one step's vectors and scalars to the next one's, ``s_row`` from one row's
-    scalar to the next row's; if they lie ``beside`` each other, it is known to be an element's size. If only some rows
-    are ``there``, the last of them stands for all others: it is computed, and written, several times.
+    scalar to the next row's. How those ``lie`` is known: ``BESIDE`` each other, an element's size apart; ``ALL`` of
+    them are there; or ``SOME``: the last one that is ``there`` stands for all others, and is computed, and written,
+    several times. The vectors are copied to a ``panel``, if there is one, a row for each step.
     """
     places = [(row, j) for row in range(rows) for j in range(vectors)]
-    indices = [i64(row) if beside else _at_most(builder, row, there) for row in range(rows)]
+    indices = [_at_most(builder, row, there) if lie == SOME else i64(row) for row in range(rows)]
     lines = [at(builder, out, (index, out_step)) for index in indices]
     sums = variables(builder, len(places), [vector(0.0, kind)] * len(places))
     with builder.if_then(builder.icmp_unsigned("!=", goes_on, i64(0))):
         for total, (row, j) in zip(sums, places, strict=True):
             builder.store(load(builder, lines[row], j * LINE, kind), total)
-    firsts = [] if beside else [at(builder, s, (index, s_row)) for index in indices]
+    scalar = _scalars(builder, kind, s, s_row, s_step, indices, lie)
 
     def one(step: list[Any]) -> None:
         seen = [load(builder, at(builder, v, (step[0], v_step)), j * LINE, kind) for j in range(vectors)]
-        here = at(builder, s, (step[0], s_step)) if beside else builder.mul(step[0], s_step)
+        for j, found in enumerate(seen if panel is not None else ()):
+            prefetch(builder, at(builder, v, (builder.add(step[0], i64(AHEAD)), v_step)), j * LINE)
+            store(builder, found, at(builder, panel, (step[0], i64(vectors * LINE))), j * LINE)
         for row in range(rows):
-            place = here if beside else builder.add(firsts[row], here)
-            factor = broadcast(builder, place, row * LINE // kind.count if beside else 0, kind)
+            factor = broadcast(builder, *scalar(row, step[0]), kind)
             for j in range(vectors):
                 total = sums[row * vectors + j]
                 builder.store(fma(builder, seen[j], factor, builder.load(total)), total)
@@ -66,6 +82,46 @@ def _multiply_tile(
     nested(builder, (count,), one)
     for total, (row, j) in zip(sums, places, strict=True):
         store(builder, builder.load(total), lines[row], j * LINE)
+
+
+def _pack_and_multiply_tile(
+    builder: Any, kind: Any, v: Any, v_step: Any, s: Any, s_row: Any, s_step: Any, there: Any, count: Any, out: Any,
+    out_step: Any, goes_on: Any, panel: Any, rows: int, vectors: int,
+) -> None:  # fmt: skip
+    """Multiply a tile all of whose rows are there, and copy its vectors to a panel.
+
+    To copy them beforehand would wait for memory; here the multiply-adds go on meanwhile.
+    """
+    _multiply_tile(
+        builder, kind, v, v_step, s, s_row, s_step, there, count, out, out_step, goes_on, rows, vectors, ALL, panel
+    )
+
+
+def _scalars(
+    builder: Any, kind: Any, s: Any, s_row: Any, s_step: Any, indices: list[Any], lie: int
+) -> Callable[[int, Any], tuple[Any, int]]:
+    """Return what says where the scalar of a row and a step is: an address, and an offset."""
+    if lie == BESIDE:
+        return lambda row, step: (at(builder, s, (step, s_step)), row * LINE // kind.count)
+    if lie == SOME:
+        firsts = [at(builder, s, (index, s_row)) for index in indices]
+        return lambda row, step: (at(builder, firsts[row], (step, s_step)), 0)
+    odd = {row: _kept(builder, builder.mul(s_row, i64(row))) for row in range(1, len(indices), 2)}
+
+    def one_of_all(row: int, step: Any) -> tuple[Any, int]:
+        here, twos = at(builder, s, (step, s_step)), row & -row  # the largest power of two that divides the row
+        return (at(builder, here, (i64(twos), odd[row // twos])), 0) if row else (here, 0)
+
+    return one_of_all
+
+
+def _kept(builder: Any, value: Any) -> Any:
+    """Return a value of which LLVM is told nothing, so that it keeps it in a register.
+
+    With some registers, and the factors 2, 4 and 8 of x86's addresses, no row needs an addition of its own in each
+    step; what LLVM does of itself is a chain of additions, which take the place of multiply-adds.
+    """
+    return builder.asm(ir.FunctionType(I64, [I64]), "", "=r,0", [value], side_effect=False)
 
 
 def _at_most(builder: Any, row: int, count: Any) -> Any:
@@ -149,6 +205,7 @@ def _copy_elements(builder: Any, kind: Any, x: Any, x_step: Any, y: Any, y_step:
     nested(builder, (count,), one)
 
 
+pack_and_multiply_tile: Any = block(11, 2, is_typed=True)(_pack_and_multiply_tile)
 multiply_tile: Any = block(10, 3, is_typed=True)(_multiply_tile)
 turn: Any = block(5, 1, is_typed=True)(_turn)
 copy_rows: Any = block(5, 2, is_typed=True)(_copy_rows)

@@ -26,7 +26,7 @@ from dl4jlegacy.kernels.numba import lanes, team
 from dl4jlegacy.kernels.numba.compile import has_wide_registers, helper, kernel
 from dl4jlegacy.kernels.numba.elementary import exp_jit, tanh_jit
 from dl4jlegacy.kernels.numba.product import matmul
-from dl4jlegacy.kernels.numba.product_blocks import multiply_tile
+from dl4jlegacy.kernels.numba.product_blocks import ALL, SOME, multiply_tile
 from dl4jlegacy.kernels.numba.scratch import Scratch
 from dl4jlegacy.kernels.numpy.recurrent import check_backward, check_forward
 
@@ -151,11 +151,11 @@ def _multiply(
     """Write the product of ``rows`` rows of ``s`` with a panel to ``to``, or add it there."""
     gap, size = _U(VECTORS * LINE), like.itemsize
     if rows == ROWS:
-        multiply_tile(like, panel, gap, s, s_step, size, ROWS, count, to, step, goes_on, ROWS, VECTORS, 0)
+        multiply_tile(like, panel, gap, s, s_step, size, ROWS, count, to, step, goes_on, ROWS, VECTORS, ALL)
     elif rows == FEW:
-        multiply_tile(like, panel, gap, s, s_step, size, FEW, count, to, step, goes_on, FEW, VECTORS, 0)
+        multiply_tile(like, panel, gap, s, s_step, size, FEW, count, to, step, goes_on, FEW, VECTORS, SOME)
     else:
-        multiply_tile(like, panel, gap, s, s_step, size, 1, count, to, step, goes_on, 1, VECTORS, 0)
+        multiply_tile(like, panel, gap, s, s_step, size, 1, count, to, step, goes_on, 1, VECTORS, SOME)
 
 
 @helper
