@@ -174,6 +174,20 @@ def test_softmax_and_cross_entropy_agree(dtype, shape):
     np.testing.assert_allclose(d2, d1, **close(dtype))
 
 
+@both_dtypes
+@all_shapes
+def test_binary_cross_entropy_agrees(dtype, shape):
+    p = np.random.default_rng(3).random(shape).astype(dtype)
+    p.reshape(-1)[:4] = [0, 1, 1e-7, 0.5][: p.size]
+    labels = np.random.default_rng(4).random(shape).astype(dtype)
+    q = np.clip(p, p.dtype.type(1e-5), 1 - p.dtype.type(1e-5)).astype(float)
+    wanted = -(labels * np.log(q) + (1.0 - labels) * np.log(1.0 - q)).sum()
+    for kernels in (NUMPY, NUMBA):
+        assert kernels.binary_cross_entropy(frozen(p), frozen(labels)) == pytest.approx(wanted, rel=1e-4)
+    p[:1, :1] = np.nan
+    assert np.isnan(NUMBA.binary_cross_entropy(p, labels)) == bool(p.size)
+
+
 UPDATERS = {
     "noop": (0, ()),
     "sgd": (0, (0.1,)),

@@ -30,7 +30,7 @@ from dl4jlegacy.kernels.numba.tiles import (
     lanes,
 )
 from dl4jlegacy.kernels.numpy import rice as numpy_rice
-from dl4jlegacy.kernels.numpy.kernels import binary_cross_entropy, box_muller, column_sums, embedding_gradient
+from dl4jlegacy.kernels.numpy.kernels import box_muller, column_sums, embedding_gradient
 from dl4jlegacy.kernels.numpy.threshold import check_encode, check_tau, wrong_codes
 
 __all__ = [
@@ -163,6 +163,17 @@ def softmax_cross_entropy(p: Array, labels: Array, dz: Array) -> float:
     _check("softmax_cross_entropy", p.shape, labels, dz)
     loss: float = layers.softmax_cross_entropy(dz, p, labels)
     return loss
+
+
+def binary_cross_entropy(p: Array, labels: Array) -> float:
+    """See ``Kernels``."""
+    _check("binary_cross_entropy", p.shape, labels)
+    sums = np.zeros(64)
+    layers.binary_cross_entropy(_flat(p), _flat(labels), sums)
+    total = 0.0
+    for loss in sums.tolist():
+        total += loss
+    return total
 
 
 def noop(params: Array, gradient: Array) -> None:

@@ -211,3 +211,18 @@ def softmax_cross_entropy(dz: Array, p: Array, labels: Array) -> float:
         for j in range(line.size):
             out[j] = total * line[j] - given[j]
     return loss
+
+
+@kernel("rrW")
+def binary_cross_entropy(p: Array, labels: Array, sums: Array) -> None:
+    """Add the losses of every 64th element to ``sums (64,)``: LLVM makes vectors of the loop over them."""
+    low = p.dtype.type(1e-5)
+    high = p.dtype.type(1) - low
+    for start in range(0, p.size, 64):
+        there, given = p[start : start + 64], labels[start : start + 64]
+        for i in range(there.size):
+            q = there[i]
+            q = low if q < low else q
+            q = np.float64(high if q > high else q)
+            label = np.float64(given[i])
+            sums[i] -= label * log_jit(q) + (1.0 - label) * log_jit(1.0 - q)
