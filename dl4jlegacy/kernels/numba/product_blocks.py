@@ -45,6 +45,7 @@ __all__ = [
 
 LINE = 64
 AHEAD = 24  # steps before it is used, a vector is fetched from a matrix: no processor guesses so far from row to row
+SHORT = 128  # steps: so few are over before what they write to is there, unless the tile before has fetched it
 SOME, BESIDE, ALL = range(3)  # how the scalars of a tile's rows lie
 
 
@@ -66,6 +67,10 @@ def _multiply_tile(
     with builder.if_then(builder.icmp_unsigned("!=", goes_on, i64(0))):
         for total, (row, j) in zip(sums, places, strict=True):
             builder.store(load(builder, lines[row], j * LINE, kind), total)
+    with builder.if_then(builder.icmp_signed("<=", count, i64(SHORT))):
+        for line in lines:
+            for j in range(vectors):
+                prefetch(builder, at(builder, line, (i64(rows), out_step)), j * LINE)
     scalar = _scalars(builder, kind, s, s_row, s_step, indices, lie)
 
     def one(step: list[Any]) -> None:
