@@ -139,7 +139,9 @@ def _multiply_panel(
     is_whole = lane == size and lanes * size == WIDTH
     first = 0
     while first < rows:
-        there, at = ROWS if rows - first >= ROWS else min(FEW, rows - first), s + first * s_row
+        there, at = min(ROWS, rows - first), s + first * s_row
+        if FEW < there <= 2 * FEW < ROWS:
+            there = FEW  # two small tiles take less time than a large one that is not full
         here, to, to_row = out + first * row, tile, WIDTH
         if is_whole:
             to, to_row = here, row
@@ -150,8 +152,10 @@ def _multiply_panel(
                 like, v, v_step, at, s_row, s_step, ROWS, steps, to, to_row, goes_on, panel, ROWS, VECTORS
             )
             v, v_step = panel, WIDTH
-        elif there < ROWS:
+        elif there <= FEW:
             multiply_tile(like, v, v_step, at, s_row, s_step, there, steps, to, to_row, goes_on, FEW, VECTORS, SOME)
+        elif there < ROWS:
+            multiply_tile(like, v, v_step, at, s_row, s_step, there, steps, to, to_row, goes_on, ROWS, VECTORS, SOME)
         elif packed or s_row == size:
             step = s_step
             if packed:
