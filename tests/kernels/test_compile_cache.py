@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import gc
 import importlib.util
 import os
 import subprocess
@@ -37,6 +38,29 @@ def test_a_kernel_is_compiled_whatever_becomes_of_the_cache(error, when, monkeyp
     x = np.ones(3, np.float32)
     kernel("m")(double)(x)
     assert x.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_no_garbage_is_looked_for_while_a_kernel_is_compiled_and_then_as_before(is_enabled, monkeypatch):
+    seen, njit = [], numba.njit
+
+    def watched(*args, **options):
+        seen.append(gc.isenabled())
+        return njit(*args, **options)
+
+    monkeypatch.setattr(compiling, "_njit", watched)
+    was_enabled = gc.isenabled()
+    try:
+        (gc.enable if is_enabled else gc.disable)()
+        kernel("m")(double)(np.ones(3, np.float32))
+        assert gc.isenabled() == is_enabled
+        with pytest.raises(numba.core.errors.NumbaError):
+            kernel("m")(lambda x: x.nothing())(np.ones(3, np.float32))
+        assert gc.isenabled() == is_enabled
+    finally:
+        (gc.enable if was_enabled else gc.disable)()
+    assert seen
+    assert not any(seen)
 
 
 def test_threads_that_need_a_kernel_at_once_compile_it_once(monkeypatch):
