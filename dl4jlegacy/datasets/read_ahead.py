@@ -110,8 +110,7 @@ class ReadAhead(Generic[_Key, _Value]):
             if reading.thread is None or not reading.thread.is_alive():
                 reading = None
         if reading is None:
-            reading = _Reading()
-            self._fill(key, reading)
+            return self._timed(key)[0]
         if reading.error is not None:
             raise reading.error
         found: _Value = reading.value
@@ -119,14 +118,19 @@ class ReadAhead(Generic[_Key, _Value]):
 
     def _fill(self, key: _Key, reading: _Reading) -> None:
         """Read a value, or keep what that raises."""
-        begun = time.perf_counter()
         try:
-            reading.value = self._read(key)
-            reading.nbytes = max(1, self._nbytes(reading.value))
+            reading.value, reading.nbytes = self._timed(key)
         except BaseException as error:  # noqa: BLE001  # it is raised where the value is asked for
             reading.error = error
+
+    def _timed(self, key: _Key) -> tuple[_Value, int]:
+        """Read a value, and note how long that took and how large it is."""
+        begun = time.perf_counter()
+        value = self._read(key)
         self._seconds = time.perf_counter() - begun
-        self._largest = max(self._largest, reading.nbytes)
+        nbytes = max(1, self._nbytes(value))
+        self._largest = max(self._largest, nbytes)
+        return value, nbytes
 
     @property
     def _is_worthwhile(self) -> bool:

@@ -156,43 +156,44 @@ class Kernels(Protocol):
         ``first`` stays as it is: truncated backpropagation does not look there.
         """
 
-    # -- updaters: one pass, ``params -= up``; the formulas are DL4J's, t counts from 0 --------------------------------
-    def noop(self, params: Array, gradient: Array) -> None:
+    # -- updaters: one pass, ``params -= up``; the formulas are DL4J's, t counts from 0. Return whether all
+    # parameters are finite then; on a GPU True, since to look would wait for it -------------------------------------
+    def noop(self, params: Array, gradient: Array) -> bool:
         """``up = g``."""
 
-    def sgd(self, params: Array, gradient: Array, lr: float) -> None:
+    def sgd(self, params: Array, gradient: Array, lr: float) -> bool:
         """``up = lr g``."""
 
-    def nesterovs(self, params: Array, gradient: Array, v: Array, lr: float, mu: float) -> None:
+    def nesterovs(self, params: Array, gradient: Array, v: Array, lr: float, mu: float) -> bool:
         """``v' = mu v - lr g; up = mu v - (1 + mu) v'`` (Sutskever 2013 as DL4J writes it)."""
 
-    def adagrad(self, params: Array, gradient: Array, h: Array, lr: float, eps: float) -> None:
+    def adagrad(self, params: Array, gradient: Array, h: Array, lr: float, eps: float) -> bool:
         """``h += g^2; up = lr g / sqrt(h + eps)`` (Duchi 2011)."""
 
-    def rmsprop(self, params: Array, gradient: Array, c: Array, lr: float, decay: float, eps: float) -> None:
+    def rmsprop(self, params: Array, gradient: Array, c: Array, lr: float, decay: float, eps: float) -> bool:
         """``c = decay c + (1 - decay) g^2; up = lr g / sqrt(c + eps)`` (Tieleman and Hinton 2012)."""
 
     def adam(self, params: Array, gradient: Array, m: Array, v: Array,
-             lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+             lr: float, beta1: float, beta2: float, eps: float, t: int) -> bool:  # fmt: skip
         """``up = lr sqrt(1 - beta2^(t+1)) / (1 - beta1^(t+1)) m / (sqrt(v) + eps)`` (Kingma and Ba 2014)."""
 
     def adamax(self, params: Array, gradient: Array, m: Array, u: Array,
-               lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+               lr: float, beta1: float, beta2: float, eps: float, t: int) -> bool:  # fmt: skip
         """``u = max(beta2 u, |g|) + 1e-32; up = lr / (1 - beta1^(t+1)) m / u``; ``eps`` is not used (as in DL4J)."""
 
-    def adadelta(self, params: Array, gradient: Array, msg: Array, msdx: Array, rho: float, eps: float) -> None:
+    def adadelta(self, params: Array, gradient: Array, msg: Array, msdx: Array, rho: float, eps: float) -> bool:
         """``up = g sqrt(msdx + eps) / sqrt(msg + eps)`` (Zeiler 2012); there is no learning rate."""
 
     def nadam(self, params: Array, gradient: Array, m: Array, v: Array,
-              lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+              lr: float, beta1: float, beta2: float, eps: float, t: int) -> bool:  # fmt: skip
         """``up = lr (beta1 m + (1 - beta1) g) / (1 - beta1^(t+1)) / (sqrt(v) + eps)`` (Dozat 2016, v uncorrected)."""
 
     def amsgrad(self, params: Array, gradient: Array, m: Array, v: Array, v_hat: Array,
-                lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+                lr: float, beta1: float, beta2: float, eps: float, t: int) -> bool:  # fmt: skip
         """Adam with ``v_hat = max(v_hat, v)`` in the denominator (Reddi 2018)."""
 
     def adabelief(self, params: Array, gradient: Array, m: Array, s: Array,
-                  lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+                  lr: float, beta1: float, beta2: float, eps: float, t: int) -> bool:  # fmt: skip
         """Adam with ``s = beta2 s + (1 - beta2) (g - m)^2 + eps`` in place of v (Zhuang 2020)."""
 
     # -- random ------------------------------------------------------------------------------------------------------

@@ -51,21 +51,24 @@ class UpdaterBlock:
         iteration: int,
         kernels: Kernels,
         learning_rate: float | None = None,
-    ) -> None:
-        """Update the block's parameters within ``part``, in place; ``learning_rate`` replaces the updater's own."""
+    ) -> bool:
+        """Update the block's parameters within ``part``, in place; ``learning_rate`` replaces the updater's own.
+
+        Return what ``Updater.apply`` does.
+        """
         start, stop = max(self.start, part.start), min(self.stop, part.stop)
         if start >= stop:
-            return
+            return True
         updater = with_learning_rate(self.updater, learning_rate)
         own = state[self.state_start : self.state_stop]
         if stop - start == self.stop - self.start:
-            updater.apply(params[start:stop], gradient[start:stop], own, iteration, kernels)
-            return
+            return updater.apply(params[start:stop], gradient[start:stop], own, iteration, kernels)
         # A block can span layers; pretraining one of them touches only its columns of the state.
         columns = own.reshape(self.rows, self.stop - self.start)[:, start - self.start : stop - self.start]
         work = columns.flatten()
-        updater.apply(params[start:stop], gradient[start:stop], work, iteration, kernels)
+        is_finite = updater.apply(params[start:stop], gradient[start:stop], work, iteration, kernels)
         columns[...] = work.reshape(columns.shape)
+        return is_finite
 
 
 class MultiLayerUpdater:
@@ -124,11 +127,14 @@ class MultiLayerUpdater:
         iteration: int,
         kernels: Kernels,
         layer: int | None = None,
-    ) -> None:
-        """Turn ``gradient`` (consumed) into new ``params`` and ``state``: all layers, or pretraining of one."""
+    ) -> bool:
+        """Turn ``gradient`` (consumed) into new ``params`` and ``state``: all layers, or pretraining of one.
+
+        Return whether all parameters that it has changed are finite then; on a GPU True, since to look would wait.
+        """
         self.normalize(gradient, layer)
         self.regularize(params, gradient, kernels, layer)
-        self.step(params, gradient, state, iteration=iteration, kernels=kernels, layer=layer)
+        return self.step(params, gradient, state, iteration=iteration, kernels=kernels, layer=layer)
 
     def step(
         self,
@@ -139,13 +145,17 @@ class MultiLayerUpdater:
         iteration: int,
         kernels: Kernels,
         layer: int | None = None,
-    ) -> None:
+    ) -> bool:
         """Do the last part of ``update``, the only one that depends on ``iteration``."""
         part = slice(0, self._layout.size) if layer is None else self._layout.layer_slices[layer]
         rate = None if layer is None else _pretrain_rate(self._layers[layer])
+        is_finite = True
         for block in self.blocks:
             if layer is not None or not block.is_pretrain:
-                block.apply(params, gradient, state, part, iteration=iteration, kernels=kernels, learning_rate=rate)
+                is_finite &= block.apply(
+                    params, gradient, state, part, iteration=iteration, kernels=kernels, learning_rate=rate
+                )
+        return is_finite
 
     def _penalties(self, layer: int | None) -> Iterator[tuple[slice, float, float]]:
         """Yield place, l1 and l2 of the regularized parameters that an update of ``layer`` (None: all) changes."""

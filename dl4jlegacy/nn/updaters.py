@@ -62,8 +62,10 @@ class _Updater(
         """Return how many elements of state ``n`` parameters need."""
         return self.vectors * n
 
-    def apply(self, params: Array, gradient: Array, state: Array, iteration: int, kernels: Kernels) -> None:
+    def apply(self, params: Array, gradient: Array, state: Array, iteration: int, kernels: Kernels) -> bool:
         """Subtract the step for ``gradient`` from ``params`` and advance ``state``; all flat, in place.
+
+        Return whether all parameters are finite then; on a GPU True, since to look would wait for it.
 
         Raises:
             ShapeError: the sizes do not fit.
@@ -75,9 +77,9 @@ class _Updater(
                 f"got {gradient.size} and {state.size}"
             )
         parts = [state[k * n : (k + 1) * n] for k in range(self.vectors)]
-        self._apply(params, gradient, parts, iteration, kernels)
+        return self._apply(params, gradient, parts, iteration, kernels)
 
-    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> None:
+    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
         raise NotImplementedError
 
 
@@ -97,8 +99,8 @@ class _Rated(_Updater, frozen=True, kw_only=True):
 class Sgd(_Rated, frozen=True, kw_only=True):
     """``up = lr g``."""
 
-    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> None:
-        kernels.sgd(params, gradient, self.rate(iteration))
+    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
+        return kernels.sgd(params, gradient, self.rate(iteration))
 
 
 class Nesterovs(_Rated, frozen=True, kw_only=True):
@@ -117,10 +119,10 @@ class Nesterovs(_Rated, frozen=True, kw_only=True):
         super().__post_init__()
         check_changes("Nesterovs.momentum_after", self.momentum_after)
 
-    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> None:
+    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
         (v,) = parts
         momentum = value_at(self.momentum_after, self.momentum, iteration)
-        kernels.nesterovs(params, gradient, v, self.rate(iteration), momentum)
+        return kernels.nesterovs(params, gradient, v, self.rate(iteration), momentum)
 
 
 class AdaGrad(_Rated, frozen=True, kw_only=True):
@@ -130,9 +132,9 @@ class AdaGrad(_Rated, frozen=True, kw_only=True):
     learning_rate: float = 0.1
     epsilon: float = 1e-6
 
-    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> None:
+    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
         (h,) = parts
-        kernels.adagrad(params, gradient, h, self.rate(iteration), self.epsilon)
+        return kernels.adagrad(params, gradient, h, self.rate(iteration), self.epsilon)
 
 
 class RmsProp(_Rated, frozen=True, kw_only=True):
@@ -143,9 +145,9 @@ class RmsProp(_Rated, frozen=True, kw_only=True):
     decay: float = 0.95
     epsilon: float = 1e-8
 
-    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> None:
+    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
         (c,) = parts
-        kernels.rmsprop(params, gradient, c, self.rate(iteration), self.decay, self.epsilon)
+        return kernels.rmsprop(params, gradient, c, self.rate(iteration), self.decay, self.epsilon)
 
 
 class _Moments(_Rated, frozen=True, kw_only=True):
@@ -163,25 +165,25 @@ class _Moments(_Rated, frozen=True, kw_only=True):
 class Adam(_Moments, frozen=True, kw_only=True):
     """Kingma and Ba 2014; state ``[m | v]``."""
 
-    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> None:
+    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
         m, v = parts
-        kernels.adam(params, gradient, m, v, *self._constants(iteration))
+        return kernels.adam(params, gradient, m, v, *self._constants(iteration))
 
 
 class AdaMax(_Moments, frozen=True, kw_only=True):
     """Kingma and Ba 2014, section 7.1: the infinity norm in place of v; state ``[m | u]``."""
 
-    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> None:
+    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
         m, u = parts
-        kernels.adamax(params, gradient, m, u, *self._constants(iteration))
+        return kernels.adamax(params, gradient, m, u, *self._constants(iteration))
 
 
 class Nadam(_Moments, frozen=True, kw_only=True):
     """Dozat 2016: Adam with Nesterov's look-ahead; as DL4J, v is not corrected for its bias; state ``[m | v]``."""
 
-    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> None:
+    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
         m, v = parts
-        kernels.nadam(params, gradient, m, v, *self._constants(iteration))
+        return kernels.nadam(params, gradient, m, v, *self._constants(iteration))
 
 
 class AMSGrad(_Moments, frozen=True, kw_only=True):
@@ -189,9 +191,9 @@ class AMSGrad(_Moments, frozen=True, kw_only=True):
 
     vectors: ClassVar[int] = 3
 
-    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> None:
+    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
         m, v, v_hat = parts
-        kernels.amsgrad(params, gradient, m, v, v_hat, *self._constants(iteration))
+        return kernels.amsgrad(params, gradient, m, v, v_hat, *self._constants(iteration))
 
 
 class AdaBelief(_Moments, frozen=True, kw_only=True):
@@ -199,9 +201,9 @@ class AdaBelief(_Moments, frozen=True, kw_only=True):
 
     epsilon: float = 1e-14
 
-    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> None:
+    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
         m, s = parts
-        kernels.adabelief(params, gradient, m, s, *self._constants(iteration))
+        return kernels.adabelief(params, gradient, m, s, *self._constants(iteration))
 
 
 class AdaDelta(_Updater, frozen=True, kw_only=True):
@@ -211,16 +213,16 @@ class AdaDelta(_Updater, frozen=True, kw_only=True):
     rho: float = 0.95
     epsilon: float = 1e-6
 
-    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> None:
+    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
         msg, msdx = parts
-        kernels.adadelta(params, gradient, msg, msdx, self.rho, self.epsilon)
+        return kernels.adadelta(params, gradient, msg, msdx, self.rho, self.epsilon)
 
 
 class NoOp(_Updater, frozen=True, kw_only=True):
     """``up = g``: for gradient checks, and for gradients that are steps already."""
 
-    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> None:
-        kernels.noop(params, gradient)
+    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
+        return kernels.noop(params, gradient)
 
 
 Updater = Sgd | Nesterovs | AdaGrad | RmsProp | Adam | AdaMax | AdaDelta | Nadam | AMSGrad | AdaBelief | NoOp

@@ -220,6 +220,28 @@ def test_updaters_agree_over_several_steps(dtype, n, updater):
         np.testing.assert_allclose(got, expected, **close(dtype))
 
 
+@both_dtypes
+@pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])
+@pytest.mark.parametrize("updater", sorted(UPDATERS))
+def test_updaters_say_whether_all_parameters_are_finite(kernels, updater, dtype):
+    slots, settings = UPDATERS[updater]
+    counter = (0,) if updater in COUNTED else ()
+
+    def update(n, place=0, value=1.0):
+        gradient = normal(n, dtype)
+        gradient[place : place + 1] = value
+        with np.errstate(all="ignore"):
+            return getattr(kernels, updater)(
+                normal(n, dtype), gradient, *(np.zeros(n, dtype) for _ in range(slots)), *settings, *counter
+            )
+
+    assert update(0) is True
+    assert update(1100) is True
+    for place in (0, 17, 1023, 1099):
+        for value in (np.nan, np.inf, -np.inf):
+            assert update(1100, place, value) is False
+
+
 @pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])
 def test_first_adam_and_adagrad_steps_are_the_formulas(kernels):
     params, m, v = np.zeros(1), np.zeros(1), np.zeros(1)

@@ -202,6 +202,18 @@ def test_an_updater_of_long_vectors_gives_the_same_bits(
     assert shared == [4] and not np.array_equal(wanted[0], given[0])
 
 
+def test_an_updater_of_long_vectors_says_what_is_not_finite_in_any_part(
+    shared: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(team, "_ELEMENTS", 1 << 10)
+    for place in (None, 0, 1500, 5002):
+        params, gradient, h = (np.abs(numbers(1, 5003, "float32")[0]) + k for k in range(3))
+        if place is not None:
+            gradient[place] = np.nan
+        assert load("numba").adagrad(params, gradient, h, 0.1, 1e-6) is (place is None)
+    assert shared == [4] * 4
+
+
 def test_workers_may_fall_asleep_at_any_moment(shared: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     restless = team._Team()
     restless._turns = 20  # looks for work, and then they sleep

@@ -176,34 +176,34 @@ def binary_cross_entropy(p: Array, labels: Array) -> float:
     return total
 
 
-def noop(params: Array, gradient: Array) -> None:
+def noop(params: Array, gradient: Array) -> bool:
     """See ``Kernels``."""
     _check("noop", params.shape, gradient)
-    numba_vectors.noop(params, gradient)
+    return bool(numba_vectors.noop(params, gradient))
 
 
-def sgd(params: Array, gradient: Array, lr: float) -> None:
+def sgd(params: Array, gradient: Array, lr: float) -> bool:
     """See ``Kernels``."""
     _check("sgd", params.shape, gradient)
-    updaters.sgd(params, gradient, lr)
+    return bool(updaters.sgd(params, gradient, lr))
 
 
-def nesterovs(params: Array, gradient: Array, v: Array, lr: float, mu: float) -> None:
+def nesterovs(params: Array, gradient: Array, v: Array, lr: float, mu: float) -> bool:
     """See ``Kernels``."""
     _check("nesterovs", params.shape, gradient, v)
-    updaters.nesterovs(params, gradient, v, lr, mu)
+    return bool(updaters.nesterovs(params, gradient, v, lr, mu))
 
 
-def adagrad(params: Array, gradient: Array, h: Array, lr: float, eps: float) -> None:
+def adagrad(params: Array, gradient: Array, h: Array, lr: float, eps: float) -> bool:
     """See ``Kernels``."""
     _check("adagrad", params.shape, gradient, h)
-    updaters.adagrad(params, gradient, h, lr, eps)
+    return bool(updaters.adagrad(params, gradient, h, lr, eps))
 
 
-def rmsprop(params: Array, gradient: Array, c: Array, lr: float, decay: float, eps: float) -> None:
+def rmsprop(params: Array, gradient: Array, c: Array, lr: float, decay: float, eps: float) -> bool:
     """See ``Kernels``."""
     _check("rmsprop", params.shape, gradient, c)
-    updaters.rmsprop(params, gradient, c, lr, decay, eps)
+    return bool(updaters.rmsprop(params, gradient, c, lr, decay, eps))
 
 
 def _rate(lr: float, beta1: float, beta2: float, t: int) -> float:
@@ -212,44 +212,44 @@ def _rate(lr: float, beta1: float, beta2: float, t: int) -> float:
 
 
 def adam(params: Array, gradient: Array, m: Array, v: Array,
-         lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+         lr: float, beta1: float, beta2: float, eps: float, t: int) -> bool:  # fmt: skip
     """See ``Kernels``."""
     _check("adam", params.shape, gradient, m, v)
-    updaters.adam(params, gradient, m, v, _rate(lr, beta1, beta2, t), beta1, beta2, eps)
+    return bool(updaters.adam(params, gradient, m, v, _rate(lr, beta1, beta2, t), beta1, beta2, eps))
 
 
 def adamax(params: Array, gradient: Array, m: Array, u: Array,
-           lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+           lr: float, beta1: float, beta2: float, eps: float, t: int) -> bool:  # fmt: skip
     """See ``Kernels``."""
     _check("adamax", params.shape, gradient, m, u)
-    updaters.adamax(params, gradient, m, u, lr / (1 - integer_power(beta1, t + 1)), beta1, beta2)
+    return bool(updaters.adamax(params, gradient, m, u, lr / (1 - integer_power(beta1, t + 1)), beta1, beta2))
 
 
-def adadelta(params: Array, gradient: Array, msg: Array, msdx: Array, rho: float, eps: float) -> None:
+def adadelta(params: Array, gradient: Array, msg: Array, msdx: Array, rho: float, eps: float) -> bool:
     """See ``Kernels``."""
     _check("adadelta", params.shape, gradient, msg, msdx)
-    updaters.adadelta(params, gradient, msg, msdx, rho, eps)
+    return bool(updaters.adadelta(params, gradient, msg, msdx, rho, eps))
 
 
 def nadam(params: Array, gradient: Array, m: Array, v: Array,
-          lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+          lr: float, beta1: float, beta2: float, eps: float, t: int) -> bool:  # fmt: skip
     """See ``Kernels``."""
     _check("nadam", params.shape, gradient, m, v)
-    updaters.nadam(params, gradient, m, v, lr / (1 - integer_power(beta1, t + 1)), beta1, beta2, eps)
+    return bool(updaters.nadam(params, gradient, m, v, lr / (1 - integer_power(beta1, t + 1)), beta1, beta2, eps))
 
 
 def amsgrad(params: Array, gradient: Array, m: Array, v: Array, v_hat: Array,
-            lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+            lr: float, beta1: float, beta2: float, eps: float, t: int) -> bool:  # fmt: skip
     """See ``Kernels``."""
     _check("amsgrad", params.shape, gradient, m, v, v_hat)
-    updaters.amsgrad(params, gradient, m, v, v_hat, _rate(lr, beta1, beta2, t), beta1, beta2, eps)
+    return bool(updaters.amsgrad(params, gradient, m, v, v_hat, _rate(lr, beta1, beta2, t), beta1, beta2, eps))
 
 
 def adabelief(params: Array, gradient: Array, m: Array, s: Array,
-              lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+              lr: float, beta1: float, beta2: float, eps: float, t: int) -> bool:  # fmt: skip
     """See ``Kernels``."""
     _check("adabelief", params.shape, gradient, m, s)
-    updaters.adabelief(params, gradient, m, s, _rate(lr, beta1, beta2, t), beta1, beta2, eps)
+    return bool(updaters.adabelief(params, gradient, m, s, _rate(lr, beta1, beta2, t), beta1, beta2, eps))
 
 
 def _flat(x: Array) -> Array:

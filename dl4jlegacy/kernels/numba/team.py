@@ -192,26 +192,30 @@ def run_all(tasks: list[Callable[[], None]]) -> None:
 
 def share_vectors(
     share: Callable[[int, int, int], int], vectors: tuple[np.ndarray[Any, Any], ...], more: tuple[float, ...]
-) -> bool:
-    """Let threads compute parts of flat vectors; False: nothing was done, since they are short or nobody is free.
+) -> list[float] | None:
+    """Let threads compute parts of flat vectors; None: nothing was done, since they are short or nobody is free.
 
-    The numbers that ``share`` gets are the vectors' addresses, their size, how many parts there are, and ``more``.
+    The numbers that ``share`` gets are the vectors' addresses, their size, how many parts there are, and ``more``,
+    which is returned as the parts have left it.
     """
     first = vectors[0]
     count = min(threads.count(), first.size // _ELEMENTS, MOST)
     if count < 2 or first.dtype.char not in "fd":
-        return False
+        return None
     if not all(each.dtype == first.dtype and each.size == first.size and each.flags.c_contiguous for each in vectors):
-        return False
+        return None
     address, run = _address(share), _run_shared()
     with hired(count) as area:
-        if area:
-            given = (*(each.ctypes.data for each in vectors), first.size, count)
-            words = _team.words[NUMBERS // 8 :]
-            words[: len(given)] = given
-            words[len(given) : len(given) + len(more)].view(np.float64)[:] = more
-            run(area, address, count, count, 0)
-    return bool(area)
+        if not area:
+            return None
+        given = (*(each.ctypes.data for each in vectors), first.size, count)
+        words = _team.words[NUMBERS // 8 :]
+        words[: len(given)] = given
+        rest = words[len(given) : len(given) + len(more)].view(np.float64)
+        rest[:] = more
+        run(area, address, count, count, 0)
+        left: list[float] = rest.tolist()
+    return left
 
 
 @functools.cache

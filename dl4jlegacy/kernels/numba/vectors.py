@@ -61,10 +61,14 @@ def sum_lines(out: Array, addresses: Array, weights: Array, start: int, stop: in
 
 
 @kernel("mr")
-def noop(params: Array, gradient: Array) -> None:
-    """``params -= gradient``."""
+def noop(params: Array, gradient: Array) -> bool:
+    """``params -= gradient``; true if all are finite then."""
+    bad = False
     for i in range(params.size):
-        params[i] -= gradient[i]
+        moved = params[i] - gradient[i]
+        params[i] = moved
+        bad |= moved - moved != 0
+    return not bad
 
 
 @kernel("mrf")

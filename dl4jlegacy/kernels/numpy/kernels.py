@@ -197,25 +197,28 @@ def embedding_gradient(dz: Array, index: Array, gW: Array) -> None:
     gW[there] = np.add.reduceat(dz[order], first, axis=0)
 
 
-def noop(params: Array, gradient: Array) -> None:
+def noop(params: Array, gradient: Array) -> bool:
     """See ``Kernels``."""
     params -= gradient
+    return all_finite(params)
 
 
-def sgd(params: Array, gradient: Array, lr: float) -> None:
+def sgd(params: Array, gradient: Array, lr: float) -> bool:
     """See ``Kernels``."""
     params -= gradient * lr
+    return all_finite(params)
 
 
-def nesterovs(params: Array, gradient: Array, v: Array, lr: float, mu: float) -> None:
+def nesterovs(params: Array, gradient: Array, v: Array, lr: float, mu: float) -> bool:
     """See ``Kernels``."""
     params -= mu * v
     v *= mu
     v -= lr * gradient
     params += (1 + mu) * v
+    return all_finite(params)
 
 
-def adagrad(params: Array, gradient: Array, h: Array, lr: float, eps: float) -> None:
+def adagrad(params: Array, gradient: Array, h: Array, lr: float, eps: float) -> bool:
     """See ``Kernels``."""
     up = gradient * gradient
     h += up
@@ -224,13 +227,15 @@ def adagrad(params: Array, gradient: Array, h: Array, lr: float, eps: float) -> 
     np.divide(gradient, up, out=up)
     up *= lr
     params -= up
+    return all_finite(params)
 
 
-def rmsprop(params: Array, gradient: Array, c: Array, lr: float, decay: float, eps: float) -> None:
+def rmsprop(params: Array, gradient: Array, c: Array, lr: float, decay: float, eps: float) -> bool:
     """See ``Kernels``."""
     c *= decay
     c += (1 - decay) * gradient * gradient
     params -= lr * gradient / np.sqrt(c + eps)
+    return all_finite(params)
 
 
 def _moment(m: Array, gradient: Array, beta: float) -> None:
@@ -243,56 +248,62 @@ def _rate(lr: float, beta1: float, beta2: float, t: int) -> float:
 
 
 def adam(params: Array, gradient: Array, m: Array, v: Array,
-         lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+         lr: float, beta1: float, beta2: float, eps: float, t: int) -> bool:  # fmt: skip
     """See ``Kernels``."""
     _moment(m, gradient, beta1)
     _moment(v, gradient * gradient, beta2)
     params -= _rate(lr, beta1, beta2, t) * m / (np.sqrt(v) + eps)
+    return all_finite(params)
 
 
 def adamax(params: Array, gradient: Array, m: Array, u: Array,
-           lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+           lr: float, beta1: float, beta2: float, eps: float, t: int) -> bool:  # fmt: skip
     """See ``Kernels``."""
     _moment(m, gradient, beta1)
     u *= beta2
     np.maximum(u, np.abs(gradient), out=u)
     u += 1e-32
     params -= lr / (1 - integer_power(beta1, t + 1)) * m / u
+    return all_finite(params)
 
 
-def adadelta(params: Array, gradient: Array, msg: Array, msdx: Array, rho: float, eps: float) -> None:
+def adadelta(params: Array, gradient: Array, msg: Array, msdx: Array, rho: float, eps: float) -> bool:
     """See ``Kernels``."""
     _moment(msg, gradient * gradient, rho)
     up = gradient * np.sqrt(msdx + eps) / np.sqrt(msg + eps)
     _moment(msdx, up * up, rho)
     params -= up
+    return all_finite(params)
 
 
 def nadam(params: Array, gradient: Array, m: Array, v: Array,
-          lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+          lr: float, beta1: float, beta2: float, eps: float, t: int) -> bool:  # fmt: skip
     """See ``Kernels``."""
     _moment(m, gradient, beta1)
     _moment(v, gradient * gradient, beta2)
     ahead = beta1 * m + (1 - beta1) * gradient
     params -= lr / (1 - integer_power(beta1, t + 1)) * ahead / (np.sqrt(v) + eps)
+    return all_finite(params)
 
 
 def amsgrad(params: Array, gradient: Array, m: Array, v: Array, v_hat: Array,
-            lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+            lr: float, beta1: float, beta2: float, eps: float, t: int) -> bool:  # fmt: skip
     """See ``Kernels``."""
     _moment(m, gradient, beta1)
     _moment(v, gradient * gradient, beta2)
     np.maximum(v_hat, v, out=v_hat)
     params -= _rate(lr, beta1, beta2, t) * m / (np.sqrt(v_hat) + eps)
+    return all_finite(params)
 
 
 def adabelief(params: Array, gradient: Array, m: Array, s: Array,
-              lr: float, beta1: float, beta2: float, eps: float, t: int) -> None:  # fmt: skip
+              lr: float, beta1: float, beta2: float, eps: float, t: int) -> bool:  # fmt: skip
     """See ``Kernels``."""
     _moment(m, gradient, beta1)
     _moment(s, (gradient - m) ** 2, beta2)
     s += eps
     params -= _rate(lr, beta1, beta2, t) * m / (np.sqrt(s) + eps)
+    return all_finite(params)
 
 
 def uniform(out: Array, key: int) -> None:

@@ -170,12 +170,10 @@ class FlatNetwork:
 
     def _apply(self, iteration: int, layer: int | None = None) -> None:
         with np.errstate(all="ignore"):
-            self.updater.update(
+            is_finite = self.updater.update(
                 self._params, self._gradient, self._state, iteration=iteration, kernels=self.kernels, layer=layer
             )
-        # A score can hide an infinite weight: sigmoid(inf) is 1. A GPU is not asked at every update.
-        part = self._params if layer is None else self._params[self.layer_slices[layer]]
-        if self.kernels.xp is np and not self.kernels.all_finite(part):
+        if not is_finite:  # a score can hide an infinite weight: sigmoid(inf) is 1
             self.check_finite()
 
     def _notify(self, iteration: int, score: Scalar, examples: int) -> None:
