@@ -180,6 +180,7 @@ def test_binary_cross_entropy_agrees(dtype, shape):
     p = np.random.default_rng(3).random(shape).astype(dtype)
     p.reshape(-1)[:4] = [0, 1, 1e-7, 0.5][: p.size]
     labels = np.random.default_rng(4).random(shape).astype(dtype)
+    labels[: len(labels) // 2] = labels[: len(labels) // 2] > 0.5  # one logarithm is enough of those
     q = np.clip(p, p.dtype.type(1e-5), 1 - p.dtype.type(1e-5)).astype(float)
     wanted = -(labels * np.log(q) + (1.0 - labels) * np.log(1.0 - q)).sum()
     for kernels in (NUMPY, NUMBA):

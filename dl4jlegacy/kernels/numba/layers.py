@@ -215,14 +215,23 @@ def softmax_cross_entropy(dz: Array, p: Array, labels: Array) -> float:
 
 @kernel("rrW")
 def binary_cross_entropy(p: Array, labels: Array, sums: Array) -> None:
-    """Add the losses of every 64th element to ``sums (64,)``: LLVM makes vectors of the loop over them."""
-    low = p.dtype.type(1e-5)
-    high = p.dtype.type(1) - low
+    """Add the losses of every 64th element to ``sums (64,)``: LLVM makes vectors of the loops over them.
+
+    Of labels that are all 0 or 1 one of the logarithms would be multiplied by 0.
+    """
+    low, zero, one = p.dtype.type(1e-5), p.dtype.type(0), p.dtype.type(1)
+    high = one - low
     for start in range(0, p.size, 64):
         there, given = p[start : start + 64], labels[start : start + 64]
-        for i in range(there.size):
-            q = there[i]
-            q = low if q < low else q
+        mixed = False
+        for i in range(given.size):
+            mixed |= (given[i] != zero) & (given[i] != one)
+        for i in range(0 if mixed else there.size):
+            q = low if there[i] < low else there[i]
+            q = np.float64(high if q > high else q)
+            sums[i] -= log_jit(q if given[i] == one else 1.0 - q)
+        for i in range(there.size if mixed else 0):
+            q = low if there[i] < low else there[i]
             q = np.float64(high if q > high else q)
             label = np.float64(given[i])
             sums[i] -= label * log_jit(q) + (1.0 - label) * log_jit(1.0 - q)
