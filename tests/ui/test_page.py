@@ -15,6 +15,10 @@ from tests.ui.test_model import trained
 pytestmark = pytest.mark.long
 
 WIDTHS = (1200, 360)
+COUNT_STREAMS = """
+    window.streams = 0;
+    window.EventSource = class extends EventSource { constructor(url) { super(url); window.streams += 1; } };
+"""
 
 
 def busy_run() -> TrackedRun:
@@ -57,6 +61,20 @@ def test_the_page_follows_a_run_and_asks_nobody_but_its_server(browser: Browser)
         shows(browser, "document.getElementById('alerts').innerText === ''")
         asked = browser.requests()
         assert len(asked) > 5 and all(url.startswith(str(client.base_url)) for url in asked), asked
+        assert browser.complaints() == []
+
+
+def test_a_view_that_comes_before_a_script_is_not_asked_for(browser: Browser) -> None:
+    browser.call("Page.addScriptToEvaluateOnNewDocument", source=COUNT_STREAMS)
+    with served(busy_run()) as (client, _):
+        browser.call("Fetch.enable", patterns=[{"urlPattern": "*/model.js"}])
+        browser.call("Page.navigate", url=str(client.base_url))
+        shows(browser, "typeof show === 'function'")  # the script before it has run
+        held = next(each for each in browser.events if each.get("method") == "Fetch.requestPaused")
+        assert browser.value("streams") == 0
+        browser.call("Fetch.continueRequest", requestId=held["params"]["requestId"])
+        shows(browser, "document.getElementById('workers').innerText.includes('3.2 of 80 GiB')")
+        assert browser.value("streams") == 1
         assert browser.complaints() == []
 
 

@@ -532,4 +532,4 @@ byId("theme").addEventListener("click", () => {
   }
 });
 
-follow();
+document.addEventListener("DOMContentLoaded", follow); // the other script is there by then, which a view needs, too
