@@ -197,7 +197,7 @@ def nesterovs(params: Array, gradient: Array, v: Array, lr: float, mu: float) ->
 def adagrad(params: Array, gradient: Array, h: Array, lr: float, eps: float) -> bool:
     """See ``Kernels``."""
     _check("adagrad", params.shape, gradient, h)
-    return bool(updaters.adagrad(params, gradient, h, lr, eps))
+    return updaters.adagrad(params, gradient, h, lr, eps)
 
 
 def rmsprop(params: Array, gradient: Array, c: Array, lr: float, decay: float, eps: float) -> bool:

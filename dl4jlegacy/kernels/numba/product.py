@@ -148,9 +148,7 @@ def _multiply_panel(
         elif goes_on:
             _fetch(like, here, row, lane, there, lanes, tile)
         if v != panel:
-            pack_and_multiply_tile(
-                like, v, v_step, at, s_row, s_step, ROWS, steps, to, to_row, goes_on, panel, ROWS, VECTORS
-            )
+            pack_and_multiply_tile(like, v, v_step, at, s_row, s_step, steps, to, to_row, goes_on, panel, ROWS, VECTORS)
             v, v_step = panel, WIDTH
         elif there <= FEW:
             multiply_tile(like, v, v_step, at, s_row, s_step, there, steps, to, to_row, goes_on, FEW, VECTORS, SOME)

@@ -90,15 +90,16 @@ def _multiply_tile(
 
 
 def _pack_and_multiply_tile(
-    builder: Any, kind: Any, v: Any, v_step: Any, s: Any, s_row: Any, s_step: Any, there: Any, count: Any, out: Any,
-    out_step: Any, goes_on: Any, panel: Any, rows: int, vectors: int,
+    builder: Any, kind: Any, v: Any, v_step: Any, s: Any, s_row: Any, s_step: Any, count: Any, out: Any, out_step: Any,
+    goes_on: Any, panel: Any, rows: int, vectors: int,
 ) -> None:  # fmt: skip
     """Multiply a tile all of whose rows are there, and copy its vectors to a panel.
 
     To copy them beforehand would wait for memory; here the multiply-adds go on meanwhile.
     """
+    all_rows = i64(rows)
     _multiply_tile(
-        builder, kind, v, v_step, s, s_row, s_step, there, count, out, out_step, goes_on, rows, vectors, ALL, panel
+        builder, kind, v, v_step, s, s_row, s_step, all_rows, count, out, out_step, goes_on, rows, vectors, ALL, panel
     )
 
 
@@ -210,7 +211,7 @@ def _copy_elements(builder: Any, kind: Any, x: Any, x_step: Any, y: Any, y_step:
     nested(builder, (count,), one)
 
 
-pack_and_multiply_tile: Any = block(11, 2, is_typed=True)(_pack_and_multiply_tile)
+pack_and_multiply_tile: Any = block(10, 2, is_typed=True)(_pack_and_multiply_tile)
 multiply_tile: Any = block(10, 3, is_typed=True)(_multiply_tile)
 turn: Any = block(5, 1, is_typed=True)(_turn)
 copy_rows: Any = block(5, 2, is_typed=True)(_copy_rows)
