@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dl4jlegacy.services.ports import free_ports
+from dl4jlegacy.services.settings import member_ports
 from tests.support import REPOSITORY
 from tests.support.pages import EXPECTED, PAGES, Block, Elsewhere, Shell, Shown, Written, blocks, commands
 
@@ -89,7 +90,7 @@ def reader(project: Path, tmp_path: Path, mnist_dir: str) -> dict[str, str]:
     proxies = [name for proxy in ("http_proxy", "https_proxy", "no_proxy") for name in (proxy, proxy.upper())]
     kept = (*proxies, "LANG", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "NUMBA_CACHE_DIR")
     given = {name: value for name, value in os.environ.items() if name in kept or name.startswith("PIP_")}
-    member_port, zookeeper_port = free_ports(2)
+    member_port, zookeeper_port = free_ports(2, together=member_ports)
     data = {"DL4J_DATA_DIR": mnist_dir} if mnist_dir else {}
     return (
         given

@@ -10,11 +10,11 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from dl4jlegacy.errors import TrackerError
-from dl4jlegacy.services.settings import HOST
+from dl4jlegacy.services.settings import HOST, health_port
 
 __all__ = [
     "free_ports",
@@ -37,19 +37,34 @@ _LISTENING = "0A"
 """The state of a socket in ``/proc/net/tcp``."""
 
 
-def free_ports(count: int, taken: Sequence[int] = (), host: str = HOST) -> list[int]:
+def free_ports(
+    count: int,
+    taken: Sequence[int] = (),
+    host: str = HOST,
+    *,
+    together: Callable[[int], Sequence[int]] = lambda port: (port,),
+) -> list[int]:
     """Return ``count`` different ports that nobody listens on, none of them among ``taken``.
+
+    Args:
+        count: how many.
+        taken: those that are not to be used.
+        host: the address.
+        together: all the ports that whoever gets this one uses, none of which any other has either.
 
     Raises:
         TrackerError: there are not so many.
     """
     ports: list[int] = []
+    used = set(taken)
     for _ in range(_TRIES):
-        port = _FIRST + secrets.randbelow(_LAST - _FIRST)
-        if port not in (*ports, *taken) and is_free(port, host):
-            ports.append(port)
         if len(ports) == count:
             return ports
+        port = _FIRST + secrets.randbelow(_LAST - _FIRST)
+        wanted = together(port)
+        if max(wanted) < _LAST and used.isdisjoint(wanted) and all(is_free(each, host) for each in wanted):
+            ports.append(port)
+            used.update(wanted)
     raise TrackerError(f"no {count} free ports among {_FIRST} to {_LAST} of {host}; name some that are")
 
 
@@ -122,12 +137,12 @@ def _srvr(port: int, host: str) -> bytes:
 
 
 def member_answers(port: int, members: int, host: str = HOST) -> bool:
-    """Return True if a Hazelcast member has started and belongs to a cluster of at least ``members``.
+    """Return True if the member whose clients use ``port`` has started and belongs to a cluster of ``members`` or more.
 
     ``health`` alone calls a member active before it has joined the others. With several members, every entry must also
     have its backup, so that any one member may be lost from then on.
     """
-    with contextlib.closing(http.client.HTTPConnection(host, port, timeout=_ANSWER_SECONDS)) as connection:
+    with contextlib.closing(http.client.HTTPConnection(host, health_port(port), timeout=_ANSWER_SECONDS)) as connection:
         try:
             if _get(connection, "/hazelcast/health/ready") is None:
                 return False

@@ -37,8 +37,10 @@ from dl4jlegacy.services.processes import ServerProcess, spawn, stop
 from dl4jlegacy.services.settings import (
     HAZELCAST_PORT,
     HOST,
+    MAX_HAZELCAST_PORT,
     ZOOKEEPER_PORT,
     member_command,
+    member_ports,
     member_settings,
     zookeeper_command,
     zookeeper_settings,
@@ -75,6 +77,11 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     def address(self) -> str:
         """``host:port``."""
         return f"{self.host}:{self.port}"
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """All ports that it listens on by itself, the one of its address first."""
+        return (self.port,) if self.name == "zookeeper" else member_ports(self.port)
 
     def answers(self, members: int) -> bool:
         """Return True if it serves; a Hazelcast member only once it sees all ``members``."""
@@ -302,24 +309,25 @@ class _ServerFactory:
     ) -> tuple[Server, ...]:
         """Return the servers, none of them started; for port 0 a free one, for None the usual one if it is free."""
         if member_port is None:
-            usual = range(HAZELCAST_PORT, HAZELCAST_PORT + members)
+            usual = _all_member_ports(HAZELCAST_PORT, members)
             member_port = self._usual_or_free("Hazelcast", usual, taken=zookeeper_port)
         if zookeeper_port is None:
-            usual = range(ZOOKEEPER_PORT, ZOOKEEPER_PORT + zookeeper)
-            zookeeper_port = self._usual_or_free("Zookeeper", usual, taken=None)
+            zookeeper_port = self._usual_or_free("Zookeeper", [ZOOKEEPER_PORT] * zookeeper, taken=None)
         _check(members, member_port, zookeeper_port, zookeeper)
-        fixed = [member_port + i for i in range(members)] if member_port else []
-        free = free_ports(members + 1, taken=[*fixed, zookeeper_port], host=self._host)
-        ports = fixed or free[:members]
+        if member_port:
+            ports = [member_port + i for i in range(members)]
+        else:
+            ports = free_ports(members, taken=[zookeeper_port], host=self._host, together=member_ports)
         servers = [self._member(f"hazelcast-{i + 1}", port, ports) for i, port in enumerate(ports)]
         if zookeeper:
-            servers.append(self._zookeeper(zookeeper_port or free[-1]))
+            taken = [each for server in servers for each in server.ports]
+            servers.append(self._zookeeper(zookeeper_port or free_ports(1, taken=taken, host=self._host)[0]))
         return tuple(servers)
 
     def servers_of(self, ensemble: Ensemble) -> tuple[Server, ...]:
         """Return this host's servers of an ensemble, none of them started."""
         port = ensemble.hazelcast_port
-        others = [each for each in ensemble.hazelcast if each != f"{self._host}:{port}"]
+        others = [each for each in ensemble.member_hosts if each != self._host]
         members = [] if self._host in ensemble.witnesses else [self._member("hazelcast-1", port, [port], others)]
         return (*members, self._zookeeper(ensemble.zookeeper_port, ensemble))
 
@@ -327,15 +335,16 @@ class _ServerFactory:
         """Remove what Zookeeper has of an earlier start."""
         shutil.rmtree(self._folder / _ZOOKEEPER_DATA / "version-2", ignore_errors=True)
 
-    def _usual_or_free(self, what: str, usual: range, *, taken: int | None) -> int:
+    def _usual_or_free(self, what: str, usual: Sequence[int], *, taken: int | None) -> int:
         """Return the first of the usual ports; on loopback 0 and a warning if one of them is taken."""
+        first = usual[0] if usual else 0
         if not ipaddress.ip_address(self._host).is_loopback:
-            return usual.start
+            return first
         for port in usual:
             if port == taken or not is_free(port, self._host):
                 logger.warning("port %d of %s is taken: %s gets a free one instead", port, self._host, what)
                 return 0
-        return usual.start
+        return first
 
     def _member(self, name: str, port: int, ports: Sequence[int], others: Sequence[str] = ()) -> Server:
         settings = self._folder / f"{name}.yaml"
@@ -447,11 +456,17 @@ def _ensemble(
 def _check(members: int, hazelcast_port: int, zookeeper_port: int, zookeeper: bool) -> None:
     if not 0 <= members <= 16 or members + zookeeper == 0:
         raise UsageError(f"{counted(members, 'member')}: 1 to 16 Hazelcast members can run on one machine")
-    for name, first, count in (("hazelcast", hazelcast_port, members), ("zookeeper", zookeeper_port, 1)):
-        if first and not 1024 <= first <= 65536 - count:
-            raise UsageError(f"{name} port {first}: 1024 to {65536 - count}, or 0 for a free one")
-    if zookeeper and hazelcast_port and hazelcast_port <= zookeeper_port < hazelcast_port + members:
+    last = MAX_HAZELCAST_PORT + 1 - members
+    for name, first, most in (("hazelcast", hazelcast_port, last), ("zookeeper", zookeeper_port, 65_535)):
+        if first and not 1024 <= first <= most:
+            raise UsageError(f"{name} port {first}: 1024 to {most}, or 0 for a free one")
+    if zookeeper and hazelcast_port and zookeeper_port in _all_member_ports(hazelcast_port, members):
         raise UsageError(f"port {zookeeper_port} is to be Zookeeper's and a Hazelcast member's; give another one")
+
+
+def _all_member_ports(first: int, members: int) -> list[int]:
+    """Return the ports of as many members, those for clients first."""
+    return [port for kind in zip(*map(member_ports, range(first, first + members)), strict=True) for port in kind]
 
 
 def _check_texts(cluster_name: str | None, heap: str, host: str) -> None:
@@ -509,12 +524,14 @@ def _hosts_of(ensemble: Ensemble | None) -> str:
 
 def _check_ports(servers: Sequence[Server]) -> None:
     for server in servers:
-        if not is_free(server.port, server.host):
-            raise _PortTakenError(
-                f"{server.name} cannot have port {server.port} of {server.host}, which is taken by "
-                f"{listener(server.port)}: stop that, or choose another with {_PORT_FLAGS[server.name[:1]]} (0: a free "
-                "one) and give that to whoever uses these servers"
-            )
+        for port in server.ports:
+            if not is_free(port, server.host):
+                beside = "" if port == server.port else f" (beside its {server.port})"
+                raise _PortTakenError(
+                    f"{server.name} cannot have port {port}{beside} of {server.host}, which is taken by "
+                    f"{listener(port)}: stop that, or choose another with {_PORT_FLAGS[server.name[:1]]} (0: a free "
+                    "one) and give that to whoever uses these servers"
+                )
 
 
 @contextlib.contextmanager

@@ -18,9 +18,12 @@ __all__ = [
     "HAZELCAST_PORT",
     "HOST",
     "IDLE_SECONDS",
+    "MAX_HAZELCAST_PORT",
     "QUORUM_PORT",
     "ZOOKEEPER_PORT",
+    "health_port",
     "member_command",
+    "member_ports",
     "member_settings",
     "quorum",
     "zookeeper_command",
@@ -31,6 +34,11 @@ HOST = "127.0.0.1"
 
 HAZELCAST_PORT, ZOOKEEPER_PORT = 5701, 2181
 """Where everybody looks for the first member and for Zookeeper."""
+
+_AMONG_MEMBERS, _HEALTH = 1000, 2000
+"""How far above a member's port, at which clients find it, are those for other members and for questions about it."""
+
+MAX_HAZELCAST_PORT = 65_535 - _HEALTH
 
 QUORUM_PORT, ELECTION_PORT = 2888, 3888
 """Where the servers of a Zookeeper ensemble talk to each other."""
@@ -54,11 +62,6 @@ _PROPERTIES = {
     "hazelcast.socket.client.bind.any": "false",
     "hazelcast.logging.type": "jdk",
     "hazelcast.wait.seconds.before.join": "0",
-    # KB; models are sent in pieces of about 1 MB
-    "hazelcast.socket.receive.buffer.size": "1024",
-    "hazelcast.socket.send.buffer.size": "1024",
-    "hazelcast.socket.client.receive.buffer.size": "1024",
-    "hazelcast.socket.client.send.buffer.size": "1024",
     # the workers need the processors; with as many threads as these a request takes half as much again of them
     "hazelcast.io.input.thread.count": "1",
     "hazelcast.io.output.thread.count": "1",
@@ -79,6 +82,9 @@ _DESERIALIZED = (  # what members tell each other of errors; nested sets of java
 )
 
 
+_SOCKETS = {"send-buffer-size-kb": 1024, "receive-buffer-size-kb": 1024}
+"""Models are sent in pieces of about 1 MB."""
+
 _MAJORITY = "majority"
 
 
@@ -90,28 +96,52 @@ def quorum(members: int) -> int:
     return members // 2 + 1 if members > 2 else 1
 
 
+def member_ports(port: int) -> tuple[int, int, int]:
+    """Return a member's ports: ``port`` for clients, that for other members, and that for questions about it.
+
+    With one port for all three, a member that connects to a frozen one, whose machine accepts for it, asks itself
+    without end whether it has answered, and writes to nobody else meanwhile (Hazelcast's issue 26473): any frozen
+    member would bring down all others.
+    """
+    return port, port + _AMONG_MEMBERS, health_port(port)
+
+
+def health_port(port: int) -> int:
+    """Return where the member that clients find at ``port`` says how it is."""
+    return port + _HEALTH
+
+
 def member_settings(
     port: int, ports: Sequence[int], cluster_name: str, host: str = HOST, *, others: Sequence[str] = ()
 ) -> str:
     """Return a Hazelcast member's configuration as JSON, which is YAML too: one backup of everything with two members.
 
     Args:
-        port: this member's.
+        port: this member's, for clients.
         ports: those of all members on this host.
         cluster_name: clients must name it; nothing else is checked.
         host: the address that they bind, one of this machine.
-        others: ``host:port`` of the members on other hosts.
+        others: the other hosts that have a member, each at the same port.
     """
-    members = [*(f"{host}:{p}" for p in ports), *others]
+    among = [member_ports(p)[1] for p in ports]
+    members = [*(f"{host}:{p}" for p in among), *(f"{each}:{member_ports(port)[1]}" for each in others)]
+    for_clients, for_members, for_health = (
+        {"port": {"port": each, "auto-increment": False}, "interfaces": {"enabled": True, "interfaces": [host]}}
+        for each in member_ports(port)
+    )
     network = {
-        "port": {"port": port, "auto-increment": False},
-        "interfaces": {"enabled": True, "interfaces": [host]},
+        "enabled": True,
         "join": {
             "auto-detection": {"enabled": False},
             "multicast": {"enabled": False},
             "tcp-ip": {"enabled": True, "member-list": members},
         },
-        "rest-api": {"enabled": True, "endpoint-groups": {"HEALTH_CHECK": {"enabled": True}}},
+        "member-server-socket-endpoint-config": {**for_members, "socket-options": _SOCKETS},
+        "client-server-socket-endpoint-config": {**for_clients, "socket-options": _SOCKETS},
+        "rest-server-socket-endpoint-config": {
+            **for_health,
+            "endpoint-groups": {"HEALTH_CHECK": {"enabled": True}},
+        },
     }
     every_map = {
         "in-memory-format": "BINARY",
@@ -134,7 +164,7 @@ def member_settings(
     settings = {
         "cluster-name": cluster_name,
         "properties": _PROPERTIES,
-        "network": network,
+        "advanced-network": network,
         "jet": {"enabled": False},
         "metrics": {"enabled": False},
         "map": {"default": {**every_map, **({"split-brain-protection-ref": _MAJORITY} if protected else {})}},

@@ -278,10 +278,14 @@ def test_the_members_are_set_up_as_dl4j_services_does_it() -> None:
     assert read["map"] == ours["map"] and read["map"]["default"]["backup-count"] == 1
     assert read["jet"] == ours["jet"] and read["metrics"] == ours["metrics"]
     assert read["serialization"] == ours["serialization"]
-    join = read["network"]["join"]
+    network, here = read["advanced-network"], ours["advanced-network"]
+    assert set(network) == set(here) and network["enabled"] is here["enabled"] is True
+    for end in (name for name in network if "socket" in name):
+        assert network[end] == {key: value for key, value in here[end].items() if key != "interfaces"}
+    join = network["join"]
     assert join["multicast"] == {"enabled": False} and join["auto-detection"] == {"enabled": False}
     names = [name for name in compose()["services"] if name.startswith("hazelcast-")]
-    assert join["tcp-ip"]["enabled"] is True and join["tcp-ip"]["member-list"] == [f"{name}:5701" for name in names]
+    assert join["tcp-ip"]["enabled"] is True and join["tcp-ip"]["member-list"] == [f"{name}:6701" for name in names]
     here_only = {"hazelcast.socket.bind.any", "hazelcast.socket.client.bind.any", "hazelcast.logging.type"}
     theirs = {key: str(value).lower() for key, value in read["properties"].items()}
     assert theirs == {key: value for key, value in ours["properties"].items() if key not in here_only}

@@ -68,8 +68,9 @@ def test_the_servers_of_a_host_know_the_others_and_a_witness_has_no_member(tmp_p
         "10.7.0.10": ["zookeeper"],
     }
     second = json.loads((tmp_path / "10.7.0.2/hazelcast-1.yaml").read_text())["hazelcast"]
-    assert second["network"]["join"]["tcp-ip"]["member-list"] == ["10.7.0.2:5701", "10.7.0.1:5701"]
-    assert second["network"]["interfaces"]["interfaces"] == ["10.7.0.2"]
+    network = second["advanced-network"]
+    assert network["join"]["tcp-ip"]["member-list"] == ["10.7.0.2:6701", "10.7.0.1:6701"]
+    assert [network[end]["interfaces"]["interfaces"] for end in network if "socket" in end] == [["10.7.0.2"]] * 3
     assert second["map"]["default"]["backup-count"] == 1
     assert "split-brain-protection" not in second  # of two the one that is left serves
     asked = [(tmp_path / host / "zookeeper.cfg").read_text().splitlines() for host in HOSTS]
@@ -80,7 +81,7 @@ def test_the_servers_of_a_host_know_the_others_and_a_witness_has_no_member(tmp_p
 
 
 def test_of_three_hosts_with_members_only_the_greater_part_serves_and_a_server_alone_knows_of_no_others() -> None:
-    three = json.loads(member_settings(5701, [5701], "c", HOSTS[0], others=["10.7.0.2:5701", "10.7.0.10:5701"]))
+    three = json.loads(member_settings(5701, [5701], "c", HOSTS[0], others=HOSTS[1:]))
     assert three["hazelcast"]["split-brain-protection"]["majority"]["minimum-cluster-size"] == 2
     assert "server." not in zookeeper_settings(2181, Path("data")) + zookeeper_settings(2181, Path("data"), HOSTS[0])
 

@@ -13,10 +13,12 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import hazelcast
 import msgspec
@@ -36,7 +38,15 @@ from dl4jlegacy.services.grid import grid_of
 from dl4jlegacy.services.jars import Jar, fetch_jars, pinned_jars
 from dl4jlegacy.services.ports import free_ports
 from dl4jlegacy.services.processes import ServerProcess, spawn, stop
-from dl4jlegacy.services.settings import HOST, member_command, member_settings, zookeeper_settings
+from dl4jlegacy.services.servers import Server
+from dl4jlegacy.services.settings import (
+    HOST,
+    health_port,
+    member_command,
+    member_ports,
+    member_settings,
+    zookeeper_settings,
+)
 from tests.support import REPOSITORY
 from tests.support.cluster_commands import freeze
 from tests.support.cluster_fixtures import stopped_at_the_end
@@ -265,10 +275,12 @@ def test_a_master_names_the_cluster_of_the_servers_that_it_is_beside(tmp_path: P
 
 def test_the_settings_keep_everything_on_this_machine() -> None:
     settings = json.loads(member_settings(20001, [20001, 20002], "c"))["hazelcast"]
-    network = settings["network"]
-    assert network["interfaces"] == {"enabled": True, "interfaces": ["127.0.0.1"]}
+    network = settings["advanced-network"]
+    ends = [network[end] for end in network if "socket" in end]
+    assert {end["port"]["port"] for end in ends} == {20001, 21001, 22001}
+    assert [end["interfaces"] for end in ends] == [{"enabled": True, "interfaces": ["127.0.0.1"]}] * 3
     assert not network["join"]["multicast"]["enabled"] and not network["join"]["auto-detection"]["enabled"]
-    assert network["join"]["tcp-ip"]["member-list"] == ["127.0.0.1:20001", "127.0.0.1:20002"]
+    assert network["join"]["tcp-ip"]["member-list"] == ["127.0.0.1:21001", "127.0.0.1:21002"]
     assert settings["properties"]["hazelcast.phone.home.enabled"] == "false"
     assert settings["map"]["default"]["backup-count"] == 1
     assert "clientPortAddress=127.0.0.1\n" in zookeeper_settings(20003, Path("data"))
@@ -296,9 +308,10 @@ def test_of_several_members_only_the_greater_part_serves(members: int, least: in
         ({"members": 17}, "17 members"),
         ({"members": 0, "zookeeper": False}, "0 members"),
         ({"hazelcast_port": 80}, "hazelcast port 80"),
-        ({"members": 3, "hazelcast_port": 65534}, "hazelcast port 65534"),
+        ({"members": 3, "hazelcast_port": 63534}, "hazelcast port 63534: 1024 to 63533"),
         ({"zookeeper_port": 70000}, "zookeeper port 70000"),
         ({"members": 2, "hazelcast_port": 5701, "zookeeper_port": 5702}, "port 5702 is to be"),
+        ({"members": 2, "hazelcast_port": 5701, "zookeeper_port": 7702}, "port 7702 is to be"),
         ({"cluster_name": "${user.name}"}, "cluster name"),
         ({"heap": "lots"}, "heap 'lots'"),
         ({"host": "localhost"}, "host 'localhost'"),
@@ -343,7 +356,7 @@ def test_without_a_port_servers_get_the_usual_one_or_a_free_one_and_say_so(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    usual = dict(zip(("hazelcast", "zookeeper"), free_ports(2), strict=True))  # nobody else's, on any machine
+    usual = dict(zip(("hazelcast", "zookeeper"), free_ports(2, together=member_ports), strict=True))  # nobody else's
     monkeypatch.setattr(servers, "HAZELCAST_PORT", usual["hazelcast"])
     monkeypatch.setattr(servers, "ZOOKEEPER_PORT", usual["zookeeper"])
     monkeypatch.setattr(servers, "find_java", lambda: java.Java(Path("java"), 21))
@@ -372,7 +385,7 @@ def test_on_an_address_that_others_reach_the_usual_ports_are_taken_or_none(
     taken: str, fake_java: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No host of this machine's network but a second one of loopback, which is not to count as such here."""
-    usual = dict(zip(("hazelcast", "zookeeper"), free_ports(2, host="127.0.0.2"), strict=True))
+    usual = dict(zip(("hazelcast", "zookeeper"), free_ports(2, host="127.0.0.2", together=member_ports), strict=True))
     monkeypatch.setattr(servers, "HAZELCAST_PORT", usual["hazelcast"])
     monkeypatch.setattr(servers, "ZOOKEEPER_PORT", usual["zookeeper"])
     monkeypatch.setattr(servers.ipaddress.IPv4Address, "is_loopback", False)
@@ -401,6 +414,17 @@ def test_a_state_file_that_is_damaged_is_named(content: bytes, tmp_path: Path) -
 def test_free_ports_are_different_and_none_is_taken() -> None:
     ports = free_ports(20, taken=range(20_000, 26_000))
     assert len(set(ports)) == 20 and min(ports) >= 26_000
+    assert free_ports(0) == []
+
+
+def test_free_ports_that_belong_together_are_all_free_and_nobody_elses() -> None:
+    firsts = free_ports(60, taken=range(20_000, 28_000), together=lambda port: (port, port + 1, port + 2))
+    ports = [port + i for port in firsts for i in range(3)]
+    assert len(set(ports)) == 180 and min(ports) >= 28_000 and max(ports) < 32_000
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(TrackerError, match="no 1 free ports"):
+            free_ports(1, together=lambda first: (first, port))
 
 
 COMMAND = """
@@ -659,7 +683,7 @@ def test_both_servers_listen_on_the_loopback_interface_only(session_services: Se
     for name, pid in session_services.pids.items():
         listening = {c.laddr for c in psutil.Process(pid).net_connections() if c.status == psutil.CONN_LISTEN}
         [server] = [s for s in session_services.servers if s.name == name]
-        assert listening == {("127.0.0.1", server.port)}, name
+        assert listening == {("127.0.0.1", port) for port in server.ports}, name
 
 
 @pytest.mark.cluster
@@ -669,9 +693,9 @@ def test_servers_bind_another_address_when_told_so(own_services: Callable[..., S
     listening = {c.laddr[0] for c in psutil.Process(state.pids["zookeeper"]).net_connections()}
     assert listening == {"127.0.0.2"}
     assert Services.restart("zookeeper", Path(state.folder)).silent == ()
-    network = json.loads(member_settings(20001, [20001, 20002], "c", "10.0.0.1"))["hazelcast"]["network"]
-    assert network["interfaces"]["interfaces"] == ["10.0.0.1"]
-    assert network["join"]["tcp-ip"]["member-list"] == ["10.0.0.1:20001", "10.0.0.1:20002"]
+    network = json.loads(member_settings(20001, [20001, 20002], "c", "10.0.0.1"))["hazelcast"]["advanced-network"]
+    assert [network[end]["interfaces"]["interfaces"] for end in network if "socket" in end] == [["10.0.0.1"]] * 3
+    assert network["join"]["tcp-ip"]["member-list"] == ["10.0.0.1:21001", "10.0.0.1:21002"]
 
 
 @pytest.mark.cluster
@@ -745,6 +769,42 @@ def test_with_two_members_data_outlives_either_and_both_come_back(own_services: 
         assert numbers.size() == 200
     finally:
         ours.shutdown()
+
+
+@pytest.mark.long
+@pytest.mark.cluster
+def test_members_serve_on_while_they_call_for_one_that_is_frozen(own_services: Callable[..., ServicesState]) -> None:
+    """Its machine accepts their connections, and nobody answers: then they fell mute (Hazelcast's issue 26473)."""
+    state = own_services(members=3, zookeeper=False, deadline_seconds=180.0)
+    frozen = state.servers[2]
+    others = [psutil.Process(state.pids[server.name]) for server in state.servers[:2]]
+    among = member_ports(frozen.port)[1]
+
+    def calls() -> set[int]:
+        """Return the ports from which others are connected to it."""
+        connections = [c for other in others for c in other.net_connections() if c.raddr and c.raddr.port == among]
+        return {c.laddr.port for c in connections if c.status == psutil.CONN_ESTABLISHED}
+
+    ours = client(msgspec.structs.replace(state, servers=state.servers[:2]), smart_routing=False)
+    try:
+        numbers = ours.get_map("m").blocking()
+        before = calls()
+        freeze(state.pids[frozen.name])
+        until(lambda: all(_health(each)["clusterSize"] == 2 for each in state.servers[:2]), "it is left out")
+        until(lambda: calls() - before, "it is called again")
+        for i in range(100):
+            numbers.set(f"k{i}", bytearray(1_000_000))
+        assert numbers.size() == 100 and all(_health(each)["clusterSize"] == 2 for each in state.servers[:2])
+    finally:
+        ours.shutdown()
+
+
+def _health(member: Server) -> dict[str, Any]:
+    with urllib.request.urlopen(
+        f"http://{HOST}:{health_port(member.port)}/hazelcast/health", timeout=DEADLINE
+    ) as answer:
+        health: dict[str, Any] = json.load(answer)
+        return health
 
 
 @pytest.mark.long
