@@ -30,7 +30,11 @@ class Patience:
         self.seconds = seconds
         self._where, self._clock, self._lock = where, clock or RUNNING, threading.Lock()
         self._since: float | None = None
-        self._said, self._waited, self._counted = False, 0.0, float("-inf")
+        self._told_of: float | None = None
+        """Since when the wait lasts of which was told that it began, but not that it is over."""
+        self._waiting: set[float] = set()
+        """When the requests began that have not been answered in time; of several members one may be away alone."""
+        self._waited, self._counted = 0.0, float("-inf")
 
     def begin(self) -> float:
         """Return when a request begins."""
@@ -57,10 +61,12 @@ class Patience:
     def unanswered(self, begun: float, cause: str) -> None:
         """Take note that a request that was begun then is not answered so far; say so, once, if it lasts."""
         with self._lock:
+            self._waiting.add(begun)
             self._since = begun if self._since is None else min(self._since, begun)
             waits = self._clock.now() - self._since
-            must_say = waits >= min(SAID_SECONDS, self.seconds / 2) and not self._said
-            self._said = self._said or must_say
+            must_say = waits >= min(SAID_SECONDS, self.seconds / 2) and self._told_of is None
+            if must_say:
+                self._told_of = self._since
         if must_say:
             logger.warning(
                 "the state tracker at %s does not answer (%s); this process waits for it, up to %.0f s more",
@@ -69,14 +75,24 @@ class Patience:
                 max(0.0, self.seconds - waits),
             )
 
-    def answered(self) -> None:
-        """Take note that a request was answered."""
-        if self._since is None:  # nearly always
+    def answered(self, begun: float) -> None:
+        """Take note that a request that was begun then was answered; say so if some were not, and all of these are."""
+        if self._since is None and self._told_of is None:  # nearly always
             return
         with self._lock:
             now = self._clock.now()
-            waited = 0.0 if self._since is None else now - self._since
-            self._waited += self._uncounted(now)
-            said, self._said, self._since, self._counted = self._said, False, None, now
-        if said:
-            logger.warning("the state tracker at %s answers again, after %.0f s", self._where, waited)
+            if self._since is not None:
+                self._waited += self._uncounted(now)
+                self._since, self._counted = None, now
+            self._waiting.discard(begun)
+            over = None if self._waiting else self._told_of
+            if over is not None:
+                self._told_of = None
+        if over is not None:
+            logger.warning("the state tracker at %s answers again, after %.0f s", self._where, now - over)
+
+    def forget(self, begun: float) -> None:
+        """Take note that nobody waits any more for the answer to the request that was begun then."""
+        if begun in self._waiting:
+            with self._lock:
+                self._waiting.discard(begun)

@@ -333,10 +333,18 @@ class HazelcastStore:
 
     def _wait(self, reply: Reply[T], what: str, begun: float) -> T:
         """Return a request's reply; raises ``DisturbedError`` if it may be repeated."""
+        try:
+            value = self._patiently(reply, what, begun)
+            self.patience.answered(begun)
+            return value
+        finally:
+            self.patience.forget(begun)
+
+    def _patiently(self, reply: Reply[T], what: str, begun: float) -> T:
         while True:
             left = self.patience.left(begun)
             try:
-                value = reply.wait(min(left, SLICE_SECONDS))
+                return reply.wait(min(left, SLICE_SECONDS))
             except DisturbedError:
                 self._check_open()
                 raise
@@ -348,9 +356,6 @@ class HazelcastStore:
             except TrackerError as exc:
                 self._check_open()
                 raise self._lost(what, str(exc)) from exc
-            else:
-                self.patience.answered()
-                return value
 
     def _pause(self, seconds: float, begun: float, what: str, cause: DisturbedError) -> None:
         """Wait before a request is repeated; raises ``TrackerLostError`` when that would be too late."""

@@ -47,7 +47,7 @@ def test_an_answer_ends_the_wait_of_all_but_the_request_that_waits_itself(patien
     begun = patience.begin()
     time.seconds = 50.0
     patience.unanswered(begun, "lost")
-    patience.answered()
+    patience.answered(patience.begin())
     assert patience.left(patience.begin()) == 60.0
     assert patience.left(begun) == 10.0
     assert patience.waited() == 50.0
@@ -60,7 +60,7 @@ def test_no_second_counts_twice_when_one_thread_is_answered_and_another_still_wa
     for time.seconds, waited in ((40.0, 40.0), (41.0, 41.0), (45.0, 45.0)):
         patience.unanswered(begun, "lost")  # the same request, which another thread's answers do not help
         assert patience.waited() == waited
-        patience.answered()
+        patience.answered(patience.begin())
         assert patience.waited() == waited
     time.seconds = 60.0
     assert patience.waited() == 45.0
@@ -76,20 +76,48 @@ def test_it_is_said_once_that_the_process_waits_and_that_it_is_over(
     for time.seconds in (0.5, 2.0, 4.0, 6.0):
         patience.unanswered(begun, "there is no connection")
     time.seconds = 9.0
-    patience.answered()
-    patience.answered()
+    patience.answered(begun)
+    patience.answered(patience.begin())
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
     waits, answers = (record.getMessage() for record in caplog.records)
     assert "at here:1 does not answer (there is no connection); this process waits for it, up to 56 s more" in waits
     assert "at here:1 answers again, after 9 s" in answers
 
 
+def test_of_one_member_that_is_away_it_is_said_once_while_the_others_answer(
+    patience: Patience, time: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = 1.0, 2.0
+    for time.seconds in (2.0, 4.0, 6.0, 8.0):
+        for begun in (first, second):
+            patience.unanswered(begun, "it hangs")
+            patience.answered(patience.begin())
+    assert patience.waited() == 7.0
+    time.seconds = 9.0
+    patience.answered(first)
+    assert [record.getMessage().partition(" does not answer")[0] for record in caplog.records] == [
+        "the state tracker at here:1"
+    ]
+    time.seconds = 11.0
+    patience.answered(second)
+    assert caplog.records[1:][0].getMessage().endswith("answers again, after 10 s")
+    caplog.clear()
+    patience.unanswered(11.0, "it hangs")
+    patience.forget(11.0)  # given up by whoever asked
+    time.seconds = 15.0
+    patience.unanswered(11.5, "it hangs")
+    patience.forget(11.5)
+    patience.answered(patience.begin())
+    assert [record.getMessage().rpartition(", ")[2] for record in caplog.records] == ["up to 56 s more", "after 4 s"]
+
+
 def test_a_member_that_is_replaced_soon_is_not_worth_a_word(
     patience: Patience, time: Time, caplog: pytest.LogCaptureFixture
 ) -> None:
-    patience.unanswered(patience.begin(), "lost")
+    begun = patience.begin()
+    patience.unanswered(begun, "lost")
     time.seconds = 2.0
-    patience.answered()
+    patience.answered(begun)
     assert not caplog.records and patience.waited() == 2.0
 
 
