@@ -33,6 +33,8 @@ __all__ = ["ChaosOptions", "Driver", "run_chaos"]
 
 _LOSES_SESSIONS = ("zookeeper-kill", "zookeeper-freeze")
 _NEED_LINK = ("partition", "packet-loss", "member-partition")
+_NEED_MAJORITY = ("member-long-freeze", "member-partition")
+"""Of two members both would serve, and one of them forget what it had."""
 _RECOVERY_SECONDS = 180.0
 _START_SECONDS = 180.0
 _SPARE_SECONDS = 12.0  # of a run, to recover from a fault
@@ -114,6 +116,7 @@ def run_chaos(options: ChaosOptions, say: Callable[[str], None]) -> ChaosReport:
             router_args=options.router_args,
             hostile_neighbour=options.hostile_neighbour,
             beside=options.side_by_side,
+            members=3 if any(kind in _NEED_MAJORITY for kind in runnable) else 2,
             divisible="member-partition" in runnable,
         )
         with TestBed(folder.path, what, temporary=options.keep is None) as test_bed:

@@ -434,6 +434,7 @@ _INJECTORS: dict[str, Callable[[TestBed, Fault], ActiveFault]] = {
     "master-long-freeze": _freeze_master,
     "member-kill": _kill_server,
     "member-freeze": _freeze_server,
+    "member-long-freeze": _freeze_server,
     "zookeeper-kill": _kill_server,
     "zookeeper-freeze": _freeze_server,
     "grid-empty": _empty_grid,

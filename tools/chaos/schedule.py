@@ -61,6 +61,7 @@ _DRAWN = {
     "master-long-freeze": _Kind(("master",), (25.0, 60.0)),
     "master-kill-at-done": _Kind(("master",)),
     "member-freeze": _Kind(("hazelcast-1", "hazelcast-2"), (3.0, 12.0)),  # for 15 s the members wait for each other
+    "member-long-freeze": _Kind(("hazelcast-1", "hazelcast-2", "hazelcast-3"), (25.0, 60.0)),
     "zookeeper-freeze": _Kind(("zookeeper",), (3.0, 20.0)),
     "grid-empty": _Kind(("map",)),
     "members-kill": _Kind(("all",)),

@@ -28,6 +28,7 @@ from dl4jlegacy.scaleout.journal import JournalFile
 from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession, registered_workers
 from dl4jlegacy.scaleout.zookeeper.membership import group_path, read_member
 from dl4jlegacy.services import Services, ServicesState
+from dl4jlegacy.services.settings import member_ports
 from tools.chaos.neighbour import HostileNeighbour
 from tools.chaos.network import HOST, MEMBER_HOST, LossyLink, child_environment, mount_small_disk, unmount
 from tools.chaos.watchdog import DISK, SERVICES, Watchdog, deferred_signals
@@ -62,8 +63,9 @@ class TestBedOptions:
     """What is run: how many workers, about how many rounds, which seed; what this machine allows to break; beside whom.
 
     ``hostile_neighbour`` says whether somebody without the secret writes to the servers meanwhile, ``beside`` whether a
-    second run with processes of its own is under way at the same time on the same servers, ``divisible`` whether there
-    are three members of which the last one can be cut off from the others, which needs ``lossy_link``'s namespace.
+    second run with processes of its own is under way at the same time on the same servers, ``members`` how many there
+    are of Hazelcast, ``divisible`` whether the last one can be cut off from the others, which needs ``lossy_link``'s
+    namespace.
     """
 
     workers: int
@@ -75,6 +77,7 @@ class TestBedOptions:
     router_args: str = "{}"
     hostile_neighbour: bool = False
     beside: bool = False
+    members: int = 2
     divisible: bool = False
 
     @property
@@ -235,9 +238,12 @@ class TestBed:
             self._host = self._servers_of._host
             return self._servers_of.services
         self._closing.callback(Services.down, self.services_folder)
-        members = 3 if self.options.divisible else 2
         state = Services.up(
-            members, folder=self.services_folder, heap="512m", host=self._host, deadline_seconds=_SERVERS_SECONDS
+            self.options.members,
+            folder=self.services_folder,
+            heap="512m",
+            host=self._host,
+            deadline_seconds=_SERVERS_SECONDS,
         )
         return _move_last_member(state) if self.options.divisible else state
 
@@ -518,9 +524,10 @@ def _move_last_member(state: ServicesState) -> ServicesState:
     for member in members:
         path = folder / f"{member.name}.yaml"
         settings = json.loads(path.read_bytes())  # which is YAML too
-        network = settings["hazelcast"]["network"]
-        network["interfaces"]["interfaces"] = [member.host]
-        network["join"]["tcp-ip"]["member-list"] = [one.address for one in members]
+        network = settings["hazelcast"]["advanced-network"]
+        for end in (name for name in network if name.endswith("-socket-endpoint-config")):
+            network[end]["interfaces"]["interfaces"] = [member.host]
+        network["join"]["tcp-ip"]["member-list"] = [f"{one.host}:{member_ports(one.port)[1]}" for one in members]
         path.write_text(json.dumps(settings), encoding="utf-8")
     servers = tuple(moved if server.name == last.name else server for server in state.servers)
     (folder / "services.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(state, servers=servers)))
