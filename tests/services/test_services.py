@@ -348,6 +348,19 @@ def test_a_taken_port_is_named_and_nothing_is_started(fake_java: Callable[[str],
     assert not (tmp_path / "services" / "hazelcast-1.log").exists()
 
 
+def test_a_port_that_a_member_has_beside_its_own_is_named_when_it_is_taken(
+    fake_java: Callable[[str], None], tmp_path: Path
+) -> None:
+    fake_java("exec sleep 60")
+    [first] = free_ports(1, together=member_ports)
+    for beside in member_ports(first)[1:]:
+        words = (
+            rf"hazelcast-1 cannot have port {beside} \(beside its {first}\) of .* pid {os.getpid()}: .*--hazelcast-port"
+        )
+        with socket.create_server((HOST, beside)), pytest.raises(TrackerError, match=words):
+            Services.up(folder=tmp_path / "services", hazelcast_port=first)
+
+
 @pytest.mark.parametrize("taken", [None, "hazelcast", "zookeeper"])
 def test_without_a_port_servers_get_the_usual_one_or_a_free_one_and_say_so(
     taken: str | None,
