@@ -80,7 +80,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """All ports that it listens on by itself, the one of its address first."""
+        """The ports that must be free when it is started: that of its address, and the two that a member has beside."""
         return (self.port,) if self.name == "zookeeper" else member_ports(self.port)
 
     def answers(self, members: int) -> bool:
@@ -465,8 +465,8 @@ def _check(members: int, hazelcast_port: int, zookeeper_port: int, zookeeper: bo
 
 
 def _all_member_ports(first: int, members: int) -> list[int]:
-    """Return the ports of as many members, those for clients first."""
-    return [port for kind in zip(*map(member_ports, range(first, first + members)), strict=True) for port in kind]
+    """Return the ports of as many members, of which the first one's clients use ``first``."""
+    return [port for i in range(members) for port in member_ports(first + i)]
 
 
 def _check_texts(cluster_name: str | None, heap: str, host: str) -> None:

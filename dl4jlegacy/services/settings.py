@@ -39,6 +39,7 @@ _AMONG_MEMBERS, _HEALTH = 1000, 2000
 """How far above a member's port, at which clients find it, are those for other members and for questions about it."""
 
 MAX_HAZELCAST_PORT = 65_535 - _HEALTH
+"""The last one for clients beside which a member can have its others."""
 
 QUORUM_PORT, ELECTION_PORT = 2888, 3888
 """Where the servers of a Zookeeper ensemble talk to each other."""

@@ -100,7 +100,7 @@ def test_of_one_member_that_is_away_it_is_said_once_while_the_others_answer(
     ]
     time.seconds = 11.0
     patience.answered(second)
-    assert caplog.records[1:][0].getMessage().endswith("answers again, after 10 s")
+    assert caplog.records[1].getMessage().endswith("answers again, after 10 s")
     caplog.clear()
     patience.unanswered(11.0, "it hangs")
     patience.forget(11.0)  # given up by whoever asked
@@ -197,6 +197,18 @@ def test_a_process_that_leaves_waits_no_longer_than_for_a_new_tracker(
     tracker.store.patience.seconds = 0.0
     with pytest.raises(TrackerLostError, match="did not read 'a' within 0 s"):
         tracker.store.get("a")
+
+
+def test_a_request_that_was_given_up_does_not_keep_it_from_being_said_that_the_tracker_is_back(
+    tracker: hazelcast_store.HazelcastStateTracker, caplog: pytest.LogCaptureFixture
+) -> None:
+    tracker.store._link.away, tracker.store.patience.seconds = "hangs", 0.2
+    with pytest.raises(TrackerLostError):
+        tracker.store.get("a")
+    tracker.store._link.away = ""
+    assert tracker.store.get("a") is None
+    told = [record.getMessage() for record in caplog.records]
+    assert ["does not answer" in one for one in told] == [True, False] and "answers again" in told[1]
 
 
 def test_threads_that_wait_are_let_go_when_the_process_leaves(tracker: hazelcast_store.HazelcastStateTracker) -> None:
