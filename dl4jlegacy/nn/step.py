@@ -18,28 +18,19 @@ import numpy.typing as npt
 from dl4jlegacy.backend import Array, asarray, get_array_module, out_of_memory
 from dl4jlegacy.devices import current_device, used_memory
 from dl4jlegacy.errors import DeviceMemoryError
+from dl4jlegacy.kernels.host_memory import host_vector
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.memory import Allocation
 from dl4jlegacy.nn.memory import out_of_memory as memory_full
 from dl4jlegacy.seeding import Stream
 
-__all__ = ["Step", "Workspace", "aligned", "flat_vector"]
-
-_CACHE_LINE = 64
-
-
-def aligned(size: int, dtype: npt.DTypeLike) -> Array:
-    """Return an uninitialised flat host array of ``size`` elements that starts at a cache line."""
-    item = np.dtype(dtype).itemsize
-    raw = np.empty(size * item + _CACHE_LINE, np.uint8)
-    start = -raw.ctypes.data % _CACHE_LINE
-    return raw[start : start + size * item].view(dtype)
+__all__ = ["Step", "Workspace", "flat_vector"]
 
 
 def flat_vector(size: int, dtype: npt.DTypeLike, xp: ModuleType) -> Array:
-    """Return an uninitialised flat array in the memory that ``xp`` works on."""
+    """Return a flat array in the memory that ``xp`` works on; its content is undefined."""
     if xp is np:
-        return aligned(size, dtype)
+        return host_vector(size, dtype)
     vector: Array = xp.empty(size, dtype)
     return vector
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Hashable
 
-import numpy as np
-
 from dl4jlegacy.backend import Array
+from dl4jlegacy.kernels.host_memory import host_vector
 
-__all__ = ["LINE", "Scratch"]
-
-LINE = 64
+__all__ = ["Scratch"]
 
 
 class Scratch(threading.local):
@@ -27,7 +24,5 @@ class Scratch(threading.local):
         """Return the array of a key, of at least so many elements of dtype ``char``, always the same for the key."""
         found = self.of.get(key)
         if found is None or found.size < size:
-            whole = np.zeros(size + LINE, char)
-            skip = -whole.ctypes.data % LINE // whole.itemsize
-            found = self.of[key] = whole[skip : skip + size]
+            found = self.of[key] = host_vector(size, char)
         return found

@@ -24,6 +24,7 @@ import numpy as np
 from numba import types
 
 from dl4jlegacy.kernels import threads
+from dl4jlegacy.kernels.host_memory import host_vector
 from dl4jlegacy.kernels.numba.compile import compile_cached
 from dl4jlegacy.kernels.numba.handing import (
     ASLEEP,
@@ -39,7 +40,6 @@ from dl4jlegacy.kernels.numba.handing import (
     serve,
     share_out,
 )
-from dl4jlegacy.kernels.numba.scratch import LINE
 
 __all__ = ["hired", "run_all", "share_vectors"]
 
@@ -50,10 +50,9 @@ _LOOKS = 1 << 12  # to find out how long one takes
 _END = 1.0  # seconds that the end of the process waits for workers
 
 
-def _aligned(size: int) -> tuple[np.ndarray[Any, Any], int]:
-    """Return so many bytes as words, all 0, that begin at a line of the caches, and their address."""
-    whole = np.zeros(size // 8 + LINE, np.int64)
-    words = whole[-whole.ctypes.data % LINE // 8 :]
+def _memory(nbytes: int) -> tuple[np.ndarray[Any, Any], int]:
+    """Return so many bytes as words, all 0, that begin at a cache line, and their address."""
+    words = host_vector(nbytes // 8, np.int64)
     return words, int(words.ctypes.data)
 
 
@@ -69,7 +68,7 @@ class _Team:
 
     def __init__(self) -> None:
         self.free = threading.Lock()
-        self.words, self.area = _aligned(8 * WORDS)
+        self.words, self.area = _memory(8 * WORDS)
         self._asleep = self.words[ASLEEP // 8 + 1 :][: MOST - 1]
         self._cores = self.words[CORES // 8 :][:MOST]
         self.is_over = False
@@ -94,7 +93,7 @@ class _Team:
             return
         run = _serve()
         if not self._turns:
-            _nothing, area = _aligned(8 * WORDS)
+            _nothing, area = _memory(8 * WORDS)
             seconds = []
             for _ in range(3):
                 start = time.perf_counter()
@@ -115,7 +114,7 @@ class _Team:
 
     def _work(self, number: int, gate: SimpleQueue[None]) -> None:
         run, turns, is_mobile = _serve(), self._turns, True
-        _memory, scratch = _aligned(_SCRATCH)
+        _kept, scratch = _memory(_SCRATCH)
         while not self.is_over:
             reason = run(self.area, scratch, number + 1, turns, is_mobile)
             if reason == SLEEP:
