@@ -46,6 +46,8 @@ def configuration(case: str) -> Any:
         conf = NeuralNetConfiguration(activation="relu", updater=AdaGrad(learning_rate=RATE))
         layers = (DenseLayer(n_in=784, n_out=500), DenseLayer(n_out=250), OutputLayer(n_out=10))
         return MultiLayerConfiguration(conf=conf, layers=layers)
+    if case == "alexnet-small":
+        return zoo.alexnet_small(784, 10)
     conf = zoo.lenet(784, 10)
     if case == "lenet-stride1":
         import msgspec
@@ -112,18 +114,17 @@ def torch(case: str, batch: int, *, channels_last: bool = False) -> Epoch:
     torch.set_num_threads(int(THREADS))
     x_data, classes = data(case)
     x, labels = torch.from_numpy(x_data), torch.from_numpy(classes)
-    if case == "mlp":
-        net = nn.Sequential(nn.Linear(784, 500), nn.ReLU(), nn.Linear(500, 250), nn.ReLU(), nn.Linear(250, 10))
-    else:
-        stride, flat = (1, 800) if case == "lenet-stride1" else (2, 200)
+    net = torch_network(case)
+    if case != "mlp":
         x = x.view(-1, 1, 28, 28)
-        net = nn.Sequential(
-            nn.Conv2d(1, 20, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(20, 50, 5, stride=stride), nn.ReLU(),
-            nn.MaxPool2d(2), nn.Flatten(), nn.Linear(flat, 200), nn.ReLU(), nn.Linear(200, 10),
-        )  # fmt: skip
     if channels_last:
         net, x = net.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
-    optimizer = torch.optim.Adagrad(net.parameters(), lr=RATE, eps=1e-6, fused=True)
+    if case == "alexnet-small":
+        optimizer: Any = torch.optim.SGD(
+            net.parameters(), lr=RATE, momentum=0.9, nesterov=True, weight_decay=5e-4, fused=True
+        )
+    else:
+        optimizer = torch.optim.Adagrad(net.parameters(), lr=RATE, eps=1e-6, fused=True)
     loss_of = nn.CrossEntropyLoss()
 
     def epoch() -> int:
@@ -136,6 +137,30 @@ def torch(case: str, batch: int, *, channels_last: bool = False) -> Epoch:
         return EXAMPLES
 
     return epoch
+
+
+def torch_network(case: str) -> Any:
+    """Return the layers of ``configuration``, as PyTorch has them."""
+    from torch import nn
+
+    if case == "mlp":
+        return nn.Sequential(nn.Linear(784, 500), nn.ReLU(), nn.Linear(500, 250), nn.ReLU(), nn.Linear(250, 10))
+    if case == "alexnet-small":
+        layers: list[nn.Module] = []
+        for before, filters in ((1, 32), (32, 64)):
+            layers += [
+                nn.Conv2d(before, filters, 5, padding=2), nn.ReLU(), nn.LocalResponseNorm(5, alpha=5e-4, k=2),
+                nn.MaxPool2d(3, 2, padding=1),
+            ]  # fmt: skip
+        layers += [nn.Conv2d(64, 96, 3, padding=1), nn.ReLU(), nn.Conv2d(96, 64, 3, padding=1), nn.ReLU()]
+        layers += [nn.MaxPool2d(3, 2, padding=1), nn.Flatten()]
+        dense = [nn.Dropout(0.5), nn.Linear(1024, 256), nn.ReLU(), nn.Dropout(0.5), nn.Linear(256, 10)]
+        return nn.Sequential(*layers, *dense)
+    stride, flat = (1, 800) if case == "lenet-stride1" else (2, 200)
+    return nn.Sequential(
+        nn.Conv2d(1, 20, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(20, 50, 5, stride=stride), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Flatten(), nn.Linear(flat, 200), nn.ReLU(), nn.Linear(200, 10),
+    )  # fmt: skip
 
 
 def jax(case: str, batch: int) -> Epoch:

@@ -32,6 +32,7 @@ BATCHES = {"lstm": 32}  # of 64 time steps
 CASES = {  # contenders, and the goals against the better PyTorch by number of threads
     "lenet": (("ours", "ours-numpy", *TORCH, "jax"), {1: 3.5, 4: 3.0}),
     "lenet-stride1": (("ours", "ours-numpy", *TORCH), {1: 2.2}),
+    "alexnet-small": (("ours", *TORCH), {1: 2.0}),
     "mlp": (("ours", "ours-numpy", "torch", "sklearn", "jax"), {1: 1.3, 4: 1.6}),
     "rbm": (("ours", "ours-numpy", "torch", "sklearn"), {1: 1.25}),
     "lstm": (("ours", "ours-numpy", "torch"), {1: 1.3}),

@@ -23,6 +23,7 @@ clock errors decoding files machine strict_json version seeding backend console
 folders
 commands devices wire
 kernels.protocol kernels.philox kernels.compilation kernels.elementary kernels.threads kernels.host_memory
+kernels.responses
 kernels.numpy
 kernels.numba
 kernels.cuda

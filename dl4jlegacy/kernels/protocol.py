@@ -126,6 +126,19 @@ class Kernels(Protocol):
                       stride: tuple[int, int], pad: tuple[int, int], kind: str, p: float = 2.0) -> None:  # fmt: skip
         """Write the gradient of ``x``, given that of ``y``."""
 
+    def response_forward(self, x: Array, y: Array, below: Array, factor: Array, reach: int,
+                         k: float, alpha: float, beta: float) -> None:  # fmt: skip
+        """``below = k + alpha s``, ``s`` the squares of ``x`` summed over the channels at most ``reach`` away;
+        ``factor = below^-beta``, ``y = x factor``. Tiles of one shape; none but ``x`` is read.
+        """
+
+    def response_backward(self, dy: Array, x: Array, y: Array, below: Array, factor: Array, dx: Array, reach: int,
+                          alpha: float, beta: float) -> None:  # fmt: skip
+        """``dx = dy factor - 2 alpha beta x s``, ``s`` being ``dy y / below`` summed over the channels likewise.
+
+        ``dx`` overlaps none of the others, which are as ``response_forward`` left them.
+        """
+
     # -- sequences: T time steps of N examples, n units; gates in the order i f o g (i: the block's input) -------------
     def lstm_forward(self, x: Array, W: Array, z: Array, recurrent: Array, b: Array, peepholes: Array, h: Array,
                      c: Array, a: Array, mask: Array) -> None:  # fmt: skip

@@ -191,6 +191,35 @@ def test_compiled_activation_gradients_are_numpys(shape: tuple[int, ...], activa
 
 
 @settings(max_examples=60, deadline=None)
+@given(
+    shape=st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 7), st.integers(1, 9)),
+    char=st.sampled_from("fd"),
+    reach=st.integers(0, 5),
+    beta=st.sampled_from([0.75, 0.6, 1.0, 0.5, 0.25, 2.0, -0.5, -0.75, -0.6]),
+    k=st.sampled_from([2.0, 0.7]),
+    seed=st.integers(0, 99),
+)
+def test_compiled_response_normalization_has_numpys_bits_and_follows_its_definition(
+    shape: tuple[int, ...], char: str, reach: int, beta: float, k: float, seed: int
+) -> None:
+    x, dy = (random(seed + i, *shape, 16).astype(char) for i in (0, 1))
+    alpha, found = 0.3, []
+    for kernels in KERNELS:
+        y, below, factor, dx = (np.full_like(x, 7) for _ in range(4))
+        kernels.response_forward(x, y, below, factor, reach, k, alpha, beta)
+        kernels.response_backward(dy, x, y, below, factor, dx, reach, alpha, beta)
+        found.append((y, below, factor, dx))
+    for ours, theirs in zip(*found, strict=True):
+        assert ours.tobytes() == theirs.tobytes()
+    wide, channels = x.astype(float), range(shape[1])
+    near = np.array([[abs(i - j) <= reach for j in channels] for i in channels], float)
+    under = k + alpha * np.einsum("ij,tjhwl->tihwl", near, wide**2)
+    agree(found[1][0], wide * under**-beta)
+    pulled = np.einsum("ij,tjhwl->tihwl", near, dy * wide * under ** (-beta - 1))
+    agree(found[1][3], dy * under**-beta - 2 * alpha * beta * wide * pulled)
+
+
+@settings(max_examples=60, deadline=None)
 @given(kernels=st.sampled_from(KERNELS), char=st.sampled_from("fd"), rows=st.integers(1, 67), size=st.integers(1, 70))
 def test_rows_come_back_from_tiles_and_unused_lanes_are_zero(kernels: Any, char: str, rows: int, size: int) -> None:
     x = random(1, rows, size).astype(char)
@@ -216,5 +245,11 @@ def test_shapes_that_do_not_fit_are_refused_before_any_memory_is_touched() -> No
         numba.pool_forward(x, y, y.astype(np.int32), (2, 2), (2, 2), (0, 0), "max")
     with pytest.raises(ShapeError, match="do not fit tiles"):
         numba.tile(random(1, 17, 50), np.empty((1, 2, 5, 5, 16), np.float32))
+    for kernels in KERNELS:
+        with pytest.raises(ShapeError, match="do not fit values"):
+            kernels.response_forward(x, x, x, y, 2, 2.0, 1e-4, 0.75)
+    views = [x[:, :, ::-1]] * 4
+    with pytest.raises(ShapeError, match="must be contiguous"):
+        numba.response_forward(*views, 2, 2.0, 1e-4, 0.75)
     with pytest.raises(ConfError, match="did you mean 'max'"):
         ORACLE.pool_forward(x, x, x.astype(np.int32), (1, 1), (1, 1), (0, 0), "mux")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
+from dl4jlegacy.kernels import responses
 from dl4jlegacy.kernels.cuda.launch import Launcher
 from dl4jlegacy.kernels.numpy.tiles import POOLINGS
 
@@ -57,6 +58,9 @@ class Tiles(Launcher):
         self._alike("pool_backward", dy, y)
         char = self._on_device("pool_backward", dx, dy)
         self.launch("pooling", "pool_backward", char, dx.size, dy, x, y, winners, dx, dx.size, *windows, code, float(p))
+
+    response_forward = staticmethod(responses.response_forward)
+    response_backward = staticmethod(responses.response_backward)
 
     def _windows(
         self, x: Array, y: Array, winners: Array, kernel: Pair, stride: Pair, pad: Pair, kind: str

@@ -21,6 +21,7 @@ from dl4jlegacy.kernels.numba import vectors as numba_vectors
 from dl4jlegacy.kernels.numba.pooling import channel_backward, pool_backward, pool_forward, tile, untile
 from dl4jlegacy.kernels.numba.product import matmul
 from dl4jlegacy.kernels.numba.recurrent import lstm_backward, lstm_forward
+from dl4jlegacy.kernels.numba.responses import response_backward, response_forward
 from dl4jlegacy.kernels.numba.tiles import (
     conv_backward_input,
     conv_backward_weights,
@@ -68,6 +69,8 @@ __all__ = [
     "noop",
     "pool_backward",
     "pool_forward",
+    "response_backward",
+    "response_forward",
     "rice_decode",
     "rice_encode",
     "rmsprop",

@@ -30,6 +30,7 @@ from dl4jlegacy.kernels.numpy.tiles import (
     untile,
 )
 from dl4jlegacy.kernels.philox import BLOCK, uniforms
+from dl4jlegacy.kernels.responses import response_backward, response_forward
 
 __all__ = [
     "activation_backward_bias",
@@ -67,6 +68,8 @@ __all__ = [
     "noop",
     "pool_backward",
     "pool_forward",
+    "response_backward",
+    "response_forward",
     "rice_decode",
     "rice_encode",
     "rmsprop",

@@ -12,7 +12,6 @@ import msgspec
 
 from dl4jlegacy.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError
-from dl4jlegacy.kernels.elementary import positive_power
 from dl4jlegacy.nn.input_type import AnyInputType
 from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params
 from dl4jlegacy.nn.layers.subsampling import ParameterlessLayer
@@ -168,29 +167,15 @@ class LocalResponseNormalization(ParameterlessLayer, frozen=True, kw_only=True, 
 
     def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
         """Return ``y`` as ``x`` lies and the backward pass."""
-        x = self.drop(x, step)
-        kind = x.dtype.type
-        below = _neighbours(x * x, self.n // 2)
-        below *= kind(self.alpha)
-        below += kind(self.k)
-        factor = positive_power(below, -self.beta)
-        y = step.buffer("y", x.shape, x)
-        get_array_module(x).multiply(x, factor, out=y)
+        x, reach = self.drop(x, step), self.n // 2
+        y, below, factor = (step.buffer(name, x.shape, x) for name in ("y", "below", "factor"))
+        step.kernels.response_forward(x, y, below, factor, reach, self.k, self.alpha, self.beta)
 
         def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
             if not need_dx:
                 return None
-            across = _neighbours(dy * y / below, self.n // 2)
-            dx = dy * factor - x * kind(2 * self.alpha * self.beta) * across
+            dx = step.buffer("dx", x.shape, x)
+            step.kernels.response_backward(dy, x, y, below, factor, dx, reach, self.alpha, self.beta)
             return self.drop_backward(dx, step)
 
         return y, backward
-
-
-def _neighbours(x: Array, reach: int) -> Array:
-    """Return, for every channel, the sum over the channels at most ``reach`` away."""
-    total = x.copy()
-    for shift in range(1, min(reach, x.shape[1] - 1) + 1):
-        total[:, shift:] += x[:, :-shift]
-        total[:, :-shift] += x[:, shift:]
-    return total
