@@ -178,9 +178,12 @@ def _listed_children(number: int) -> set[int]:
     psutil reads about every process of the machine instead, and twice for each of ten thousand tests.
     """
     found: set[int] = set()
-    for listed in Path(f"/proc/{number}/task").glob("*/children"):
-        with suppress(OSError):  # the thread, or the process, is over
-            found |= {int(child) for child in listed.read_text().split()}
+    tasks, threads = Path(f"/proc/{number}/task"), list[str]()
+    with suppress(OSError):  # the process is over
+        threads = os.listdir(tasks)
+    for thread in threads:
+        with suppress(OSError):  # the thread is
+            found |= {int(child) for child in (tasks / thread / "children").read_text().split()}
     return found.union(*map(_listed_children, found))
 
 
