@@ -68,6 +68,12 @@ class Kernels(Protocol):
     def column_sums(self, x: Array, out: Array) -> None:
         """``out = x.sum(axis=0)``, of ``(m, n)`` and ``(n,)``."""
 
+    def difference_sums(self, model: Array, data: Array, copy: Array, out: Array, factor: float) -> None:
+        """``out (n,) = factor (model - data).sum(axis=0)``, all ``(m, n)``; ``copy`` becomes ``data``."""
+
+    def signed_sums(self, x: Array, half: int, out: Array, factor: float) -> None:
+        """``x[:half] *= -factor``, ``x[half:] *= factor``; ``out (n,) = x.sum(axis=0)``."""
+
     def transpose(self, x: Array, out: Array) -> None:
         """``out = x.T`` of ``(m, n)`` and ``(n, m)``, both C-contiguous."""
 
@@ -348,12 +354,6 @@ class DeviceKernels(Kernels, Protocol):
         ``labels (m, n)``; ``dz = scale (total p - labels)``, ``total`` the sum of a row's labels, and ``gb (n,)`` the
         sum of ``dz`` over the rows.
         """
-
-    def difference_sums(self, model: Array, data: Array, copy: Array, out: Array, factor: float) -> None:
-        """``out (n,) = factor (model - data).sum(axis=0)``, all ``(m, n)``; ``copy`` becomes ``data``."""
-
-    def signed_sums(self, x: Array, half: int, out: Array, factor: float) -> None:
-        """``x[:half] *= -factor``, ``x[half:] *= factor``; ``out (n,) = x.sum(axis=0)``."""
 
 
 def device_kernels(kernels: Kernels) -> DeviceKernels | None:

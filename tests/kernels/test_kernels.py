@@ -160,6 +160,33 @@ def test_column_sums_are_sums_over_rows(kernels, dtype, shape):
 
 @both_dtypes
 @all_shapes
+@pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])
+def test_the_ends_of_contrastive_divergence_are_sums_over_rows(kernels, dtype, shape):
+    model, data = frozen(normal(shape, dtype)), frozen(normal(shape, dtype, 2))
+    copy, out = np.full(shape, np.nan, dtype), np.full(shape[1], np.nan, dtype)
+    kernels.difference_sums(model, data, copy, out, 0.3)
+    np.testing.assert_array_equal(copy, data)
+    np.testing.assert_allclose(out, 0.3 * (model.astype(float) - data).sum(0), **close(dtype))
+    half = shape[0] // 3
+    x, wanted = model.copy(), model * dtype(0.3)
+    wanted[:half] *= -1
+    kernels.signed_sums(x, half, out, 0.3)
+    np.testing.assert_array_equal(x, wanted)
+    np.testing.assert_allclose(out, wanted.astype(float).sum(0), **close(dtype))
+
+
+def test_the_ends_of_contrastive_divergence_are_refused_where_they_do_not_fit():
+    x, sums = normal((4, 3), np.float32), np.zeros(3, np.float32)
+    with pytest.raises(ShapeError, match="difference_sums"):
+        NUMBA.difference_sums(x, x[:3], x.copy(), sums, 1.0)
+    with pytest.raises(ShapeError, match="difference_sums"):
+        NUMBA.difference_sums(x, x, x.copy(), sums[:2], 1.0)
+    with pytest.raises(ShapeError, match="4 rows cannot meet at row 5"):
+        NUMBA.signed_sums(x, 5, sums, 1.0)
+
+
+@both_dtypes
+@all_shapes
 def test_softmax_and_cross_entropy_agree(dtype, shape):
     z = normal(shape, dtype) * 30
     labels = frozen(np.abs(normal(shape, dtype, 3)))  # any sum

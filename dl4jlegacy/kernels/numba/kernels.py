@@ -55,6 +55,7 @@ __all__ = [
     "conv_pool_backward",
     "conv_pool_forward",
     "corrupt",
+    "difference_sums",
     "dropout",
     "dropout_backward",
     "embedding_gradient",
@@ -77,6 +78,7 @@ __all__ = [
     "sgd",
     "sigmoid_bias",
     "sigmoid_sample",
+    "signed_sums",
     "softmax",
     "softmax_cross_entropy",
     "threshold_decode",
@@ -147,6 +149,21 @@ def activation_backward_bias(dy: Array, y: Array, gb: Array, activation: str) ->
     if backward is None:
         raise _unknown(activation)
     backward(dy, y, gb)
+
+
+def difference_sums(model: Array, data: Array, copy: Array, out: Array, factor: float) -> None:
+    """See ``Kernels``."""
+    _check("difference_sums", model.shape, data, copy)
+    _check_bias("difference_sums", model, out)
+    layers.difference_sums(model, data, copy, out, np.empty_like(out), factor)
+
+
+def signed_sums(x: Array, half: int, out: Array, factor: float) -> None:
+    """See ``Kernels``."""
+    _check_bias("signed_sums", x, out)
+    if not 0 <= half <= len(x):
+        raise ShapeError(f"signed_sums: the halves of {len(x)} rows cannot meet at row {half}")
+    layers.signed_sums(x, half, out, factor)
 
 
 def transpose(x: Array, out: Array) -> None:

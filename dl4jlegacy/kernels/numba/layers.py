@@ -18,11 +18,13 @@ __all__ = [
     "backward_relu",
     "backward_sigmoid",
     "backward_tanh",
+    "difference_sums",
     "forward_identity",
     "forward_leakyrelu",
     "forward_relu",
     "forward_sigmoid",
     "forward_tanh",
+    "signed_sums",
     "softmax",
     "softmax_cross_entropy",
     "transpose",
@@ -81,6 +83,35 @@ def backward_identity(dy: Array, y: Array, gb: Array) -> None:
     for i in range(dy.shape[0]):
         for j in range(dy.shape[1]):
             gb[j] += dy[i, j]
+
+
+@kernel("RRMmmf")
+def difference_sums(model: Array, data: Array, copy: Array, out: Array, spare: Array, factor: float) -> None:
+    """``out = factor (model.sum(0) - data.sum(0))``, ``copy = data``; ``spare`` is as long as ``out``."""
+    out[:] = 0
+    spare[:] = 0
+    for i in range(model.shape[0]):
+        for j in range(model.shape[1]):
+            out[j] += model[i, j]
+        for j in range(model.shape[1]):
+            value = data[i, j]
+            copy[i, j] = value
+            spare[j] += value
+    scale = out.dtype.type(factor)
+    for j in range(out.size):
+        out[j] = (out[j] - spare[j]) * scale
+
+
+@kernel("Mimf")
+def signed_sums(x: Array, half: int, out: Array, factor: float) -> None:
+    """``x[:half] *= -factor``, ``x[half:] *= factor``, ``out = x.sum(0)``."""
+    out[:] = 0
+    for i in range(x.shape[0]):
+        scale = out.dtype.type(-factor if i < half else factor)
+        for j in range(x.shape[1]):
+            value = x[i, j] * scale
+            x[i, j] = value
+            out[j] += value
 
 
 @kernel("MRm")

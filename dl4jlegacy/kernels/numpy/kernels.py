@@ -54,6 +54,7 @@ __all__ = [
     "conv_pool_backward",
     "conv_pool_forward",
     "corrupt",
+    "difference_sums",
     "dropout",
     "dropout_backward",
     "embedding_gradient",
@@ -76,6 +77,7 @@ __all__ = [
     "sgd",
     "sigmoid_bias",
     "sigmoid_sample",
+    "signed_sums",
     "softmax",
     "softmax_cross_entropy",
     "threshold_decode",
@@ -156,6 +158,20 @@ def activation_backward_bias(dy: Array, y: Array, gb: Array, activation: str) ->
 
 def column_sums(x: Array, out: Array) -> None:
     """See ``Kernels``."""
+    np.add.reduce(x, axis=0, out=out)
+
+
+def difference_sums(model: Array, data: Array, copy: Array, out: Array, factor: float) -> None:
+    """See ``Kernels``."""
+    copy[...] = data
+    np.subtract(np.add.reduce(model, axis=0), np.add.reduce(data, axis=0), out=out)
+    out *= out.dtype.type(factor)
+
+
+def signed_sums(x: Array, half: int, out: Array, factor: float) -> None:
+    """See ``Kernels``."""
+    x[:half] *= x.dtype.type(-factor)
+    x[half:] *= x.dtype.type(factor)
     np.add.reduce(x, axis=0, out=out)
 
 

@@ -13,7 +13,6 @@ from typing import ClassVar
 from dl4jlegacy.backend import Array, Scalar, get_array_module
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.elementary import softplus, tanh
-from dl4jlegacy.kernels.protocol import device_kernels
 from dl4jlegacy.nn.arguments import resolve_name
 from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer, Params
 from dl4jlegacy.nn.layers.reconstruction import check_pretrain_rate, mean_score, reconstruction_scores
@@ -95,25 +94,11 @@ class RBM(FeedForwardLayer, frozen=True, kw_only=True, tag="rbm"):
         self, x: Array, reconstruction: Array, kept: Array, hidden: Array, grads: Params, *, step: Step, scale: float
     ) -> None:
         """Write the biases' gradients; ``kept`` becomes ``x``, and ``hidden`` its share in the gradient of ``W``."""
-        m, gvb, factor = len(x), grads["vb"], x.dtype.type(scale)
-        gb, device = grads["b"], device_kernels(step.kernels)
-        if device is not None:
-            if self.sparsity:  # has been written already
-                gb = step.buffer("hidden_sums", gb.shape, x)
-            device.difference_sums(reconstruction, x, kept, gvb, scale)
-            device.signed_sums(hidden, m, gb, scale)
-            return
-        kept[...] = x
-        sums = step.buffer("sums", (2, self.n_in), x)
-        step.kernels.column_sums(reconstruction, sums[0])
-        step.kernels.column_sums(x, sums[1])
-        get_array_module(x).subtract(sums[0], sums[1], out=gvb)
-        gvb *= factor
-        data, fantasy = hidden[:m], hidden[m:]
-        data *= -factor
-        fantasy *= factor
-        if not self.sparsity:
-            step.kernels.column_sums(hidden, gb)
+        gb = grads["b"]
+        if self.sparsity:  # has been written already
+            gb = step.buffer("hidden_sums", gb.shape, x)
+        step.kernels.difference_sums(reconstruction, x, kept, grads["vb"], scale)
+        step.kernels.signed_sums(hidden, len(x), gb, scale)
 
     def free_energy(self, params: Params, x: Array) -> Array:
         """Return the free energy of every row of ``x``: ``(examples,)``; lower means more probable.
