@@ -13,7 +13,8 @@ from dl4jlegacy.kernels import host_memory
 from dl4jlegacy.kernels.host_memory import host_vector
 
 LARGE, ITEM = 2 << 20, 4
-needs_large_pages = pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="a system without large pages")
+HAS_LARGE_PAGES = mmap.PAGESIZE == 4096 and Path("/sys/kernel/mm/transparent_hugepage").exists()
+needs_large_pages = pytest.mark.skipif(not HAS_LARGE_PAGES, reason="a system without large pages of 2 MiB")
 
 
 def flags_at(address: int) -> set[str]:

@@ -121,8 +121,9 @@ def response_forward(
     if not _is_compiled(x, beta):
         responses.response_forward(x, y, below, factor, reach, k, alpha, beta)
         return
-    planes, quarters = x.shape[0] * x.shape[1], int(4 * beta) if beta in ROOTS else 0
-    _forward_kernel()(*_flat(x, y, below, factor), planes, x.shape[1], reach, k, alpha, beta, quarters)
+    tiles, channels, quarters = *x.shape[:2], int(4 * beta) if beta in ROOTS else 0
+    reach = min(reach, channels - 1)  # no loop goes on where there is no channel
+    _forward_kernel()(*_flat(x, y, below, factor), tiles * channels, channels, reach, k, alpha, beta, quarters)
 
 
 def response_backward(
@@ -132,8 +133,9 @@ def response_backward(
     if not _is_compiled(x, beta):
         responses.response_backward(dy, x, y, below, factor, dx, reach, alpha, beta)
         return
-    spread = _scratch("spread", x.shape[1] * _BLOCK)
-    _backward_kernel()(*_flat(dy, x, y, below, factor, dx), spread, x.shape[0], x.shape[1], reach, 2 * alpha * beta)
+    tiles, channels = x.shape[:2]
+    flat, spread = _flat(dy, x, y, below, factor, dx), _scratch("spread", channels * _BLOCK)
+    _backward_kernel()(*flat, spread, tiles, channels, min(reach, channels - 1), 2 * alpha * beta)
 
 
 def _flat(x: Array, *others: Array) -> list[Array]:
@@ -145,4 +147,5 @@ def _flat(x: Array, *others: Array) -> list[Array]:
 
 
 def _is_compiled(x: Array, beta: float) -> bool:
+    """Return whether there is compiled code for this dtype and exponent."""
     return x.dtype.char == "f" and beta > 0 and beta != int(beta)

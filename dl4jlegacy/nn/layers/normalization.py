@@ -162,8 +162,12 @@ class LocalResponseNormalization(ParameterlessLayer, frozen=True, kw_only=True, 
         super().__post_init__()
         if self.n < 1:
             raise ConfError(f"{self.title()}: n is {self.n}; a channel and its neighbours are at least 1")
-        if self.k <= 0 or self.alpha < 0:
-            raise ConfError(f"{self.title()}: k={self.k}, alpha={self.alpha}; k must be positive, alpha not negative")
+        is_finite = all(map(math.isfinite, (self.k, self.alpha, self.beta)))
+        if self.k <= 0 or self.alpha < 0 or not is_finite:
+            raise ConfError(
+                f"{self.title()}: k={self.k}, alpha={self.alpha}, beta={self.beta}; k must be positive, alpha not "
+                "negative, and all of them finite"
+            )
 
     def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
         """Return ``y`` as ``x`` lies and the backward pass."""
