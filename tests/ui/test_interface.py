@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import random
 import socket
@@ -263,7 +264,10 @@ def test_bytes_that_are_no_http_are_refused_and_nobody_waits() -> None:
                     raw.sendall(line + b"\r\n\r\n")
                     raw.shutdown(socket.SHUT_WR)
                     answer = raw.recv(1 << 16)
-                except ConnectionError:
+                except OSError as error:
+                    # shutdown() of a connection that was reset before says that there is none, and that is no
+                    # ConnectionError; a timeout is not among the refusals.
+                    assert isinstance(error, ConnectionError) or error.errno == errno.ENOTCONN, (line[:60], error)
                     answer = b""
                 assert not answer or answer.split()[1][:1] in b"24", (line[:60], answer[:60])
         assert client.get("/api/v1/run").status_code == 200
