@@ -12,14 +12,14 @@ import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from urllib.parse import urlsplit
 
 from dl4jlegacy.doctor.check import Check, Finding, Settings, failed, ok, one_line, skipped, warning
 from dl4jlegacy.errors import counted
 from dl4jlegacy.services.ports import is_free, listener, member_answers, zookeeper_answers, zookeeper_version
-from dl4jlegacy.services.settings import HAZELCAST_PORT, HOST, ZOOKEEPER_PORT
+from dl4jlegacy.services.settings import HAZELCAST_PORT, HOST, ZOOKEEPER_PORT, member_ports
 
 __all__ = ["checks", "clock_finding", "reach", "servers_finding"]
 
@@ -141,21 +141,23 @@ def _is_own(address: str) -> bool:
         return True
 
 
-def usual_port(what: str, port: int, answers: Callable[[int], str], settings: Settings) -> Finding:
-    """Look at the port where a server is looked for: free, that server's, or somebody else's.
+def usual_port(what: str, ports: Sequence[int], answers: Callable[[int], str], settings: Settings) -> Finding:
+    """Look at the ports that a server takes: free, that server's, or somebody else's.
 
     Args:
         what: the server that belongs there.
-        port: of the loopback.
-        answers: returns what the server there says of itself, "" if it is none of this kind.
+        ports: of the loopback; at the first one it is looked for, the others it takes as well.
+        answers: returns what the server at the first one says of itself, "" if it is none of this kind.
         settings: of the preflight.
     """
-    if is_free(port):
-        return ok(f"port {port} of {HOST} is free")
-    if said := answers(port):
-        return ok(f"port {port} of {HOST} is {said}")
+    taken = [port for port in ports if not is_free(port)]
+    if not taken:
+        shown = f"port {ports[0]}" if len(ports) == 1 else f"each of the ports {', '.join(map(str, ports))}"
+        return ok(f"{shown} of {HOST} is free")
+    if ports[0] in taken and (said := answers(ports[0])):
+        return ok(f"port {ports[0]} of {HOST} is {said}")
     return warning(
-        f"port {port} of {HOST}, {what}'s, is taken by {listener(port)}",
+        "; ".join(f"port {port} of {HOST}, {what}'s, is taken by {listener(port)}" for port in taken),
         "end that, or leave it: dl4j services up takes another port, and says which",
     )
 
@@ -223,13 +225,13 @@ def checks() -> tuple[Check, ...]:
         Check(
             name="Hazelcast's port",
             area=area,
-            look=partial(usual_port, "Hazelcast", HAZELCAST_PORT, _member),
+            look=partial(usual_port, "Hazelcast", member_ports(HAZELCAST_PORT), _member),
             is_waiting=True,
         ),
         Check(
             name="Zookeeper's port",
             area=area,
-            look=partial(usual_port, "Zookeeper", ZOOKEEPER_PORT, _zookeeper),
+            look=partial(usual_port, "Zookeeper", (ZOOKEEPER_PORT,), _zookeeper),
             is_waiting=True,
         ),
         Check(name="clock", area=area, look=web_clock, is_waiting=True, seconds=15.0),

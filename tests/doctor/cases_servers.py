@@ -71,6 +71,13 @@ def somebody_at_the_port_of_hazelcast(thing: Thing) -> Settings:
     return thing.settings()
 
 
+@breaks("Hazelcast's port", "warning", "is taken by", f"pid {os.getpid()}", "dl4j services up takes another")
+def somebody_at_the_port_where_members_meet(thing: Thing) -> Settings:
+    port = thing.stack.enter_context(answering(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"))
+    thing.patch.setattr("dl4jlegacy.doctor.network.HAZELCAST_PORT", port - 1000)
+    return thing.settings()
+
+
 @breaks("Zookeeper's port", "warning", "is taken by", f"pid {os.getpid()}")
 def somebody_at_the_port_of_zookeeper(thing: Thing) -> Settings:
     port = thing.stack.enter_context(answering(b"220 mail.example ESMTP"))

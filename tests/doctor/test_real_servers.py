@@ -12,6 +12,7 @@ from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession
 from dl4jlegacy.services import ServicesState
 from dl4jlegacy.services.jars import pinned_jars
 from dl4jlegacy.services.ports import member_answers
+from dl4jlegacy.services.settings import member_ports
 
 pytestmark = pytest.mark.cluster
 OF_SERVERS = ("tracker", "Zookeeper")
@@ -53,5 +54,7 @@ def test_zookeeper_s_clock_is_compared_with_this_one(session_services: ServicesS
 
 def test_a_member_is_known_at_its_port(session_services: ServicesState) -> None:
     port = session_services.members[0].port
-    found = usual_port("Hazelcast", port, lambda each: "ours" if member_answers(each, 1) else "", Settings(environ={}))
+    found = usual_port(
+        "Hazelcast", member_ports(port), lambda each: "ours" if member_answers(each, 1) else "", Settings(environ={})
+    )
     assert (found.status, found.found) == ("ok", f"port {port} of 127.0.0.1 is ours")
