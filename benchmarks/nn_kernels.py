@@ -10,6 +10,7 @@ their operations a second as a share of what this processor reaches in a loop of
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 import time
@@ -19,6 +20,7 @@ from typing import Any, cast
 
 import command_line
 import nn_contenders  # before NumPy: one thread
+import nn_rbm
 from products import peak
 
 from dl4jlegacy.datasets import DataSet
@@ -26,8 +28,9 @@ from dl4jlegacy.kernels import load
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.nn import MultiLayerNetwork
+from dl4jlegacy.seeding import Stream
 
-CASES = ("lenet", "lenet-stride1", "mlp")
+CASES = ("lenet", "lenet-stride1", "mlp", "rbm")
 Call = tuple[str, str]
 
 
@@ -37,7 +40,7 @@ class Timed:
     def __init__(self, kernels: Any) -> None:
         self._kernels = kernels
         self.seconds: dict[Call, float] = defaultdict(float)
-        self.work: dict[Call, float] = {}
+        self.work: dict[Call, float] = defaultdict(float)
 
     def __getattr__(self, name: str) -> Any:
         kernel = getattr(self._kernels, name)
@@ -51,7 +54,7 @@ class Timed:
             arrays = [a for a in args if hasattr(a, "shape") and a.ndim]
             key = name, " ".join("x".join(map(str, a.shape)) for a in arrays[:2])
             self.seconds[key] += spent
-            self.work[key] = operations(name, args)
+            self.work[key] += operations(name, args)
             return result
 
         self.__dict__[name] = call
@@ -73,22 +76,31 @@ def operations(name: str, args: tuple[Any, ...]) -> float:
     return 2.0 * places * weights[0].size
 
 
+def step_of(case: str, batch: int, kernels: Timed) -> Callable[[], object]:
+    """Return what trains one batch."""
+    if case == "rbm":
+        machine, visible = nn_rbm.network(kernels), nn_rbm.data()[:batch]
+        return functools.partial(machine.pretrain_batch, 0, visible, iteration=0, stream=Stream.of(1))
+    network = MultiLayerNetwork(nn_contenders.configuration(case), kernels=cast(Kernels, kernels))
+    x, classes = nn_contenders.data(case)
+    return functools.partial(network.fit, DataSet.of_classes(x[:batch], classes[:batch], 10))
+
+
 def profile(case: str, batch: int, steps: int) -> None:
     """Train so many batches and print the table."""
     kernels = Timed(load("numba"))
-    network = MultiLayerNetwork(nn_contenders.configuration(case), kernels=cast(Kernels, kernels))
-    x, classes = nn_contenders.data(case)
-    data = DataSet.of_classes(x[:batch], classes[:batch], 10)
+    train = step_of(case, batch, kernels)
     for _ in range(5):
-        network.fit(data)  # compile, touch memory
+        train()  # compile, touch memory
     found: dict[Call, list[float]] = defaultdict(list)
     whole, most = [], 0.0
     for number in range(steps):
         if number % 10 == 0:
             most = max(most, peak())
         kernels.seconds.clear()
+        kernels.work.clear()
         start = time.thread_time()
-        network.fit(data)
+        train()
         whole.append(time.thread_time() - start)
         for key, seconds in kernels.seconds.items():
             found[key].append(seconds)

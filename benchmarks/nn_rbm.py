@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -15,10 +16,8 @@ def data() -> np.ndarray:
     return (np.random.default_rng(1).random((EXAMPLES, VISIBLE)) > 0.8).astype(np.float32)
 
 
-def ours(batch: int, kernels: str) -> Epoch:
-    """The public ``pretrain``, with the reconstruction error that it reports."""
-    from dl4jlegacy.datasets import DataSet, ListDataSetIterator
-    from dl4jlegacy.kernels import load
+def network(kernels: Any) -> Any:
+    """Ours: an RBM, and an output layer that is not trained here."""
     from dl4jlegacy.nn import RBM, MultiLayerConfiguration, MultiLayerNetwork, NeuralNetConfiguration, OutputLayer, Sgd
 
     conf = MultiLayerConfiguration(
@@ -26,12 +25,19 @@ def ours(batch: int, kernels: str) -> Epoch:
         layers=(RBM(n_in=VISIBLE, n_out=HIDDEN), OutputLayer(n_out=10, activation="softmax")),
         pretrain=True,
     )
-    network = MultiLayerNetwork(conf, kernels=load(kernels))
-    x = data()
+    return MultiLayerNetwork(conf, kernels=kernels)
+
+
+def ours(batch: int, kernels: str) -> Epoch:
+    """The public ``pretrain``, with the reconstruction error that it reports."""
+    from dl4jlegacy.datasets import DataSet, ListDataSetIterator
+    from dl4jlegacy.kernels import load
+
+    machine, x = network(load(kernels)), data()
     iterator = ListDataSetIterator(DataSet(x, x), batch, shuffle=False)
 
     def epoch() -> int:
-        network.pretrain(iterator)
+        machine.pretrain(iterator)
         return EXAMPLES
 
     return epoch
