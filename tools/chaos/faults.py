@@ -40,7 +40,7 @@ _END_SECONDS = 30.0
 _SERVER_SECONDS = 180.0
 _STEP_SECONDS = 1500.0  # more than any deadline
 _DEPOSED_SECONDS = 20.0
-_WARNING_SECONDS = 20.0
+_CHECKPOINT_SECONDS = 90.0  # a strategy with a log saves at its end, after 256 rounds: 7 a second on a busy machine
 _REQUEST_SECONDS = 5.0
 _DAMAGED_NBYTES = 16
 _NEWEST_KEYS = 4
@@ -358,7 +358,7 @@ def _fill_disk(test_bed: TestBed, fault: Fault) -> ActiveFault:
         try:
             wait_until(
                 lambda: _warnings(leader) > before,
-                _WARNING_SECONDS,
+                _CHECKPOINT_SECONDS,
                 f"a warning of {leader.name} that a checkpoint could not be written to the full disk",
             )
             if fault.target == "takeover":
@@ -372,7 +372,7 @@ def _fill_disk(test_bed: TestBed, fault: Fault) -> ActiveFault:
         newest = _newest_checkpoint(test_bed.checkpoints)
         wait_until(
             lambda: _newest_checkpoint(test_bed.checkpoints) > newest,
-            _WARNING_SECONDS,
+            _CHECKPOINT_SECONDS,
             "a checkpoint after there was room again",
         )
 
