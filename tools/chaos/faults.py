@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import resource
@@ -16,6 +17,8 @@ from dl4jlegacy.errors import Dl4jError, TrackerError
 from dl4jlegacy.scaleout.hazelcast.link import DisturbedError, HazelcastLink
 from dl4jlegacy.scaleout.journal import JournalEntry
 from dl4jlegacy.scaleout.records import Keys
+from dl4jlegacy.scaleout.strategies import create_router
+from dl4jlegacy.scaleout.strategies.strategy import SlotStrategy
 from dl4jlegacy.services import Services
 from tools.chaos.expiry import expire_session
 from tools.chaos.network import cut_off_member
@@ -40,7 +43,8 @@ _END_SECONDS = 30.0
 _SERVER_SECONDS = 180.0
 _STEP_SECONDS = 1500.0  # more than any deadline
 _DEPOSED_SECONDS = 20.0
-_CHECKPOINT_SECONDS = 90.0  # a strategy with a log saves at its end, after 256 rounds: 7 a second on a busy machine
+_WARNING_SECONDS = 20.0
+_LEAST_ROUNDS = 5.0  # a second, of a run that trains on a busy machine
 _REQUEST_SECONDS = 5.0
 _DAMAGED_NBYTES = 16
 _NEWEST_KEYS = 4
@@ -350,7 +354,7 @@ def _newest_key(keys: list[str], kind: str, source: random.Random) -> str:
 
 def _fill_disk(test_bed: TestBed, fault: Fault) -> ActiveFault:
     """Leave no room for checkpoints; wait until the master warns, and after room was made, for a new checkpoint."""
-    leader = test_bed.leader()
+    leader, seconds = test_bed.leader(), _checkpoint_seconds(test_bed)
     before = _warnings(leader)
     make_room = _fill(test_bed.disk) if test_bed.options.small_disk else _limit_file_size(leader.pid)
 
@@ -358,7 +362,7 @@ def _fill_disk(test_bed: TestBed, fault: Fault) -> ActiveFault:
         try:
             wait_until(
                 lambda: _warnings(leader) > before,
-                _CHECKPOINT_SECONDS,
+                seconds,
                 f"a warning of {leader.name} that a checkpoint could not be written to the full disk",
             )
             if fault.target == "takeover":
@@ -372,7 +376,7 @@ def _fill_disk(test_bed: TestBed, fault: Fault) -> ActiveFault:
         newest = _newest_checkpoint(test_bed.checkpoints)
         wait_until(
             lambda: _newest_checkpoint(test_bed.checkpoints) > newest,
-            _CHECKPOINT_SECONDS,
+            seconds,
             "a checkpoint after there was room again",
         )
 
@@ -403,6 +407,13 @@ def _limit_file_size(pid: int) -> Callable[[], None]:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
 
     return lift
+
+
+def _checkpoint_seconds(test_bed: TestBed) -> float:
+    """Return how long to wait for a checkpoint: with a strategy that keeps a log, one is due where the log ends."""
+    router = create_router(test_bed.options.router, json.loads(test_bed.options.router_args))
+    rounds = router.state_every if isinstance(router, SlotStrategy) and router.is_logged else 0
+    return _WARNING_SECONDS + rounds / _LEAST_ROUNDS
 
 
 def _newest_checkpoint(folder: Path) -> str:
