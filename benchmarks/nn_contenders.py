@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-THREADS = sys.argv[4] if len(sys.argv) > 4 else "1"
+THREADS = sys.argv[4] if __name__ == "__main__" and len(sys.argv) > 4 else "1"  # whoever imports this has one
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ[variable] = THREADS  # before NumPy is imported
 if hasattr(os, "sched_setaffinity") and "workers" not in "".join(sys.argv[2:3]):  # JAX asks how many cores there are

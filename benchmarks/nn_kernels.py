@@ -129,6 +129,10 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--steps", type=int, default=150)
     arguments = parser.parse_args()
+    if unknown := set(arguments.cases) - set(CASES):
+        parser.error(f"no case is called {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
+    if not 1 <= arguments.batch <= nn_contenders.EXAMPLES:
+        parser.error(f"--batch {arguments.batch}: 1 to {nn_contenders.EXAMPLES}")
     with one_thread():
         for case in arguments.cases or ("lenet", "lenet-stride1"):
             profile(case, arguments.batch, arguments.steps)
