@@ -134,7 +134,7 @@ def test_who_takes_over_with_other_data_is_refused_and_the_run_goes_on(cluster: 
     resumed = cluster.start("resume", "r1", *where, "--format", "json")
     assert resumed.wait() == 0, resumed.err()
     assert json.loads(resumed.out())["batches_lost"] == 0
-    assert cluster.left_over() == []
+    assert cluster.left_at_end() == []
 
 
 def test_a_conf_that_is_too_large_for_zookeeper_is_refused_before_anything_is_written(

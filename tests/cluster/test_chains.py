@@ -47,7 +47,7 @@ def test_killed_and_frozen_workers_and_a_killed_master_cost_no_batch(
     cluster.let_go()
     report = counted_once(standby, SHORTER)
     assert report["router"] == router
-    assert cluster.left_over() == []
+    assert cluster.left_at_end() == []
     stale = [entry.staleness for entry in read_history(tmp_path / "c")]
     assert 0 < max(stale) <= (4 - 1) * 3
 

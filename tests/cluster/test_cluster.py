@@ -48,7 +48,7 @@ def test_killed_workers_change_nothing(cluster: Cluster) -> None:
     doomed[1].process.send_signal(signal.SIGTERM)
     cluster.let_go()
     same(master, int(SHORTER))
-    assert cluster.left_over() == []
+    assert cluster.left_at_end() == []
 
 
 @pytest.mark.long
@@ -64,7 +64,7 @@ def test_parameter_servers_that_are_killed_with_what_they_fold_change_nothing(cl
         cluster.worker().says("joined")
     cluster.let_go()
     same(master, int(SHORTER))
-    assert cluster.left_over() == []
+    assert cluster.left_at_end() == []
 
 
 @pytest.mark.long
@@ -84,7 +84,7 @@ def test_a_killed_master_is_replaced_by_its_standby(cluster: Cluster, tmp_path: 
     cluster.let_go()
     report = same(standby, int(SHORTER))
     assert "this standby takes over" in standby.err()
-    assert cluster.left_over() == []
+    assert cluster.left_at_end() == []
     history = read_history(tmp_path / "c")
     versions = [entry.version for entry in history]
     assert versions == sorted(set(versions)) and versions[0] == 1  # a killed master's last moments may be missing
@@ -103,7 +103,7 @@ def test_a_master_that_stood_still_until_the_run_was_over_leaves_without_a_trace
     same(standby, 2)
     master.process.send_signal(signal.SIGCONT)
     error(master, 4, "while this master stood still")
-    assert cluster.left_over() == []
+    assert cluster.left_at_end() == []
 
 
 STANDS_STILL = """
@@ -130,12 +130,13 @@ def test_a_master_that_writes_into_a_run_that_is_over_takes_it_back(cluster: Clu
     until(lambda: len([node for node in cluster.left_over() if "/election/" in node]) == 2)
     flag.touch()
     until(lambda: psutil.Process(master.pid).status() == psutil.STATUS_STOPPED)
-    cluster.worker()
+    worker = cluster.worker()
     same(standby, 2)
+    assert worker.wait() == 0, worker.err()
     assert cluster.left_over() == []
     master.process.send_signal(signal.SIGCONT)
     error(master, 4, "while this master stood still")
-    assert cluster.left_over() == []
+    assert cluster.left_at_end() == []
 
 
 @pytest.mark.long
@@ -151,7 +152,7 @@ def test_a_worker_that_stood_still_until_the_run_was_over_ends_well(cluster: Clu
     worker.process.send_signal(signal.SIGCONT)
     assert worker.wait() == 0, worker.err() + worker.out()
     assert "was over before this worker saw its end" in worker.err()
-    assert cluster.left_over() == []
+    assert cluster.left_at_end() == []
 
 
 @pytest.mark.long
@@ -170,4 +171,4 @@ def test_a_train_command_may_keep_its_state_in_the_grid_and_take_helpers(cluster
     master = cluster.start("train", *RUN, *cluster.master_flags, *flags)
     cluster.worker()
     same(master, 2)
-    assert cluster.left_over() == []
+    assert cluster.left_at_end() == []

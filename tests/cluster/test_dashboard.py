@@ -98,7 +98,7 @@ def test_a_run_that_takes_the_id_is_followed_and_the_one_that_ends_stays_in_view
         same(cluster.master("--epochs", SHORTER, "--run", "r2"), int(SHORTER))
         until(lambda: run()["run"] == "r2")
         assert run()["state"] in ("done", "running")
-    assert cluster.left_over() == []
+    assert cluster.left_at_end() == []
 
 
 def test_servers_that_are_away_are_said_to_be_and_found_again(on_own: Cluster, servers: ServicesState) -> None:
@@ -138,4 +138,4 @@ def test_a_master_shows_its_own_run_from_before_it_is_registered(cluster: Cluste
         assert found["away"] is None and found["run"]["master"]["pid"] == master.pid
         cluster.ask("stop")
         assert master.wait() == 1
-    assert cluster.left_over() == []
+    assert cluster.left_at_end() == []

@@ -81,11 +81,13 @@ def test_a_killed_worker_leaves_the_others_one_mesh_and_the_same_answer(cluster:
     doomed.process.kill()
     cluster.hold_in(12)
     others.append(cluster.worker(patch=COUNTS))
+    until(lambda: any(f"-{others[2].pid}-" in name for name in members(cluster)), what="a member that comes late")
     cluster.let_go()
     same(master)
     for worker in others[:2]:
         at_hand, _, taken = counts(worker)
         assert at_hand and taken
+    assert others[2].wait() == 0, others[2].err()
     assert cluster.left_over() == []
 
 

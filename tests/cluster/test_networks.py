@@ -61,7 +61,7 @@ def test_a_network_comes_out_the_same_embedded_and_on_the_cluster_with_a_worker_
     doomed, other = cluster.worker(), cluster.worker()
     cluster.wait_for_round(1)
     doomed.process.kill()
-    cluster.worker().says("joined")  # one that comes later may still be there when all is looked for
+    cluster.worker().says("joined")
     cluster.let_go()
     assert master.wait(120) == 0, master.err()
     report = json.loads(master.out())
@@ -70,7 +70,7 @@ def test_a_network_comes_out_the_same_embedded_and_on_the_cluster_with_a_worker_
     assert (report["batches_lost"], report["batches_duplicated"]) == (0, 0)
     assert other.wait() == 0, other.err()
     assert doomed.wait() == -9, "the worker was gone before it could be killed"
-    assert cluster.left_over() == []
+    assert cluster.left_at_end() == []
 
 
 def listed(folder: Path) -> str:

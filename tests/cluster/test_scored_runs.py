@@ -60,4 +60,4 @@ def test_a_worker_and_the_master_killed_past_the_best_model_change_neither_it_no
     assert (report["batches_lost"], report["batches_duplicated"]) == (0, 0)
     assert params_sha256(load_model(out).network.params) == expected["best"]["params_sha256"]
     assert other.wait() == 0, other.err()
-    assert not cluster.left_over()
+    assert not cluster.left_at_end()

@@ -66,6 +66,6 @@ def test_a_standby_finishes_the_run_when_all_that_was_on_the_masters_host_is_kil
         cluster.let_go()
         same(standby, int(EPOCHS))
         assert "this standby takes over" in standby.err()
-        assert cluster.left_over() == []
+        assert cluster.left_at_end() == []
     finally:
         cluster.end()

@@ -81,7 +81,7 @@ def test_a_failed_job_reaches_the_masters_terminal_and_status_with_its_traceback
     events = [entry["event"] for entry in journal_of(cluster, folder)]
     assert events[0] == "master_leads" and events[-1] == "run_ended"
     assert {"run_began", "worker_joined", "job_failed"} <= set(events)
-    assert cluster.left_over() == []
+    assert cluster.left_at_end() == []
 
 
 def journal_of(cluster: Cluster, folder: Path) -> list[dict]:
@@ -310,7 +310,7 @@ def test_a_run_that_has_too_few_workers_for_too_long_ends_with_the_numbers_and_c
     cluster.let_go()
     resumed = cluster.start("resume", "r1", "--zookeeper", cluster.zookeeper, "--min-workers", "1", "--format", "json")
     same(resumed, int(SHORTER))
-    assert cluster.left_over() == []
+    assert cluster.left_at_end() == []
 
 
 def test_a_worker_whose_master_is_gone_for_long_leaves(cluster: Cluster) -> None:

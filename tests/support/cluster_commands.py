@@ -154,6 +154,10 @@ class Cluster:
         self.hold(round_)
         self.wait_for_round(round_)
 
+    def is_held(self) -> bool:
+        """Whether runs go on up to some round only."""
+        return self._held_from.exists()
+
     def let_go(self) -> None:
         """Let all runs go on to their end."""
         self._held_from.unlink()
@@ -229,6 +233,15 @@ class Cluster:
     def left_over(self) -> list[str]:
         """Return what of ours is in the grid or in Zookeeper."""
         return [*self._left_in_grid(), *self._left_in_zookeeper()]
+
+    def left_at_end(self) -> list[str]:
+        """Wait for all processes to end, and return what of ours is still there.
+
+        A worker that joins while the run ends takes back what it wrote, but only after the master has left.
+        """
+        for command in self._started:
+            command.wait()
+        return self.left_over()
 
     def _left_in_grid(self) -> list[str]:
         with self.grid() as names:
