@@ -18,6 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from dl4jlegacy.console import Stopped
 from dl4jlegacy.errors import Dl4jError, UsageError
 from dl4jlegacy.scaleout.strategies import create_router
 from dl4jlegacy.services.jars import fetch_jars, pinned_jars
@@ -85,6 +88,8 @@ class ChaosOptions:
 def run_chaos(options: ChaosOptions, say: Callable[[str], None]) -> ChaosReport:
     """Inject the faults of a seed into runs with their own servers and processes; return the report.
 
+    If it is interrupted, it says the report of what was done until then.
+
     This process moves into namespaces of its own where the faults need that: call it from the main thread, before
     other threads are started, and do nothing else after it.
 
@@ -105,7 +110,6 @@ def run_chaos(options: ChaosOptions, say: Callable[[str], None]) -> ChaosReport:
         if link or not no_disk:
             network.enter_own_namespaces(network=link)
         driver = Driver(schedule, say)
-        begun = time.monotonic()
         what = TestBedOptions(
             workers=options.workers,
             rounds=options.rounds or min(_MOST_ROUNDS, _LEAST_ROUNDS + _ROUNDS_PER_FAULT * options.faults),
@@ -119,28 +123,29 @@ def run_chaos(options: ChaosOptions, say: Callable[[str], None]) -> ChaosReport:
             members=3 if any(kind in _NEED_MAJORITY for kind in runnable) else 2,
             divisible="member-partition" in runnable,
         )
+        so_far = ChaosReport(
+            seed=options.seed,
+            workers=options.workers,
+            kinds=tuple(runnable),
+            router=options.router,
+            router_args=options.router_args,
+            side_by_side=options.side_by_side,
+            rounds_asked_for=options.rounds,
+            not_run=not_run,
+            schedule=schedule,
+            folder="" if options.keep is None else str(folder.path),
+        )
         with TestBed(folder.path, what, temporary=options.keep is None) as test_bed:
-            driver.run_all(test_bed)
-            neighbour = test_bed.neighbour.done if test_bed.neighbour is not None else {}
+            try:
+                driver.run_all(test_bed)
+            except Stopped:
+                say(driver.report(so_far).text())
+                raise
+            report = driver.report(so_far)
+            if test_bed.neighbour is not None:
+                report = msgspec.structs.replace(report, neighbour=test_bed.neighbour.done)
         folder.stays = options.keep is not None or bool(driver.problems)
-    return ChaosReport(
-        seed=options.seed,
-        workers=options.workers,
-        kinds=tuple(runnable),
-        router=options.router,
-        router_args=options.router_args,
-        side_by_side=options.side_by_side,
-        rounds_asked_for=options.rounds,
-        not_run=not_run,
-        schedule=schedule,
-        faults=tuple(driver.results),
-        runs=tuple(driver.runs),
-        hangs=driver.hangs,
-        problems=tuple(driver.problems),
-        neighbour=neighbour,
-        seconds=round(time.monotonic() - begun, 1),
-        folder=str(folder.path) if folder.stays else "",
-    )
+    return msgspec.structs.replace(report, folder=str(folder.path) if folder.stays else "")
 
 
 def _runnable(kinds: Sequence[str], no_link: str, say: Callable[[str], None]) -> tuple[list[str], dict[str, str]]:
@@ -229,6 +234,17 @@ class Driver:
             if self._left and not self.problems and len(self.results) == before:
                 test_bed.lengthen()
                 self._train_embedded(test_bed)
+
+    def report(self, report: ChaosReport) -> ChaosReport:
+        """Return a report with what was done so far."""
+        return msgspec.structs.replace(
+            report,
+            faults=tuple(self.results),
+            runs=tuple(self.runs),
+            hangs=self.hangs,
+            problems=tuple(self.problems),
+            seconds=round(time.monotonic() - self._begun, 1),
+        )
 
     def _train_embedded(self, test_bed: TestBed) -> None:
         """Let the embedded tracker say how the runs of this test bed must end."""

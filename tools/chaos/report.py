@@ -75,11 +75,11 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
     kinds: tuple[str, ...]
     not_run: dict[str, str]
     schedule: tuple[Fault, ...]
-    faults: tuple[FaultResult, ...]
-    runs: tuple[RunResult, ...]
-    hangs: int
-    problems: tuple[str, ...]
-    seconds: float
+    faults: tuple[FaultResult, ...] = ()
+    runs: tuple[RunResult, ...] = ()
+    hangs: int = 0
+    problems: tuple[str, ...] = ()
+    seconds: float = 0.0
     router: str = "iterative-reduce"
     router_args: str = "{}"
     side_by_side: bool = False
@@ -126,6 +126,7 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
         lines += [f"{kind:16} not run: {why}" for kind, why in self.not_run.items()]
         expected = self.runs[-1].expected_sha256 if self.runs else "not known"
         equal = "equal to the embedded tracker's" if self.hash_equal else "NOT the embedded tracker's"
+        equal = equal if self.runs else "no run has ended"
         lines += [
             "",
             f"faults    {len(self.faults)} of {len(self.schedule)} in {len(self.runs)} runs, {self.seconds:.0f} s",

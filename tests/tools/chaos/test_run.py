@@ -125,7 +125,11 @@ def test_a_run_that_is_interrupted_leaves_nothing_behind(tmp_path: Path, number:
         assert "rounds a run" in said
         run.send_signal(number)
         status = run.wait(60)
+        more = "" if number is signal.SIGKILL else run.stderr.read()
     assert status == (-number if number is signal.SIGKILL else 128 + number)
+    if number is not signal.SIGKILL:
+        assert "faults    0 of 3 in 0 runs" in more and "no run has ended" in more
+        assert "again     python -m tools.chaos --faults 3 --seed 2" in more
     end = time.monotonic() + (60.0 if number is signal.SIGKILL else 0.0)  # then somebody else has to notice
     while started(tmp_path) and time.monotonic() < end:
         time.sleep(0.05)
