@@ -657,10 +657,15 @@ def test_who_is_in_a_mesh_is_told_in_the_order_of_coming_whenever_one_comes_or_g
 @pytest.mark.cluster
 def test_a_node_that_somebody_deleted_is_written_again(session: ZooKeeperSession, group: str) -> None:
     with WorkerRegistration(session, "w1", {}, group=group) as registration:
-        for times in (1, 2, 3):
+
+        def created() -> int:
+            node = session.get(registration.path)
+            return 0 if node is None else node.created
+
+        for _ in range(3):
+            before = created()
             session.delete(registration.path)
-            eventually(lambda times=times: registration.renewed >= times)
-        assert session.exists(registration.path)
+            eventually(lambda before=before: created() > before)
 
 
 @pytest.mark.cluster
