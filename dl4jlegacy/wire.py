@@ -71,6 +71,9 @@ _DTYPES = {
     code: np.dtype(code if code[1] == "1" else "<" + code)
     for code in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1")
 }
+_CODES = {dtype: code for code, dtype in _DTYPES.items()}
+_PLAIN = frozenset({type(None), bool, int, float, str})
+"""Types of values that stand in a header as they are."""
 _ENCODER = msgspec.msgpack.Encoder(order="deterministic")
 
 _Table = list[tuple[str, str, tuple[int, ...]]]
@@ -211,15 +214,20 @@ def _viewed(block: Any) -> memoryview:
 
 def _described(name: str, dtype: npt.DTypeLike, shape: Sequence[int]) -> tuple[str, tuple[int, ...]]:
     """Return the wire's words for a dtype and a shape."""
-    code = np.dtype(dtype).str[1:]
-    sizes = tuple(int(size) for size in shape)
     if not isinstance(name, str):
         raise WireError(f"array name {name!r} is of type {type(name).__name__}; names are str")
+    given = np.dtype(dtype)
+    code = _CODES.get(given) or given.str[1:]  # of another byte order
     if code not in _DTYPES:
-        raise WireError(f"array {name!r} has dtype {np.dtype(dtype)}; frames carry {', '.join(_DTYPES)}")
-    if len(sizes) > _MAX_DIMENSIONS or any(size < 0 for size in sizes):
-        raise WireError(f"array {name!r} has shape {sizes}; at most {_MAX_DIMENSIONS} dimensions, none negative")
+        raise WireError(f"array {name!r} has dtype {given}; frames carry {', '.join(_DTYPES)}")
+    sizes = tuple(map(int, shape))
+    _check_sizes(name, sizes)
     return code, sizes
+
+
+def _check_sizes(name: str, sizes: tuple[int, ...]) -> None:
+    if len(sizes) > _MAX_DIMENSIONS or min(sizes, default=0) < 0:
+        raise WireError(f"array {name!r} has shape {sizes}; at most {_MAX_DIMENSIONS} dimensions, none negative")
 
 
 def _nbytes(code: str, shape: tuple[int, ...]) -> int:
@@ -284,7 +292,7 @@ def _unpacked_header(packed: memoryview) -> tuple[dict[str, Any], _Table]:
     for name, code, shape in table:
         if name in names or code not in _DTYPES:
             raise WireError(f"frame holds array {name!r} twice, or with unknown dtype {code!r}")
-        _described(name, _DTYPES[code], shape)
+        _check_sizes(name, shape)
         names.add(name)
     return _json(header, "header", 0), table
 
@@ -312,7 +320,7 @@ def _views(view: memoryview, end: int, table: _Table, offsets: list[int]) -> dic
 
 def _json(value: Any, path: str, depth: int) -> Any:
     """Return ``value`` in plain JSON types (tuples as lists, numpy scalars as numbers), or raise naming the path."""
-    if value is None or type(value) in (bool, int, float, str):
+    if type(value) in _PLAIN:
         return value
     if isinstance(value, np.bool_ | np.integer | np.floating):
         return value.item()
@@ -323,10 +331,16 @@ def _json(value: Any, path: str, depth: int) -> Any:
     if depth > _MAX_DEPTH:
         raise WireError(f"{path[:200]} is nested more than {_MAX_DEPTH} levels deep")
     if isinstance(value, list | tuple):
-        return [_json(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
+        return [
+            item if type(item) in _PLAIN else _json(item, f"{path}[{index}]", depth + 1)
+            for index, item in enumerate(value)
+        ]
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
                 raise WireError(f"{path} has the key {key!r} of type {type(key).__name__}; keys are str")
-        return {key: _json(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
+        return {
+            key: item if type(item) in _PLAIN else _json(item, f"{path}.{key}", depth + 1)
+            for key, item in value.items()
+        }
     raise WireError(f"{path} has a value of type {type(value).__name__}; headers carry JSON values, arrays go beside")

@@ -140,7 +140,7 @@ class _ProtocolActor(_Actor):
         super().__init__(outcome)
         self._tracker, self._topics = tracker, topics
         self._stops: list[Callable[[], None]] = []
-        self._hinted = threading.Event()
+        self._is_hinted = False
 
     def on_start(self) -> None:
         """Listen for hints, and run the role for the first time."""
@@ -149,8 +149,8 @@ class _ProtocolActor(_Actor):
 
     def _hint(self) -> None:
         """Runs on whichever thread changed something: only enqueues."""
-        if not self._hinted.is_set():
-            self._hinted.set()
+        if not self._is_hinted:
+            self._is_hinted = True
             try:
                 self.actor_ref.tell(Poll())
             except pykka.ActorDeadError:
@@ -160,7 +160,7 @@ class _ProtocolActor(_Actor):
         """Run the role until it waits."""
         if not isinstance(message, Poll):
             raise TypeError(f"{type(self).__name__} does not know the message {message!r}")
-        self._hinted.clear()
+        self._is_hinted = False
         self._drive()
 
     def _drive(self) -> None:

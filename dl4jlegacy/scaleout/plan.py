@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -28,6 +29,23 @@ from dl4jlegacy.errors import ConfError
 __all__ = ["PRETRAIN", "VALIDATE", "Phase", "Plan", "SlotPlan", "Validation"]
 
 PRETRAIN, VALIDATE = "pretrain", "validate"
+_KEPT = 1 << 13
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+class _Recent(dict[_Key, _Value]):
+    """What a pure function returned lately, by its argument: masters and workers ask again and again; on any thread."""
+
+    def __init__(self, function: Callable[[_Key], _Value]) -> None:
+        super().__init__()
+        self._function = function
+
+    def __missing__(self, key: _Key) -> _Value:
+        if len(self) >= _KEPT:
+            self.clear()
+        value = self[key] = self._function(key)
+        return value
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
@@ -304,6 +322,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def slots(self, round_: int) -> int:
         """Return the number of slots of a round."""
+        return self._slots[round_]
+
+    @cached_property
+    def _slots(self) -> _Recent[int, int]:
+        return _Recent(self._slots_of)
+
+    def _slots_of(self, round_: int) -> int:
         if self.is_validation(round_):
             return self._validation_slots
         _, epoch, inside = self._place(self.training_round(round_))
@@ -316,6 +341,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def slot(self, round_: int, slot: int) -> SlotPlan:
         """Return what a slot does; raises ``ConfError`` if the plan has no such slot."""
+        return self._slot_plans[round_, slot]
+
+    @cached_property
+    def _slot_plans(self) -> _Recent[tuple[int, int], SlotPlan]:
+        return _Recent(self._slot_plan)
+
+    def _slot_plan(self, place: tuple[int, int]) -> SlotPlan:
+        round_, slot = place
         if not (0 <= round_ < self.total_rounds and 0 <= slot < self.slots(round_)):
             raise ConfError(f"the plan has no slot {slot} in round {round_} (rounds: {self.total_rounds})")
         trained, validates = self.training_round(round_), self.is_validation(round_)
@@ -383,8 +416,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def number(self, round_: int, slot: int) -> int:
         """Return the number of a slot, counted over the run."""
+        return self._first_numbers[round_] + slot
+
+    @cached_property
+    def _first_numbers(self) -> _Recent[int, int]:
+        return _Recent(self._first_number)
+
+    def _first_number(self, round_: int) -> int:
         before = bisect_left(self._validation_rounds, round_)
-        return self._training_number(round_ - before) + before * self._validation_slots + slot
+        return self._training_number(round_ - before) + before * self._validation_slots
 
     def _training_number(self, training_round: int) -> int:
         """Return how many slots the rounds of training before one have."""
@@ -394,6 +434,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def at(self, number: int) -> tuple[int, int]:
         """Return (round, slot) of a slot's number; the inverse of ``number``."""
+        return self._places[number]
+
+    @cached_property
+    def _places(self) -> _Recent[int, tuple[int, int]]:
+        return _Recent(self._found)
+
+    def _found(self, number: int) -> tuple[int, int]:
         before = bisect_right(self._validation_numbers, number)
         if before and (slot := number - self._validation_numbers[before - 1]) < self._validation_slots:
             return self._validation_rounds[before - 1], slot

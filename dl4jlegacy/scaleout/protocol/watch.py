@@ -293,6 +293,8 @@ def _is_late(me: Watcher, slots: OpenSlots, number: int, record: JobRecord, raw:
 
 def _reissue_reason(me: Watcher, slots: OpenSlots, lease: Lease, record: JobRecord) -> ReissueReason | None:
     """Return why a leased job must be given to another worker, or None."""
+    if me.clock.now() - lease.since <= me.limits.straggler_least * (1 + record.behind):
+        return reissue_reason(me, lease, record.worker, float("inf"))  # as yet nobody is a straggler
     patience = straggler_seconds(me.limits, _durations(me, slots)) * (1 + record.behind)
     return reissue_reason(me, lease, record.worker, patience)
 
