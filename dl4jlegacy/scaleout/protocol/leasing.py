@@ -62,6 +62,7 @@ def lease_jobs(me: Worker) -> Steps[list[Claim]]:
         if claims:
             return claims
         if me.raw is raw:
+            me.waited = True
             if whole:
                 me.searched = me.clock.now()
                 me.closed.clear()  # the master reopens a slot if its update is lost
@@ -105,11 +106,33 @@ def _promising(blocks: list[list[int]], free: list[Free]) -> list[list[int]]:
 
 
 def _look(me: Worker, numbers: list[int]) -> Steps[list[Free]]:
-    """Read the head and some job records; return the ready jobs, or none if the head has changed."""
-    raw = me.raw
-    raws = yield from read_many(me.store, [HEAD, *(Keys.job(*me.plan.at(n)) for n in numbers)])
+    """Read the head and some job records; return the ready jobs, or none if the head has changed.
+
+    A worker that has waited does so for the next round, as a rule: it reads the jobs of that together with the head
+    that opens them, and need not ask again.
+    """
+    foreseen, me.foreseen = me.foreseen, {}
+    if me.head is not None and numbers and foreseen.keys() >= set(numbers):
+        return _free(me, me.head, numbers, [foreseen[number] for number in numbers])
+    raw, ahead = me.raw, _following(me)
+    raws = yield from read_many(me.store, [HEAD, *(Keys.job(*me.plan.at(n)) for n in (*numbers, *ahead))])
     me.update_head(raws[0])
-    return [] if me.head is None or me.raw is not raw else _free(me, me.head, numbers, raws[1:])
+    if me.head is not None and me.raw is raw:
+        return _free(me, me.head, numbers, raws[1 : 1 + len(numbers)])
+    me.foreseen = dict(zip(ahead, raws[1 + len(numbers) :], strict=True))
+    return []
+
+
+def _following(me: Worker) -> list[int]:
+    """Return the jobs of the next round for a worker that has waited for them, if they are few and are read at once."""
+    waited, me.waited = me.waited, False
+    if not waited or me.head is None or not me.binds_model() or not is_batch_store(me.store):
+        return []
+    following = me.head.round + 1
+    if following >= me.plan.total_rounds or (slots := me.plan.slots(following)) > me.block:
+        return []
+    first = me.plan.number(following, 0)
+    return list(range(first, first + slots))
 
 
 def _claim_spare(me: Worker) -> Steps[list[Claim]]:

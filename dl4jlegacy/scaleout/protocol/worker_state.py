@@ -80,6 +80,10 @@ class Worker:
     """When a commit was last announced."""
     owes_hint: bool = False
     """Whether there was a commit since then."""
+    waited: bool = False
+    """Whether the last search found nothing, and this one comes after a wait."""
+    foreseen: dict[int, Buffer | None] = field(default_factory=dict)
+    """What the records of some jobs were when this head was read, which was new then."""
     searched: float = float("-inf")
     """When all records of a head were last searched without success."""
     seen: dict[int, float] = field(default_factory=dict)
@@ -118,6 +122,7 @@ class Worker:
             self.seen.clear()
             self.spare.clear()
             self.fetched.clear()
+            self.foreseen.clear()
 
     def key(self, claim: Claim) -> str:
         """Return the key of a leased job's record."""

@@ -1,8 +1,8 @@
-"""Where many jobs are free and quickly done, a worker leases several at once, and commits them together."""
+"""How a worker comes to jobs: several at once where many are quickly done, and the next round's with its head."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -35,12 +35,18 @@ class Clock:
 
 
 class Store(MemoryStore):
-    """Remembers how many values were replaced at once, and lets another worker be faster at some."""
+    """Remembers what was read and replaced at once, and lets another worker be faster at some."""
 
     def __init__(self) -> None:
         super().__init__()
         self.replaced: list[int] = []
+        self.read: list[list[str]] = []
         self.lost: set[str] = set()
+
+    def get_many(self, keys: Iterable[str]) -> Iterator[Any]:
+        keys = list(keys)
+        self.read.append(keys)
+        return super().get_many(keys)
 
     def replace_many_if_same(self, items: Iterable[tuple[str, Any, Any]]) -> list[bool]:
         items = list(items)
@@ -52,24 +58,33 @@ class Store(MemoryStore):
 
 
 class Round:
-    """A round of many jobs, and a worker that takes ``seconds`` for each."""
+    """A round of many jobs, the first of so many, and a worker that takes ``seconds`` for each."""
 
-    def __init__(self, router: str = "iterative-reduce", slots: int = SLOTS, seconds: float = 0.0, **args: Any) -> None:
-        self.plan = Plan(phases=(Phase(),), batches=slots, examples=slots, batch_size=1, jobs_per_round=slots)
+    def __init__(
+        self, router: str = "iterative-reduce", slots: int = SLOTS, seconds: float = 0.0, rounds: int = 1, **args: Any
+    ) -> None:
+        batches = rounds * slots
+        self.plan = Plan(phases=(Phase(),), batches=batches, examples=batches, batch_size=1, jobs_per_round=slots)
         self.store, self.clock, self.seconds = Store(), Clock(), seconds
         self.router = create_router(router, args, jobs_per_round=slots)
-        model = drive(protocol.write_frame(self.store, Keys.model(0, "m"), Result({"score": None}).encode()))
-        head = Head(run="r", version=0, round=0, model=model)
-        self.store.put(HEAD, encode_record(head))
-        work = protocol.MoreWork(head, tuple(range(slots)))
-        binds = self.router.binds_model
-        drive(protocol.issue_jobs(self.store, self.plan, work, binds_model=binds, load=None, put_ahead={}))
+        self.begin(0)
         self.worker = protocol.Worker(
             *("w", self.store, self.clock, self.plan, self.router),
             aggregator=aggregator_of(self.router, load("numpy")),
         )
         self.steps = protocol.worker_steps(self.worker)
         self.reply: Any = None
+
+    def begin(self, round_: int, **other: Any) -> None:
+        """Make a round the head's; its jobs are those of a head that differs from it by ``other``."""
+        model = drive(protocol.write_frame(self.store, Keys.model(round_, "m"), Result({"score": None}).encode()))
+        head = Head(run="r", version=round_, round=round_, model=model)
+        self.store.put(HEAD, encode_record(head))
+        first = self.plan.number(round_, 0)
+        numbers = tuple(range(first, first + self.plan.slots(round_)))
+        work = protocol.MoreWork(msgspec.structs.replace(head, **other), numbers)
+        binds = self.router.binds_model
+        drive(protocol.issue_jobs(self.store, self.plan, work, binds_model=binds, load=None, put_ahead={}))
 
     def perform(self, answer: Callable[[int], Any] = lambda slot: UPDATE, *, until: int = SLOTS + 1) -> list[int]:
         """Perform jobs until so many are, or the worker waits; return their slots."""
@@ -207,3 +222,43 @@ def test_an_update_that_comes_too_late_is_dropped_and_its_neighbours_count(monke
     assert {records[slot].worker for slot in performed[:8] if slot != late} == {"w"}
     written = {key.split("/")[2] for key in found.store.keys("update/0/")}
     assert str(late) not in written and len(written) == sum(r.state == "done" for r in records.values()) - 1
+
+
+# -- after a wait ------------------------------------------------------------------------------------------------------
+
+
+def heads_read(found: Round) -> int:
+    return sum(HEAD in keys for keys in found.store.read)
+
+
+def test_a_worker_that_waited_reads_the_jobs_of_the_next_round_with_the_head_that_opens_them() -> None:
+    rounds = Round(slots=4, rounds=3)
+    for round_ in range(3):
+        if round_:
+            rounds.begin(round_)
+            rounds.store.read.clear()
+        assert len(rounds.perform(until=1)) == 1
+        assert round_ == 0 or heads_read(rounds) == 1
+        assert len(rounds.perform()) == 3
+    assert {record.state for record in rounds.states().values()} == {"done"}
+
+
+@pytest.mark.parametrize("round_", [1, 2], ids=["the next round", "a later one"])
+def test_of_what_was_read_with_a_head_only_its_own_jobs_are_taken(round_: int) -> None:
+    rounds = Round(slots=4, rounds=3)
+    assert len(rounds.perform()) == 4
+    other = drive(protocol.write_frame(rounds.store, "model/other", Result({"score": 1.0}).encode()))
+    rounds.begin(round_, model=other)
+    assert rounds.perform() == []  # the jobs are those of a head that was lost
+    rounds.store.delete_many(Keys.job(round_, slot) for slot in range(4))
+    rounds.begin(round_)
+    assert len(rounds.perform()) == 4
+
+
+@pytest.mark.parametrize("slots", [BLOCK, BLOCK + 1], ids=["few", "many"])
+def test_jobs_of_the_next_round_are_read_ahead_only_if_they_are_few(slots: int) -> None:
+    rounds = Round(slots=slots, rounds=2)
+    assert len(rounds.perform()) == slots
+    rounds.store.read.clear()
+    assert rounds.perform() == []
+    assert any(Keys.job(1, 0) in keys for keys in rounds.store.read) == (slots == BLOCK)
