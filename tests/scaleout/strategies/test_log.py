@@ -107,7 +107,9 @@ class CountedStore(MemoryStore):
         super().put_many(items)
 
 
-def test_between_two_stored_versions_only_messages_travel() -> None:
+def test_between_two_stored_versions_only_messages_travel(monkeypatch) -> None:
+    # on a busy machine a job takes longer than others do, and what is done twice is written twice
+    monkeypatch.setattr(watch, "straggler_seconds", lambda limits, durations: float("inf"))
     stores = {every: CountedStore() for every in (1, 64)}
     for every, store in stores.items():
         train(conf(every, workers=2), tracker=StateTracker(store))
