@@ -130,6 +130,7 @@ def run_chaos(options: ChaosOptions, say: Callable[[str], None]) -> ChaosReport:
             router=options.router,
             router_args=options.router_args,
             side_by_side=options.side_by_side,
+            hostile_neighbour=options.hostile_neighbour,
             rounds_asked_for=options.rounds,
             not_run=not_run,
             schedule=schedule,
@@ -139,11 +140,9 @@ def run_chaos(options: ChaosOptions, say: Callable[[str], None]) -> ChaosReport:
             try:
                 driver.run_all(test_bed)
             except Stopped:
-                say(driver.report(so_far).text())
+                say(driver.report(so_far, test_bed).text())
                 raise
-            report = driver.report(so_far)
-            if test_bed.neighbour is not None:
-                report = msgspec.structs.replace(report, neighbour=test_bed.neighbour.done)
+            report = driver.report(so_far, test_bed)
         folder.stays = options.keep is not None or bool(driver.problems)
     return msgspec.structs.replace(report, folder=str(folder.path) if folder.stays else "")
 
@@ -235,14 +234,15 @@ class Driver:
                 test_bed.lengthen()
                 self._train_embedded(test_bed)
 
-    def report(self, report: ChaosReport) -> ChaosReport:
-        """Return a report with what was done so far."""
+    def report(self, asked: ChaosReport, test_bed: TestBed) -> ChaosReport:
+        """Return the report of what was asked for, with what was done so far."""
         return msgspec.structs.replace(
-            report,
+            asked,
             faults=tuple(self.results),
             runs=tuple(self.runs),
             hangs=self.hangs,
             problems=tuple(self.problems),
+            neighbour=test_bed.neighbour.done if test_bed.neighbour is not None else {},
             seconds=round(time.monotonic() - self._begun, 1),
         )
 

@@ -66,8 +66,9 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         problems: empty if everything was as it should be.
         router, router_args, side_by_side: of the runs, and whether there were two at a time.
+        hostile_neighbour: whether somebody without the secret was to write to the servers.
         rounds_asked_for: about how many a run was to have; 0: by the number of faults.
-        neighbour: how much the hostile neighbour has done of what; empty if there was none.
+        neighbour: how much it has done of what, in the runs that have ended.
     """
 
     seed: int
@@ -83,6 +84,7 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
     router: str = "iterative-reduce"
     router_args: str = "{}"
     side_by_side: bool = False
+    hostile_neighbour: bool = False
     neighbour: dict[str, int] = {}
     folder: str = ""
     rounds_asked_for: int = 0
@@ -96,7 +98,7 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
         beside = f" --router {self.router}" if self.router != "iterative-reduce" else ""
         beside += f" --router-args {shlex.quote(self.router_args)}" if self.router_args != "{}" else ""
         beside += " --side-by-side" if self.side_by_side else ""
-        beside += " --hostile-neighbour" if self.neighbour else ""
+        beside += " --hostile-neighbour" if self.hostile_neighbour else ""
         return f"python -m tools.chaos --faults {count} --seed {self.seed}{workers}{rounds}{kinds}{beside}"
 
     @property
@@ -125,8 +127,10 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
             lines.append(f"{kind:16} {summary['faults']:6} {noticed:>22} {full:>22}")
         lines += [f"{kind:16} not run: {why}" for kind, why in self.not_run.items()]
         expected = self.runs[-1].expected_sha256 if self.runs else "not known"
-        equal = "equal to the embedded tracker's" if self.hash_equal else "NOT the embedded tracker's"
-        equal = equal if self.runs else "no run has ended"
+        if self.runs:
+            equal = "equal to the embedded tracker's" if self.hash_equal else "NOT the embedded tracker's"
+        else:
+            equal = "no run has ended"
         lines += [
             "",
             f"faults    {len(self.faults)} of {len(self.schedule)} in {len(self.runs)} runs, {self.seconds:.0f} s",

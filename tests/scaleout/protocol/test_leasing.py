@@ -58,7 +58,7 @@ class Store(MemoryStore):
 
 
 class Round:
-    """A round of many jobs, the first of so many, and a worker that takes ``seconds`` for each."""
+    """A round of many jobs, the first of ``rounds``, and a worker that takes ``seconds`` for each."""
 
     def __init__(
         self, router: str = "iterative-reduce", slots: int = SLOTS, seconds: float = 0.0, rounds: int = 1, **args: Any

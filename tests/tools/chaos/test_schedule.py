@@ -149,9 +149,11 @@ def test_a_report_names_what_was_late_what_was_not_run_and_how_to_do_it_again() 
     assert "partition        not run: network namespaces need root" in text
     assert "python -m tools.chaos --faults 1 --seed 7 --workers 4 --kinds worker-kill" in text
     assert "problem   run r: it stood still" in text
-    beside = report(neighbour={"entries deleted": 3, "keys": 400}).text()
+    beside = report(hostile_neighbour=True, neighbour={"entries deleted": 3, "keys": 400}).text()
     assert "neighbour entries deleted 3, keys 400" in beside
     assert "--kinds worker-kill --hostile-neighbour" in beside
+    interrupted = report(hostile_neighbour=True)  # before that had done anything
+    assert interrupted.replay.endswith("--hostile-neighbour")
 
 
 def test_of_hogwild_the_accounting_is_compared_and_not_the_parameters() -> None:
