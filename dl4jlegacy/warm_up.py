@@ -15,6 +15,7 @@ import numpy as np
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets import DataSet
 from dl4jlegacy.kernels import load
+from dl4jlegacy.nn.compile_ahead import compiling_ahead
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.zoo import ZOO, select
 
@@ -72,10 +73,12 @@ def warm_up(models: Sequence[str] = (), clock: Callable[[], float] = time.perf_c
         select(name)
     for name in names:
         n_in, n_out, batch = made_up_batch(name)
-        network = MultiLayerNetwork(ZOO[name].build(n_in, n_out), kernels=kernels)
+        conf = ZOO[name].build(n_in, n_out)
+        network = MultiLayerNetwork(conf, kernels=kernels)
         ends = [clock()]
-        for _ in range(2):
-            network.fit(batch)
-            network.output(batch.features)
-            ends.append(clock())
+        with compiling_ahead(conf, kernels):
+            for _ in range(2):
+                network.fit(batch)
+                network.output(batch.features)
+                ends.append(clock())
         yield WarmedUp(name, ends[1] - ends[0], ends[2] - ends[1])

@@ -12,12 +12,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-__all__ = ["kernels_being_compiled", "report_compilation"]
+__all__ = ["kernels_being_compiled", "report_compilation", "report_missing", "when_missing"]
 
 logger = logging.getLogger(__name__)
 
 _LOCK = threading.Lock()
 _NOW: list[str] = []
+
+
+class _Missing(threading.local):
+    call: Callable[[], None] | None = None
+
+
+_missing = _Missing()
 
 
 def kernels_being_compiled() -> tuple[str, ...]:
@@ -39,3 +46,23 @@ def report_compilation(name: str, clock: Callable[[], float] = time.perf_counter
         with _LOCK:
             _NOW.remove(name)
         logger.info("kernel %s: ready after %.1f s", name, clock() - began)
+
+
+@contextlib.contextmanager
+def when_missing(call: Callable[[], None]) -> Iterator[None]:
+    """Let ``call`` be called, once, before this thread compiles the first kernel meanwhile that is in no cache.
+
+    It must not wait. Of several, one in the other, the innermost is called.
+    """
+    before, _missing.call = _missing.call, call
+    try:
+        yield
+    finally:
+        _missing.call = before
+
+
+def report_missing() -> None:
+    """Say that a kernel is in no cache, and that this thread compiles it: calls what ``when_missing`` was told."""
+    call, _missing.call = _missing.call, None
+    if call is not None:
+        call()

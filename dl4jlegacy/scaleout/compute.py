@@ -19,6 +19,7 @@ from dl4jlegacy.errors import DeviceError, DeviceMemoryError, TrackerError, Vers
 from dl4jlegacy.kernels import load, load_for_host
 from dl4jlegacy.kernels.arithmetic import cpu_arithmetic
 from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.nn.compile_ahead import compiling_ahead
 from dl4jlegacy.nn.self_check import training_digest
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import Job, Result
@@ -273,9 +274,12 @@ def check_same_arithmetic(tracker: StateTracker, conf: Conf, compute: Compute) -
     Raises:
         VersionError: it rounds differently, and the run is not mixed.
     """
-    ours = compute.arithmetic()
-    if not compute.on_gpu and conf.network_conf is not None:
-        ours["training"] = training_digest(conf.network_conf, compute.kernels(0))
+    if compute.on_gpu or conf.network_conf is None:
+        ours = compute.arithmetic()
+    else:
+        kernels = compute.kernels(0)
+        with compiling_ahead(conf.network_conf, kernels):
+            ours = {**compute.arithmetic(), "training": training_digest(conf.network_conf, kernels)}
     found = tracker.define_once(ARITHMETIC, ours)
     theirs = found if isinstance(found, dict) else {}
     if conf.mixed_devices and theirs.keys() != ours.keys():

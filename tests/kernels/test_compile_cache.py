@@ -101,6 +101,13 @@ with compiling.sole_compiler(Path(sys.argv[1]), sys.argv[2]):
     print("held", flush=True)
     sys.stdin.readline()
 """
+ONLY_COMPILE = """
+import numba
+import work
+compiling.only_compile()
+compiled = compiling.compile_cached((numba.float64,), work.halve)
+print("nothing is computed:", compiled(3.0), compiling.address_of(compiled), flush=True)
+"""
 
 
 @pytest.fixture
@@ -183,3 +190,38 @@ def test_a_cache_that_no_lock_can_be_kept_in_keeps_nobody_waiting(tmp_path):
     (tmp_path / compiling.LOCK_FILE).mkdir()
     with compiling.sole_compiler(tmp_path, "halve", seconds=0):
         assert (tmp_path / compiling.LOCK_FILE).is_dir()
+
+
+def test_a_helper_compiles_what_nobody_is_at_and_computes_nothing(halve, tmp_path):
+    def help_once():
+        with another_process(tmp_path, ONLY_COMPILE) as helper:
+            assert line_with(helper, "nothing is computed").split()[3:] == ["0", "0"]
+            assert helper.wait(60) == 0
+        return len(list((tmp_path / "__pycache__").glob("work.halve*.nbc")))
+
+    with compiling.sole_compiler(tmp_path / "__pycache__", "halve"):
+        assert help_once() == 0
+    assert help_once() == 1
+    compiled = compiling.compile_cached((numba.float64,), halve)
+    assert (sum(compiled.stats.cache_hits.values()), compiled(3.0)) == (1, 1.5)
+
+
+def test_a_helper_compiles_nothing_where_nothing_can_be_locked(halve, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(fcntl, "lockf", refuse)
+    monkeypatch.setattr(compiling, "_only_compiles", True)
+    assert compiling.compile_cached((numba.float64,), halve)(3.0) == 0
+    monkeypatch.setattr(compiling, "_only_compiles", False)
+    assert sum(compiling.compile_cached((numba.float64,), halve).stats.cache_hits.values()) == 0
+
+
+@pytest.mark.parametrize(("returned", "result"), [("bool", True), ("float", 0.0), ("int", 0), ("None", 0)])
+def test_what_a_helper_does_not_compute_lets_its_caller_go_on(returned, result):
+    def kernel_of_some_kind(x):
+        return x
+
+    kernel_of_some_kind.__annotations__["return"] = returned
+    found = compiling._Uncomputed(kernel_of_some_kind)(1.0)
+    assert (found, type(found)) == (result, type(result))

@@ -4,7 +4,8 @@ Read-only inputs are declared read-only, and Numba passes writable arrays there 
 batch decoded from a frame costs no second wait. Compiled code goes to Numba's cache beside the source file, under a
 name with a digest of all sources of this folder: Numba itself looks at the kernel's own file only, and would go on with
 the old code of what the kernel calls in another one. Processes that need the same kernel at the same time, as the
-workers of a new cluster do, let one of them compile it and read what it has put into the cache.
+workers of a new cluster do, let one of them compile it and read what it has put into the cache. There may be helpers,
+too, which ``only_compile``: each takes the next kernel that nobody is at.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from numba.core.runtime.nrt import rtsys
 
 from dl4jlegacy.clock import Deadline
 from dl4jlegacy.errors import ConfError
-from dl4jlegacy.kernels.compilation import report_compilation
+from dl4jlegacy.kernels.compilation import report_compilation, report_missing
 
 __all__ = [
     "OPTIONS",
@@ -43,6 +44,7 @@ __all__ = [
     "has_wide_registers",
     "helper",
     "kernel",
+    "only_compile",
     "register_file",
     "sole_compiler",
     "sources_digest",
@@ -68,6 +70,7 @@ _SOURCES = sources_digest(Path(__file__).parent)
 _njit: Any = numba.njit
 _FunctionCache: Any = caching.FunctionCache
 _compiling = threading.RLock()
+_only_compiles = False
 _SCALARS = {"f": numba.types.float64, "i": numba.types.int64, "u": numba.types.uint64}
 
 
@@ -124,6 +127,8 @@ def helper(function: Callable[..., Any], **more: Any) -> Any:
 def compile_cached(signature: tuple[Any, ...], function: Callable[..., Any]) -> Any:
     """Return ``function`` compiled for ``signature``, from the cache if it is there; it releases the GIL."""
     function.__qualname__ = f"{function.__name__}_{_SOURCES}"  # names the files in the cache
+    if _only_compiles:
+        return _compile_for_others(signature, function)
     with _compiling, _no_collection(), report_compilation(_shown(function)):  # who comes second finds it in the cache
         try:
             dispatcher = _njit(cache=True, **OPTIONS)(function)
@@ -135,6 +140,45 @@ def compile_cached(signature: tuple[Any, ...], function: Callable[..., Any]) -> 
         except Exception:  # noqa: BLE001  # a damaged file of the cache may raise anything
             # its folder cannot be written, or its disk is full; what is wrong with the kernel itself is raised again
             return _njit(signature, **OPTIONS)(function)
+
+
+def only_compile() -> None:
+    """Let this process compute nothing from now on: what is called only puts into the cache what nobody else compiles.
+
+    Kernels do nothing then, so that a whole step of training is over as soon as it is known what that needs.
+    """
+    global _only_compiles
+    _only_compiles = True
+
+
+def _compile_for_others(signature: tuple[Any, ...], function: Callable[..., Any]) -> _Uncomputed:
+    with _compiling, _no_collection():
+        dispatcher = _njit(cache=True, **OPTIONS)(function)
+        with _lock_file(Path(dispatcher._cache.cache_path)) as handle:
+            if handle is not None and _locked(handle, _shown(function)):
+                dispatcher.compile(signature)
+    return _Uncomputed(function)
+
+
+class _Uncomputed:
+    """Stands for a compiled function, its only overload and the library of that, and does nothing.
+
+    It returns what lets its caller go on: that all is finite and done.
+    """
+
+    llvm_func_name = llvm_cfunc_wrapper_name = ""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._result = {"bool": True, "float": 0.0}.get(function.__annotations__.get("return", ""), 0)
+        self.library = self.fndesc = self
+        self.entry_point, self.overloads = self, {(): self}
+
+    def __call__(self, *args: Any) -> Any:
+        return self._result
+
+    def get_pointer_to_function(self, name: str) -> int:
+        """Return no address."""
+        return 0
 
 
 @contextlib.contextmanager
@@ -179,6 +223,7 @@ def _load_first(dispatcher: Any, alone: contextlib.ExitStack) -> None:
     def load_or_wait(signature: Any, context: Any) -> Any:
         found = load(signature, context)
         if found is None:
+            report_missing()
             alone.enter_context(sole_compiler(Path(cache.cache_path), _shown(dispatcher.py_func)))
             found = load(signature, context)
         return found
@@ -195,27 +240,29 @@ def sole_compiler(folder: Path, name: str, seconds: float = PATIENCE_SECONDS) ->
     seconds, both compile: that costs time, and changes nothing. Threads of one process do not keep each other out, and
     whoever of them is done first lets go for all: ``compile_cached`` lets in one at a time.
     """
+    with _lock_file(folder) as handle:
+        if handle is not None:
+            _lock(handle, name, Deadline(seconds))
+        yield
+
+
+@contextlib.contextmanager
+def _lock_file(folder: Path) -> Iterator[int | None]:
+    """Open the file whose bytes are locked, which closing it ends; None where it cannot be written."""
     try:
         handle = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except OSError:  # it cannot be written, or its disk is full: the cache's files will fail likewise
-        yield
+    except OSError:  # or its disk is full: the cache's files will fail likewise
+        yield None
         return
     try:
-        _lock(handle, name, Deadline(seconds))
-        yield
+        yield handle
     finally:
         os.close(handle)
 
 
 def _lock(handle: int, name: str, deadline: Deadline) -> None:
-    place, waits = zlib.crc32(name.encode()), False
-    while True:
-        try:
-            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
-            return
-        except OSError as exc:
-            if exc.errno not in (errno.EACCES, errno.EAGAIN):
-                return  # a file system without locks
+    waits = False
+    while _locked(handle, name) is False:
         if not waits:
             logger.info("kernel %s: another process compiles it, which this one waits for", name)
         if deadline.passed():
@@ -223,6 +270,15 @@ def _lock(handle: int, name: str, deadline: Deadline) -> None:
             return
         waits = True
         time.sleep(min(_LOOK_SECONDS, deadline.left()))
+
+
+def _locked(handle: int, name: str) -> bool | None:
+    """Lock the byte of a kernel; return whether that was possible, None: this file system has no locks."""
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, zlib.crc32(name.encode()))
+    except OSError as exc:
+        return False if exc.errno in (errno.EACCES, errno.EAGAIN) else None
+    return True
 
 
 class Kernel:

@@ -1,0 +1,131 @@
+"""Processes that compile a network's kernels beside this one, where there are cores to spare.
+
+Numba compiles one kernel at a time, and most of that in Python, so that threads would not help. A helper goes through a
+step of training in which nothing is computed, and compiles of what that needs whatever nobody else is at. This process
+goes on as it would without help, and finds in the cache what it comes to. Helpers can only save time: one that fails,
+or is killed, leaves its kernel to others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from dl4jlegacy.kernels import load, threads
+from dl4jlegacy.kernels.compilation import when_missing
+from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.machine import free_memory, most_cores
+from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration
+from dl4jlegacy.nn.networks import NetworkConfiguration
+from dl4jlegacy.nn.self_check import training_digest
+
+__all__ = ["compiling_ahead", "helpers"]
+
+logger = logging.getLogger(__name__)
+
+LOCK_FILE = "helping.lock"  # in the folder of the cache, held by the process that has helpers
+_MOST = 3  # with more, all wait for the largest kernel
+_MEMORY = 512 << 20  # bytes that a helper takes at most, and as much again stays free
+_KINDS: dict[str, type[MultiLayerConfiguration] | type[ComputationGraphConfiguration]] = {
+    "layers": MultiLayerConfiguration,
+    "graph": ComputationGraphConfiguration,
+}
+_END_SECONDS = 5.0
+
+
+def helpers() -> int:
+    """Return how many helpers this machine has cores and memory for, beside this process."""
+    cores, memory = threads.count(), free_memory()
+    if (quota := most_cores()) is not None:
+        cores = min(cores, int(quota))
+    room = _MOST if memory is None else memory // _MEMORY - 1
+    return max(0, min(_MOST, cores - 1, room))
+
+
+@contextlib.contextmanager
+def compiling_ahead(conf: NetworkConfiguration, kernels: Kernels) -> Iterator[None]:
+    """Let helpers compile what ``training_digest`` of a network needs, from the first kernel on that no cache has.
+
+    They have ended afterwards. While one process of a machine has helpers, no other one gets any for the same cache.
+
+    Args:
+        conf: resolved.
+        kernels: those that are used meanwhile; only ``numba``'s are compiled.
+    """
+    if kernels.name != "numba":
+        yield
+        return
+    with contextlib.ExitStack() as ended, when_missing(lambda: _start(conf, ended)):
+        yield
+
+
+def _start(conf: NetworkConfiguration, ended: contextlib.ExitStack) -> None:
+    from dl4jlegacy.kernels.numba.compile import cache_folder
+
+    folder, count = cache_folder(), helpers()
+    if folder is None or not count or not ended.enter_context(_held(folder / LOCK_FILE)):
+        return
+    kind, text = next(name for name, known in _KINDS.items() if isinstance(conf, known)), conf.to_json().encode()
+    try:
+        for _ in range(count):
+            ended.callback(_end, _helper(kind, text))
+    except OSError as exc:  # there can be no more processes, or the disk is full: it is compiled here
+        logger.info("no process that helps to compile kernels: %s", exc)
+
+
+def _helper(kind: str, text: bytes) -> subprocess.Popen[bytes]:
+    with tempfile.TemporaryFile(prefix="dl4j-conf-") as given:  # a pipe would have to be written to while it is read
+        given.write(text)
+        given.seek(0)
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", __name__, kind],
+            stdin=given,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+
+
+def _end(helper: subprocess.Popen[bytes]) -> None:
+    """Kill a helper: what it is at now nobody waits for."""
+    helper.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        helper.wait(_END_SECONDS)
+
+
+@contextlib.contextmanager
+def _held(path: Path) -> Iterator[bool]:
+    """Hold a lock that one process at a time can have; yield whether this one has it."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError:
+        yield False
+        return
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # another process has it, or this file system has no locks
+            yield False
+            return
+        yield True
+    finally:
+        os.close(handle)
+
+
+def _help(arguments: list[str]) -> None:
+    """Be a helper: ``KIND``, and on stdin the network's configuration as JSON."""
+    from dl4jlegacy.kernels.numba.compile import only_compile
+
+    only_compile()
+    training_digest(_KINDS[arguments[0]].from_json(sys.stdin.buffer.read()), load("numba"))
+
+
+if __name__ == "__main__":
+    _help(sys.argv[1:])
