@@ -1,9 +1,9 @@
 """Processes that compile a network's kernels beside this one, where there are cores to spare.
 
-Numba compiles one kernel at a time, and most of that in Python, so that threads would not help. A helper goes through a
-step of training in which nothing is computed, and compiles of what that needs whatever nobody else is at. This process
-goes on as it would without help, and finds in the cache what it comes to. Helpers can only save time: one that fails,
-or is killed, leaves its kernel to others.
+Numba compiles one kernel at a time, most of that in Python, so that threads would not help. A helper goes through one
+step of training in which nothing is computed, and then compiles what of that nobody else is at, the last first. This
+process goes on as it would without help, and finds in the cache what it comes to. Helpers can only save time: one that
+fails, or is killed, leaves its kernel to others.
 """
 
 from __future__ import annotations
@@ -121,10 +121,10 @@ def _held(path: Path) -> Iterator[bool]:
 
 def _help(arguments: list[str]) -> None:
     """Be a helper: ``KIND``, and on stdin the network's configuration as JSON."""
-    from dl4jlegacy.kernels.numba.compile import only_compile
+    from dl4jlegacy.kernels.numba.compile import compile_for_others
 
-    only_compile()
-    training_digest(_KINDS[arguments[0]].from_json(sys.stdin.buffer.read()), load("numba"))
+    conf, kernels = _KINDS[arguments[0]].from_json(sys.stdin.buffer.read()), load("numba")
+    compile_for_others(lambda: training_digest(conf, kernels))
 
 
 if __name__ == "__main__":

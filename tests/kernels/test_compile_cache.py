@@ -101,12 +101,13 @@ with compiling.sole_compiler(Path(sys.argv[1]), sys.argv[2]):
     print("held", flush=True)
     sys.stdin.readline()
 """
-ONLY_COMPILE = """
+FOR_OTHERS = """
 import numba
 import work
-compiling.only_compile()
-compiled = compiling.compile_cached((numba.float64,), work.halve)
-print("nothing is computed:", compiled(3.0), compiling.address_of(compiled), flush=True)
+def step():
+    compiled = compiling.compile_cached((numba.float64,), work.halve)
+    print("nothing is computed:", compiled(3.0), compiling.address_of(compiled), flush=True)
+compiling.compile_for_others(step)
 """
 
 
@@ -194,7 +195,7 @@ def test_a_cache_that_no_lock_can_be_kept_in_keeps_nobody_waiting(tmp_path):
 
 def test_a_helper_compiles_what_nobody_is_at_and_computes_nothing(halve, tmp_path):
     def help_once():
-        with another_process(tmp_path, ONLY_COMPILE) as helper:
+        with another_process(tmp_path, FOR_OTHERS) as helper:
             assert line_with(helper, "nothing is computed").split()[3:] == ["0", "0"]
             assert helper.wait(60) == 0
         return len(list((tmp_path / "__pycache__").glob("work.halve*.nbc")))
@@ -206,15 +207,35 @@ def test_a_helper_compiles_what_nobody_is_at_and_computes_nothing(halve, tmp_pat
     assert (sum(compiled.stats.cache_hits.values()), compiled(3.0)) == (1, 1.5)
 
 
-def test_a_helper_compiles_nothing_where_nothing_can_be_locked(halve, monkeypatch):
+@pytest.fixture
+def helping(monkeypatch):
+    """What lets this process be a helper for a while."""
+    monkeypatch.setattr(compiling, "_needed", None)  # as it is again afterwards
+    return compiling.compile_for_others
+
+
+def test_a_helper_compiles_nothing_where_nothing_can_be_locked(halve, helping, monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOLCK, "no locks")
 
     monkeypatch.setattr(fcntl, "lockf", refuse)
-    monkeypatch.setattr(compiling, "_only_compiles", True)
-    assert compiling.compile_cached((numba.float64,), halve)(3.0) == 0
-    monkeypatch.setattr(compiling, "_only_compiles", False)
+    helping(lambda: compiling.compile_cached((numba.float64,), halve))
+    monkeypatch.setattr(compiling, "_needed", None)
     assert sum(compiling.compile_cached((numba.float64,), halve).stats.cache_hits.values()) == 0
+
+
+def test_a_helper_begins_with_what_is_needed_last_also_if_the_step_fails(helping, monkeypatch):
+    order = []
+    monkeypatch.setattr(compiling, "_compile_unless_others", lambda *what: order.append(what))
+
+    def step():
+        for name in "abc":
+            compiling.compile_cached((name,), double)
+        raise ValueError("made-up examples")
+
+    with pytest.raises(ValueError, match="made-up"):
+        helping(step)
+    assert order == [(("c",), double), (("b",), double), (("a",), double)]
 
 
 @pytest.mark.parametrize(("returned", "result"), [("bool", True), ("float", 0.0), ("int", 0), ("None", 0)])

@@ -5,7 +5,7 @@ batch decoded from a frame costs no second wait. Compiled code goes to Numba's c
 name with a digest of all sources of this folder: Numba itself looks at the kernel's own file only, and would go on with
 the old code of what the kernel calls in another one. Processes that need the same kernel at the same time, as the
 workers of a new cluster do, let one of them compile it and read what it has put into the cache. There may be helpers,
-too, which ``only_compile``: each takes the next kernel that nobody is at.
+too, which only ``compile_for_others``.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ __all__ = [
     "address_of",
     "cache_folder",
     "compile_cached",
+    "compile_for_others",
     "has_wide_registers",
     "helper",
     "kernel",
-    "only_compile",
     "register_file",
     "sole_compiler",
     "sources_digest",
@@ -70,7 +70,7 @@ _SOURCES = sources_digest(Path(__file__).parent)
 _njit: Any = numba.njit
 _FunctionCache: Any = caching.FunctionCache
 _compiling = threading.RLock()
-_only_compiles = False
+_needed: list[tuple[tuple[Any, ...], Callable[..., Any]]] | None = None  # of a process that compiles for others
 _SCALARS = {"f": numba.types.float64, "i": numba.types.int64, "u": numba.types.uint64}
 
 
@@ -127,8 +127,9 @@ def helper(function: Callable[..., Any], **more: Any) -> Any:
 def compile_cached(signature: tuple[Any, ...], function: Callable[..., Any]) -> Any:
     """Return ``function`` compiled for ``signature``, from the cache if it is there; it releases the GIL."""
     function.__qualname__ = f"{function.__name__}_{_SOURCES}"  # names the files in the cache
-    if _only_compiles:
-        return _compile_for_others(signature, function)
+    if _needed is not None:
+        _needed.append((signature, function))
+        return _Uncomputed(function)
     with _compiling, _no_collection(), report_compilation(_shown(function)):  # who comes second finds it in the cache
         try:
             dispatcher = _njit(cache=True, **OPTIONS)(function)
@@ -142,26 +143,30 @@ def compile_cached(signature: tuple[Any, ...], function: Callable[..., Any]) -> 
             return _njit(signature, **OPTIONS)(function)
 
 
-def only_compile() -> None:
-    """Let this process compute nothing from now on: what is called only puts into the cache what nobody else compiles.
+def compile_for_others(step: Callable[[], object]) -> None:
+    """Compile into the cache what a step needs, and nobody else compiles; compute nothing, in this process, ever again.
 
-    Kernels do nothing then, so that a whole step of training is over as soon as it is known what that needs.
+    What is needed last comes first, since those who are helped begin at the other end.
     """
-    global _only_compiles
-    _only_compiles = True
+    global _needed
+    _needed = []
+    try:
+        step()
+    finally:
+        for signature, function in reversed(_needed):
+            _compile_unless_others(signature, function)
 
 
-def _compile_for_others(signature: tuple[Any, ...], function: Callable[..., Any]) -> _Uncomputed:
+def _compile_unless_others(signature: tuple[Any, ...], function: Callable[..., Any]) -> None:
     with _compiling, _no_collection():
         dispatcher = _njit(cache=True, **OPTIONS)(function)
         with _lock_file(Path(dispatcher._cache.cache_path)) as handle:
             if handle is not None and _locked(handle, _shown(function)):
                 dispatcher.compile(signature)
-    return _Uncomputed(function)
 
 
 class _Uncomputed:
-    """Stands for a compiled function, its only overload and the library of that, and does nothing.
+    """Stands for a compiled function, for its only overload and the library of that, and does nothing.
 
     It returns what lets its caller go on: that all is finite and done.
     """

@@ -4,7 +4,8 @@ All run over the flat array in blocks of 64 elements, one ``uniform_block`` each
 scratch arrays, so that an element's number never depends on the shape around it. A bias is first written out with its
 beginning repeated behind its end, so that sixteen lanes may run over the end of a row into the next one.
 
-Loops run over slices from 0: Numba cannot see that ``start + k`` is not negative, and would test every index.
+Loops run over slices from 0: Numba cannot see that ``start + k`` is not negative, and would test every index. What is
+left at the end is copied element by element: an assignment to a slice takes Numba two seconds to compile.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ _sample_block_jit: Any = helper(_sample_block)
 def sigmoid_sample_lanes(z: Array, b: Array, probability: Array, sample: Array, key: int) -> None:
     """float32: ``probability = sigmoid(z + b)``, ``sample = u < probability``."""
     size, n, column = z.size, z.shape[1], 0
-    bias, u, spare = _wrapped_jit(b), np.empty(64, z.dtype), np.empty((3, 64), z.dtype)
+    bias, u, spare = _wrapped_jit(b), np.empty(64, z.dtype), np.zeros(192, z.dtype)
     ua, ba = np.uint64(u.ctypes.data), np.uint64(bias.ctypes.data)
     za, pa, sa = np.uint64(z.ctypes.data), np.uint64(probability.ctypes.data), np.uint64(sample.ctypes.data)
     for block in range(size // 64):
@@ -81,12 +82,12 @@ def sigmoid_sample_lanes(z: Array, b: Array, probability: Array, sample: Array, 
     if start < size:
         rest, ca = size - start, np.uint64(spare.ctypes.data)
         zs, ps, ss = z.reshape(-1), probability.reshape(-1), sample.reshape(-1)
-        spare[0, :rest] = zs[start:]
-        spare[0, rest:] = 0
+        for k in range(rest):
+            spare[k] = zs[start + k]
         lanes.uniform_block(np.uint64(size // 64), key, ua)
         _sample_block_jit(ca, ba, ca + np.uint64(256), ca + np.uint64(512), ua, column, n)
-        ps[start:] = spare[1, :rest]
-        ss[start:] = spare[2, :rest]
+        for k in range(rest):
+            ps[start + k], ss[start + k] = spare[64 + k], spare[128 + k]
 
 
 @kernel("MrMMu")
@@ -114,9 +115,12 @@ def sigmoid_lanes(z: Array, b: Array) -> None:
         column = _next_jit(column, n)
     start = size // 16 * 16
     if start < size:
-        spare[: size - start] = z.reshape(-1)[start:]
+        rest = z.reshape(-1)[start:]
+        for k in range(rest.size):
+            spare[k] = rest[k]
         lanes.store(ca, lanes.sigmoid(lanes.add(lanes.load(ca), lanes.load(ba + np.uint64(4 * column)))))
-        z.reshape(-1)[start:] = spare[: size - start]
+        for k in range(rest.size):
+            rest[k] = spare[k]
 
 
 @kernel("Mr")
@@ -131,9 +135,12 @@ def tanh_lanes(z: Array, b: Array) -> None:
         column = _next_jit(column, n)
     start = size // 16 * 16
     if start < size:
-        spare[: size - start] = z.reshape(-1)[start:]
+        rest = z.reshape(-1)[start:]
+        for k in range(rest.size):
+            spare[k] = rest[k]
         lanes.store(ca, lanes.tanh(lanes.add(lanes.load(ca), lanes.load(ba + np.uint64(4 * column)))))
-        z.reshape(-1)[start:] = spare[: size - start]
+        for k in range(rest.size):
+            rest[k] = spare[k]
 
 
 @kernel("mu")
@@ -145,7 +152,9 @@ def uniform_lanes(out: Array, key: int) -> None:
         lanes.uniform_block(np.uint64(block), key, address + np.uint64(256 * block))
     if out.size % 64:
         lanes.uniform_block(np.uint64(whole), key, np.uint64(spare.ctypes.data))
-        out[whole * 64 :] = spare[: out.size % 64]
+        rest = out[whole * 64 :]
+        for k in range(rest.size):
+            rest[k] = spare[k]
 
 
 def _fill(u: Array, start: int, count: int, key: int) -> None:
