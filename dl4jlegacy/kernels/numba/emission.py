@@ -143,11 +143,14 @@ def at(builder: Any, address: Any, *terms: tuple[Any, Any]) -> Any:
     return address
 
 
-def block(arguments: int, constants: int, *, is_typed: bool = False) -> Callable[[Callable[..., None]], Any]:
+def block(
+    arguments: int, constants: int, *, is_typed: bool = False, apart: bool = False
+) -> Callable[[Callable[..., None]], Any]:
     """Make ``emit(builder, *arguments, *constants)`` an intrinsic: so many ``uint64``, then so many constants.
 
     A typed one takes an array first, and ``emit`` the type of 64-byte vectors of its elements in its place; its
-    arguments are ``int64``, as Python's integers are in compiled code.
+    arguments are ``int64``, as Python's integers are in compiled code. One that is ``apart`` becomes a function that is
+    called, not a part of each place that names it: LLVM then has less to do, and a few nanoseconds go to each call.
     """
 
     def declare(emit: Callable[..., None]) -> Any:
@@ -159,7 +162,11 @@ def block(arguments: int, constants: int, *, is_typed: bool = False) -> Callable
             def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
                 kinds = [_lanes_of(array.dtype) for array in like]
                 values = args[is_typed : is_typed + arguments]
-                emit(builder, *kinds, *values, *(kind.literal_value for kind in literals))
+                constants = [kind.literal_value for kind in literals]
+                if apart:
+                    _call_once(builder, emit, kinds, values, constants)
+                else:
+                    emit(builder, *kinds, *values, *constants)
                 return target.get_dummy_value()
 
             return types.void(*like, *[types.int64 if is_typed else types.uint64] * arguments, *literals), generate
@@ -169,6 +176,20 @@ def block(arguments: int, constants: int, *, is_typed: bool = False) -> Callable
         return intrinsic(prefer_literal=True)(typed)
 
     return declare
+
+
+def _call_once(builder: Any, emit: Callable[..., None], kinds: list[Any], values: Any, constants: list[Any]) -> None:
+    """Call a function that ``emit`` writes, once for all places of a module that call it."""
+    name = ".".join(map(str, (emit.__module__, emit.__name__, *(kind.element for kind in kinds), *constants)))
+    function = builder.module.globals.get(name)
+    if function is None:
+        function = ir.Function(builder.module, ir.FunctionType(ir.VoidType(), [I64] * len(values)), name)
+        function.linkage = "linkonce_odr"  # modules that are linked may all have it
+        function.attributes.add("noinline")
+        own = ir.IRBuilder(function.append_basic_block())
+        emit(own, *kinds, *function.args, *constants)
+        own.ret_void()
+    builder.call(function, values)
 
 
 def call_block(arguments: int) -> Any:

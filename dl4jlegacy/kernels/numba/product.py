@@ -230,36 +230,34 @@ def _address(matrix: Array) -> Any:
     return np.intp(matrix.ctypes.data)
 
 
-@_once
-def _compute(like: Array, numbers: int, part: int, scratch: int) -> None:
-    """Write a part of the result: some panels of some rows. The numbers are what ``_product`` found."""
-    v, v_lane, v_step, lanes = get(numbers), get(numbers + 8), get(numbers + 16), get(numbers + 24)
-    s, s_row, s_step, rows = get(numbers + 32), get(numbers + 40), get(numbers + 48), get(numbers + 56)
-    out, lane, row, steps = get(numbers + 64), get(numbers + 72), get(numbers + 80), get(numbers + 88)
-    goes_on, across, down = get(numbers + 96) != 0, get(numbers + 104), get(numbers + 112)
-    end = v + (lanes - 1) * v_lane + (steps - 1) * v_step + like.itemsize
-    width = WIDTH // like.itemsize
-    panels, tiles = (lanes + width - 1) // width, (rows + ROWS - 1) // ROWS
-    column, line = part % across, part // across
-    last, r0 = min(lanes, panels * (column + 1) // across * width), tiles * line // down * ROWS
-    there = min(rows, tiles * (line + 1) // down * ROWS) - r0
-    blocks = (steps + INNER - 1) // INNER
-    inner = ((steps + blocks - 1) // blocks + 15) // 16 * 16  # about equal, in whole vectors
-    for l0 in range(panels * column // across * width, last, PANELS * width):
-        for k0 in range(0, steps, inner):
-            _multiply_block(like, v + l0 * v_lane + k0 * v_step, v_lane, v_step, min(last - l0, PANELS * width), end,
-                            s + r0 * s_row + k0 * s_step, s_row, s_step, there, min(inner, steps - k0),
-                            out + l0 * lane + r0 * row, row, lane, scratch, goes_on or k0 > 0)  # fmt: skip
+def _compute(kind: type[np.floating[Any]]) -> Callable[[int, int, int], int]:
+    """Return what writes a part of a result of a dtype: some panels of some rows. The numbers are ``_product``'s."""
 
+    def compute(numbers: int, part: int, scratch: int) -> int:
+        like = typical(kind)
+        v, v_lane, v_step, lanes = get(numbers), get(numbers + 8), get(numbers + 16), get(numbers + 24)
+        s, s_row, s_step, rows = get(numbers + 32), get(numbers + 40), get(numbers + 48), get(numbers + 56)
+        out, lane, row, steps = get(numbers + 64), get(numbers + 72), get(numbers + 80), get(numbers + 88)
+        goes_on, across, down = get(numbers + 96) != 0, get(numbers + 104), get(numbers + 112)
+        end = v + (lanes - 1) * v_lane + (steps - 1) * v_step + like.itemsize
+        width = WIDTH // like.itemsize
+        panels, tiles = (lanes + width - 1) // width, (rows + ROWS - 1) // ROWS
+        column, line = part % across, part // across
+        last, r0 = min(lanes, panels * (column + 1) // across * width), tiles * line // down * ROWS
+        there = min(rows, tiles * (line + 1) // down * ROWS) - r0
+        blocks = (steps + INNER - 1) // INNER
+        inner = ((steps + blocks - 1) // blocks + 15) // 16 * 16  # about equal, in whole vectors
+        for l0 in range(panels * column // across * width, last, PANELS * width):
+            for k0 in range(0, steps, inner):
+                _multiply_block(
+                    like, v + l0 * v_lane + k0 * v_step, v_lane, v_step, min(last - l0, PANELS * width), end,
+                    s + r0 * s_row + k0 * s_step, s_row, s_step, there, min(inner, steps - k0),
+                    out + l0 * lane + r0 * row, row, lane, scratch, goes_on or k0 > 0,
+                )  # fmt: skip
+        return 0
 
-def _compute_float32(numbers: int, part: int, scratch: int) -> int:
-    _compute(typical(np.float32), numbers, part, scratch)
-    return 0
-
-
-def _compute_float64(numbers: int, part: int, scratch: int) -> int:
-    _compute(typical(np.float64), numbers, part, scratch)
-    return 0
+    compute.__name__ = f"compute_{kind.__name__}"
+    return compute
 
 
 @helper
@@ -340,7 +338,7 @@ def _compile(char: str) -> tuple[Callable[..., int], int]:
             element = types.float32 if char == "f" else types.float64
             read, written = (types.Array(element, 2, "A", readonly=is_read) for is_read in (True, False))
             signature = (read, read, written, types.Array(element, 1, "C"), types.boolean, *[types.intp] * 4)
-            compute = job(_compute_float32 if char == "f" else _compute_float64)
+            compute = job(_compute(np.float32 if char == "f" else np.float64))
             compiled = compile_cached(signature, _product)
             _compiled[char] = next(iter(compiled.overloads.values())).entry_point, compute
         return _compiled[char]
