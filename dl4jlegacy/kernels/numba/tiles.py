@@ -136,8 +136,8 @@ def _forward_kernel(L: int) -> Any:
         x: Array, w: Array, b: Array, y: Array, winners: Array, packed: Array, planes: Array, filters: Array,
         columns: Array, offsets: Array, pool: Array, FB: int, stride: int, step: int, relu: int, code: int,
     ) -> None:  # fmt: skip
-        channels, places = w.shape[1], offsets.size
-        pack_rows(w.reshape(-1), packed, filters, FB, places)
+        channels, places = x.shape[1], offsets.size
+        pack_rows(w, packed, filters, FB, places)
         is_pooled = pool.size > 0
         height, width = (pool[0], pool[1]) if is_pooled else (y.shape[2], y.shape[3])
         kept = min(height, pool[2]) if is_pooled and pool[4] >= pool[2] else height  # rows of a plane
@@ -175,7 +175,7 @@ def _forward_kernel(L: int) -> Any:
                                      r, y.shape[3], pool, relu)  # fmt: skip
 
     written = tiles_array(5, is_read=False)
-    arrays = (tiles_array(5), tiles_array(4), tiles_array(1), written, _WINNERS, _SCRATCH, _SCRATCH, *[_STARTS] * 4)
+    arrays = (tiles_array(5), tiles_array(1), tiles_array(1), written, _WINNERS, _SCRATCH, _SCRATCH, *[_STARTS] * 4)
     return compile_cached((*arrays, *[_INT] * 5), conv_forward_tiles)
 
 
@@ -210,7 +210,7 @@ def _forward(
     planes = _scratch("planes", FB * shape[0] * shape[1] * LANES if window.size else 0)
     lanes = register_file()[0]
     _forward_kernel(lanes)(
-        x, np.ascontiguousarray(W), np.ascontiguousarray(b), y, winners, packed, planes, filters,
+        x, W.reshape(-1), np.ascontiguousarray(b), y, winners, packed, planes, filters,
         _starts(shape[1], XB), _places(W.shape[1:], x.shape[2:4], dilation), window, FB, *stride, int(relu),
         _forward_block(FB, XB, lanes)[1],
     )  # fmt: skip
