@@ -1,7 +1,7 @@
 """Prints the seconds of the first and of the second batch that a zoo model trains: ``python nn_compile.py MODEL``.
 
 See ``nn_cpu.py``, which gives it an empty cache. A model that is pretrained takes a batch through that too. With
-``--helpers`` other processes help to compile, as they do in a run.
+``--compilers`` other processes compile, too, as they do in a run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROWS, CHARACTERS = 128, 64
 def main() -> int:
     parser = command_line.parser(__doc__)
     parser.add_argument("model", metavar="MODEL", help="of the zoo")
-    parser.add_argument("--helpers", action="store_true", help="let other processes help")
+    parser.add_argument("--compilers", action="store_true", help="let other processes compile, too")
     arguments = parser.parse_args()
     model, rng = zoo.select(arguments.model), np.random.default_rng(1)
     if model.name == "char-lstm":
@@ -35,7 +35,7 @@ def main() -> int:
         sizes = (data.n_in, data.n_out)
     network = MultiLayerNetwork(model.build(*sizes))
     seconds = []
-    with compiling_ahead(network.conf, network.kernels) if arguments.helpers else contextlib.nullcontext():
+    with compiling_ahead(network.conf, network.kernels) if arguments.compilers else contextlib.nullcontext():
         for _ in range(2):
             start = time.perf_counter()
             network.fit(data)

@@ -117,11 +117,11 @@ def report(present: list[Contender], goal: float | None) -> bool:
 
 def compilation() -> bool:
     """Print how long the first batch of each model takes with an empty cache; return whether all are quick enough."""
-    print("first use of the kernels of a model with an empty cache, alone and with helpers: seconds", flush=True)
+    print("first use of a model's kernels with an empty cache, alone and with other compilers: seconds", flush=True)
     reached = True
     for model in COMPILED:
         alone, second = first_use(model)
-        helped, _ = first_use(model, "--helpers")
+        helped, _ = first_use(model, "--compilers")
         reached &= alone < COMPILE_SECONDS
         print(f"  {model:<22}{alone:8.1f}{helped:8.1f}  then {1000 * second:.1f} ms a batch")
     print(f"  goal below {COMPILE_SECONDS} s, alone: {'reached' if reached else 'MISSED'}", flush=True)

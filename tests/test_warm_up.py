@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from dl4jlegacy.errors import ConfError
+from dl4jlegacy.kernels.compilation import report_missing
+from dl4jlegacy.nn import MultiLayerNetwork, compile_ahead
 from dl4jlegacy.nn.zoo import ZOO
 from dl4jlegacy.warm_up import made_up_batch, warm_up
 
@@ -27,6 +29,14 @@ def test_every_model_of_the_zoo_is_warmed_up_in_order() -> None:
     done = list(warm_up(clock=lambda: float(next(ticks))))
     assert [each.model for each in done] == list(ZOO)
     assert {(each.seconds, each.again) for each in done} == {(1.0, 1.0)}
+
+
+def test_where_a_kernel_is_missing_other_processes_compile_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[object] = []
+    monkeypatch.setattr(compile_ahead, "_start", lambda conf, ended: found.append(conf))
+    monkeypatch.setattr(MultiLayerNetwork, "fit", lambda *_: report_missing())
+    assert [each.model for each in warm_up(["mlp"])] == ["mlp"]
+    assert found == [ZOO["mlp"].build(*made_up_batch("mlp")[:2])]
 
 
 @pytest.mark.parametrize("model", ZOO)

@@ -1,8 +1,8 @@
 """Processes that compile a network's kernels beside this one, where there are cores to spare.
 
-Numba compiles one kernel at a time, most of that in Python, so that threads would not help. A helper goes through one
+Numba compiles one kernel at a time, most of that in Python, so that threads would not help. A compiler goes through one
 step of training in which nothing is computed, and then compiles what of that nobody else is at, the last first. This
-process goes on as it would without help, and finds in the cache what it comes to. Helpers can only save time: one that
+process goes on as it would alone, and finds in the cache what it comes to. Compilers can only save time: one that
 fails, or is killed, leaves its kernel to others.
 """
 
@@ -26,13 +26,13 @@ from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayer
 from dl4jlegacy.nn.networks import NetworkConfiguration
 from dl4jlegacy.nn.self_check import training_digest
 
-__all__ = ["compiling_ahead", "helpers"]
+__all__ = ["compilers", "compiling_ahead"]
 
 logger = logging.getLogger(__name__)
 
-LOCK_FILE = "helping.lock"  # in the folder of the cache, held by the process that has helpers
+LOCK_FILE = "compilers.lock"  # in the folder of the cache, held by the process that has some
 _MOST = 3  # with more, all wait for the largest kernel
-_MEMORY = 512 << 20  # bytes that a helper takes at most, and as much again stays free
+_MEMORY = 512 << 20  # bytes that a compiler takes at most, and as much again stays free
 _KINDS: dict[str, type[MultiLayerConfiguration] | type[ComputationGraphConfiguration]] = {
     "layers": MultiLayerConfiguration,
     "graph": ComputationGraphConfiguration,
@@ -40,8 +40,8 @@ _KINDS: dict[str, type[MultiLayerConfiguration] | type[ComputationGraphConfigura
 _END_SECONDS = 5.0
 
 
-def helpers() -> int:
-    """Return how many helpers this machine has cores and memory for, beside this process."""
+def compilers() -> int:
+    """Return how many compilers this machine has cores and memory for, beside this process."""
     cores, memory = threads.count(), free_memory()
     if (quota := most_cores()) is not None:
         cores = min(cores, int(quota))
@@ -51,9 +51,9 @@ def helpers() -> int:
 
 @contextlib.contextmanager
 def compiling_ahead(conf: NetworkConfiguration, kernels: Kernels) -> Iterator[None]:
-    """Let helpers compile what ``training_digest`` of a network needs, from the first kernel on that no cache has.
+    """Let other processes compile the kernels that ``training_digest`` of a network needs, once one is in no cache.
 
-    They have ended afterwards. While one process of a machine has helpers, no other one gets any for the same cache.
+    They have ended afterwards. While one process of a machine has some, no other one gets any for the same cache.
 
     Args:
         conf: resolved.
@@ -69,18 +69,18 @@ def compiling_ahead(conf: NetworkConfiguration, kernels: Kernels) -> Iterator[No
 def _start(conf: NetworkConfiguration, ended: contextlib.ExitStack) -> None:
     from dl4jlegacy.kernels.numba.compile import cache_folder
 
-    folder, count = cache_folder(), helpers()
+    folder, count = cache_folder(), compilers()
     if folder is None or not count or not ended.enter_context(_held(folder / LOCK_FILE)):
         return
-    kind, text = next(name for name, known in _KINDS.items() if isinstance(conf, known)), conf.to_json().encode()
+    kind, text = "graph" if isinstance(conf, ComputationGraphConfiguration) else "layers", conf.to_json().encode()
     try:
         for _ in range(count):
-            ended.callback(_end, _helper(kind, text))
+            ended.callback(_end, _compiler(kind, text))
     except OSError as exc:  # there can be no more processes, or the disk is full: it is compiled here
-        logger.info("no process that helps to compile kernels: %s", exc)
+        logger.info("no process that compiles ahead: %s", exc)
 
 
-def _helper(kind: str, text: bytes) -> subprocess.Popen[bytes]:
+def _compiler(kind: str, text: bytes) -> subprocess.Popen[bytes]:
     with tempfile.TemporaryFile(prefix="dl4j-conf-") as given:  # a pipe would have to be written to while it is read
         given.write(text)
         given.seek(0)
@@ -93,11 +93,11 @@ def _helper(kind: str, text: bytes) -> subprocess.Popen[bytes]:
         )
 
 
-def _end(helper: subprocess.Popen[bytes]) -> None:
-    """Kill a helper: what it is at now nobody waits for."""
-    helper.kill()
+def _end(compiler: subprocess.Popen[bytes]) -> None:
+    """Kill a compiler: what it is at now nobody waits for."""
+    compiler.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
-        helper.wait(_END_SECONDS)
+        compiler.wait(_END_SECONDS)
 
 
 @contextlib.contextmanager
@@ -119,8 +119,8 @@ def _held(path: Path) -> Iterator[bool]:
         os.close(handle)
 
 
-def _help(arguments: list[str]) -> None:
-    """Be a helper: ``KIND``, and on stdin the network's configuration as JSON."""
+def _be_compiler(arguments: list[str]) -> None:
+    """Be a compiler: ``KIND``, and on stdin the network's configuration as JSON."""
     from dl4jlegacy.kernels.numba.compile import compile_for_others
 
     conf, kernels = _KINDS[arguments[0]].from_json(sys.stdin.buffer.read()), load("numba")
@@ -128,4 +128,4 @@ def _help(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    _help(sys.argv[1:])
+    _be_compiler(sys.argv[1:])

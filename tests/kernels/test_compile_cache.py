@@ -193,38 +193,38 @@ def test_a_cache_that_no_lock_can_be_kept_in_keeps_nobody_waiting(tmp_path):
         assert (tmp_path / compiling.LOCK_FILE).is_dir()
 
 
-def test_a_helper_compiles_what_nobody_is_at_and_computes_nothing(halve, tmp_path):
-    def help_once():
-        with another_process(tmp_path, FOR_OTHERS) as helper:
-            assert line_with(helper, "nothing is computed").split()[3:] == ["0", "0"]
-            assert helper.wait(60) == 0
+def test_a_compiler_compiles_what_nobody_is_at_and_computes_nothing(halve, tmp_path):
+    def compile_once():
+        with another_process(tmp_path, FOR_OTHERS) as compiler:
+            assert line_with(compiler, "nothing is computed").split()[3:] == ["0", "0"]
+            assert compiler.wait(60) == 0
         return len(list((tmp_path / "__pycache__").glob("work.halve*.nbc")))
 
     with compiling.sole_compiler(tmp_path / "__pycache__", "halve"):
-        assert help_once() == 0
-    assert help_once() == 1
+        assert compile_once() == 0
+    assert compile_once() == 1
     compiled = compiling.compile_cached((numba.float64,), halve)
     assert (sum(compiled.stats.cache_hits.values()), compiled(3.0)) == (1, 1.5)
 
 
 @pytest.fixture
-def helping(monkeypatch):
-    """What lets this process be a helper for a while."""
+def compile_for_others(monkeypatch):
+    """What lets this process be a compiler for a while."""
     monkeypatch.setattr(compiling, "_needed", None)  # as it is again afterwards
     return compiling.compile_for_others
 
 
-def test_a_helper_compiles_nothing_where_nothing_can_be_locked(halve, helping, monkeypatch):
+def test_a_compiler_compiles_nothing_where_nothing_can_be_locked(halve, compile_for_others, monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOLCK, "no locks")
 
     monkeypatch.setattr(fcntl, "lockf", refuse)
-    helping(lambda: compiling.compile_cached((numba.float64,), halve))
+    compile_for_others(lambda: compiling.compile_cached((numba.float64,), halve))
     monkeypatch.setattr(compiling, "_needed", None)
     assert sum(compiling.compile_cached((numba.float64,), halve).stats.cache_hits.values()) == 0
 
 
-def test_a_helper_begins_with_what_is_needed_last_also_if_the_step_fails(helping, monkeypatch):
+def test_a_compiler_begins_with_what_is_needed_last_also_if_the_step_fails(compile_for_others, monkeypatch):
     order = []
     monkeypatch.setattr(compiling, "_compile_unless_others", lambda *what: order.append(what))
 
@@ -234,12 +234,12 @@ def test_a_helper_begins_with_what_is_needed_last_also_if_the_step_fails(helping
         raise ValueError("made-up examples")
 
     with pytest.raises(ValueError, match="made-up"):
-        helping(step)
+        compile_for_others(step)
     assert order == [(("c",), double), (("b",), double), (("a",), double)]
 
 
 @pytest.mark.parametrize(("returned", "result"), [("bool", True), ("float", 0.0), ("int", 0), ("None", 0)])
-def test_what_a_helper_does_not_compute_lets_its_caller_go_on(returned, result):
+def test_what_a_compiler_does_not_compute_lets_its_caller_go_on(returned, result):
     def kernel_of_some_kind(x):
         return x
 

@@ -20,7 +20,8 @@ from dl4jlegacy.cluster.leadership import _check_takes_over, _definitions
 from dl4jlegacy.datasets import DataSet, ListDataSetIterator
 from dl4jlegacy.errors import TrackerError, VersionError
 from dl4jlegacy.kernels.arithmetic import cpu_arithmetic
-from dl4jlegacy.nn import zoo
+from dl4jlegacy.kernels.compilation import report_missing
+from dl4jlegacy.nn import compile_ahead, zoo
 from dl4jlegacy.run import resolve
 from dl4jlegacy.runner import ActorNetworkRunner
 from dl4jlegacy.scaleout import compute
@@ -65,6 +66,17 @@ def test_a_worker_that_differs_in_any_part_is_refused_or_announced(
     assert str(refused.value).count(" in the run and ") == 1
     assert check_same_arithmetic(tracker, conf.replace(mixed_devices=True), worker) == difference
     assert difference in caplog.text
+
+
+def test_a_worker_that_finds_a_kernel_missing_lets_other_processes_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    conf = Conf(run="r", kernels="numba", multi_layer_conf=zoo.mlp(6, 3, hidden=(5,)))
+    found: list[Any] = []
+    monkeypatch.setattr(compile_ahead, "_start", lambda network, ended: found.append(network))
+    monkeypatch.setattr(compute, "training_digest", lambda *_: report_missing())
+    check_same_arithmetic(InMemoryStateTracker(), conf, compute_for_worker(conf, None))
+    assert found == [conf.network_conf]
+    report_missing()
+    assert len(found) == 1
 
 
 def test_a_worker_whose_kernel_computes_otherwise_is_refused_in_a_run_that_uses_it(

@@ -4,8 +4,8 @@ Read-only inputs are declared read-only, and Numba passes writable arrays there 
 batch decoded from a frame costs no second wait. Compiled code goes to Numba's cache beside the source file, under a
 name with a digest of all sources of this folder: Numba itself looks at the kernel's own file only, and would go on with
 the old code of what the kernel calls in another one. Processes that need the same kernel at the same time, as the
-workers of a new cluster do, let one of them compile it and read what it has put into the cache. There may be helpers,
-too, which only ``compile_for_others``.
+workers of a new cluster do, let one of them compile it and read what it has put into the cache. There may be
+others that do nothing else: see ``compile_for_others``.
 """
 
 from __future__ import annotations
@@ -175,8 +175,12 @@ class _Uncomputed:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._result = {"bool": True, "float": 0.0}.get(function.__annotations__.get("return", ""), 0)
-        self.library = self.fndesc = self
-        self.entry_point, self.overloads = self, {(): self}
+        self.overloads = {(): self}
+
+    def _itself(self) -> _Uncomputed:
+        return self
+
+    entry_point = library = fndesc = property(_itself)
 
     def __call__(self, *args: Any) -> Any:
         return self._result
