@@ -1,11 +1,13 @@
 """Compile the kernels of models before they are needed, so that a first run does not wait for it.
 
 A kernel is compiled at its first use on a machine and kept in a cache (``kernels.compilation``). Here models of the zoo
-train on a batch of made-up examples each, which uses all kernels that they have.
+train on a batch of made-up examples each, which uses all kernels that they have, and what runs do to updates is done to
+a short vector.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,27 +17,34 @@ import numpy as np
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets import DataSet
 from dl4jlegacy.kernels import load
+from dl4jlegacy.kernels.arithmetic import cpu_arithmetic
+from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.compile_ahead import compiling_ahead
+from dl4jlegacy.nn.layers.output import BaseOutputLayer
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.zoo import ZOO, select
 
-__all__ = ["WarmedUp", "made_up_batch", "warm_up"]
+__all__ = ["RUNS", "WarmedUp", "made_up_batch", "warm_up"]
 
-_LETTERS, _STEPS, _CLASSES = 20, 7, 10
-_SIDES = {"lenet": 18, "alexnet-small": 18}  # of images; of others 8
+RUNS = "runs"
+"""What every run needs, whatever its model: to compare its processes' arithmetic, and to combine their updates."""
+
+_LETTERS, _STEPS, _CLASSES = 32, 7, 10  # so few of a letter's numbers are not zero that only those are multiplied
+_SIDES = {"lenet": 28, "alexnet-small": 28}  # of images, as MNIST's, since blocks go by the width; of others 8
+_ELEMENTS = 2 * 64 + 1  # of an update: whole lines, and what is left
 
 
 @dataclass(frozen=True, slots=True)
 class WarmedUp:
-    """A model whose kernels are compiled now.
+    """What has its kernels compiled now.
 
     Attributes:
-        model: its name in the zoo.
+        name: of a model in the zoo, or ``RUNS``.
         seconds: of its first batch, compilation included.
         again: seconds of the same batch once more.
     """
 
-    model: str
+    name: str
     seconds: float
     again: float
 
@@ -62,7 +71,9 @@ def made_up_batch(model: str, examples: int = 17) -> tuple[int, int, DataSet]:
 
 
 def warm_up(models: Sequence[str] = (), clock: Callable[[], float] = time.perf_counter) -> Iterator[WarmedUp]:
-    """Let models of the zoo (none: all of them) train on one batch each; yield each when its kernels are compiled.
+    """Let models of the zoo (none: all of them) train on one batch each, and compile what any run needs.
+
+    Each is yielded when its kernels are compiled, ``RUNS`` last.
 
     Raises:
         ConfError: there is no such model; before any is compiled for.
@@ -75,10 +86,33 @@ def warm_up(models: Sequence[str] = (), clock: Callable[[], float] = time.perf_c
         n_in, n_out, batch = made_up_batch(name)
         conf = ZOO[name].build(n_in, n_out)
         network = MultiLayerNetwork(conf, kernels=kernels)
-        ends = [clock()]
         with compiling_ahead(conf, kernels):
-            for _ in range(2):
-                network.fit(batch)
-                network.output(batch.features)
-                ends.append(clock())
-        yield WarmedUp(name, ends[1] - ends[0], ends[2] - ends[1])
+            yield _timed(name, functools.partial(_train, network, batch), clock)
+    yield _timed(RUNS, functools.partial(_combine, kernels), clock)
+
+
+def _timed(name: str, step: Callable[[], None], clock: Callable[[], float]) -> WarmedUp:
+    times = [clock()]
+    for _ in range(2):
+        step()
+        times.append(clock())
+    return WarmedUp(name, times[1] - times[0], times[2] - times[1])
+
+
+def _train(network: MultiLayerNetwork, batch: DataSet) -> None:
+    network.fit(batch)
+    network.output(batch.features)
+    if isinstance(network.layers[-1], BaseOutputLayer):
+        network.score(batch)
+
+
+def _combine(kernels: Kernels) -> None:
+    """Do to an update all that strategies and messages do, and what workers of a run compare."""
+    cpu_arithmetic(kernels.name)
+    update, total = np.ones(_ELEMENTS, np.float32), np.zeros(_ELEMENTS, np.float32)
+    kernels.weighted_sum([update, update], [0.5, 0.5], total)
+    kernels.axpy(total, update, 1.0)
+    codes = np.empty(_ELEMENTS, np.int32)
+    count = kernels.threshold_encode(update, 1.0, codes)
+    message = kernels.rice_encode(codes[:count], _ELEMENTS)
+    kernels.threshold_decode(kernels.rice_decode(message, count, _ELEMENTS), 1.0, total)

@@ -78,18 +78,23 @@ UNPACKED = "python ASIDE/usr/share/python-wheels/pip-1.whl/pip install --quiet -
 PIP_INSTALL = "python -m pip install --quiet --disable-pip-version-check"
 AS_IT_IS = "--config-settings editable_mode=compat --editable"
 PROJECT = f"{PIP_INSTALL} {AS_IT_IS} .[dev]"
+KERNELS = "python -m dl4jlegacy warm-up"
 
 
 def test_a_python_with_ensurepip_needs_nothing_else(install: Install) -> None:
     status, calls, said = install(ensurepip="yes")
-    assert (status, calls) == (0, [VENV, HAS_PIP, "python -m ensurepip", HAS_PIP, PROJECT])
+    assert (status, calls) == (0, [VENV, HAS_PIP, "python -m ensurepip", HAS_PIP, PROJECT, KERNELS])
     assert [line[:22] for line in said.splitlines()] == [
-        *(f"install: step {n} of 3: " for n in "123"),
+        *(f"install: step {n} of 4: " for n in "1234"),
         "install: done: type '.",
     ]
     status, calls, said = install()
-    assert (status, calls) == (0, [HAS_PIP, PROJECT]), "the environment is kept"
-    assert [line[:22] for line in said.splitlines()] == ["install: step 3 of 3: ", "install: done: type '."]
+    assert (status, calls) == (0, [HAS_PIP, PROJECT, KERNELS]), "the environment is kept"
+    assert [line[:22] for line in said.splitlines()] == [
+        "install: step 3 of 4: ",
+        "install: step 4 of 4: ",
+        "install: done: type '.",
+    ]
 
 
 def test_locked_installs_nothing_without_a_hash_and_builds_with_nothing_else(install: Install) -> None:
@@ -103,7 +108,7 @@ def test_locked_installs_nothing_without_a_hash_and_builds_with_nothing_else(ins
     ):
         status, calls, said = install(*words, ensurepip="yes")
         requirements = " ".join(f"--requirement {name}" for name in names)
-        assert (status, calls[-2:]) == (0, [f"{hashes} {requirements}", package]), said
+        assert (status, calls[-3:]) == (0, [f"{hashes} {requirements}", package, KERNELS]), said
 
 
 def test_an_extra_without_a_lock_file_is_refused_before_anything_is_made(install: Install, tmp_path: Path) -> None:
@@ -123,7 +128,7 @@ def test_a_locked_installation_that_fails_says_how_to_repeat_it_locked(install: 
 def test_debians_python_gets_debians_pip_without_root(install: Install) -> None:
     status, calls, said = install()
     wheel = f"{UNPACKED} ASIDE/usr/share/python-wheels/pip-1.whl"
-    assert calls[2:] == ["python -m ensurepip", "apt-get update", "apt-get download", wheel, HAS_PIP, PROJECT]
+    assert calls[2:] == ["python -m ensurepip", "apt-get update", "apt-get download", wheel, HAS_PIP, PROJECT, KERNELS]
     assert (status, calls[:2]) == (0, [VENV, HAS_PIP])
     assert "install: this Python comes without pip; unpacking the package python3-pip-whl into .venv\n" in said
 
@@ -133,7 +138,7 @@ def test_an_environment_that_lost_its_pip_is_mended(install: Install, tmp_path: 
     (tmp_path / ".venv" / "pip").unlink()
     (tmp_path / ".venv" / "mine").touch()
     status, calls, _ = install()
-    assert (status, calls[-1]) == (0, PROJECT)
+    assert (status, calls[-2:]) == (0, [PROJECT, KERNELS])
     assert VENV not in calls and (tmp_path / ".venv" / "mine").exists()
 
 
@@ -174,6 +179,14 @@ def test_a_failure_says_what_to_type_leaves_nothing_and_can_be_repeated(
         assert word.format(f"{tmp_path}/install dev") in last
     assert not (tmp_path / ".venv").exists(), "an environment that this run began"
     assert install(ensurepip="yes")[0] == 0
+
+
+def test_kernels_that_cannot_be_compiled_are_left_to_the_first_run(install: Install, tmp_path: Path) -> None:
+    status, calls, said = install(ensurepip="yes", fails="dl4jlegacy", says="no compiler for this processor")
+    assert (status, calls[-1]) == (0, KERNELS) and (tmp_path / ".venv").exists()
+    cause, remedy, done = said.splitlines()[-3:]
+    assert cause == "no compiler for this processor" and done.startswith("install: done: type '")
+    assert "a model's first run compiles what it needs" in remedy and "dl4j doctor'" in remedy
 
 
 def test_a_failure_leaves_the_environment_that_was_there(install: Install, tmp_path: Path) -> None:

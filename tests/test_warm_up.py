@@ -16,18 +16,46 @@ from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.compilation import report_missing
 from dl4jlegacy.nn import MultiLayerNetwork, compile_ahead
 from dl4jlegacy.nn.zoo import ZOO
-from dl4jlegacy.warm_up import made_up_batch, warm_up
+from dl4jlegacy.warm_up import RUNS, made_up_batch, warm_up
+
+ON_REAL_DATA = {"dbn": "digits", "sda": "digits", "vae": "digits", "char-lstm": "sonnets", "word-lstm": "sonnets"}
+ON_REAL_DATA |= dict.fromkeys(("lenet", "alexnet-small", "deep-autoencoder"), "mnist")
 
 
-def dl4j(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dl4jlegacy", "warm-up", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env={**os.environ, **env})
+def dl4j(*arguments: str, command: str = "warm-up", **env: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "dl4jlegacy", command, *arguments]
+    return subprocess.run(words, capture_output=True, text=True, timeout=240, check=False, env={**os.environ, **env})
 
 
-def test_every_model_of_the_zoo_is_warmed_up_in_order() -> None:
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with the kernels of a perceptron."""
+    return warmed_up(tmp_path_factory.mktemp("kernels"), "mlp")
+
+
+@pytest.fixture(scope="module")
+def all_warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with the kernels of all models."""
+    return warmed_up(tmp_path_factory.mktemp("kernels"))
+
+
+def warmed_up(cache: Path, *models: str) -> Path:
+    done = dl4j(*models, NUMBA_CACHE_DIR=str(cache))
+    assert done.returncode == 0, done.stderr
+    return cache
+
+
+def check_nothing_is_compiled(cache: Path, *arguments: str) -> None:
+    before = set(cache.rglob("*.nbc"))
+    done = dl4j(*arguments, "--workers", "2", command="train", NUMBA_CACHE_DIR=str(cache))
+    assert done.returncode == 0, done.stderr
+    assert before and {path.name for path in set(cache.rglob("*.nbc")) - before} == set()
+
+
+def test_every_model_of_the_zoo_is_warmed_up_in_order_and_then_what_any_run_needs() -> None:
     ticks = itertools.count()
     done = list(warm_up(clock=lambda: float(next(ticks))))
-    assert [each.model for each in done] == list(ZOO)
+    assert [each.name for each in done] == [*ZOO, RUNS]
     assert {(each.seconds, each.again) for each in done} == {(1.0, 1.0)}
 
 
@@ -35,7 +63,7 @@ def test_where_a_kernel_is_missing_other_processes_compile_too(monkeypatch: pyte
     found: list[object] = []
     monkeypatch.setattr(compile_ahead, "_start", lambda conf, ended: found.append(conf))
     monkeypatch.setattr(MultiLayerNetwork, "fit", lambda *_: report_missing())
-    assert [each.model for each in warm_up(["mlp"])] == ["mlp"]
+    assert [each.name for each in warm_up(["mlp"])] == ["mlp", RUNS]
     assert found == [ZOO["mlp"].build(*made_up_batch("mlp")[:2])]
 
 
@@ -56,7 +84,24 @@ def test_what_was_compiled_is_kept_where_the_command_says(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert [each["model"] for each in said["models"]] == ["mlp"] and said["cache"].startswith(str(tmp_path))
+    assert said["runs"].keys() == {"seconds", "again"}
     assert list(Path(said["cache"]).glob("*.nbc"))
+
+
+@pytest.mark.parametrize("router", ["iterative-reduce", "easgd", "gradient-sharing"])
+def test_after_it_a_run_compiles_nothing(router: str, warm: Path) -> None:
+    check_nothing_is_compiled(warm, *("--model", "mlp", "--dataset", "digits", "--epochs", "1", "--router", router))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("model", "dataset"), ON_REAL_DATA.items())
+def test_after_it_no_model_compiles_anything_on_data_that_come_along(
+    model: str, dataset: str, all_warm: Path, request: pytest.FixtureRequest
+) -> None:
+    if dataset == "mnist":
+        request.getfixturevalue("mnist_dir")
+    words = ["--tokens", "words"] if model == "word-lstm" else []
+    check_nothing_is_compiled(all_warm, "--model", model, "--dataset", dataset, "--max-seconds", "6", *words)
 
 
 def test_a_wrong_model_and_kernels_that_are_not_compiled_are_said() -> None:

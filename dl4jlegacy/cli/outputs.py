@@ -11,15 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from dl4jlegacy.cli.cloud_outputs import (
-    CloudCluster,
-    CloudDown,
-    DryRun,
-    Price,
-    Reaped,
-    ServersDown,
-    ServersUp,
-)
+from dl4jlegacy.cli.cloud_outputs import CloudCluster, CloudDown, DryRun, Price, Reaped, ServersDown, ServersUp
 from dl4jlegacy.cli.output import ErrorFields, Output
 from dl4jlegacy.doctor.check import Result
 from dl4jlegacy.scaleout.history import HistoryEntry
@@ -528,6 +520,13 @@ class Explanations(Output):
     codes: list[Explained]
 
 
+class WarmRuns(Output):
+    """What any run needs is compiled now: seconds of its first use, and of the same once more."""
+
+    seconds: float
+    again: float
+
+
 class WarmModel(Output):
     """A model whose kernels are compiled now: seconds of its first batch, and of the same once more."""
 
@@ -537,9 +536,10 @@ class WarmModel(Output):
 
 
 class Warmed(Output):
-    """The models, and the folder that keeps their kernels (null: nothing is kept)."""
+    """The models, what any run needs, and the folder that keeps their kernels (null: nothing is kept)."""
 
     models: list[WarmModel]
+    runs: WarmRuns
     cache: str | None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -30,14 +30,16 @@ def warm_up(
     from dl4jlegacy import warm_up as warming
     from dl4jlegacy.kernels import load_for_host
 
-    done: list[dict[str, Any]] = []
+    done: list[tuple[str, dict[str, float]]] = []
     for each in warming.warm_up(models or ()):
-        done.append({"model": each.model, "seconds": round(each.seconds, 3), "again": round(each.again, 3)})
+        done.append((each.name, {"seconds": round(each.seconds, 3), "again": round(each.again, 3)}))
         if format == "text":
-            emit(f"{each.model:<18} {each.seconds:6.1f} s, the next time {each.again:.2f} s")
+            shown = "what any run needs" if each.name == warming.RUNS else each.name
+            emit(f"{shown:<18} {each.seconds:6.1f} s, the next time {each.again:.2f} s")
     folder = _cache() if load_for_host().name == "numba" else None
     if format == "json":
-        emit(to_json({"models": done, "cache": folder}))
+        *trained, (_, runs) = done
+        emit(to_json({"models": [{"model": name, **times} for name, times in trained], "runs": runs, "cache": folder}))
     else:
         emit(f"kept in {folder}" if folder else "kept nowhere: not compiled (NumPy's), or no folder is writable")
 
