@@ -70,7 +70,8 @@ _SOURCES = sources_digest(Path(__file__).parent)
 _njit: Any = numba.njit
 _FunctionCache: Any = caching.FunctionCache
 _compiling = threading.RLock()
-_needed: list[tuple[tuple[Any, ...], Callable[..., Any]]] | None = None  # of a process that compiles for others
+_Order = tuple[tuple[Any, ...], Callable[..., Any], dict[str, Any]]  # signature, function, options
+_needed: list[_Order] | None = None  # of a process that compiles for others
 _SCALARS = {"f": numba.types.float64, "i": numba.types.int64, "u": numba.types.uint64}
 
 
@@ -117,22 +118,32 @@ def _argument(role: str, char: str) -> Any:
 
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 """No step is fused with another one or moved: IEEE arithmetic as written, the same bits on every processor."""
+_WITHOUT: dict[str, dict[str, Any]] = {
+    "Python": {"no_cfunc_wrapper": True},
+    "C": {"no_cpython_wrapper": True},
+    "kernels": {"no_cpython_wrapper": True, "no_cfunc_wrapper": True},
+}
+"""By who calls a function, what need not be compiled."""
 
 
 def helper(function: Callable[..., Any], **more: Any) -> Any:
     """Return a function that compiled kernels call; not to be called from elsewhere, which saves compiling that."""
-    return _njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **OPTIONS, **more)(function)
+    return _njit(**OPTIONS, **_WITHOUT["kernels"], **more)(function)
 
 
-def compile_cached(signature: tuple[Any, ...], function: Callable[..., Any]) -> Any:
-    """Return ``function`` compiled for ``signature``, from the cache if it is there; it releases the GIL."""
+def compile_cached(signature: tuple[Any, ...], function: Callable[..., Any], callers: str = "Python") -> Any:
+    """Return ``function`` compiled for ``signature``, from the cache if it is there; it releases the GIL.
+
+    Its ``callers``: "Python"; "C", at an address that its ``library`` knows; or "kernels", see ``address_of``.
+    """
+    options = OPTIONS | _WITHOUT[callers]
     function.__qualname__ = f"{function.__name__}_{_SOURCES}"  # names the files in the cache
     if _needed is not None:
-        _needed.append((signature, function))
+        _needed.append((signature, function, options))
         return _Uncomputed(function)
     with _compiling, _no_collection(), report_compilation(_shown(function)):  # who comes second finds it in the cache
         try:
-            dispatcher = _njit(cache=True, **OPTIONS)(function)
+            dispatcher = _njit(cache=True, **options)(function)
             with contextlib.ExitStack() as alone:
                 _load_first(dispatcher, alone)
                 dispatcher.compile(signature)
@@ -140,7 +151,7 @@ def compile_cached(signature: tuple[Any, ...], function: Callable[..., Any]) -> 
             return dispatcher
         except Exception:  # noqa: BLE001  # a damaged file of the cache may raise anything
             # its folder cannot be written, or its disk is full; what is wrong with the kernel itself is raised again
-            return _njit(signature, **OPTIONS)(function)
+            return _njit(signature, **options)(function)
 
 
 def compile_for_others(step: Callable[[], object]) -> None:
@@ -153,13 +164,13 @@ def compile_for_others(step: Callable[[], object]) -> None:
     try:
         step()
     finally:
-        for signature, function in reversed(_needed):
-            _compile_unless_others(signature, function)
+        for signature, function, options in reversed(_needed):
+            _compile_unless_others(signature, function, options)
 
 
-def _compile_unless_others(signature: tuple[Any, ...], function: Callable[..., Any]) -> None:
+def _compile_unless_others(signature: tuple[Any, ...], function: Callable[..., Any], options: dict[str, Any]) -> None:
     with _compiling, _no_collection():
-        dispatcher = _njit(cache=True, **OPTIONS)(function)
+        dispatcher = _njit(cache=True, **options)(function)
         with _lock_file(Path(dispatcher._cache.cache_path)) as handle:
             if handle is not None and _locked(handle, _shown(function)):
                 dispatcher.compile(signature)

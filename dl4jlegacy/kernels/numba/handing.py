@@ -176,7 +176,7 @@ def call(typingctx: Any, address: Any, numbers: Any, part: Any, scratch: Any) ->
 
 def job(share: Callable[[int, int, int], int]) -> int:
     """Compile what computes a part; return its address, which stays for as long as the process."""
-    compiled = compile_cached((types.int64,) * 3, share)
+    compiled = compile_cached((types.int64,) * 3, share, "C")
     _kept.append(compiled)
     (result,) = compiled.overloads.values()
     return int(result.library.get_pointer_to_function(result.fndesc.llvm_cfunc_wrapper_name))

@@ -1,5 +1,5 @@
-"""What the kernels of convolution do besides multiplying: weights are packed, sums of groups of tiles added, and maxima
-of windows of a plane taken and sent back.
+"""What the kernels of convolution do besides multiplying: weights are packed, sums of groups of tiles added and put in
+their places, and maxima of windows of a plane taken and sent back. What NumPy does as fast is not compiled.
 
 Addresses are bytes, ``uint64``; a plane is the rows and columns of one channel of one tile, 64 bytes a place. ``pool``
 is nine numbers: rows and columns of the plane, of the window, of its stride, of the padding above and left, and whether
@@ -9,69 +9,77 @@ windows overlap, or leave places out.
 # mypy: allow-untyped-calls, allow-untyped-decorators
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import numpy as np
 
 from dl4jlegacy.backend import Array
-from dl4jlegacy.kernels.numba.compile import helper
+from dl4jlegacy.kernels.numba.compile import helper, kernel
+from dl4jlegacy.kernels.numba.handing import get
 from dl4jlegacy.kernels.numba.tile_blocks import clear, expand_window, max_window
 
-__all__ = ["add_groups", "expand_planes", "pack_places", "pack_rows", "pool_row"]
+__all__ = ["add_groups", "expand_planes", "pack_filters", "pack_places", "pool_row", "put_blocks"]
 
 
-@helper
-def pack_rows(w: Array, packed: Array, filters: Array, count: int, places: int) -> None:
-    """Write for every block of ``count`` filters their weights, place by place; ``w`` flat, ``places`` a filter."""
-    at = 0
-    for first in filters:
-        for place in range(places):
-            for f in range(first, first + count):
-                packed[at] = w[f * places + place]
-                at += 1
+def pack_filters(W: Array, packed: Array, FB: int) -> None:
+    """Write for every block of ``FB`` filters their weights, those of one channel and place side by side.
+
+    The last block may overlap the one before.
+    """
+    flat, whole = W.reshape(len(W), -1), len(W) // FB
+    blocks = packed[: -(-len(W) // FB) * FB * flat.shape[1]].reshape(-1, flat.shape[1], FB)
+    blocks[:whole] = flat[: whole * FB].reshape(whole, FB, -1).transpose(0, 2, 1)
+    if whole < len(blocks):
+        blocks[whole] = flat[-FB:].T
 
 
-@helper
-def pack_places(w: Array, packed: Array, channels: int, places: int) -> None:
-    """Write for every row of the kernel, block of ``channels`` and block of ``places`` those of filter after filter."""
-    at = 0
-    for ky in range(w.shape[2]):
-        for c in range(0, w.shape[1], channels):
-            for kx in range(0, w.shape[3], places):
-                for f in range(w.shape[0]):
-                    for channel in range(c, c + channels):
-                        for place in range(kx, kx + places):
-                            packed[at] = w[f, channel, ky, place]
-                            at += 1
+def pack_places(W: Array, packed: Array, CB: int, KB: int) -> None:
+    """Write for every row of the kernel, block of ``CB`` channels and block of ``KB`` places those of every filter."""
+    F, C, kh, kw = W.shape
+    weights = W.reshape(F, C // CB, CB, kh, kw // KB, KB).transpose(3, 1, 4, 0, 2, 5)
+    packed[: W.size].reshape(weights.shape)[...] = weights
 
 
-@helper
-def add_groups(
-    g: Array,
-    gw: Array,
-    filters: Array,
-    downs: Array,
-    acrosses: Array,
-    FB: int,
-    DB: int,
-    AB: int,
-    size: int,
-    groups: int,
-) -> None:
-    """Write to ``gw`` the sum over groups of the blocks ``g``, ``size`` each, in the order in which they were made."""
-    at, step = 0, filters.size * gw.shape[1] * downs.size * acrosses.size * size
-    for first in filters:
-        for c in range(gw.shape[1]):
-            for down in downs:
-                for across in acrosses:
-                    place = at
-                    for f in range(first, first + FB):
-                        for ky in range(down, down + DB):
-                            for kx in range(across, across + AB):
-                                total = np.float64(0)
-                                for group in range(groups):
-                                    total += g[group * step + place]
-                                gw[f, c, ky, kx] = total
-                                place += 1
-                    at += size
+def _spans(size: int, block: int) -> list[tuple[slice, slice]]:
+    """Return the numbers of blocks and what they cover: of all that do not overlap, and of one at the end that does."""
+    whole = size // block
+    rest = [(slice(whole, whole + 1), slice(size - block, size))] if size % block else []
+    return [(slice(0, whole), slice(0, whole * block)), *rest]
+
+
+@functools.lru_cache(maxsize=1024)
+def _parts(shape: tuple[int, ...], blocks: tuple[int, int, int]) -> list[tuple[Any, Any]]:
+    """Return which blocks of filters, rows and columns go to which part of weights of a shape."""
+    F, _, kh, kw = shape
+    return [
+        ((fs, slice(None), slice(None), ds, slice(None), as_), (f, slice(None), d, a))
+        for fs, f in _spans(F, blocks[0])
+        for ds, d in _spans(kh, blocks[1])
+        for as_, a in _spans(kw, blocks[2])
+    ]
+
+
+def put_blocks(sums: Array, blocks: tuple[int, int, int], gW: Array) -> None:
+    """Write to ``gW`` what ``sums`` has: filters, channels, rows and columns of blocks, and a block in each.
+
+    ``blocks`` are filters, rows and columns of a block. What two have is the same in both.
+    """
+    found = sums[..., : blocks[0] * blocks[1] * blocks[2]].reshape(*sums.shape[:4], *blocks)
+    found = found.transpose(0, 4, 1, 2, 5, 3, 6)
+    for where, to in _parts(gW.shape, blocks):
+        part = found[where]
+        gW[to].reshape(part.shape)[...] = part  # a view, since axes are only split
+
+
+@kernel("mii")
+def add_groups(g: Array, size: int, groups: int) -> None:
+    """Write to the first ``size`` elements of ``g`` the sums, in order, of groups of as many, one behind another."""
+    for i in range(size):
+        total = np.float64(0)
+        for group in range(groups):
+            total += g[group * size + i]
+        g[i] = total
 
 
 @helper
@@ -91,32 +99,35 @@ def pool_row(x: int, y: int, winners: int, i: int, out_columns: int, pool: Array
         )  # fmt: skip
 
 
-@helper
 def expand_planes(
-    dy: Array, winners: Array, first: int, planes: int, dx: int, rows: int, begin: int, end: int, pool: Array
+    dy: int, winners: int, out_rows: int, out_columns: int, first: int, planes: int, dx: int, rows: int, begin: int,
+    end: int, pool: int,
 ) -> None:  # fmt: skip
     """Write the gradient of some planes, the first of them plane ``first``, given that of their maxima.
 
-    Only rows ``begin`` to ``end`` of the windows count; ``dx`` is where what the first of them meets goes, in planes of
-    ``rows`` rows.
+    Compiled for itself: all arguments are ``uint64``, addresses or numbers. A plane of maxima has ``out_rows`` and
+    ``out_columns``, of which only rows ``begin`` to ``end`` count; ``dx`` is where what the first of them meets goes,
+    in planes of ``rows`` rows.
     """
-    height, width, kh, kw, adds = pool[0], pool[1], pool[2], pool[3], pool[8]
+    numbers, last, columns, band = np.int64(pool), np.int64(end), np.int64(out_columns), np.int64(rows)
+    height, width, kh, kw = get(numbers), get(numbers + 8), get(numbers + 16), get(numbers + 24)
+    down, across, above_all, left_of_all = get(numbers + 32), get(numbers + 40), get(numbers + 48), get(numbers + 56)
+    adds = np.uint64(get(numbers + 64))
     if adds:
-        clear(np.uint64(dx), np.uint64(planes * rows * width))
-    origin = max(0, begin * pool[4] - pool[6])
-    for plane in range(planes):
-        base = np.uint64(dx) + np.uint64(plane * rows * width * 64)
-        for i in range(begin, end):
-            above = i * pool[4] - pool[6]
+        clear(dx, np.uint64(np.int64(planes) * band * width))
+    origin = max(0, np.int64(begin) * down - above_all)
+    for plane in range(np.int64(planes)):
+        base = dx + np.uint64(plane * band * width * 64)
+        for i in range(np.int64(begin), last):
+            above = i * down - above_all
             top, bottom = max(0, above), min(height, above + kh)
-            for j in range(dy.shape[3]):
-                before = j * pool[5] - pool[7]
+            for j in range(columns):
+                before = j * across - left_of_all
                 left, right = max(0, before), min(width, before + kw)
-                place = ((first + plane) * dy.shape[2] + i) * dy.shape[3] + j
-                at = np.uint64(place * 64)
+                place = np.uint64(((np.int64(first) + plane) * np.int64(out_rows) + i) * columns + j)
                 expand_window(
-                    np.uint64(dy.ctypes.data) + at, np.uint64(winners.ctypes.data) + np.uint64(place * 16),
+                    dy + place * np.uint64(64), winners + place * np.uint64(16),
                     base + np.uint64(((top - origin) * width + left) * 64), np.uint64(bottom - top),
                     np.uint64(right - left), np.uint64(width * 64), np.uint64((top - above) * kw + left - before),
-                    np.uint64(kw), np.uint64(adds),
+                    np.uint64(kw), adds,
                 )  # fmt: skip

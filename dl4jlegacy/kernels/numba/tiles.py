@@ -20,7 +20,7 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.kernels.numba.compile import address_of, compile_cached, register_file
 from dl4jlegacy.kernels.numba.emission import call_block
-from dl4jlegacy.kernels.numba.planes import add_groups, expand_planes, pack_places, pack_rows, pool_row
+from dl4jlegacy.kernels.numba.planes import add_groups, expand_planes, pack_filters, pack_places, pool_row, put_blocks
 from dl4jlegacy.kernels.numba.product import matmul
 from dl4jlegacy.kernels.numba.scratch import Scratch
 from dl4jlegacy.kernels.numba.tile_blocks import forward_block, input_block, plane_sums, weights_block
@@ -111,13 +111,18 @@ def _window(pool: Pool, out: Pair) -> Array:
     return _constants((*shape, *kernel, *stride, *pad, int(not covers_once)))
 
 
-_call_forward, _call_weights, _call_input, _call_sums = map(call_block, (9, 14, 6, 5))
+_call_forward, _call_weights, _call_input, _call_sums, _call_expand = map(call_block, (9, 14, 6, 5, 11))
 
 
 def _apart(function: Any, arguments: int) -> tuple[Any, int]:
     """Compile a block for itself; return what keeps its code, and where the code is."""
-    compiled = compile_cached((types.uint64,) * arguments, function)
+    compiled = compile_cached((types.uint64,) * arguments, function, "kernels")
     return compiled, address_of(compiled)
+
+
+@functools.cache
+def _expand_block() -> tuple[Any, int]:
+    return _apart(expand_planes, 11)
 
 
 @functools.cache
@@ -133,11 +138,10 @@ def _forward_block(FB: int, XB: int, L: int) -> tuple[Any, int]:
 @functools.cache
 def _forward_kernel(L: int) -> Any:
     def conv_forward_tiles(
-        x: Array, w: Array, b: Array, y: Array, winners: Array, packed: Array, planes: Array, filters: Array,
-        columns: Array, offsets: Array, pool: Array, FB: int, stride: int, step: int, relu: int, code: int,
+        x: Array, b: Array, y: Array, winners: Array, packed: Array, planes: Array, filters: Array, columns: Array,
+        offsets: Array, pool: Array, FB: int, stride: int, step: int, relu: int, code: int,
     ) -> None:  # fmt: skip
         channels, places = x.shape[1], offsets.size
-        pack_rows(w, packed, filters, FB, places)
         is_pooled = pool.size > 0
         height, width = (pool[0], pool[1]) if is_pooled else (y.shape[2], y.shape[3])
         kept = min(height, pool[2]) if is_pooled and pool[4] >= pool[2] else height  # rows of a plane
@@ -175,7 +179,7 @@ def _forward_kernel(L: int) -> Any:
                                      r, y.shape[3], pool, relu)  # fmt: skip
 
     written = tiles_array(5, is_read=False)
-    arrays = (tiles_array(5), tiles_array(1), tiles_array(1), written, _WINNERS, _SCRATCH, _SCRATCH, *[_STARTS] * 4)
+    arrays = (tiles_array(5), tiles_array(1), written, _WINNERS, _SCRATCH, _SCRATCH, *[_STARTS] * 4)
     return compile_cached((*arrays, *[_INT] * 5), conv_forward_tiles)
 
 
@@ -207,10 +211,11 @@ def _forward(
     XB, FB = _forward_blocks(shape[1], len(W), register_file()[1])
     filters = _starts(len(W), FB)
     packed = _scratch("weights", filters.size * FB * W[0].size)
+    pack_filters(W, packed, FB)
     planes = _scratch("planes", FB * shape[0] * shape[1] * LANES if window.size else 0)
     lanes = register_file()[0]
     _forward_kernel(lanes)(
-        x, W.reshape(-1), np.ascontiguousarray(b), y, winners, packed, planes, filters,
+        x, np.ascontiguousarray(b), y, winners, packed, planes, filters,
         _starts(shape[1], XB), _places(W.shape[1:], x.shape[2:4], dilation), window, FB, *stride, int(relu),
         _forward_block(FB, XB, lanes)[1],
     )  # fmt: skip
@@ -255,12 +260,11 @@ def _sums_block(FB: int) -> tuple[Any, int]:
 @functools.cache
 def _weights_kernel() -> Any:
     def conv_backward_weights_tiles(
-        x: Array, dz: Array, winners: Array, sums: Array, gw: Array, g: Array, kept: Array, planes: Array,
-        filters: Array, downs: Array, acrosses: Array, offsets: Array, pool: Array, FB: int, DB: int, AB: int,
-        size: int, down: int, across: int, band: int, code: int, sums_code: int,
+        x: Array, dz: Array, winners: Array, sums: Array, g: Array, kept: Array, planes: Array, filters: Array,
+        downs: Array, acrosses: Array, offsets: Array, pool: Array, FB: int, DB: int, AB: int, size: int, down: int,
+        across: int, band: int, code: int, sums_code: int, expand_code: int,
     ) -> None:  # fmt: skip
-        tiles, channels, out = x.shape[0], x.shape[1], dz.shape[1]
-        is_pooled = pool.size > 0
+        tiles, channels, out, is_pooled = x.shape[0], x.shape[1], dz.shape[1], pool.size > 0
         height, width = (pool[0], pool[1]) if is_pooled else (dz.shape[2], dz.shape[3])
         row, plane = np.uint64(x.shape[3] * 64), np.uint64(x.shape[2] * x.shape[3] * 64)
         z_plane, block = np.uint64((band if is_pooled else height) * width * 64), 0
@@ -275,10 +279,14 @@ def _weights_kernel() -> Any:
                     z += np.uint64(first * out + filters[fb]) * z_plane + np.uint64(at * width * 64)
                     if is_pooled:
                         z, z_tile = np.uint64(planes.ctypes.data), np.uint64(FB) * z_plane
+                        last = dz.shape[2] if bands == 1 else (at + rows) // pool[4]
                         for t in range(count):
                             number, to = (first + t) * out + filters[fb], z + np.uint64(t) * z_tile
-                            expand_planes(dz, winners, number, FB, to, band, at // pool[4],
-                                          dz.shape[2] if bands == 1 else (at + rows) // pool[4], pool)  # fmt: skip
+                            _call_expand(
+                                np.uint64(expand_code), np.uint64(dz.ctypes.data), np.uint64(winners.ctypes.data),
+                                np.uint64(dz.shape[2]), np.uint64(dz.shape[3]), np.uint64(number), np.uint64(FB), to,
+                                np.uint64(band), np.uint64(at // pool[4]), np.uint64(last), np.uint64(pool.ctypes.data),
+                            )  # fmt: skip
                             lines = np.uint64(sums.ctypes.data) + np.uint64(number * 64)
                             _call_sums(np.uint64(sums_code), to, z_plane, np.uint64(rows * width), lines, np.uint64(at))
                     block = start
@@ -298,11 +306,9 @@ def _weights_kernel() -> Any:
                                     np.uint64(first + count == end and at + rows == height),
                                 )  # fmt: skip
                                 block += 1
-        add_groups(g, gw, filters, downs, acrosses, FB, DB, AB, size, (tiles + 3) // 4)
 
-    read, scratch = tiles_array(5), [_SCRATCH] * 3
-    arrays = (read, read, _WINNERS, _SCRATCH, tiles_array(4, is_read=False), *scratch, *[_STARTS] * 5)
-    return compile_cached((*arrays, *[_INT] * 9), conv_backward_weights_tiles)
+    arrays = (tiles_array(5), tiles_array(5), _WINNERS, *[_SCRATCH] * 4, *[_STARTS] * 5)
+    return compile_cached((*arrays, *[_INT] * 10), conv_backward_weights_tiles)
 
 
 def conv_backward_weights(x: Array, dz: Array, gW: Array, stride: Pair, dilation: Pair) -> None:
@@ -330,8 +336,12 @@ def _weights(
     kept = _scratch("kept", blocks * FB * DB * AB * LANES)
     planes = _scratch("planes", min(len(x), _GROUP) * FB * band * shape[1] * LANES if window.size else 0)
     steps = (filters, downs, acrosses, _pixels(shape, x.shape[3], stride), window, FB, DB, AB, size, *dilation, band)
-    code = (_weights_block(FB, DB, AB, lanes)[1], _sums_block(FB)[1] if window.size else 0)
-    _weights_kernel()(x, dz, winners, sums, gW, g, kept, planes, *steps, *code)
+    of_pool = (_sums_block(FB)[1], _expand_block()[1]) if window.size else (0, 0)
+    code = _weights_block(FB, DB, AB, lanes)[1]
+    _weights_kernel()(x, dz, winners, sums, g, kept, planes, *steps, code, *of_pool)
+    count = filters.size * blocks * size
+    add_groups(g, count, -(-len(x) // _GROUP))
+    put_blocks(g[:count].reshape(filters.size, C, downs.size, acrosses.size, size), (FB, DB, AB), gW)
 
 
 def _band(shape: Pair, filters: int, weights: int, window: Array) -> int:
@@ -371,21 +381,24 @@ def _input_block(CB: int, KB: int, XB: int, SX: int, DX: int, L: int) -> tuple[A
 @functools.cache
 def _input_kernel(L: int) -> Any:
     def conv_backward_input_tiles(
-        dz: Array, winners: Array, w: Array, dx: Array, packed: Array, planes: Array, pool: Array, CB: int, KB: int,
-        XB: int, SX: int, DX: int, down: int, stride: int, code: int,
+        dz: Array, winners: Array, dx: Array, packed: Array, planes: Array, pool: Array, kh: int, kw: int, CB: int,
+        KB: int, XB: int, SX: int, DX: int, down: int, stride: int, code: int, expand_code: int,
     ) -> None:  # fmt: skip
-        filters, channels, kh, kw = w.shape[0], w.shape[1], w.shape[2], w.shape[3]
+        filters, channels = dz.shape[1], dx.shape[1]
         is_pooled = pool.size > 0
         height, columns = (pool[0], pool[1]) if is_pooled else (dz.shape[2], dz.shape[3])
         plane, z_plane = np.uint64(dx.shape[2] * dx.shape[3] * 64), np.uint64(height * columns * 64)
         size = filters * CB * KB * 4
-        pack_places(w, packed, CB, KB)
         for t in range(dz.shape[0]):
             dx[t] = np.float32(0)
             z = np.uint64(dz.ctypes.data) + np.uint64(t * filters) * z_plane
             if is_pooled:
                 z = np.uint64(planes.ctypes.data)
-                expand_planes(dz, winners, t * filters, filters, z, height, 0, dz.shape[2], pool)
+                _call_expand(
+                    np.uint64(expand_code), np.uint64(dz.ctypes.data), np.uint64(winners.ctypes.data),
+                    np.uint64(dz.shape[2]), np.uint64(dz.shape[3]), np.uint64(t * filters), np.uint64(filters), z,
+                    np.uint64(height), np.uint64(0), np.uint64(dz.shape[2]), np.uint64(pool.ctypes.data),
+                )  # fmt: skip
             for i in range(height):
                 for ky in range(kh):
                     row = i * stride + ky * down
@@ -403,8 +416,8 @@ def _input_kernel(L: int) -> Any:
                                     )  # fmt: skip
 
     written = tiles_array(5, is_read=False)
-    arrays = (tiles_array(5), _WINNERS, tiles_array(4), written, _SCRATCH, _SCRATCH, _STARTS)
-    return compile_cached((*arrays, *[_INT] * 8), conv_backward_input_tiles)
+    arrays = (tiles_array(5), _WINNERS, written, _SCRATCH, _SCRATCH, _STARTS)
+    return compile_cached((*arrays, *[_INT] * 11), conv_backward_input_tiles)
 
 
 def conv_backward_input(dz: Array, W: Array, dx: Array, stride: Pair, dilation: Pair) -> None:
@@ -423,10 +436,11 @@ def _input(
     lanes, registers = register_file()
     CB, KB, XB = _input_blocks(W.shape[1], W.shape[3], shape[1], registers)
     planes = _scratch("planes", len(W) * shape[0] * shape[1] * LANES if window.size else 0)
-    sizes = (CB, KB, XB, stride[1], dilation[1])
+    sizes, packed = (CB, KB, XB, stride[1], dilation[1]), _scratch("weights", W.size)
+    pack_places(W, packed, CB, KB)
+    codes = (_input_block(*sizes, lanes)[1], _expand_block()[1] if window.size else 0)
     _input_kernel(lanes)(
-        dz, winners, np.ascontiguousarray(W), dx, _scratch("weights", W.size), planes, window, *sizes, dilation[0],
-        stride[0], _input_block(*sizes, lanes)[1],
+        dz, winners, dx, packed, planes, window, *W.shape[2:], *sizes, dilation[0], stride[0], *codes,
     )  # fmt: skip
 
 
