@@ -104,7 +104,7 @@ _FORWARD = {
     "sigmoid": layers.forward_sigmoid,
     "tanh": layers.forward_tanh,
 }
-_FORWARD_FLOAT32 = _FORWARD | {"sigmoid": sampling.sigmoid_lanes, "tanh": sampling.tanh_lanes}
+_ON_LANES = {"sigmoid": sampling.sigmoid_lanes, "tanh": sampling.tanh_lanes}  # of float32
 _BACKWARD = {
     "identity": layers.backward_identity,
     "leakyrelu": layers.backward_leakyrelu,
@@ -135,7 +135,10 @@ def _unknown(activation: str) -> ConfError:
 def bias_activation(z: Array, b: Array, activation: str) -> None:
     """See ``Kernels``."""
     _check_bias("bias_activation", z, b)
-    forward = (_FORWARD_FLOAT32 if z.dtype.char == "f" else _FORWARD).get(activation)
+    if z.dtype.char == "f" and activation in _ON_LANES:
+        _ON_LANES[activation](z, b, np.zeros(b.size + 32, np.float32))
+        return
+    forward = _FORWARD.get(activation)
     if forward is None:
         raise _unknown(activation)
     forward(z, b)
@@ -175,13 +178,13 @@ def transpose(x: Array, out: Array) -> None:
 def softmax(z: Array) -> None:
     """See ``Kernels``."""
     if z.size:
-        layers.softmax(z)
+        layers.softmax(z, np.empty(len(z), z.dtype))
 
 
 def softmax_cross_entropy(p: Array, labels: Array, dz: Array) -> float:
     """See ``Kernels``."""
     _check("softmax_cross_entropy", p.shape, labels, dz)
-    loss: float = layers.softmax_cross_entropy(dz, p, labels)
+    loss: float = layers.softmax_cross_entropy(dz, p, labels, np.empty(len(p), p.dtype))
     return loss
 
 
@@ -281,8 +284,10 @@ def _flat(x: Array) -> Array:
 
 def uniform(out: Array, key: int) -> None:
     """See ``Kernels``."""
-    fill = sampling.uniform_lanes if out.dtype.char == "f" else sampling.uniform_scalar
-    fill(_flat(out), key)
+    if out.dtype.char == "f":
+        sampling.uniform_lanes(_flat(out), np.empty(64, np.float32), key)
+    else:
+        sampling.uniform_scalar(_flat(out), key)
 
 
 def gaussian(out: Array, key: int) -> None:
@@ -299,8 +304,11 @@ def sigmoid_sample(z: Array, b: Array, probability: Array, sample: Array, key: i
     """See ``Kernels``."""
     _check("sigmoid_sample", z.shape, probability, sample)
     _check_bias("sigmoid_sample", z, b)
-    fused = sampling.sigmoid_sample_lanes if z.dtype.char == "f" else sampling.sigmoid_sample_scalar
-    fused(z, b, probability, sample, key)
+    if z.dtype.char == "f":
+        room = np.zeros(b.size + 272, np.float32)
+        sampling.sigmoid_sample_lanes(z, b, probability, sample, room, key)
+    else:
+        sampling.sigmoid_sample_scalar(z, b, probability, sample, key)
 
 
 def dropout(x: Array, out: Array, retain: float, key: int) -> None:

@@ -203,17 +203,14 @@ def _tops(x: Array, tops: Array) -> None:
         i1, i2, i3 = min(i + 1, last), min(i + 2, last), min(i + 3, last)
         a, b, c, d = x[i, 0], x[i1, 0], x[i2, 0], x[i3, 0]
         for j in range(x.shape[1]):
-            a = x[i, j] if x[i, j] > a else a
-            b = x[i1, j] if x[i1, j] > b else b
-            c = x[i2, j] if x[i2, j] > c else c
-            d = x[i3, j] if x[i3, j] > d else d
+            p, q, r, s = x[i, j], x[i1, j], x[i2, j], x[i3, j]
+            a, b, c, d = p if p > a else a, q if q > b else b, r if r > c else c, s if s > d else d
         tops[i], tops[i1], tops[i2], tops[i3] = a, b, c, d
 
 
-@kernel("M")
-def softmax(z: Array) -> None:
-    """Row-wise, with the row's maximum subtracted first."""
-    of_rows = np.empty(z.shape[0], z.dtype)
+@kernel("Mm")
+def softmax(z: Array, of_rows: Array) -> None:
+    """Row-wise, with the row's maximum subtracted first; ``of_rows`` has an element for each."""
     _tops(z, of_rows)
     for i in range(z.shape[0]):
         row, top = z[i], of_rows[i]
@@ -226,11 +223,13 @@ def softmax(z: Array) -> None:
             row[j] /= total
 
 
-@kernel("MRR")
-def softmax_cross_entropy(dz: Array, p: Array, labels: Array) -> float:
-    """Return the summed loss; logarithms only where a label is not 0 (one a row for one-hot labels)."""
+@kernel("MRRm")
+def softmax_cross_entropy(dz: Array, p: Array, labels: Array, totals: Array) -> float:
+    """Return the summed loss; logarithms only where a label is not 0 (one a row for one-hot labels).
+
+    ``totals`` has an element for each row.
+    """
     loss, clip = 0.0, dz.dtype.type(1e-10)
-    totals = np.empty(p.shape[0], dz.dtype)
     _totals(labels, totals)
     for i in range(p.shape[0]):
         for j in range(p.shape[1]):

@@ -1,11 +1,11 @@
 """Compiled kernels on lanes: sigmoid, tanh, Philox uniforms, Bernoulli samples, drop-out, masking noise.
 
 All run over the flat array in blocks of 64 elements, one ``uniform_block`` each; a part block at the end goes through
-scratch arrays, so that an element's number never depends on the shape around it. A bias is first written out with its
-beginning repeated behind its end, so that sixteen lanes may run over the end of a row into the next one.
+a ``room``, so that an element's number never depends on the shape around it. A bias is first written there with its
+beginning repeated behind its end, so that sixteen lanes may run over the end of a row into the next one. The callers
+make that room: what makes arrays takes Numba longer to compile than all the rest.
 
-Loops run over slices from 0: Numba cannot see that ``start + k`` is not negative, and would test every index. What is
-left at the end is copied element by element: an assignment to a slice takes Numba two seconds to compile.
+Loops run over slices from 0: Numba cannot see that ``start + k`` is not negative, and would test every index.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.kernels.numba import lanes
 from dl4jlegacy.kernels.numba.compile import helper, kernel
 from dl4jlegacy.kernels.numba.elementary import exp_jit
+from dl4jlegacy.kernels.numba.product_blocks import copy_elements
 
 __all__ = [
     "corrupt",
@@ -31,12 +32,12 @@ __all__ = [
 ]
 
 
-def _wrapped(b: Array) -> Array:
-    """Return ``b`` followed by sixteen more elements of its endless repetition."""
-    wrapped = np.empty(b.size + 16, b.dtype)
-    for index in range(wrapped.size):
-        wrapped[index] = b[index % b.size]
-    return wrapped
+@helper
+def _wrap(b: Array, room: Array) -> Any:
+    """Write ``b`` to a room, followed by sixteen more elements of its endless repetition; return where that is."""
+    for index in range(b.size + 16):
+        room[index] = b[index % b.size]
+    return np.intp(room.ctypes.data)
 
 
 def _next(column: int, n: int) -> int:
@@ -49,7 +50,6 @@ def _next(column: int, n: int) -> int:
     return column
 
 
-_wrapped_jit: Any = helper(_wrapped)
 _next_jit: Any = helper(_next)
 
 
@@ -67,27 +67,22 @@ def _sample_block(z: int, bias: int, probability: int, sample: int, u: int, colu
 _sample_block_jit: Any = helper(_sample_block)
 
 
-@kernel("MrMMu")
-def sigmoid_sample_lanes(z: Array, b: Array, probability: Array, sample: Array, key: int) -> None:
-    """float32: ``probability = sigmoid(z + b)``, ``sample = u < probability``."""
-    size, n, column = z.size, z.shape[1], 0
-    bias, u, spare = _wrapped_jit(b), np.empty(64, z.dtype), np.zeros(192, z.dtype)
-    ua, ba = np.uint64(u.ctypes.data), np.uint64(bias.ctypes.data)
-    za, pa, sa = np.uint64(z.ctypes.data), np.uint64(probability.ctypes.data), np.uint64(sample.ctypes.data)
-    for block in range(size // 64):
-        lanes.uniform_block(np.uint64(block), key, ua)
-        at = np.uint64(block * 256)
-        column = _sample_block_jit(za + at, ba, pa + at, sa + at, ua, column, n)
-    start = size // 64 * 64
-    if start < size:
-        rest, ca = size - start, np.uint64(spare.ctypes.data)
-        zs, ps, ss = z.reshape(-1), probability.reshape(-1), sample.reshape(-1)
-        for k in range(rest):
-            spare[k] = zs[start + k]
-        lanes.uniform_block(np.uint64(size // 64), key, ua)
-        _sample_block_jit(ca, ba, ca + np.uint64(256), ca + np.uint64(512), ua, column, n)
-        for k in range(rest):
-            ps[start + k], ss[start + k] = spare[64 + k], spare[128 + k]
+@kernel("MrMMmu")
+def sigmoid_sample_lanes(z: Array, b: Array, probability: Array, sample: Array, room: Array, key: int) -> None:
+    """float32: ``probability = sigmoid(z + b)``, ``sample = u < probability``; a room for ``b`` and 272 more."""
+    n, column, ba = b.size, 0, _wrap(b, room)
+    za, pa, sa = np.intp(z.ctypes.data), np.intp(probability.ctypes.data), np.intp(sample.ctypes.data)
+    spare, rest, end = ba + 4 * (n + 16), z.size % 64, z.size // 64 * 256
+    u = np.uint64(spare + 768)
+    for at in range(0, 4 * z.size, 256):
+        from_, to, drawn = za + at, pa + at, sa + at
+        if at == end:
+            copy_elements(z, from_, 4, spare, 4, rest)
+            from_, to, drawn = spare, spare + 256, spare + 512
+        lanes.uniform_block(np.uint64(at // 256), key, u)
+        column = _sample_block_jit(np.uint64(from_), np.uint64(ba), np.uint64(to), np.uint64(drawn), u, column, n)
+    copy_elements(z, spare + 256, 4, pa + end, 4, rest)
+    copy_elements(z, spare + 512, 4, sa + end, 4, rest)
 
 
 @kernel("MrMMu")
@@ -103,58 +98,46 @@ def sigmoid_sample_scalar(z: Array, b: Array, probability: Array, sample: Array,
             ss[k] = one if u[k - start] < p else one - one
 
 
-@kernel("Mr")
-def sigmoid_lanes(z: Array, b: Array) -> None:
-    """float32: ``z = sigmoid(z + b)``."""
-    size, n, column = z.size, z.shape[1], 0
-    bias, spare = _wrapped_jit(b), np.zeros(16, z.dtype)
-    za, ba, ca = np.uint64(z.ctypes.data), np.uint64(bias.ctypes.data), np.uint64(spare.ctypes.data)
-    for group in range(size // 16):
-        at = za + np.uint64(64 * group)
-        lanes.store(at, lanes.sigmoid(lanes.add(lanes.load(at), lanes.load(ba + np.uint64(4 * column)))))
+@kernel("Mrm")
+def sigmoid_lanes(z: Array, b: Array, room: Array) -> None:
+    """float32: ``z = sigmoid(z + b)``; a room for ``b`` and 32 more."""
+    n, whole, column, ba, za = b.size, z.size // 16, 0, _wrap(b, room), np.intp(z.ctypes.data)
+    for group in range(whole):
+        at = np.uint64(za + 64 * group)
+        lanes.store(at, lanes.sigmoid(lanes.add(lanes.load(at), lanes.load(np.uint64(ba + 4 * column)))))
         column = _next_jit(column, n)
-    start = size // 16 * 16
-    if start < size:
-        rest = z.reshape(-1)[start:]
-        for k in range(rest.size):
-            spare[k] = rest[k]
-        lanes.store(ca, lanes.sigmoid(lanes.add(lanes.load(ca), lanes.load(ba + np.uint64(4 * column)))))
-        for k in range(rest.size):
-            rest[k] = spare[k]
+    rest, spare = z.size - 16 * whole, ba + 4 * (n + 16)
+    if rest:
+        copy_elements(z, za + 64 * whole, 4, spare, 4, rest)
+        at = np.uint64(spare)
+        lanes.store(at, lanes.sigmoid(lanes.add(lanes.load(at), lanes.load(np.uint64(ba + 4 * column)))))
+        copy_elements(z, spare, 4, za + 64 * whole, 4, rest)
 
 
-@kernel("Mr")
-def tanh_lanes(z: Array, b: Array) -> None:
-    """float32: ``z = tanh(z + b)``, which reaches -1 and 1."""
-    size, n, column = z.size, z.shape[1], 0
-    bias, spare = _wrapped_jit(b), np.zeros(16, z.dtype)
-    za, ba, ca = np.uint64(z.ctypes.data), np.uint64(bias.ctypes.data), np.uint64(spare.ctypes.data)
-    for group in range(size // 16):
-        at = za + np.uint64(64 * group)
-        lanes.store(at, lanes.tanh(lanes.add(lanes.load(at), lanes.load(ba + np.uint64(4 * column)))))
+@kernel("Mrm")
+def tanh_lanes(z: Array, b: Array, room: Array) -> None:
+    """float32: ``z = tanh(z + b)``, which reaches -1 and 1; a room for ``b`` and 32 more."""
+    n, whole, column, ba, za = b.size, z.size // 16, 0, _wrap(b, room), np.intp(z.ctypes.data)
+    for group in range(whole):
+        at = np.uint64(za + 64 * group)
+        lanes.store(at, lanes.tanh(lanes.add(lanes.load(at), lanes.load(np.uint64(ba + 4 * column)))))
         column = _next_jit(column, n)
-    start = size // 16 * 16
-    if start < size:
-        rest = z.reshape(-1)[start:]
-        for k in range(rest.size):
-            spare[k] = rest[k]
-        lanes.store(ca, lanes.tanh(lanes.add(lanes.load(ca), lanes.load(ba + np.uint64(4 * column)))))
-        for k in range(rest.size):
-            rest[k] = spare[k]
+    rest, spare = z.size - 16 * whole, ba + 4 * (n + 16)
+    if rest:
+        copy_elements(z, za + 64 * whole, 4, spare, 4, rest)
+        at = np.uint64(spare)
+        lanes.store(at, lanes.tanh(lanes.add(lanes.load(at), lanes.load(np.uint64(ba + 4 * column)))))
+        copy_elements(z, spare, 4, za + 64 * whole, 4, rest)
 
 
-@kernel("mu")
-def uniform_lanes(out: Array, key: int) -> None:
-    """float32: the stream itself."""
-    whole, spare = out.size // 64, np.empty(64, out.dtype)
-    address = np.uint64(out.ctypes.data)
-    for block in range(whole):
-        lanes.uniform_block(np.uint64(block), key, address + np.uint64(256 * block))
-    if out.size % 64:
-        lanes.uniform_block(np.uint64(whole), key, np.uint64(spare.ctypes.data))
-        rest = out[whole * 64 :]
-        for k in range(rest.size):
-            rest[k] = spare[k]
+@kernel("mmu")
+def uniform_lanes(out: Array, room: Array, key: int) -> None:
+    """float32: the stream itself; a room for 64."""
+    address, spare, end = np.intp(out.ctypes.data), np.intp(room.ctypes.data), out.size // 64 * 256
+    for at in range(0, 4 * out.size, 256):
+        to = spare if at == end else address + at
+        lanes.uniform_block(np.uint64(at // 256), key, np.uint64(to))
+    copy_elements(out, spare, 4, address + end, 4, out.size % 64)
 
 
 def _fill(u: Array, start: int, count: int, key: int) -> None:
