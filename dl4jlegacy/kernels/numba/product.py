@@ -74,18 +74,17 @@ def _pack_panel(like: Array, v: int, lane: int, step: int, lanes: int, steps: in
         whole = min(steps, max(0, (end - v - WIDTH) // step + 1))  # so many rows can be read in whole vectors
         copy_rows(like, v, step, panel, WIDTH, whole, VECTORS, 0)
         copy_bytes(like, v + whole * step, step, panel + whole * WIDTH, WIDTH, steps - whole, lanes * size)
-    elif steps < line:
-        whole = min(lanes, max(0, (end - v - LINE) // lane + 1)) if lane > 0 and step == size else 0
-        for i in range(0, whole, line):  # vectors that go beyond the steps, but not beyond the matrix
-            turn(like, v + i * lane, lane, panel + i * size, WIDTH, min(line, whole - i), 0)
-        for i in range(whole, lanes):
-            copy_elements(like, v + i * lane, step, panel + i * size, WIDTH, steps)
-    else:
-        for i in range(0, lanes, line):
-            for k in range(0, steps, line):
-                first = min(k, steps - line)
-                at = v + i * lane + first * step
-                turn(like, at, lane, panel + first * WIDTH + i * size, WIDTH, min(line, lanes - i), 0)
+        return
+    turned = lanes
+    if steps < line:  # vectors that go beyond the steps, but not beyond the matrix
+        turned = min(lanes, max(0, (end - v - LINE) // lane + 1)) if lane > 0 and step == size else 0
+    for i in range(0, turned, line):
+        for k in range(0, steps, line):
+            first = max(0, min(k, steps - line))
+            at = v + i * lane + first * step
+            turn(like, at, lane, panel + first * WIDTH + i * size, WIDTH, min(line, turned - i), 0)
+    for i in range(turned, lanes):
+        copy_elements(like, v + i * lane, step, panel + i * size, WIDTH, steps)
 
 
 @helper
@@ -203,11 +202,11 @@ def _multiply_block(
 
 
 @helper
-def _clocks(like: Array, lanes: int, rows: int, steps: int, is_across: bool, is_down: bool, is_turned: bool) -> float:
+def _clocks(like: Array, lanes: int, rows: int, steps: int, is_across: bool, is_down: bool, store: float) -> float:
     """Return about how many clocks a product takes, packing included.
 
     Vectors are turned as they are packed if their lanes lie ``across`` the matrix, not beside each other. Scalars are
-    fetched from all over it unless their rows lie ``down`` the matrix.
+    fetched from all over it unless their rows lie ``down`` the matrix. To ``store`` a vector of a tile takes so many.
     """
     blocks, width = (rows + ROWS - 1) // ROWS, WIDTH // like.itemsize
     panels, rest = (lanes + width - 1) // width, (rows - 1) % ROWS + 1
@@ -215,7 +214,7 @@ def _clocks(like: Array, lanes: int, rows: int, steps: int, is_across: bool, is_
     if panels > 12 or not is_down:
         packing += rows * steps * 0.4
     used = (blocks - 1) * ROWS + (FEW if rest <= FEW else 2 * FEW if rest <= 2 * FEW < ROWS else ROWS)
-    return panels * (used * VECTORS / 2 * steps + blocks * VECTORS * (125.0 if is_turned else 15.0)) + packing
+    return panels * (used * VECTORS / 2 * steps + blocks * VECTORS * store) + packing
 
 
 @helper
@@ -302,8 +301,8 @@ def _product(
         return _STRIDED
     is_turned = choice == LEFT or (
         choice == BEST
-        and _clocks(out, rows, lanes, steps, s_row != size, v_lane != size, True)
-        < _clocks(out, lanes, rows, steps, v_lane != size, s_row != size, False)
+        and _clocks(out, rows, lanes, steps, s_row != size, v_lane != size, 125.0)
+        < _clocks(out, lanes, rows, steps, v_lane != size, s_row != size, 15.0)
     )
     if is_turned:
         v, v_lane, v_step, lanes, lane, s, s_row, s_step, rows, row = (

@@ -240,11 +240,9 @@ def _multiply_found(
     for row in range(rows):
         here, there = s + _U(row) * s_step, to + _U(row) * line
         low, high = starts[first + row], starts[first + row + 1]
-        if low == high:
-            _multiply(like, panel, here, line, _U(0), there, line, _U(0), 1)
-        for at in range(low, high):
-            k = _U(places[at])
-            _multiply(like, panel + k * gap, here + k * size, line, _U(1), there, line, _U(at > low), 1)
+        for at in range(low, max(high, low + 1)):  # once, with no step, where all are zero
+            k = _U(places[at] if low < high else 0)
+            _multiply(like, panel + k * gap, here + k * size, line, _U(low < high), there, line, _U(at > low), 1)
 
 
 @helper
@@ -262,7 +260,7 @@ def _over_time(
     line, steps = LINE // size, m + n
     groups = (n + line - 1) // line
     tile, tile_row = groups * line * 4 * steps, 4 * line
-    _pack_gates(W, scratch, steps, 0)
+    _pack_gates(W, scratch, steps, np.int64(0))  # a literal would be compiled for itself
     _pack_gates(recurrent, scratch, steps, m)
     base, gap, xa, ha = _U(scratch.ctypes.data), _U(size * n), _U(x.ctypes.data), _U(h.ctypes.data)
     za, ba, pa, ca, aa = (
