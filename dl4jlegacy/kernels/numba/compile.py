@@ -72,6 +72,7 @@ _FunctionCache: Any = caching.FunctionCache
 _compiling = threading.RLock()
 _Order = tuple[tuple[Any, ...], Callable[..., Any], dict[str, Any]]  # signature, function, options
 _needed: list[_Order] | None = None  # of a process that compiles for others
+_FLAT = {"A": numba.types.uint64, "F": numba.types.float32, "W": numba.types.float64}
 _SCALARS = {"f": numba.types.float64, "i": numba.types.int64, "u": numba.types.uint64}
 
 
@@ -103,15 +104,15 @@ def register_file() -> tuple[int, int]:
 
 
 def _argument(role: str, char: str) -> Any:
-    """Numba's type of a role: m, M flat and 2-d array written to, r, R only read; A, W flat uint64, float64; C, c flat
-    int32 written to, only read; B, b likewise of uint8; f i u."""
+    """Numba's type of a role: m, M flat and 2-d array written to, r, R only read; A, F, W flat uint64, float32,
+    float64; C, c flat int32 written to, only read; B, b likewise of uint8; f i u."""
     if role in _SCALARS:
         return _SCALARS[role]
     if role in "CcBb":
         whole = {"c": numba.types.int32, "b": numba.types.uint8}[role.lower()]
         return numba.types.Array(whole, 1, "C", readonly=role.islower())
-    if role in "AW":
-        return numba.types.Array(_SCALARS["u" if role == "A" else "f"], 1, "C")
+    if role in _FLAT:
+        return numba.types.Array(_FLAT[role], 1, "C")
     element = {"f": numba.types.float32, "d": numba.types.float64}[char]
     return numba.types.Array(element, 1 if role.islower() else 2, "C", readonly=role in "rR")
 

@@ -282,12 +282,16 @@ def _flat(x: Array) -> Array:
     return x.reshape(-1)
 
 
+def _uniforms() -> Array:
+    return np.empty(sampling.PART, np.float32)
+
+
 def uniform(out: Array, key: int) -> None:
     """See ``Kernels``."""
     if out.dtype.char == "f":
         sampling.uniform_lanes(_flat(out), np.empty(64, np.float32), key)
     else:
-        sampling.uniform_scalar(_flat(out), key)
+        sampling.uniform_scalar(_flat(out), _uniforms(), key)
 
 
 def gaussian(out: Array, key: int) -> None:
@@ -314,7 +318,7 @@ def sigmoid_sample(z: Array, b: Array, probability: Array, sample: Array, key: i
 def dropout(x: Array, out: Array, retain: float, key: int) -> None:
     """See ``Kernels``."""
     _check("dropout", x.shape, out)
-    sampling.dropout(_flat(out), _flat(x), retain, key)
+    sampling.dropout(_flat(out), _flat(x), _uniforms(), retain, key)
 
 
 def dropout_backward(dy: Array, retain: float, key: int) -> None:
@@ -325,7 +329,7 @@ def dropout_backward(dy: Array, retain: float, key: int) -> None:
 def corrupt(x: Array, out: Array, level: float, key: int) -> None:
     """See ``Kernels``."""
     _check("corrupt", x.shape, out)
-    sampling.corrupt(_flat(out), _flat(x), level, key)
+    sampling.corrupt(_flat(out), _flat(x), _uniforms(), level, key)
 
 
 def _check_sum(vectors: Sequence[Array], weights: Sequence[float], out: Array) -> None:

@@ -16,7 +16,7 @@ from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels.numba import lanes
 from dl4jlegacy.kernels.numba.compile import compile_cached
 from dl4jlegacy.kernels.numba.product_blocks import turn
-from dl4jlegacy.kernels.numba.tile_blocks import max_window, spread_window, sum_window
+from dl4jlegacy.kernels.numba.tile_blocks import clear, max_window, spread_window, sum_window
 from dl4jlegacy.kernels.numba.tiles import check_windows, tiles_array
 from dl4jlegacy.kernels.numpy import kernels
 from dl4jlegacy.kernels.numpy import tiles as numpy_tiles
@@ -59,10 +59,8 @@ def _pool_backward(
 ) -> None:  # fmt: skip
     height, width, out_rows, out_columns = dx.shape[2], dx.shape[3], dy.shape[2], dy.shape[3]
     x_row, code_row = np.uint64(width * 64), np.uint64(kw)
-    area = height * width * 16
-    flat = dx.reshape(-1)
     for plane in range(dx.shape[0] * dx.shape[1]):
-        flat[plane * area : (plane + 1) * area] = np.float32(0)
+        clear(np.uint64(dx.ctypes.data) + np.uint64(plane * height * width * 64), np.uint64(height * width))
         for i in range(out_rows):
             first, last = max(0, i * sh - top), min(height, i * sh - top + kh)
             for j in range(out_columns):

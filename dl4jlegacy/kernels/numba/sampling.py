@@ -21,6 +21,7 @@ from dl4jlegacy.kernels.numba.elementary import exp_jit
 from dl4jlegacy.kernels.numba.product_blocks import copy_elements
 
 __all__ = [
+    "PART",
     "corrupt",
     "dropout",
     "sigmoid_lanes",
@@ -140,6 +141,9 @@ def uniform_lanes(out: Array, room: Array, key: int) -> None:
     copy_elements(out, spare, 4, address + end, 4, out.size % 64)
 
 
+PART = 1024  # elements whose uniforms are drawn at once, to ``u``
+
+
 def _fill(u: Array, start: int, count: int, key: int) -> None:
     """Write the uniforms of elements ``start ... start + count`` to ``u``; ``start`` is a multiple of 64."""
     for block in range((count + 63) // 64):
@@ -149,36 +153,34 @@ def _fill(u: Array, start: int, count: int, key: int) -> None:
 _fill_jit: Any = helper(_fill)
 
 
-@kernel("mu")
-def uniform_scalar(out: Array, key: int) -> None:
+@kernel("mFu")
+def uniform_scalar(out: Array, u: Array, key: int) -> None:
     """float64: the same 24-bit numbers, widened."""
-    u = np.empty(1024, np.float32)
-    for start in range(0, out.size, 1024):
-        part = out[start : start + 1024]
+    for start in range(0, out.size, PART):
+        part = out[start : start + PART]
         _fill_jit(u, start, part.size, key)
         for k in range(part.size):
             part[k] = u[k]
 
 
-@kernel("mrfu")
-def dropout(out: Array, x: Array, retain: float, key: int) -> None:
+@kernel("mrFfu")
+def dropout(out: Array, x: Array, u: Array, retain: float, key: int) -> None:
     """``out = x / retain`` where ``u < retain``, else 0."""
-    u, zero = np.empty(1024, np.float32), x.dtype.type(0)
-    bound, scale = np.float32(retain), x.dtype.type(1.0 / retain)
-    for start in range(0, out.size, 1024):
-        part, source = out[start : start + 1024], x[start : start + 1024]
+    bound, scale, zero = np.float32(retain), x.dtype.type(1.0 / retain), x.dtype.type(0)
+    for start in range(0, out.size, PART):
+        part, source = out[start : start + PART], x[start : start + PART]
         _fill_jit(u, start, part.size, key)
         for k in range(part.size):
             kept = source[k] * scale  # computed in any case: a conditional load would not vectorise
             part[k] = kept if u[k] < bound else zero
 
 
-@kernel("mrfu")
-def corrupt(out: Array, x: Array, level: float, key: int) -> None:
+@kernel("mrFfu")
+def corrupt(out: Array, x: Array, u: Array, level: float, key: int) -> None:
     """``out = 0`` where ``u < level``, else ``x``."""
-    u, zero, bound = np.empty(1024, np.float32), x.dtype.type(0), np.float32(level)
-    for start in range(0, out.size, 1024):
-        part, source = out[start : start + 1024], x[start : start + 1024]
+    zero, bound = x.dtype.type(0), np.float32(level)
+    for start in range(0, out.size, PART):
+        part, source = out[start : start + PART], x[start : start + PART]
         _fill_jit(u, start, part.size, key)
         for k in range(part.size):
             kept = source[k]
