@@ -5,6 +5,7 @@ Legacy: ``org.deeplearning4j.nn.conf.ConvolutionMode`` and ``ConvolutionUtils.ge
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -73,6 +74,7 @@ class Window:
         return self.before + self.size + self.after
 
     @classmethod
+    @functools.lru_cache(maxsize=1024)  # every step of training asks again
     def along(
         cls, axis: str, size: int, *, kernel: int, stride: int, padding: int, mode: Mode, dilation: int = 1
     ) -> Window:
