@@ -87,7 +87,8 @@ def warm_up(models: Sequence[str] = (), clock: Callable[[], float] = time.perf_c
         conf = ZOO[name].build(n_in, n_out)
         network = MultiLayerNetwork(conf, kernels=kernels)
         with compiling_ahead(conf, kernels):
-            yield _timed(name, functools.partial(_train, network, batch), clock)
+            done = _timed(name, functools.partial(_train, network, batch), clock)
+        yield done
     yield _timed(RUNS, functools.partial(_combine, kernels), clock)
 
 

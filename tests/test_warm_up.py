@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +67,19 @@ def test_where_a_kernel_is_missing_other_processes_compile_too(monkeypatch: pyte
     monkeypatch.setattr(MultiLayerNetwork, "fit", lambda *_: report_missing())
     assert [each.name for each in warm_up(["mlp"])] == ["mlp", RUNS]
     assert found == [ZOO["mlp"].build(*made_up_batch("mlp")[:2])]
+
+
+def test_the_other_processes_have_ended_when_a_model_is_said_to_be_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = []
+
+    @contextlib.contextmanager
+    def compiling_ahead(conf: object, kernels: object) -> Iterator[None]:
+        others.append(conf)
+        yield
+        others.clear()
+
+    monkeypatch.setattr("dl4jlegacy.warm_up.compiling_ahead", compiling_ahead)
+    assert [(each.name, others[:]) for each in warm_up(["mlp"])] == [("mlp", []), (RUNS, [])]
 
 
 @pytest.mark.parametrize("model", ZOO)

@@ -241,6 +241,8 @@ def test_shapes_that_do_not_fit_are_refused_before_any_memory_is_touched() -> No
         numba.conv_forward(x, W, W[:, 0, 0, 0].copy(), y, (2, 2), (1, 1), False)
     with pytest.raises(ShapeError, match="contiguous"):
         numba.conv_forward(x[:, :, ::-1], W, W[:, 0, 0, 0].copy(), y, (1, 1), (1, 1), False)
+    with pytest.raises(ShapeError, match="float32 tiles with float64 weights"):
+        numba.conv_forward(x, W.astype(np.float64), W[:, 0, 0, 0].copy(), y, (1, 1), (1, 1), False)
     with pytest.raises(ShapeError, match="cannot give"):
         numba.pool_forward(x, y, y.astype(np.int32), (2, 2), (2, 2), (0, 0), "max")
     with pytest.raises(ShapeError, match="do not fit tiles"):

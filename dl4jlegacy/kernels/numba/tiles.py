@@ -495,6 +495,8 @@ def _check_pooled(
 
 def _check(x: Array, W: Array, given: tuple[int, ...], stride: Pair, dilation: Pair) -> None:
     """Raise ``ShapeError`` unless a convolution of ``x`` (padded) with ``W`` gives tiles of the shape ``given``."""
+    if W.dtype != x.dtype:
+        raise ShapeError(f"convolution of {x.dtype} tiles with {W.dtype} weights; both must be of the same dtype")
     reach = [(size - 1) * step + 1 for size, step in zip(W.shape[2:], dilation, strict=True)]
     out = [(size - far) // step + 1 for size, far, step in zip(x.shape[2:4], reach, stride, strict=True)]
     wanted = (len(x), len(W), *out, LANES)
