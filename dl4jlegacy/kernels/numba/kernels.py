@@ -132,11 +132,16 @@ def _unknown(activation: str) -> ConfError:
     return ConfError(f"activation {activation!r} has no fused kernel{nearest(activation, tuple(_FORWARD))}")
 
 
+def _room(b: Array) -> Array:
+    """Return what a kernel of ``sampling`` works in besides its arrays."""
+    return np.zeros(b.size + sampling.ROOM, np.float32)
+
+
 def bias_activation(z: Array, b: Array, activation: str) -> None:
     """See ``Kernels``."""
     _check_bias("bias_activation", z, b)
     if z.dtype.char == "f" and activation in _ON_LANES:
-        _ON_LANES[activation](z, b, np.zeros(b.size + 32, np.float32))
+        _ON_LANES[activation](z, b, _room(b))
         return
     forward = _FORWARD.get(activation)
     if forward is None:
@@ -283,15 +288,14 @@ def _flat(x: Array) -> Array:
 
 
 def _uniforms() -> Array:
+    """Return what a kernel of ``sampling`` draws uniforms to."""
     return np.empty(sampling.PART, np.float32)
 
 
 def uniform(out: Array, key: int) -> None:
     """See ``Kernels``."""
-    if out.dtype.char == "f":
-        sampling.uniform_lanes(_flat(out), np.empty(64, np.float32), key)
-    else:
-        sampling.uniform_scalar(_flat(out), _uniforms(), key)
+    fill = sampling.uniform_lanes if out.dtype.char == "f" else sampling.uniform_scalar
+    fill(_flat(out), _uniforms(), key)
 
 
 def gaussian(out: Array, key: int) -> None:
@@ -309,8 +313,7 @@ def sigmoid_sample(z: Array, b: Array, probability: Array, sample: Array, key: i
     _check("sigmoid_sample", z.shape, probability, sample)
     _check_bias("sigmoid_sample", z, b)
     if z.dtype.char == "f":
-        room = np.zeros(b.size + 272, np.float32)
-        sampling.sigmoid_sample_lanes(z, b, probability, sample, room, key)
+        sampling.sigmoid_sample_lanes(z, b, probability, sample, _room(b), key)
     else:
         sampling.sigmoid_sample_scalar(z, b, probability, sample, key)
 

@@ -22,6 +22,7 @@ from dl4jlegacy.kernels.numba.product_blocks import copy_elements
 
 __all__ = [
     "PART",
+    "ROOM",
     "corrupt",
     "dropout",
     "sigmoid_lanes",
@@ -31,6 +32,9 @@ __all__ = [
     "uniform_lanes",
     "uniform_scalar",
 ]
+
+PART = 1024  # elements whose uniforms are drawn at once, to ``u``
+ROOM = 272  # elements of a room besides a bias: its repetition; of a block the inputs, outputs, samples and uniforms
 
 
 @helper
@@ -70,7 +74,7 @@ _sample_block_jit: Any = helper(_sample_block)
 
 @kernel("MrMMmu")
 def sigmoid_sample_lanes(z: Array, b: Array, probability: Array, sample: Array, room: Array, key: int) -> None:
-    """float32: ``probability = sigmoid(z + b)``, ``sample = u < probability``; a room for ``b`` and 272 more."""
+    """float32: ``probability = sigmoid(z + b)``, ``sample = u < probability``."""
     n, column, ba = b.size, 0, _wrap(b, room)
     za, pa, sa = np.intp(z.ctypes.data), np.intp(probability.ctypes.data), np.intp(sample.ctypes.data)
     spare, rest, end = ba + 4 * (n + 16), z.size % 64, z.size // 64 * 256
@@ -99,49 +103,44 @@ def sigmoid_sample_scalar(z: Array, b: Array, probability: Array, sample: Array,
             ss[k] = one if u[k - start] < p else one - one
 
 
-@kernel("Mrm")
-def sigmoid_lanes(z: Array, b: Array, room: Array) -> None:
-    """float32: ``z = sigmoid(z + b)``; a room for ``b`` and 32 more."""
+def _over_lanes(z: Array, b: Array, room: Array, function: Any) -> None:
+    """``z = function(z + b)``, one of those of ``lanes``."""
     n, whole, column, ba, za = b.size, z.size // 16, 0, _wrap(b, room), np.intp(z.ctypes.data)
     for group in range(whole):
         at = np.uint64(za + 64 * group)
-        lanes.store(at, lanes.sigmoid(lanes.add(lanes.load(at), lanes.load(np.uint64(ba + 4 * column)))))
+        lanes.store(at, function(lanes.add(lanes.load(at), lanes.load(np.uint64(ba + 4 * column)))))
         column = _next_jit(column, n)
     rest, spare = z.size - 16 * whole, ba + 4 * (n + 16)
     if rest:
         copy_elements(z, za + 64 * whole, 4, spare, 4, rest)
         at = np.uint64(spare)
-        lanes.store(at, lanes.sigmoid(lanes.add(lanes.load(at), lanes.load(np.uint64(ba + 4 * column)))))
+        lanes.store(at, function(lanes.add(lanes.load(at), lanes.load(np.uint64(ba + 4 * column)))))
         copy_elements(z, spare, 4, za + 64 * whole, 4, rest)
+
+
+_over_lanes_jit: Any = helper(_over_lanes, inline="always")  # not compiled for itself, too
+
+
+@kernel("Mrm")
+def sigmoid_lanes(z: Array, b: Array, room: Array) -> None:
+    """float32: ``z = sigmoid(z + b)``."""
+    _over_lanes_jit(z, b, room, lanes.sigmoid)
 
 
 @kernel("Mrm")
 def tanh_lanes(z: Array, b: Array, room: Array) -> None:
-    """float32: ``z = tanh(z + b)``, which reaches -1 and 1; a room for ``b`` and 32 more."""
-    n, whole, column, ba, za = b.size, z.size // 16, 0, _wrap(b, room), np.intp(z.ctypes.data)
-    for group in range(whole):
-        at = np.uint64(za + 64 * group)
-        lanes.store(at, lanes.tanh(lanes.add(lanes.load(at), lanes.load(np.uint64(ba + 4 * column)))))
-        column = _next_jit(column, n)
-    rest, spare = z.size - 16 * whole, ba + 4 * (n + 16)
-    if rest:
-        copy_elements(z, za + 64 * whole, 4, spare, 4, rest)
-        at = np.uint64(spare)
-        lanes.store(at, lanes.tanh(lanes.add(lanes.load(at), lanes.load(np.uint64(ba + 4 * column)))))
-        copy_elements(z, spare, 4, za + 64 * whole, 4, rest)
+    """float32: ``z = tanh(z + b)``, which reaches -1 and 1."""
+    _over_lanes_jit(z, b, room, lanes.tanh)
 
 
-@kernel("mmu")
-def uniform_lanes(out: Array, room: Array, key: int) -> None:
-    """float32: the stream itself; a room for 64."""
-    address, spare, end = np.intp(out.ctypes.data), np.intp(room.ctypes.data), out.size // 64 * 256
+@kernel("mFu")
+def uniform_lanes(out: Array, u: Array, key: int) -> None:
+    """float32: the stream itself; only a part block at the end goes through ``u``."""
+    address, spare, end = np.intp(out.ctypes.data), np.intp(u.ctypes.data), out.size // 64 * 256
     for at in range(0, 4 * out.size, 256):
         to = spare if at == end else address + at
         lanes.uniform_block(np.uint64(at // 256), key, np.uint64(to))
     copy_elements(out, spare, 4, address + end, 4, out.size % 64)
-
-
-PART = 1024  # elements whose uniforms are drawn at once, to ``u``
 
 
 def _fill(u: Array, start: int, count: int, key: int) -> None:
