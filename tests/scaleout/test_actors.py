@@ -9,7 +9,8 @@ import pykka
 
 from dl4jlegacy.kernels import load as load_kernels
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.actors import LOOK_SECONDS, WorkerActor
+from dl4jlegacy.scaleout.actors import WorkerActor
+from dl4jlegacy.scaleout.actors.worker import LOOK_SECONDS
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.outcome import Outcome
 from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Manifest, encode_record

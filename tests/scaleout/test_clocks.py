@@ -32,7 +32,7 @@ TIMES_OF_DAY = {
     "dl4jlegacy.doctor.network": {"time.time"},  # whether this machine's clock is that of a server
     "dl4jlegacy.doctor.surroundings": {"time.time"},  # whether it is a time that can be
     "dl4jlegacy.observing.tensorboard": {"time.time"},  # when a point was written; names of files, in their order
-    "dl4jlegacy.scaleout.actors": {"time.time"},  # when a heartbeat was sent, for people
+    "dl4jlegacy.scaleout.actors.heartbeat": {"time.time"},  # when a heartbeat was sent, for people
     "dl4jlegacy.scaleout.history": {"time.time"},  # when a version was made, for people
     "dl4jlegacy.scaleout.journal": {"time.time", "time.time_ns"},  # when something happened; the order of entries
     "dl4jlegacy.scaleout.monitor": {"time.time"},  # for how long workers have been gone, by the journal, for people

@@ -1,0 +1,147 @@
+"""``MasterActor``, which watches, folds and closes rounds, and ``BatchActor``, which issues jobs with their data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pykka
+
+from dl4jlegacy.scaleout import protocol
+from dl4jlegacy.scaleout.actors.actor import Actor, ProtocolActor
+from dl4jlegacy.scaleout.actors.messages import Saved, SaveModel
+from dl4jlegacy.scaleout.actors.saver import ModelSavingActor
+from dl4jlegacy.scaleout.issue import JobIssuer
+from dl4jlegacy.scaleout.monitor import ClusterMonitor
+from dl4jlegacy.scaleout.outcome import Outcome
+from dl4jlegacy.scaleout.records import Head
+from dl4jlegacy.scaleout.tracker import StateTracker
+
+__all__ = ["BatchActor", "MasterActor", "issuing"]
+
+
+class MasterActor(ProtocolActor):
+    """Runs the master's role: watches a round, folds it and closes it; has others issue jobs and save models.
+
+    Args:
+        outcome: of the run.
+        tracker: of the run.
+        master: of the run.
+        issue: issues jobs; called on the master's thread.
+        saver: gets the versions that are to be saved.
+        checkpoint_every: of them every so many, and the last one.
+        keeps: whether the saver does anything with others than the last.
+        keeps_states: whether it saves checkpoints.
+        monitor: of a cluster's master.
+        on_version: called with every version, on the master's thread: when the next jobs are issued, or the run ends.
+    """
+
+    def __init__(
+        self,
+        outcome: Outcome,
+        tracker: StateTracker,
+        master: protocol.Master,
+        issue: Callable[[protocol.MoreWork], None],
+        saver: pykka.ActorRef[ModelSavingActor],
+        *,
+        checkpoint_every: int = 1,
+        keeps: bool = True,
+        keeps_states: bool = True,
+        monitor: ClusterMonitor | None = None,
+        on_version: Callable[[protocol.NewModel], None] = lambda event: None,
+    ) -> None:
+        super().__init__(outcome, tracker, (protocol.UPDATE_TOPIC, protocol.HEAD_TOPIC))
+        self._on_version = on_version
+        self._issue_now, self._saver, self._every, self._monitor = issue, saver, checkpoint_every, monitor
+        self._keeps = keeps
+        self._held: protocol.MoreWork | None = None
+        self._untold: list[protocol.NewModel] = []
+        self._steps = protocol.master_steps(master)
+        self._ended = self._due = self._saving = False
+        master.is_to_be_saved = self._is_to_be_saved if keeps_states else lambda head: False  # without checkpoints
+
+    def _drive(self) -> None:
+        if self._monitor is not None and not self._monitor.check_in():
+            return  # until it is known whether the run is over, it must not be begun again
+        while not self._ended:
+            try:
+                event = next(self._steps)
+            except StopIteration as stop:
+                self._ended = True
+                self._tell_versions()
+                if stop.value.status != "done":  # a finished run is reported by the saver, after its last checkpoint
+                    self._outcome.end(stop.value, None)
+                return
+            match event:
+                case protocol.Wait():
+                    self._issue(self._held)  # also counts down while there are too few workers
+                    return
+                case protocol.MoreWork():
+                    self._issue(event)
+                case protocol.NewModel():
+                    self._new_model(event)
+                case _:
+                    continue
+
+    def _issue(self, work: protocol.MoreWork | None) -> None:
+        """Ask for jobs to be issued; hold them back while there are too few workers."""
+        if self._monitor is not None and not self._monitor.quorum.is_met():
+            self._held = work
+        elif work is not None:
+            self._issue_now(work)
+            self._held = None
+
+    def on_receive(self, message: Any) -> None:
+        """Run the role; or note that the saving actor is free."""
+        if isinstance(message, Saved):
+            self._saving = False
+            return
+        try:
+            super().on_receive(message)
+        finally:
+            self._tell_versions()
+
+    def _new_model(self, event: protocol.NewModel) -> None:
+        """Send every k-th version to the saving actor; if it is busy, or that one is not stored, the next that is."""
+        self._outcome.progressed()
+        self._untold.append(event)
+        if event.last:
+            self._tell_versions()  # when it is saved the run is over
+        is_to_be_saved = event.last or self._is_to_be_saved(event.head)
+        self._due = self._due or event.head.version % self._every == 0
+        if is_to_be_saved:
+            self._saver.tell(SaveModel(event, self.actor_ref))
+            self._due, self._saving = False, True
+
+    def _tell_versions(self) -> None:
+        """Tell of new versions: when the next jobs are issued, so that no worker waits for those who are told."""
+        while self._untold:
+            self._on_version(self._untold.pop(0))
+
+    def _is_to_be_saved(self, head: Head) -> bool:
+        is_due = self._keeps and (self._due or head.version % self._every == 0)
+        return head.status == "done" or (is_due and not head.logged and not self._saving)
+
+
+class BatchActor(Actor):
+    """Issues jobs that carry their data, which takes longer than the master may be away; see ``JobIssuer``."""
+
+    def __init__(self, outcome: Outcome, issuer: JobIssuer) -> None:
+        super().__init__(outcome)
+        self._issuer = issuer
+
+    def on_receive(self, message: Any) -> None:
+        """Issue the jobs that the master asks for."""
+        if not isinstance(message, protocol.MoreWork):
+            raise TypeError(f"BatchActor does not know the message {message!r}")
+        self._issuer.issue(message)
+
+
+def issuing(
+    outcome: Outcome, issuer: JobIssuer
+) -> tuple[Callable[[protocol.MoreWork], None], list[pykka.ActorRef[Any]]]:
+    """Return what issues a master's jobs, and the actor that does so if they carry their data."""
+    if issuer.by_reference:
+        return issuer.issue, []
+    batch = BatchActor.start(outcome, issuer)
+    return batch.tell, [batch]
