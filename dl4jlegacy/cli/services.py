@@ -65,7 +65,7 @@ def up(
         int | None, _number("--zookeeper-port", "PORT", "Zookeeper's (2181; 0: a free one, as if it is taken here).")
     ] = None,
     cluster_name: Annotated[
-        str | None, typer.Option("--cluster-name", metavar="NAME", help="Clients must name it (random).")
+        str | None, typer.Option("--cluster-name", metavar="NAME", help="Clients must name it (random, and then kept).")
     ] = None,
     heap: Annotated[str, typer.Option("--heap", metavar="SIZE", help="Memory of a member, like 512m (1g).")] = "1g",
     host: Annotated[

@@ -16,7 +16,8 @@ def grid_of(tracker: str, cluster_name: str | None, *, label: str = "--tracker "
 
     Args:
         tracker: ``hazelcast://host:port[,host:port]``.
-        cluster_name: None: that of the local services, if these are its members, else Hazelcast's default.
+        cluster_name: None: that of the local services, if these are (or were, before they were stopped) its members,
+            else Hazelcast's default.
         label: what comes before ``tracker`` in the message.
         or_else: what else may be given, for the message.
     """
@@ -26,6 +27,6 @@ def grid_of(tracker: str, cluster_name: str | None, *, label: str = "--tracker "
     if cluster_name:
         return members, cluster_name
     folder = os.environ.get("DL4J_SERVICES")
-    state = Services.status(Path(folder) if folder else None)
+    state = Services.last(Path(folder) if folder else None)
     ours = state is not None and set(state.hazelcast.split(",")) == set(members.split(","))
     return members, state.cluster_name if state is not None and ours else "dev"

@@ -5,7 +5,6 @@ Each set of servers has a folder with their configurations, logs and data, and `
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import logging
 import os
@@ -13,144 +12,48 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from dl4jlegacy import files
 from dl4jlegacy.clock import Deadline
-from dl4jlegacy.decoding import described
-from dl4jlegacy.errors import ConfError, TrackerError, UsageError, counted
+from dl4jlegacy.errors import ConfError, TrackerError, UsageError
 from dl4jlegacy.services.ensemble import Ensemble, ensemble_of, shared_cluster_name
-from dl4jlegacy.services.jars import cache_folder, fetch_jars, locked, pinned_jars
+from dl4jlegacy.services.jars import cache_folder, fetch_jars, pinned_jars
 from dl4jlegacy.services.java import Java, find_java
-from dl4jlegacy.services.ports import (
-    free_ports,
-    is_free,
-    listener,
-    member_answers,
-    zookeeper_answers,
-    zookeeper_waits,
-)
-from dl4jlegacy.services.processes import ServerProcess, spawn, stop
+from dl4jlegacy.services.port_choice import MEMBER, ZOOKEEPER, PortChoice, check_numbers
+from dl4jlegacy.services.ports import is_free, listener
+from dl4jlegacy.services.processes import spawn, stop
 from dl4jlegacy.services.settings import (
-    HAZELCAST_PORT,
     HOST,
-    MAX_HAZELCAST_PORT,
-    ZOOKEEPER_PORT,
     member_command,
-    member_ports,
     member_settings,
     zookeeper_command,
     zookeeper_settings,
+)
+from dl4jlegacy.services.state import (
+    Server,
+    ServicesState,
+    folder_lock,
+    forget_state,
+    read_state,
+    write_private,
+    write_state,
 )
 
 __all__ = ["Server", "Services", "ServicesState"]
 
 logger = logging.getLogger(__name__)
 
-_STATE, _ZOOKEEPER_DATA = "services.json", "zookeeper-data"
+_ZOOKEEPER_DATA = "zookeeper-data"
 _ATTEMPTS = 3
 _POLL_SECONDS = 0.05
 _LOG_LINES = 8
 _PORT_FLAGS = {"h": "--hazelcast-port", "z": "--zookeeper-port"}
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _HEAP = re.compile(r"[1-9][0-9]*[mMgG]")
-
-
-class Server(msgspec.Struct, frozen=True, kw_only=True):
-    """One server: ``"hazelcast-1"``, ``"hazelcast-2"``, ... or ``"zookeeper"``, and how it is started."""
-
-    name: str
-    port: int
-    command: tuple[str, ...]
-    process: ServerProcess | None = None
-    host: str = HOST
-
-    @property
-    def is_running(self) -> bool:
-        """True if its process is alive."""
-        return self.process is not None and self.process.is_alive()
-
-    @property
-    def address(self) -> str:
-        """``host:port``."""
-        return f"{self.host}:{self.port}"
-
-    @property
-    def ports(self) -> tuple[int, ...]:
-        """The ports that must be free when it is started: that of its address, and the two that a member has beside."""
-        return (self.port,) if self.name == "zookeeper" else member_ports(self.port)
-
-    def answers(self, members: int) -> bool:
-        """Return True if it serves; a Hazelcast member only once it sees all ``members``."""
-        if self.name == "zookeeper":
-            return zookeeper_answers(self.port, self.host)
-        return member_answers(self.port, members, self.host)
-
-    def is_up(self, members: int, *, with_others: bool) -> bool:
-        """Return True if it serves, or if it is one of several hosts' and does all that it can without the others."""
-        waits = with_others and self.name == "zookeeper" and zookeeper_waits(self.port, self.host)
-        return waits or self.answers(members)
-
-
-class ServicesState(msgspec.Struct, frozen=True, kw_only=True):
-    """A set of servers, as ``services.json`` keeps it; with an ensemble they are this host's part of a larger set."""
-
-    cluster_name: str
-    folder: str
-    servers: tuple[Server, ...] = ()
-    ensemble: Ensemble | None = None
-
-    @property
-    def hazelcast(self) -> str:
-        """The members' addresses, ``host:port`` each, with commas between them; ``""`` if there are none."""
-        if self.ensemble is not None:
-            return ",".join(self.ensemble.hazelcast)
-        return ",".join(s.address for s in self.members)
-
-    @property
-    def zookeeper(self) -> str:
-        """The Zookeeper server's ``host:port``, or those of all with commas between them; ``""`` if there is none."""
-        if self.ensemble is not None:
-            return ",".join(self.ensemble.zookeeper)
-        return next((s.address for s in self.servers if s.name == "zookeeper"), "")
-
-    @property
-    def members(self) -> tuple[Server, ...]:
-        """The Hazelcast members on this host."""
-        return tuple(s for s in self.servers if s.name != "zookeeper")
-
-    @property
-    def pids(self) -> dict[str, int]:
-        """The process ids of the servers that run, by name."""
-        return {s.name: s.process.pid for s in self.servers if s.process is not None and s.is_running}
-
-    @property
-    def stopped(self) -> tuple[str, ...]:
-        """The names of the servers that should run and do not."""
-        return tuple(s.name for s in self.servers if not s.is_running)
-
-    @property
-    def silent(self) -> tuple[str, ...]:
-        """The names of the servers that run and do not answer; asking each of those takes up to 2 s.
-
-        Of several hosts' also the member that does not see all others, or not all of its entries' backups with them.
-        """
-        members = 1 if self.ensemble is None else len(self.ensemble.member_hosts)
-        return tuple(s.name for s in self.servers if s.is_running and not s.answers(members))
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the fields that the command prints as JSON."""
-        return {
-            "hazelcast": self.hazelcast,
-            "zookeeper": self.zookeeper,
-            "pids": self.pids,
-            "cluster_name": self.cluster_name,
-            "folder": self.folder,
-            "stopped": list(self.stopped),
-        }
 
 
 class Services:
@@ -183,12 +86,13 @@ class Services:
 
         Args:
             members: how many Hazelcast members; with two or more everything is kept twice.
-            hazelcast_port: the first member's, the next ones' follow it; 0 for free ones, None for the usual ones
-                (5701 and following) or, on loopback and with a warning, free ones if one of those is taken: on another
-                host nobody would look there.
-            zookeeper_port: Zookeeper's; 0 for a free one, None for the usual one (2181) or, likewise, a free one.
-            cluster_name: what clients must name; by default a random one, which lasts until ``down``; for several
-                hosts one that follows from the run's secret.
+            hazelcast_port: the first member's, the next ones' follow it. 0 and None: those that the folder's servers
+                had at this address, for whoever still looks for them there; else for 0 free ones, for None the usual
+                ones (5701 and following). On loopback, and with a warning, free ones instead of those that are taken:
+                on another host nobody would look there.
+            zookeeper_port: Zookeeper's, likewise; the usual one is 2181.
+            cluster_name: what clients must name; by default the folder's, a random one that it keeps once it has had
+                servers; for several hosts one that follows from the run's secret.
             folder: where configurations, logs, data and state go; one in the user's cache if ``None``.
             zookeeper: True to start Zookeeper too.
             heap: the most memory for the data of one member, as Java writes it (``512m``, ``1g``).
@@ -203,13 +107,13 @@ class Services:
                 number is out of range.
             TrackerError: no Java, no jars, or a server that does not start; nothing is left running.
         """
-        _check(members, hazelcast_port or 0, zookeeper_port or 0, zookeeper)
+        check_numbers(members, hazelcast_port or 0, zookeeper_port or 0, zookeeper)
         _check_texts(cluster_name, heap, host)
         ensemble = _ensemble(host, hosts, witnesses, hazelcast_port, zookeeper_port, members, zookeeper)
         folder = Services.folder(folder)
         java = find_java()
-        with _folder_lock(folder):
-            before = _read(folder)
+        with folder_lock(folder):
+            before = read_state(folder)
             if before is not None and before.pids:
                 _check_incomplete(before)
                 _check_same(
@@ -226,16 +130,17 @@ class Services:
             name = cluster_name or (shared_cluster_name(os.environ) if ensemble else kept)
             name = name or f"dl4j-{secrets.token_hex(8)}"
             factory = _ServerFactory(folder, java, cluster_name=name, heap=heap, host=host)
-            if before is None or ensemble is None or before.ensemble != ensemble:
+            if before is None or before.is_down or ensemble is None or before.ensemble != ensemble:
                 factory.forget_zookeeper()  # one of several hosts' must not forget what it has told the others
+            had = {s.name: s.port for s in before.servers if s.host == host} if before is not None else {}
             for attempts_left in reversed(range(_ATTEMPTS)):
                 if ensemble is not None:
                     servers = factory.servers_of(ensemble)
                 else:
-                    servers = factory.servers(members, hazelcast_port, zookeeper_port, zookeeper)
+                    servers = factory.servers(members, hazelcast_port, zookeeper_port, zookeeper, had)
                 state = ServicesState(cluster_name=name, folder=str(folder), servers=servers, ensemble=ensemble)
                 try:
-                    return _start(state, deadline_seconds)
+                    return _start(state, deadline_seconds, before=before)
                 except _PortTakenError:
                     if not attempts_left:
                         raise
@@ -243,21 +148,32 @@ class Services:
 
     @staticmethod
     def down(folder: Path | None = None) -> tuple[str, ...]:
-        """Stop the servers of a folder, those that still run; return their names."""
+        """Stop the servers of a folder, those that still run; return their names.
+
+        What they held is gone; the cluster's name and their ports stay the folder's, for those that are started next.
+        """
         folder = Services.folder(folder)
-        if not (folder / _STATE).exists():
+        if read_state(folder) is None:
             return ()
-        with _folder_lock(folder):
-            state = _read(folder)
-            running = [s for s in state.servers if s.is_running] if state else []
+        with folder_lock(folder):
+            state = read_state(folder)
+            if state is None:
+                return ()
+            running = [s for s in state.servers if s.is_running]
             stop([s.process for s in running if s.process is not None])
-            (folder / _STATE).unlink(missing_ok=True)
+            write_state(state.down())
         return tuple(s.name for s in running)
 
     @staticmethod
     def status(folder: Path | None = None) -> ServicesState | None:
         """Return the servers of a folder, None if none were started there (or all were stopped)."""
-        return _read(Services.folder(folder))
+        state = Services.last(folder)
+        return None if state is None or state.is_down else state
+
+    @staticmethod
+    def last(folder: Path | None = None) -> ServicesState | None:
+        """Return the servers of a folder even if all were stopped, None if none were ever started there."""
+        return read_state(Services.folder(folder))
 
     @staticmethod
     def restart(name: str, folder: Path | None = None, *, deadline_seconds: float = 60.0) -> ServicesState:
@@ -268,8 +184,9 @@ class Services:
             TrackerError: it does not start; the others keep running.
         """
         folder = Services.folder(folder)
-        with _folder_lock(folder):
-            state = _read(folder)
+        with folder_lock(folder):
+            state = read_state(folder)
+            state = None if state is None or state.is_down else state
             server = next((s for s in state.servers if s.name == name), None) if state else None
             if state is None or server is None:
                 known = ", ".join(s.name for s in state.servers) if state else "none"
@@ -289,9 +206,9 @@ class Services:
             TrackerError: one does not start; the others keep running.
         """
         folder = Services.folder(folder)
-        with _folder_lock(folder):
-            state = _read(folder)
-            return None if state is None else _start_stopped(state, deadline_seconds)
+        with folder_lock(folder):
+            state = read_state(folder)
+            return None if state is None or state.is_down else _start_stopped(state, deadline_seconds)
 
 
 class _PortTakenError(TrackerError):
@@ -305,50 +222,32 @@ class _ServerFactory:
         self._folder, self._java, self._cluster, self._heap, self._host = folder, java, cluster_name, heap, host
 
     def servers(
-        self, members: int, member_port: int | None, zookeeper_port: int | None, zookeeper: bool
+        self,
+        members: int,
+        member_port: int | None,
+        zookeeper_port: int | None,
+        zookeeper: bool,
+        had: Mapping[str, int],
     ) -> tuple[Server, ...]:
-        """Return the servers, none of them started; for port 0 a free one, for None the usual one if it is free."""
-        if member_port is None:
-            usual = _all_member_ports(HAZELCAST_PORT, members)
-            member_port = self._usual_or_free("Hazelcast", usual, taken=zookeeper_port)
-        if zookeeper_port is None:
-            zookeeper_port = self._usual_or_free("Zookeeper", [ZOOKEEPER_PORT] * zookeeper, taken=None)
-        _check(members, member_port, zookeeper_port, zookeeper)
-        if member_port:
-            ports = [member_port + i for i in range(members)]
-        else:
-            ports = free_ports(members, taken=[zookeeper_port], host=self._host, together=member_ports)
-        servers = [self._member(f"hazelcast-{i + 1}", port, ports) for i, port in enumerate(ports)]
-        if zookeeper:
-            taken = [each for server in servers for each in server.ports]
-            servers.append(self._zookeeper(zookeeper_port or free_ports(1, taken=taken, host=self._host)[0]))
-        return tuple(servers)
+        """Return the servers, none of them started, at the ports that ``PortChoice`` chooses."""
+        ports, of_zookeeper = PortChoice(self._host, had).choose(members, member_port, zookeeper_port, zookeeper)
+        servers = [self._member(MEMBER.format(i + 1), port, ports) for i, port in enumerate(ports)]
+        return (*servers, self._zookeeper(of_zookeeper)) if zookeeper else tuple(servers)
 
     def servers_of(self, ensemble: Ensemble) -> tuple[Server, ...]:
         """Return this host's servers of an ensemble, none of them started."""
         port = ensemble.hazelcast_port
         others = [each for each in ensemble.member_hosts if each != self._host]
-        members = [] if self._host in ensemble.witnesses else [self._member("hazelcast-1", port, [port], others)]
+        members = [] if self._host in ensemble.witnesses else [self._member(MEMBER.format(1), port, [port], others)]
         return (*members, self._zookeeper(ensemble.zookeeper_port, ensemble))
 
     def forget_zookeeper(self) -> None:
         """Remove what Zookeeper has of an earlier start."""
         shutil.rmtree(self._folder / _ZOOKEEPER_DATA / "version-2", ignore_errors=True)
 
-    def _usual_or_free(self, what: str, usual: Sequence[int], *, taken: int | None) -> int:
-        """Return the first of the usual ports; on loopback 0 and a warning if one of them is taken."""
-        first = usual[0] if usual else 0
-        if not ipaddress.ip_address(self._host).is_loopback:
-            return first
-        for port in usual:
-            if port == taken or not is_free(port, self._host):
-                logger.warning("port %d of %s is taken: %s gets a free one instead", port, self._host, what)
-                return 0
-        return first
-
     def _member(self, name: str, port: int, ports: Sequence[int], others: Sequence[str] = ()) -> Server:
         settings = self._folder / f"{name}.yaml"
-        _write_private(settings, member_settings(port, ports, self._cluster, self._host, others=others).encode())
+        write_private(settings, member_settings(port, ports, self._cluster, self._host, others=others).encode())
         jars = fetch_jars(pinned_jars("hazelcast"))
         command = tuple(member_command(self._java, jars, settings, self._heap, self._host))
         return Server(name=name, port=port, command=command, host=self._host)
@@ -356,22 +255,21 @@ class _ServerFactory:
     def _zookeeper(self, port: int, ensemble: Ensemble | None = None) -> Server:
         settings, data = self._folder / "zookeeper.cfg", self._folder / _ZOOKEEPER_DATA
         hosts = () if ensemble is None else ensemble.hosts
-        _write_private(settings, zookeeper_settings(port, data, self._host, hosts=hosts).encode())
+        write_private(settings, zookeeper_settings(port, data, self._host, hosts=hosts).encode())
         if ensemble is not None:
             data.mkdir(exist_ok=True)
-            _write_private(data / "myid", str(ensemble.number_of(self._host)).encode())
+            write_private(data / "myid", str(ensemble.number_of(self._host)).encode())
         jars = fetch_jars(pinned_jars("zookeeper"))
         command = tuple(zookeeper_command(self._java, jars, settings, "256m"))
-        return Server(name="zookeeper", port=port, command=command, host=self._host)
+        return Server(name=ZOOKEEPER, port=port, command=command, host=self._host)
 
 
-def _write_private(path: Path, content: bytes) -> None:
-    """Write a file atomically, for its owner only: the cluster's name in it is all that keeps other users out."""
-    files.write(path, content, private=True)
-
-
-def _start(state: ServicesState, deadline_seconds: float, only: str = "") -> ServicesState:
+def _start(
+    state: ServicesState, deadline_seconds: float, only: str = "", *, before: ServicesState | None = None
+) -> ServicesState:
     """Start the servers (or ``only`` one) and wait for them; if that is interrupted, stop those that were started.
+
+    The folder then keeps what was there ``before``.
 
     The other members start when the first one answers: members that start together wait 5 s for each other, and each
     might consider itself the first.
@@ -391,13 +289,15 @@ def _start(state: ServicesState, deadline_seconds: float, only: str = "") -> Ser
                 started.append(new)
                 servers = tuple(new if s.name == new.name else s for s in state.servers)
                 state = msgspec.structs.replace(state, servers=servers)
-                _write_private(folder / _STATE, msgspec.json.format(msgspec.json.encode(state), indent=2))
+                write_state(state)
             running = sum(s.is_running for s in state.members)
             _wait(started, running, deadline, folder, with_others=state.ensemble is not None)
     except BaseException:
         stop([s.process for s in started if s.process is not None], grace_seconds=1.0)
-        if not only:
-            (folder / _STATE).unlink(missing_ok=True)
+        if not only and before is None:
+            forget_state(folder)
+        elif not only and before is not None:
+            write_state(before)
         raise
     return state
 
@@ -451,22 +351,6 @@ def _ensemble(
             "as a --witness, the latter only; leave out --members"
         )
     return ensemble_of(host, hosts, witnesses, hazelcast_port, zookeeper_port)
-
-
-def _check(members: int, hazelcast_port: int, zookeeper_port: int, zookeeper: bool) -> None:
-    if not 0 <= members <= 16 or members + zookeeper == 0:
-        raise UsageError(f"{counted(members, 'member')}: 1 to 16 Hazelcast members can run on one machine")
-    last = MAX_HAZELCAST_PORT + 1 - members
-    for name, first, most in (("hazelcast", hazelcast_port, last), ("zookeeper", zookeeper_port, 65_535)):
-        if first and not 1024 <= first <= most:
-            raise UsageError(f"{name} port {first}: 1024 to {most}, or 0 for a free one")
-    if zookeeper and hazelcast_port and zookeeper_port in _all_member_ports(hazelcast_port, members):
-        raise UsageError(f"port {zookeeper_port} is to be Zookeeper's and a Hazelcast member's; give another one")
-
-
-def _all_member_ports(first: int, members: int) -> list[int]:
-    """Return the ports of as many members, of which the first one's clients use ``first``."""
-    return [port for i in range(members) for port in member_ports(first + i)]
 
 
 def _check_texts(cluster_name: str | None, heap: str, host: str) -> None:
@@ -532,23 +416,3 @@ def _check_ports(servers: Sequence[Server]) -> None:
                     f"{listener(port)}: stop that, or choose another with {_PORT_FLAGS[server.name[:1]]} (0: a free "
                     "one) and give that to whoever uses these servers"
                 )
-
-
-@contextlib.contextmanager
-def _folder_lock(folder: Path) -> Iterator[None]:
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with locked(folder / ".lock", 120.0, "another process starts or stops these servers"):
-            yield
-    except OSError as exc:
-        raise TrackerError(f"the servers' folder {folder} cannot be used: {exc.strerror or exc}") from exc
-
-
-def _read(folder: Path) -> ServicesState | None:
-    path = folder / _STATE
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=described(ServicesState))
-    except FileNotFoundError:
-        return None
-    except (msgspec.DecodeError, UnicodeDecodeError, OSError) as exc:
-        raise TrackerError(f"{path} cannot be read: {exc}; look for servers with ps, stop them, delete it") from exc

@@ -404,13 +404,14 @@ def test_the_master_waits_for_the_servers_but_does_not_end_with_them() -> None:
         assert "dl4j-services.service" in master[key].split() and "dl4j-services.service" not in services[key]
     assert services["Type"] == "notify"  # it is started when the servers answer
     assert " services up --foreground --host ${DL4J_ADDRESS} " in services["ExecStart"]
+    assert " --hazelcast-port 5701 --zookeeper-port 2181 " in services["ExecStart"]
 
 
-def test_the_cluster_gets_a_name_that_nobody_can_guess_and_the_master_finds_it() -> None:
+def test_the_cluster_gets_a_name_that_nobody_can_guess_which_stays_and_the_master_finds_it() -> None:
     units = {name: text for name, text in files(MASTER).items() if name.endswith(".service")}
     for text in units.values():
         assert "--cluster-name" not in text  # `services up` draws one
-        assert "DL4J_SERVICES=/var/lib/dl4j/services" in text
+        assert "DL4J_SERVICES=/var/lib/dl4j/services" in text  # on the instance's disk, where the name stays
         assert "--folder" not in text
 
 

@@ -173,7 +173,8 @@ def no_jars(thing: Thing) -> Settings:
 def services(thing: Thing, **server: Any) -> Settings:
     """A folder of local services in which one server was started."""
     state = {"cluster_name": "dl4j-x", "folder": str(thing.folder)}
-    one = {"name": "zookeeper", "port": 1, "command": ["java"], **server}
+    ended = {"pid": 1, "mark": "another start"}
+    one = {"name": "zookeeper", "port": 1, "command": ["java"], "process": ended, **server}
     (thing.folder / "services.json").write_text(json.dumps({**state, "servers": [one]}))
     thing.patch.setenv("DL4J_SERVICES", str(thing.folder))
     return thing.settings()

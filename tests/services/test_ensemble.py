@@ -14,6 +14,7 @@ from dl4jlegacy.services import Services, ServicesState, servers
 from dl4jlegacy.services.ensemble import Ensemble, ensemble_of, shared_cluster_name
 from dl4jlegacy.services.grid import grid_of
 from dl4jlegacy.services.java import Java
+from dl4jlegacy.services.processes import ServerProcess
 from dl4jlegacy.services.settings import member_settings, zookeeper_settings
 
 HOSTS = ("10.7.0.1", "10.7.0.2", "10.7.0.10")
@@ -97,7 +98,8 @@ def of_a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServicesState:
     """What the first host has of the set; its servers are taken to run."""
     monkeypatch.setattr(servers.Server, "is_running", True)
     own = [("hazelcast-1", 5701), ("zookeeper", 2181)]
-    there = tuple(servers.Server(name=name, port=port, command=(), host=HOSTS[0]) for name, port in own)
+    process = ServerProcess(pid=1, mark="another start")
+    there = tuple(servers.Server(name=n, port=port, command=(), host=HOSTS[0], process=process) for n, port in own)
     state = ServicesState(cluster_name="mine", folder=str(tmp_path), servers=there, ensemble=SET)
     (tmp_path / "services.json").write_bytes(msgspec.json.encode(state))
     monkeypatch.setenv("DL4J_SERVICES", str(tmp_path))

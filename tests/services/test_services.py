@@ -33,7 +33,7 @@ from kazoo.client import KazooClient
 from dl4jlegacy.cli.main import declared
 from dl4jlegacy.console import run_guarded
 from dl4jlegacy.errors import TrackerError, UsageError
-from dl4jlegacy.services import Services, ServicesState, jars, java, servers, supervisor
+from dl4jlegacy.services import Services, ServicesState, jars, java, port_choice, servers, state, supervisor
 from dl4jlegacy.services.grid import grid_of
 from dl4jlegacy.services.jars import Jar, fetch_jars, pinned_jars
 from dl4jlegacy.services.ports import free_ports
@@ -370,11 +370,11 @@ def test_without_a_port_servers_get_the_usual_one_or_a_free_one_and_say_so(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     usual = dict(zip(("hazelcast", "zookeeper"), free_ports(2, together=member_ports), strict=True))  # nobody else's
-    monkeypatch.setattr(servers, "HAZELCAST_PORT", usual["hazelcast"])
-    monkeypatch.setattr(servers, "ZOOKEEPER_PORT", usual["zookeeper"])
+    monkeypatch.setattr(port_choice, "HAZELCAST_PORT", usual["hazelcast"])
+    monkeypatch.setattr(port_choice, "ZOOKEEPER_PORT", usual["zookeeper"])
     monkeypatch.setattr(servers, "find_java", lambda: java.Java(Path("java"), 21))
     monkeypatch.setattr(servers, "fetch_jars", lambda wanted: [Path("x.jar")])
-    monkeypatch.setattr(servers, "_start", lambda state, seconds: state)
+    monkeypatch.setattr(servers, "_start", lambda state, seconds, before: state)
     with contextlib.ExitStack() as stack:
         if taken:
             stack.enter_context(socket.create_server(("127.0.0.1", usual[taken])))
@@ -399,14 +399,14 @@ def test_on_an_address_that_others_reach_the_usual_ports_are_taken_or_none(
 ) -> None:
     """No host of this machine's network but a second one of loopback, which is not to count as such here."""
     usual = dict(zip(("hazelcast", "zookeeper"), free_ports(2, host="127.0.0.2", together=member_ports), strict=True))
-    monkeypatch.setattr(servers, "HAZELCAST_PORT", usual["hazelcast"])
-    monkeypatch.setattr(servers, "ZOOKEEPER_PORT", usual["zookeeper"])
-    monkeypatch.setattr(servers.ipaddress.IPv4Address, "is_loopback", False)
+    monkeypatch.setattr(port_choice, "HAZELCAST_PORT", usual["hazelcast"])
+    monkeypatch.setattr(port_choice, "ZOOKEEPER_PORT", usual["zookeeper"])
+    monkeypatch.setattr(port_choice.ipaddress.IPv4Address, "is_loopback", False)
     fake_java("exit 1")
     words = rf"port {usual[taken]} of 127\.0\.0\.2, which is taken by .*--{taken}-port"
     with socket.create_server(("127.0.0.2", usual[taken])), pytest.raises(TrackerError, match=words):
         Services.up(folder=tmp_path / "s", hazelcast_port=None, zookeeper_port=None, host="127.0.0.2")
-    monkeypatch.setattr(servers, "_start", lambda state, seconds: state)
+    monkeypatch.setattr(servers, "_start", lambda state, seconds, before: state)
     state = Services.up(folder=tmp_path / "s", hazelcast_port=None, zookeeper_port=None, host="127.0.0.2")
     assert (state.hazelcast, state.zookeeper) == tuple(f"127.0.0.2:{port}" for port in usual.values())
     with pytest.raises(UsageError, match="is to be Zookeeper's and a Hazelcast member's"):
@@ -414,7 +414,7 @@ def test_on_an_address_that_others_reach_the_usual_ports_are_taken_or_none(
 
 
 def test_the_usual_ports_are_those_that_everybody_expects() -> None:
-    assert (servers.HAZELCAST_PORT, servers.ZOOKEEPER_PORT) == (5701, 2181)
+    assert (port_choice.HAZELCAST_PORT, port_choice.ZOOKEEPER_PORT) == (5701, 2181)
 
 
 @pytest.mark.parametrize("content", [b"{", b'{"folder": "\xe4"}'])
@@ -470,7 +470,8 @@ def test_an_interrupted_start_leaves_nothing(fake_java: Callable[[str], None], t
 ANSWERING = """
 import dl4jlegacy.services.servers as s
 s.fetch_jars = lambda wanted: []
-s.member_answers = s.zookeeper_answers = lambda *where: True
+import dl4jlegacy.services.state as t
+t.member_answers = t.zookeeper_answers = lambda *where: True
 """
 """What lets a ``fake_java`` that only sleeps pass for servers that answer."""
 
@@ -479,7 +480,7 @@ s.member_answers = s.zookeeper_answers = lambda *where: True
 def answering(fake_java: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     fake_java("exec sleep 60")
     for name in ("member_answers", "zookeeper_answers"):
-        monkeypatch.setattr(servers, name, lambda *where: True)
+        monkeypatch.setattr(state, name, lambda *where: True)
 
 
 def kill(state: ServicesState, name: str) -> None:
@@ -490,6 +491,97 @@ def kill(state: ServicesState, name: str) -> None:
 def same(state: ServicesState) -> tuple[object, ...]:
     """What does not change when a server is started again."""
     return state.cluster_name, state.folder, [(s.name, s.address, s.command) for s in state.servers]
+
+
+def test_what_was_stopped_starts_again_where_and_as_what_it_was_known(
+    answering: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that waits for its servers looks for their cluster at their ports."""
+    folder = tmp_path / "services"
+    monkeypatch.setenv("DL4J_SERVICES", str(folder))
+    try:
+        first = Services.up(folder=folder, members=2)
+        for asked in (0, None, 0):
+            assert Services.down(folder) == ("hazelcast-1", "hazelcast-2", "zookeeper")
+            assert Services.status(folder) is None and Services.down(folder) == ()
+            with pytest.raises(UsageError, match="there are: none"):
+                Services.restart("zookeeper", folder)
+            assert grid_of(f"hazelcast://{first.hazelcast}", None)[1] == first.cluster_name  # nobody answers there yet
+            again = Services.up(folder=folder, members=2, hazelcast_port=asked, zookeeper_port=asked)
+            assert same(again) == same(first)
+    finally:
+        Services.down(folder)
+
+
+def test_what_a_folder_has_stays_after_a_start_that_fails(
+    answering: None, fake_java: Callable[[str], None], tmp_path: Path
+) -> None:
+    folder = tmp_path / "services"
+    try:
+        first = Services.up(folder=folder)
+        Services.down(folder)
+        fake_java("exit 1")
+        with pytest.raises(TrackerError, match="ended while it started"):
+            Services.up(folder=folder)
+        fake_java("exec sleep 60")
+        assert Services.status(folder) is None and same(Services.up(folder=folder)) == same(first)
+    finally:
+        Services.down(folder)
+
+
+def test_what_is_named_is_taken_in_the_place_of_what_a_folder_had(answering: None, tmp_path: Path) -> None:
+    folder = tmp_path / "services"
+    try:
+        first = Services.up(folder=folder)
+        Services.down(folder)
+        [member], [zookeeper] = free_ports(1, together=member_ports), free_ports(1, taken=range(20_000, 26_000))
+        named = Services.up(folder=folder, hazelcast_port=member, zookeeper_port=zookeeper, cluster_name="named")
+        assert (named.cluster_name, named.hazelcast, named.zookeeper) == (
+            "named",
+            f"{HOST}:{member}",
+            f"{HOST}:{zookeeper}",
+        )
+        assert named.hazelcast != first.hazelcast
+        Services.down(folder)
+        assert same(Services.up(folder=folder)) == same(named)
+    finally:
+        Services.down(folder)
+
+
+def test_a_port_that_a_folder_had_and_another_has_now_is_named(
+    answering: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "services"
+    try:
+        first = Services.up(folder=folder, members=2)
+        Services.down(folder)
+        taken = [first.servers[0].ports[1], first.servers[2].port]
+        with socket.create_server((HOST, taken[0])), socket.create_server((HOST, taken[1])):
+            second = Services.up(folder=folder, members=2)
+        assert [said.partition(":")[0] for said in caplog.messages] == [
+            f"port {first.servers[0].port} of {HOST}, which hazelcast-1 had, is taken",
+            f"port {first.servers[2].port} of {HOST}, which zookeeper had, is taken",
+        ]
+        assert second.cluster_name == first.cluster_name
+        assert [a.port == b.port for a, b in zip(first.servers, second.servers, strict=True)] == [False, True, False]
+    finally:
+        Services.down(folder)
+
+
+@pytest.mark.parametrize(
+    ("had", "members", "asked", "chosen"),
+    [
+        ({"hazelcast-1": 30001, "zookeeper": 30009}, 1, None, ([30001], 30009)),
+        ({"hazelcast-1": 30001, "zookeeper": 30009}, 2, None, ([30001, 30002], 30009)),  # more than before: they follow
+        ({"hazelcast-1": 30001, "hazelcast-2": 30002, "zookeeper": 30009}, 1, 0, ([30001], 30009)),
+        ({"hazelcast-1": 30004, "hazelcast-2": 30001, "zookeeper": 30009}, 2, 0, ([30004, 30001], 30009)),
+        ({}, 2, None, ([5701, 5702], 2181)),
+    ],
+)
+def test_on_an_address_that_others_reach_the_ports_are_those_of_before(
+    had: dict[str, int], members: int, asked: int | None, chosen: tuple[list[int], int]
+) -> None:
+    assert port_choice.PortChoice("192.0.2.7", had).choose(members, asked, asked, True) == chosen
 
 
 @pytest.mark.parametrize("name", ["hazelcast-1", "hazelcast-2", "zookeeper"])
@@ -577,7 +669,7 @@ def test_in_the_foreground_servers_that_end_come_back_until_a_signal_stops_all(
     assert before.cluster_name in stdout.read_text()
     assert stderr.read_text().count("had ended") == 2
     assert not [pid for pid in again.values() if psutil.pid_exists(pid)]
-    assert Services.status(folder) is None
+    assert Services.status(folder) is None and same(Services.last(folder)) == same(before)  # for systemd's next start
 
 
 @pytest.mark.parametrize("place", ["/{folder}/notify", "@dl4j-{folder}"])
@@ -617,7 +709,8 @@ class Ticks:
 def broken(folder: Path, monkeypatch: pytest.MonkeyPatch) -> ServicesState:
     """A server that ends whenever it is started."""
     monkeypatch.setattr(servers, "_check_ports", lambda wanted: None)
-    server = servers.Server(name="zookeeper", port=free_ports(1)[0], command=("/bin/false",))
+    ended = ServerProcess(pid=1, mark="ended")
+    server = servers.Server(name="zookeeper", port=free_ports(1)[0], command=("/bin/false",), process=ended)
     state = ServicesState(cluster_name="c", folder=str(folder), servers=(server,))
     folder.mkdir()
     (folder / "services.json").write_bytes(msgspec.json.encode(state))
@@ -646,7 +739,7 @@ def test_servers_that_end_now_and_then_are_started_again_for_ever(
         started.append(time_passes.now())
         time_passes.seconds += 121.0
         if len(started) == 50:
-            (folder / "services.json").unlink()  # as by `services down`
+            Services.down(folder)
 
     broken(folder, monkeypatch)
     monkeypatch.setattr(Services, "start_stopped", start)
